@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..style import BLUE, GREY, PINK
+from .looks import plain
 
 NAMED = 12
 """Chosen GPUs whose names are written beside them."""
@@ -59,8 +60,3 @@ def box(x0: float, x1: float, y0: float, y1: float) -> dict[str, Any]:
     """The edge of a brush."""
     line = {"color": GREY, "width": 1.5, "dash": "dot"}
     return {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "line": line, "fillcolor": "rgba(138,143,152,0.08)"}
-
-
-def plain(text: str) -> str:
-    """A text that Plotly shows as it is: it takes some HTML for markup."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

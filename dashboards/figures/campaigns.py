@@ -11,7 +11,7 @@ import polars as pl
 from ...analysis.trend import Trend
 from ..style import BLUE, GREEN, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import signed
-from .brushed import plain
+from .looks import plain
 from .scale import Scale
 
 if TYPE_CHECKING:

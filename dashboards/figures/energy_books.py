@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from ..energy_words import unit_of, with_interval
 from ..style import BLUE, GREY, ORANGE, layout
 from ..table import MISSING, many
+from .looks import plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -48,7 +48,7 @@ def books(rows: pl.DataFrame) -> Figure:
         cols=1,
         shared_xaxes=True,
         vertical_spacing=_BETWEEN_PX / (panel_px + _BETWEEN_PX) / len(clusters) if several else 0.0,
-        subplot_titles=[escape(str(one)) for one in clusters] if several else None,
+        subplot_titles=[plain(str(one)) for one in clusters] if several else None,
     )
     for row, cluster in enumerate(clusters, 1):
         own = rows.filter(pl.col("cluster").eq_missing(pl.lit(cluster, pl.String))).sort("day")

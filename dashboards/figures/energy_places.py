@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,6 +10,7 @@ from ...analysis.energy.one_job import NO_VERDICT
 from ..style import BLUE, RED, layout
 from ..table import signed
 from .energy_books import WHISKER
+from .looks import plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -49,10 +49,10 @@ def places(rows: pl.DataFrame) -> Figure | None:
             **WHISKER,
         },
         text=[
-            f"{escape(row['what'])}<br>"
+            f"{plain(row['what'])}<br>"
             f"{signed(row['slower_pct'])} % [{signed(row['slower_low_pct'])}, {signed(row['slower_high_pct'])}]<br>"
-            f"rank {row['rank']:,} of {row['compared']:,}, {escape(row['basis'])}"
-            + ("" if row["verdicts"] in _CALM else f"<br>{escape(row['verdicts'])}")
+            f"rank {row['rank']:,} of {row['compared']:,}, {plain(row['basis'])}"
+            + ("" if row["verdicts"] in _CALM else f"<br>{plain(row['verdicts'])}")
             for row in known.iter_rows(named=True)
         ],
         hovertemplate="%{text}<extra></extra>",
@@ -67,7 +67,7 @@ def places(rows: pl.DataFrame) -> Figure | None:
             xaxis={"title": {"text": "slower than the median GPU, %", "standoff": 6}, "zeroline": True},
             yaxis={
                 "tickvals": at,
-                "ticktext": [escape(name) for name in names],
+                "ticktext": [plain(name) for name in names],
                 "range": [len(at) - 0.4, -0.6],
                 "zeroline": False,
             },

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -15,6 +14,7 @@ from ..energy_words import REASONS, name_of, unit_of, with_interval
 from ..style import BLUE, layout
 from ..table import MISSING, many
 from .energy_books import PARTS, WHISKER
+from .looks import plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -96,7 +96,7 @@ def largest(
             xaxis=axis,
             yaxis={
                 "tickvals": list(range(len(bars))),
-                "ticktext": [escape(name) for name in names],
+                "ticktext": [plain(name) for name in names],
                 "range": [max(len(bars), 1) - 0.4, -0.6],
                 "showgrid": False,
                 "zeroline": False,
@@ -136,9 +136,9 @@ def _faded(colour: str) -> str:
 def _hover(one: _Row, unit: str, joules: float) -> str:
     row = one.row
     if row["energy_j"] is None:
-        return f"{escape(one.name)}<br>n/a: {escape(REASONS.get(row['reason'], str(row['reason'])))}"
+        return f"{plain(one.name)}<br>n/a: {plain(REASONS.get(row['reason'], str(row['reason'])))}"
     on = f"<br>{many(row['gpus'], 'GPU')}" if row["gpus"] else ""
-    return f"{escape(one.name)}<br>{_said(row, unit, joules)}{on}"
+    return f"{plain(one.name)}<br>{_said(row, unit, joules)}{on}"
 
 
 def _said(row: Mapping[str, Any], unit: str, joules: float) -> str:

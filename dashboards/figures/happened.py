@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ...analysis.telemetry.readings import Key
 from ...store.events import EventKind
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import many
+from .looks import plain
 from .telemetry import LEFT, RIGHT, duration, label, times
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def arranged(found: Happened, names: Mapping[Key, str], until: int) -> Arranged:
     rows = ["jobs"] * (n > 0) + [""] * (n - 1) + ["probes"] * (m > 0) + [""] * (m - 1)
     kinds = list(dict.fromkeys(mark.kind for mark in found.marks))
     marks = [(mark, float(len(rows) + kinds.index(mark.kind))) for mark in found.marks]
-    rows += [escape(kind.replace("_", " "), quote=False) for kind in kinds]
+    rows += [plain(kind.replace("_", " ")) for kind in kinds]
     return Arranged(found, names, tuple(rows), tuple(jobs), tuple(runs), tuple(marks), 0.8)
 
 
@@ -186,7 +186,7 @@ def _bars(
         width=placed.thick,
         marker={"color": list(colours), "opacity": _PALE, "line": {"width": 0.5, "color": GREY}},
         text=[
-            escape(bar.name, quote=False) if _fits(bar.name, (end - start) / length) else ""
+            plain(bar.name) if _fits(bar.name, (end - start) / length) else ""
             for (bar, _), start, end in zip(bars, began.tolist(), ended.tolist(), strict=True)
         ],
         textposition="inside",
@@ -210,14 +210,14 @@ def _symbol(kind: str) -> str:
 def _about(bar: Bar, what: str, names: Mapping[Key, str]) -> str:
     whose = label(names[bar.key]) if bar.key is not None and bar.key in names else many(bar.gpus, "GPU")
     length = "has not ended" if bar.ended is None else duration(bar.ended - bar.began)
-    says = f", {escape(bar.says, quote=False)}" if bar.says else ""
-    return f"{what} {escape(bar.name, quote=False)}{says}<br>{whose}, {length}"
+    says = f", {plain(bar.says)}" if bar.says else ""
+    return f"{what} {plain(bar.name)}{says}<br>{whose}, {length}"
 
 
 def _sentence(mark: Mark) -> str:
     text = mark.says if len(mark.says) <= _LONGEST else f"{mark.says[:_LONGEST]}…"
     often = f" ({mark.times:,} times)" if mark.times > 1 else ""
-    return f"<b>{escape(mark.kind.replace('_', ' '), quote=False)}</b>{often}<br>{escape(text, quote=False)}"
+    return f"<b>{plain(mark.kind.replace('_', ' '))}</b>{often}<br>{plain(text)}"
 
 
 def _packed(bars: Sequence[Bar], first: int, until: int) -> tuple[list[tuple[Bar, float]], int]:

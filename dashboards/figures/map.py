@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from ...analysis.fleet import labels
 from ..style import SLOWNESS, layout
 from ..table import signed
-from .brushed import chosen, plain
-from .looks import Look
+from .brushed import chosen
+from .looks import Look, plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

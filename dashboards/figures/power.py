@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..style import layout
 from ..table import signed
-from .brushed import chosen, plain, points
-from .looks import FEW, MANY, Look, mark, thinned
+from .brushed import chosen, points
+from .looks import FEW, MANY, Look, mark, plain, thinned
 from .scale import Scale
 from .strips import DRAWN_AS_IMAGE
 

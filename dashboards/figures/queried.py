@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import MISSING, many
+from .looks import plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -51,13 +51,13 @@ def queried(
             showlegend=colour is not None,
             barmode="overlay" if kind == "histogram" else "group",
             xaxis={
-                "title": {"text": _plain(x)},
+                "title": {"text": plain(x)},
                 "zeroline": False,
                 "automargin": True,
                 "type": "category" if frame[x].dtype == pl.String else None,  # texts such as 007 are no numbers
             },
             yaxis={
-                "title": {"text": "rows" if kind == "histogram" else _plain(y or "")},
+                "title": {"text": "rows" if kind == "histogram" else plain(y or "")},
                 "zeroline": kind in ("bar", "histogram"),
                 "automargin": True,
             },
@@ -96,14 +96,14 @@ def _values(rows: pl.DataFrame, name: str | None) -> Any:
     if column.dtype.is_numeric():
         return column.to_numpy()
     if column.dtype == pl.String:
-        return [_plain(one) for one in column]
+        return [plain(one) for one in column]
     return column.dt.strftime("%Y-%m-%dT%H:%M:%S%.6f").to_list()
 
 
 def _common(name: str) -> dict[str, Any]:
     return {
-        "name": _plain(name),
-        "hovertemplate": "%{x}<br>%{y}" + (f"<extra>{_plain(name)}</extra>" if name else "<extra></extra>"),
+        "name": plain(name),
+        "hovertemplate": "%{x}<br>%{y}" + (f"<extra>{plain(name)}</extra>" if name else "<extra></extra>"),
     }
 
 
@@ -148,8 +148,3 @@ def _histogram(rows: pl.DataFrame, x: str, _: str | None, name: str, tone: str) 
         marker={"color": tone, "line": {"width": 0}},
         **_common(name),
     )
-
-
-def _plain(text: str) -> str:
-    """A text in which Plotly finds no HTML."""
-    return escape(text, quote=False)

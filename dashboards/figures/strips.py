@@ -11,8 +11,8 @@ import polars as pl
 
 from ...analysis.fleet import by_place
 from ..style import GREY, layout
-from .brushed import chosen, plain, points
-from .looks import FEW, MANY, Look, mark
+from .brushed import chosen, points
+from .looks import FEW, MANY, Look, mark, plain
 from .scale import Scale
 from .words import Words
 

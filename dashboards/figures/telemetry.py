@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from ...analysis.telemetry.lines import Line, Lines, Span
 from ...analysis.telemetry.readings import Floats, Key, Times
 from ...analysis.telemetry.shown import shown
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
-from .looks import single
+from .looks import plain, single
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -44,7 +43,7 @@ _LONG = 20
 
 def label(name: str) -> str:
     """A name in a figure: short, and as text, whatever it holds."""
-    return escape(name if len(name) <= _LONG else f"{name[:_PART]}…", quote=False)
+    return plain(name if len(name) <= _LONG else f"{name[:_PART]}…")
 
 
 def times(ts: Times) -> Floats:
@@ -52,10 +51,10 @@ def times(ts: Times) -> Floats:
     return ts / 1e6
 
 
-def of_lines(found: Lines, names: Names, *, plain: bool = False) -> Figure:
+def of_lines(found: Lines, names: Names, *, listed: bool = False) -> Figure:
     """A panel for each metric with a line for each GPU; reasons for the clock and marks of sensors as bars below.
 
-    `names` gives the GPUs and their order. `plain`: numbers as lists and not packed, so that a page can add to them.
+    `names` gives the GPUs and their order. `listed`: numbers as lists and not packed, so that a page can add to them.
     """
     from plotly.graph_objects import Bar, Scatter
 
@@ -67,7 +66,7 @@ def of_lines(found: Lines, names: Names, *, plain: bool = False) -> Figure:
         colour, dash = look[line.key]
         of = shown(line.metric)
         name = label(names[line.key])
-        points = plainly(line) if plain else {"x": times(line.ts), "y": single(line.value)}
+        points = plainly(line) if listed else {"x": times(line.ts), "y": single(line.value)}
         figure.add_trace(
             Scatter(
                 **points,
@@ -211,7 +210,7 @@ def _rows(found: Lines) -> list[tuple[str, list[Span]]]:
 
 def _told(span: Span, names: Names) -> str:
     often = f" in {span.times:,} times" if span.times > 1 else ""
-    what = escape(span.what.replace("_", " "), quote=False)
+    what = plain(span.what.replace("_", " "))
     return f"{label(names[span.key])}: {what}, {duration(span.lasted_ns)}{often}"
 
 
@@ -256,7 +255,7 @@ def _panels(titles: Sequence[str], rows: Sequence[str], *, legend: bool) -> tupl
             }
         )
         figure.add_annotation(
-            text=f"<b>{escape(head, quote=False)}</b>", x=0, y=top / whole, xref="paper", yref="paper", xanchor="left",
+            text=f"<b>{plain(head)}</b>", x=0, y=top / whole, xref="paper", yref="paper", xanchor="left",
             yanchor="bottom", showarrow=False, font={"size": 13},
         )  # fmt: skip
         at = top - height
@@ -265,7 +264,7 @@ def _panels(titles: Sequence[str], rows: Sequence[str], *, legend: bool) -> tupl
             {
                 f"yaxis{axes[-1][1:]}": {
                     "tickvals": list(range(len(rows))),
-                    "ticktext": [escape(row, quote=False) for row in rows],
+                    "ticktext": [plain(row) for row in rows],
                     "tickfont": {"size": 11},
                     "range": [len(rows) - 0.5, -0.5],
                     "fixedrange": True,

@@ -158,7 +158,7 @@ def _drawn(reading: Reading, asked: Asked) -> tuple[Figure, str, dict[str, Any]]
         "known": [str(last.get(key, 0)) for key in keys],
         "steps": [max((line.step_ns or 0 for line in found.lines if line.key == key), default=0) for key in keys],
     }
-    figure = of_lines(found, asked.names, plain=asked.window is not None)
+    figure = of_lines(found, asked.names, listed=asked.window is not None)
     return figure, _of_lines(found, asked), more
 
 
