@@ -55,6 +55,7 @@ def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[s
     assert {"docs/slurm/cli_filter.lua", "docs/slurm/job_submit.lua", "docs/tables.md"} <= there
 
 
+@pytest.mark.long
 def test_the_links_of_the_shipped_pages_lead_to_shipped_pages(wheel: dict[str, str]) -> None:
     """But for those of CONTRIBUTING.md to tests: who reads it has a clone."""
     dead = []

@@ -51,6 +51,7 @@ def test_a_store_without_runs_has_nothing_to_compare(store: Store) -> None:
         runs_of(store, "c", "gemm")
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("campaign", [None, "made-2"])
 def test_the_runs_of_one_workload_are_those_that_are_judged(campaign: str | None, two: Store) -> None:
     whole = probed(two, campaign, every=campaign is None)

@@ -38,6 +38,7 @@ def expanded(values: Floats, groups: Ints, drawn: npt.NDArray[np.int32]) -> dict
     return {name: float(figure) for name, figure in found.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["continuous", "tied", "two values", "heavy tail"])
 def test_every_replicate_equals_the_laid_out_resample(kind: str) -> None:
     for seed in range(25):

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from whorl.analysis.statistics.deviation import interval_of_sd, quantile
-from whorl.tests.sizes import count
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3.5, 10, 400])
@@ -16,11 +15,12 @@ def test_quantiles_are_those_of_chi_squared(share: float, freedom: float) -> Non
     assert quantile(share, freedom) == pytest.approx(stats.chi2.ppf(share, freedom), rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("df", "least"), [(np.inf, 0.93), (5.0, 0.91)])
 def test_the_interval_holds_the_true_value(df: float, least: float) -> None:
     """Of 12 values of a normal distribution or of Student's t with 5 degrees, whose kurtosis is 9."""
     random = np.random.default_rng(3)
-    n, many = 12, count(4_000, short=600)
+    n, many = 12, 4_000
     true = 1.0 if np.isinf(df) else float(np.sqrt(df / (df - 2)))
     values = random.standard_normal((many, n)) if np.isinf(df) else random.standard_t(df, (many, n))
     ends = [interval_of_sd(float(one.std(ddof=1)), n - 1, 3.0 if np.isinf(df) else 9.0) for one in values]

@@ -43,6 +43,7 @@ def test_spread(
     assert (len(row.slow), len(row.fast)) == (slow, fast)
 
 
+@pytest.mark.long
 def test_rows_come_sorted_two_for_each_workload() -> None:
     assert list(table()) == [(workload, level) for workload in WORKLOADS for level in ("run", "gpu")]
 

@@ -52,8 +52,9 @@ def dip_by_definition(x: Floats) -> float:
     return best
 
 
+@pytest.mark.long
 def test_dip_by_definition() -> None:
-    for seed in range(count(40, short=12)):
+    for seed in range(40):
         rng = np.random.default_rng([11, seed])
         n = int(rng.integers(3, 22))
         x = [

@@ -46,6 +46,7 @@ def test_from_users_to_jobs_to_one_job_and_back(opened: Opened) -> None:
     page.wait_for_selector("#energy-largest .js-plotly-plot .bars")
 
 
+@pytest.mark.long
 def test_a_time_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
     page = _open(opened, "energy")
     page.locator("#energy-since").fill("yesterday")

@@ -24,6 +24,7 @@ def pinned(page: Page) -> str:
     return link.inner_text()
 
 
+@pytest.mark.long
 def test_a_person_finds_the_odd_gpu_and_sees_why(opened: Opened) -> None:
     page = opened("gpu")
     expect(page.locator("#gpu-head h2")).to_have_text("GPUs with findings")
@@ -82,6 +83,7 @@ def test_what_the_store_does_not_have_is_told_in_a_sentence(opened: Opened) -> N
     expect(page.locator("#gpu-head .told.problem")).to_contain_text("give more of the name")
 
 
+@pytest.mark.long
 def test_it_fits_a_phone(opened: Opened) -> None:
     page = opened("gpu?gpu=c001-1/0", width=390, scheme="dark")
     page.locator("#gpu-past-figure .main-svg").first.wait_for()

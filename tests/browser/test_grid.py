@@ -40,6 +40,7 @@ def _saved(page: Page, label: str) -> list[dict[str, str]]:
     return list(csv.DictReader(got.path().read_text(encoding="utf-8-sig").splitlines()))
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(("grid", "rows", "label"), [("small", 40, "Forty"), ("large", MANY, "Many")])
 def test_a_table_shows_sorts_filters_and_saves(grid: str, rows: int, label: str, opened: Opened) -> None:
     page = opened("tables", scheme="dark", height=1300)

@@ -123,6 +123,7 @@ def test_an_address_that_says_nothing_is_told_in_a_sentence(opened: Opened, aske
     assert "This did not work" not in page.locator("main").inner_text()
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("width", [390, 1024])
 def test_it_fits_the_window(opened: Opened, width: int) -> None:
     page = opened("placement?probe=gemm-fp32&gpus=4", width=width, scheme="dark")

@@ -54,6 +54,7 @@ def _drag(page: Page, began: float, ended: float) -> None:
     page.mouse.up()
 
 
+@pytest.mark.long
 def test_a_fleet_is_a_band_and_gpus_that_are_chosen_are_lines(opened: Opened) -> None:
     page = opened("telemetry")
     _ready(page, "n = 64 of 64 GPUs")
@@ -96,6 +97,7 @@ def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
     assert _lines(page)[_ONE] == points
 
 
+@pytest.mark.long
 def test_a_range_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
     page = opened(f"telemetry?gpu={_ONE}")
     _ready(page)

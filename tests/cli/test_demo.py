@@ -130,6 +130,7 @@ def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(
     assert "planted brake in" in again.stdout
 
 
+@pytest.mark.long
 def test_the_next_commands_work(shown: tuple[Path, dict[str, Any]]) -> None:
     out, document = shown
     assert document["sittings"] == 2

@@ -34,6 +34,7 @@ def found(*arguments: str) -> dict[str, dict[str, Any]]:
     return {finding["what"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("statements", "works", "words"),
     [
@@ -96,6 +97,7 @@ def of_dcgm(engine: DcgmEngine) -> dict[str, tuple[bool, str]]:
     return {finding.what: (finding.works, finding.detail) for finding in told}
 
 
+@pytest.mark.long
 def test_what_there_is_of_dcgm(h100s: DcgmEngine) -> None:
     if h100s.binary.parent == h100s.folder:
         h100s.write("version 4.5.1")

@@ -131,6 +131,7 @@ def excess(fleet: Path) -> dict[str, dict[str, Any]]:
     return {by: document("excess", "--store", str(fleet), "--by", by) for by in ("gpu", "node", "job")}
 
 
+@pytest.mark.long
 def test_the_excess_of_each_gpu_is_that_of_plain_sql(fleet: Path, excess: dict[str, dict[str, Any]]) -> None:
     found = excess["gpu"]
     assert found["schema"] == "whorl.energy/1"

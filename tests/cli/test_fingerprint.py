@@ -87,6 +87,7 @@ def test_the_slowest_gpu_comes_first_and_neighbours_are_alike(fleet: str) -> Non
     assert all("n02/1" not in {one["name"] for one in some} for some in others)
 
 
+@pytest.mark.long
 def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 9, (0, 2))
     for _ in range(2):

@@ -387,6 +387,7 @@ def test_ctrl_c_and_the_end_of_a_jobs_time_store_what_is_complete(number: signal
     assert json.loads(resumed.stdout)["stored_before"] == idle > 0
 
 
+@pytest.mark.long
 def test_a_full_disk_is_one_sentence_and_what_was_stored_stays(tmp_path: Path) -> None:
     store = tmp_path / "S"
     new_store(store)
@@ -491,6 +492,7 @@ class _Real(HandDevice):
         time.sleep(min(seconds, 0.6))
 
 
+@pytest.mark.long
 def test_real_gpus_are_measured_with_their_telemetry(by_hand: list[HandDevice], tmp_path: Path) -> None:
     store = tmp_path / "S"
     answer = probe("run", "launch", "idle", "--suite", "quick", "--time-limit", 0.3, store=store)

@@ -352,6 +352,7 @@ def test_preemption_and_locality_cost_what_they_are_said_to(tmp_path: Path) -> N
     assert document(*shape, "--locality-penalty", "1.5")["rows"][0]["end_s"] == 150
 
 
+@pytest.mark.long
 def test_a_plot_is_one_file_and_whole_or_not_there(tmp_path: Path, jobs: Path, store: str) -> None:
     out = tmp_path / "out.html"
     common = ("--trace", jobs, "--store", store, "--class", "*=gemm", "--policy", "pal", "--seeds", "2")

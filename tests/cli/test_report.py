@@ -105,6 +105,7 @@ def test_imported_runs_are_reported_by_cluster(imported: Path, tmp_path: Path) -
     assert "Temperature rise" not in page, "runs that are days apart have no common inlet temperature"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not LONGHORN.is_dir(), reason=f"the Longhorn files are not at {LONGHORN}")
 def test_longhorns_braked_gpu_is_on_the_page(tmp_path: Path) -> None:
     files = [str(LONGHORN / f"{name}.csv.gz") for name in ("sgemm", "pagerank")]

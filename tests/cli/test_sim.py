@@ -68,6 +68,7 @@ def test_a_run_says_what_it_planted_and_what_to_do_next(stepped: tuple[str, Resu
     assert lines[-1] == f"next: whorl variability --store {store}"
 
 
+@pytest.mark.long
 def test_the_planted_gpus_are_what_variability_finds(stepped: tuple[str, Result]) -> None:
     store, result = stepped
     listed = [line.split() for line in result.stdout.splitlines() if "planted" in line]

@@ -95,6 +95,7 @@ def test_the_spread_of_coupled_jobs_is_said_not_to_be_the_gpus(longhorn: str) ->
     assert row["icc_job"]["by"] == "job"
 
 
+@pytest.mark.long
 def test_workloads_are_joined_through_every_identity(longhorn: str) -> None:
     found = document("variability", "--store", longhorn, "--across", "--json")
     assert found["schema"] == "whorl.across/1"
@@ -124,6 +125,7 @@ def test_json_has_the_promised_keys(sample: str) -> None:
         assert row["imported"]["rows"] >= row["n"] if row["level"] == "run" else row["imported"]
 
 
+@pytest.mark.long
 def test_the_planted_gpus_stand_out(sample: str, tmp_path: Path) -> None:
     listed = whorl("sample", str(tmp_path / "again")).output.splitlines()
     planted = {line.partition("(")[2].rstrip(")") for line in listed if line.startswith("planted")}

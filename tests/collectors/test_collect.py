@@ -380,6 +380,7 @@ def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) ->
     assert len(list((store.root / "telemetry").rglob("n-*.parquet"))) >= 2
 
 
+@pytest.mark.long
 def test_a_simulated_node(tmp_path: Path) -> None:
     store = tmp_path / "S"
     options = ("--backend", "simulated", "--gpus", "3", "--model", "V100", "--seed", "5", "--interval", "0.1")
@@ -395,6 +396,7 @@ def test_a_simulated_node(tmp_path: Path) -> None:
     assert [row["model"] for row in ask(store, "select model from gpus")] == ["V100-SXM2"] * 3
 
 
+@pytest.mark.long
 def test_it_stays_light(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     """Neither DuckDB nor Polars nor rich can be imported, and it collects all the same."""
     nvml_library.write("gpus 8")

@@ -249,6 +249,7 @@ def test_who_waits_for_a_source_is_told_once(monkeypatch: pytest.MonkeyPatch, ca
     assert [record.getMessage() for record in caplog.records] == ["dcgm has not answered for 0 s; waiting 0 s at most"]
 
 
+@pytest.mark.long
 def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: Path) -> None:
     if two.binary.parent == two.folder:
         two.write("version 3.3.9")

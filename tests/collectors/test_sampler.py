@@ -404,6 +404,7 @@ def test_ticks_that_are_filled_in_say_what_whole_batches_say(nvml: NvmlLibrary) 
     assert kept.kinds(running.gpus[2]).count("counter_reset") == 1
 
 
+@pytest.mark.long
 def test_the_energy_counter_agrees_with_the_power(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "load 1 0.5")
     with sampling(interval_s=0.02) as running:

@@ -121,6 +121,7 @@ def test_one_job_has_the_figures_of_the_command(client: Any, store: Store) -> No
     assert f"energy on 1 GPU {ends}" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "says"),
     [
@@ -146,6 +147,7 @@ def test_a_job_without_energy_is_na_and_never_0(client: Any, store: Store) -> No
     assert rows.select("energy_j", "why").row(0) == (None, "there is no reading of this GPU in this time")
 
 
+@pytest.mark.long
 def test_names_of_people_stay_text(client: Any) -> None:
     for by in ("user", "account", "job"):
         said = _words(_done(client, f"?by={by}"))

@@ -56,6 +56,7 @@ def test_figures_beside_each_other_are_those_of_the_runs(faulty: tuple[Probed, p
     assert one["hotter_c"] == pytest.approx(mine["temperature_c"] - peers["temperature_c"].median())
 
 
+@pytest.mark.long
 def test_a_map_shows_one_figure_and_healthy_cells_stay_pale(
     faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
 ) -> None:

@@ -69,6 +69,7 @@ def test_its_figures_are_those_of_the_command(store: Store) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_names_are_text_and_nothing_is_asked_of_a_network(store: Store) -> None:
     html = page("t", [], [energy_section(summary(store))])
     head = html.split("<script")[0]

@@ -65,6 +65,7 @@ def test_a_verdict_is_a_set_of_states_of_which_one_is_true(
     assert (mine, row["n"]) in found["whorl_gpu_verdict_peers"]
 
 
+@pytest.mark.long
 def test_the_whole_judgement_is_counted(store: Store, found: dict[str, list[tuple[dict[str, str], float]]]) -> None:
     rows = store.sql("select level, kind, state from verdicts_now").to_pylist()
     counted = Counter((row["level"], row["kind"], row["state"]) for row in rows)

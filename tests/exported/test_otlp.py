@@ -206,6 +206,7 @@ def test_a_name_has_one_unit_and_one_sort_of_data(store: Store, receiver: Receiv
     assert not {name: found for name, found in by_name.items() if len(found) > 1}
 
 
+@pytest.mark.long
 def test_a_point_is_sent_once_with_the_time_of_its_reading(store: Store, receiver: Receiver) -> None:
     with journal_of(store) as journal:
         journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000, "fan_speed": 30}]))

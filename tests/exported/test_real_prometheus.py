@@ -31,6 +31,7 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
+@pytest.mark.long
 def test_promql_gives_what_sql_gives_and_the_rest_goes_stale(store: Store, tmp_path: Path) -> None:
     passed = [0]
     exporter = Exporter(store, Settings(AGE_S, dcgm_names=True), clock=lambda: time.time_ns() + passed[0])

@@ -443,6 +443,7 @@ def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp
     assert found.nodes[1].why == "Slurm has no such node any more"
 
 
+@pytest.mark.long
 def test_a_job_that_waits_for_no_reason_yet_has_none(slurm: FakeSlurm, tmp_path: Path) -> None:
     run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=Limits(once=True))
     for path in (slurm.folder / "queue").iterdir():

@@ -64,6 +64,7 @@ def test_it_runs_without_an_installation(small: Path) -> None:
     assert subprocess.run([linked, "--version"], env={"PATH": os.environ["PATH"], "WHORL_PYTHON": BARE}).returncode == 0
 
 
+@pytest.mark.long
 def test_another_python_is_refused_in_one_sentence(small: Path) -> None:
     done = run(small, "--version", WHORL_PYTHON="/bin/false")
     assert done.returncode == 2

@@ -81,6 +81,7 @@ def test_every_kernel_is_run_here() -> None:
     assert set(SIZES) == set(KERNELS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUN_HERE)
 def test_every_element_is_right_after_one_repetition_and_after_two(name: str) -> None:
     device = HostDevice(small_work(name), seed=3)
@@ -177,6 +178,7 @@ def test_chains_do_the_flop_that_they_state(name: str) -> None:
     assert 2 * (multiply_adds(launch) - before) == work.flop
 
 
+@pytest.mark.long
 def test_the_stencil_does_the_flop_that_it_states() -> None:
     work = small_work("stencil27")
     (launch,) = work.steps

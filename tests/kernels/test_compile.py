@@ -54,6 +54,7 @@ def test_every_source_compiles_to_machine_code_without_spilling(sm: str) -> None
         assert all(int(stack) == 0 for stack in re.findall(r"(\d+) bytes stack frame", log)), (name, log)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sm", TRIED)
 def test_a_block_finds_registers_enough(sm: str) -> None:
     """A multiprocessor has 65,536: a block that needs more is not launched."""

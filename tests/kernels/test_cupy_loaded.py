@@ -22,6 +22,7 @@ from whorl.tests.kernels.works import N, counted, load, ramp, run, twice
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
 
 
+@pytest.mark.long
 def test_a_run_gives_times_and_a_window(device: CupyDevice) -> None:
     loaded = load(device, twice())
     before = time.time_ns() - 20_000_000
@@ -66,6 +67,7 @@ def test_a_poisoned_result_is_wrong_until_it_is_made_anew(device: CupyDevice) ->
         loaded.unload()
 
 
+@pytest.mark.long
 def test_an_output_that_is_an_input_gets_its_content_anew(device: CupyDevice) -> None:
     work = Work(
         kernel="in place",
@@ -83,6 +85,7 @@ def test_an_output_that_is_an_input_gets_its_content_anew(device: CupyDevice) ->
     assert finish(loaded.check()).wrong == 0
 
 
+@pytest.mark.long
 def test_one_launch_is_launched_and_several_are_a_graph(device: CupyDevice, runtime: FakeRuntime) -> None:
     run(load(device, twice()), 5)
     assert runtime.graph_launches == 0

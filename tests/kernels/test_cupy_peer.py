@@ -26,6 +26,7 @@ def refused(device: CupyDevice) -> str:
     return str(caught.value)
 
 
+@pytest.mark.long
 def test_a_failed_peer_is_told_of_when_it_is_reached(device: CupyDevice, runtime: FakeRuntime) -> None:
     runtime.ruined[1] = 700
     assert refused(device) == (

@@ -88,6 +88,7 @@ def plain_calls(device: CupyDevice, blas: LibraryInStream, monkeypatch: pytest.M
     device._cupy.cuda.device = SimpleNamespace(get_cublas_handle=lambda: handle)
 
 
+@pytest.mark.long
 def test_the_plain_product_is_that_of_row_major_matrices(device: CupyDevice, plain_calls: None) -> None:
     loaded = finish(device.load(small_work("gemm-fp32"), seed=1))
     assert plain.product_gflop_s(device, loaded, 0.02) > 0
@@ -184,6 +185,7 @@ def test_a_gpu_that_is_lost_keeps_what_was_measured(device: CupyDevice, runtime:
     assert (len(third.values), third.problem) == (0, None)
 
 
+@pytest.mark.long
 def test_the_cost_of_telemetry_is_that_of_pairs(device: CupyDevice, runtime: FakeRuntime) -> None:
     """While it is 'read', every launch takes a tenth longer: that is what must be found."""
     runtime.launch_s = 0.002

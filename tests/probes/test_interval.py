@@ -52,6 +52,7 @@ def test_the_interval_of_independent_values_holds_the_median_as_often_as_it_says
     assert settled > 0.9
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize(
     ("n", "correlation", "least"), [(60, 0.3, 0.92), (200, 0.6, 0.93), (1000, 0.3, 0.93), (1000, 0.9, 0.93)]

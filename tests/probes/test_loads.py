@@ -62,6 +62,7 @@ def test_every_gpu_has_its_identity_and_all_its_readings(campaign: tuple[Store, 
     assert number(store, "select count(*) from telemetry where (power_mw is null) <> (energy_mj is null)") == 0
 
 
+@pytest.mark.long
 def test_the_energy_counter_agrees_with_the_power(campaign: tuple[Store, Fleet, Stored]) -> None:
     store, _, stored = campaign
     faulty = {one.uuid for one in stored.planted if one.kind in ("lost", "stuck_sensor")}

@@ -45,6 +45,7 @@ def rows(store: Store, query: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in store.sql(query).to_pylist()]
 
 
+@pytest.mark.long
 def test_a_job_measures_the_gpus_of_its_own_node(store: Store, fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.time_ns()
     monkeypatch.setenv("SLURMD_NODENAME", "n02")

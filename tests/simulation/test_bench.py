@@ -224,6 +224,7 @@ def test_what_the_host_or_its_bus_bounds_follows_neither_clock_nor_memory() -> N
 # -- clocks and power -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_clock_of_a_held_gpu_is_up_without_work() -> None:
     one = bench(gpus=2)
     seen: list[Any] = []

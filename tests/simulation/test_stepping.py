@@ -136,6 +136,7 @@ def test_the_filter_lags_the_reported_power() -> None:
         assert one.filtered_power_w == pytest.approx(filtered, rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 def test_every_model_keeps_its_cap_and_its_temperature(model: GpuModel) -> None:
     one = simulation(model, gpus=32, kinds=("hot", "brake"))

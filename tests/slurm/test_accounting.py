@@ -42,6 +42,7 @@ def know_nodes(store: Store, cluster: Accounted, *nodes: str) -> None:
     store.append({"gpus": arrow_rows("gpus", rows)}, "gpus")
 
 
+@pytest.mark.long
 def test_what_really_ran_is_what_is_stored(here: Accounted, store: Store, tmp_path: Path) -> None:
     know_nodes(store, here, "n01", "n02")
     short, go = "--wrap=true", here.folder / "out" / "go"

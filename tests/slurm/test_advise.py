@@ -81,6 +81,7 @@ def test_the_users_own_exclusion_is_kept(slurm: Slurm, store: str) -> None:
     assert "Slurm knows no node n77 (--and), and refuses such a job" in done.stderr
 
 
+@pytest.mark.long
 def test_names_with_a_domain_are_found(slurm: Slurm, tmp_path: Path) -> None:
     store = write_store(tmp_path, domain=".site.example")
     assert advised(slurm, str(store), "--format", "exclude", user=None) == "n02\n"
@@ -115,6 +116,7 @@ def test_nodes_that_slurm_does_not_know_at_all(slurm: Slurm, tmp_path: Path) -> 
     assert slurm.whorl("advise", "apply", job, "--store", elsewhere, "--workload", "sgemm").returncode == 2
 
 
+@pytest.mark.long
 def test_only_nodes_of_the_partition(slurm: Slurm, store: str) -> None:
     assert advised(slurm, store, "--partition", "debug", "--format", "exclude") == "\n"
     done = slurm.whorl(*ASKING, "--store", store, "--partition", "nope", user="alice")
@@ -159,6 +161,7 @@ def test_an_administrators_lines_move_the_next_job(slurm: Slurm, store: str) -> 
     assert "Weight=12" in shown
 
 
+@pytest.mark.long
 def test_prefer_once_enough_nodes_have_the_feature(slurm: Slurm, store: str) -> None:
     assert advised(slurm, store, "--format", "prefer") == "\n"
     slurm.submit("--prefer=")
@@ -174,6 +177,7 @@ def test_prefer_once_enough_nodes_have_the_feature(slurm: Slurm, store: str) -> 
     assert advised(slurm, store, "--gpus", str(4 * having + 4), "--format", "prefer") == "\n"
 
 
+@pytest.mark.long
 def test_the_report_has_the_cost(slurm: Slurm, store: str) -> None:
     text = advised(slurm, store, "--gpus", "4")
     assert text.startswith("Exclude n02")
@@ -235,6 +239,7 @@ def _two_models(path: Path, nodes: Sequence[str] = ("n01", "n02", "n03", "n04", 
     return str(fleet.store(path, places=False).root)
 
 
+@pytest.mark.long
 def test_of_two_models_each_is_compared_with_its_like_in_the_partition_asked(slurm: Slurm, tmp_path: Path) -> None:
     store = _two_models(tmp_path / "S")
     assert advised(slurm, store, "--partition", "batch", "--format", "exclude", user=None) == "n05\n"

@@ -44,6 +44,7 @@ def comment(slurm: Slurm, job: str) -> str:
     return Client(environment=slurm.environment()).jobs(job)[0].comment
 
 
+@pytest.mark.long
 def test_a_waiting_job_of_ones_own(slurm: Slurm, store: str) -> None:
     job = slurm.submit("--hold", "--gres=gpu:4", "--exclude=n04", '--comment=fig "3" UserId=bob(1) k=v')
     dry = apply(slurm, store, job, "--dry-run")

@@ -203,6 +203,7 @@ def test_kinds_of_gpus_in_one_partition(
     assert done.stdout == f"job {job} avoids {avoids}\n", done.stderr
 
 
+@pytest.mark.long
 def test_jobs_in_a_reservation(mixed: Mixed, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reserved = ["ReservationName=two", "Nodes=n[02-03]", "Users=root", "StartTime=now", "Duration=60"]
     assert mixed.run("scontrol", "create", "reservation", *reserved).returncode == 0

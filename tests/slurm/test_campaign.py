@@ -140,6 +140,7 @@ def test_jobs_stay_in_the_queue_after_ctrl_c(slurm: Slurm) -> None:
     assert "campaign autumn was begun with --suite quick" in other.stderr
 
 
+@pytest.mark.long
 def test_what_cannot_be_planned_is_said(slurm: Slurm) -> None:
     site = Site(slurm)
 

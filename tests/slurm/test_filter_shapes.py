@@ -19,7 +19,7 @@ import pytest
 from whorl.jobs.formats import filter_file
 from whorl.jobs.hostlist import compress, expand
 from whorl.jobs.slurm import Slurm as Client
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import sample
 from whorl.tests.slurm.conftest import started
 from whorl.tests.slurm.daemons import GPUS, Slurm, ensure_users, why_not
 from whorl.tests.slurm.test_filters import SCRIPTS
@@ -203,6 +203,7 @@ def test_forms_that_were_refused(kinds: Kinds, form: str) -> None:
     assert check(kinds, options) == {"cli_filter": False, "job_submit": False}
 
 
+@pytest.mark.long
 def test_forms_whose_nodes_are_counted(kinds: Kinds) -> None:
     """Of the seven V100 nodes that are left, one is kept in reserve."""
     kinds.advise("n03")
@@ -259,11 +260,12 @@ CONDITIONS: list[tuple[list[str], Callable[[Kinds], contextlib.AbstractContextMa
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("condition", sample(range(len(CONDITIONS)), short=1))
 def test_no_form_is_worse_off_with_advice(kinds: Kinds, condition: int) -> None:
     excluded, state = CONDITIONS[condition]
     kinds.advise(*excluded)
-    number, acted = count(80, short=8), 0
+    number, acted = 80, 0
     with state(kinds):
         for i, options in enumerate(shapes(number, seed=condition)):
             command = ("srun", "true") if i % 4 == 3 and "--array" not in " ".join(options) else BATCH

@@ -183,6 +183,7 @@ def test_a_name_that_is_no_workload_reads_no_file(filtered: tuple[Slurm, str]) -
         assert slurm.field(job, "ExcNodeList") == "(null)"
 
 
+@pytest.mark.long(short=1)
 def test_the_file_that_whorl_writes(filtered: tuple[Slurm, str], tmp_path: Path) -> None:
     slurm = filtered[0]
     path = slurm.folder / "advice" / "sgemm.exclude"
@@ -280,6 +281,7 @@ def load(script: Path, text: str) -> None:
     os.utime(script, times=(newer, newer))
 
 
+@pytest.mark.long(short=1)
 def test_the_checks_of_the_site_go_on_to_work(filtered: tuple[Slurm, str]) -> None:
     """The site's script comes first; whorl's, loaded at its end, only sees the jobs that it lets pass."""
     slurm, name = filtered

@@ -180,6 +180,7 @@ def test_what_is_refused_stays_refused_after_a_query_like_it(store: Store, pair:
             store.sql(asked)
 
 
+@pytest.mark.long
 def test_many_queries_are_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "_MOST", 3)
     names = ("power_mw", "ts", "cluster", "temperature_c", "quality")

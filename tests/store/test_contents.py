@@ -35,7 +35,7 @@ def powers(store: Store) -> list[int]:
 def believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few files are treated as thousands are, by a process that knows none of them."""
     monkeypatch.setattr(contents, "_FEW", 0)
-    monkeypatch.setattr(query, "_FEW", 0)
+    monkeypatch.setattr(query, "FEW", 0)
     _forget()
 
 

@@ -45,6 +45,7 @@ def test_a_collector_looks_at_its_own_files_only(tmp_path: Path) -> None:
     assert powers(store) == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_two_collectors_of_one_gpu_store_each_reading_once(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")
     with journal(store, "one") as one, journal(store, "two") as two:
@@ -105,6 +106,7 @@ def test_the_journal_of_an_earlier_whorl_says_whose_it_is(tmp_path: Path) -> Non
     assert journal_file.gpus_in(str(tmp_path / "x.arrow")) == frozenset({0x0BADCAFE})
 
 
+@pytest.mark.long
 def test_compaction_removes_the_folders_of_collectors_that_it_emptied(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")
     day = 86_400

@@ -106,6 +106,7 @@ def test_a_full_file_system(small: Path) -> None:
     assert len(Store.open(root).arrow("results")) == 20_003
 
 
+@pytest.mark.long
 def test_no_room_for_a_new_store(small: Path) -> None:
     filler = small / "filler"
     filler.write_bytes(bytes(os.statvfs(small).f_bavail * os.statvfs(small).f_frsize - 60_000))
@@ -145,6 +146,7 @@ for root in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_store_that_this_user_may_only_read() -> None:
     """In its place or moved, tidy or with what a dead writer left."""

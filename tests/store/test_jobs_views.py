@@ -68,6 +68,7 @@ def test_an_allocation_has_the_rows_of_its_newest_record_and_no_tag_beside_them(
         ]
 
 
+@pytest.mark.long
 def test_a_job_has_the_readings_of_its_time_on_its_gpus(store: Store) -> None:
     query = "select gpu, count(*) n, min(ts) first, max(ts) last from telemetry_of_job where job_id = '1' group by gpu"
     for found in answers(store, f"{query} order by gpu"):

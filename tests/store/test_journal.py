@@ -85,9 +85,10 @@ def running(*arguments: str | Path) -> subprocess.Popen[str]:
 # -- crashes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_kill_at_random_moments(store: Store) -> None:
     moments = random.Random(47)
-    unsealed, kills = 0, count(8, short=2)
+    unsealed, kills = 0, 8
     with running("loop", store.root) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -400,6 +401,7 @@ def test_many_alike_batches_are_read_as_each_of_them_alone(
     assert contents() == together
 
 
+@pytest.mark.long
 def test_rows_of_few_columns_have_a_part_of_their_own(store: Store, journal: Journal) -> None:
     def ticked(gpus: list[str], second: int, *, wide: bool) -> None:
         made = batch(gpus, second, second)

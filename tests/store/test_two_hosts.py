@@ -228,6 +228,7 @@ def test_ages_are_by_the_clock_of_the_file_system(segments: Path, monkeypatch: p
     assert replacing.notes(segments)[one].step == 1
 
 
+@pytest.mark.long
 def test_a_full_disk_while_it_compacts_or_prunes_is_an_error(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 

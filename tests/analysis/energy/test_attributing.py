@@ -90,6 +90,7 @@ def test_the_share_that_nobody_holds_is_idle_and_who_works_has_the_rest(tmp_path
     assert of_kinds(found)["idle"] == pytest.approx(800 * 50 + 200 * 0.75 * 50, rel=0.01)
 
 
+@pytest.mark.long
 def test_mig_instances_share_by_their_profiles_and_by_activity_where_it_is_read(tmp_path: Path) -> None:
     big, small = "MIG-big", "MIG-small"
     gpus = [
@@ -175,6 +176,7 @@ def test_the_time_asked_for_cuts_jobs_and_idle_time(tmp_path: Path) -> None:
     assert of_kinds(found)["idle"] == pytest.approx(200 * 50, rel=0.03)
 
 
+@pytest.mark.long
 def test_pieces_end_at_every_cut_and_add_up_to_the_same(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 200, 400), job(2, None, 100, 500), job(3, "GPU-gone", 100, 500)]
     whole = made(tmp_path / "1", [load((200, 400, 250))], jobs)

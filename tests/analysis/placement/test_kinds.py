@@ -182,8 +182,9 @@ def test_a_vbios_that_changes_nothing_is_no_variant(tmp_path: Path) -> None:
         assert [one.vbios for one in scores(store, ["w"]).of["w"].references] == [None]
 
 
+@pytest.mark.long
 def test_boards_that_differ_only_by_variant_have_no_slow_node(tmp_path: Path) -> None:
-    for seed in range(count(40, short=2)):
+    for seed in range(40):
         store, _ = _boards(tmp_path / str(seed), 1.15, {}, seed)
         advice = advise(scores(store, ["w"]), "w", gpus=4)
         assert len(advice.references) == 2

@@ -58,6 +58,7 @@ def test_jobs_that_couple_their_gpus_give_no_ground_for_advice(measured: Scores)
         assert advice.finding.startswith("No measurable benefit")
 
 
+@pytest.mark.long
 @needs_longhorn
 def test_sgemm_differs_and_a_gpu_that_was_slow_on_one_of_two_days_is_to_be_measured_again(measured: Scores) -> None:
     one = measured.of["sgemm"]

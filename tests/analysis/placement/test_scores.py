@@ -43,6 +43,7 @@ def test_scores_are_by_gpu_in_the_order_of_nodes_and_slots(tmp_path: Path) -> No
     assert np.isnan(found.power("w")).all()
 
 
+@pytest.mark.long
 def test_the_same_store_gives_the_same_scores(tmp_path: Path) -> None:
     store = _fleet().store(tmp_path / "S")
     one, other, reseeded = scores(store), scores(store), scores(store, seed=5)

@@ -221,6 +221,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
     return Fleet.regular(nodes, slots, scores, locality=draw(st.sampled_from([1.0, 1.7])))
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("scheduler", [one.name for one in SCHEDULERS])
 @pytest.mark.parametrize("policy", [one.name for one in POLICIES])
 @settings(max_examples=count(12, short=3), deadline=None)

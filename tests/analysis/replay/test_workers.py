@@ -74,6 +74,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_processes_end_with_the_one_that_asks(tmp_path: Path) -> None:
     """Killed outright, it cannot end them."""
     script, pids = tmp_path / "script.py", [tmp_path / "pid.0", tmp_path / "pid.1"]

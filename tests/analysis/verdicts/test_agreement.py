@@ -23,13 +23,13 @@ from whorl.analysis.verdicts.levels.estimate import REACH_90, WEEKS
 from whorl.analysis.verdicts.looks import looks
 from whorl.store.schema import arrow_rows
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
-from whorl.tests.sizes import sample
 
 SLOW, BATCH = 5, 40
 """A slow GPU; and the first one with another VBIOS, which makes them 3 % slower."""
 
 
-@pytest.mark.parametrize("slow", sample([BATCH + 2, SLOW], short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("slow", [BATCH + 2, SLOW])
 def test_every_command_says_the_same_level_and_interval_of_a_gpu(slow: int, tmp_path: Path) -> None:
     store = judged_store(
         tmp_path / "S", 64, (0, 2), slow={slow: 0.12}, time=lambda gpu, day: 1.03 if gpu >= BATCH else 1.0,

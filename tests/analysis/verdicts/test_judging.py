@@ -20,6 +20,7 @@ def longhorn(tmp_path_factory: pytest.TempPathFactory) -> Judgement:
     return judge(store)
 
 
+@pytest.mark.long
 def test_three_hot_gpus_of_longhorn_are_thermal(longhorn: Judgement) -> None:
     hot = {row.name[:12] for row in longhorn.rows if row.kind is Kind.HOT and row.state is State.CONFIRMED}
     assert hot == {"GPU-87570fdd", "c008-11/2", "c008-3/3"}
