@@ -60,11 +60,13 @@ def last_readings(store: Store, keys: Sequence[Key]) -> dict[Key, int]:
     return {(cluster, gpu): at for cluster, gpu, at in store.sql(query).polars().rows()}
 
 
-def last_hour(store: Store, keys: Sequence[Key], last: int) -> int:
-    """When the readings of the hour before `last` begin, as these GPUs have them, and a little before."""
-    since = last - LENGTHS["hour"]
-    query = f"SELECT epoch_ns(min(ts)) FROM telemetry WHERE ({of(keys)}) AND ts >= {instant(since)}"
-    ((begun,),) = store.sql(query).polars().rows()
+def last_hour(store: Store, keys: Sequence[Key], first: int, last: int) -> int:
+    """When the readings of the hour before `last` begin, as these GPUs have them, and a little before. `first`: when
+    the first reading of all was."""
+    since, begun = last - LENGTHS["hour"], first
+    if first <= since:
+        query = f"SELECT epoch_ns(min(ts)) FROM telemetry WHERE ({of(keys)}) AND ts >= {instant(since)}"
+        ((begun,),) = store.sql(query).polars().rows()
     return since if begun is None else max(since, begun - (last - begun) // _BEFORE)
 
 

@@ -113,8 +113,8 @@ def _marks(store: Store, keys: Which, since: int, until: int, *, apart: bool) ->
     nodes = (
         "false"
         if keys is None
-        else "gpu IS NULL AND (cluster, node) IN (SELECT (cluster, node) FROM gpus_now WHERE node IS NOT NULL AND "
-        f"({of(keys)}))"
+        else "gpu IS NULL AND (cluster, node) IN (SELECT (cluster, node) FROM (SELECT cluster, last(node ORDER BY "
+        f"first_seen NULLS FIRST) FILTER (node IS NOT NULL) AS node FROM gpus WHERE {of(keys)} GROUP BY cluster, gpu))"
     )
     found = store.sql(
         f"SELECT cluster, {'gpu' if apart else 'NULL AS gpu'}, kind, epoch_ns(min(ts)), arg_min(detail, ts), count(*), "

@@ -68,8 +68,11 @@ def known(reading: Reading) -> Boards:
     return reading.answer(boards, tables=("gpus", "telemetry"))
 
 
-def ask(reading: Reading, state: State) -> Asked:
-    """What an address asks for. Raises QueryError, which says what there is, where there is nothing to show."""
+def ask(reading: Reading, state: State, last: int | None = None) -> Asked:
+    """What an address asks for. Raises QueryError, which says what there is, where there is nothing to show.
+
+    `last`: when the last reading was (ns since 1970), where that was asked for a moment ago.
+    """
     every = known(reading)
     chosen = choose(every, cluster=state.cluster, gpus=state.gpu, nodes=state.node, cabinets=state.cabinet)
     says = [f"{name} is not in this store: it is left out." for name in chosen.unknown]
@@ -81,7 +84,7 @@ def ask(reading: Reading, state: State) -> Asked:
         says.append(f"The first {MOST_METRICS} metrics are shown.")
     which: Which = chosen.cluster if chosen.everything else chosen.keys
     ends = reading.answer(extent, which, tables=TABLES)
-    last = newest(reading.store, which)
+    last = newest(reading.store, which) if last is None else last
     if ends is None and last is None:
         raise QueryError(
             "These GPUs have no telemetry: whorl collect reads it, whorl import brings that of other tools."
@@ -93,7 +96,7 @@ def ask(reading: Reading, state: State) -> Asked:
     if window:
         span = Range(last - window, last)
     elif state.since is None and state.until is None:
-        span = Range(answered(reading, last, last_hour, sample(chosen.keys, _LOOKED_AT), last), last + SECOND)
+        span = Range(answered(reading, last, last_hour, sample(chosen.keys, _LOOKED_AT), first, last), last + SECOND)
     else:
         span = meant(first, last, state.since, state.until)
     several = len({board.cluster for board in chosen.boards}) > 1

@@ -110,7 +110,7 @@ def register(app: Dash, reading: Reading) -> None:
         if not now:
             return no_update, True, None, no_update
         state, _problems = parse(now["search"])
-        asked = ask(reading, state)
+        asked = ask(reading, state, None if ctx.triggered_id == SLOW else int(now["last"]))
         since, until = asked.range.since, asked.range.until
         found = answered(reading, until, _happened, asked.which, since, until, not asked.many)
         placed = arranged(found, {} if asked.many else asked.names, until)

@@ -94,7 +94,7 @@ def test_the_extent_counts_readings_in_journals(store: Store) -> None:
         assert extent(store, [KEYS[1]]) == (BEGAN + 10 * S, BEGAN + 10 * S)
         assert extent(store, "other") is None
         assert newest(store, "c") == BEGAN + 7001 * S
-        assert BEGAN + 6990 * S < last_hour(store, KEYS, BEGAN + 7001 * S) < BEGAN + 7000 * S
+        assert BEGAN + 6990 * S < last_hour(store, KEYS, BEGAN, BEGAN + 7001 * S) < BEGAN + 7000 * S
 
 
 FIRST, LAST = BEGAN, BEGAN + 86_400 * S
