@@ -68,7 +68,7 @@ def test_an_unknown_job_and_words_that_mean_nothing_are_told(opened: Opened) -> 
     assert any("last='ever'" in one for one in said)
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["energy?by=gpu", "energy?job=1003"])
 def test_what_it_shows_has_no_serious_fault_and_fits_a_phone(path: str, opened: Opened) -> None:
     page = _open(opened, path, width=390)

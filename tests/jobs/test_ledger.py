@@ -315,7 +315,7 @@ def test_a_span_with_spans_inside_has_its_figure_as_soon_as_it_is_asked_for(simu
                 time.sleep(1.2 * seconds)
         found = [request.figure(), prefill.figure(), decode.figure()]
         reasons = [figure.reason for figure in found]
-        if "mostly gaps" not in reasons or seconds > 8:
+        if not {"mostly gaps", "too short"}.intersection(reasons) or seconds > 8:
             break
         seconds *= 2  # the machine kept the ledger from reading
     assert reasons == [None, None, None]

@@ -188,6 +188,7 @@ def test_a_service_that_is_silent_or_gone_is_one_sentence(
         billing.cuts(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
     place.answer = _of_electricity_maps
     monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "a-key")
+    settings = _settings(tmp_path, place.url)
     assert settings.adapter is not None
     lost = replace(settings.adapter, cache=tmp_path / "no folder" / "cache.csv")
     with pytest.raises(StoreError, match="copy the settings to a folder of yours"):
