@@ -17,7 +17,7 @@ asof_rows    DuckDB alone, as most people write it: each reading ASOF joined to 
 
 The join alone, with what comes before it made ready and not timed:
 
-over         `Meter.over` of the jobs of each GPU: energy, bounds, variance and reason of each job
+over         `Meters.over` of the jobs of all GPUs: energy, bounds, variance and reason of each job
 asof_join    the two ASOF joins of `asof`, on a table in memory with the cumulated energy
 
 All read the same files. Each is a process of its own with two threads: wall and CPU seconds (all threads), without
@@ -114,16 +114,18 @@ def meters(store: Store) -> Work:
 
 def over(store: Store) -> Work:
     from whorl.analysis.energy.attributing.claims import Fleet, read_claims
-    from whorl.analysis.energy.metering import meters as read
+    from whorl.analysis.energy.metering import meters_of_many as read
 
-    ready: dict[Any, Any] = {(meter.cluster, meter.gpu): meter for meter in read(store)}
-    claims = read_claims(store, Fleet.read(store))
+    ready, claims = list(read(store)), read_claims(store, Fleet.read(store))
 
     def joined() -> list[Any]:
-        return [
-            ready[key].over(claims.began[rows.start : rows.stop], claims.ended[rows.start : rows.stop])
-            for key, rows in claims.of_gpu.items()
-        ]
+        found = []
+        for some in ready:
+            rows = [claims.of_gpu.get(gpu, range(0)) for gpu in some.gpus]
+            of = np.repeat(np.arange(len(some)), [len(own) for own in rows])
+            own = np.concatenate([np.arange(one.start, one.stop) for one in rows])
+            found.append(some.over(of, claims.began[own], claims.ended[own]))
+        return found
 
     return joined
 

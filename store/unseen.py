@@ -55,7 +55,7 @@ class Sensor:
         return 1.0 - min(1.0, self.window_s / self.period_s)
 
 
-def beats(spread2: Number, crossings: Number, lasted_s: float) -> tuple[Number, Number]:
+def beats(spread2: Number, crossings: Number, lasted_s: Number) -> tuple[Number, Number]:
     """The variance of the power (W^2) and of the energy (J^2) of readings that go to and fro.
 
     `spread2` is the variance of readings over `lasted_s`, which cross their mean so often.
@@ -69,7 +69,7 @@ def partly(share: Number) -> Number:
     return (share > 0) & (share < _FULL)
 
 
-def hidden_w2(watts: Number, share: Number, floor_w: float, full_w: float) -> Number:
+def hidden_w2(watts: Number, share: Number, floor_w: Number, full_w: Number) -> Number:
     """The variance of what may hide, W^2, of a load that is busy for such a share of the time."""
     above = np.maximum(watts - floor_w, 0.0)
     less = (1 - share) * above  # all that was seen is work

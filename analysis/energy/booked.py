@@ -19,7 +19,7 @@ from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
 from .carbon.settings import Settings, find_settings
-from .metering import Reason, covered, has_telemetry, meters
+from .metering import Reason, covered, has_telemetry, meters_of_many
 from .pieces import Kind
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Booked:
         rest = self.pieces.filter(_DARK).join(other.select(_KEYS).unique(), on=_KEYS, how="anti", nulls_equal=True)
         return pl.concat([other, rest], rechunk=False)
 
-    @property
+    @cached_property
     def counted(self) -> pl.DataFrame:
         """Of `lit`, the pieces of GPUs that were read: what was metered."""
         return self.lit.join(self.metered.select(_KEYS), on=_KEYS, how="semi", nulls_equal=True)
@@ -187,7 +187,7 @@ def _booked(
     first, last, clusters = _covered(store, cluster, since, until)
     hosts = {name: steps_of(stated.host_w, name) for name in clusters}
     cuts = [changes(stated, first, last, clusters), *(steps.cuts(first, last) for steps in hosts.values())]
-    days = np.arange(-(-first // _DAY_NS) * _DAY_NS, last, _DAY_NS)
+    days = np.arange(first // _DAY_NS + 1, -(-last // _DAY_NS)) * _DAY_NS  # the midnights within
     models = _models(store) if stated.embodied else {}
     bills: dict[tuple[int, ...], _Bill] = {}
     every = [tuple(np.unique(np.concatenate([*cuts, *([days] if cut else [])])).tolist()) for cut in by_day]
@@ -195,10 +195,12 @@ def _booked(
         booking = Booking(store, cuts=own, since_ns=first, until_ns=last, cluster=cluster, gpus=gpus)
         bills[own] = _Bill(booking, stated, hosts, models)
     around = AROUND // timedelta(microseconds=1) * 1000 if gpus is None else _AROUND_FEW_NS
-    read = meters(store, cluster=cluster, gpus=gpus, since_ns=first - around, until_ns=last + around, progress=progress)
-    for meter in read:
+    read = meters_of_many(
+        store, cluster=cluster, gpus=gpus, since_ns=first - around, until_ns=last + around, progress=progress
+    )
+    for some in read:
         for one in bills.values():
-            one.take(one.booking.add(meter))
+            one.take(one.booking.add(some))
     for one in bills.values():
         one.take(one.booking.rest())
     found = {own: one.booked(_time(first), _time(last)) for own, one in bills.items() if any(map(len, one.pieces))}

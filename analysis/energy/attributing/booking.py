@@ -9,51 +9,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from ..metering import Meter, Problem, Reason, meters
+from ..metering import Meters, Problem, Reason, meters_of_many
 from ..metering.readings import Floats, Times
-from ..pieces import SCHEMA, Kind
+from ..pieces import SCHEMA
 from . import problems
 from .activities import Activities
-from .claims import OPEN, Fleet, Ints, Key, column, read_claims
+from .claims import OPEN, Fleet, Ints, Key, clipped, read_claims
+from .frames import Made, Metered, metered_frame, pieces_frame
 from .problems import Finding, JobProblem, JobReason
-from .splitting import (
-    ABOVE,
-    BELOW,
-    COUNTER,
-    ENERGY,
-    IDLE_J,
-    JOB,
-    MEASURED,
-    SENSED,
-    UNATTRIBUTED,
-    VARIANCE,
-    Crowd,
-    Crowding,
-    Shreds,
-    clipped,
-    split,
-)  # fmt: skip
+from .shreds import ABOVE, ENERGY, IDLE_J, JOB, UNATTRIBUTED, Shreds
+from .splitting import Crowd, Crowding, split
 
 if TYPE_CHECKING:
     from ....store import Store
 
-_KINDS = (Kind.JOB.value, Kind.IDLE.value, Kind.UNATTRIBUTED.value)
 _PAIRS = 100  # of claims of one GPU, of which each has a row of problems
 _ROWS = 100_000  # of a frame of pieces, about
-
-METERED: dict[str, pl.DataType] = {
-    "cluster": pl.String(),
-    "gpu": pl.String(),
-    "node": pl.String(),
-    "first": pl.Datetime("ns"),
-    "last": pl.Datetime("ns"),
-    "metered_j": pl.Float64(),
-    "idle_w": pl.Float64(),
-    "limit_w": pl.Float64(),
-}
-"""The columns of `Books.metered`: a row for each GPU with readings, with its energy from the first to the last one."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +50,7 @@ def books(
 
     `cuts` are times (ns, UTC) at which every piece ends.
     """
-    read = meters(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns)
+    read = meters_of_many(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns)
     booking = Booking(store, cuts=cuts, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus)
     frames = list(booking.pieces(read))
     empty = pl.DataFrame(schema=SCHEMA)
@@ -107,40 +79,38 @@ class Booking:
         )
         self._active = Activities(store, self._claims, self._fleet, since_ns, until_ns) if self._fleet.parent else None
         self._met: set[Key] = set()
-        self._metered: list[tuple[str | None, str, str | None, int, int, float, float | None, float | None]] = []
+        self._metered: list[Metered] = []
         self._findings = problems.refused(store, cluster, since_ns, until_ns)
         self._unattributed: dict[Key, list[tuple[Times, Times, Floats]]] = defaultdict(list)
         self._seen_to: dict[Key, int] = {}  # the last reading of any GPU of a node
-        self._made: list[tuple[Key, str | None, Shreds]] = []  # pieces that are in no frame yet
+        self._made: list[Made] = []  # pieces that are in no frame yet
         self._rows = 0
 
     @property
     def metered(self) -> pl.DataFrame:
         """What each GPU's meter has, by cluster and GPU."""
-        schema = {**METERED, "first": pl.Int64(), "last": pl.Int64()}
-        rows = pl.DataFrame(self._metered, schema=schema, orient="row")
-        return rows.with_columns(pl.col("first", "last").cast(pl.Datetime("ns"))).sort("cluster", "gpu")
+        return metered_frame(self._metered)
 
     @property
     def problems(self) -> pl.DataFrame:
         """What is wrong: columns of `problems.SCHEMA`."""
         return problems.frame(self._findings)
 
-    def pieces(self, read: Iterable[Meter]) -> Iterator[pl.DataFrame]:
+    def pieces(self, read: Iterable[Meters]) -> Iterator[pl.DataFrame]:
         """The pieces of all GPUs, some GPUs at a time: frames with the columns of `pieces.SCHEMA`.
 
         `read` are the meters of the same time, cluster and GPUs. The last frame has the jobs whose GPU nobody knows or
         read.
         """
-        for meter in read:
-            yield from self.add(meter)
+        for some in read:
+            yield from self.add(some)
         yield from self.rest()
 
-    def add(self, meter: Meter) -> Iterator[pl.DataFrame]:
-        """Book a GPU; the pieces of it and of those before it, once there are enough of them."""
-        shreds = self._of(meter)
-        self._made.append(shreds)
-        self._rows += len(shreds[2])
+    def add(self, some: Meters) -> Iterator[pl.DataFrame]:
+        """Book some GPUs; the pieces of them and of those before them, once there are enough of them."""
+        made = self._of(some)
+        self._made.append(made)
+        self._rows += len(made.shreds)
         if self._rows >= _ROWS:
             yield self._taken()
 
@@ -150,45 +120,63 @@ class Booking:
             yield self._taken()
         rest = [*self._unread(), *self._unknown(), *self._backward()]
         if rest:
-            yield self._frame(rest)
+            yield pieces_frame(rest, self._claims)
 
     def _taken(self) -> pl.DataFrame:
         made, self._made, self._rows = self._made, [], 0
-        return self._frame(made)
+        return pieces_frame(made, self._claims)
 
     # -- a GPU with a meter ---------------------------------------------------------------------------------
 
-    def _of(self, meter: Meter) -> tuple[Key, str | None, Shreds]:
-        key = meter.cluster, meter.gpu
-        self._met.add(key)
-        rows = self._claims.of_gpu.get(key, range(0))
-        node = self._node(key, rows)
+    def _of(self, some: Meters) -> Made:
+        keys: list[Key] = list(some.gpus)
+        self._met.update(keys)
+        rows = [self._claims.of_gpu.get(key, range(0)) for key in keys]
+        nodes = [self._node(key, own) for key, own in zip(keys, rows, strict=True)]
         shreds, crowds = split(
-            meter,
+            some,
             self._claims,
             rows,
             cuts=self._cuts,
             since_ns=self._since,
             until_ns=self._until,
-            unknown=self._not_known(meter, node),
-            activity=self._active if len(rows) > 1 else None,
+            unknown=self._not_known(some, nodes),
+            activity=self._active,
         )
-        ends = self._ends(meter.first_ns, meter.last_ns)
-        self._metered.append((*key, node, *ends, meter.joules(*ends), meter.idle_w, meter.limit_w))
-        if node is not None:
-            place = meter.cluster, node
-            self._seen_to[place] = max(self._seen_to.get(place, meter.last_ns), meter.last_ns)
-            if place in self._claims.of_node:
-                of = shreds.kind == UNATTRIBUTED
-                most = shreds.figures[ENERGY, of] + shreds.figures[ABOVE, of]
-                self._unattributed[place].append((shreds.began[of], shreds.ended[of], most))
-        self._findings += [problems.of_note(note, *key, node) for note in meter.notes]
-        for what, problem in _PROBLEMS.items():
-            self._crowded(problem, [crowd for crowd in crowds if crowd.what is what])
-        for note in meter.notes:
-            if note.problem == Problem.DRIVER_RELOAD:
-                self._reloaded(rows, note.began_ns, note.ended_ns)
-        return key, node, shreds
+        self._meter(some, nodes)
+        self._not_told(some, nodes, shreds)
+        whose = dict[int, list[Crowd]]()
+        if crowds:
+            starts = {row: number for number, own in enumerate(rows) for row in own}
+            for crowd in crowds:
+                whose.setdefault(starts[crowd.claim], []).append(crowd)
+        for number, (node, notes) in enumerate(zip(nodes, some.notes, strict=True)):
+            self._findings += [problems.of_note(note, *some.gpus[number], node) for note in notes]
+            for what, problem in _PROBLEMS.items():
+                self._crowded(problem, [crowd for crowd in whose.get(number, ()) if crowd.what is what])
+            for note in notes:
+                if note.problem == Problem.DRIVER_RELOAD:
+                    self._reloaded(rows[number], note.began_ns, note.ended_ns)
+        return Made(keys, nodes, shreds)
+
+    def _meter(self, some: Meters, nodes: list[str | None]) -> None:
+        """What the meter of each GPU has in the time that is asked for."""
+        first = some.first_ns if self._since is None else np.maximum(some.first_ns, self._since)
+        last = np.maximum(first, some.last_ns if self._until is None else np.minimum(some.last_ns, self._until))
+        joules = some.joules(np.arange(len(some)), first, last)
+        self._metered.append((some.gpus, nodes, (first, last), (joules, some.idle_w, some.limit_w)))
+
+    def _not_told(self, some: Meters, nodes: list[str | None], shreds: Shreds) -> None:
+        """Keep what is unattributed on nodes of which jobs had GPUs that nobody knows."""
+        for number, ((cluster, _), node) in enumerate(zip(some.gpus, nodes, strict=True)):
+            place = cluster, node
+            if node is None or place not in self._claims.of_node:
+                continue
+            last = int(some.last_ns[number])
+            self._seen_to[place] = max(self._seen_to.get(place, last), last)
+            of = (shreds.gpu == number) & (shreds.kind == UNATTRIBUTED)
+            most = shreds.figures[ENERGY, of] + shreds.figures[ABOVE, of]
+            self._unattributed[place].append((shreds.began[of], shreds.ended[of], most))
 
     def _crowded(self, problem: JobProblem, crowds: list[Crowd]) -> None:
         """A row for each pair of claims of a GPU; one row, with the first pair, where they are very many."""
@@ -199,20 +187,19 @@ class Booking:
         for one in crowds:
             self._find(problem, one.claim, one.began_ns, one.ended_ns, other=one.other, joules=one.joules)
 
-    def _ends(self, first: int, last: int) -> tuple[int, int]:
-        first = first if self._since is None else max(first, self._since)
-        return first, max(first, last if self._until is None else min(last, self._until))
-
     def _node(self, key: Key, rows: range) -> str | None:
         node = self._fleet.node.get(key)
         return node if node is not None or not rows else self._claims.frame["node"][rows.start]
 
-    def _not_known(self, meter: Meter, node: str | None) -> tuple[Times, Times] | None:
-        rows = self._claims.of_node.get((meter.cluster, node)) if node is not None else None
-        if rows is None:
-            return None
-        _, began, ended = clipped(self._claims, rows, meter.last_ns, self._since, self._until)
-        return np.sort(began), np.sort(ended)
+    def _not_known(self, some: Meters, nodes: list[str | None]) -> dict[int, tuple[Times, Times]]:
+        found = {}
+        for number, ((cluster, _), node) in enumerate(zip(some.gpus, nodes, strict=True)):
+            rows = self._claims.of_node.get((cluster, node)) if node is not None else None
+            if rows is not None:
+                last = int(some.last_ns[number])
+                _, began, ended = clipped(self._claims, rows, last, self._since, self._until)
+                found[number] = np.sort(began), np.sort(ended)
+        return found
 
     def _reloaded(self, rows: range, began: int, ended: int) -> None:
         own = np.arange(rows.start, rows.stop)
@@ -223,12 +210,14 @@ class Booking:
 
     # -- jobs that no meter covers ----------------------------------------------------------------------------
 
-    def _unread(self) -> Iterator[tuple[Key, str | None, Shreds]]:
+    def _unread(self) -> Iterator[Made]:
         """Jobs on GPUs without readings: bounded by the power limit, where that is known."""
         for key, rows in self._claims.of_gpu.items():
             if key in self._met or (self._only is not None and key not in self._only):
                 continue
-            own, began, ended = clipped(self._claims, np.arange(rows.start, rows.stop), None, self._since, self._until)
+            own = np.arange(rows.start, rows.stop)
+            inside, began, ended = clipped(self._claims, own, None, self._since, self._until)
+            own = own[inside]
             if len(own):
                 known = key in self._fleet.node
                 self._find_all(JobProblem.NO_TELEMETRY if known else JobProblem.UNKNOWN_GPU, own, began, ended)
@@ -236,31 +225,34 @@ class Booking:
                 limit = self._fleet.limit_w.get(key, np.nan)
                 row, began, ended = _cut(began, ended, self._cuts)
                 most = share[row] * limit * (ended - began) / 1e9
-                yield key, self._node(key, rows), _blind(own[row], began, ended, share[row], most, Reason.NO_TELEMETRY)
+                shreds = _blind(own[row], began, ended, share[row], most, Reason.NO_TELEMETRY)
+                yield Made([key], [self._node(key, rows)], shreds)
 
-    def _unknown(self) -> Iterator[tuple[Key, str | None, Shreds]]:
+    def _unknown(self) -> Iterator[Made]:
         """Jobs of which only the node is known: at most what is unattributed there meanwhile."""
         if self._only is not None:
             return
         counts = self._claims.frame["node_gpus"].fill_null(1).to_numpy().astype(float)
         for (cluster, node), rows in self._claims.of_node.items():
             place = cluster, node
-            own, began, ended = clipped(self._claims, rows, self._seen_to.get(place), self._since, self._until)
+            inside, began, ended = clipped(self._claims, rows, self._seen_to.get(place), self._since, self._until)
+            own = rows[inside]
             if len(own):
                 self._find_all(JobProblem.GPU_NOT_KNOWN, own, began, ended)
                 row, began, ended = _cut(began, ended, self._cuts)
                 most = _most(self._unattributed.get(place, []), began, ended)
                 share = counts[own[row]]
-                yield (cluster, None), node, _blind(own[row], began, ended, share, most, JobReason.GPU_NOT_KNOWN)
+                shreds = _blind(own[row], began, ended, share, most, JobReason.GPU_NOT_KNOWN)
+                yield Made([(cluster, None)], [node], shreds)
 
-    def _backward(self) -> Iterator[tuple[Key, str | None, Shreds]]:
+    def _backward(self) -> Iterator[Made]:
         for row in self._claims.backward.tolist():
             cluster, gpu, node = (self._claims.frame[name][row] for name in ("cluster", "gpu", "node"))
             if self._only is None or (cluster, gpu) in self._only:
                 began, nothing = self._claims.began[row : row + 1], np.full(1, np.nan)
                 self._find(JobProblem.BACKWARD, row)
                 shreds = _blind(np.array([row]), began, began, np.ones(1), nothing, JobReason.BACKWARD)
-                yield (cluster, gpu), node, shreds
+                yield Made([(cluster, gpu)], [node], shreds)
 
     # -- rows -------------------------------------------------------------------------------------------------
 
@@ -292,48 +284,12 @@ class Booking:
         """One row for a problem that many jobs share; it names the first."""
         self._find(problem, int(rows[0]), int(began.min()), int(ended.max()), n=len(rows))
 
-    def _frame(self, made: list[tuple[Key, str | None, Shreds]]) -> pl.DataFrame:
-        lengths = [len(shreds) for _, _, shreds in made]
-        of = np.repeat(np.arange(len(made)), lengths)
-        names = pl.DataFrame(
-            [(*key, node) for key, node, _ in made],
-            schema={name: SCHEMA[name] for name in ("cluster", "gpu", "node")},
-            orient="row",
-        )
-
-        def whole(name: str) -> NDArray[np.generic]:
-            return np.concatenate([getattr(shreds, name) for _, _, shreds in made], axis=-1)
-
-        claim, figures = whole("claim").astype(np.int64), whole("figures").astype(np.float64)
-        frame = names[of].with_columns(
-            pl.Series("began", whole("began"), pl.Int64).cast(pl.Datetime("ns")),
-            pl.Series("ended", whole("ended"), pl.Int64).cast(pl.Datetime("ns")),
-            pl.Series("kind", list(_KINDS))[whole("kind").astype(np.int64)].alias("kind"),
-            column(self._claims.frame, "allocation", claim).alias("allocation"),
-            pl.Series("share", whole("share")),
-            *(pl.Series(name, figures[row]).fill_nan(None) for name, row in _FIGURES.items()),
-            pl.Series("counter_s", figures[COUNTER]),
-            pl.Series("reason", whole("reason").astype(np.str_), pl.String),
-        )
-        honest = pl.col("reason") == ""
-        method = pl.when(pl.col("counter_s") * 2 >= pl.col("measured_s")).then(pl.lit("counter"))
-        return frame.with_columns(
-            pl.when(pl.col("measured_s") > 0).then(method.otherwise(pl.lit("power"))).alias("method"),
-            pl.when(~honest).then("reason").alias("reason"),
-            pl.col("measured_s").alias("sensed_s"),
-        ).select(list(SCHEMA))
-
 
 _PROBLEMS = {
     Crowding.MORE_THAN_ALL: JobProblem.OVERLAP,
     Crowding.NO_SHARES: JobProblem.OVERLAP_NO_SHARES,
     Crowding.ONE_SHARE_MISSING: JobProblem.SHARE_NOT_KNOWN,
 }
-
-_FIGURES = {
-    "energy_j": ENERGY, "idle_j": IDLE_J, "below_j": BELOW, "above_j": ABOVE, "variance_j2": VARIANCE,
-    "sensed_j": SENSED, "measured_s": MEASURED,
-}  # fmt: skip
 
 
 def _cut(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Times]:
@@ -357,7 +313,14 @@ def _blind(claim: Ints, began: Times, ended: Times, share: Floats, most: Floats,
     figures[ABOVE] = np.nan_to_num(most)
     figures[ENERGY] = np.where(np.isnan(most), np.nan, 0.0)
     return Shreds(
-        np.full(len(claim), JOB, np.int8), claim, began, ended, share, figures, np.full(len(claim), str(reason))
+        np.zeros(len(claim), np.int64),
+        np.full(len(claim), JOB, np.int8),
+        claim,
+        began,
+        ended,
+        share,
+        figures,
+        np.full(len(claim), str(reason)),
     )
 
 

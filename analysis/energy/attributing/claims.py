@@ -165,6 +165,23 @@ def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:
     return Claims(frame, began, ended, recorded, shares, of_gpu, of_node, np.flatnonzero(backward))
 
 
+def clipped(
+    claims: Claims, rows: Ints, last_ns: Times | int | None, since_ns: int | None, until_ns: int | None
+) -> tuple[NDArray[np.bool_], Times, Times]:
+    """Which claims have a part of the time that is asked for and do not end before they begin, and that part of each.
+
+    A job that runs has the GPU to its last reading; where it has none, to when the job was last heard of.
+    """
+    began, ended = claims.began[rows], claims.ended[rows]
+    heard = np.maximum(claims.recorded[rows], began)
+    to = heard if last_ns is None else np.where(began < last_ns, last_ns, heard)
+    ended = np.where(ended == OPEN, to, ended)
+    low = began if since_ns is None else np.maximum(began, since_ns)
+    high = ended if until_ns is None else np.minimum(ended, until_ns)
+    inside = (high > low) | ((began == ended) & (low == high))
+    return inside, low[inside], high[inside]
+
+
 def column(frame: pl.DataFrame, name: str, rows: Ints) -> pl.Series:
     """The values of a column in some rows; NULL where the row is negative."""
     known = pl.Series("row", rows, pl.Int64)

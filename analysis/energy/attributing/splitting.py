@@ -1,4 +1,4 @@
-"""Splits the metered energy of one GPU among those who had it.
+"""Splits the metered energy of GPUs among those who had them.
 
 Time is cut wherever somebody comes or goes, and at the caller's cuts. In each part the GPU's idle power is split by the
 share held, and the share that nobody held is idle. What is above idle power is split by share x activity where the
@@ -13,47 +13,37 @@ GPUs of this node and nobody knows which.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ..metering import Energies, Meter
+from ..metering import Energies, Meters
 from ..metering.readings import Floats, Times
-from .claims import OPEN, Claims, Ints
+from .claims import Claims, Ints, clipped
+from .shreds import (
+    COUNTER,
+    ENERGY,
+    IDLE,
+    IDLE_J,
+    JOB,
+    MEASURED,
+    UNATTRIBUTED,
+    VARIANCE,
+    Shreds,
+    joined,
+    merged,
+)  # fmt: skip
+from .times import Parts, Unknown, minutes, parts_of
 
-JOB, IDLE, UNATTRIBUTED = 0, 1, 2
-ENERGY, IDLE_J, BELOW, ABOVE, VARIANCE, SENSED, MEASURED, COUNTER = range(8)
-
-_MINUTE_NS = 60_000_000_000
-_MOST_MINUTES = 100_000  # of one GPU: longer times are looked at in coarser steps
 _IDLE_MORE, _IDLE_MORE_W = 0.15, 5.0  # so much above its idle power a GPU still does nothing
 _OVER = 1e-9
 
 Activity = Callable[[int, Times, Times], Floats | None]
 """How active the GPU or MIG instance of a claim (its row) was in each window, 0 to 1; NaN or None where not known."""
-
-
-@dataclass(frozen=True)
-class Shreds:
-    """Parts of a GPU's energy; arrays (n,)."""
-
-    kind: NDArray[np.int8]
-    claim: Ints
-    """The row of `Claims`; -1 where it is no job's."""
-    began: Times
-    ended: Times
-    share: Floats
-    figures: Floats
-    """(8, n): energy, idle energy (NaN: unknown), bounds below and above, variance, sensed energy, seconds measured,
-    and of these by the counter."""
-    reason: NDArray[np.str_]
-
-    def __len__(self) -> int:
-        return len(self.kind)
 
 
 class Crowding(Enum):
@@ -77,88 +67,70 @@ class Crowd:
 
 
 def split(
-    meter: Meter,
+    meters: Meters,
     claims: Claims,
-    rows: range,
+    rows: Sequence[range],
     *,
     cuts: Times,
     since_ns: int | None = None,
     until_ns: int | None = None,
-    unknown: tuple[Times, Times] | None = None,
+    unknown: Unknown | None = None,
     activity: Activity | None = None,
 ) -> tuple[Shreds, list[Crowd]]:
-    """The pieces of the GPU of a meter, and who does not fit beside whom.
+    """The pieces of the GPUs of some meters, and who does not fit beside whom.
 
-    `rows` are its claims, `cuts` are sorted. `unknown`: from when to when jobs had GPUs of its node of which nobody
-    knows which (both sorted).
+    `rows` are the claims of each GPU, `cuts` are sorted. Activity counts where a GPU has several claims.
     """
-    first = meter.first_ns if since_ns is None else max(meter.first_ns, since_ns)
-    last = max(first, meter.last_ns if until_ns is None else min(meter.last_ns, until_ns))
-    own, began, ended = clipped(claims, np.arange(rows.start, rows.stop), meter.last_ns, since_ns, until_ns)
+    first = meters.first_ns if since_ns is None else np.maximum(meters.first_ns, since_ns)
+    last = np.maximum(first, meters.last_ns if until_ns is None else np.minimum(meters.last_ns, until_ns))
+    numbers = np.array([len(one) for one in rows], np.int64)
+    own = np.concatenate([np.arange(0), *(np.arange(one.start, one.stop) for one in rows if one)])
+    gpu = np.repeat(np.arange(len(meters)), numbers)
+    inside, began, ended = clipped(claims, own, meters.last_ns[gpu], since_ns, until_ns)
+    own, gpu = own[inside], gpu[inside]
     empty = began == ended
-    none, at_once = own[empty], began[empty]
-    own, began, ended = own[~empty], began[~empty], ended[~empty]
+    none, none_of, at_once = own[empty], gpu[empty], began[empty]
+    own, gpu, began, ended = own[~empty], gpu[~empty], began[~empty], ended[~empty]
 
-    edges = [np.array([first, last], np.int64), began, ended]
-    if unknown is not None:
-        edges += [np.clip(one, first, last) for one in unknown]
-    bounds = np.concatenate(edges)
-    bounds = np.unique(np.concatenate([bounds, cuts[(cuts > bounds.min()) & (cuts < bounds.max())]]))
-    left, right = bounds[:-1], bounds[1:]
-
+    times, begins, ends = parts_of(gpu, began, ended, first, last, cuts, unknown or {})
     # One row for each claim and each part of time in which it holds the GPU.
-    begins, ends = np.searchsorted(bounds, began), np.searchsorted(bounds, ended)
     which = np.repeat(np.arange(len(own)), ends - begins)
     at = np.arange(len(which)) - np.repeat(np.cumsum(ends - begins) - ends, ends - begins)
-    holders = np.bincount(at, minlength=len(left))
+    holders = np.bincount(at, minlength=len(times))
     stated = claims.share[own][which]
     asked = _known_shares(stated, at, holders)
-    held = np.bincount(at, asked, minlength=len(left)).astype(np.float64)
+    held = np.bincount(at, asked, minlength=len(times)).astype(np.float64)
     asked = asked / np.where(held > 1 + _OVER, held, 1.0)[at]
     free = np.where(holders > 0, 1 - held, 0.0)
     free[free < _OVER] = 0.0
 
-    energies = meter.over(left, right)
-    weight = asked * _activities(activity, own, which, at, left, right)
-    jobs = _held(meter, energies, left, right, own[which], at, asked, weight, free)
-    windows = _nobodys(meter, left, right, holders, cuts, first, last, unknown)
+    energies = meters.over(times.gpu, times.left, times.right)
+    weight = np.ones(len(at))
+    if activity is not None:
+        weight = _activities(activity, own, numbers[gpu] > 1, which, at, times)
+    jobs = _held(meters, energies, times, own[which], at, asked, asked * weight, free)
+    windows = _nobodys(meters, times, holders, cuts, first, last, unknown or {})
     zero = Shreds(
-        np.full(len(none), JOB, np.int8), none, at_once, at_once, _known_shares(claims.share[none], None, None),
-        np.zeros((8, len(none))), np.full(len(none), "", energies.reason.dtype),
+        none_of, np.full(len(none), JOB, np.int8), none, at_once, at_once,
+        _known_shares(claims.share[none], None, None), np.zeros((8, len(none))),
+        np.full(len(none), "", energies.reason.dtype),
     )  # fmt: skip
-    shreds = _merged(_joined([*jobs, windows, zero]), cuts)
+    shreds = merged(joined([*jobs, windows, zero]), cuts)
     many = holders > 1
     if not many.any():
         return shreds, []
-    _as_one_time(meter, shreds)
-    none_known = many & (np.bincount(at, ~np.isnan(stated), minlength=len(left)) == 0)
-    one_missing = many & ~none_known & (np.bincount(at, np.isnan(stated), minlength=len(left)) > 0)
+    _as_one_time(meters, shreds, np.unique(times.gpu[many]))
+    none_known = many & (np.bincount(at, ~np.isnan(stated), minlength=len(times)) == 0)
+    one_missing = many & ~none_known & (np.bincount(at, np.isnan(stated), minlength=len(times)) > 0)
     crowds = [
-        *_crowds(Crowding.MORE_THAN_ALL, held > 1 + _OVER, own[which], at, left, right, energies.energy_j),
-        *_crowds(Crowding.NO_SHARES, none_known, own[which], at, left, right, energies.energy_j),
+        *_crowds(Crowding.MORE_THAN_ALL, held > 1 + _OVER, own[which], at, times, energies.energy_j),
+        *_crowds(Crowding.NO_SHARES, none_known, own[which], at, times, energies.energy_j),
         *_crowds(
-            Crowding.ONE_SHARE_MISSING, one_missing & (held <= 1 + _OVER), own[which], at, left, right,
-            energies.energy_j, first=np.isnan(stated),
+            Crowding.ONE_SHARE_MISSING, one_missing & (held <= 1 + _OVER), own[which], at, times, energies.energy_j,
+            first=np.isnan(stated),
         ),
     ]  # fmt: skip
     return shreds, crowds
-
-
-def clipped(
-    claims: Claims, rows: Ints, last_ns: int | None, since_ns: int | None, until_ns: int | None
-) -> tuple[Ints, Times, Times]:
-    """Claims with the part of their time that is asked for, without those that have none or end before they begin.
-
-    A job that runs has the GPU to its last reading; where it has none, to when the job was last heard of.
-    """
-    began, ended = claims.began[rows], claims.ended[rows]
-    heard = np.maximum(claims.recorded[rows], began)
-    to = heard if last_ns is None else np.where(began < last_ns, last_ns, heard)
-    ended = np.where(ended == OPEN, to, ended)
-    low = began if since_ns is None else np.maximum(began, since_ns)
-    high = ended if until_ns is None else np.minimum(ended, until_ns)
-    inside = (high > low) | ((began == ended) & (low == high))
-    return rows[inside], low[inside], high[inside]
 
 
 def _known_shares(share: Floats, at: Ints | None, holders: Ints | None) -> Floats:
@@ -173,50 +145,53 @@ def _known_shares(share: Floats, at: Ints | None, holders: Ints | None) -> Float
     return np.where(unknown, rest[at], share)
 
 
-def _activities(activity: Activity | None, own: Ints, which: Ints, at: Ints, left: Times, right: Times) -> Floats:
-    """How active each holder was: 1 for all of a time in which that of one is not known, or in which all are 0."""
-    if activity is None or not len(at):
-        return np.ones(len(at))
+def _activities(
+    activity: Activity, own: Ints, beside: NDArray[np.bool_], which: Ints, at: Ints, times: Parts
+) -> Floats:
+    """How active each holder was: 1 for all of a time in which that of one is not known, or in which all are 0.
+
+    `beside` says which of the claims `own` have others on their GPU.
+    """
     found = np.full(len(at), np.nan)
-    for number, row in enumerate(own.tolist()):
-        mine = which == number
-        active = activity(row, left[at[mine]], right[at[mine]])
+    edges = np.searchsorted(which, np.arange(len(own) + 1))
+    for number in np.flatnonzero(beside).tolist():
+        mine = slice(int(edges[number]), int(edges[number + 1]))
+        active = activity(int(own[number]), times.left[at[mine]], times.right[at[mine]])
         if active is not None:
             found[mine] = active
-    unknown = np.bincount(at, np.isnan(found), minlength=len(left)) > 0
-    nothing = np.bincount(at, np.nan_to_num(found), minlength=len(left)) <= 0
+    unknown = np.bincount(at, np.isnan(found), minlength=len(times)) > 0
+    nothing = np.bincount(at, np.nan_to_num(found), minlength=len(times)) <= 0
     return np.where((unknown | nothing)[at], 1.0, found)
 
 
 def _held(
-    meter: Meter, energies: Energies, left: Times, right: Times, claim: Ints, at: Ints, asked: Floats, weight: Floats,
+    meters: Meters, energies: Energies, times: Parts, claim: Ints, at: Ints, asked: Floats, weight: Floats,
     free: Floats,
 ) -> list[Shreds]:  # fmt: skip
     """The parts of time in which somebody holds the GPU: those of the claims, and what nobody holds of it."""
-    whole, idle = _figures(energies), _idle(meter, energies, left, right)
-    base = np.zeros(len(left)) if idle is None else idle
+    whole, idle = _figures(energies), _idle(meters, energies, times)
+    never = np.isnan(idle)
+    base = np.where(never, 0.0, idle)
     above = np.maximum(energies.energy_j - base, 0.0)
-    weights = np.bincount(at, weight, minlength=len(left))
+    weights = np.bincount(at, weight, minlength=len(times))
     energy = base[at] * asked + above[at] * weight / np.where(weights > 0, weights, 1)[at]
+    # Where nobody knows what the rest of the GPU did, all goes by share.
+    energy = np.where(never[at], energies.energy_j[at] * asked, energy)
     rest = np.flatnonzero(free > 0)
-    if idle is None:  # nobody knows what the rest of the GPU did
-        energy, left_over = energies.energy_j[at] * asked, (energies.energy_j * free)[rest]
-    else:
-        left_over = (base * free)[rest]
-    own_idle = np.full(len(at), np.nan) if idle is None else base[at] * asked
-    rest_idle = np.full(len(rest), np.nan) if idle is None else left_over
-    kind = UNATTRIBUTED if idle is None else IDLE
+    left_over = (np.where(never, energies.energy_j, base) * free)[rest]
+    kind = np.where(never, UNATTRIBUTED, IDLE)[rest]
     return [
-        _part(JOB, claim, at, asked, energy, own_idle, whole, left, right, energies.reason),
+        _part(np.full(len(at), JOB), claim, at, asked, energy, idle[at] * asked, whole, times, energies.reason),
         _part(
-            kind, np.full(len(rest), -1), rest, free[rest], left_over, rest_idle, whole, left, right, energies.reason
+            kind, np.full(len(rest), -1), rest, free[rest], left_over, np.where(never[rest], np.nan, left_over), whole,
+            times, energies.reason,
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _part(
-    kind: int, claim: Ints, at: Ints, share: Floats, energy: Floats, idle: Floats, whole: Floats, left: Times,
-    right: Times, reason: NDArray[np.str_],
+    kind: Ints, claim: Ints, at: Ints, share: Floats, energy: Floats, idle: Floats, whole: Floats, times: Parts,
+    reason: NDArray[np.str_],
 ) -> Shreds:  # fmt: skip
     """Parts of the figures `whole` of the times `at`: bounds and variance go with energy, seconds with the share."""
     total = whole[ENERGY, at]
@@ -224,7 +199,9 @@ def _part(
     figures = whole[:, at] * part
     figures[ENERGY], figures[IDLE_J] = energy, idle
     figures[MEASURED], figures[COUNTER] = whole[MEASURED, at] * share, whole[COUNTER, at] * share
-    return Shreds(np.full(len(at), kind, np.int8), claim, left[at], right[at], share, figures, reason[at])
+    return Shreds(
+        times.gpu[at], kind.astype(np.int8), claim, times.left[at], times.right[at], share, figures, reason[at]
+    )
 
 
 def _figures(energies: Energies) -> Floats:
@@ -235,100 +212,62 @@ def _figures(energies: Energies) -> Floats:
     ])  # fmt: skip
 
 
-def _idle(meter: Meter, energies: Energies, left: Times, right: Times) -> Floats | None:
-    """What the GPU would have drawn without work: never more than it drew."""
-    if meter.idle_w is None:
-        return None
-    lasted = np.minimum(right, meter.last_ns) - np.maximum(left, meter.first_ns)
-    found: Floats = np.minimum(meter.idle_w * np.maximum(lasted, 0) / 1e9, np.maximum(energies.energy_j, 0.0))
+def _idle(meters: Meters, energies: Energies, times: Parts) -> Floats:
+    """What a GPU would have drawn without work, never more than it drew; NaN where it was never seen idle."""
+    of = times.gpu
+    lasted = np.minimum(times.right, meters.last_ns[of]) - np.maximum(times.left, meters.first_ns[of])
+    found: Floats = np.minimum(meters.idle_w[of] * np.maximum(lasted, 0) / 1e9, np.maximum(energies.energy_j, 0.0))
     return found
 
 
 def _nobodys(
-    meter: Meter, left: Times, right: Times, holders: Ints, cuts: Times, first: int, last: int,
-    unknown: tuple[Times, Times] | None,
-) -> Shreds:  # fmt: skip
+    meters: Meters, times: Parts, holders: Ints, cuts: Times, first: Times, last: Times, unknown: Unknown
+) -> Shreds:
     """The times that nobody holds, from the first to the last reading: idle or unattributed, minute by minute."""
-    mine = (holders == 0) & (left >= first) & (right <= last)
-    free_left, free_right = left[mine], right[mine]
-    step = max(_MINUTE_NS, (last - first) // _MOST_MINUTES)
-    marks = np.arange(first // step + 1, last // step + 1, dtype=np.int64) * step if mine.any() else left[:0]
-    if len(marks):
-        part = np.maximum(np.searchsorted(left, marks, "right") - 1, 0)
-        marks = marks[mine[part] & (marks > left[part]) & (marks < right[part])]
-    begins, ends = np.unique(np.concatenate([free_left, marks])), np.unique(np.concatenate([free_right, marks]))
-    energies = meter.over(begins, ends)
-    lasted = (ends - begins) / 1e9
-    idle = np.zeros(len(begins), bool)
-    if meter.idle_w is not None:
-        most = meter.idle_w * (1 + _IDLE_MORE) + _IDLE_MORE_W
-        # Beside a job a reading may speak for both: the GPU worked where it drew more than that for certain.
-        surely = energies.energy_j - energies.below_j
-        idle = (surely <= most * lasted) & (energies.measured_s >= 0.5 * lasted)
-    if unknown is not None:
-        there = np.searchsorted(unknown[0], begins, "right") - np.searchsorted(unknown[1], begins, "right")
-        idle &= there == 0
-    new = np.ones(len(begins), bool)
-    piece = np.searchsorted(cuts, begins, "right")
-    new[1:] = (idle[1:] != idle[:-1]) | (begins[1:] != ends[:-1]) | (piece[1:] != piece[:-1])
-    starts = np.flatnonzero(new)
-    stops = np.append(starts[1:] - 1, len(begins) - 1)[: len(starts)]
-    idle, begins, ends = idle[starts], begins[starts], ends[stops]
-    energies = meter.over(begins, ends)
-    whole, own_idle = _figures(energies), _idle(meter, energies, begins, ends)
-    whole[IDLE_J] = np.nan if own_idle is None else own_idle
-    kind = np.where(idle, IDLE, UNATTRIBUTED).astype(np.int8)
-    return Shreds(kind, np.full(len(starts), -1), begins, ends, np.ones(len(starts)), whole, energies.reason)
-
-
-def _joined(parts: list[Shreds]) -> Shreds:
-    columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Shreds)}
-    return Shreds(**{name: np.concatenate(values, axis=-1) for name, values in columns.items()})
-
-
-def _merged(shreds: Shreds, cuts: Times) -> Shreds:
-    """What is side by side, of the same claim (or of nobody, with the same share), and not cut apart, as one piece."""
-    if not len(shreds):
-        return shreds
-    piece = np.searchsorted(cuts, shreds.began, "right")
-    order = np.lexsort((shreds.began, shreds.share * (shreds.claim < 0), shreds.claim, shreds.kind))
-    shreds = Shreds(**{f.name: getattr(shreds, f.name)[..., order] for f in fields(Shreds)})
-    piece = piece[order]
-    new = np.ones(len(shreds), bool)
+    mine = (holders == 0) & (times.left >= first[times.gpu]) & (times.right <= last[times.gpu])
+    parts = minutes(Parts(times.gpu[mine], times.left[mine], times.right[mine]), first, last)
+    energies = meters.over(parts.gpu, parts.left, parts.right)
+    lasted = (parts.right - parts.left) / 1e9
+    most = meters.idle_w[parts.gpu] * (1 + _IDLE_MORE) + _IDLE_MORE_W
+    # Beside a job a reading may speak for both: the GPU worked where it drew more than that for certain.
+    surely = energies.energy_j - energies.below_j
+    idle = (surely <= most * lasted) & (energies.measured_s >= 0.5 * lasted)
+    for number, (begins, ends) in unknown.items():
+        own = slice(*np.searchsorted(parts.gpu, [number, number + 1]).tolist())
+        at = parts.left[own]
+        idle[own] &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
+    new = np.ones(len(parts), bool)
+    piece = np.searchsorted(cuts, parts.left, "right")
     new[1:] = (
-        (shreds.kind[1:] != shreds.kind[:-1]) | (shreds.claim[1:] != shreds.claim[:-1]) | (piece[1:] != piece[:-1])
-        | (shreds.began[1:] != shreds.ended[:-1]) | ((shreds.claim[1:] < 0) & (shreds.share[1:] != shreds.share[:-1]))
+        (parts.gpu[1:] != parts.gpu[:-1]) | (idle[1:] != idle[:-1]) | (parts.left[1:] != parts.right[:-1])
+        | (piece[1:] != piece[:-1])
     )  # fmt: skip
     starts = np.flatnonzero(new)
-    if len(starts) == len(shreds):
-        return shreds
-    stops = np.append(starts[1:], len(shreds)) - 1
-    lasted = (shreds.ended - shreds.began).astype(float)
-    total = np.add.reduceat(lasted, starts)
-    bad = shreds.reason != ""
-    reasoned = np.add.reduceat(lasted * bad, starts)
-    longest = np.where(bad, lasted, -1.0)
-    of = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(shreds))))
-    best = np.lexsort((longest, of))[stops]  # in each piece the longest part with a reason
-    reason = np.where((reasoned > 0) & (reasoned >= 0.5 * total), shreds.reason[best], "")
-    share = np.add.reduceat(shreds.share * lasted, starts) / np.where(total > 0, total, 1)
+    stops = np.append(starts[1:] - 1, len(parts) - 1)[: len(starts)]
+    whole = Parts(parts.gpu[starts], parts.left[starts], parts.right[stops])
+    energies = meters.over(whole.gpu, whole.left, whole.right)
+    figures = _figures(energies)
+    figures[IDLE_J] = _idle(meters, energies, whole)
+    kind = np.where(idle[starts], IDLE, UNATTRIBUTED).astype(np.int8)
     return Shreds(
-        shreds.kind[starts], shreds.claim[starts], shreds.began[starts], shreds.ended[stops],
-        np.where(total > 0, share, shreds.share[starts]), np.add.reduceat(shreds.figures, starts, axis=1), reason,
+        whole.gpu, kind, np.full(len(starts), -1), whole.left, whole.right, np.ones(len(starts)), figures,
+        energies.reason,
     )  # fmt: skip
 
 
-def _as_one_time(meter: Meter, shreds: Shreds) -> None:
-    """The variance of pieces that were made of many short times: these are not independent of each other."""
-    mine = np.flatnonzero((shreds.kind == JOB) & (shreds.ended > shreds.began))
-    whole = meter.over(shreds.began[mine], shreds.ended[mine])
+def _as_one_time(meters: Meters, shreds: Shreds, gpus: Ints) -> None:
+    """The variance of pieces of these GPUs that were made of many short times: these are not independent of each
+    other."""
+    job = (shreds.kind == JOB) & (shreds.ended > shreds.began)
+    mine = np.flatnonzero(job & np.isin(shreds.gpu, gpus))
+    whole = meters.over(shreds.gpu[mine], shreds.began[mine], shreds.ended[mine])
     energy = shreds.figures[ENERGY, mine]
     part = np.where(whole.energy_j > 0, energy / np.where(whole.energy_j > 0, whole.energy_j, 1.0), 0.0)
     shreds.figures[VARIANCE, mine] = np.maximum(shreds.figures[VARIANCE, mine], whole.variance_j2 * part)
 
 
 def _crowds(
-    what: Crowding, parts: NDArray[np.bool_], claim: Ints, at: Ints, left: Times, right: Times, energy: Floats, *,
+    what: Crowding, parts: NDArray[np.bool_], claim: Ints, at: Ints, times: Parts, energy: Floats, *,
     first: NDArray[np.bool_] | None = None,
 ) -> list[Crowd]:  # fmt: skip
     """The claims of the times `parts`: each with the first of its time; or with `first`, these claims with another."""
@@ -339,8 +278,8 @@ def _crowds(
     part = at[mine]
     rows = pl.DataFrame(
         {
-            "part": part, "later": later, "claim": claim[mine], "left": left[part], "right": right[part],
-            "energy": energy[part],
+            "part": part, "later": later, "claim": claim[mine], "left": times.left[part],
+            "right": times.right[part], "energy": energy[part],
         }
     ).sort("part", "later", "claim")  # fmt: skip
     lone = pl.col("claim").filter(pl.col("later")) if first is not None else pl.col("claim")

@@ -1,17 +1,19 @@
-"""The energy of one GPU as a function of time, with an interval: from its counter where that can be trusted, else from
-power. `meters` makes one meter a GPU from a store; `Meter.over` gives the energy of any windows.
+"""The energy of a GPU as a function of time, with an interval: from its counter where that can be trusted, else from
+power. `meters` makes one meter a GPU from a store, `meters_of_many` those of many GPUs at a time, as arrays; `over`
+gives the energy of any windows.
 """
 
 from __future__ import annotations
 
 from .findings import Note, Problem, Reason
-from .meter import Energies, Meter
-from .reading import covered, has_telemetry, meters, rows_since
+from .meter import Energies, Meter, Meters
+from .reading import covered, has_telemetry, meters, meters_of_many, rows_since
 from .readings import Readings
 
 __all__ = [
     "Energies",
     "Meter",
+    "Meters",
     "Note",
     "Problem",
     "Readings",
@@ -19,5 +21,6 @@ __all__ = [
     "covered",
     "has_telemetry",
     "meters",
+    "meters_of_many",
     "rows_since",
 ]

@@ -1,20 +1,19 @@
-"""From readings to a meter."""
+"""From readings to meters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....store.unseen import FLOOR, LIKELY, LOCKED_S, SUMS
-from ...pauses import near
 from . import counters
 from .findings import Note, Problem, Reason
-from .meter import PARTS, Meter
+from .meter import PARTS, Meter, Meters
 from .power import power_of
-from .readings import Floats, Readings, Times, median
+from .readings import Flags, Floats, Groups, Ints, Readings, Times, median
 from .sampling import unseen
+from .shaping import Kept, gaps, sensed_of, shape_of, swing_of
 
 _UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
 _MOST_W = 1500.0  # no board draws more: where neither a limit nor a reading is known
@@ -32,167 +31,223 @@ def build(
     model: str | None = None,
     events: Sequence[Note] = (),
 ) -> Meter:
-    """The meter of one GPU. `limit_w` is its power limit where the readings have none; `events` were told elsewhere."""
-    notes = list(events)
-    limit_w = readings.highest_limit_w or limit_w
-    power = power_of(readings, limit_w, model, notes)
-    counter = np.where((readings.counter_j >= 0) & (readings.counter_j < 2.0**53), readings.counter_j, np.nan)
-    # A clock that was set back shows the same time twice: rows of both times lie mixed, and the counter to and fro.
-    back = [one for one in events if one.problem == Problem.CLOCK_STEP and one.seconds is not None and one.seconds < 0]
-    mixed = np.zeros(len(counter), bool)
-    for note in back:
-        mixed |= (readings.ts_ns >= note.began_ns) & (readings.ts_ns <= note.ended_ns)
-    counter[mixed] = np.nan
-    some = ~(np.isnan(power.watts) & np.isnan(counter)) | power.stuck | power.zero
-    if np.count_nonzero(some) < 2:
-        empty = Reason.NO_SENSOR if len(readings.ts_ns) and not some.any() else Reason.NO_TELEMETRY
-        return _empty(cluster, gpu, readings, limit_w, notes, empty)
-    ts, watts, counter = readings.ts_ns[some], power.watts[some], counter[some]
-    utilization = readings.utilization[some]
-    times = (ts - ts[0]) / 1e9
-    step = np.diff(times)
-    known = ~np.isnan(watts)
-    idle_w, idle_n = _idle(watts, utilization)
-    floor_w, full_w, highest_w = _levels(watts[known], idle_w, limit_w)
+    """The meter of one GPU, as `build_all` makes it."""
+    return Meter(build_all([(cluster, gpu)], readings, [limit_w], [model], [events]), 0)
 
-    together = near(times, np.ones(len(times), bool))
-    if known.any():
-        shape = np.interp(times + power.shift_s, times[known], watts[known])
-        sensed = (together if known.all() else near(times, known)) & ~_beside(power.stuck[some] | power.zero[some])
-    else:
-        middle = (floor_w + highest_w) / 2 if limit_w else floor_w
-        shape, sensed = np.full(len(times), middle), np.zeros(len(step), bool)
-    slope, bend = step * shape[:-1], step * np.diff(shape) / 2
+
+def build_all(
+    gpus: Sequence[tuple[str, str]],
+    readings: Readings,
+    limits_w: Sequence[float | None],
+    models: Sequence[str | None],
+    events: Sequence[Sequence[Note]],
+) -> Meters:
+    """The meters of some GPUs. `limits_w` are their power limits where the readings have none; `events` were told
+    elsewhere. Each GPU has readings, but for a single one."""
+    notes = [list(of_gpu) for of_gpu in events]
+    limit_w = np.array([np.nan if one is None else one for one in limits_w], np.float64)
+    groups, ts = readings.groups, readings.ts_ns
+    if not len(ts):
+        return _none(gpus, np.zeros((2, 1), np.int64), limit_w, notes, [Reason.NO_TELEMETRY])
+    if readings.limit_w is not None:
+        highest = np.fmax.reduceat(readings.limit_w, groups.firsts)
+        limit_w = np.where(np.isnan(highest) | (highest == 0), limit_w, highest)
+    power = power_of(readings, limit_w, models, notes)
+    kept = Kept.of(readings, power, events)
+    some = kept.has_value
+    enough = groups.count(some) >= 2
+    if enough.all():
+        return _metered(gpus, kept if some.all() else kept.only(some, enough), limit_w, notes)
+    which, rest = np.flatnonzero(enough).tolist(), np.flatnonzero(~enough).tolist()
+    any_at_all = groups.any(some)
+    empty = _none(
+        [gpus[one] for one in rest], np.stack([ts[groups.firsts], ts[groups.lasts]])[:, rest], limit_w[rest],
+        [notes[one] for one in rest], [Reason.NO_TELEMETRY if any_at_all[one] else Reason.NO_SENSOR for one in rest],
+    )  # fmt: skip
+    if not which:
+        return empty
+    own = kept.only(some & np.repeat(enough, groups.sizes), enough)
+    found = _metered([gpus[one] for one in which], own, limit_w[which], [notes[one] for one in which])
+    return found.beside(empty).only(np.argsort(np.array([*which, *rest])))
+
+
+def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes: Sequence[list[Note]]) -> Meters:
+    groups, ts, times, step = kept.groups, kept.ts_ns, kept.times_s, kept.step_s
+    missed, period, window = (
+        np.array([getattr(one, name) for one in kept.sensors]) for name in ("missed", "period_s", "window_s")
+    )
+    read_every = np.array([median(step[began : ended - 1]) for began, ended in groups.spans])
+    known = groups.count(kept.known)
+    idle_w, idle_n = _idle(kept)
+    floor_w, full_w, highest_w = _levels(kept, known, idle_w, limit_w)
+    middle_w = np.where(limit_w > 0, (floor_w + highest_w) / 2, floor_w)
+    shape = shape_of(kept, known, middle_w)
+    together, sensed = sensed_of(kept, known)
+
+    slope, bend = step * shape, step * groups.steps(shape) / 2
     by_power = slope + bend
-    count, told = counters.counted(ts, counter, by_power, sensed, highest_w)
-    notes += told
-    trusted = count.trusted
-    factor = np.divide(count.energy_j, by_power, out=np.ones(len(step)), where=trusted & (by_power > 0))
-    energy = np.where(trusted, count.energy_j, by_power)
-    slope, bend = np.where(by_power > 0, slope * factor, energy), np.where(by_power > 0, bend * factor, 0.0)
-
-    blind = ~trusted & ~sensed
-    slope, bend = np.where(blind, energy, slope), np.where(blind, 0.0, bend)
-    refused = _beside(power.stuck[some] | power.zero[some])
-    notes += _gaps(ts, blind & ~refused, energy)
-    unseen_j2 = np.zeros((4, len(step)))
-    if np.count_nonzero(known) > 1:
-        means = (None if each is None else each[some] for each in (readings.spread_w, readings.every_s))
-        unseen_j2 = unseen(times, shape, utilization, power.sensor, floor_w, full_w, *means)
-    differ = _compare(ts, by_power, energy, unseen_j2, trusted & sensed & ~_beside(mixed[some]), notes)
+    trusted, energy, least = np.zeros(len(ts), bool), by_power, np.zeros(1)
+    if kept.counter_j is not None:
+        count = counters.counted(groups, ts, kept.counter_j, by_power, sensed, highest_w, notes)
+        trusted, least = count.trusted, count.energy_j
+        energy = np.where(trusted, least, by_power)
+        some = by_power > 0
+        factor = energy / np.where(some, by_power, 1.0)
+        slope *= factor
+        bend *= factor
+        if np.count_nonzero(some) < len(ts) - len(groups):
+            slope, bend = np.where(some, slope, energy), np.where(some, bend, 0.0)
+    blind = ~(trusted | sensed)
+    blind[groups.lasts] = False
+    dark = bool(blind.any())
+    if dark:
+        slope, bend = np.where(blind, energy, slope), np.where(blind, 0.0, bend)
+        gaps(kept, blind, energy, notes)
+    told = None if kept.spread_w is None else kept.spread_w, None if kept.every_s is None else kept.every_s
+    unseen_j2 = unseen(
+        groups, times, step, read_every, shape, kept.utilization, kept.sensors, floor_w, full_w, *told
+    )  # fmt: skip
+    if (known < 2).any():
+        unseen_j2 = [None if one is None else one * np.repeat(known >= 2, groups.sizes) for one in unseen_j2]
+    differ = _compare(kept, by_power, energy, unseen_j2, trusted & sensed, notes)
     # A counter misses nothing between its readings, but what it adds up may be the readings of the same sensor.
-    usual = max(median(step), power.sensor.period_s)
-    unseen_j2[:, trusted] *= power.sensor.missed
-    unseen_j2[0, trusted] *= power.sensor.period_s / usual
-    least = np.where(trusted, 0.0, np.maximum(floor_w * step, count.energy_j))
-    below = np.where(blind, np.maximum(energy - least, 0.0), 0.0)
-    above = np.where(blind, np.maximum(highest_w * step - energy, 0.0), 0.0)
-    for note in back:
-        above[min(int(np.searchsorted(ts, note.began_ns)), len(above) - 1)] += abs(note.seconds or 0) * highest_w
-    below += np.where(trusted, max(differ, 0.0) * energy, 0.0)
-    above += np.where(trusted, max(-differ, 0.0) * energy, 0.0)
-    parts = {
-        "measured_j": np.where(blind, 0.0, energy),
-        "below_j": below,
-        "above_j": above,
-        **dict(zip(SUMS, np.where(blind, 0.0, unseen_j2), strict=True)),
-        "measured_s": np.where(blind, 0.0, step),
-        "counter_s": np.where(trusted, step, 0.0),
-        "stuck_s": np.where(blind & _beside(power.stuck[some]), step, 0.0),
-        "zero_s": np.where(blind & _beside(power.zero[some]), step, 0.0),
-    }
-    swing = _swing(times, shape, power.sensor.window_s + power.sensor.period_s)
-    swing = np.where(together, swing, highest_w - floor_w)
-    return Meter(
-        cluster, gpu, int(ts[0]), int(ts[-1]), int(ts[0]), idle_w, idle_n, limit_w, floor_w, highest_w, tuple(notes),
-        None, times, _from_zero(energy), slope, bend, swing, power.lag_s,
-        np.stack([_from_zero(parts[name]) for name in PARTS]),
+    if trusted.any():
+        less = np.where(trusted, groups.each(missed), 1.0)
+        unseen_j2 = [None if one is None else one * less for one in unseen_j2]
+        if unseen_j2[0] is not None:
+            unseen_j2[0] *= np.where(trusted, groups.each(period / np.maximum(read_every, period)), 1.0)
+
+    # The sums to each knot: of the intervals before it.
+    upto = _upto(groups, energy)
+    parts = np.zeros((len(PARTS), len(ts)))
+    rows = dict(zip(PARTS, parts, strict=True))
+    rows["measured_j"][:] = _upto(groups, np.where(blind, 0.0, energy)) if dark else upto
+    rows["measured_s"][:] = _upto(groups, np.where(blind, 0.0, step)) if dark else times
+    if trusted.any():
+        rows["counter_s"][:] = _upto(groups, step * trusted)
+    for name, values in zip(SUMS, unseen_j2, strict=True):
+        if values is not None:
+            rows[name][:] = _upto(groups, np.where(blind, 0.0, values) if dark else values)
+    for name, values in _bounds(kept, blind if dark else None, energy, least, trusted, floor_w, highest_w, differ):
+        rows[name][:] += _upto(groups, values)
+    swing = swing_of(groups, shape, read_every, window + period)
+    if not together.all():
+        swing = np.where(together, swing, groups.each(highest_w - floor_w))
+    first, last = ts[groups.firsts], ts[groups.lasts]
+    lasted = last - first
+    return Meters(
+        gpus, first, last, first, idle_w, idle_n, limit_w, floor_w, highest_w, kept.lag_s, tuple(map(tuple, notes)),
+        [None] * len(gpus), groups.begins[:-1], groups.begins[1:],
+        ts - np.repeat(first - (np.cumsum(lasted) - lasted + np.arange(len(gpus))), groups.sizes),
+        times, upto, slope, bend, swing, parts,
     )  # fmt: skip
 
 
-def _levels(watts: Floats, idle_w: float | None, limit_w: float | None) -> tuple[float, float, float]:
-    """The least that the GPU draws, the most that its work draws often, and the most that it can draw at all."""
-    if not len(watts):
-        return (FLOOR * limit_w, LIKELY * limit_w, limit_w) if limit_w else (0.0, 0.0, _MOST_W)
-    lowest, seen = float(watts.min()), float(watts.max())
-    often = float(np.partition(watts, int(_OFTEN * (len(watts) - 1)))[int(_OFTEN * (len(watts) - 1))])
-    if limit_w is None:
-        floor = lowest if idle_w is not None else 0.0
-        return floor, often, _UNKNOWN_LIMIT * seen
-    floor = lowest if idle_w is not None else min(lowest, FLOOR * limit_w)
-    return floor, max(often, LIKELY * limit_w), max(limit_w, seen)
-
-
-def _idle(watts: Floats, utilization: Floats) -> tuple[float | None, int]:
-    idle = watts[(utilization == 0) & ~np.isnan(watts)]
-    return (median(idle), len(idle)) if len(idle) >= _IDLE_READINGS else (None, len(idle))
-
-
-def _beside(which: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """By interval, whether one of its ends is such a reading."""
-    return which[:-1] | which[1:]
-
-
-def _swing(times: Floats, shape: Floats, around_s: float) -> Floats:
-    """By interval, the range of the power within it and `around_s` before and after."""
-    low, high = np.minimum(shape[:-1], shape[1:]), np.maximum(shape[:-1], shape[1:])
-    reach = 1 + int(around_s / max(median(np.diff(times)), 1e-3))
-    while reach > 0:  # doubling: each pass widens by twice as much
-        by = min(reach, len(low))
-        low = np.minimum(low, np.minimum(_shifted(low, by), _shifted(low, -by)))
-        high = np.maximum(high, np.maximum(_shifted(high, by), _shifted(high, -by)))
-        reach //= 2
-    return high - low
-
-
-def _shifted(values: Floats, by: int) -> Floats:
-    found = np.empty_like(values)
-    if by > 0:
-        found[:by], found[by:] = values[0], values[:-by]
-    else:
-        found[by:], found[:by] = values[-1], values[-by:]
+def _upto(groups: Groups, steps: Floats) -> Floats:
+    """By reading, the sum of the intervals of its GPU before it; that after its last is 0."""
+    found = np.zeros(len(steps))
+    found[1:] = steps[:-1]
+    groups.cumulate(found)
     return found
 
 
-def _gaps(ts: Times, gap: NDArray[np.bool_], energy: Floats) -> list[Note]:
-    """One note for each stretch without readings."""
-    if not gap.any():
-        return []
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], gap.view(np.int8), [0]])))
-    began, ended = edges[::2], edges[1::2]
-    upto = _from_zero(energy)
-    return counters.some_notes(Problem.GAP, ts[began], ts[ended], upto[ended] - upto[began])
+def _bounds(
+    kept: Kept, blind: Flags | None, energy: Floats, least: Floats, trusted: Flags, floor_w: Floats, highest_w: Floats,
+    differ: Floats,
+) -> Iterator[tuple[str, Floats]]:  # fmt: skip
+    """By interval, how far the energy may be wrong: what to add to which of `PARTS`."""
+    groups, step = kept.groups, kept.step_s
+    if blind is not None:
+        least = np.maximum(groups.each(floor_w) * step, least)
+        yield "below_j", np.where(blind, np.maximum(energy - least, 0.0), 0.0)
+        yield "above_j", np.where(blind, np.maximum(groups.each(highest_w) * step - energy, 0.0), 0.0)
+        for name, which in (("stuck_s", kept.stuck), ("zero_s", kept.zero)):
+            if which.any():
+                yield name, np.where(blind & groups.beside(which), step, 0.0)
+    if any(kept.back):
+        above = np.zeros(len(step))
+        for gpu, back in enumerate(kept.back):
+            began, ended = groups.spans[gpu]
+            for note in back:
+                at = min(int(np.searchsorted(kept.ts_ns[began:ended], note.began_ns)), ended - began - 2)
+                above[began + at] += abs(note.seconds or 0) * highest_w[gpu]
+        yield "above_j", above
+    if differ.any():
+        apart = np.where(trusted, groups.each(differ), 0.0) * energy
+        yield "below_j", np.maximum(apart, 0.0)
+        yield "above_j", np.maximum(-apart, 0.0)
+
+
+def _levels(kept: Kept, known: Ints, idle_w: Floats, limit_w: Floats) -> tuple[Floats, Floats, Floats]:
+    """The least that each GPU draws, the most that its work draws often, and the most that it can draw at all."""
+    groups, watts = kept.groups, kept.watts
+    lowest, seen = np.fmin.reduceat(watts, groups.firsts), np.fmax.reduceat(watts, groups.firsts)
+    often = np.full(len(groups), np.nan)
+    for gpu, (began, ended) in enumerate(groups.spans):
+        if known[gpu]:
+            own = watts[began:ended]
+            own = own if known[gpu] == ended - began else own[kept.known[began:ended]]
+            at = int(_OFTEN * (len(own) - 1))
+            often[gpu] = np.partition(own, at)[at]
+    limited, idle = ~np.isnan(limit_w), ~np.isnan(idle_w)
+    floor = np.where(idle, lowest, np.where(limited, np.fmin(lowest, FLOOR * limit_w), 0.0))
+    full = np.where(limited, np.fmax(often, LIKELY * limit_w), often)
+    highest = np.where(limited, np.fmax(limit_w, seen), _UNKNOWN_LIMIT * seen)
+    unlike = (known == 0) & ~(limit_w > 0)
+    return np.where(unlike, 0.0, floor), np.where(unlike, 0.0, full), np.where(unlike, _MOST_W, highest)
+
+
+def _idle(kept: Kept) -> tuple[Floats, Ints]:
+    """What each GPU draws without work, NaN where that was not seen; and of how many readings."""
+    found, number = np.full(len(kept.groups), np.nan), np.zeros(len(kept.groups), np.int64)
+    for gpu, at in kept.groups.found((kept.utilization == 0) & kept.known):
+        number[gpu] = len(at)
+        if len(at) >= _IDLE_READINGS:
+            found[gpu] = median(kept.watts[at])
+    return found, number
 
 
 def _compare(
-    ts: Times, by_power: Floats, energy: Floats, unseen_j2: Floats, both: NDArray[np.bool_], notes: list[Note]
-) -> float:
-    """By which share of it the counter has more than the integrated power, beyond what sampling explains."""
-    power, counter = float(by_power[both].sum()), float(energy[both].sum())
-    at = np.flatnonzero(both)
-    if not power or not counter or float((ts[at + 1] - ts[at]).sum()) < _AGREE_S * 1e9:
-        return 0.0
-    sampling = float(unseen_j2[0, both].sum() + unseen_j2[3, both].sum() * LOCKED_S)
-    doubt = 2 * sampling**0.5 + _AGREE * power
+    kept: Kept,
+    by_power: Floats,
+    energy: Floats,
+    unseen_j2: Sequence[Floats | None],
+    both: Flags,
+    notes: Sequence[list[Note]],
+) -> Floats:
+    """By GPU, which share of it the counter has more than the integrated power, beyond what sampling explains."""
+    groups, found = kept.groups, np.zeros(len(kept.groups))
+    if kept.mixed is not None:
+        both = both & ~groups.beside(kept.mixed)
+    if not both.any():
+        return found
+    power, counter, each, locked = (
+        np.zeros(1) if of is None else groups.sums(of, both) for of in (by_power, energy, unseen_j2[0], unseen_j2[3])
+    )
+    lasted = groups.sums(groups.steps(kept.ts_ns), both)
+    doubt = 2 * np.sqrt(each + locked * LOCKED_S) + _AGREE * power
     apart = counter - power
-    if abs(apart) <= doubt:
-        return 0.0
-    notes.append(Note(Problem.DISAGREE, int(ts[at[0]]), int(ts[at[-1] + 1]), apart, 100 * apart / power))
-    return float((apart - doubt if apart > 0 else apart + doubt) / counter)
-
-
-def _from_zero(steps: Floats) -> Floats:
-    """Sums from the first interval on; one more than there are intervals."""
-    found = np.zeros(len(steps) + 1)
-    if steps.any():
-        np.cumsum(steps, out=found[1:])
+    for gpu in np.flatnonzero(
+        (power != 0) & (counter != 0) & (lasted >= _AGREE_S * 1e9) & (np.abs(apart) > doubt)
+    ).tolist():
+        began, ended = groups.spans[gpu]
+        at = began + np.flatnonzero(both[began:ended])
+        first, last, more = int(kept.ts_ns[at[0]]), int(kept.ts_ns[at[-1] + 1]), float(apart[gpu])
+        notes[gpu].append(Note(Problem.DISAGREE, first, last, more, float(100 * more / power[gpu])))
+        found[gpu] = (more - doubt[gpu] if more > 0 else more + doubt[gpu]) / counter[gpu]
     return found
 
 
-def _empty(cluster: str, gpu: str, readings: Readings, limit: float | None, notes: list[Note], reason: Reason) -> Meter:
-    first, last = (int(readings.ts_ns[0]), int(readings.ts_ns[-1])) if len(readings.ts_ns) else (0, 0)
-    none = np.zeros(0)
-    return Meter(
-        cluster, gpu, first, last, first, None, 0, limit, 0.0, limit or 0.0, tuple(notes), reason,
-        np.zeros(1), np.zeros(1), none, none, none, 0.0, np.zeros((11, 1)),
+def _none(
+    gpus: Sequence[tuple[str, str]], ends: Times, limit_w: Floats, notes: Sequence[list[Note]],
+    reasons: Sequence[Reason],
+) -> Meters:  # fmt: skip
+    """Meters that have no energy at all, of GPUs with readings from `ends[0]` to `ends[1]`."""
+    n = len(gpus)
+    zeros, knots = np.zeros(n), np.zeros(2 * n)
+    unknown = np.full(n, np.nan)
+    return Meters(
+        gpus, ends[0], ends[1], ends[0], unknown, np.zeros(n, np.int64), limit_w, zeros, np.nan_to_num(limit_w), zeros,
+        tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
+        np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)),
     )  # fmt: skip

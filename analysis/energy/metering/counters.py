@@ -1,14 +1,14 @@
-"""Where the energy counter of a GPU can be trusted, and what it is where it cannot."""
+"""Where the energy counters of GPUs can be trusted, and what they are where they cannot."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .findings import Note, Problem
-from .readings import Floats, Times, median
+from .readings import Flags, Floats, Groups, Ints, Times, median
 
 _JUMP = 1.5  # times the highest power that a counter may show
 _CREEP = 0.3  # of the power: a counter that grows by less stands still
@@ -20,65 +20,87 @@ _NOTES = 100  # of one kind and GPU at most; the rest is added up in the last on
 
 @dataclass(frozen=True)
 class Counted:
-    """By interval between two readings, (n - 1,)."""
+    """By reading: of the interval from it to the next of its GPU, (n,); after the last there is none."""
 
-    trusted: NDArray[np.bool_]
+    trusted: Flags
     energy_j: Floats
     """By the counter where that is trusted; where it began anew, what it shows since (a bound from below); else 0."""
 
 
-def counted(ts: Times, counter: Floats, by_power: Floats, sensed: NDArray[np.bool_], highest_w: float) -> tuple[
-    Counted, list[Note]
-]:  # fmt: skip
-    """Judge a counter (n,), J, NaN where it was not read.
+def counted(
+    groups: Groups, ts: Times, counter: Floats, by_power: Floats, sensed: Flags, highest_w: Floats,
+    notes: Sequence[list[Note]],
+) -> Counted:  # fmt: skip
+    """Judge the counters (n,), J, NaN where they were not read; adds to the `notes` of each GPU.
 
-    `by_power` (n - 1,) is the energy of the integrated power, `sensed` whether that was measured there.
+    `by_power` (n,) is the energy of the integrated power of the interval after each reading, `sensed` whether that was
+    measured there; `highest_w` is by GPU.
     """
-    none = Counted(np.zeros(len(by_power), bool), np.zeros(len(by_power)))
-    at = _anchors(counter)
-    if len(at) < 2:
-        return none, []
-    value, when = counter[at], ts[at]
-    grown, lasted = np.diff(value), np.diff(when) / 1e9
-    upto = np.concatenate([[0.0], np.cumsum(by_power)])
-    power = upto[at[1:]] - upto[at[:-1]]
-    seen = np.concatenate([[0], np.cumsum(sensed)])
-    whole = seen[at[1:]] - seen[at[:-1]] == at[1:] - at[:-1]
-    wrapped = (grown < 0) & (value[1:] < _WRAP_J) & (value[:-1] < _WRAP_J) & (value[:-1] > _WRAP_J / 2)
-    wrapped &= grown + _WRAP_J <= _JUMP * highest_w * (lasted + _SLACK_S)
-    grown = np.where(wrapped, grown + _WRAP_J, grown)
-    jumped = grown > _JUMP * highest_w * (lasted + _SLACK_S) + 1.0
-    mean = np.divide(power, lasted)
-    crept = (grown >= 0) & whole & (grown < _CREEP * mean * np.maximum(lasted - _SLACK_S, 0) - 1.0)
-    good = (grown >= 0) & ~jumped & ~crept
+    at, own = _anchors(groups, counter)
+    if not (own.sizes > 1).any():
+        return Counted(np.zeros(len(ts), bool), np.zeros(len(ts)))
+    every = len(at) == len(ts)
+    value, when = (counter, ts) if every else (counter[at], ts[at])
+    power = by_power if every else np.add.reduceat(by_power, at)
+    whole = sensed if every else np.logical_and.reduceat(sensed, at)
+    # By anchor: of the time to the next of its GPU. After the last there is none.
+    there = np.ones(len(at), bool)
+    there[own.lasts] = False
+    grown, lasted = own.steps(value), own.steps(when) / 1e9
+    lasted[~there] = 1.0
+    most = _JUMP * own.each(highest_w) * (lasted + _SLACK_S)
+    fell = grown < 0
+    wrapped = reset = np.zeros(len(at), bool)
+    if fell.any():
+        to = np.append(value[1:], 0.0)
+        wrapped = fell & (to < _WRAP_J) & (value < _WRAP_J) & (value > _WRAP_J / 2) & (grown + _WRAP_J <= most)
+        grown = np.where(wrapped, grown + _WRAP_J, grown)
+        fell = grown < 0
+        reset = fell & (to <= most)
+    jumped = grown > most + 1.0
+    crept = grown < _CREEP * (power / lasted) * np.maximum(lasted - _SLACK_S, 0) - 1.0
+    crept &= whole & there & ~fell
+    good = there & ~(fell | jumped | crept)
     # Each reading's interval belongs to the anchors around it.
-    anchor = np.zeros(len(ts), bool)
-    anchor[at] = True
-    inside = np.cumsum(anchor[:-1]) - 1
-    between = (inside >= 0) & (inside < len(grown))
-    place = np.minimum(np.maximum(inside, 0), len(grown) - 1)
-    trusted = between & good[place]
-    factor = np.divide(grown, power, out=np.zeros(len(grown)), where=power > 0)
-    times = np.diff(ts) / 1e9
-    energy = np.where(power[place] > 0, by_power * factor[place], grown[place] * times / lasted[place])
-    since = np.zeros(len(by_power))
-    reset = (grown < 0) & (value[1:] <= _JUMP * highest_w * (lasted + _SLACK_S))
-    since[at[1:][reset] - 1] = value[1:][reset]
-    notes: list[Note] = []
+    trusted, energy = good, grown
+    if not every:
+        trusted, energy = np.zeros(len(ts), bool), np.zeros(len(ts))
+        after = slice(int(at[0]), None)
+        place = np.repeat(np.arange(len(at)), np.diff(at, append=len(ts)))
+        trusted[after] = good[place]
+        factor = grown / np.where(power > 0, power, 1.0)
+        energy[after] = by_power[after] * factor[place]
+        level = ~(power > 0)
+        if level.any():
+            times = groups.steps(ts)[after] / 1e9
+            energy[after] = np.where(level[place], grown[place] * times / lasted[place], energy[after])
+    if not good.all():
+        energy = np.where(trusted, energy, 0.0)
+    following = np.append(at[1:], at[-1])
+    if reset.any():
+        energy[following[reset] - 1] = value[1:][reset[:-1]]
     stale = crept & (lasted > _STALE_S)
-    for problem, which, joules in (
-        (Problem.COUNTER_RESET, reset, -grown),
-        (Problem.COUNTER_BACK, (grown < 0) & ~reset, -grown),
-        (Problem.COUNTER_WRAP, wrapped, grown),
-        (Problem.COUNTER_JUMP, jumped, grown),
-        (Problem.COUNTER_STALE, stale, power - grown),
+    for problem, which in (
+        (Problem.COUNTER_RESET, reset),
+        (Problem.COUNTER_BACK, fell & ~reset),
+        (Problem.COUNTER_WRAP, wrapped),
+        (Problem.COUNTER_JUMP, jumped),
+        (Problem.COUNTER_STALE, stale),
     ):
-        if which.any():
-            notes += some_notes(problem, when[:-1][which], when[1:][which], joules[which])
-    still = int(ts[-1] - when[-1])  # it does not move any more
-    if still > max(_STALE_S * 1e9, 3 * median(lasted) * 1e9) and by_power[at[-1] :].sum() > highest_w * 1.0:
-        notes.append(Note(Problem.COUNTER_STALE, int(when[-1]), int(ts[-1]), float(by_power[at[-1] :].sum())))
-    return Counted(trusted, np.where(trusted, energy, since)), notes
+        for gpu, found in own.found(which):
+            joules = grown[found] if problem in (Problem.COUNTER_WRAP, Problem.COUNTER_JUMP) else -grown[found]
+            joules = joules + power[found] if problem is Problem.COUNTER_STALE else joules
+            notes[gpu] += some_notes(problem, when[found], ts[following[found]], joules)
+    some = np.flatnonzero(own.sizes > 1)
+    final = at[own.lasts[some]]
+    still = ts[groups.lasts[some]] - ts[final]  # it does not move any more
+    for one in np.flatnonzero(still > _STALE_S * 1e9).tolist():
+        gpu, last = int(some[one]), int(final[one])
+        (began, ended), end = own.spans[gpu], int(groups.lasts[gpu])
+        missed, usual = float(by_power[last:end].sum()), median(lasted[began : ended - 1])
+        if still[one] > 3 * usual * 1e9 and missed > highest_w[gpu] * 1.0:
+            notes[gpu].append(Note(Problem.COUNTER_STALE, int(ts[last]), int(ts[end]), missed))
+    return Counted(trusted, energy)
 
 
 def some_notes(problem: Problem, began: Times, ended: Times, joules: Floats) -> list[Note]:
@@ -93,17 +115,24 @@ def some_notes(problem: Problem, began: Times, ended: Times, joules: Floats) -> 
     return notes
 
 
-def _anchors(counter: Floats) -> NDArray[np.intp]:
-    """The readings at which the counter had moved, without values that one reading alone has."""
+def _anchors(groups: Groups, counter: Floats) -> tuple[Ints, Groups]:
+    """The readings at which the counter of a GPU had moved, without values that one reading alone has; by GPU."""
     at = np.flatnonzero(~np.isnan(counter))
-    if len(at) < 2:
-        return at
+    own = Groups(np.searchsorted(at, groups.begins))
     value = counter[at]
     if len(at) > 2:
         before, here, after = value[:-2], value[1:-1], value[2:]
-        odd = (after >= before) & ((here < before) | (here > after))
+        odd = np.zeros(len(at), bool)
+        odd[1:-1] = (after >= before) & ((here < before) | (here > after))
+        odd[own.some_firsts] = odd[own.lasts] = False
         odd[1:] &= ~odd[:-1]
-        at = at[np.concatenate([[True], ~odd, [True]])]
-        value = counter[at]
-    moved: NDArray[np.intp] = at[np.concatenate([[True], np.diff(value) != 0])]
-    return moved
+        if odd.any():
+            at = at[~odd]
+            own, value = Groups(np.searchsorted(at, groups.begins)), counter[at]
+    moved = np.ones(len(at), bool)
+    np.not_equal(value[1:], value[:-1], out=moved[1:])
+    moved[own.some_firsts] = True
+    if not moved.all():
+        at = at[moved]
+        own = Groups(np.searchsorted(at, groups.begins))
+    return at, own

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....store.power_sensors import sensor_of_model
 from ....store.unseen import PART_S, PERIOD_S, Sensor
 from .findings import Note, Problem
-from .readings import Floats, Readings, median
+from .readings import Flags, Floats, Readings, Times, median
 
 _LEAST_W = 0.5  # no GPU draws less, whatever it does
 _ABOVE_LIMIT = 2.0  # power over this many limits is no power of the board
@@ -25,101 +25,145 @@ _SHARP, _SHARP_S, _SHARP_W = 0.35, 0.25, 20.0  # a mean of 1 s moves by a quarte
 
 @dataclass(frozen=True)
 class Power:
-    """The power of one GPU by reading (n,), NaN where it is not known or not to be used."""
+    """The power of some GPUs by reading (n,), NaN where it is not known or not to be used."""
 
     watts: Floats
-    stuck: NDArray[np.bool_]
-    zero: NDArray[np.bool_]
-    sensor: Sensor
-    shift_s: float
-    """How much earlier than it was read the middle of a reading's window is."""
-    lag_s: float
-    """By how much the energy of a step may still be displaced: its height times this."""
+    stuck: Flags
+    zero: Flags
+    sensors: Sequence[Sensor]
+    """By GPU."""
+    shift_s: Floats
+    """By GPU, how much earlier than it was read the middle of a reading's window is."""
+    lag_s: Floats
+    """By GPU, by how much the energy of a step may still be displaced: its height times this."""
 
 
-def power_of(readings: Readings, limit_w: float | None, model: str | None, notes: list[Note]) -> Power:
-    """Choose between the readings of power, and take out what cannot be; adds to `notes`."""
-    step = np.diff(readings.ts_ns) / 1e9
-    usual = median(step) if len(step) else _LONGEST_S
-    known = sensor_of_model(model)
-    told = readings.window_s[~np.isnan(readings.window_s)]
-    window = median(told) if len(told) else _seconds(known.draw_ms if known else None)
-    period = _seconds(known.period_ms if known else None) or (
-        _SHORT_PERIOD_S if window and window <= 0.01 else PERIOD_S
-    )
-    part = _seconds(known.window_ms if known else None) or (window if window and window <= period else PART_S)
-
-    reported, instant = readings.power_w, readings.instant_w
-    among = max(usual, period)
-    if np.isnan(instant).all():
-        watts = reported
-    elif (window is None or window <= period) and _same(reported, instant):
-        watts, window = np.where(np.isnan(reported), instant, (reported + instant) / 2), part
-        watts = np.where(np.isnan(instant), reported, watts)
-    elif window and part < 0.9 * min(window, among):  # the mean has seen more
-        watts = np.where(np.isnan(reported), instant, reported)
-    else:
-        watts, window = np.where(np.isnan(instant), reported, instant), part
+def power_of(readings: Readings, limit_w: Floats, models: Sequence[str | None], notes: Sequence[list[Note]]) -> Power:
+    """Choose between the readings of power, and take out what cannot be; adds to the `notes` of each GPU."""
+    groups = readings.groups
+    known = [None if model is None else sensor_of_model(model) for model in models]
+    window = _told(readings)
+    period, part = np.empty(len(groups)), np.empty(len(groups))
+    for gpu, (of_model, told) in enumerate(zip(known, window.tolist(), strict=True)):
+        if np.isnan(told) and of_model is not None and of_model.draw_ms is not None:
+            told = window[gpu] = of_model.draw_ms / 1000
+        period[gpu] = _seconds(of_model.period_ms if of_model else None) or (
+            _SHORT_PERIOD_S if 0 < told <= 0.01 else PERIOD_S
+        )
+        part[gpu] = _seconds(of_model.window_ms if of_model else None) or (told if 0 < told <= period[gpu] else PART_S)
+    watts, window = _chosen(readings, window, period, part)
     watts, stuck, zero = _without_impossible(readings, watts, limit_w, notes)
-    if known is not None and window is None and known.window_ms is None and known.period_ms == 20:
-        sensor, shift, lag = Sensor(_SLOW_S / 2, period), 0.0, _SLOW_S + period
-    elif window is None:
-        longest = 0.0 if _sharp(readings.ts_ns, watts) else _LONGEST_S
-        sensor, shift, lag = Sensor(part, period), 0.0, longest / 2 + part + period
-    elif window <= period:  # so short that it is left where it was read
-        sensor, shift, lag = Sensor(window, period), 0.0, window / 2 + period
-    else:
-        sensor, shift, lag = Sensor(window, period), (window + period) / 2, window / 8 + period
-    return Power(watts, stuck, zero, sensor, shift, lag)
+    shortest = np.minimum.reduceat(_apart(readings), groups.firsts) / 1e9
+    sensors, shift, lag = [], np.zeros(len(groups)), np.empty(len(groups))
+    for gpu, ((began, ended), of_model) in enumerate(zip(groups.spans, known, strict=True)):
+        told, every, least = float(window[gpu]), float(period[gpu]), float(part[gpu])
+        if np.isnan(told):
+            if of_model is not None and of_model.window_ms is None and of_model.period_ms == 20:
+                sensors.append(Sensor(_SLOW_S / 2, every))
+                lag[gpu] = _SLOW_S + every
+                continue
+            mine = slice(began, ended)
+            sharp = shortest[gpu] <= 2 * _SHARP_S and _sharp(readings.ts_ns[mine], watts[mine])
+            sensors.append(Sensor(least, every))
+            lag[gpu] = (0.0 if sharp else _LONGEST_S) / 2 + least + every
+        elif told <= every:  # so short that it is left where it was read
+            sensors.append(Sensor(told, every))
+            lag[gpu] = told / 2 + every
+        else:
+            sensors.append(Sensor(told, every))
+            shift[gpu], lag[gpu] = (told + every) / 2, told / 8 + every
+    return Power(watts, stuck, zero, sensors, shift, lag)
 
 
 def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-def _without_impossible(
-    readings: Readings, watts: Floats, limit_w: float | None, notes: list[Note]
-) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Power without readings that cannot be; which are of a stuck sensor, and which of 0 W."""
-    watts = watts.copy()
-    with np.errstate(invalid="ignore"):
-        zero = watts < _LEAST_W
-        most = _NEVER_W if limit_w is None else min(_NEVER_W, _ABOVE_LIMIT * limit_w)
-        impossible = watts > most
-    stuck = ((readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)) & ~zero
-    for problem, which in ((Problem.STUCK, stuck), (Problem.ZERO, zero), (Problem.IMPOSSIBLE, impossible)):
-        if which.any():
-            at = np.flatnonzero(which)
-            notes.append(Note(problem, int(readings.ts_ns[at[0]]), int(readings.ts_ns[at[-1]]), n=len(at)))
-    watts[stuck | zero | impossible] = np.nan
-    return watts, stuck, zero
+def _apart(readings: Readings) -> Times:
+    """By reading, how long it is to the next of its GPU; after the last, for ever."""
+    apart = readings.groups.steps(readings.ts_ns)
+    apart[readings.groups.lasts] = np.iinfo(np.int64).max
+    return apart
 
 
-def _stuck(readings: Readings, watts: Floats) -> NDArray[np.bool_]:
-    """Readings that are the same for long while utilisation moves."""
-    found = np.zeros(len(watts), bool)
-    if len(watts) < _STUCK_READINGS:
+def _told(readings: Readings) -> Floats:
+    """By GPU, the time over which its sensor averages, as it was stored; NaN where it was not."""
+    groups = readings.groups
+    found = np.full(len(groups), np.nan)
+    if readings.window_s is None:
         return found
-    ends = np.flatnonzero(np.concatenate([watts[1:] != watts[:-1], [True]])) + 1
-    starts = np.concatenate([[0], ends[:-1]])
-    lasted = (readings.ts_ns[ends - 1] - readings.ts_ns[starts]) / 1e9
-    for run in np.flatnonzero((ends - starts >= _STUCK_READINGS) & (lasted >= _STUCK_S)):
-        span = slice(int(starts[run]), int(ends[run]))
-        used = readings.utilization[span]
-        used = used[~np.isnan(used)]
-        if len(used) and used.max() - used.min() >= _MOVED:
-            found[span] = True
+    for gpu, at in groups.found(~np.isnan(readings.window_s)):
+        found[gpu] = median(readings.window_s[at])
     return found
 
 
-def _same(reported: Floats, instant: Floats) -> bool:
-    """Whether both are readings of one sensor, one shortly after the other: then most of them are equal."""
-    both = ~np.isnan(reported) & ~np.isnan(instant)
-    return bool(both.any() and (reported[both] == instant[both]).mean() >= _MOST_EQUAL)
+def _chosen(readings: Readings, window: Floats, period: Floats, part: Floats) -> tuple[Floats, Floats]:
+    """The better of two readings of power, and by GPU the time over which its sensor averages."""
+    groups, reported, instant = readings.groups, readings.power_w, readings.instant_w
+    if instant is None:
+        return reported, window
+    lacking, without = np.isnan(reported), np.isnan(instant)
+    equal = np.add.reduceat((reported == instant).astype(np.int64), groups.firsts)
+    both = np.add.reduceat((~(lacking | without)).astype(np.int64), groups.firsts)
+    watts, window = reported.copy(), window.copy()
+    for gpu in np.flatnonzero(groups.any(~without)).tolist():
+        began, ended = groups.spans[gpu]
+        mine = slice(began, ended)
+        told, step = float(window[gpu]), np.diff(readings.ts_ns[mine]) / 1e9
+        among = max(median(step) if len(step) else _LONGEST_S, float(period[gpu]))
+        # Most are equal where both are readings of one sensor, one shortly after the other.
+        if not told > period[gpu] and both[gpu] and equal[gpu] / both[gpu] >= _MOST_EQUAL:
+            mean = (reported[mine] + instant[mine]) / 2
+            watts[mine] = np.where(lacking[mine], instant[mine], np.where(without[mine], reported[mine], mean))
+            window[gpu] = part[gpu]
+        elif told > 0 and part[gpu] < 0.9 * min(told, among):  # the mean has seen more
+            watts[mine] = np.where(lacking[mine], instant[mine], reported[mine])
+        else:
+            watts[mine] = np.where(without[mine], reported[mine], instant[mine])
+            window[gpu] = part[gpu]
+    return watts, window
 
 
-def _sharp(ts: NDArray[np.int64], watts: Floats) -> bool:
-    """Whether the readings move faster than a mean of 1 s can."""
+def _without_impossible(
+    readings: Readings, watts: Floats, limit_w: Floats, notes: Sequence[list[Note]]
+) -> tuple[Floats, Flags, Flags]:
+    """Power without readings that cannot be; which are of a stuck sensor, and which of 0 W."""
+    groups = readings.groups
+    zero = watts < _LEAST_W
+    impossible = watts > groups.each(np.fmin(_NEVER_W, _ABOVE_LIMIT * limit_w))
+    stuck = (readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)
+    stuck &= ~zero
+    for problem, which in ((Problem.STUCK, stuck), (Problem.ZERO, zero), (Problem.IMPOSSIBLE, impossible)):
+        for gpu, at in groups.found(which):
+            first, last = readings.ts_ns[at[[0, -1]]].tolist()
+            notes[gpu].append(Note(problem, first, last, n=len(at)))
+    cannot = stuck | zero | impossible
+    if cannot.any():
+        watts = np.where(cannot, np.nan, watts)
+    return watts, stuck, zero
+
+
+def _stuck(readings: Readings, watts: Floats) -> Flags:
+    """Readings that are the same for long while utilisation moves."""
+    found = np.zeros(len(watts), bool)
+    moved = np.ones(len(watts), bool)
+    np.not_equal(watts[1:], watts[:-1], out=moved[:-1])
+    moved[readings.groups.lasts] = True
+    ends = np.flatnonzero(moved) + 1
+    long = np.flatnonzero(np.diff(ends, prepend=0) >= _STUCK_READINGS)
+    for run in long.tolist():
+        began, ended = int(ends[run - 1]) if run else 0, int(ends[run])
+        if (readings.ts_ns[ended - 1] - readings.ts_ns[began]) / 1e9 < _STUCK_S:
+            continue
+        used = readings.utilization[began:ended]
+        used = used[~np.isnan(used)]
+        if len(used) and used.max() - used.min() >= _MOVED:
+            found[began:ended] = True
+    return found
+
+
+def _sharp(ts: Times, watts: Floats) -> bool:
+    """Whether the readings of a GPU move faster than a mean of 1 s can."""
     there = ~np.isnan(watts)
     at, power = ts[there] / 1e9, watts[there]
     if len(power) < 3 or np.ptp(power) < _SHARP_W:

@@ -11,21 +11,25 @@ import polars as pl
 
 from ....store.metrics import BOARD_POWER
 from ...telemetry.readings import literal
-from .building import build
+from .building import build_all
 from .findings import Note
 from .happened import happened
-from .meter import Meter
-from .readings import Readings
+from .meter import Meter, Meters
+from .readings import Ints, Readings
 
 if TYPE_CHECKING:
     from ....store import Store
 
 _ROWS = 500_000  # of telemetry that are in memory at once, about
+_AT_ONCE = 100_000  # of them that are metered at once
+_LONGEST_NS = 2**62  # the times of GPUs that are metered at once add up to this at most
 _MARGIN_NS = 180 * 10**9  # before and after the time that was asked for: the readings on either side of its ends
 _MINUTE_S = 60.0
 _FULL_MINUTE = 0.9  # of the rows of the minutes beside it
 _KEYS = ["cluster", "gpu"]
 _FIGURES = ("power_w", "instant_w", "counter_j", "utilization", "window_s", "limit_w", "spread_w", "every_s")
+
+_OFTEN_MISSING = ("instant_w", "counter_j", "window_s", "limit_w", "spread_w", "every_s")
 
 Key = tuple[str, str]
 
@@ -43,6 +47,22 @@ def meters(
 
     `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
     """
+    for some in meters_of_many(
+        store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, progress=progress
+    ):
+        yield from some
+
+
+def meters_of_many(
+    store: Store,
+    *,
+    cluster: str | None = None,
+    gpus: Collection[tuple[str, str]] | None = None,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[Meters]:
+    """The same, some GPUs at a time."""
     near = {name: _near(store.scan(name), cluster, since_ns, until_ns) for name in _tables(store)}
     if gpus is not None:
         near = {name: rows.filter(_among(sorted({gpu for _, gpu in gpus}))) for name, rows in near.items()}
@@ -56,15 +76,34 @@ def meters(
     part = (pl.col("len").cum_sum() - 1) // _ROWS
     done = 0
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
-        for place, readings in _chunk(store, near, chunk):
-            done += 1
+        places, readings = _chunk(store, near, chunk)
+        keys: list[Key] = chunk.select(_KEYS)[places].rows()
+        for began, ended in _together(readings):
+            done += ended - began
             if progress is not None:
                 progress(f"metering GPUs: {done:,} of {counts.height:,}")
-            key: Key = chunk.select(_KEYS).row(place)
-            board, told = boards.get(key, {}), _inside(noticed.get(key, ()), readings)
-            meter = build(*key, readings, board.get("limit_w"), board.get("model"), told).between(since_ns, until_ns)
-            if meter is not None:
-                yield meter
+            some, own = keys[began:ended], readings.of(began, ended)
+            of_boards = [boards.get(key, {}) for key in some]
+            built = build_all(
+                some, own, [one.get("limit_w") for one in of_boards], [one.get("model") for one in of_boards],
+                _inside([noticed.get(key, ()) for key in some], own),
+            ).between(since_ns, until_ns)  # fmt: skip
+            if len(built):
+                yield built
+
+
+def _together(readings: Readings) -> Iterator[tuple[int, int]]:
+    """GPUs that are metered together, from one to another: of so many readings that the arrays stay in a cache."""
+    groups = readings.groups
+    lasted = (readings.ts_ns[groups.lasts] - readings.ts_ns[groups.firsts]).tolist()
+    first = rows = span = 0
+    for number, (size, time) in enumerate(zip(groups.sizes.tolist(), lasted, strict=True)):
+        if number > first and (rows + size > _AT_ONCE or span + time > _LONGEST_NS):
+            yield first, number
+            first, rows, span = number, 0, 0
+        rows, span = rows + size, span + time
+    if first < len(groups):
+        yield first, len(groups)
 
 
 def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
@@ -98,8 +137,8 @@ def _tables(store: Store) -> list[str]:
     return ["telemetry", "telemetry_minutes"] if len(store.files("telemetry_minutes")) > 1 else ["telemetry"]
 
 
-def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[int, Readings]]:
-    """The readings of some GPUs: the row in `chunk`, and what was read."""
+def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> tuple[Ints, Readings]:
+    """The readings of some GPUs: the row of each in `chunk`, and what was read."""
     within = _among(chunk["gpu"].to_list())
 
     def read(name: str, columns: Sequence[pl.Expr | str]) -> pl.DataFrame:
@@ -116,16 +155,20 @@ def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -
         place, ts = rows["place"].to_numpy(), rows["ts"].cast(pl.Int64).to_numpy()
     fresh = np.ones(len(ts), bool)  # a second row of one instant is left out
     fresh[1:] = (ts[1:] != ts[:-1]) | (place[1:] != place[:-1])
-    again = not fresh.all()
-    given = [name for name in _FIGURES if name in rows.columns]
-    figures = dict(zip(given, rows.select(pl.col(given).cast(pl.Float64).fill_null(float("nan"))), strict=True))
-    columns: dict[str, Any] = {name: values.to_numpy() for name, values in figures.items()}
-    columns |= {"ts_ns": ts, "stuck": rows["stuck"].to_numpy()}
-    if again:
-        columns, place = {name: values[fresh] for name, values in columns.items()}, place[fresh]
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(place)) + 1, [len(place)]])
-    for began, ended in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        yield int(place[began]), Readings(**{name: values[began:ended] for name, values in columns.items()})
+    columns: dict[str, Any] = {"ts_ns": ts, "stuck": rows["stuck"].to_numpy()}
+    for name in _FIGURES:
+        values = rows[name] if name in rows.columns else None
+        if values is None or (values.null_count() == len(values) and name in _OFTEN_MISSING):
+            columns[name] = None
+        else:
+            columns[name] = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    if not fresh.all():
+        columns = {name: None if values is None else values[fresh] for name, values in columns.items()}
+        place = place[fresh]
+    first = np.ones(len(place), bool)
+    first[1:] = place[1:] != place[:-1]
+    firsts = np.flatnonzero(first)
+    return place[firsts].astype(np.int64), Readings(**columns, begins=np.append(firsts, len(place)))
 
 
 def _placed(rows: pl.DataFrame, chunk: pl.DataFrame) -> pl.DataFrame:
@@ -238,6 +281,10 @@ def _boards(store: Store, gpus: Collection[tuple[str, str]] | None) -> dict[Key,
     return {(row["cluster"], row["gpu"]): row for row in found.iter_rows(named=True)}
 
 
-def _inside(notes: Sequence[Note], readings: Readings) -> list[Note]:
-    first, last = readings.ts_ns[[0, -1]].tolist()
-    return [note for note in notes if first <= note.began_ns <= last]
+def _inside(notes: Sequence[Sequence[Note]], readings: Readings) -> list[list[Note]]:
+    """Of the notes of each GPU, those of the time of its readings."""
+    first, last = (readings.ts_ns[at].tolist() for at in (readings.groups.firsts, readings.groups.lasts))
+    return [
+        [note for note in of_gpu if began <= note.began_ns <= ended]
+        for of_gpu, began, ended in zip(notes, first, last, strict=True)
+    ]

@@ -1,14 +1,22 @@
-"""The readings of one GPU as arrays, in order of time."""
+"""The readings of some GPUs as arrays: one GPU after another, each in order of time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+_BY_GPU = ("groups", "begins")  # of what `Readings` have
 
 
 def median(values: Floats) -> float:
@@ -21,30 +29,130 @@ def median(values: Floats) -> float:
 
 
 @dataclass(frozen=True)
+class Groups:
+    """Which values are of which GPU: those of GPU g are `begins[g]` to `begins[g + 1]`.
+
+    What takes sums needs one value or more of each GPU.
+    """
+
+    begins: Ints
+    """(g + 1,)"""
+
+    @classmethod
+    def of_sizes(cls, sizes: Ints) -> Groups:
+        return cls(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.begins) - 1
+
+    @cached_property
+    def sizes(self) -> Ints:
+        return np.diff(self.begins)
+
+    @cached_property
+    def firsts(self) -> Ints:
+        return self.begins[:-1]
+
+    @cached_property
+    def lasts(self) -> Ints:
+        return self.begins[1:] - 1
+
+    @cached_property
+    def some_firsts(self) -> Ints:
+        """The first value of each GPU that has any."""
+        return self.firsts[self.sizes > 0]
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        edges = self.begins.tolist()
+        return list(pairwise(edges))
+
+    def each(self, values: NDArray[Any]) -> NDArray[Any]:
+        """By value, what is known of its GPU; that alone where it is the same of all."""
+        if len(values) and (values == values[0]).all():
+            return values[:1]
+        return np.repeat(values, self.sizes)
+
+    def steps(self, values: NDArray[Any]) -> NDArray[Any]:
+        """From each value to the next of its GPU; 0 from the last one."""
+        found = np.empty_like(values)
+        np.subtract(values[1:], values[:-1], out=found[:-1])
+        found[self.lasts] = 0
+        return found
+
+    def beside(self, which: Flags) -> Flags:
+        """By interval, whether one of its ends is such a reading."""
+        found = which.copy()
+        found[:-1] |= which[1:]
+        found[self.lasts] = False
+        return found
+
+    def sums(self, values: NDArray[Any], which: Flags | None = None) -> NDArray[Any]:
+        """By GPU, the sum of all values, or of those `which`."""
+        found: NDArray[Any] = np.add.reduceat(values if which is None else values * which, self.firsts)
+        return found
+
+    def count(self, which: Flags) -> Ints:
+        """By GPU, how many."""
+        return np.diff(np.searchsorted(np.flatnonzero(which), self.begins))
+
+    def any(self, which: Flags) -> Flags:
+        found: Flags = np.logical_or.reduceat(which, self.firsts)
+        return found
+
+    def found(self, which: Flags) -> Iterator[tuple[int, Ints]]:
+        """The GPUs that have such values, and where these are."""
+        at = np.flatnonzero(which)
+        if not len(at):
+            return
+        edges = np.searchsorted(at, self.begins)
+        for gpu in np.flatnonzero(np.diff(edges)).tolist():
+            yield gpu, at[edges[gpu] : edges[gpu + 1]]
+
+    def cumulate(self, steps: Floats) -> None:
+        """Sums from the first value of each GPU on, in place: other GPUs do not round them."""
+        for began, ended in self.spans:
+            np.add.accumulate(steps[began:ended], out=steps[began:ended])
+
+
+@dataclass(frozen=True)
 class Readings:
-    """What was read of one GPU; arrays (n,), NaN where a value is missing. Times increase strictly."""
+    """What was read of some GPUs; arrays (n,), NaN where a value is missing, None where all are. The times of a GPU
+    increase strictly."""
 
     ts_ns: Times
-    stuck: NDArray[np.bool_]
+    stuck: Flags
     """The reading is marked: its power sensor is stuck."""
     power_w: Floats
     """Board power as the driver reports it."""
-    instant_w: Floats
+    instant_w: Floats | None
     """Its instantaneous reading."""
-    counter_j: Floats
+    counter_j: Floats | None
     """The driver's energy counter."""
     utilization: Floats
     """Share of time with a kernel, 0 to 1."""
-    window_s: Floats
+    window_s: Floats | None
     """Time over which the sensor averages `power_w`."""
-    limit_w: Floats
+    limit_w: Floats | None
     """The power limit."""
     spread_w: Floats | None = None
     """Of the two ends of a minute of pruned telemetry, where the other figures are means: the range of its power."""
     every_s: Floats | None = None
     """Of these: how far its readings were apart."""
+    begins: Ints | None = None
+    """(g + 1,) where the readings of each GPU begin; None: all are of one."""
 
-    @property
-    def highest_limit_w(self) -> float | None:
-        known = self.limit_w[~np.isnan(self.limit_w)]
-        return float(known.max()) if len(known) else None
+    @cached_property
+    def groups(self) -> Groups:
+        """Which readings are of which GPU. Each has some."""
+        return Groups(np.array([0, len(self.ts_ns)], np.int64) if self.begins is None else self.begins)
+
+    def of(self, first: int, last: int) -> Readings:
+        """The readings of the GPUs from `first` up to `last`, without this one."""
+        begins = self.groups.begins[first : last + 1]
+        which, begins = slice(int(begins[0]), int(begins[-1])), begins - begins[0]
+        columns: dict[str, Any] = {"begins": begins}
+        for name, values in vars(self).items():
+            if name not in _BY_GPU:
+                columns[name] = None if values is None else values[which]
+        return Readings(**columns)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis.energy.attributing.claims import Claims, Fleet, claims
-from whorl.analysis.energy.attributing.splitting import (
+from whorl.analysis.energy.attributing.shreds import (
     ABOVE,
     BELOW,
     ENERGY,
@@ -21,8 +21,8 @@ from whorl.analysis.energy.attributing.splitting import (
     SENSED,
     VARIANCE,
     Shreds,
-    split,
 )
+from whorl.analysis.energy.attributing.splitting import split
 from whorl.analysis.energy.metering import Meter, Readings
 from whorl.analysis.energy.metering.building import build
 from whorl.tests.analysis.energy.stored import NOON, S, at
@@ -46,8 +46,8 @@ class Case:
         rows = self.claims.of_gpu.get(("c", PARENT), range(0))
         cuts = self.cuts if cuts is None else cuts
         found, _ = split(
-            self.meter, self.claims, rows, cuts=cuts, since_ns=self.since_ns, until_ns=self.until_ns,
-            unknown=self.unknown,
+            self.meter.among, self.claims, [rows], cuts=cuts, since_ns=self.since_ns, until_ns=self.until_ns,
+            unknown=None if self.unknown is None else {0: self.unknown},
         )  # fmt: skip
         return found
 
@@ -225,8 +225,8 @@ def test_the_order_of_the_jobs_changes_nothing(case: Case, random: Any) -> None:
     )  # fmt: skip
     one = case.split()
     two, _ = split(
-        case.meter, shuffled, range(frame.height), cuts=case.cuts, since_ns=case.since_ns, until_ns=case.until_ns,
-        unknown=case.unknown,
+        case.meter.among, shuffled, [range(frame.height)], cuts=case.cuts, since_ns=case.since_ns,
+        until_ns=case.until_ns, unknown=None if case.unknown is None else {0: case.unknown},
     )  # fmt: skip
     names = {row: case.claims.frame["allocation"][row] for row in range(frame.height)}
     by_name = [
@@ -246,7 +246,7 @@ def test_the_order_of_the_jobs_changes_nothing(case: Case, random: Any) -> None:
 def test_equal_claims_have_equal_energy(seed: int, began: float, lasts: float, share: float, number: int) -> None:
     meter = meter_of(seed, 1, 1, idle=True, counts=bool(seed % 2))
     of_jobs = claims_of([(PARENT, began, lasts, share)] * number)
-    shreds, crowds = split(meter, of_jobs, range(number), cuts=NONE)
+    shreds, crowds = split(meter.among, of_jobs, [range(number)], cuts=NONE)
     energies = shreds.figures[ENERGY, shreds.kind == JOB]
     assert len(energies) == number
     np.testing.assert_allclose(energies, energies[0])
