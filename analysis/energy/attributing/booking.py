@@ -126,7 +126,7 @@ class Booking:
         made, self._made, self._rows = self._made, [], 0
         return pieces_frame(made, self._claims)
 
-    # -- a GPU with a meter ---------------------------------------------------------------------------------
+    # -- GPUs with meters -----------------------------------------------------------------------------------
 
     def _of(self, some: Meters) -> Made:
         keys: list[Key] = list(some.gpus)

@@ -103,9 +103,9 @@ def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes
     if dark:
         slope, bend = np.where(blind, energy, slope), np.where(blind, 0.0, bend)
         gaps(kept, blind, energy, notes)
-    told = None if kept.spread_w is None else kept.spread_w, None if kept.every_s is None else kept.every_s
     unseen_j2 = unseen(
-        groups, times, step, read_every, shape, kept.utilization, kept.sensors, floor_w, full_w, *told
+        groups, times, step, read_every, shape, kept.utilization, kept.sensors, floor_w, full_w, kept.spread_w,
+        kept.every_s,
     )  # fmt: skip
     if (known < 2).any():
         unseen_j2 = [None if one is None else one * np.repeat(known >= 2, groups.sizes) for one in unseen_j2]
