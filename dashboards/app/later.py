@@ -75,14 +75,15 @@ class Slowly:
         with self._changed:
             made, now = self._made.get(name), time.monotonic()
             old = made is not None and made.version != version and now - made.at_s > _OLD_S
+            begun = False
             if name in self._tasks:
                 self._tasks[name].asked_s = now
             elif (made is None or again or old) and name not in self._problems:
-                self._tasks[name] = _Task(make, version, now)
+                self._tasks[name], begun = _Task(make, version, now), True
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name="slowly", daemon=True)
                     self._thread.start()
-            if made is None:
+            if made is None and begun:  # a page that asks again does not wait: it keeps the server for others
                 self._changed.wait_for(lambda: name not in self._tasks, _WAIT_S)
             problem, made, task = self._problems.pop(name, None), self._made.get(name), self._tasks.get(name)
             if problem is not None:

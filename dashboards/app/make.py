@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,8 +41,8 @@ def make_app(
     `prefix`: where a proxy shows it, as /node/7/; with and without it in the request's path. `token`: what every
     request must bring; without one, only requests that name this machine by its address or as localhost are answered.
     `limits`: of what a query on the page SQL may use. `advise` gives the advice of the page Placement.
-    `ahead`: read beside the pages what those of a large fleet take long to read, once the first page is answered, or
-    soon if nobody opens one.
+    `ahead`: read beside the pages what those of a large fleet take long to read: at once what the first page shows,
+    the rest when that is answered, or soon if nobody opens it.
     """
     reading = Reading(store, limits, advise)
     app = Dash(
@@ -81,6 +81,8 @@ def make_app(
         reading.ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
 
     if ahead:
+        # The store is read while the browser still loads what draws the page.
+        reading.ahead(iter([partial(_shown, PAGES[0], reading, None), partial(_links, PAGES[0], reading, None)]))
         waiting = threading.Timer(_SOON_S, begin)
         waiting.daemon = True
         waiting.start()
