@@ -46,6 +46,14 @@ class Asked:
                 if item["property"] == "n_intervals":
                     yield item["id"], self._posted(one, values, f"{item['id']}.n_intervals")
 
+    def changed(self, values: dict[str, Any], changed: str) -> list[Any]:
+        """What the callbacks answer that look at `changed` (id.property), of a page with these values."""
+        return [
+            self._answer(one, values, changed)
+            for one in self._callbacks
+            if changed in {f"{item['id']}.{item['property']}" for item in one["inputs"]}
+        ]
+
     def _answer(self, one: dict[str, Any], values: dict[str, Any], changed: str) -> Any:
         said = self._posted(one, values, changed)
         assert "This did not work" not in json.dumps(said), one["output"]

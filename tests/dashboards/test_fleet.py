@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,21 @@ import pytest
 from plotly.utils import PlotlyJSONEncoder
 
 from whorl.analysis.beside import Beside, Range
-from whorl.analysis.runs_of import Comparable, Work
+from whorl.analysis.runs_of import Comparable, Work, comparable
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.dashboards.app.fleet import parts
 from whorl.dashboards.app.fleet.linking import _changed, _pointed, _whole, brushed_state
 from whorl.dashboards.app.fleet.view import Asked, View, placed
 from whorl.dashboards.app.grid import block
+from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.state import State as Address
 from whorl.dashboards.app.state import parse
 from whorl.dashboards.figures.scale import Scale
 from whorl.dashboards.figures.strips import MOST, UNIT, Strips, strips
 from whorl.dashboards.figures.words import MEASURED_WORDS, find
 from whorl.dashboards.table import signed
+from whorl.tests.dashboards.asking import Asked as Asked_
+from whorl.tests.probed_fleet import stored
 
 MOST_BYTES = 1_000_000
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -312,3 +316,29 @@ def test_a_brush_leads_on_to_telemetry_and_placement(small: View) -> None:
     assert parse(_links(one)["gpu"].partition("?")[2])[0].gpu == ("n0001/2",)
     nobody = Address(range=(Range("slower_pct", 1e6, math.inf),), cluster="c", probe="w")
     assert _links(parts.brush_line(small, nobody, small.held(nobody), [])) == {}
+
+
+def test_choices_that_the_page_sets_one_by_one_change_no_address_and_those_of_a_person_do(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "store", 8, kinds=("pinned",))
+    asked = Asked_(make_app(store))
+    first, second = (one.name for one in comparable(store)[0].works[:2])
+    choices = {"cluster": comparable(store)[0].cluster, "probe": first, "figure": "time", "campaign": "", "by": ""}
+    values = {f"{parts.choice_id(name)}.value": value or parts.ALL for name, value in choices.items()}
+
+    # The address is of the second probe; the page sets one choice after the other.
+    values["url.search"] = f"?probe={second}"
+    (told,) = asked.changed(values, f"{parts.choice_id('cluster')}.value")
+    assert told["response"] == {}
+    probe = f"{parts.choice_id('probe')}.value"
+    (told,) = asked.changed({**values, probe: second}, probe)
+    assert told["response"] == {}
+
+    (chosen,) = asked.changed(values, probe)
+    assert chosen["response"]["url"]["search"] == f"?probe={first}"
+
+
+def test_choices_say_what_the_address_asks_for(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "store", 8, kinds=("pinned",))
+    second = comparable(store)[0].works[1].name
+    (told,) = Asked_(make_app(store)).changed({"url.search": f"?probe={second}"}, f"{parts.DRAWN}.data")
+    assert told["sideUpdate"][parts.choice_id("probe")] == {"value": second}

@@ -18,7 +18,7 @@ from ..grid import definitions, serve
 from ..page import RUNS, URL, Page, told
 from ..state import MOST_GPUS, parse
 from . import parts
-from .view import View, ask, view
+from .view import Asked, View, ask, view
 
 if TYPE_CHECKING:
     import polars as pl
@@ -95,9 +95,6 @@ def _drawing(app: Dash, reading: Reading, seen: Any) -> None:
         now = [list(of.asked.key), [str(one) for one in reading.version()]]
         new = drawn != now
         figures = _whole(of, held, picked, state) if new else _changed(of, held, picked, state)
-        if new:
-            for name in parts.CHOICES:
-                set_props(parts.choice_id(name), {"value": _chosen(of, name)})
         return (
             *figures,
             parts.said(of, [*ask(reading, state)[1], *of.problems(state)]),
@@ -106,6 +103,13 @@ def _drawing(app: Dash, reading: Reading, seen: Any) -> None:
             parts.height(held),
             now,
         )
+
+    # Of the address of this moment: a person may have gone on while that was drawn.
+    @app.callback(Input(parts.DRAWN, "data"), State(URL, "search"), prevent_initial_call=True)
+    def tell(_: Any, search: str | None) -> None:
+        asked, _problems = ask(reading, parse(search)[0])
+        for name, value in _chosen(asked).items() if asked is not None else ():
+            set_props(parts.choice_id(name), {"value": value})
 
     @app.callback(
         Output(parts.TREND, "figure"),
@@ -137,8 +141,8 @@ def _look(reading: Reading, state: Address) -> None:
         view(reading, asked)
 
 
-def _chosen(of: View, name: str) -> str:
-    asked = of.asked
+def _chosen(asked: Asked) -> dict[str, str]:
+    """What the choices of the page say."""
     values = (
         asked.cluster.cluster,
         asked.workload,
@@ -146,7 +150,7 @@ def _chosen(of: View, name: str) -> str:
         asked.campaign or parts.ALL,
         asked.by or parts.ALL,
     )
-    return dict(zip(parts.CHOICES, values, strict=True))[name]
+    return dict(zip(parts.CHOICES, values, strict=True))
 
 
 def _whole(of: View, held: pl.Series | None, picked: Sequence[int], state: Address) -> list[Any]:
@@ -285,12 +289,14 @@ def _choosing(app: Dash, seen: Any) -> None:
     def choose(*given: Any) -> Any:
         *values, search = given
         of, state = seen(search)
+        now = _chosen(of.asked)
         changes = {
             name: value or None
             for name, value in zip(parts.CHOICES, values, strict=True)
-            if value is not None and value != _chosen(of, name)
+            if value is not None and value != now[name]
         }
-        if not changes:
+        # The page sets one after the other: what it set is as in the address, what comes next still is as before.
+        if not any(parts.choice_id(name) in ctx.triggered_prop_ids.values() for name in changes):
             return no_update
         if "cluster" in changes:  # nothing of another cluster fits
             changes |= {"probe": None, "campaign": None, "range": (), "place": (), "gpu": ()}
