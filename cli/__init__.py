@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from threading import current_thread, main_thread
+from threading import enumerate as enumerate_threads
 from types import FrameType
 from typing import Any
 
@@ -34,6 +35,8 @@ _DEPENDENCIES = {
     "waitress": "'whorl[dashboard]'",
 }
 """What pip calls the packages that verbs need, by the name of their module."""
+_READERS = ("ahead", "slowly")
+"""Threads of `whorl dashboard`, as dashboards/app names them."""
 _PAGES = Path(__file__).parents[1] / "docs"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What an answer that goes to a file can meet. An error of a store's file is a StoreError, or names the file."""
@@ -217,4 +220,16 @@ def main() -> None:
     nowhere = Path(os.devnull)
     sys.stdout = sys.stdout or nowhere.open("w")
     sys.stderr = sys.stderr or nowhere.open("w")
-    cli(prog_name="whorl")
+    try:
+        cli(prog_name="whorl")
+    except SystemExit as end:
+        _leave_readers(end.code)
+        raise
+
+
+def _leave_readers(code: str | int | None) -> None:
+    """End the process at once where a thread still reads for pages: Python would end it in C++ code, which aborts."""
+    if isinstance(code, int | None) and any(thread.name in _READERS for thread in enumerate_threads()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)

@@ -84,7 +84,7 @@ def make_app(
         # The store is read while the browser still loads what draws the page.
         reading.ahead(iter([partial(_shown, PAGES[0], reading, None), partial(_links, PAGES[0], reading, None)]))
         waiting = threading.Timer(_SOON_S, begin)
-        waiting.daemon = True
+        waiting.name, waiting.daemon = "ahead", True
         waiting.start()
     return app
 

@@ -326,6 +326,39 @@ def test_the_demo_shows_a_fleet_with_its_findings(monkeypatch: pytest.MonkeyPatc
     assert "pinned clock" in seen[0]
 
 
+_READS_ON = """
+import sys
+import threading
+from whorl import cli
+from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.later import Slowly
+
+def read(say=None):
+    import time
+    begun.set()
+    time.sleep(600)
+
+begun, reads = threading.Event(), sys.argv.pop(1)
+if reads == "ahead":
+    Reading(None).ahead(iter([read]))
+else:
+    Slowly().ask("slow", read, 1)
+begun.wait(30)
+threading._shutdown = lambda: print("Python ends the thread itself")
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("reads", ["ahead", "slowly"])
+def test_a_command_ends_at_once_where_a_thread_still_reads_for_pages(reads: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _READS_ON, reads, "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("whorl, version")
+    assert "Python ends the thread itself" not in done.stdout
+
+
 def test_a_missing_package_is_told_with_the_extra_that_has_it(hostile: Store) -> None:
     done = run_without({"waitress"}, COMMAND, "dashboard", "--store", hostile.root)
     assert done.returncode == 2
