@@ -148,9 +148,9 @@ def sentences(found: Balance) -> Iterable[str]:
         f"{many(found.gpus['metered_j'].count(), 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + "
         f"{totals[2]} idle + {totals[3]} unattributed; {said}"
     )
-    if found.gpus["gaps_s"].sum() > 0:
-        gaps = number(float(found.gpus["gaps_j"].sum()) / joules)
-        yield f"of it {gaps} {unit} in gaps of the readings: these are known within bounds only"
+    gaps = float(found.gpus["gaps_j"].sum())
+    if gaps > CLOSE * float(found.gpus["metered_j"].sum()):  # else it is the rounding of the arithmetic
+        yield f"of it {number(gaps / joules)} {unit} in gaps of the readings: these are known within bounds only"
     for reason, n in found.gpus["reason"].drop_nulls().value_counts(sort=True).iter_rows():
         yield f"n/a for {many(n, 'GPU')}: {REASONS.get(reason, reason)}"
     if found.booked.dark_s > 0:

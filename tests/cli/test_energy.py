@@ -5,15 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
+from whorl.analysis.energy.balance import reconcile
 from whorl.cli import cli
+from whorl.dashboards.printed.energy_balance import sentences
 from whorl.simulation.sample import write_sample
+from whorl.store import Store
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.stores import new_store
 
@@ -181,6 +186,13 @@ def test_rounding_is_shown_as_nothing(sampled: Path) -> None:
     for line in whorl("reconcile", "--store", str(sampled)).stdout.splitlines():
         if line.startswith("GPU-"):
             assert line.split()[-3:] == ["0", "0", "0"], line  # rest, gaps, problems
+
+
+@pytest.mark.parametrize(("gaps_j", "told"), [(1e-10, False), (-1e-10, False), (3600.0, True)])
+def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: float, told: bool) -> None:
+    found = reconcile(Store.open(sampled))
+    gpus = found.gpus.with_columns(gaps_j=pl.lit(gaps_j), gaps_s=pl.lit(1e-9))
+    assert ("in gaps of the readings" in " ".join(sentences(replace(found, gpus=gpus)))) == told
 
 
 @pytest.mark.parametrize("by", ["node", "day"])
