@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dash import html
 
 from ..page import TELEMETRY, Page, heading
 from . import controls, live, showing
+from .asked import known
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -31,4 +33,4 @@ def _register(app: Dash, reading: Reading) -> None:
         part.register(app, reading)
 
 
-PAGE = Page("telemetry", "Telemetry", (TELEMETRY,), _layout, _register)
+PAGE = Page("telemetry", "Telemetry", (TELEMETRY,), _layout, _register, lambda reading: [partial(known, reading)])
