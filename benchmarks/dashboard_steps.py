@@ -98,7 +98,7 @@ _BY_NAME = (
 STEPS: dict[str, Step] = {
     "open overview": lambda one: one.open(""),
     "overview: sort the findings": lambda one: one.click("#findings .ag-header-cell[col-id=n] .ag-header-cell-label"),
-    "open fleet": lambda one: one.open("fleet?probe=gemm"),
+    "open fleet": lambda one: one.open("fleet?probe=gemm", there="#fleet-trend .nsewdrag"),
     "fleet: another workload": lambda one: one.go("fleet?probe=spmv"),
     "fleet: brush the slow ones": lambda one: one.drag("#fleet-strips", 0.01, 0.02, 0.99, 0.5),
     "fleet: brush a part of the map": lambda one: one.drag("#fleet-map", 0.1, 0.1, 0.6, 0.5),
@@ -109,7 +109,7 @@ STEPS: dict[str, Step] = {
     "open gpu": lambda one: one.open("gpu?gpu=h2783/2"),
     "gpu: another GPU": lambda one: one.go("gpu?gpu=h2783/3"),
     "gpu: another workload": lambda one: one.go("gpu?gpu=h2783/3&probe=spmv"),
-    "open telemetry": lambda one: one.open("telemetry?gpu=h2783/2&gpu=h2783/3"),
+    "open telemetry": lambda one: one.open("telemetry?gpu=h2783/2&gpu=h2783/3", there="#telemetry-graph .nsewdrag"),
     "telemetry: look closer": lambda one: one.drag("#telemetry-graph", 0.4, 0.5, 0.6, 0.5),
     "telemetry: back": lambda one: one.click("#telemetry-back"),
     "telemetry: eight GPUs": lambda one: one.go(f"telemetry?{_EIGHT[1:]}"),
