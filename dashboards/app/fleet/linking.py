@@ -101,7 +101,7 @@ def _drawing(app: Dash, reading: Reading, seen: Any) -> None:
             parts.brush_line(of, state, held, picked),
             definitions(parts.shown_columns(of)) if new else no_update,
             parts.height(held),
-            now,
+            now if new else no_update,
         )
 
     # Of the address of this moment: a person may have gone on while that was drawn.
