@@ -63,6 +63,22 @@ def test_a_page_sees_what_is_done_and_then_the_answer_which_stays_until_it_asks_
     assert second.made_at > first.made_at
 
 
+def test_only_who_asks_first_waits_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    slowly, make, waited = Slowly(), Gated(), []
+    wait_for = slowly._changed.wait_for
+
+    def noted(*arguments: Any) -> Any:
+        waited.append(arguments)
+        return wait_for(*arguments)
+
+    monkeypatch.setattr(slowly._changed, "wait_for", noted)
+    for _ in range(3):
+        assert slowly.ask("a", make, 1).answer is None
+        assert len(waited) == 1
+    make.gate.release()
+    assert _until(lambda: slowly.ask("a", make, 1)).answer == 1
+
+
 def test_an_old_answer_of_another_version_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     slowly, made = Slowly(), []
 

@@ -104,7 +104,7 @@ def _drawing(app: Dash, reading: Reading, seen: Any) -> None:
             now if new else no_update,
         )
 
-    # Of the address of this moment: a person may have gone on while that was drawn.
+    # The choices show the address of now: a person may have chosen something else while the figures were drawn.
     @app.callback(Input(parts.DRAWN, "data"), State(URL, "search"), prevent_initial_call=True)
     def tell(_: Any, search: str | None) -> None:
         asked, _problems = ask(reading, parse(search)[0])
@@ -295,7 +295,8 @@ def _choosing(app: Dash, seen: Any) -> None:
             for name, value in zip(parts.CHOICES, values, strict=True)
             if value is not None and value != now[name]
         }
-        # The page sets one after the other: what it set is as in the address, what comes next still is as before.
+        # Only a choice that changed just now counts. `tell` sets one choice after the other: what it has not yet set
+        # differs from the address too, and nobody chose that.
         if not any(parts.choice_id(name) in ctx.triggered_prop_ids.values() for name in changes):
             return no_update
         if "cluster" in changes:  # nothing of another cluster fits
