@@ -52,6 +52,7 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
     from whorl.store import Store
     from whorl.store.journal import Journal
     from whorl.store.metrics import METRICS
+    from whorl.store.system.memory import give_back, give_back_code
 
     class Jumping:
         """A clock that is ahead by as much as anybody sleeps."""
@@ -108,6 +109,7 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
 
         def lose(self, _: int) -> None: ...
 
+    give_back_code()  # as `Collecting.begin` does
     journal = Journal(Store.open(root), "n", thread=False, settle_s=0, grace_s=0)
     seals = 0
 
@@ -144,6 +146,8 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
     backend: Any = Walking()
     say(0)
     sampler = Sampler(backend, recorder, interval_s=1 / rate, cluster="c", node="n", clock=clock, hung_s=1e9)
+    give_back()  # as `jobs.collecting.collect` does
+    give_back_code()
     sampler.run(hours * 3600 + 1 / rate)
     journal.close()
 

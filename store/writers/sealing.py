@@ -278,8 +278,9 @@ class Sealer:
             if sources:
                 made = Segment(self.root, name, sources, mine, self.generation)
                 moves |= made.moves
+                assert made.last is not None  # there is a row in every source
                 noted, earlier = latest.of_generation(self.root, name_in(self.generation), name, made.last)
-                parts += [*([self._late(made.late, name)] if len(made.late) else []), noted]
+                parts += [noted] if made.late is None else [self._late(made.late, name), noted]
             return moves | writing.write_temporary(parts, stays=True), earlier
         except BaseException:
             for temporary in moves:

@@ -1,8 +1,8 @@
-"""The telemetry of a journal as sorted files, written a few GPUs at a time, so that memory does not grow with it.
+"""The telemetry of a journal as sorted files, written some rows at a time, so that memory does not grow with it.
 
 The rows come from the published files of the journal, and those that are not published yet from memory. All of these
-are sorted by GPU and time. So the rows of a few GPUs are a piece of each, and the pieces in a row are the next piece
-of the segment.
+are sorted by GPU and time. So the rows of a GPU are a piece of each. As a rule a file begins where the one before it
+ended; then these pieces in a row are the next piece of the segment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Gpu = tuple[str | None, str | None]  # cluster and gpu
 
-_ROWS = 10_000  # at once: some 4 MB, and as much again to write them; a GPU that has more is written alone
+_ROWS = 3_500  # at once, 4 MB: ten minutes of a GPU at 5 Hz, and half of those at 10 Hz
 
 
 class UnreadableError(Exception):
@@ -53,11 +53,14 @@ class Source:
 
     def __init__(self, of: Path | pa.Table) -> None:
         self._of = of
-        keys = self.read(["cluster", "gpu"])
-        ends = (placing.ends_of_gpus(keys) + 1).tolist()
-        last = arranging.take(keys, placing.ends_of_gpus(keys))
-        gpus: list[Gpu] = list(zip(last["cluster"].to_pylist(), last["gpu"].to_pylist(), strict=True))
+        keys = self.read([*arranging.KEY])
+        ts = arranging.numbers(keys["ts"])
+        last = placing.ends_of_gpus(keys)
+        ends = (last + 1).tolist()
+        ending = arranging.take(keys, last)
+        gpus: list[Gpu] = list(zip(ending["cluster"].to_pylist(), ending["gpu"].to_pylist(), strict=True))
         self.rows = dict(zip(gpus, zip([0, *ends], ends, strict=False), strict=True))
+        self.times = {gpu: (int(ts[begin]), int(ts[end - 1])) for gpu, (begin, end) in self.rows.items()}  # ns
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows. Raises UnreadableError."""
@@ -82,36 +85,53 @@ class Source:
         return found
 
 
-def _groups(sources: list[Source]) -> Iterator[list[Gpu]]:
-    """The GPUs in the order of the table, those together that may be in memory at once."""
-    rows: dict[Gpu, int] = {}
+def _pieces(sources: list[Source]) -> Iterator[tuple[Gpu, list[Source]]]:
+    """The rows of each GPU in the order of the table. One piece for sources whose times overlap: keys can be equal."""
+    by_gpu: dict[Gpu, list[Source]] = {}
     for source in sources:
-        for gpu, (begin, end) in source.rows.items():
-            rows[gpu] = rows.get(gpu, 0) + end - begin
-    group: list[Gpu] = []
-    for gpu in sorted(rows, key=lambda one: [(name is None, (name or "").encode()) for name in one[::-1]]):
-        if group and sum(rows[one] for one in group) + rows[gpu] > _ROWS:
+        for gpu in source.rows:
+            by_gpu.setdefault(gpu, []).append(source)
+    for gpu in sorted(by_gpu, key=lambda one: [(name is None, (name or "").encode()) for name in one[::-1]]):
+        piece: list[Source] = []
+        for source in sorted(by_gpu[gpu], key=lambda one: one.times[gpu]):
+            if piece and source.times[gpu][0] > max(one.times[gpu][1] for one in piece):
+                yield gpu, sorted(piece, key=sources.index)
+                piece = []
+            piece.append(source)
+        yield gpu, sorted(piece, key=sources.index)
+
+
+def _groups(sources: list[Source]) -> Iterator[list[tuple[Gpu, list[Source]]]]:
+    """The pieces in order; those of a group are in memory at once."""
+    group: list[tuple[Gpu, list[Source]]] = []
+    size = 0
+    for gpu, piece in _pieces(sources):
+        rows = sum(end - begin for begin, end in (source.rows[gpu] for source in piece))
+        if group and size + rows > _ROWS:
             yield group
-            group = []
-        group.append(gpu)
+            group, size = [], 0
+        group.append((gpu, piece))
+        size += rows
     yield group
 
 
-def _gathered(sources: list[Source], gpus: list[Gpu], *, alone: bool) -> pa.Table:
-    """The rows of these GPUs, GPU by GPU. If not `alone`, they are copies: the other rows of a file can go."""
+def _gathered(group: list[tuple[Gpu, list[Source]]], *, alone: bool) -> pa.Table:
+    """The rows of some pieces, in their order. If not `alone`, they are copies: the other rows of a file can go."""
     import pyarrow as pa
 
-    pieces: dict[Gpu, list[pa.Table]] = {gpu: [] for gpu in gpus}
-    for source in sources:
-        here = [gpu for gpu in gpus if gpu in source.rows]
-        if not here:
-            continue
+    wanted: dict[Source, list[int]] = {}  # each file is read once
+    for place, (_, piece) in enumerate(group):
+        for source in piece:
+            wanted.setdefault(source, []).append(place)
+    found: list[list[tuple[int, pa.Table]]] = [[] for _ in group]
+    for source, places in wanted.items():
         data = journal_file.with_written(source.read())
-        for gpu in here:
+        for place in places:
+            gpu, piece = group[place]
             begin, end = source.rows[gpu]
-            piece = data.slice(begin, end - begin)
-            pieces[gpu].append(piece if alone else _copied(piece))
-    every = [piece.replace_schema_metadata() for gpu in gpus for piece in pieces[gpu]]
+            rows = data.slice(begin, end - begin)
+            found[place].append((piece.index(source), rows if alone else _copied(rows)))
+    every = [rows.replace_schema_metadata() for one in found for _, rows in sorted(one, key=lambda pair: pair[0])]
     return pa.concat_tables(every, promote_options="default")
 
 
@@ -145,32 +165,35 @@ class Segment:
         fields += [pa.field(WRITTEN, pa.int64())] * keep_written
         self._schema = pa.schema(fields, full.metadata)
         self._open: dict[str, tuple[Callable[[pa.Table], None], list[Bounds]]] = {}
-        late, last = [], []
+        self._late: list[pa.Table] = []
+        self.last: pa.Table | None = None
         groups = list(_groups(sources))
         try:
             with contextlib.ExitStack() as stack:
                 for group in groups:
                     if len(groups) > 1:
                         give_back()
-                    rows = _gathered(sources, group, alone=len(groups) == 1)
-                    superseding, newest = self._take(stack, rows, mine)
-                    late.append(superseding)
-                    last.append(newest)
-                    del rows  # before the next ones come
+                    self._take(stack, _gathered(group, alone=len(groups) == 1), mine)
         except BaseException:
             for temporary in self.moves:
                 remove(temporary)
             raise
-        self.late = pa.concat_tables(late, promote_options="default")
-        self.last = pa.concat_tables(last, promote_options="default")
+        self.late = pa.concat_tables(self._late, promote_options="default") if self._late else None
 
-    def _take(self, stack: contextlib.ExitStack, rows: pa.Table, mine: set[str]) -> tuple[pa.Table, pa.Table]:
-        """Write the rows of some GPUs; returns those that replace others, and the last of each GPU."""
+    def _take(self, stack: contextlib.ExitStack, rows: pa.Table, mine: set[str]) -> None:
+        """Write some rows, but keep those that replace others and the last of each GPU."""
+        import pyarrow as pa
+
         rows = placing.newest(rows)
         new, late = rivals.split(self._root, rows, mine)
         for day, part in arranging.days(new):
             self._add(stack, day, part)
-        return (late if len(late) else late.schema.empty_table()), placing.last_rows(rows)
+        if len(late):
+            self._late.append(late)
+        last = [placing.last_rows(rows)]
+        if self.last is not None:  # one GPU can be in both: its rows come in the order of time
+            last.insert(0, self.last)
+        self.last = placing.last_rows(pa.concat_tables(last, promote_options="default"))
 
     def _add(self, stack: contextlib.ExitStack, day: str, rows: pa.Table) -> None:
         import pyarrow as pa
