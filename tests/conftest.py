@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +118,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         seen[test] = seen.get(test, 0) + 1
         if seen[test] > mark.kwargs.get("short", 0):
             item.add_marker(pytest.mark.skip(reason="long: runs with --long (make test-all)"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped: a line for each reason. A line for each place would be hundreds in the short form."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    if reasons:
+        terminalreporter.section("skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count:>5}  {reason}")
 
 
 def pytest_collection_finish() -> None:
