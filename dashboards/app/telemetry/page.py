@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,4 +34,8 @@ def _register(app: Dash, reading: Reading) -> None:
         part.register(app, reading)
 
 
-PAGE = Page("telemetry", "Telemetry", (TELEMETRY,), _layout, _register, lambda reading: [partial(known, reading)])
+def _ahead(reading: Reading) -> list[Callable[[], object]]:
+    return [partial(known, reading), partial(showing.ready, reading)]
+
+
+PAGE = Page("telemetry", "Telemetry", (TELEMETRY,), _layout, _register, _ahead)

@@ -9,7 +9,7 @@ from dash import Dash, Input, Output, Patch, State, ctx, dcc, html, no_update, s
 from plotly.graph_objects import Figure
 
 from ....analysis.telemetry.bands import Bands, bands, sample
-from ....analysis.telemetry.extent import last_readings, written
+from ....analysis.telemetry.extent import extent, last_readings, written
 from ....analysis.telemetry.happened import Happened, happened
 from ....analysis.telemetry.lines import Lines, lines, stretch
 from ....analysis.telemetry.shown import shown
@@ -20,7 +20,7 @@ from ...table import many, minus
 from ..page import URL, graph, told
 from ..state import State as Address
 from ..state import parse
-from .asked import Asked, answered, ask
+from .asked import METRICS, Asked, answered, ask, known
 from .controls import CLUSTER, FROM, GPUS, GRAPH, LANES, LIVE, METRIC, SHOWN, TO, values_of, window_of
 
 if TYPE_CHECKING:
@@ -120,6 +120,15 @@ def register(app: Dash, reading: Reading) -> None:
         if figure is None:
             return no_update, True, None, patch
         return figure, False, in_words(placed), patch
+
+
+def ready(reading: Reading) -> None:
+    """Look once at what one GPU did: the first look of a process into a large store takes half a second."""
+    for board in known(reading).all[:1]:
+        ends = extent(reading.store, (board.key,))
+        if ends:
+            lines(reading.store, (board.key,), METRICS, ends[1], ends[1] + 1)
+        happened(reading.store, (board.key,), 0, 1, apart=True)
 
 
 def _happened(store: Store, which: Any, since: int, until: int, apart: bool) -> Happened:
