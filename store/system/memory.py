@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 _MAPPINGS = Path("/proc/self/smaps")
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+)")
+_MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")  # the first line about one
+# Of a file, and of no device. Not what can only be read: another thread may load a library, and write there meanwhile.
+_OF_CODE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-xp \S+ \S+ [1-9]\d*\s+/(?!dev/)")
 _MADV_DONTNEED = 4
 
 
@@ -24,20 +26,20 @@ def give_back(*, thoroughly: bool = False) -> None:
 
 
 def give_back_code() -> None:
-    """Let go of what only the start used of programs and libraries: 45 MB with pyarrow, of which 20 are used again.
+    """Let go of what only the start used of the code of programs and libraries.
 
-    What is used again comes from the file cache. Only what nobody may write is let go, and nothing that was changed
-    in memory, as by a debugger. Does nothing where the kernel is not Linux.
+    What is used again comes from the file cache. Code that was changed in memory stays, as by a debugger. Does nothing
+    where the kernel is not Linux.
     """
     with contextlib.suppress(OSError, AttributeError):
         advise = ctypes.CDLL(None).madvise
         advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        begin = end = 0
+        code = None
         for line in _MAPPINGS.read_text().splitlines():
-            if found := _MAPPING.match(line):
-                kept = "w" in found[3] or found[4] == "0"  # the inode: 0 is no file
-                begin, end = (0, 0) if kept else (int(found[1], 16), int(found[2], 16))
-            elif line.startswith("Anonymous:") and end > begin and line.split()[1] == "0":
+            if _MAPPING.match(line):
+                code = _OF_CODE.match(line)
+            elif code and line.startswith("Anonymous:") and line.split()[1] == "0":
+                begin, end = (int(edge, 16) for edge in code.groups())
                 advise(begin, end - begin, _MADV_DONTNEED)
 
 
