@@ -63,7 +63,7 @@ def seconds(text: str) -> int:
 def configured(root: Path) -> str | None:
     """The time to keep that `store.toml` states: `keep = "90d"`. Raises StoreError."""
     try:
-        value = tomllib.loads((root / "store.toml").read_text(encoding="utf-8")).get("keep")
+        value = tomllib.loads(files.read_small(root / "store.toml")).get("keep")
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise StoreError(f"cannot read {root / 'store.toml'}: {error}") from error
     if value is not None and not isinstance(value, str):

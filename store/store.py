@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 _ABOUT = "store.toml"
 _DEMO = "store"  # in the folder of a demo, beside its report
 _EMPTY = reading.EMPTY
+_FOLDERS = {spec.name for spec in (*TABLES, *BOOKKEEPING)} | {commits.PENDING, journal_file.FOLDER}
 _MAKING_S = 3.0  # to make a store takes a third of a second
 _TRIES = 20
 
@@ -85,7 +86,8 @@ class Store:
         try:
             while not about.exists() and _half_made(root) and time.monotonic() < last:
                 time.sleep(0.1)  # somebody makes it just now
-            text = about.read_text(encoding="utf-8")
+            text = files.read_small(about)
+            strange = files.strange_folders(root, _FOLDERS)
         except FileNotFoundError:
             if _half_made(root):
                 raise StoreError(
@@ -114,6 +116,10 @@ class Store:
             raise FormatError(
                 f"{root} has format {version}, made by {known.get('created_by', 'a newer whorl')}; this whorl "
                 f"reads up to format {FORMAT}: install a newer whorl"
+            )
+        if strange:  # what is repaired, removed or locked in it could be another store's
+            raise StoreError(
+                f"{root / strange[0]} is a link or a file, and no folder of a store: put the folder itself in its place"
             )
         store = cls(root)
         if not files.own(root):  # a reader repairs nothing in another user's store
@@ -542,7 +548,7 @@ def _damaged(about: Path, reason: str) -> StoreError:
 def made_at(root: Path) -> str | None:
     """When the store at `root` was made, as it says: the same on all machines. None where it says nothing."""
     try:
-        created = tomllib.loads((root / _ABOUT).read_text(encoding="utf-8")).get("created")
+        created = tomllib.loads(files.read_small(root / _ABOUT)).get("created")
     except (OSError, ValueError):
         return None
     return created if isinstance(created, str) and created != "unknown" else None

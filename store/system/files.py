@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from . import processes
 TEMPORARY = ".tmp-"
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_SMALL = 1 << 20  # bytes
 
 
 def temporary_name(final: Path) -> Path:
@@ -36,6 +37,15 @@ def open_regular(path: Path) -> int:
         os.close(handle)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return handle
+
+
+def read_small(path: Path) -> str:
+    """The text of a small regular file; never waits. Raises OSError, and UnicodeDecodeError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        content = file.read(_SMALL + 1)
+    if len(content) > _SMALL:
+        raise OSError(errno.EINVAL, "it is too large", str(path))
+    return content.decode()
 
 
 @contextlib.contextmanager
@@ -76,18 +86,25 @@ def rename_inside(root: Path, source: str, target: str) -> None:
         os.rename(old, new, src_dir_fd=here, dst_dir_fd=there)
 
 
+def strange_folders(root: Path, names: Container[str]) -> list[str]:
+    """Which of these names in a store are there and are no folders of it: links and files. Raises OSError."""
+    with os.scandir(root) as entries:
+        return sorted(e.name for e in entries if e.name in names and not e.is_dir(follow_symlinks=False))
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder of a store if it is missing. Those who may write to its parent may write to it. Raises OSError."""
+    above = 2 if "~" in folder.name else int(folder.name.startswith("day="))  # a collector's, or a day's
+    for one in (*reversed(folder.parents[:above]), folder):  # also where it is missing: it would be made behind a link
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(one.lstat().st_mode):
+                raise OSError(errno.ENOTDIR, "it is a link or a file, and no folder of a store", str(one))
     try:
         folder.mkdir()
     except FileNotFoundError:
         make_folder(folder.parent)
         folder.mkdir()
     except FileExistsError:
-        above = 2 if "~" in folder.name else int(folder.name.startswith("day="))  # a collector's, or a day's
-        for one in (folder, *folder.parents[:above]):
-            if not stat.S_ISDIR(one.lstat().st_mode):
-                raise OSError(errno.ENOTDIR, "it is a link or a file, and no folder of a store", str(one)) from None
         return
     share(folder)
     sync_folder(folder.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -17,7 +18,7 @@ from whorl.errors import QueryError, StoreError
 from whorl.store import Journal, Store, compaction
 from whorl.store.readers import query
 from whorl.store.rows import journal_file, replacing
-from whorl.store.schema import REPLACED, arrow_schema
+from whorl.store.schema import FORMAT, REPLACED, arrow_schema
 from whorl.store.system import files, processes
 from whorl.tests.store.journaler import batch
 from whorl.tests.stores import new_store
@@ -95,6 +96,61 @@ def test_nothing_is_written_through_a_linked_folder(store: Store, tmp_path: Path
     with pytest.raises(StoreError, match="it is a link or a file, and no folder of a store"):
         store.append({"telemetry": pa.table(batch(["a"], 1, 7).to_pydict())}, "y")
     assert list(outside.iterdir()) == []
+
+
+def test_nothing_is_made_behind_a_linked_folder(store: Store, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (store.root / "telemetry" / "day=2020-01-01").symlink_to(outside)
+    with pytest.raises(OSError, match="it is a link or a file, and no folder of a store"):
+        files.make_folder(store.root / "telemetry" / "day=2020-01-01" / "n~00000000")
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["pending", "replaced", "journal", "runs"])
+def test_a_folder_that_links_to_another_store_changes_nothing_there(store: Store, tmp_path: Path, name: str) -> None:
+    other = new_store(tmp_path / "other")
+    (other.root / "pending").mkdir(exist_ok=True)
+    moves = [["runs/.tmp-host-00000000-1-0", "runs/committed.parquet"]]
+    (other.root / "pending" / "x.json").write_text(json.dumps({"format": FORMAT, "moves": moves}))
+    note(other.root, ["runs/old.parquet"], ["runs/new.parquet"], step=1)
+    (other.root / "journal").mkdir(exist_ok=True)
+    before = sorted(other.root.rglob("*"))
+    shutil.rmtree(store.root / name, ignore_errors=True)
+    (store.root / name).symlink_to(other.root / name)
+    with pytest.raises(StoreError, match=f"{name} is a link or a file, and no folder of a store"):
+        use(store.root)
+    assert sorted(other.root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["replaced", "journal", "late"])
+def test_a_file_in_the_place_of_a_folder_is_one_sentence(store: Store, name: str) -> None:
+    shutil.rmtree(store.root / name, ignore_errors=True)
+    (store.root / name).touch()
+    with pytest.raises(StoreError, match=f"{name} is a link or a file, and no folder of a store"):
+        Store.open(store.root)
+
+
+def make_sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "it is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a link and no regular file"),
+        (make_sparse, "it is too large"),
+    ],
+)
+def test_a_store_toml_that_never_ends_is_one_sentence(
+    store: Store, make: Callable[[Path], object], reason: str
+) -> None:
+    (store.root / "store.toml").unlink()
+    make(store.root / "store.toml")
+    with pytest.raises(StoreError, match=rf"cannot read .*store\.toml: {reason}"):
+        Store.open(store.root)
 
 
 @pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
