@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..schema import FORMAT, arrow_schema
+from ..system.files import open_regular
 from . import footers, placing
 from .footers import CHANGED, Shape, distrust, footer, is_intact, stamp
 
@@ -68,7 +69,7 @@ def forget_gone() -> None:
 
 def looks_whole(path: Path) -> bool:
     """Whether a file begins and ends like a Parquet file: enough for files that can be made again. Raises OSError."""
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb") as file:
         begin, size = file.read(4), file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 8))
         end = file.read(8)

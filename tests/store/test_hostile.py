@@ -131,6 +131,14 @@ def test_a_file_in_the_place_of_a_folder_is_one_sentence(store: Store, name: str
         Store.open(store.root)
 
 
+def test_a_pipe_in_the_place_of_an_empty_file_is_replaced(store: Store) -> None:
+    empty = store.root / "runs" / "_schema.parquet"
+    empty.unlink()
+    os.mkfifo(empty)
+    use(store.root)
+    assert empty.is_file()
+
+
 def make_sparse(path: Path) -> None:
     path.touch()
     os.truncate(path, 1 << 40)
