@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import io
 import re
+import stat
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,13 +24,13 @@ import polars as pl
 
 from ...errors import InputError
 from ..events import Event
-from . import parquet
+from . import parquet, unpacking
 
 OWN = "="  # the importer's own columns begin with this; no column of a file may
 LINE = f"{OWN}line"
 RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
-_RATIO, _UNPACKED, _PIECE = 100, 64 << 20, 1 << 20  # bytes
+_PIECE = 1 << 20  # bytes
 _LINES = re.compile("^.*$", re.MULTILINE)
 _UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
@@ -117,6 +118,9 @@ def load(path: Path) -> bytes:
     Raises InputError where there is no such file, it may not be read, or it is torn.
     """
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise InputError(f"{path} is a device, which may never end; name a file of measurements")
         raw = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
@@ -125,6 +129,8 @@ def load(path: Path) -> bytes:
     except OSError as error:
         why = "this user has no permission to read it" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
         raise InputError(f"{path} cannot be read: {why}") from error
+    except MemoryError:
+        raise InputError(f"{path} does not fit into memory; split it") from None
     try:
         return _decompress(raw, path)
     except MemoryError:
@@ -188,22 +194,19 @@ def _zstd(raw: bytes, path: Path) -> bytes:
 
 def _unpacked(stream: Any, raw: bytes, path: Path) -> bytes:
     """What a compressed file holds. Raises InputError if a small file becomes huge: files of measurements do not."""
-    most = max(_UNPACKED, _RATIO * len(raw))
+    most = unpacking.most(len(raw))
     parts, size = [], 0
     while part := stream.read(_PIECE):
         parts.append(part)
         size += len(part)
         if size > most:
-            raise InputError(
-                f"{path} unpacks to more than {_RATIO} times its size, unlike any measurements; "
-                "if the file is right, unpack it first and import the result"
-            )
+            raise unpacking.too_much(path)
     return b"".join(parts)
 
 
 def _from_parquet(sheet: Sheet, data: bytes, path: Path) -> None:
+    sheet.names = _columns(parquet.names(data, path), path)
     frame = parquet.as_text(data, path)
-    sheet.names = _columns(frame.columns, path)
     if not frame.height:
         raise InputError(_NO_ROWS.format(path))
     sheet.rows = frame.height

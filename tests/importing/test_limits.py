@@ -6,8 +6,10 @@ import gzip
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -34,6 +36,75 @@ def test_a_small_archive_of_very_much_is_one_sentence(tmp_path: Path, kind: str)
     path.write_bytes(gzip.compress(much, 1) if kind == "gz" else pa.compress(much, "zstd", asbytes=True))
     with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
         load(path)
+
+
+def parquet(path: Path, columns: dict[str, Any], times: int = 1) -> Path:
+    table = pa.table(columns)
+    with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+        for _ in range(times):
+            writer.write_table(table)
+    return path
+
+
+def test_a_parquet_file_of_very_many_columns_is_one_sentence(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "wide.parquet", {f"c{i}": [1] for i in range(5000)})
+    with pytest.raises(InputError, match=r"wide\.parquet has 5000 columns, but at most 4096 can be read"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"ms": pa.nulls(1_000_000, pa.int64()).fill_null(0)}, {"text": ["x" * 1_000_000] * 20}],
+    ids=["rows", "texts"],
+)
+def test_a_small_parquet_file_of_very_much_is_one_sentence(tmp_path: Path, columns: dict[str, Any]) -> None:
+    path = parquet(tmp_path / "bomb.parquet", columns, times=count(40, short=10))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
+        read(path)
+
+
+FAR = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([FAR], pa.date32()),
+        pa.array([-(2**62)], pa.timestamp("us")),
+        pa.array([2**62], pa.timestamp("ms", "Europe/Berlin")),
+        pa.array([2**62], pa.duration("us")),
+        pa.array([[FAR]], pa.list_(pa.date32())),
+        pa.array([FAR], pa.date32()).dictionary_encode(),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_times_beyond_any_calendar_are_unreadable_values(tmp_path: Path, values: pa.Array) -> None:
+    path = parquet(tmp_path / "a.parquet", {"when": values, "ms": [1]})
+    assert read(path).frame.select("when", "ms").rows() == [("out of range", "1")]
+
+
+def test_times_and_large_numbers_are_text(tmp_path: Path) -> None:
+    columns = {
+        "date": pa.array([19_000, None], pa.date32()),
+        "ns": pa.array([2**63 - 1, None], pa.timestamp("ns")),
+        "zone": pa.array([1_700_000_000, None], pa.timestamp("s", "Europe/Berlin")),
+        "length": pa.array([1500, None], pa.duration("ms")),
+        "large": pa.array([10**60, None], pa.decimal256(76)),
+    }
+    assert read(parquet(tmp_path / "a.parquet", columns)).frame.select(*columns).rows() == [
+        ("2022-01-08", "2262-04-11 23:47:16.854775807", "2023-11-14 22:13:20.000+00:00", "1500000000 ns", str(10**60)),
+        ("", "", "", "", ""),
+    ]
+
+
+def test_what_is_too_large_or_never_ends_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "huge.csv").touch()
+    os.truncate(tmp_path / "huge.csv", 1 << 43)
+    with pytest.raises(InputError, match=r"huge\.csv does not fit into memory"):
+        load(tmp_path / "huge.csv")
+    with pytest.raises(InputError, match="/dev/zero is a device"):
+        load(Path("/dev/zero"))
 
 
 @pytest.mark.usefixtures("stores_are_copied")
