@@ -103,8 +103,10 @@ class Store:
             ) from None
         except OSError as error:
             raise files.failed("read", about, error) from error
-        except UnicodeDecodeError as error:
-            raise _damaged(about, "it is not UTF-8 text") from error
+        except ValueError as error:
+            raise _damaged(
+                about, "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+            ) from error
         try:
             known = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -39,12 +39,12 @@ def open_regular(path: Path) -> int:
     return handle
 
 
-def read_small(path: Path) -> str:
-    """The text of a small regular file; never waits. Raises OSError, and UnicodeDecodeError."""
+def read_small(path: Path, most: int = _SMALL) -> str:
+    """The text of a regular file of at most so many bytes; never waits. Raises OSError, and ValueError."""
     with os.fdopen(open_regular(path), "rb") as file:
-        content = file.read(_SMALL + 1)
-    if len(content) > _SMALL:
-        raise OSError(errno.EINVAL, "it is too large", str(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError("it is too large")
     return content.decode()
 
 

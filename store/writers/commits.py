@@ -20,7 +20,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -38,7 +37,7 @@ from ..system.files import (
     failed,
     files_under,
     make_folder,
-    open_regular,
+    read_small,
     remove,
     remove_inside,
     rename_inside,
@@ -62,6 +61,7 @@ _PLACE = re.compile(
     rf"((?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=[0-9-]+/)?)"
     rf"(?:[A-Za-z0-9][A-Za-z0-9._-]*\.parquet|{re.escape(TEMPORARY)}[A-Za-z0-9_-]+)"
 )
+_MOST = 1 << 26  # bytes of an intent: a million files
 _STALE_S = 86_400.0
 _LOCK_WAIT_S = 120.0
 _ORDER = {spec: position for position, spec in enumerate((*TABLES, *BOOKKEEPING))}
@@ -157,8 +157,7 @@ def _finish(root: Path, intent: Path) -> None:
     Raises ValueError where the intent is damaged, before anything is renamed.
     """
     try:
-        with os.fdopen(open_regular(intent), "rb") as file:
-            moves = _moves(file.read().decode())
+        moves = _moves(read_small(intent, _MOST))
     except FileNotFoundError:
         return  # somebody else finished it
     folders = set()
