@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
@@ -206,7 +207,7 @@ class Journal:
             try:
                 self._sync()
             except OSError as error:
-                raise failed_append(self._folder, error) from error
+                raise failed_append(Path(error.filename or self._folder), error) from error
 
     def flush_soon(self) -> None:
         """Begin to make durable what was appended with `sync` off; does not wait for it where the kernel can do it.
@@ -234,8 +235,7 @@ class Journal:
         if self._background is not None:
             self._background.ended(wait=True)  # a failure that it was told is told once only
         for stream in self._streams:
-            files.sync(stream.handle)
-            stream.behind = False
+            stream.sync()
         self._unsynced_since = None
 
     def _process(self) -> str:

@@ -67,6 +67,9 @@ class Stream:
         return journal_file.encode(self._arranged(batch), self.schema, written)
 
     def write(self, message: bytearray) -> None:
+        if not os.fstat(self.handle).st_nlink:  # what is written to a removed file is nowhere
+            self.broken = True
+            raise _gone(self.path)
         _write(self.handle, message)
         self._end += len(message)
 
@@ -95,6 +98,18 @@ class Stream:
     def acknowledge(self) -> None:
         self._good = self._end
 
+    def sync(self) -> None:
+        """Make what was written durable. Raises OSError, also where the file is no longer in its place."""
+        files.sync(self.handle)
+        self.behind = False
+        try:
+            there = os.path.samestat(os.fstat(self.handle), self.path.lstat())
+        except FileNotFoundError:
+            there = False
+        if not there:
+            self.broken = True
+            raise _gone(self.path)
+
     def undo(self) -> None:
         """Remove what a failed write left. If that fails, the next rows go to a new part."""
         try:
@@ -107,6 +122,11 @@ class Stream:
         with contextlib.suppress(OSError):
             os.close(self.handle)
         self.handle = -1
+
+
+def _gone(path: Path) -> OSError:
+    what = "it is gone, with rows that were stored: leave a store in its place while collectors write to it"
+    return OSError(errno.ENOENT, what, str(path))
 
 
 def _write(handle: int, content: Any) -> None:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +275,26 @@ def test_a_full_disk_loses_nothing_and_later_batches_are_seen(store: Store, jour
     assert len(read(store)) == 10
     journal.append(batch(["a", "b"], 6, 6))
     assert [row[1] for row in read(store)] == [0, 1, 2, 3, 4, 6] * 2
+
+
+def test_a_journal_that_was_removed_says_so_and_goes_on_in_a_new_file(store: Store, journal: Journal) -> None:
+    journal.append(batch(["a"], 0, 1))
+    for path in (store.root / "journal").glob("*.arrow"):
+        path.unlink()
+    with pytest.raises(StoreError, match=r"cannot write .*\.arrow: it is gone, with rows that were stored"):
+        journal.append(batch(["a"], 1, 1))
+    journal.append(batch(["a"], 2, 1))
+    assert read(store) == [("a", 2, 1)]
+
+
+@pytest.mark.parametrize("gone", [shutil.rmtree, lambda root: root.rename(root.with_name("elsewhere"))])
+def test_a_store_that_was_removed_or_moved_is_an_error_at_the_end(store: Store, gone: Callable[[Path], object]) -> None:
+    journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
+    journal.append(batch(["a"], 0, 1))
+    gone(store.root)
+    with pytest.raises(StoreError, match="it is gone, with rows that were stored"):
+        journal.close()
+    assert not store.root.exists()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
