@@ -68,9 +68,13 @@ def compact(
     pace = pace or replacing.pace_of(root)
     now = time.time_ns() if now is None else now
     done = Done()
-    with lock(root):
+    with lock(root), files.readable(root):
         replacing.recover(root, pace.grace_s, every=True)
-        done.sealed = len(sealing.seal_abandoned(root, None, pace))
+        failure: StoreError | None = None
+        try:
+            done.sealed = len(sealing.seal_abandoned(root, None, pace))
+        except StoreError as error:  # the rest first: one journal that cannot be read must not stop it for ever
+            failure = error
         progress("late rows")
         fold(root, pace, done)
         for spec in TABLES:
@@ -83,6 +87,8 @@ def compact(
                         log.warning("%s", error)
         _note_missing(root)
         rivals.remove_empty_homes(root, now - _DAY)
+    if failure is not None:
+        raise failure
     return done
 
 
@@ -169,7 +175,7 @@ def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:
         if part.table == TELEMETRY.name:
             try:
                 rows = journal_file.read(part.path).table
-            except (ValueError, FileNotFoundError):
+            except (ValueError, OSError):  # readers leave it out, and say so
                 continue
             if len(rows):
                 open_rows.append(placing.bounds_of(journal_file.whole(TELEMETRY.name, rows)))

@@ -90,7 +90,7 @@ def prune(
     pace = pace or replacing.pace_of(root)
     until = horizon(keep_s, time.time_ns() if now is None else now)
     done = Pruned(until)
-    with contextlib.nullcontext() if dry_run else compaction.lock(root):
+    with contextlib.nullcontext() if dry_run else compaction.lock(root), files.readable(root):
         if not dry_run:
             replacing.recover(root, pace.grace_s, every=True)
             compaction.fold(root, pace, compaction.Done())

@@ -297,12 +297,18 @@ class Store:
         the file cannot be decoded; this notices every changed byte of data, as does `arrow`.
         """
         found = {}
-        for part in journal_file.parts(self.root):
-            with contextlib.suppress(FileNotFoundError):
+        with files.readable(self.root):
+            parts, strange = journal_file.parts(self.root), journal_file.strange(self.root)
+        for part in parts:
+            try:
                 reason = journal_file.damage(part)
-                if reason is not None:
-                    found[part.path] = reason
-        found |= dict.fromkeys(journal_file.strange(self.root), "it is no regular file; remove it")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                reason = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
+            if reason is not None:
+                found[part.path] = reason
+        found |= dict.fromkeys(strange, "it is no regular file; remove it")
         for path in (self.root / journal_file.FOLDER).glob(f"*{journal_file.DAMAGED}"):
             found[path] = (
                 "some bytes of it changed on the disk; its other rows are stored: move it out of the store when you "

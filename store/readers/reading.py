@@ -13,15 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import StoreError
 from ..rows import contents, journal_file, placing, replacing
 from ..rows.arranging import take
 from ..rows.footers import footer, least_and_most
 from ..rows.journal_file import WRITTEN, Part
 from ..rows.soundness import known, undecodable
 from ..schema import BOOKKEEPING, LATE, LATEST, TABLES, TELEMETRY, arrow_schema
-from ..system import light
-from ..system.files import files_under
+from ..system import files, light
 from . import last
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ def snapshot(root: Path, names: Iterable[str] = (), *, trusting: bool = False) -
     if wanted & {TELEMETRY.name, LATEST.name}:
         wanted |= {TELEMETRY.name, LATE.name}
     gone: set[str] = set()
-    try:
+    with files.readable(root):
         for _ in range(_TRIES):
             before = replacing.steps(root)
             parts = journal_file.parts(root)
@@ -107,8 +105,6 @@ def snapshot(root: Path, names: Iterable[str] = (), *, trusting: bool = False) -
                 break
             gone |= absent  # if the next listing lacks them, too, others have replaced them, and stand in it
             time.sleep(_PAUSE_S)  # files are being replaced
-    except OSError as error:
-        raise StoreError(f"cannot read {root}: {error.strerror or error}") from error
     hidden = replacing.hidden(after.values())
     empty = f"/{EMPTY}"
     visible = {
@@ -158,7 +154,7 @@ def names_in(root: Path, table: str) -> set[str]:
     """Everything under a table's folder with the name of a Parquet file, as paths under the root."""
     folder = f"{root}/{table}"
     cut = len(folder) - len(table)
-    return {path[cut:] for path in files_under(folder, lambda name: name.endswith(".parquet"))}
+    return {path[cut:] for path in files.files_under(folder, lambda name: name.endswith(".parquet"))}
 
 
 def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, set[str]]) -> None:

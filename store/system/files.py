@@ -236,6 +236,15 @@ def failed(action: str, path: Path, error: OSError) -> StoreError:
     return StoreError(f"cannot {action} {path}: {reason}")
 
 
+@contextlib.contextmanager
+def readable(root: Path) -> Iterator[None]:
+    """If something under `root` cannot be read, raise a StoreError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise failed("read", Path(error.filename or root), error) from error
+
+
 def put(path: Path, content: bytes, mode: int | None = None) -> None:
     """Write a small file atomically and durably; `mode` are its permissions (None: by the umask). Raises OSError."""
     temporary = temporary_name(path)

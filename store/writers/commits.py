@@ -201,11 +201,12 @@ def recover(root: Path) -> None:
     """
     finish(root)
     mine = f"{TEMPORARY}{processes.host()}-"
-    for leftover in map(Path, files_under(root, lambda name: name.startswith(mine))):
-        living = processes.owner_alive(leftover.name.removeprefix(TEMPORARY))
-        with contextlib.suppress(OSError):
-            if not living if living is not None else time.time() - leftover.lstat().st_mtime > _STALE_S:
-                remove_inside(root, str(leftover.relative_to(root)))
+    with contextlib.suppress(OSError):  # a folder that this user may not read
+        for leftover in map(Path, files_under(root, lambda name: name.startswith(mine))):
+            living = processes.owner_alive(leftover.name.removeprefix(TEMPORARY))
+            with contextlib.suppress(OSError):
+                if not living if living is not None else time.time() - leftover.lstat().st_mtime > _STALE_S:
+                    remove_inside(root, str(leftover.relative_to(root)))
 
 
 def finish(root: Path) -> None:

@@ -210,7 +210,7 @@ def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) ->
             replaced[own] = replacing.hidden(found_notes.values())
         if replacing.key(root, part.path) in replaced[own]:  # its rows are in a segment already; it will be removed
             continue
-        with contextlib.suppress(FileNotFoundError, ValueError):  # sealed meanwhile, or not whorl's
+        with contextlib.suppress(OSError, ValueError):  # sealed meanwhile, unreadable, or not whorl's
             rows = journal_file.read(part.path).table
             if len(rows):
                 keys = journal_file.whole(

@@ -227,7 +227,7 @@ class Sealer:
         except UnreadableError as error:
             raise StoreError(f"cannot read {error}, which was readable just now; check the disk") from error
         except OSError as error:
-            raise files.failed("write", self.root, error) from error
+            raise files.failed("write", Path(error.filename or self.root), error) from error
         self._begin()
 
     def _seal(self, pace: Pace) -> None:
