@@ -132,7 +132,7 @@ def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) ->
         names = [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in moves]
         write_bytes(intent, json.dumps({"format": FORMAT, "moves": names}).encode())
     except BaseException as error:
-        if not intent.exists():  # with it the group counts as stored, whatever failed afterwards
+        if not _may_be_there(intent):  # with it the group counts as stored, whatever failed afterwards
             for temporary, _ in moves:
                 remove(temporary)
         if isinstance(error, OSError):
@@ -149,6 +149,14 @@ def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) ->
     if missing:
         raise StoreError(f"cannot write {missing[0]}: somebody removed its temporary file; run the command again")
     return [final for _, final in moves]
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether a file is there; also true if its folder cannot be looked into."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def _finish(root: Path, intent: Path) -> None:

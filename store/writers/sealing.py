@@ -341,8 +341,10 @@ def seal_abandoned(root: Path, name: str | None, pace: Pace, *, but: str | None 
     Generations that begin with `but` are left. Returns the generations that were sealed. Raises StoreError.
     """
     by_generation: dict[str, list[Part]] = {}
-    hidden = {file for note in replacing.notes(root).values() for table, file in note.old if table == "journal"}
-    for part in journal_file.parts(root):
+    with files.readable(root):
+        hidden = {file for note in replacing.notes(root).values() for table, file in note.old if table == "journal"}
+        parts = journal_file.parts(root)
+    for part in parts:
         if f"{journal_file.FOLDER}/{part.path.name}" not in hidden:
             by_generation.setdefault(part.generation, []).append(part)
     done: list[str] = []

@@ -48,7 +48,9 @@ def as_nobody(root: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["journal", "replaced", "runs", "pending"])
-def test_a_folder_that_its_owner_may_not_read_is_one_sentence(place: Path, name: str) -> None:
+def test_a_folder_that_its_owner_may_not_read_is_one_sentence(
+    place: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = new_store(place / "S")
     store.append({"runs": pa.table({"run_id": ["r"]})}, "x")
     for folder in ("journal", "pending"):
@@ -58,10 +60,16 @@ def test_a_folder_that_its_owner_may_not_read_is_one_sentence(place: Path, name:
         opened = Store.open(store.root)
         if name == "pending":
             assert opened.sql("select count(*) n from runs").to_pylist() == [{"n": 1}]
+            with pytest.raises(StoreError, match=r"cannot write .*pending.*: this user has no write permission there"):
+                opened.append({"runs": pa.table({"run_id": ["s"]})}, "y")
             return
         for act in (lambda: opened.sql("from runs"), opened.check, lambda: compaction.compact(store.root)):
             with pytest.raises(StoreError, match=f"cannot read .*{name}: this user has no read permission there"):
                 act()
+    if name == "replaced":
+        with as_nobody(store.root):
+            Journal(store, "n", thread=False).close()
+        assert "rows of an earlier collector stay in its journal" in caplog.text
 
 
 def test_a_journal_that_cannot_be_read_does_not_keep_the_rest_from_compaction(place: Path) -> None:
