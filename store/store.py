@@ -109,7 +109,7 @@ class Store:
             ) from error
         try:
             known = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
             raise _damaged(about, str(error)) from error
         version = known.get("format")
         if type(version) is not int or version < 1:
@@ -193,7 +193,7 @@ class Store:
             return False
         try:
             return Path(place).samefile(self.root)
-        except OSError:
+        except (OSError, ValueError):  # the latter of a zero byte
             return False
 
     def _shaped(self) -> bool:

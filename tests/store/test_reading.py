@@ -293,12 +293,19 @@ def test_an_error_of_the_query_is_not_blamed_on_a_file(store: Store) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"", b"\xff\xfe", b"format = ", b"format = 'one'", b"format = true", b"format = 0", b"format = 1.5",
-     b"format = -1", b"formats = 1", b"a = " + b"[" * 5000, b"\x00" * 50],
+     b"format = -1", b"format = " + b"9" * 5000, b"formats = 1", b"a = " + b"[" * 5000, b"\x00" * 50],
 )  # fmt: skip
 def test_a_damaged_store_toml_is_a_sentence(store: Store, content: bytes) -> None:
     (store.root / "store.toml").write_bytes(content)
     with pytest.raises(StoreError, match=r"store\.toml is damaged \(.*restore it from a backup"):
         Store.open(store.root)
+
+
+def test_a_place_that_no_path_can_be_is_written_anew(store: Store) -> None:
+    about = store.root / "store.toml"
+    about.write_text('format = 3\nplace = "a\\u0000b"\n')
+    Store.open(store.root)
+    assert str(store.root.resolve()) in about.read_text()
 
 
 def test_a_missing_or_newer_store_is_a_sentence(store: Store, tmp_path: Path) -> None:
