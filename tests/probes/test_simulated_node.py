@@ -183,6 +183,8 @@ def test_a_job_can_be_made_to_last(store: Store, tmp_path: Path, monkeypatch: py
         ("cluster = 'c'\nnodes = 'n1'\nplanted = {'n1/0' = 'cold'}", "no fault 'cold'"),
         ("cluster = 'c'\nnodes = 'n1'\nseconds_per_job = -1", "from 0 to 86400"),
         ("cluster = ", "is not a TOML file"),
+        ("cluster = " + "[" * 5000, "is not a TOML file"),
+        ("seed = " + "9" * 5000, "is not a TOML file"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, says: str) -> None:

@@ -122,7 +122,7 @@ def read_settings(path: Path, *, trusted: bool = True) -> Settings:
         raise InputError(f"{path}: there is no such file; docs/carbon.md says what to write in it") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from error
     try:
         return _settings(table, path, trusted=trusted)

@@ -119,6 +119,8 @@ def test_settings_that_came_with_a_store_do_not_say_where_keys_go(tmp_path: Path
         ("electricity_maps = { zones = 'DE' }", "zones of electricity_maps must be a table of names"),
         ("watttime = { signal = 'health_damage' }", "signal of watttime must be co2_aoer or co2_moer"),
         ("zone = ", "is not a TOML file"),
+        ("zone = " + "[" * 5000, "is not a TOML file"),
+        ("pue = " + "9" * 5000, "is not a TOML file"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_sentence(tmp_path: Path, text: str, says: str) -> None:
