@@ -420,7 +420,7 @@ def _allowed(tables: Mapping[str, Rows]) -> dict[str, set[str]]:
     for name, rows in tables.items():
         if table(name).partitioned and rows.files:
             home = next(folder for folder in rows.files[0].parents if folder.name == name)
-            folders.add(quoted(f"{home.resolve()}/"))
+            folders |= {quoted(f"{one}/") for one in (home.resolve(), pattern(home.resolve()))}  # as of single files
         else:  # DuckDB checks both the pattern and the file that it finds, so both spellings are allowed
             paths |= {quoted(one) for path in _full(rows.files) for one in (path, pattern(path))}
     return {"directories": folders, "paths": paths}

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from whorl.errors import FormatError, StoreError
+from whorl.errors import FormatError, QueryError, StoreError
 from whorl.store import Store
 from whorl.store.outcomes import Outcome
 from whorl.store.schema import FORMAT, RUNS, TABLES, TELEMETRY, VIEWS, Table, arrow_schema, table
@@ -285,6 +285,16 @@ def test_an_error_of_the_query_is_not_blamed_on_a_file(store: Store) -> None:
     frame = store.scan("runs").select(pl.col("nothing"))
     with pytest.raises(pl.exceptions.ColumnNotFoundError):
         store.collect(frame)
+
+
+@pytest.mark.parametrize("name", ["st*r", "w?t", "[ab]", "it's", "{a,b}"])
+def test_a_folder_whose_name_looks_like_a_pattern_is_read(store: Store, tmp_path: Path, name: str) -> None:
+    store.append(group("a"), "a")
+    opened = Store.open(store.root.rename(tmp_path / name))
+    assert opened.sql("select count(*) n from telemetry").to_pylist() == [{"n": len(opened.arrow("telemetry"))}]
+    assert opened.sql("select count(*) n from runs").to_pylist() == [{"n": len(opened.arrow("runs"))}]
+    with pytest.raises(QueryError, match="reads only the store"):
+        opened.sql(f"from read_text('{tmp_path}/*/telemetry/../store.toml')")
 
 
 # -- store.toml -----------------------------------------------------------------------------------------------
