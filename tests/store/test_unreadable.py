@@ -68,7 +68,7 @@ def test_a_folder_that_its_owner_may_not_read_is_one_sentence(
                 act()
     if name == "replaced":
         with as_nobody(store.root):
-            Journal(store, "n", thread=False).close()
+            Journal(store, "n", thread=False)._hold.release()
         assert "rows of an earlier collector stay in its journal" in caplog.text
 
 
