@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..system import light
+from ..system.files import is_seen
 
 CHECK = b"whorl.check"  # in the metadata: the checksum of the footer, made with `UNCHECKED` in its place
 UNCHECKED = b"--------"
@@ -144,7 +145,7 @@ def distrust(path: Path) -> None:
 
 def forget_gone() -> None:
     """Forget the footers of files that are gone."""
-    for key in [key for key in list(_read) if not key[0].exists()]:
+    for key in [key for key in list(_read) if not is_seen(key[0])]:
         _read.pop(key, None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..schema import FORMAT, arrow_schema
-from ..system.files import open_regular
+from ..system.files import is_seen, open_regular
 from . import footers, placing
 from .footers import CHANGED, Shape, distrust, footer, is_intact, stamp
 
@@ -62,7 +62,7 @@ def forget(path: Path, name: str) -> None:
 
 def forget_gone() -> None:
     """Forget files that are gone: a collector makes and removes thousands of files a day."""
-    for key in [key for key in list(_known) if not key[0].exists()]:
+    for key in [key for key in list(_known) if not is_seen(key[0])]:
         _known.pop(key, None)
     footers.forget_gone()
 

@@ -48,6 +48,15 @@ def read_small(path: Path, most: int = _SMALL) -> str:
     return content.decode()
 
 
+def is_seen(path: Path) -> bool:
+    """Whether something is there that this user can see. `exists` raises where a folder above may not be read."""
+    try:
+        path.lstat()
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def inside(root: Path, name: str) -> Iterator[tuple[int, str]]:
     """Open the folder of a file under `root`, following no link; gives the folder and the file's own name.

@@ -14,7 +14,7 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import Journal, Store, compaction
-from whorl.store.rows import replacing
+from whorl.store.rows import replacing, soundness
 from whorl.tests.store.journaler import batch
 from whorl.tests.stores import new_store
 
@@ -91,3 +91,15 @@ def test_a_journal_that_cannot_be_read_does_not_keep_the_rest_from_compaction(pl
         assert "it cannot be read (Permission denied)" in store.check()[unreadable]
     assert sorted(path.name[:9] for path in (store.root / "runs").glob("*.parquet")) == ["_schema.p", "compacted"]
     assert [path.name[0] for path in (store.root / "journal").glob("*.arrow")] == ["a"]
+
+
+def test_files_below_a_folder_that_was_closed_are_forgotten(place: Path) -> None:
+    store = new_store(place / "store")
+    store.append({"runs": pa.table({"run_id": ["a"], "cluster": ["c"]})}, "r")
+    with as_nobody(store.root):
+        (store.root / "runs").chmod(0)
+        soundness.forget_gone()
+        with pytest.raises(StoreError, match=r"cannot read .*runs"):
+            store.sql("from runs")
+        (store.root / "runs").chmod(0o755)
+        assert store.sql("from runs").num_rows == 1
