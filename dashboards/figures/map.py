@@ -187,7 +187,6 @@ class Grid:
                     "ticktext": [f"{tick:+g}" if tick else "0" for tick in ticks],
                     "tickangle": 0,
                     "thickness": 10,
-                    "len": 0.6,
                     "x": 0,
                     "xanchor": "left",
                     "y": 1,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
+from whorl.tests.browser.test_pages import faults
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -47,6 +49,9 @@ def test_a_person_finds_the_odd_gpu_and_sees_why(opened: Opened) -> None:
 def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) -> None:
     page = opened("gpu?gpu=c001-1/0")
     page.locator(FIGURES).first.wait_for()
+    box = page.locator("#gpu-figure label").first.bounding_box()
+    assert box is not None
+    assert box["height"] < 32, "a choice and its word stand side by side"
     page.get_by_label("power", exact=True).check()
     page.wait_for_url(re.compile("figure=power"))
     expect(page.locator("#gpu-bands-figure")).to_contain_text("more than its peers")
@@ -88,3 +93,4 @@ def test_it_fits_a_phone(opened: Opened) -> None:
     page = opened("gpu?gpu=c001-1/0", width=390, scheme="dark")
     page.locator("#gpu-past-figure .main-svg").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert not [one for one in faults(page) if one.startswith("color-contrast")]

@@ -136,6 +136,10 @@ def test_what_is_strange_about_a_job_is_told(number: str, says: str, client: Any
     assert says in _words(_done(client, f"?job={number}"))
 
 
+def test_from_a_job_that_is_not_there_a_link_leads_back(client: Any) -> None:
+    assert '"href": "energy?by=user"' in _words(_done(client, "?job=none&by=user"))
+
+
 @pytest.mark.long
 def test_a_job_without_energy_is_na_and_never_0(client: Any, store: Store) -> None:
     assert job_offline(store, "unread").answer.total["energy_j"] is None

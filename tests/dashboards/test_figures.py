@@ -56,6 +56,16 @@ def test_figures_beside_each_other_are_those_of_the_runs(faulty: tuple[Probed, p
     assert one["hotter_c"] == pytest.approx(mine["temperature_c"] - peers["temperature_c"].median())
 
 
+def test_the_numbers_of_a_map_have_room_on_a_phone() -> None:
+    gpus = pl.DataFrame({"gpu": ["a", "b"], "name": ["a", "b"], "node": ["n", "n"], "cabinet": ["c", "c"]})
+    for farthest in (5.0, 22.0, 45.6, 50.0):
+        drawn = Grid.of(gpus).drawn({"a": 0.0, "b": farthest}, "slower, %", " %", {}, farthest)
+        bar, margin = drawn.data[0].colorbar, drawn.layout.margin
+        wide = (390 - 2 * 12 - margin.l - margin.r) * (1 if bar.len is None else bar.len)
+        apart = np.diff(bar.tickvals).min() / 2 * wide
+        assert apart > 24, farthest  # pixels of "+20"
+
+
 @pytest.mark.long
 def test_a_map_shows_one_figure_and_healthy_cells_stay_pale(
     faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],

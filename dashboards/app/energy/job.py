@@ -32,10 +32,15 @@ _SHARE = "the part of the GPU that the job had"
 _METRICS = ("power_mw", "utilization", "temperature_c")
 
 
+def to_all(asked: Asked) -> Component:
+    """The way back from one job."""
+    return html.P(dcc.Link("← All jobs", href=asked.state.href("energy", job=None)))
+
+
 def body(found: OneJob, asked: Asked) -> list[Component]:
     """The page of a job, or of the tasks of an array."""
     answer = found.answer
-    parts: list[Any] = [html.P(dcc.Link("← All jobs", href=asked.state.href("energy", job=None)))]
+    parts: list[Any] = [to_all(asked)]
     jobs = answer.rows.head(_MOST).to_dicts()
     if not jobs:
         parts.append(told(html.P(f"Nothing of job {asked.state.job} was metered: none of its GPUs has readings.")))

@@ -166,7 +166,7 @@ def beside_peers(reading: Reading, row: Row, state: State) -> Component | None:
     if drawn:
         shown = state.figure if state.figure in drawn else next(iter(drawn))
         most = max(one.gpus for one in own if one.off_pct is not None)
-        choice = dcc.RadioItems(list(drawn), shown, id=FIGURE, inline=True, className="choices")
+        choice = dcc.RadioItems(list(drawn), shown, id=FIGURE, inline=True, className="views")
         parts = [
             html.P(
                 f"In per cent of the level of its peers. Grey: where 90 % and 50 % of up to {most:,} GPUs of its model "
