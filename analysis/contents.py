@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from .probing import other_names
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 _GPUS = (
     "SELECT count(*) AS gpus, count(DISTINCT (cluster, node)) FILTER (node IS NOT NULL) AS nodes, "
-    "string_agg(DISTINCT model, ', ' ORDER BY model) AS models FROM gpus_now WHERE mig_profile IS NULL"
+    "string_agg(DISTINCT model, ', ' ORDER BY model) AS models, "
+    "coalesce(list(DISTINCT cluster) FILTER (uuid IS NULL AND place IS NOT NULL), []) AS placed "
+    "FROM gpus_now WHERE mig_profile IS NULL"
 )
 _RUNS = (
     "SELECT count(*) AS runs, count(DISTINCT workload) AS workloads, min(began) AS first, max(began) AS last FROM runs"
@@ -57,9 +61,10 @@ class Held:
 
 
 def held(store: Store) -> Held:
-    """What a store holds. MIG instances are not counted beside their GPU."""
+    """What a store holds. MIG instances are not counted beside their GPU, nor a GPU twice that has two names."""
     gpus, runs = (store.sql(query).polars().row(0, named=True) for query in (_GPUS, _RUNS))
-    return Held(**gpus, **runs)
+    twice = sum(len(other_names(store, cluster)) for cluster in gpus.pop("placed"))
+    return Held(**(gpus | {"gpus": gpus["gpus"] - twice}), **runs)
 
 
 def newest_campaigns(store: Store, most: int) -> Rows:
