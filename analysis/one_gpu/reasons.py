@@ -67,6 +67,8 @@ class Reasons:
     """How many pruned minutes are among what was read."""
     cut: bool
     """Whether there is earlier telemetry that is left out, as it is too much at once."""
+    told: bool = True
+    """Whether any reading says which reasons there were; else nobody knows."""
 
 
 def reasons(
@@ -115,9 +117,10 @@ def _reasons(rows: pl.DataFrame, minutes: pl.DataFrame, *, cut: bool) -> Reasons
     held = [found for one in _SHOWN if (found := _held(one, every, ts, bins, len(stretch))) is not None]
     held.sort(key=lambda one: -(one.whole or 0.0))
     began, ended = (tuple(_date(int(one)) for one in ends) for ends in edges)
+    told = any(every[name].count() for name in ("clock_event_reasons", *_COUNTERS))
     return Reasons(
         began, ended, stretch, n, np.minimum(covered, 1.0), tuple(held), int(n.sum()),
-        int(every["minute"].to_numpy().sum()) // 2, cut,
+        int(every["minute"].to_numpy().sum()) // 2, cut, told,
     )  # fmt: skip
 
 

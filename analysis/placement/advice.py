@@ -89,6 +89,9 @@ class Advice:
     """The time of the median GPU of all that are compared."""
     kinds: tuple[Advice, ...] = ()
     """Where the GPUs are of several models, the advice on each: see `together`."""
+    kind: str = ""
+    """The kind of the workload that it rests on, as the scores call it: `workload` is a shorter name where GPUs are of
+    several models. "" for all of `kinds`."""
 
     @property
     def leaves_all(self) -> bool:
@@ -193,6 +196,7 @@ def advise(
         suspected=suspected,
         references=one.references,
         usual_ms=one.usual_ms,
+        kind=workload,
     )
 
 

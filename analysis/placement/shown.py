@@ -59,7 +59,7 @@ def node_rows(scores: Scores, advice: Advice) -> pl.DataFrame:
     Columns: node, gpus (measured there), worst (name of its slowest GPU), runs (of that GPU), score, low, high (of that
     GPU, as in `gpu_rows`), mark.
     """
-    one, nodes = scores.one(advice.workload), nodes_of(scores, advice.workload, None)
+    one, nodes = scores.one(advice.kind), nodes_of(scores, advice.kind, None)
     tiers = {its.node: KEPT if its.tier == "hard" else AVOIDED for its in advice.nodes}
     worst = np.array(nodes.worst, dtype=np.intp)
     marks = [

@@ -47,6 +47,7 @@ def together(parts: Sequence[Advice]) -> Advice:
         suspected=tuple(one for part in parts for one in part.suspected),
         references=tuple(one for part in parts for one in part.references),
         kinds=tuple(parts),
+        kind="",
     )
 
 

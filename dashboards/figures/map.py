@@ -32,6 +32,7 @@ _ROWS = 256  # a map of more is made wider
 _TIGHT = 520.0  # pixels of a map of so many rows that its cells touch
 _NAMED_ROWS = 40  # up to so many rows have room for the names of their nodes
 _NAME = 7  # letters of a node's name that fit above its cells, on a phone too
+_ROW_NAME = 14  # letters of a row's name: more would leave no room for cells
 _LEAST, _MOST = 5.0, 50.0  # where the colours end
 _NEAR = 0.1  # of where they end: up to here they are linear, beyond it logarithmic
 _GAP = -128
@@ -94,6 +95,10 @@ def shade(value: float, end: float) -> float:
 def sent(shades: Shades) -> NDArray[np.int8]:
     """Cells in a byte each, for a map that is `live`."""
     return np.where(np.isnan(shades), _GAP, np.round(np.nan_to_num(shades) * (-_GAP - 1))).astype(np.int8)
+
+
+def _short(name: str, most: int = _ROW_NAME) -> str:
+    return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
 @dataclass(frozen=True)
@@ -240,7 +245,7 @@ class Grid:
         """The names of the rows, as many as have room."""
         named = [place for place, name in enumerate(self.rows) if name]
         step = max(1, -(-len(named) // _NAMED_ROWS))
-        return {"tickvals": named[::step], "ticktext": [plain(self.rows[place]) for place in named[::step]]}
+        return {"tickvals": named[::step], "ticktext": [plain(_short(self.rows[place])) for place in named[::step]]}
 
     def _marks(
         self, values: Mapping[str, float], unit: str, drawn: Mapping[str, Look], *, live: bool = False
@@ -281,7 +286,7 @@ class Grid:
             x=[column for _, _, column in self.nodes],
             y=[row - 0.5 for _, row, _ in self.nodes],
             mode="text",
-            text=[plain(name if len(name) <= _NAME else f"…{name[1 - _NAME :]}") for name, _, _ in self.nodes],
+            text=[plain(_short(name, _NAME)) for name, _, _ in self.nodes],
             textfont={"size": 9},
             showlegend=False,
             hoverinfo="skip",

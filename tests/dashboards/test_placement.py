@@ -95,6 +95,34 @@ def test_nodes_are_marked_as_the_advice_says_and_drawn_with_their_interval(store
     assert list(figure.layout.xaxis.ticktext) == nodes["node"].to_list()
 
 
+def test_gpus_of_several_models_have_nodes_of_their_own(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "store")
+    gpus = [f"g{one}" for one in range(16)]
+    models = ["V100"] * 8 + ["A100"] * 8
+    of = {"cluster": ["small"] * 16, "gpu": gpus}
+    store.append(
+        {
+            "gpus": arrow_rows("gpus", of | {"model": models, "node": [f"n{one // 4}" for one in range(16)]}),
+            "runs": arrow_rows("runs", of | {"run_id": gpus, "workload": ["sgemm"] * 16, "began": [_AT] * 16}),
+            "results": arrow_rows(
+                "results",
+                of
+                | {"run_id": gpus, "workload": ["sgemm"] * 16, "figure": ["time"] * 16, "unit": ["ms"] * 16}
+                | {"value": [10.0 + one for one in range(16)]},
+            ),
+        },
+        "runs",
+    )
+    advisor = Advisor()
+    told = _told(store, advisor, gpus=1)
+    assert {kind: rows["node"].to_list() for kind, rows in told.nodes.items()} == {
+        "V100": ["n0", "n1"],
+        "A100": ["n2", "n3"],
+    }
+    one = advisor(store, 1, Question("small", "sgemm", "A100", 1), lambda _: None)
+    assert [rows["node"].to_list() for rows in one.nodes.values()] == [["n2", "n3"]]
+
+
 def test_a_large_fleet_is_a_band_and_few_bytes() -> None:
     n = 4_608
     rows = pl.DataFrame(

@@ -280,6 +280,8 @@ def its_clock(reading: Reading, row: Row, state: State) -> Component:
             " in this time." if parts else ". Read it on its node, beside its jobs:"
         )
         parts.append(told(html.P(note), command(f"whorl collect --store {shlex.quote(str(reading.store.root))}")))
+    elif not found.told:
+        parts.append(told(html.P(f"n/a: none of {many(found.readings, 'reading')} says why its clock was held.")))
     elif not found.held:
         parts.append(told(html.P(f"In {many(found.readings, 'reading')}, no reason was told for a lower clock.")))
     else:

@@ -115,3 +115,12 @@ def test_one_reading_says_nothing(store: Store) -> None:
     assert reasons(store, "c", ["g"]) is None
     readings(store, every_second(1), clock_event_reasons=[4])
     assert reasons(store, "c", ["g"]) is None
+
+
+def test_readings_without_reasons_do_not_say_that_there_were_none(store: Store) -> None:
+    readings(store, every_second(60), power_mw=[100_000] * 60)
+    found, by_name = asked(store)
+    assert not by_name
+    assert not found.told
+    readings(store, every_second(60, BEGAN + 60 * SECOND), clock_event_reasons=[0] * 60)
+    assert asked(store)[0].told
