@@ -65,7 +65,7 @@ def meters_of_many(
     """The same, some GPUs at a time."""
     near = {name: _near(store.scan(name), cluster, since_ns, until_ns) for name in _tables(store)}
     if gpus is not None:
-        near = {name: rows.filter(_among(sorted({gpu for _, gpu in gpus}))) for name, rows in near.items()}
+        near = {name: rows.filter(_among(list({gpu for _, gpu in gpus}))) for name, rows in near.items()}
     counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in near.values()])
     counts = counts.group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
     counts = counts.join(_instances(store), on=_KEYS, how="anti", nulls_equal=True)
@@ -188,10 +188,10 @@ def _placed(rows: pl.DataFrame, chunk: pl.DataFrame) -> pl.DataFrame:
 
 
 def _among(gpus: Sequence[str]) -> pl.Expr:
-    """Whether a row is of one of these GPUs (in order). The range of their names tells which files have none."""
+    """Whether a row is of one of these GPUs. The range of their names tells which files have none."""
     if not gpus:
         return pl.lit(False)
-    return pl.col("gpu").is_between(pl.lit(gpus[0]), pl.lit(gpus[-1])) & pl.col("gpu").is_in(gpus)
+    return pl.col("gpu").is_between(pl.lit(min(gpus)), pl.lit(max(gpus))) & pl.col("gpu").is_in(gpus)
 
 
 def _near(rows: pl.LazyFrame, cluster: str | None, since_ns: int | None, until_ns: int | None) -> pl.LazyFrame:

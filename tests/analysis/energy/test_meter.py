@@ -416,6 +416,14 @@ def test_a_store_gives_a_meter_for_each_gpu_with_readings(store: Store) -> None:
     assert list(meters(store, since_ns=NOON + 100 * S)) == []
 
 
+def test_no_gpu_of_several_clusters_is_lost_whatever_their_names(store: Store) -> None:
+    of = [("c", "m"), ("c", "z"), ("d", "a"), ("d", "b")]
+    rows = [telemetry(gpu, np.full(60, 100_000)).with_columns(cluster=pl.lit(cluster)) for cluster, gpu in of]
+    store.append({"telemetry": pl.concat(rows).to_arrow()}, "one")
+    assert [(m.cluster, m.gpu) for m in meters(store)] == of
+    assert [(m.cluster, m.gpu) for m in meters(store, gpus=of)] == of
+
+
 @pytest.mark.long
 def test_minutes_of_pruned_telemetry_give_about_the_same_energy(store: Store) -> None:
     random = np.random.default_rng(5)
