@@ -37,8 +37,8 @@ def metered(found: Summary) -> list[Tile]:
             tiles.append((MISSING, "of jobs: no job is known in this time (whorl jobs import)"))
         elif kind in found.parts:
             tiles.append(_energy(found.parts[kind], unit, joules, what))
-        else:
-            tiles.append((f"0 {unit}", what))
+        else:  # of a GPU whose energy is not known, nobody knows a part either
+            tiles.append((MISSING if total["energy_j"] is None else f"0 {unit}", what))
     return tiles
 
 

@@ -17,7 +17,7 @@ from .figures.energy_books import books
 from .figures.energy_users import largest
 from .page import Drawing, Facts, Section
 from .printed.energy import explained, listed
-from .printed.energy_balance import problem_kinds, sentences
+from .printed.energy_balance import problem_kinds, sentences, title
 from .table import Table
 
 _ROWS = 40  # of a table
@@ -63,12 +63,11 @@ def _listed(found: Summary, by: By) -> Table:
 
 def _books(found: Summary) -> list[Table]:
     balance = found.balance
-    title = "The books balance" if balance.balances else "The books do not balance"
     kinds = problem_kinds(balance)
     said = [*sentences(balance), *(() if kinds else ("no problems were found in the readings and jobs",))]
     head = ("problem", "times", "GPUs", "what it means", "what to do") if kinds else ()
     rows = [[one or "" for one in kind] for kind in kinds]
-    return [Table(head, rows, right=(1, 2), title=title, says=_sentences(said), wrapped=(3, 4))]
+    return [Table(head, rows, right=(1, 2), title=title(balance), says=_sentences(said), wrapped=(3, 4))]
 
 
 def _sentences(texts: Iterable[str]) -> str:

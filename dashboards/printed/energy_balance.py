@@ -139,15 +139,26 @@ def answer(found: Balance) -> Iterable[str | Table]:
     yield from _problems(found)
 
 
+def title(found: Balance) -> str:
+    """What stands above the sentences on a page."""
+    if not found.gpus["metered_j"].count():
+        return "The books"
+    return "The books balance" if found.balances else "The books do not balance"
+
+
 def sentences(found: Balance) -> Iterable[str]:
     """Whether the books balance, and what of them is known within bounds only."""
     unit, joules = unit_of(found.gpus["metered_j"])
     totals = [number(float(found.gpus[name].sum()) / joules) for name in _PARTS]
+    counted = found.gpus["metered_j"].count()
     said = "the books balance" if found.balances else f"THE BOOKS DO NOT BALANCE to {CLOSE:g}: please report it"
-    yield (
-        f"{many(found.gpus['metered_j'].count(), 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + "
-        f"{totals[2]} idle + {totals[3]} unattributed; {said}"
-    )
+    if counted:
+        yield (
+            f"{many(counted, 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + "
+            f"{totals[2]} idle + {totals[3]} unattributed; {said}"
+        )
+    else:
+        yield "n/a: the energy of no GPU is known, so there is nothing to balance"
     gaps = float(found.gpus["gaps_j"].sum())
     if gaps > CLOSE * float(found.gpus["metered_j"].sum()):  # else it is the rounding of the arithmetic
         yield f"of it {number(gaps / joules)} {unit} in gaps of the readings: these are known within bounds only"

@@ -136,6 +136,17 @@ def test_what_is_strange_about_a_job_is_told(number: str, says: str, client: Any
     assert says in _words(_done(client, f"?job={number}"))
 
 
+def test_books_of_which_nothing_is_known_are_na_and_never_0(tmp_path: Path) -> None:
+    stuck = readings("a", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
+    made = store_of(tmp_path / "stuck", [gpu("a")], [stuck], [])
+    said = _words(_done(make_app(made).server.test_client(), ""))
+    assert "n/a: the energy of no GPU is known" in said
+    assert "The books balance" not in said
+    assert '"0 J"' not in said
+    assert "0 J metered" not in said
+    assert "n/a: the energy of no GPU is known" in _printed(made, "reconcile")
+
+
 def test_from_a_job_that_is_not_there_a_link_leads_back(client: Any) -> None:
     assert '"href": "energy?by=user"' in _words(_done(client, "?job=none&by=user"))
 

@@ -123,8 +123,8 @@ def _follow(app: Dash, reading: Reading) -> None:
             found = asked.later(reading, again=ctx.triggered_id == AGAIN)
         except Exception as error:
             problem = told(html.P(prose(failure(error))), kind="problem")
-            back = [] if state.job is None else [job.to_all(asked)]  # the inputs that say nothing about a job are hidden
-            return inputs | {"body": [*back, problem], "made": None, "doing": None, "alone": True, "quiet": True, "shown": None}
+            body = [problem] if state.job is None else [job.to_all(asked), problem]
+            return inputs | {"body": body, "made": None, "doing": None, "alone": True, "quiet": True, "shown": None}
         made = {"search": state.search(), "at": str(found.made_at)}
         now = {"doing": found.doing, "quiet": found.doing is None}
         if ctx.triggered_id == POLL and before is not None and made.items() <= before.items():

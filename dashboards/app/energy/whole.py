@@ -17,7 +17,7 @@ from ...energy_tiles import costs, metered
 from ...figures.energy_books import CLUSTERS, books
 from ...figures.energy_users import largest
 from ...printed.energy import explained
-from ...printed.energy_balance import problem_kinds, sentences
+from ...printed.energy_balance import problem_kinds, sentences, title
 from ..grid import Column, serve, table
 from ..page import command, graph, prose, rows, section, tiles, told
 from ..state import parse
@@ -122,17 +122,17 @@ def _by(found: Summary, asked: Asked) -> Component:
 
 def _books(found: Summary) -> Component:
     balance = found.balance
-    title = "The books balance" if balance.balances else "The books do not balance"
+    name = title(balance)
     said = html.Ul([html.Li(prose(one)) for one in sentences(balance)], className="soft says")
     kinds = problem_kinds(balance)
     if not kinds:
-        return section(title, said, told(html.P("No problems were found in the readings and jobs.")))
+        return section(name, said, told(html.P("No problems were found in the readings and jobs.")))
     cells = [[*one[:3], *(None if text is None else prose(text) for text in one[3:])] for one in kinds]
     head = ("problem", "times", "GPUs", "what it means", "what to do")
     listed = rows(head, cells, right=(1, 2), wrapped=(3, 4), label="Problems of the readings and jobs")
     n = balance.problems.height
     each = _table(PROBLEMS, OF_PROBLEMS, None if n > _SENT else of_problems(balance), "Each problem")
-    return section(title, said, listed, html.H3("Each of them"), each)
+    return section(name, said, listed, html.H3("Each of them"), each)
 
 
 def _table(name: str, shown_: Sequence[Column], frame: pl.DataFrame | None, label: str) -> Component:
