@@ -5,7 +5,8 @@ Colours of text, grid and paper are left out on purpose: the page sets them, sin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 # Okabe and Ito's palette, which stays distinct for colour-blind readers, in shades that show on white and on black.
@@ -40,6 +41,18 @@ def line_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:
     others = sorted(name for name in names if name not in _POLICIES)
     further = {name: _FURTHER[place % len(_FURTHER)] for place, name in enumerate(others)}
     return {name: _POLICIES.get(name) or further[name] for name in names}
+
+
+def room(times: Sequence[datetime]) -> dict[str, Any]:
+    """What an axis of time needs beside `type`: Plotly shows milliseconds around a single time, so half a day there."""
+    if len(set(times)) != 1:
+        return {}
+    return {"range": [times[0] - timedelta(hours=12), times[0] + timedelta(hours=12)]}
+
+
+def nothing(why: str) -> dict[str, Any]:
+    """An annotation for a figure without points."""
+    return {"text": why, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
 
 
 def layout(height: int, **more: Any) -> dict[str, Any]:

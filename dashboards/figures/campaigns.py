@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from ...analysis.trend import Trend
-from ..style import BLUE, GREEN, OLIVE, ORANGE, PINK, RED, SKY, layout
+from ..style import BLUE, GREEN, OLIVE, ORANGE, PINK, RED, SKY, layout, room
 from ..table import signed
 from .looks import plain
 from .scale import Scale
@@ -72,7 +72,7 @@ def over_campaigns(of: Trend, gpus: Sequence[str], names: Mapping[str, str]) -> 
         layout(
             400,
             margin={"l": 64, "r": 16, "t": 64, "b": 44},
-            xaxis={"showgrid": False, **_ticks(of)},
+            xaxis={"showgrid": False, **room(at), **_ticks(of)},
             yaxis=scale.axis(every, "slower than the median GPU, %"),
         ),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...analysis.one_gpu.happened import Mark
 from ...analysis.one_gpu.past import Line, Sitting
 from ...analysis.verdicts.verdict import Change
-from ..style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, layout
+from ..style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, layout, room
 from ..table import MISSING, many, minus, number
 from ..verdict_words import interval, percent
 from .looks import plain
@@ -65,7 +65,12 @@ def history(line: Line, changes: Sequence[Change] = (), marks: Sequence[Mark] = 
             360,
             margin={"l": 56, "r": 12, "t": 36, "b": 44},
             shapes=[*bands, *lines],
-            xaxis={"type": "date", "zeroline": False, "showgrid": False},
+            xaxis={
+                "type": "date",
+                "zeroline": False,
+                "showgrid": False,
+                **room([one.began for one in sat] + [one.at for one in shown] + [one.at for one in mine if one.at]),
+            },
             yaxis={"title": {"text": against}, "zeroline": True, "range": [low, high + _ROOM * (high - low)]},
         ),
     )

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ..style import layout
+from ..style import layout, nothing
 from ..table import signed
 from .brushed import chosen, points
 from .looks import FEW, MANY, Look, mark, plain, thinned
@@ -116,8 +116,14 @@ def against_power(
             420,
             margin={"l": 64, "r": 16, "t": 44, "b": 52},
             showlegend=bool(drawn) or bool(picked),
-            xaxis={"title": {"text": "power, W"}, "zeroline": False, "range": list(at.reach)},
-            yaxis=at.scale.axis(slower, "slower than the median GPU, %"),
+            xaxis={
+                "title": {"text": "power, W"},
+                "zeroline": False,
+                "range": list(at.reach),
+                "showticklabels": len(known) > 0,
+            },
+            yaxis=at.scale.axis(slower, "slower than the median GPU, %") | {"showticklabels": len(known) > 0},
+            annotations=[] if len(known) else [nothing("n/a: no run has both a time and a power")],
         ),
     )
 

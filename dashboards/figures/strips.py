@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from ...analysis.fleet import by_place
-from ..style import GREY, layout
+from ..style import GREY, layout, nothing
 from .brushed import chosen, points
 from .looks import FEW, MANY, Look, mark, plain
 from .scale import Scale
@@ -164,7 +164,8 @@ def strips(
                 "showgrid": False,
                 "zeroline": False,
             },
-            yaxis=at.scale.axis(at.scale.values(at.y), words.axis),
+            yaxis=at.scale.axis(at.scale.values(at.y), words.axis) | {"showticklabels": bool(at.places)},
+            annotations=[] if at.places else [nothing("n/a: no run says this figure")],
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from whorl.dashboards.figures.map import Grid, maps, shade
 from whorl.dashboards.figures.places import PLACES, places
 from whorl.dashboards.figures.power import POINTS, Powered, against_power
 from whorl.dashboards.report_tables import over_all_campaigns
+from whorl.dashboards.style import room
 from whorl.dashboards.table import signed
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 
@@ -58,6 +60,7 @@ def test_figures_beside_each_other_are_those_of_the_runs(faulty: tuple[Probed, p
 
 def test_the_numbers_of_a_map_have_room_on_a_phone() -> None:
     gpus = pl.DataFrame({"gpu": ["a", "b"], "name": ["a", "b"], "node": ["n", "n"], "cabinet": ["c", "c"]})
+    assert Grid.of(gpus.with_columns(cabinet=pl.lit("x" * 99)))._axis()["ticktext"] == [f"…{'x' * 13}"]
     for farthest in (5.0, 22.0, 45.6, 50.0):
         drawn = Grid.of(gpus).drawn({"a": 0.0, "b": farthest}, "slower, %", " %", {}, farthest)
         bar, margin = drawn.data[0].colorbar, drawn.layout.margin
@@ -212,3 +215,19 @@ def test_a_trend_shows_the_fleet_its_interval_and_the_gpus_that_were_asked_for(t
     assert list(figure.layout.xaxis.ticktext) == ["made-1", "&lt;b&gt;2"]
     page = "".join(map(str, over_all_campaigns([found], {}, {})[0].figures))
     assert page == "gemm-fp32"
+
+
+def test_a_figure_without_points_says_so_and_shows_no_numbers() -> None:
+    rows = pl.DataFrame({"power_w": [None, None], "slower_pct": [0.0, 1.0]}, schema_overrides={"power_w": pl.Float64})
+    drawn = against_power(Powered.of(rows), ["a", "b"], {}, live=True)
+    assert [one.text for one in drawn.layout.annotations] == ["n/a: no run has both a time and a power"]
+    assert drawn.layout.xaxis.showticklabels is False
+    known = against_power(Powered.of(rows.with_columns(power_w=pl.Series([100.0, 110.0]))), ["a", "b"], {}, live=True)
+    assert not known.layout.annotations
+    assert known.layout.xaxis.showticklabels is True
+
+
+def test_around_a_single_time_an_axis_shows_half_a_day_and_no_milliseconds() -> None:
+    noon = datetime(2026, 11, 1, 12)  # noqa: DTZ001  as times in tables
+    assert room([noon, noon]) == {"range": [datetime(2026, 11, 1), datetime(2026, 11, 2)]}  # noqa: DTZ001
+    assert room([noon, datetime(2026, 11, 2)]) == room([]) == {}  # noqa: DTZ001

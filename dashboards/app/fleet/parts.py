@@ -18,7 +18,7 @@ from ...figures.brushed import box, chosen, points
 from ...figures.campaigns import MOST, over_campaigns
 from ...figures.scale import Scale
 from ...figures.words import MEASURED_WORDS, Words
-from ...style import layout
+from ...style import layout, nothing
 from ...table import MISSING, many, minus, signed
 from ..grid import Column, table
 from ..page import VERDICTS, command, graph, heading, section, told
@@ -408,8 +408,7 @@ def trend_figure(reading: Reading, of: View, state: State) -> Figure:
 
 
 def _nothing(why: str) -> Figure:
-    text = {"text": why, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
-    return Figure(layout=layout(160, xaxis={"visible": False}, yaxis={"visible": False}, annotations=[text]))
+    return Figure(layout=layout(160, xaxis={"visible": False}, yaxis={"visible": False}, annotations=[nothing(why)]))
 
 
 # -- the table ----------------------------------------------------------------------------------------------------

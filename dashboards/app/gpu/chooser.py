@@ -11,7 +11,7 @@ from dash import Dash, Input, Output, dcc, html, no_update
 from dash import State as Also
 
 from ....analysis.choosing import beside, search
-from ...table import MISSING
+from ...table import MISSING, many
 from ..page import URL, labelled
 from ..state import parse
 from .asked import Row, known, named_first
@@ -35,7 +35,7 @@ def chooser(reading: Reading, row: Row | None, state: State) -> Component:
         _options(every, "", state.cluster, reading), None, id=CHOICE,
         placeholder="Another GPU: name, UUID, serial number, node, model",
     )  # fmt: skip
-    parts: list[Any] = [html.Label([f"Search {every.height:,} GPUs", choice], className="grow")]
+    parts: list[Any] = [html.Label([f"Search {many(every.height, 'GPU')}", choice], className="grow")]
     if row is not None:
         parts.append(_node(every, row, state))
     return html.Div(parts, className="inputs gpu-chooser")

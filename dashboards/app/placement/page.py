@@ -121,7 +121,7 @@ def _layout(reading: Reading, state: Address) -> Component:
     several = len({one["cluster"] for one in known}) > 1
     works: Any = [
         {
-            "label": f"{one['workload']}{' on ' + one['cluster'] if several else ''} ({one['gpus']:,} GPUs)",
+            "label": f"{one['workload']}{' on ' + one['cluster'] if several else ''} ({many(one['gpus'], 'GPU')})",
             "value": f"{one['cluster']}{_BETWEEN}{one['workload']}",
         }
         for one in known
