@@ -191,7 +191,9 @@ def _table(table: Table) -> str:
         return above
     opened = '<table class="cards">' if table.cards else "<table>"
     head = f"<thead><tr>{row(table.header, 'th')}</tr></thead>"
-    return f'{above}<div class="wide">{opened}{head}<tbody>{rows}</tbody></table></div>'
+    what = escape(table.title or ", ".join(filter(None, table.header)))  # the keyboard reaches what is cut at its edge
+    region = f'<div class="wide" role="region" aria-label="{what}" tabindex="0">'
+    return f"{above}{region}{opened}{head}<tbody>{rows}</tbody></table></div>"
 
 
 def _drawing(drawing: Drawing, figures: list[Any]) -> str:
@@ -245,7 +247,7 @@ h1 { font-size: 25px; line-height: 1.25; margin: 0 0 12px; }
 h2 { font-size: 19px; margin: 40px 0 8px; padding-top: 12px; border-top: 1px solid var(--line); }
 h3 { font-size: 15px; margin: 0; }
 p { margin: 6px 0; max-width: 75ch; }
-h1, h2, p, a { overflow-wrap: anywhere; }
+h1, h2, h3, p, a, .tiles span { overflow-wrap: anywhere; }
 .summary { font-size: 16px; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 16px; margin-top: 12px; }
 a { color: inherit; }
@@ -262,7 +264,7 @@ h3.of { margin-top: 26px; }
 .tiles span { color: var(--soft); font-size: 13.5px; line-height: 1.35; display: block; }
 .wide { overflow-x: auto; margin: 12px 0; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 16px 4px 0; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: 4px 12px 4px 0; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; }
 .r { text-align: right; }
 td { vertical-align: top; }

@@ -224,10 +224,16 @@ def by_places(
                     names,
                     drawn,
                 )
-                for probe in quantiles["workload"].unique(maintain_order=True).to_list()
+                for probe in _timed_first(quantiles)
             },
         )
     ]
+
+
+def _timed_first(rows: pl.DataFrame) -> list[str]:
+    """The probes of rows, those that measure no time last: the first one is what a reader sees."""
+    timed = set(rows.drop_nulls("slower_pct")["workload"])
+    return sorted(rows["workload"].unique(maintain_order=True), key=lambda probe: probe not in timed)
 
 
 def by_power(
@@ -264,7 +270,7 @@ def every_gpu(
 ) -> Listing:
     """All GPUs in each probe, as far as they fit into a page."""
     noun, keys = _noun(campaign), campaign.gpus["gpu"].to_list()
-    probes = beside["workload"].unique(maintain_order=True).to_list()
+    probes = _timed_first(beside)
     room = max(1, LISTED_VALUES // (len(_LISTED) * max(1, len(keys))))
     cut = f" Of {len(probes)} {noun}s the first {room} are here." if len(probes) > room else ""
     gpus = pl.DataFrame({"gpu": keys})

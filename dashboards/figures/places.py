@@ -9,7 +9,7 @@ import polars as pl
 
 from ...analysis.fleet import PLACED
 from ..style import BLUE, layout
-from .looks import Look
+from .looks import Look, plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -53,7 +53,7 @@ def places(
         )
         figure.add_trace(
             Box(
-                x=known["place"].to_list(),
+                x=[plain(place) for place in known["place"]],
                 lowerfence=low,
                 q1=first,
                 median=middle,
@@ -81,7 +81,8 @@ def places(
             showlegend=not marked.is_empty(),
         )
     )
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, showgrid=False)
+    shown_as = [plain(place) for place in order]
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=shown_as, showgrid=False)
     return figure
 
 
@@ -98,12 +99,12 @@ def _hovered(known: pl.DataFrame, name: str, unit: str) -> Any:
     from plotly.graph_objects import Scatter
 
     text = [
-        f"{place}<br>median {each[2]:,.1f}{unit}, 5th to 95th percentile {each[0]:,.1f} to "
+        f"{plain(place)}<br>median {each[2]:,.1f}{unit}, 5th to 95th percentile {each[0]:,.1f} to "
         f"{each[4]:,.1f}{unit}, n = {n}"
         for place, n, each in known.select("place", "n", name).iter_rows()
     ]
     return Scatter(
-        x=known["place"].to_list(),
+        x=[plain(place) for place in known["place"]],
         y=known.select(pl.col(name).list.get(2).round(2)).to_series().to_list(),
         mode="markers",
         marker={"color": BLUE, "size": 12, "opacity": 0},
@@ -128,7 +129,7 @@ def _marks(
 
     inside = _INSIDE * (edges[1] - edges[0])
     return Scatter(
-        x=own[level].to_list(),
+        x=[plain(place) for place in own[level]],
         y=own[name].clip(edges[0] + inside, edges[1] - inside).round(2).to_list(),
         mode="markers",
         name=look.name,
@@ -136,7 +137,8 @@ def _marks(
         showlegend=legend and not own.is_empty(),
         marker={"color": look.colour, "symbol": look.symbol, "size": 9, "line": {"width": 1}},
         text=[
-            f"{names[gpu]}<br>{value:,.1f}{unit}<br>{look.name}" for gpu, value in own.select("gpu", name).iter_rows()
+            f"{plain(names[gpu])}<br>{value:,.1f}{unit}<br>{look.name}"
+            for gpu, value in own.select("gpu", name).iter_rows()
         ],
         hovertemplate="%{text}<extra></extra>",
     )

@@ -11,13 +11,14 @@ from ...analysis.fleet import Against
 from ..style import BLUE, GREY, layout
 from ..table import minus, signed
 from .bent import bent, bent_axis
-from .looks import Look, single, thinned
+from .looks import Look, plain, single, thinned
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 POINTS = 600
 """GPUs drawn of a probe; of more, evenly many over their order, and all that stand out."""
+_LETTERS = 24  # of the name of a probe
 _BINS = 48
 _ROOM = 0.06  # beside a distribution, for the marks of those beyond it
 _ROWS, _ROW = 8, 0.11  # names of those beyond, above the highest bar, where a phone has room for them
@@ -37,7 +38,9 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
         places = places[thinned(len(places), POINTS)]
         across.append(bent(one.excess_pct[places]))
         along.append(row + random.uniform(-0.26, 0.26, len(places)))
-        text += [f"{one.labels[place]}<br>{one.probe}: {signed(one.excess_pct[place])} %" for place in places]
+        text += [
+            f"{plain(one.labels[place])}<br>{plain(one.probe)}: {signed(one.excess_pct[place])} %" for place in places
+        ]
         quartiles = np.quantile(one.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95))
         low, first, middle, third, high = ([float(value)] for value in bent(quartiles))
         traces.append(
@@ -69,7 +72,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
     )
     for look in dict.fromkeys(drawn.values()):
         points = [
-            (excess, row, f"{name}<br>{one.probe}: {signed(excess, 1)} %<br>{look.name}")
+            (excess, row, f"{plain(name)}<br>{plain(one.probe)}: {signed(excess, 1)} %<br>{look.name}")
             for row, one in enumerate(shown)
             for gpu, name, excess in zip(one.gpus, one.labels, one.excess_pct, strict=True)
             if drawn.get(gpu) == look
@@ -94,7 +97,8 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
             xaxis=_axis(shown),
             yaxis={
                 "tickvals": list(range(len(shown))),
-                "ticktext": [one.probe for one in shown],
+                "ticktext": [plain(one.probe, _LETTERS) for one in shown],
+                "automargin": True,
                 "range": [-0.6, len(shown) - 0.4],
                 "zeroline": False,
                 "showgrid": False,
@@ -133,7 +137,8 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
     beyond = {False: 0, True: 0}  # by whether they are on the right
     room = [_ROOM if any(far) else 0.03 for far in (excess < left, excess > right)]
     edge_left, edge_right = left - room[0] * (right - left), right + room[1] * (right - left)
-    for gpu, name, value in zip(one.gpus, one.labels, excess, strict=True):
+    for gpu, label, value in zip(one.gpus, one.labels, excess, strict=True):
+        name = plain(label)
         look = drawn.get(gpu)
         outside = not left <= value <= right
         if look is None and not outside:

@@ -8,12 +8,13 @@ import numpy as np
 
 from ...analysis.timelines import Timelines
 from ..style import GREY, RED, layout
-from .looks import single
+from .looks import plain, single
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _ROOM = 0.12  # above and below the values, of their range
+_LETTERS = 24  # of a name
 _LABEL_SHARE = 0.019  # of the width, between the names of two probes
 _PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("temperature_c", "temperature, °C"))
 
@@ -25,6 +26,7 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
 
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.045)
     time = single(lines.time_s)
+    name = plain(name, _LETTERS)
     alone = lines.measured == 1  # it is its own median
     for row, (metric, title) in enumerate(_PANELS, start=1):
         unit = title.rpartition(", ")[2]
@@ -49,7 +51,9 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
     bands, words = [], []
     room, named_s = _LABEL_SHARE * float(lines.time_s[-1]), -np.inf
     for window in lines.windows[gpu]:
-        running[(lines.time_s >= window.began_s) & (lines.time_s <= window.ended_s)] = f"<br>measuring {window.probe}"
+        running[(lines.time_s >= window.began_s) & (lines.time_s <= window.ended_s)] = (
+            f"<br>measuring {plain(window.probe)}"
+        )
         middle_s = (window.began_s + window.ended_s) / 2
         bands.append(
             {
@@ -71,7 +75,7 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
         named_s = middle_s
         words.append(
             {
-                "text": window.probe,
+                "text": plain(window.probe, _LETTERS),
                 "x": middle_s,
                 "y": 1.0,
                 "xref": "x",

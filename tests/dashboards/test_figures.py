@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from dataclasses import replace
@@ -13,8 +14,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.fleet import PLACED, by_place, level_of, side_by_side
+from whorl.analysis.fleet import PLACED, Against, by_place, level_of, side_by_side
 from whorl.analysis.probing import Probed, probed
+from whorl.analysis.timelines import Timelines, Window
 from whorl.analysis.trend import trend_of
 from whorl.analysis.verdicts import judged
 from whorl.dashboards.figures.campaigns import over_campaigns
@@ -22,6 +24,8 @@ from whorl.dashboards.figures.looks import Look, looks
 from whorl.dashboards.figures.map import Grid, maps, shade
 from whorl.dashboards.figures.places import PLACES, places
 from whorl.dashboards.figures.power import POINTS, Powered, against_power
+from whorl.dashboards.figures.spread import closely, overview
+from whorl.dashboards.figures.timeline import over_time
 from whorl.dashboards.report_tables import over_all_campaigns
 from whorl.dashboards.style import room
 from whorl.dashboards.table import signed
@@ -231,3 +235,25 @@ def test_around_a_single_time_an_axis_shows_half_a_day_and_no_milliseconds() -> 
     noon = datetime(2026, 11, 1, 12)  # noqa: DTZ001  as times in tables
     assert room([noon, noon]) == {"range": [datetime(2026, 11, 1), datetime(2026, 11, 2)]}  # noqa: DTZ001
     assert room([noon, datetime(2026, 11, 2)]) == room([]) == {}  # noqa: DTZ001
+
+
+def test_names_in_figures_of_the_report_stay_text() -> None:
+    hostile = "<u>x</u><br><a href='https://evil.example'>y</a>"
+    one = Against(hostile, ("a", "b", "c"), (hostile, "b", "c"), np.array([-1.0, 0.0, 90.0]), 1.0)
+    quantiles = pl.DataFrame({"workload": ["p"], "place": [hostile], "n": [3]}).with_columns(
+        *(pl.Series(name, [[1.0, 2.0, 3.0, 4.0, 5.0]]) for name in PLACED)
+    )
+    rows = pl.DataFrame({"gpu": ["a"], "node": [hostile], **{name: [1.0] for name in PLACED}})
+    look = {"a": Look("#000", "star", "slow")}
+    times = np.arange(4.0)
+    own = {"power_w": times, "sm_clock_mhz": times, "temperature_c": times}
+    lines = Timelines(1.0, times, {"a": own}, {"a": own}, {"a": (Window(hostile, 0.0, 2.0),)}, 2)
+    for drawn in (
+        overview([one], look),
+        closely(one, look),
+        places(quantiles, rows, "node", {"a": hostile}, look),
+        over_time(lines, "a", hostile),
+    ):
+        said = json.dumps(drawn.to_plotly_json(), default=list)
+        assert "&lt;u&gt;" in said
+        assert "<u>" not in said

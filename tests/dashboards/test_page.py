@@ -43,6 +43,7 @@ def test_a_page_without_figures_carries_no_bundle() -> None:
         "<h1>Title</h1>",
         "What matters.",
         '<td class="r">2</td>',
+        '<div class="wide" role="region" aria-label="a, b" tabindex="0">',
         "<dt>seeds</dt><dd>3</dd>",
         "<li>A note.</li>",
     ):
