@@ -254,7 +254,7 @@ a { color: inherit; }
 figure { margin: 26px 0 0; }
 figcaption h3 { display: inline-block; margin: 0 12px 2px 0; }
 figcaption p { color: var(--soft); font-size: 14px; margin: 0 0 4px; }
-select { font: inherit; font-size: 14px; padding: 2px 6px; color: inherit; background: var(--band);
+select { max-width: 100%; font: inherit; font-size: 14px; padding: 2px 6px; color: inherit; background: var(--band);
   border: 1px solid var(--line); border-radius: 4px; }
 h3.of { margin-top: 26px; }
 .soft { color: var(--soft); font-size: 14px; }
@@ -268,7 +268,7 @@ th, td { padding: 4px 12px 4px 0; text-align: left; white-space: nowrap; border-
 th { color: var(--soft); font-weight: 600; }
 .r { text-align: right; }
 td { vertical-align: top; }
-td.w { white-space: normal; min-width: 165px; max-width: 480px; }
+td.w { white-space: normal; min-width: 165px; max-width: 480px; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: minmax(90px, max-content) 1fr; gap: 4px 20px; margin: 0; font-size: 14px; }
 dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
