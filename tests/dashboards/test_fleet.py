@@ -176,6 +176,19 @@ def test_a_brush_that_holds_everything_is_none(small: View) -> None:
     assert brushed_state(small, Address(), parts.STRIPS, everything) == Address()
 
 
+def test_a_brush_of_power_narrows_the_range_of_the_strips_and_has_no_infinite_end(small: View) -> None:
+    strip = Range("slower_pct", 0.5, math.inf)
+    over_all = {"x": [290.0, 310.0], "y": [-5e4, 5e4]}
+    state = brushed_state(small, Address(range=(strip,)), parts.POWER, over_all)
+    assert state.range == (Range("power_w", 290.0, 310.0), strip)
+    alone = brushed_state(small, Address(), parts.POWER, over_all)
+    assert [one.column for one in alone.range] == ["power_w"]
+    held = small.held(alone)
+    assert held is not None
+    assert "inf" not in " ".join(_texts(parts.brush_line(small, alone, held, [])))
+    assert parts.boxes(small, alone)[parts.POWER]
+
+
 def test_what_an_address_names_and_is_not_there_is_said(small: View) -> None:
     state, problems = parse("?range=slower_pct:a:2&range=color:1:2&range=node:1:2&place=room:1&gpu=nobody&gpu=n0001/2")
     assert len(problems) == 1

@@ -254,7 +254,10 @@ def brushed_state(of: View, state: Address, figure: str, range_: dict[str, list[
         new = [Range("row", math.ceil(low), math.floor(high)), Range("column", math.ceil(left), math.floor(right))]
     elif figure == parts.POWER:
         watts = Range("power_w", round(left, 1), round(right, 1))
-        new = [watts, Range("slower_pct", *_unbent(of.powered.scale, low, high, of.powered.y))]
+        slower = Range("slower_pct", *_unbent(of.powered.scale, low, high, of.powered.y))
+        if not any(one.column == "power_w" for one in state.range):  # an earlier range of times is that of the strips
+            slower = _narrowed(slower, next((one for one in state.range if one.column == "slower_pct"), slower))
+        new = [watts, slower]
     else:
         new = [Range(apart, *_unbent(of.strips.scale, low, high, of.strips.y))]
         some = of.strips.places_between(left, right)
@@ -262,8 +265,14 @@ def brushed_state(of: View, state: Address, figure: str, range_: dict[str, list[
             place = tuple(f"{of.level}:{name}" for name in some)
         elif some is not None:  # the strips are in the order of their medians
             new.append(Range(f"{of.level}_median", *of.strips.medians(some)))
-        new = [one for one in new if not (math.isinf(one.low) and math.isinf(one.high))]
+    new = [one for one in new if not (math.isinf(one.low) and math.isinf(one.high))]
     return replace(state, range=(*kept, *(one for one in new if one.low <= one.high)), place=place)
+
+
+def _narrowed(one: Range, by: Range) -> Range:
+    """What is in both ranges; the first where nothing is."""
+    low, high = max(one.low, by.low), min(one.high, by.high)
+    return Range(one.column, low, high) if low <= high else one
 
 
 def _unbent(scale: Any, low: float, high: float, drawn: Any) -> tuple[float, float]:
