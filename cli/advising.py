@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..analysis.placement.shown import gpu_rows, node_rows
 from ..dashboards.app.placement.told import Copied, Question, Told
+from ..dashboards.table import many
 from ..errors import InputError
 from ..jobs.advice import lines_for, wishes
 from ..jobs.advising import Steering, steer
@@ -43,7 +44,7 @@ class Advisor:
         wanted = wishes(question.workload, cluster=question.cluster, model=question.model, gpus=question.gpus)
         with self._lock:
             asked = self._scored(store, version, question, wanted, say)
-        say(f"comparing sets of {question.gpus:,} GPUs")
+        say(f"comparing sets of {many(question.gpus, 'GPU')}")
         steering = steer(store, wanted, leave_out=question.without, placing=True, lenient=True, asked=asked)
         advice = steering.advice
         return Told(

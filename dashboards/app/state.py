@@ -145,7 +145,8 @@ def _range(text: str) -> Range | None:
         low, high = (float(end) if end else default for end, default in zip(ends, (-math.inf, math.inf), strict=True))
     except ValueError:
         return None
-    return Range(column, low, high) if column and low <= high else None
+    says = low < math.inf and high > -math.inf and (math.isfinite(low) or math.isfinite(high))
+    return Range(column, low, high) if column and low <= high and says else None
 
 
 def _ends(one: Range) -> str:

@@ -113,3 +113,8 @@ def test_the_page_of_a_gpu_says_what_is_missing_and_what_to_do(gpu: str, says: t
     _unharmed(said)
     for sentence in says:
         assert sentence in said
+
+
+def test_strips_by_what_is_no_place_are_left_out_and_told(states: Asked) -> None:
+    assert "not by 'moon': that is left out" in states.said("fleet?by=moon")
+    assert "that is left out" not in states.said("fleet?by=node")

@@ -168,6 +168,8 @@ def ask(reading: Reading, state: State) -> tuple[Asked | None, tuple[str, ...]]:
         problems.append(f"There is no figure {state.figure[:60]!r} here: time is shown.")
     shown = find(words, state.figure)
     by = state.by if state.by in LEVELS else None
+    if state.by is not None and by is None:
+        problems.append(f"Strips are by {' or '.join(LEVELS)}, not by {state.by[:60]!r}: that is left out.")
     asked = Asked(cluster, names, workload, campaign, shown, tuple(words), prints.get(shown.key), by)
     return asked, tuple(problems)
 
