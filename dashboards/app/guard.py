@@ -9,7 +9,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from flask import Response, request
 
@@ -57,7 +57,7 @@ def _check_token(token: str, prefix: str) -> Response | None:
     if given and _same(given.strip(), token):
         return _welcome(stands_for_it, prefix)
     return Response(
-        _ASK.format(action=escape(prefix), wrong="That is not the token." if given else ""),
+        _ASK.format(action=escape(_asked(prefix)), wrong="That is not the token." if given else ""),
         HTTPStatus.UNAUTHORIZED,
         content_type="text/html; charset=utf-8",
     )
@@ -65,14 +65,17 @@ def _check_token(token: str, prefix: str) -> Response | None:
 
 def _welcome(cookie: str, prefix: str) -> Response:
     """Give the cookie, and send the browser to the same page without the token in its address."""
-    rest = [(name, value) for name, value in request.args.items(multi=True) if name != "token"]
-    path = request.path.lstrip("/")
-    asked = f"{prefix}{path if request.method == 'GET' else ''}{f'?{urlencode(rest)}' if rest else ''}"
-    response = Response("", HTTPStatus.SEE_OTHER, {"Location": asked})
+    response = Response("", HTTPStatus.SEE_OTHER, {"Location": _asked(prefix)})
     response.set_cookie(
         COOKIE, cookie, max_age=_DAYS * 86_400, path=prefix, httponly=True, samesite="Lax", secure=_is_secure()
     )
     return response
+
+
+def _asked(prefix: str) -> str:
+    """The address that was asked for, without the token."""
+    rest = [(name, value) for name, value in request.args.items(multi=True) if name != "token"]
+    return f"{prefix}{quote(request.path.lstrip('/'))}{f'?{urlencode(rest)}' if rest else ''}"
 
 
 def _is_secure() -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from html import unescape
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,20 @@ def test_the_token_can_be_typed(hostile: Store) -> None:
     assert client.post("/", data={"token": "wrong"}).status_code == 401
     assert client.post("/", data={"token": f" {TOKEN} "}).headers["Location"] == "/"
     assert client.get("/").status_code == 200
+
+
+def test_who_types_the_token_gets_the_page_that_was_asked_for(hostile: Store) -> None:
+    client: Any = make_app(hostile, token=TOKEN, prefix="/node/7/").server.test_client()
+    asked = "fleet?probe=a%26b&gpu=%22%3E%3Cb%3E"
+    for answer in (client.get(f"/{asked}"), client.post(f"/{asked}", data={"token": "wrong"})):
+        (action,) = re.findall(r'action="([^"]*)"', answer.text)
+        assert unescape(action) == f"/node/7/{asked}"
+        assert "<b>" not in answer.text
+    answer = client.post(f"/{asked}", data={"token": TOKEN})
+    assert answer.headers["Location"] == f"/node/7/{asked}"
+    client = make_app(hostile, token=TOKEN).server.test_client()
+    away = client.post("/%2Fevil.example", data={"token": TOKEN}).headers["Location"]
+    assert away == "/evil.example", "and no other host"
 
 
 @pytest.fixture
