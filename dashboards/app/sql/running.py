@@ -202,7 +202,8 @@ def register(app: Dash, reading: Reading) -> None:
             where, written = answers.write(name, form, who)
         except WhorlError as error:
             return html.Span(str(error), className="problem"), no_update
-        said = f"{many(written.rows, 'row')}, {written.size / 1e6:,.1f} MB"
+        size = f"{written.size / 1e6:,.1f} MB" if written.size >= 1e5 else f"{written.size / 1e3:,.1f} kB"
+        said = f"{many(written.rows, 'row')}, {size}"
         return [html.A(f"answer.{form}", href=where, download=""), f" {said}"], where
 
     def browser(name: str, *parts: Any) -> None:
