@@ -26,6 +26,7 @@ WHISKER = {"color": "#59626e", "thickness": 1.5, "width": 4}
 """How a 95 % interval is drawn at the end of a bar; pages give it the colour of text."""
 _FEW = 4  # days: side by side they would be a few huge bars
 _ROW_PX, _BETWEEN_PX = 40, 56
+_TITLE_PX = 26  # of the name of a cluster
 _DAY_MS = 86_400_000
 
 
@@ -56,6 +57,12 @@ def books(rows: pl.DataFrame) -> Figure:
     count = max(1, len(clusters))
     height = 110 + count * panel_px + (count - 1) * _BETWEEN_PX
     figure.update_layout(layout(height, barmode="stack", hovermode="closest" if lying else "x"))
+    if several:  # on a phone the legend takes the whole width: it stands above the name of the first cluster
+        top = figure.layout.margin.t
+        inside = height - top - figure.layout.margin.b
+        figure.update_layout(
+            height=height + _TITLE_PX, margin={"t": top + _TITLE_PX}, legend={"y": 1 + _TITLE_PX / inside}
+        )
     energy = {"rangemode": "tozero", "zeroline": False}
     if lying:
         named = [f"{day:%-d %b %Y}" for day in days]

@@ -120,9 +120,9 @@ def against_power(
                 "title": {"text": "power, W"},
                 "zeroline": False,
                 "range": list(at.reach),
-                "showticklabels": len(known) > 0,
+                "visible": len(known) > 0,
             },
-            yaxis=at.scale.axis(slower, "slower than the median GPU, %") | {"showticklabels": len(known) > 0},
+            yaxis=at.scale.axis(slower, "slower than the median GPU, %") | {"visible": len(known) > 0},
             annotations=[] if len(known) else [nothing("n/a: no run has both a time and a power")],
         ),
     )

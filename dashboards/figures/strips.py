@@ -164,7 +164,7 @@ def strips(
                 "showgrid": False,
                 "zeroline": False,
             },
-            yaxis=at.scale.axis(at.scale.values(at.y), words.axis) | {"showticklabels": bool(at.places)},
+            yaxis=at.scale.axis(at.scale.values(at.y), words.axis) | {"visible": bool(at.places)},
             annotations=[] if at.places else [nothing("n/a: no run says this figure")],
         ),
     )

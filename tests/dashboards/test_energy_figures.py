@@ -93,6 +93,8 @@ def test_each_cluster_has_a_panel(found: Summary) -> None:
     assert [one.text for one in figure.layout.annotations] == ["&lt;b&gt;ann&lt;/b&gt;", "c"]
     assert len([trace for trace in figure.data if trace.type == "bar"]) == 6
     assert len([trace for trace in figure.data if trace.showlegend]) == 3
+    inside = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+    assert (figure.layout.legend.y - 1) * inside > 20, "the legend stands above the name of the first cluster"
 
 
 def test_the_largest_have_a_bar_each_and_all_others_one(found: Summary) -> None:
