@@ -165,7 +165,7 @@ def strips(
                 "zeroline": False,
             },
             yaxis=at.scale.axis(at.scale.values(at.y), words.axis) | {"visible": bool(at.places)},
-            annotations=[] if at.places else [nothing("n/a: no run says this figure")],
+            annotations=[] if at.places else [nothing("n/a: no run has this figure")],
         ),
     )
 
