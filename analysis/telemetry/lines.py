@@ -79,8 +79,11 @@ class Lines:
 
     @property
     def readings(self) -> int:
-        """The readings behind all lines."""
-        return sum(one.readings for one in self.lines)
+        """The readings behind all lines. One reading of a GPU may tell of several metrics."""
+        most: dict[Key, int] = {}
+        for one in self.lines:
+            most[one.key] = max(most.get(one.key, 0), one.readings)
+        return sum(most.values())
 
 
 def points_of(lines: int) -> int:

@@ -48,6 +48,13 @@ def test_a_line_is_in_the_unit_that_people_read(store: Store) -> None:
     assert (line.readings, line.step_ns) == (3, S)
 
 
+def test_a_reading_of_two_metrics_counts_once(store: Store) -> None:
+    _fill(store, [0, 1, 2], power_mw=[1, 2, 3], temperature_c=[40, None, 41])
+    _fill(store, [0, 1], gpu="GPU-b", power_mw=[1, 2], temperature_c=[40, 41])
+    found = lines(store, [KEY, ("c", "GPU-b")], ["power_mw", "temperature_c"], BEGAN, BEGAN + 9 * S)
+    assert (len(found.lines), found.readings) == (4, 5)
+
+
 def test_a_null_is_a_gap_and_so_is_a_pause(store: Store) -> None:
     power = [100_000] * 40
     seconds = [float(one) for one in range(40)]
