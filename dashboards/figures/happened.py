@@ -13,7 +13,7 @@ from ...analysis.telemetry.readings import Key
 from ...store.events import EventKind
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import many
-from .looks import plain
+from .looks import ending, plain
 from .telemetry import LEFT, RIGHT, duration, label, times
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _LANES = 10  # of jobs, and of runs, where the bars of several GPUs stand togeth
 _BANDS, _LINES = 60, 60  # behind another figure, at most
 _LONGEST = 90  # characters of a sentence
 _LETTER = 0.008  # of the width
+_NAME = 11  # letters of a row that fit beside the drawing
 _RUNS = (GREEN, ORANGE, SKY, OLIVE, PINK)
 _JOBS = (BLUE, GREY)
 _PALE = 0.55  # so that words on a bar can be read on white and on black
@@ -61,7 +62,7 @@ def arranged(found: Happened, names: Mapping[Key, str], until: int) -> Arranged:
     if names:
         seen = {bar.key for bar in (*found.runs, *found.jobs)} | {mark.key for mark in found.marks}
         place = {key: row for row, key in enumerate(key for key in names if key in seen)}
-        rows = [label(names[key]) for key in place]
+        rows = [plain(ending(names[key], _NAME)) for key in place]
         both = bool(found.jobs and found.runs)
         jobs = [(bar, place[bar.key] - 0.22 * both) for bar in found.jobs if bar.key in place]
         runs = [(bar, place[bar.key] + 0.22 * both) for bar in found.runs if bar.key in place]
@@ -74,7 +75,7 @@ def arranged(found: Happened, names: Mapping[Key, str], until: int) -> Arranged:
     rows = ["jobs"] * (n > 0) + [""] * (n - 1) + ["probes"] * (m > 0) + [""] * (m - 1)
     kinds = list(dict.fromkeys(mark.kind for mark in found.marks))
     marks = [(mark, float(len(rows) + kinds.index(mark.kind))) for mark in found.marks]
-    rows += [plain(kind.replace("_", " ")) for kind in kinds]
+    rows += [plain(kind.replace("_", " "), _NAME) for kind in kinds]
     return Arranged(found, names, tuple(rows), tuple(jobs), tuple(runs), tuple(marks), 0.8)
 
 
@@ -118,7 +119,7 @@ def of_happened(placed: Arranged, since: int, until: int) -> Figure | None:
     )
     figure.update_yaxes(
         tickvals=list(range(len(placed.rows))), ticktext=placed.rows, range=[len(placed.rows) - 0.5, -0.5],
-        fixedrange=True, zeroline=False, showgrid=False,
+        tickfont={"size": 11}, fixedrange=True, zeroline=False, showgrid=False,
     )  # fmt: skip
     figure.update_xaxes(
         type="date", range=[since / 1e6, until / 1e6], title_text="UTC", zeroline=False,

@@ -71,6 +71,11 @@ def thinned(n: int, most: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, n - 1, most).round().astype(np.intp))
 
 
+def ending(name: str, most: int) -> str:
+    """The last letters of a longer name, which tell it from its neighbours."""
+    return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
 def plain(text: str, most: int | None = None) -> str:
     """A name as a figure shows it: Plotly reads HTML in texts. Longer ones than `most` letters are cut."""
     short = text if most is None or len(text) <= most else f"{text[: most - 1]}…"

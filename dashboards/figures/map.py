@@ -18,7 +18,7 @@ from ...analysis.fleet import labels
 from ..style import SLOWNESS, layout
 from ..table import signed
 from .brushed import chosen
-from .looks import Look, plain
+from .looks import Look, ending, plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -95,10 +95,6 @@ def shade(value: float, end: float) -> float:
 def sent(shades: Shades) -> NDArray[np.int8]:
     """Cells in a byte each, for a map that is `live`."""
     return np.where(np.isnan(shades), _GAP, np.round(np.nan_to_num(shades) * (-_GAP - 1))).astype(np.int8)
-
-
-def _short(name: str, most: int = _ROW_NAME) -> str:
-    return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
 @dataclass(frozen=True)
@@ -245,7 +241,10 @@ class Grid:
         """The names of the rows, as many as have room."""
         named = [place for place, name in enumerate(self.rows) if name]
         step = max(1, -(-len(named) // _NAMED_ROWS))
-        return {"tickvals": named[::step], "ticktext": [plain(_short(self.rows[place])) for place in named[::step]]}
+        return {
+            "tickvals": named[::step],
+            "ticktext": [plain(ending(self.rows[place], _ROW_NAME)) for place in named[::step]],
+        }
 
     def _marks(
         self, values: Mapping[str, float], unit: str, drawn: Mapping[str, Look], *, live: bool = False
@@ -286,7 +285,7 @@ class Grid:
             x=[column for _, _, column in self.nodes],
             y=[row - 0.5 for _, row, _ in self.nodes],
             mode="text",
-            text=[plain(_short(name, _NAME)) for name, _, _ in self.nodes],
+            text=[plain(ending(name, _NAME)) for name, _, _ in self.nodes],
             textfont={"size": 9},
             showlegend=False,
             hoverinfo="skip",

@@ -12,7 +12,7 @@ import polars as pl
 from ...analysis.fleet import by_place
 from ..style import GREY, layout, nothing
 from .brushed import chosen, points
-from .looks import FEW, MANY, Look, mark, plain
+from .looks import FEW, MANY, Look, ending, mark, plain
 from .scale import Scale
 from .words import Words
 
@@ -26,6 +26,7 @@ DRAWN_AS_IMAGE = 3_000
 UNIT = 100
 """From a strip to the next, on the axis: whole numbers of 16 bits are half as large as others."""
 _ROUNDED = 1e-4
+_NAME = 14  # letters of a place
 _WIDE = 70  # of a strip
 _LABELS = 44  # that fit below the strips
 
@@ -158,7 +159,7 @@ def strips(
             showlegend=bool(drawn) or bool(picked),
             xaxis={
                 "tickvals": [UNIT * place for place in range(0, len(at.places), step)],
-                "ticktext": [plain(_short(place)) for place in at.places[::step]],
+                "ticktext": [plain(ending(place, _NAME)) for place in at.places[::step]],
                 "automargin": True,
                 "range": [-0.7 * UNIT, UNIT * (len(at.places) - 0.3)],
                 "showgrid": False,
@@ -174,7 +175,3 @@ def ring(at: Strips, names: Sequence[str], picked: Sequence[int]) -> Any:
     """Around the chosen GPUs."""
     there = [row for row in picked if np.isfinite(at.y[row])]
     return chosen(at.x[there].tolist(), at.y[there].tolist(), [names[row] for row in there])
-
-
-def _short(name: str, most: int = 14) -> str:
-    return name if len(name) <= most else f"…{name[1 - most :]}"

@@ -103,6 +103,8 @@ def test_gpus_to_which_something_happened_have_a_row_with_jobs_above_runs() -> N
     marks = (Mark(A, "xid", 5 * S, "XID 79", 1), Mark(None, "missed_ticks", 6 * S, "2 ticks", 3))
     placed = arranged(Happened((run,), (job,), marks, 1, 1, 4), {**NAMES, A: "n1/0"}, 10 * S)
     assert placed.rows == ("n1/0", "the node")
+    named = arranged(Happened((run,), (job,), (), 1, 1, 0), {**NAMES, A: "rack-12-node-034/0"}, 10 * S)
+    assert named.rows == ("…node-034/0",), "what tells it from its neighbours fits beside the drawing"
     figure = of_happened(placed, 0, 10 * S)
     jobs, runs, events = _traces(figure)
     assert jobs["y"][0] < runs["y"][0] < 0.5
