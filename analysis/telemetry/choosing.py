@@ -85,7 +85,7 @@ def choose(
     cabinets: Sequence[str] = (),
 ) -> Chosen:
     """The GPUs of these names or keys, nodes and cabinets; all where none is named. `cluster`: only of this one."""
-    asked = [(known.by_name, gpus, ""), (known.by_node, nodes, "node "), (known.by_cabinet, cabinets, "cabinet ")]
+    asked = [(known.by_name, gpus, "GPU "), (known.by_node, nodes, "node "), (known.by_cabinet, cabinets, "cabinet ")]
     unknown = [] if cluster is None or cluster in known.clusters else [f"cluster {cluster}"]
 
     def here(some: Iterable[Board]) -> list[Board]:
