@@ -11,7 +11,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, set_props
 
 from ...errors import WhorlError
 from . import guard
-from .page import PROBLEM, URL, Page, command, failure, heading, labelled, told
+from .page import PROBLEM, URL, Need, Page, command, failure, heading, labelled, told
 from .pages import PAGES, find_page
 from .reading import Reading
 from .state import parse
@@ -130,11 +130,16 @@ def _links(shown: Page | None, reading: Reading, search: str | None) -> list[Com
     state, _ = parse(search)
     found: list[Component] = []
     for page in PAGES:
-        missing = [need.table for need in page.needs if not reading.has(need.table)]
+        missing = [need.table for need in _missing(page, reading)]
         looks = [*(["here"] if page is shown else []), *(["bare"] if missing else [])]
         says = f"nothing to show yet: {' and '.join(missing)} has no rows" if missing else None
         found.append(dcc.Link(page.title, href=state.href(page.path), className=" ".join(looks), title=says))
     return found
+
+
+def _missing(page: Page, reading: Reading) -> list[Need]:
+    """What the page needs and the store does not have."""
+    return [need for need in page.needs if not reading.has(need.table)]
 
 
 def _shown(page: Page | None, reading: Reading, search: str | None) -> Component:
@@ -142,13 +147,17 @@ def _shown(page: Page | None, reading: Reading, search: str | None) -> Component
     if page is None:
         return html.Div([heading("No such page"), told(html.P("Choose a page above."), kind="empty")])
     try:
-        missing = [need for need in page.needs if not reading.has(need.table)]
+        state, problems = parse(search)
+        missing = _missing(page, reading)
         if missing:
             parts: list[Any] = [html.P(f"This page needs the table {' and '.join(need.table for need in missing)}.")]
             parts.append(html.P("Fill it with this, and load the page again:"))
             parts += [command(f"whorl {need.fill.format(store=reading.store.root)}") for need in missing]
+            full = [one for one in PAGES if one.needs and not _missing(one, reading)]
+            if full:
+                links = [html.Li(dcc.Link(one.title, href=state.href(one.path))) for one in full]
+                parts += [html.P("These pages have something to show now:"), html.Ul(links)]
             return html.Div([heading(page.title), told(*parts, kind="empty")])
-        state, problems = parse(search)
         notes = [told(html.P(sentence)) for sentence in problems]
         return html.Div([*notes, page.layout(reading, state)])
     except WhorlError as error:

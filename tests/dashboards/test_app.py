@@ -105,6 +105,16 @@ def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
     assert "runs has no rows" not in _text(_show(client, "/"))
 
 
+def test_a_page_without_rows_leads_to_those_that_have_some(store: Store) -> None:
+    client = make_app(store).server.test_client()
+    assert "have something to show now" not in _text(_show(client, "/"))
+    rows = {"ts": [0], "cluster": ["c"], "gpu": ["x"], "power_mw": [1]}
+    store.append({"telemetry": arrow_rows("telemetry", rows)}, "t")
+    said = _text(_show(client, "/")).partition("have something to show now")[2]
+    assert '"href": "telemetry"' in said
+    assert '"href": "fleet"' not in said.partition('"navigation"')[0]
+
+
 def test_pages_and_what_they_load_name_no_other_host(client: Any) -> None:
     page = client.get("/")
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', page.text)
