@@ -123,7 +123,7 @@ def of_happened(placed: Arranged, since: int, until: int) -> Figure | None:
     )  # fmt: skip
     figure.update_xaxes(
         type="date", range=[since / 1e6, until / 1e6], title_text="UTC", zeroline=False,
-        hoverformat="%Y-%m-%d %H:%M:%S",
+        automargin="bottom", hoverformat="%Y-%m-%d %H:%M:%S",
     )  # fmt: skip
     return figure
 

@@ -289,6 +289,7 @@ def _finish(figure: Figure, since: int, until: int, *, together: bool) -> None:
         autorange=False,
         uirevision=f"{since}-{until}",  # where a person moved it to counts until the range is another one
         title_text="UTC",
+        automargin="bottom",  # on a phone the times are slanted
         hoverformat="%Y-%m-%d %H:%M:%S.%3f",
     )
     figure.update_layout(hovermode="x" if together else "closest", hoversubplots="axis", hoverdistance=30)
