@@ -19,7 +19,7 @@ from .telemetry import LEFT, RIGHT, duration, label, times
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_TOP, _BOTTOM = 12, 40  # px
+_TOP, _BOTTOM = 12, 64  # px; below the drawing, slanted times have room
 _ROW, _LANE = 30, 20  # px: of a GPU, of bars of several GPUs
 _LANES = 10  # of jobs, and of runs, where the bars of several GPUs stand together
 _BANDS, _LINES = 60, 60  # behind another figure, at most
