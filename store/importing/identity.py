@@ -262,10 +262,10 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     # "004" and 4 are one node; where there are cabinets, a number is unique only together with its own.
     number = node.str.extract("^0*([0-9]+)$", 1)
     numbered = cabinet + "-" + number if "cabinet" in bound else number
-    host = pl.when(number.is_null()).then(_without_zeros(node)).otherwise(numbered)
-    sheet.frame = sheet.frame.with_columns(
-        host.alias("=node"), slot, (host + "-" + slot.cast(pl.String)).alias("=place")
-    )
+    # The name of a host stays as it is: the batch system and telemetry know `gpu-007` by no other name.
+    host = pl.when(number.is_null()).then(node).otherwise(numbered)
+    place = _without_zeros(host) + "-" + slot.cast(pl.String)
+    sheet.frame = sheet.frame.with_columns(host.alias("=node"), slot, place.alias("=place"))
 
 
 def _note_unused(seen: Seen, options: Options) -> None:

@@ -139,6 +139,19 @@ def test_places_of_each_layout(write: Callable[..., Path], parse: Callable[..., 
         assert keyed == (layout not in ("one row a GPU", "AMD"))
 
 
+def test_the_name_of_a_host_stays_as_slurm_knows_it(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
+    rows: Rows = [["sgemm", UUIDS[i], f"gpu-node-{i // 4:03d}", i % 4, 2440.5 + i] for i in range(48)]
+    frame = parse(write("exp,uuid,node,device,perf", rows)).frame
+    assert frame.select("node", "slot", "place").row(29) == ("gpu-node-007", 1, "gpu-node-7-1")
+
+
+def test_numbers_with_a_decimal_comma_are_told(write: Callable[..., Path], refusal: Callable[..., str]) -> None:
+    for perf in ("2440,5", "2,440.5", "2 440.5"):
+        rows = [["sgemm", UUIDS[i], perf] for i in range(4)]
+        path = write("exp;uuid;perf", "\n".join(";".join(map(str, row)) for row in rows))
+        assert f"line 2 has '{perf}'; write numbers with a decimal point" in refusal(path)
+
+
 def test_one_node_twice_as_slow_is_kept(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
     frame = parse(write(*aggregated())).frame
     slow = frame.filter(frame["node"] == "c302-7")["value"].to_list()
