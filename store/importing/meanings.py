@@ -223,6 +223,7 @@ SC22_UNITS = {"power": "W", "clock": "MHz", "temperature": "C", DIFFERENCE: "C"}
 # Texts that stand for "unknown" (compared in lower case).
 PLACEHOLDERS = frozenset(
     {"", "na", "n/a", "nan", "null", "none", "-", "err!", "not supported", "unknown error"}
+    | {"unknown", "#n/a"}  # of Slurm, which says so of the end of a job that runs, and of spreadsheets
     | {
         "[n/a]",
         "[not supported]",

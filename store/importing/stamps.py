@@ -50,7 +50,8 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
         first = sheet.frame.filter(bad).row(0, named=True)
         raise InputError(
             f"{sheet.file}: column {name!r} does not contain time stamps: line {sheet.line(first[LINE])} has "
-            f"{first[name]!r}; the columns look shifted or renamed"
+            f"{first[name]!r}; write times like 2026-11-23 14:05:00 or as seconds since 1970, or say which column has "
+            "them (--map) if the columns are shifted or renamed"
         )
     if without and not stream:
         seen.placeholders[name] = without

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from .meanings import PLACEHOLDERS, Meaning
 from .units import UNITS, Unit, find
 
 _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
+_WHY_NOT = r"^\[[A-Za-z][A-Za-z /.,'-]*\]$"  # nvidia-smi writes in brackets why there is no value
+_SEPARATED = r"^[+-]?[0-9]+[ ,.'\u00a0][0-9 ,.'\u00a0]*$"  # 1,5 or 1,234.5 or 1 234
 _LABELLED = _NUMBER + r"[ \u00a0]*([A-Za-z%°µμ].*)$"
 
 
@@ -39,7 +42,7 @@ def missing(meaning: Meaning) -> str:
 def is_placeholder(column: str, *, minus_one: bool) -> pl.Expr:
     """Whether a text stands for "unknown"; -1 does where a format uses it as a code."""
     codes = PLACEHOLDERS | ({"-1", "-1.0"} if minus_one else set())
-    return pl.col(column).str.to_lowercase().is_in(codes)
+    return pl.col(column).str.to_lowercase().is_in(codes) | pl.col(column).str.contains(_WHY_NOT)
 
 
 def numbers(
@@ -232,6 +235,11 @@ def _check_columns(sheet: Sheet, items: Sequence[Bound], unknown: list[int]) -> 
         unit = f" in {bound.unit.name} (from {bound.source})" if bound.unit is not None else ""
         if (believed - good) * 2 > believed:
             wrong = sheet.frame.filter(~pl.col(missing(meaning)) & ~_inside(bound)).row(0, named=True)
+            if wrong[parsed(meaning)] is None and re.match(_SEPARATED, wrong[name]):
+                raise InputError(
+                    f"{sheet.file}: column {name!r}: line {sheet.line(wrong[LINE])} has {wrong[name]!r}; write numbers "
+                    "with a decimal point and nothing between thousands (1234.5)"
+                )
             raise InputError(
                 f"{sheet.file}: column {name!r} does not contain a {meaning.description}{unit}: "
                 f"line {sheet.line(wrong[LINE])} has {wrong[name]!r}; the columns look shifted, renamed or relabelled "

@@ -77,6 +77,7 @@ def test_several_gpus_without_a_name_are_refused(write: Write, refusal: Callable
 
 def test_every_kind_of_unknown_is_null(write: Write, parse: Parse) -> None:
     texts = ["[N/A]", "N/A", "[Not Supported]", "[GPU is lost]", "[Unknown Error]", "", "[Insufficient Permissions]"]
+    texts += ["[GPU requires reset]", "[Requested functionality has been deprecated]", "Unknown"]
     found = parse(write(HEADER, "\n".join(line(s, power=text) for s, text in enumerate([*texts, "99 W"]))))
     assert found.frame["power_mw"].to_list() == [None] * len(texts) + [99_000]
     assert found.report.placeholders == {"power.draw [W]": len(texts)}
