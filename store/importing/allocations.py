@@ -43,6 +43,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     began, ended = pl.col("=began"), pl.col("=ended")
     sheet.refuse(
         (is_placeholder(bound["job"].column, minus_one=False), "it names no job"),
+        (_several_nodes(bound), "it names several nodes: write a row for each"),
         (began.is_null(), f"{bound['began'].column} is missing"),
         ((ended < began).fill_null(False), BACKWARD),
     )
@@ -52,6 +53,14 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     once = once.unique(superseding.KEY, keep="last")  # running and ended, in one file
     duplicates += frame.join(once, on=LINE, how="anti")[LINE].unique().sort().to_list()
     return once.sort(LINE), _refused(texts.join(stamps, on=LINE, how="left"), sheet, bound), duplicates
+
+
+def _several_nodes(bound: dict[str, Bound]) -> pl.Expr:
+    """Whether the field of the node is a list, such as `n[01-04]`: no GPU is ever found on a node of that name."""
+    if "node" not in bound:
+        return pl.lit(False)
+    node = bound["node"].column
+    return ~is_placeholder(node, minus_one=False) & pl.col(node).str.contains(r"[\[,;\s]")
 
 
 def _in_second_hour() -> pl.Expr:
