@@ -20,6 +20,7 @@ from .table import Reading, Sheet, text_of
 __all__ = ["FORMATS", "Format", "Reading", "assign", "read_trace", "trace_name"]
 
 _LONGEST_S = 1e10
+_OF_A_CLOCK_S = 1e8  # three years: no trace waits so long for its first job, so its times are those of a calendar
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
         raise InputError(
             f"{path}: job {name} has a time of {max(times):g} s, which is over 300 years; check the unit of the times"
         )
+    if frame.select((pl.col("submit_s") > _OF_A_CLOCK_S).all()).item():  # else the fleet stands empty until then
+        notes.append("submit times look like seconds since 1970, so they count from the first job")
+        frame = frame.with_columns(pl.col("submit_s") - pl.col("submit_s").min())
     if not frame["submit_s"].is_sorted():
         notes.append("the jobs were not in the order of their times and were sorted; ties stay in the file's order")
         frame = frame.sort("submit_s", maintain_order=True)

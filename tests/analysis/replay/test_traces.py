@@ -61,6 +61,14 @@ def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
         read_trace(path, reading=Reading("iterations"))
 
 
+def test_a_csv_with_times_since_1970_counts_from_its_first_job(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, HEAD + "0,1,1700000300,100,m\n1,2,1700000000,100,m\n"))
+    assert [(job.name, job.submit_s) for job in trace.jobs] == [("1", 0.0), ("0", 300.0)]
+    assert any("since 1970" in note for note in trace.notes)
+    late = read_trace(written(tmp_path, HEAD + "0,1,98,100,m\n"))
+    assert late.jobs[0].submit_s == 98.0
+
+
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
