@@ -83,7 +83,8 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
     else:
         raise InputError(
             f"{sheet.file} does not name the GPU of each row (no uuid, no node with device); "
-            f"name the column with --map COLUMN=gpu, or the GPU with --gpu NAME"
+            f"name the column with --map COLUMN=gpu (COLUMN=index if it numbers the GPUs of a node), or the GPU with "
+            f"--gpu NAME"
         )
     if {"gpu", "slot"} <= bound.keys():
         _check_places(sheet, seen)
@@ -322,6 +323,8 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
                 .then("GPU-" + text.str.slice(4).str.to_lowercase())
                 .otherwise(text.str.to_lowercase())
             )
+        if form == "name":
+            _not_numbers(sheet, name)
         if form == "name" and sheet.frame[name].str.contains("/", literal=True).any():
             keys: dict[str, list[str]] = {}
             for key, spoken in options.known().items():
@@ -340,6 +343,17 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
         pl.coalesce("=cabinet", parts[1]).alias("=cabinet"),
         pl.coalesce("=slot", parts[2].cast(pl.Int64)).alias("=slot"),
     )
+
+
+def _not_numbers(sheet: Sheet, column: str) -> None:
+    """Refuse a file that numbers the GPUs of each node in this column: GPU 0 of one node is not GPU 0 of another."""
+    numbers = sheet.frame.filter(pl.col(column).str.contains("^[0-9]{1,3}$") & pl.col("=node").is_not_null())
+    nodes = numbers.group_by(column).agg(pl.col("=node").unique().sort()).filter(pl.col("=node").list.len() > 1)
+    for number, (first, second, *_) in nodes.sort(column).head(1).iter_rows():
+        raise InputError(
+            f"{sheet.file}: column {column!r} has {number} on {first} and on {second}, so it numbers the GPUs of a "
+            f"node: say --map {column}=index"
+        )
 
 
 def _check_places(sheet: Sheet, seen: Seen) -> None:

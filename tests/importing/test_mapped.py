@@ -190,3 +190,15 @@ def test_a_damaged_parquet_is_refused_or_read_whole(tmp_path: Path, parse: Parse
         else:
             assert found.report.total.rows <= 50
     assert refused > 150
+
+
+def test_numbers_of_gpus_on_several_nodes_are_not_taken_for_names(
+    write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
+) -> None:
+    path = write("host,gpu,perf_s", [[f"n{i // 4 % 2}", i % 4, 2 + i / 100] for i in range(16)])
+    assert "has 0 on n0 and on n1, so it numbers the GPUs of a node: say --map gpu=index" in refusal(
+        path, columns={"gpu": "gpu"}
+    )
+    assert parse(path, columns={"gpu": "index"}).frame["gpu"].n_unique() == 8
+    apart = write("host,gpu,perf_s", [[f"n{i // 4 % 2}", i % 8, 2 + i / 100] for i in range(16)], name="apart.csv")
+    assert parse(apart, columns={"gpu": "gpu"}).frame["gpu"].n_unique() == 8
