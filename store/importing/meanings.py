@@ -129,7 +129,8 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     _number("repeat", "which repeat of the run, from 0", (), "repeat", low=0.0, high=2**31 - 1),
     Meaning("status", "text", "how it came out, a code of `runs.status`", pattern=f"^(?:{'|'.join(Outcome)})$"),
     Meaning("status_detail", "text", "the same in a sentence"),
-    Meaning("model", "text", "product name of the GPU"),  # in published files, `model` is the workload
+    # In published files, `model` is the workload.
+    Meaning("model", "text", "product name of the GPU", ("gpu_name", "gpu_model")),
     *_BOARD,
 )
 

@@ -145,6 +145,15 @@ def test_the_name_of_a_host_stays_as_slurm_knows_it(write: Callable[..., Path], 
     assert frame.select("node", "slot", "place").row(29) == ("gpu-node-007", 1, "gpu-node-7-1")
 
 
+@pytest.mark.parametrize("name", ["gpu_name", "GPU_Model"])
+def test_the_product_name_of_a_mixed_cluster(
+    name: str, write: Callable[..., Path], parse: Callable[..., Parsed]
+) -> None:
+    rows: Rows = [["sgemm", UUIDS[i], ("V100", "A100", "N/A")[i % 3], 2440.5 + i] for i in range(48)]
+    frame = parse(write(f"exp,uuid,{name},perf", rows)).frame
+    assert frame["model"].to_list()[:3] == ["V100", "A100", None]
+
+
 def test_numbers_with_a_decimal_comma_are_told(write: Callable[..., Path], refusal: Callable[..., str]) -> None:
     for perf in ("2440,5", "2,440.5", "2 440.5"):
         rows = [["sgemm", UUIDS[i], perf] for i in range(4)]
