@@ -244,7 +244,7 @@ def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[failures
     Raises:
         InputError: the file cannot be read, or a row names no node or no times.
     """
-    from .traces.table import sheet, text_of
+    from .traces.table import CALENDAR_S, sheet, text_of
 
     path = Path(path)
     found = sheet(path, text_of(path))
@@ -256,5 +256,7 @@ def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[failures
     down = found.numbers("down_s")
     up = found.numbers("up_s", unknown=("",)).fill_null(float("inf"))
     found.check(down < 0, "down_s is {down_s}: it must be at least 0", "down_s")
+    since = "down_s is {down_s}, a time since 1970: write seconds after the trace's first job"
+    found.check(down > CALENDAR_S, since, "down_s")
     found.check(up <= down, "down_s is {down_s} and up_s is {up_s}: up_s must be the later one", "down_s", "up_s")
     return tuple(failures.Failure(name[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))

@@ -15,12 +15,11 @@ from ....errors import InputError
 from ..job import Job, Trace
 from . import openb, philly, sacct, swf
 from .classes import assign
-from .table import Reading, Sheet, text_of
+from .table import CALENDAR_S, Reading, Sheet, text_of
 
 __all__ = ["FORMATS", "Format", "Reading", "assign", "read_trace", "trace_name"]
 
 _LONGEST_S = 1e10
-_OF_A_CLOCK_S = 1e8  # three years: no trace waits so long for its first job, so its times are those of a calendar
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
         raise InputError(
             f"{path}: job {name} has a time of {max(times):g} s, which is over 300 years; check the unit of the times"
         )
-    if frame.select((pl.col("submit_s") > _OF_A_CLOCK_S).all()).item():  # else the fleet stands empty until then
+    if frame.select((pl.col("submit_s") > CALENDAR_S).all()).item():  # else the fleet stands empty until then
         notes.append("submit times look like seconds since 1970, so they count from the first job")
         frame = frame.with_columns(pl.col("submit_s") - pl.col("submit_s").min())
     if not frame["submit_s"].is_sorted():

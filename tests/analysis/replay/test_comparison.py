@@ -153,7 +153,12 @@ def test_failures_are_read_by_the_names_of_nodes(tmp_path: Path) -> None:
     found = read_failures(path, names)
     assert [(one.node, one.down_s, one.up_s) for one in found] == [("n2", 5.0, 10.0), ("n0", 7.0, math.inf)]
     unknown = "no node of the fleet is named 'n9'; there are n0, n1, n2"
-    for row, sentence in (("n9,1,2", unknown), ("n1,5,5", "up_s must be the later one"), ("n1,-1,5", "at least 0")):
+    for row, sentence in (
+        ("n9,1,2", unknown),
+        ("n1,5,5", "up_s must be the later one"),
+        ("n1,-1,5", "at least 0"),
+        ("n1,1700000000,1700000009", "a time since 1970: write seconds after the trace's first job"),
+    ):
         path.write_text(f"node,down_s,up_s\n{row}\n")
         with pytest.raises(InputError, match=f"line 2: .*{sentence}"):
             read_failures(path, names)
