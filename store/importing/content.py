@@ -227,6 +227,8 @@ def _from_text(sheet: Sheet, data: bytes, path: Path, given: str | None) -> None
     if not table.height:
         raise InputError(f"{path} is empty ({len(data)} bytes): nothing to import")
     header = table["text"][0]
+    if re.match(r"\s*(?:\{|\[\s*(?:\{|$))", header):
+        raise InputError(f"{path} is JSON of no known format; export it as CSV or Parquet")
     delimiter = max(",;\t", key=header.count)
     if given is None:
         sheet.names = _columns(_split(header, delimiter, path), path)

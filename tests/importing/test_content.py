@@ -101,6 +101,8 @@ def zipped(data: bytes) -> bytes:
         (b"a,b,a\n1,2,3\n", "two columns are named 'a'"),
         (b"a,,b\n1,2,3\n", "column 2 of the header has no name"),
         (b'a,"b,c\n1,2,3\n', "stray quote"),
+        (b'{"uuid": "a", "perf": 1}\n{"uuid": "b", "perf": 2}\n', "is JSON of no known format"),
+        (b'[\n {"uuid": "a"},\n {"uuid": "b"}\n]\n', "is JSON of no known format"),
         (b"=time,b\n1,2\n", "may not begin with '='"),
         (b"a,b\n1,2,3\n1,2,3\n", "most rows have 3 fields"),
         (b"hello\nworld\n", "no known format has the columns hello"),
