@@ -232,5 +232,10 @@ PLACEHOLDERS = frozenset(
         "[gpu is lost]",
         "[insufficient permissions]",
         "[not found]",
-    }
+        "[gpu requires reset]",
+        "[requested functionality has been deprecated]",
+        "[function not found]",
+        "[no data]",
+        "[timeout]",
+    }  # nvidia-smi writes in brackets why it has no value
 )

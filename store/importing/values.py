@@ -15,7 +15,6 @@ from .meanings import PLACEHOLDERS, Meaning
 from .units import UNITS, Unit, find
 
 _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
-_WHY_NOT = r"^\[[A-Za-z][A-Za-z /.,'-]*\]$"  # nvidia-smi writes in brackets why there is no value
 _SEPARATED = r"^[+-]?[0-9]+[ ,.'\u00a0][0-9 ,.'\u00a0]*$"  # 1,5 or 1,234.5 or 1 234
 _LABELLED = _NUMBER + r"[ \u00a0]*([A-Za-z%°µμ].*)$"
 
@@ -42,7 +41,7 @@ def missing(meaning: Meaning) -> str:
 def is_placeholder(column: str, *, minus_one: bool) -> pl.Expr:
     """Whether a text stands for "unknown"; -1 does where a format uses it as a code."""
     codes = PLACEHOLDERS | ({"-1", "-1.0"} if minus_one else set())
-    return pl.col(column).str.to_lowercase().is_in(codes) | pl.col(column).str.contains(_WHY_NOT)
+    return pl.col(column).str.to_lowercase().is_in(codes)
 
 
 def numbers(

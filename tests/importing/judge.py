@@ -41,6 +41,8 @@ UNITS = {
 UNKNOWN = {
     "", "na", "n/a", "nan", "null", "none", "-", "err!", "not supported", "unknown error", "[n/a]", "[not supported]",
     "[unknown error]", "[gpu is lost]", "[insufficient permissions]", "[not found]",
+    "[gpu requires reset]", "[requested functionality has been deprecated]", "[function not found]", "[no data]",
+    "[timeout]", "unknown", "#n/a",
 }  # fmt: skip
 SECONDS = {"perf_s", "train_time"}
 NUMBER = re.compile(r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(\S.*)?$")
