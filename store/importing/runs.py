@@ -22,8 +22,9 @@ from .values import Seen, further_numbers, is_placeholder, numbers, parsed
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
 _WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,199}$"
 _TRAINING = ["resnet", "bert", "vgg", "gpt", "llama", "train", "dcgan", "pointnet", "transformer"]
-# A duration a thousand times its workload's median is a damaged number, not a slow GPU (the worst published is 3.6).
-_BELIEVABLE = 1000.0
+# A duration hundreds of times its workload's median is a damaged number, not a slow GPU (the worst published is 3.6).
+# Half of 1000: one in s among ms is 1000 times its own GPU's, and so less or more than 1000 times the median.
+_BELIEVABLE = 500.0
 _DAMAGED = 0.01  # share of the rows; if more are that far off, it is not damage
 
 
@@ -62,7 +63,9 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     (number,) = sheet.counts(far)
     if number > max(1, _DAMAGED * sheet.frame.height):
         seen.notes.append(
-            f"{number} rows are {_BELIEVABLE:g} times above or below the median: too many to be damaged numbers"
+            f"{number} rows are {_BELIEVABLE:g} times above or below the median (first line "
+            f"{sheet.line(sheet.frame.filter(far)[LINE][0])}): too many to be damaged numbers; if they are in another "
+            "unit, import them into a new store as a file of their own, with --unit"
         )
     else:
         sheet.refuse((far, f"{time.column} is {_BELIEVABLE:g} times above or below the median: a damaged number"))

@@ -164,5 +164,16 @@ def test_a_damaged_duration_far_off(write: Write, parse: Parse) -> None:
     rows = [["sgemm", u, 2400] for u in UUIDS]
     rows[4][2] = 24_000_000
     assert parse(write("exp,uuid,perf", rows)).report.refusals == {
-        "perf is 1000 times above or below the median: a damaged number": [6]
+        "perf is 500 times above or below the median: a damaged number": [6]
     }
+
+
+def test_a_duration_in_another_unit(write: Write, parse: Parse) -> None:
+    rows = [["sgemm", u, 2400 + i] for i, u in enumerate(UUIDS)]
+    rows[-1][2] = (2400 + len(UUIDS)) / 1000  # of the slowest GPU: less than 1000 times below the median
+    found = parse(write("exp,uuid,perf", rows))
+    assert list(found.report.refusals.values()) == [[len(UUIDS) + 1]]
+    for row in rows[len(rows) // 2 + 1 :]:
+        row[2] = 2.4
+    told = [note for note in parse(write("exp,uuid,perf", rows)).report.notes if "in another unit" in note]
+    assert len(told) == 1
