@@ -24,6 +24,7 @@ import logging
 import math
 import os
 import re
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -81,6 +82,20 @@ class EndingError(StoreError):
 
 class TakenError(StoreError):
     """Another process replaces some of the files, or has replaced them. Nothing was done."""
+
+
+@dataclass
+class _Begun:
+    """A replacement of this process: the new files that are in their places, and its claims."""
+
+    root: Path
+    id: str
+    placed: list[str] = field(default_factory=list)
+    claimed: list[Path] = field(default_factory=list)
+
+
+_left: list[_Begun] = []  # what failed and could not be taken back: the disk failed for a while
+_leaving = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -217,16 +232,16 @@ def replace(
     """
     one = f"{processes.owner()}-{uuid4().hex[:8]}"
     sides = [("old", path) for path in old] + [("new", path) for path in new.values()]
-    placed: list[str] = []
-    claimed: list[Path] = []
+    begun = _Begun(root, one)
     try:
-        _claim_all(root, one, [side[1] for side in sides if side[0] == "old"], claimed)
+        _undo_left(root)
+        _claim_all(root, one, [side[1] for side in sides if side[0] == "old"], begun.claimed)
         _write(root, one, 1, sides)
         if pace.announce_s:
             pace.wait(pace.announce_s)
         for temporary, final in new.items():
+            begun.placed.append(str(final.relative_to(root)))  # it may be there although the rename fails
             temporary.replace(final)
-            placed.append(str(final.relative_to(root)))
         for folder in {final.parent for final in new.values()}:
             files.sync_folder(folder)
         inside()
@@ -234,14 +249,17 @@ def replace(
             pace.wait(pace.settle_s)
         _write(root, one, 2, sides)
     except BaseException as error:
-        if _path(root, one, 2).exists():  # from here on the files are replaced, whatever failed afterwards
+        switched = False
+        try:
+            switched = not _undo(begun)  # and nothing that was there before
+        except OSError:
+            _left.append(begun)
+        if switched:  # from here on the files are replaced, whatever failed afterwards
             if not isinstance(error, OSError | StoreError):
                 raise
             log.warning("%s; the files were replaced all the same", error)
             return
-        with contextlib.suppress(OSError):
-            take_back(root, one, placed)  # and nothing that was there before
-        for path in (*new, *claimed):
+        for path in new:
             files.remove(path)
         if isinstance(error, OSError):
             raise files.failed("write", root, error) from error
@@ -252,6 +270,29 @@ def replace(
             if note is not None:
                 remove_old(root, note)
                 _end(root, note)
+
+
+def _undo(begun: _Begun) -> bool:
+    """Take back a replacement that failed; False if it has switched, because then it stands. Raises OSError."""
+    if _path(begun.root, begun.id, 2).exists():
+        return False
+    take_back(begun.root, begun.id, begun.placed)
+    while begun.claimed:
+        begun.claimed[-1].unlink(missing_ok=True)
+        del begun.claimed[-1]  # from here on it may be another's
+    return True
+
+
+def _undo_left(root: Path) -> None:
+    """Take back what this process could not take back when it failed. Raises OSError.
+
+    Nobody else does it while this process lives. Its claims would refuse every further attempt. If its note stayed when
+    a further attempt succeeds with the same names, somebody would take that back later, and remove its files.
+    """
+    with _leaving:
+        for begun in [one for one in _left if one.root == root]:
+            _undo(begun)
+            _left.remove(begun)
 
 
 def _claim_all(root: Path, one: str, old: list[Path], claimed: list[Path]) -> None:
@@ -335,7 +376,7 @@ def _taken(root: Path, path: Path) -> TakenError:
 def _end(root: Path, note: Note) -> None:
     """Remove what is left of a replacement whose old files are gone. Raises OSError."""
     for name in note.paths["old"]:
-        files.remove(_claim_of(root, name))
+        _claim_of(root, name).unlink(missing_ok=True)  # if that fails, the note stays, and with it who tries again
     remove_notes(root, note.id)
 
 
@@ -411,6 +452,7 @@ def recover(root: Path, grace_s: float = GRACE_S, *, every: bool = False) -> Non
     this user may not write.
     """
     with contextlib.suppress(OSError, StoreError):
+        _undo_left(root)
         mine = f"{processes.owner()}-"
         here = mine[: mine.rindex("-", 0, -1) + 1]  # of this host
         many = not every and len(files.names_in(root / REPLACED.name)) > _FEW

@@ -37,7 +37,9 @@ from ..system.files import (
     failed,
     files_under,
     make_folder,
+    names_in,
     read_small,
+    readable,
     remove,
     remove_inside,
     rename_inside,
@@ -218,8 +220,14 @@ def recover(root: Path) -> None:
 
 
 def finish(root: Path) -> None:
-    """Put in place what was committed and is not in place yet."""
-    for intent in sorted((root / PENDING).glob("*.json")):
+    """Put in place what was committed and is not in place yet. Raises StoreError if the disk does not say what that is.
+
+    A user who may not look there reads what is in place.
+    """
+    names: list[str] = []
+    with readable(root), contextlib.suppress(PermissionError):
+        names = [name for name in names_in(root / PENDING) if name.endswith(".json")]
+    for intent in (root / PENDING / name for name in sorted(names)):
         try:
             _finish(root, intent)
         except OSError:

@@ -311,3 +311,19 @@ def test_losing_a_temporary_file_is_an_error_and_not_silence(
     monkeypatch.setattr(commits, "_finish", finish)
     with pytest.raises(StoreError, match="somebody removed its temporary file"):
         store.append(group("a"), "a")
+
+
+def test_a_disk_that_does_not_list_the_commits_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.append(group("a"), "a")
+    real, errors = os.scandir, [5, 13]  # a disk that fails; a folder that this user may not read
+
+    def scandir(path: Any = ".") -> Any:
+        if os.fspath(path) == str(store.root / "pending"):
+            raise OSError(errors[0], os.strerror(errors[0]), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(StoreError, match="cannot read .*pending: Input/output error"):
+        Store.open(store.root)
+    del errors[0]
+    assert names(Store.open(store.root)) == Counter(["a"])

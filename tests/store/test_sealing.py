@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from whorl.errors import StoreError
 from whorl.store import Store
 from whorl.store.journal import Journal
-from whorl.store.rows import journal_file
+from whorl.store.rows import journal_file, replacing
+from whorl.store.system import processes
 from whorl.store.writers import sealing, segment
 from whorl.tests.store.journaler import BEGAN, batch
 from whorl.tests.stores import new_store
@@ -138,3 +141,35 @@ def test_the_memory_of_a_seal_does_not_grow_with_its_rows(tmp_path: Path) -> Non
     gpus = pq.read_table(sealed, columns=["gpu", "ts"], partitioning=None)
     assert gpus.equals(gpus.sort_by([("gpu", "ascending"), ("ts", "ascending")]))
     assert pq.ParquetFile(sealed).num_row_groups > 1
+
+
+def test_rows_survive_a_seal_that_fails_and_cannot_be_taken_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails for a while; the collector goes on, and dies later."""
+    real = replacing._write
+
+    def write(root: Path, one: str, step: int, sides: list[tuple[str, Path]]) -> None:
+        if step == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        real(root, one, step, sides)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
+    journal.append(batch(["a"], 0, 1))
+    journal.publish()
+    for failing in ("remove_notes", "take_back"):
+        with monkeypatch.context() as patch:
+            patch.setattr(replacing, "_write", write)
+            patch.setattr(replacing, failing, fail)
+            with pytest.raises(StoreError, match="Input/output error"):
+                journal.seal()
+        assert stored(store) == [("a", 0, 1)]
+    journal.seal()  # it is not refused as if another process replaced the files
+    journal.append(batch(["a"], 1, 2))
+    journal.seal()  # its file of `latest` replaces that of the first segment
+    journal.close()
+    monkeypatch.setattr(processes, "owner_alive", lambda _: False)
+    replacing.recover(store.root, 0, every=True)
+    assert stored(store) == [("a", 0, 1), ("a", 1, 2)]
+    assert [path.name for path in (store.root / "replaced").iterdir()] == ["_schema.parquet"]
