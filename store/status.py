@@ -132,9 +132,10 @@ def _journals(root: Path, found: reading.Snapshot, out: Status) -> None:
 
 
 def _alive(root: Path, writer: journal_file.Writer) -> bool | None:
+    held = not is_free(root / journal_file.FOLDER / f"{writer.name}.lock")
     if (writer.host, writer.pid_namespace) == (processes.host(), processes.pid_namespace()):
-        return processes.alive(writer.pid)
-    return None if is_free(root / journal_file.FOLDER / f"{writer.name}.lock") else True
+        return held and processes.alive(writer.pid)  # it may live and write to the store of which this is a copy
+    return True if held else None
 
 
 def _replacements(root: Path, out: Status) -> None:

@@ -323,7 +323,7 @@ def test_a_disk_that_does_not_list_the_commits_is_named(store: Store, monkeypatc
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(StoreError, match="cannot read .*pending: Input/output error"):
+    with pytest.raises(StoreError, match=r"cannot read .*pending: Input/output error"):
         Store.open(store.root)
     del errors[0]
     assert names(Store.open(store.root)) == Counter(["a"])

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from datetime import datetime
@@ -23,6 +24,7 @@ from whorl.errors import InputError, StoreError
 from whorl.store import Journal, Store, compaction, retention
 from whorl.store.rows import replacing
 from whorl.store.schema import MINUTES, TELEMETRY, arrow_schema
+from whorl.store.status import status
 
 S = 10**9
 BEGAN = 1_700_006_400 * S
@@ -241,3 +243,10 @@ def test_status_tells_rows_files_and_writers(store: Store) -> None:
 def test_rows_of_made_tables_are_not_appended(store: Store) -> None:
     with pytest.raises(StoreError, match="made from telemetry: append to telemetry"):
         store.append({"latest": rows([0])}, "x")
+
+
+def test_in_a_copy_of_a_store_nobody_writes(store: Store, tmp_path: Path) -> None:
+    with Journal(store, "node7", settle_s=0, grace_s=0, thread=False) as journal:
+        journal.append(rows([3], "b").combine_chunks().to_batches()[0])
+        copy = Store.open(shutil.copytree(store.root, tmp_path / "copy"))
+        assert [one.alive for one in (*status(store).journals, *status(copy).journals)] == [True, False]
