@@ -354,7 +354,7 @@ def _is_stale(root: Path, claim: Path) -> bool:
     if one in notes(root):
         return False
     living = processes.owner_alive(one)
-    return not living if living is not None else files.clock(claim.parent) - changed > _STALE_S
+    return not living if living is not None else abs(files.clock(claim.parent) - changed) > _STALE_S
 
 
 def _is_there(path: Path) -> bool:
@@ -438,7 +438,7 @@ def _path(root: Path, one: str, step: int) -> Path:
 
 def due(note: Note, now: float, grace_s: float = GRACE_S) -> float:
     """When the old files of a switched replacement are removed, in seconds since 1970."""
-    if not grace_s:
+    if not grace_s or note.changed - now > _STALE_S:  # the clock was far ahead then: nobody waits until that time
         return now
     then = note.changed + grace_s
     return then if grace_s < GRACE_S else math.ceil(then / _MARK_S) * _MARK_S
@@ -490,6 +490,6 @@ def _recover_one(root: Path, note: Note, grace_s: float) -> None:
 
 
 def _abandoned(note: Note, now: float) -> bool:
-    """Whether the process that made a note is dead, or the note a day old."""
+    """Whether the process that made a note is dead, or the note a day away from now."""
     owned = processes.owner_alive(note.id)
-    return now - note.changed > _STALE_S if owned is None else not owned
+    return abs(now - note.changed) > _STALE_S if owned is None else not owned

@@ -41,6 +41,6 @@ class Template:
     def sealed(self, written: int) -> bytearray:
         """The filled-in message, with the time of writing and its checksum."""
         message = self.message
-        message[self._written] = written.to_bytes(8, "little") * self.rows
+        message[self._written] = written.to_bytes(8, "little", signed=True) * self.rows
         message[self._check : self._check + 4] = crc32(self._checked).to_bytes(4, "little")
         return message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -132,6 +133,22 @@ def test_a_file_that_was_replaced_twice_and_removed_keeps_no_reader_waiting(
     monkeypatch.setattr(time, "sleep", waits.append)
     assert counted(segments) == {"n": 5, "keys": 5}
     assert len(waits) <= 1  # a second listing shows that it is gone for good
+
+
+@pytest.mark.parametrize("days", [-1000, 1000])
+def test_a_clock_that_was_wrong_keeps_no_replacement_waiting(segments: Path, days: int) -> None:
+    (old, *_) = sorted((segments / "telemetry").rglob("n*.parquet"))
+    made = old.with_name(".tmp-a")
+    shutil.copy(old, made)
+    replacing.replace(segments, [old], {made: old.with_name("new.parquet")}, replacing.Pace(0, 60))
+    then = time.time() + days * 86_400
+    for note in (segments / "replaced").iterdir():
+        os.utime(note, (then, then))
+    for _ in range(2):  # the files first, then the note
+        replacing.recover(segments)
+    assert not old.exists()
+    assert [path.name for path in (segments / "replaced").iterdir()] == ["_schema.parquet"]
+    assert counted(segments)["n"] == 5
 
 
 def test_a_claim_of_a_dead_process_does_not_stay(segments: Path) -> None:
