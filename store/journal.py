@@ -239,7 +239,9 @@ class Journal:
         self._unsynced_since = None
 
     def _process(self) -> str:
-        return f"{self.name}-{self._writer.pid}-{self._writer.began:x}-"
+        return (
+            f"{self.name}-{self._writer.pid}-{self._writer.began % 2**64:x}-"  # no sign: a '-' ends a part of the name
+        )
 
     def _generation(self) -> str:
         return f"{self._process()}{self._number}"

@@ -599,3 +599,13 @@ def test_a_node_without_duckdb_and_polars_journals(store: Store) -> None:
     done = run_without(NODE, LIGHT, store.root)
     assert done.returncode == 0, done.stderr
     assert read(store) == client(store) == [("a", 0, 2)]
+
+
+def test_a_clock_before_1970(store: Store) -> None:
+    with Journal(store, "n", settle_s=0, grace_s=0, thread=False, clock=lambda: -(10**15)) as journal:
+        journal.append(batch(["a"], 0, 1))
+        assert journal.append_template(journal.template(batch(["a"], 1, 1)))
+        compaction.compact(store.root, pace=replacing.OFFLINE)  # leaves it alone: its writer lives
+        assert [path.name for path in store.root.glob("journal/*.lock")] == ["n.lock"]
+        journal.append(batch(["a"], 2, 1))
+    assert read(store) == [("a", 0, 1), ("a", 1, 1), ("a", 2, 1)]
