@@ -454,7 +454,7 @@ def recover(root: Path, grace_s: float = GRACE_S, *, every: bool = False) -> Non
     with contextlib.suppress(OSError, StoreError):
         _undo_left(root)
         mine = f"{processes.owner()}-"
-        here = mine[: mine.rindex("-", 0, -1) + 1]  # of this host
+        here = f"{processes.host()}-{processes.pid_namespace()}-"
         many = not every and len(files.names_in(root / REPLACED.name)) > _FEW
 
         def wanted(one: str) -> bool:

@@ -1,6 +1,7 @@
 """Processes in names of files: which process writes, and whether it lives.
 
 A process number is valid only within one boot of one machine and one PID namespace. A file's name holds all three.
+A container that starts again may have all of them again, so the name also holds a number drawn by the process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import re
 import socket
 import zlib
 from pathlib import Path
+
+_DRAWN = os.urandom(4).hex()
 
 
 def host() -> str:
@@ -34,16 +37,18 @@ def pid_namespace() -> str:
 
 def owner() -> str:
     """This process, in the names of files that it may leave behind."""
-    return f"{host()}-{pid_namespace()}-{os.getpid()}"
+    return f"{host()}-{pid_namespace()}-{os.getpid()}-{_DRAWN}"
 
 
 def owner_alive(name: str) -> bool | None:
     """Whether the process named at the start of a file's name lives; None if this host cannot know."""
     where, _, rest = name.partition("-")
     namespace, _, rest = rest.partition("-")
-    pid = rest.partition("-")[0]
+    pid, _, rest = rest.partition("-")
     if (where, namespace) != (host(), pid_namespace()) or not pid.isdigit():
         return None
+    if int(pid) == os.getpid():
+        return rest.partition("-")[0] == _DRAWN  # else an earlier process had this number
     return alive(int(pid))
 
 

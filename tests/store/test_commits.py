@@ -234,7 +234,7 @@ def dead_process() -> int:
 def test_only_files_of_dead_writers_are_removed(store: Store) -> None:
     host, namespace, dead = processes.host(), processes.pid_namespace(), dead_process()
     folder = store.root / "runs"
-    mine = folder / f"{files.TEMPORARY}{host}-{namespace}-{os.getpid()}-0"
+    mine = folder / f"{files.TEMPORARY}{processes.owner()}-0"
     gone = folder / f"{files.TEMPORARY}{host}-{namespace}-{dead}-0"
     elsewhere = folder / f"{files.TEMPORARY}elsewhere-{namespace}-{dead}-0"
     container = folder / f"{files.TEMPORARY}{host}-00000000-{dead}-0"

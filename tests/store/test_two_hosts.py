@@ -13,10 +13,11 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from whorl.errors import StoreError
 from whorl.store import Journal, Store, compaction, retention
 from whorl.store.readers import reading
 from whorl.store.rows import replacing
-from whorl.store.system import durability, processes
+from whorl.store.system import durability, files, processes
 from whorl.tests.store.journaler import BEGAN, S, batch
 from whorl.tests.stores import new_store
 
@@ -149,6 +150,35 @@ def test_a_clock_that_was_wrong_keeps_no_replacement_waiting(segments: Path, day
     assert not old.exists()
     assert [path.name for path in (segments / "replaced").iterdir()] == ["_schema.parquet"]
     assert counted(segments)["n"] == 5
+
+
+def test_a_container_that_starts_again_ends_what_its_predecessor_began(
+    segments: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first process has the same number, and often the same name of the host and of the namespace."""
+    (old, *_) = sorted((segments / "telemetry").rglob("n*.parquet"))
+    made, new = old.with_name(".tmp-a"), old.with_name("new.parquet")
+    shutil.copy(old, made)
+    one = f"{processes.host()}-{processes.pid_namespace()}-{os.getpid()}-0badcafe"
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "owner", lambda: one)
+        left = files.temporary_name(old)
+        patch.setattr(replacing, "_undo", lambda _: True)  # as if it was killed while it waited
+        with pytest.raises(StoreError, match="killed"):
+            replacing.replace(segments, [old], {made: new}, replacing.Pace(0, 60), inside=killed)
+    left.touch()
+    for note in (segments / "replaced").iterdir():
+        os.utime(note, (time.time() - 60, time.time() - 60))
+    Store.open(segments)
+    assert not left.exists()
+    replacing.recover(segments, 0)
+    assert not old.exists()
+    assert [path.name for path in (segments / "replaced").iterdir()] == ["_schema.parquet"]
+    assert counted(segments)["n"] == 5
+
+
+def killed() -> None:
+    raise StoreError("killed")
 
 
 def test_a_claim_of_a_dead_process_does_not_stay(segments: Path) -> None:
