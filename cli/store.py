@@ -181,7 +181,7 @@ def _seconds(keep: str | None) -> int | None:
 def _busy(root: Path, *, as_json: bool) -> bool:
     from ..store.system import locks
 
-    if locks.is_free(root / locks.COMPACTING):
+    if not locks.is_held(root / locks.COMPACTING):
         return False
     click.echo("another process compacts or prunes this store; nothing was done", err=as_json)
     return True

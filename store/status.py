@@ -15,7 +15,7 @@ from .readers import reading
 from .rows import journal_file, placing, replacing
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
 from .system import durability, light, processes
-from .system.locks import is_free
+from .system.locks import is_held
 
 if TYPE_CHECKING:
     from .store import Store
@@ -132,7 +132,7 @@ def _journals(root: Path, found: reading.Snapshot, out: Status) -> None:
 
 
 def _alive(root: Path, writer: journal_file.Writer) -> bool | None:
-    held = not is_free(root / journal_file.FOLDER / f"{writer.name}.lock")
+    held = is_held(root / journal_file.FOLDER / f"{writer.name}.lock")
     if (writer.host, writer.pid_namespace) == (processes.host(), processes.pid_namespace()):
         return held and processes.alive(writer.pid)  # it may live and write to the store of which this is a copy
     return True if held else None

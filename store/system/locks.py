@@ -130,8 +130,26 @@ def _holder_lives(path: Path) -> bool:
     return here and pid != os.getpid() and processes.alive(pid)
 
 
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the lock at `path`, as `locked` sees it; true if this user may not look.
+
+    On a file system without locks nobody clears the file. A host or a boot that this process does not know holds
+    nothing then, or nobody else could ever take the lock.
+    """
+    try:
+        handle = open_regular(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        return (got := attempt(handle, shared=True)) is False or (got is None and _holder_lives(path))
+    finally:
+        os.close(handle)
+
+
 def is_free(path: Path) -> bool:
-    """Whether nobody holds the lock at `path`, as far as this host knows. A lock that was never taken is free."""
+    """Whether surely nobody holds the lock at `path`. A lock that was never taken is free."""
     try:
         handle = open_regular(path)
     except OSError:

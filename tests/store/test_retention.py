@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -25,6 +27,7 @@ from whorl.store import Journal, Store, compaction, retention
 from whorl.store.rows import replacing
 from whorl.store.schema import MINUTES, TELEMETRY, arrow_schema
 from whorl.store.status import status
+from whorl.store.system import processes
 
 S = 10**9
 BEGAN = 1_700_006_400 * S
@@ -218,6 +221,19 @@ def test_a_second_compactor_says_so_and_ends(store: Store) -> None:
             compaction.compact(store.root)
         other.communicate("\n")
     assert whorl("store", "compact", "--store", store.root)[0] == 0
+
+
+def test_without_locks_the_next_host_compacts_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the next boot of this one: nobody clears the file of a lock."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    (store.root / "compact.lock").write_text(f"{processes.host()} 00000000 1\n")
+    for verb in (["compact"], ["prune", "--keep", "1d"]):
+        status, text = whorl("store", *verb, "--store", store.root)
+        assert (status, "another process" in text) == (0, False), text
 
 
 def test_status_tells_rows_files_and_writers(store: Store) -> None:
