@@ -34,6 +34,7 @@ from ..schema import BOOKKEEPING, FORMAT, LATE, TABLES, TELEMETRY, Table
 from ..system import processes
 from ..system.files import (
     TEMPORARY,
+    clock,
     failed,
     files_under,
     make_folder,
@@ -215,7 +216,7 @@ def recover(root: Path) -> None:
         for leftover in map(Path, files_under(root, lambda name: name.startswith(mine))):
             living = processes.owner_alive(leftover.name.removeprefix(TEMPORARY))
             with contextlib.suppress(OSError):
-                if not living if living is not None else time.time() - leftover.lstat().st_mtime > _STALE_S:
+                if not living if living is not None else clock(leftover.parent) - leftover.lstat().st_mtime > _STALE_S:
                     remove_inside(root, str(leftover.relative_to(root)))
 
 
