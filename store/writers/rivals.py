@@ -15,7 +15,7 @@ from ..rows import arranging, contents, journal_file, placing, replacing
 from ..rows.journal_file import WRITTEN, Part
 from ..schema import LATE, TELEMETRY
 from ..system import processes
-from ..system.files import make_folder, names_in, open_regular, put, remove_folder_inside, remove_inside
+from ..system.files import files_under, make_folder, names_in, open_regular, put, remove_folder_inside, remove_inside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,12 +71,15 @@ def _rivals(root: Path, bounds: placing.Bounds, but: Collection[str] = ()) -> li
 
 
 def stored(root: Path, bounds: placing.Bounds) -> list[Path]:
-    """The files of telemetry of the days of these rows that could hold their GPUs, and all late rows."""
+    """The files of telemetry of the days of these rows that could hold their GPUs, and all late rows.
+
+    Raises OSError where a folder cannot be listed: rows in it could be stored twice.
+    """
     folder = root / TELEMETRY.name
     first, last = bounds.first // arranging.DAY, bounds.last // arranging.DAY
-    late = (root / LATE.name).glob("*.parquet")
+    late = [root / LATE.name / name for name in names_in(root / LATE.name) if name.endswith(".parquet")]
     if last - first > _MANY_DAYS:
-        return [*folder.rglob("*.parquet"), *late]
+        return [*map(Path, files_under(folder, lambda name: name.endswith(".parquet"))), *late]
     found: list[str] = []
     for day in (folder, *(folder / f"day={arranging.day_name(day)}" for day in range(first, last + 1))):
         names, homes = _listed(day)

@@ -374,8 +374,11 @@ def seal_abandoned(root: Path, name: str | None, pace: Pace, *, but: str | None 
 
 def _seal_one(root: Path, generation: str, pace: Pace) -> list[str]:
     """Seal one generation. If a part of it cannot be read, the part stays, and the answer is an empty list."""
-    sealer = Sealer(root, generation)
-    tables = [root / kind.name for kind in TABLES] + [root / LATE.name]
-    sealer.resume([p for folder in tables for p in folder.rglob(f"{generation}.live*.parquet")])
+    sealer, found = Sealer(root, generation), list[str]()
+    begins = f"{generation}.live"
+    with files.readable(root):  # what is not found would be taken from the journal once more
+        for kind in (*TABLES, LATE):
+            found += files.files_under(root / kind.name, lambda n: n.startswith(begins) and n.endswith(".parquet"))
+    sealer.resume(map(Path, found))
     sealer.seal(pace)
     return [] if sealer.unread else [generation]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -173,3 +175,29 @@ def test_rows_survive_a_seal_that_fails_and_cannot_be_taken_back(store: Store, m
     replacing.recover(store.root, 0, every=True)
     assert stored(store) == [("a", 0, 1), ("a", 1, 2)]
     assert [path.name for path in (store.root / "replaced").iterdir()] == ["_schema.parquet"]
+
+
+def test_a_folder_that_cannot_be_listed_doubles_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
+    journal.append(event(0), "events")
+    journal.publish()
+    left = {path: path.read_bytes() for path in [*live(store), *store.root.glob("journal/*.arrow")]}
+    journal.close()
+    for path in store.root.glob("events/n-*"):
+        path.unlink()
+    for path, content in left.items():
+        path.write_bytes(content)
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        if os.fspath(path) == str(store.root / "events"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        with pytest.raises(StoreError, match=r"cannot read .*events: this user has no read permission"):
+            sealing.seal_abandoned(store.root, None, replacing.OFFLINE)
+    assert len(store.arrow("events")) == 1
+    assert len(sealing.seal_abandoned(store.root, None, replacing.OFFLINE)) == 1
+    assert len(store.arrow("events")) == 1
