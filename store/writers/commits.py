@@ -99,7 +99,7 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
     if TELEMETRY not in whole:
         return _commit(root, [part for spec, data in whole.items() for part in placed(root, spec, data, name)], name)
 
-    with locked(root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S):
+    with locked(root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S), readable(root):
         finish(root)  # what a dead holder of the lock committed must be visible first
         rows = whole.pop(TELEMETRY)
         parts = [part for spec, data in whole.items() for part in placed(root, spec, data, name)]
@@ -148,7 +148,7 @@ def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) ->
             f"stored, but not yet in place ({error.strerror or error}: {error.filename or root}); "
             f"the next whorl command that opens {root} and may write there puts it in place"
         ) from error
-    missing = [final for _, final in moves if not final.exists()]
+    missing = [final for _, final in moves if not _may_be_there(final)]
     if missing:
         raise StoreError(f"cannot write {missing[0]}: somebody removed its temporary file; run the command again")
     return [final for _, final in moves]

@@ -329,3 +329,24 @@ def test_a_disk_that_does_not_list_the_commits_is_named(store: Store, monkeypatc
         Store.open(store.root)
     del errors[0]
     assert names(Store.open(store.root)) == Counter(["a"])
+
+
+@pytest.mark.parametrize("folder", ["journal", "late", "telemetry"])
+def test_a_disk_that_does_not_list_stored_rows_is_named(
+    store: Store, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        if os.fspath(path) == str(store.root / folder):
+            raise OSError(5, os.strerror(5), str(path))
+        return real(path)
+
+    rows = pa.table({"ts": pa.array([0], pa.timestamp("ns")), "gpu": ["a"], "power_mw": pa.array([1], pa.int32())})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        with pytest.raises(StoreError, match=f"cannot read .*{folder}: Input/output error"):
+            store.append({**group("a"), "telemetry": rows}, "a")
+    assert names(store) == Counter()
+    store.append({**group("a"), "telemetry": rows}, "a")
+    assert names(store) == Counter(["a"])
