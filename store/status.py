@@ -14,7 +14,7 @@ from . import retention
 from .readers import reading
 from .rows import journal_file, placing, replacing
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
-from .system import durability, light, processes
+from .system import durability, files, light, processes
 from .system.locks import is_held
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Status:
 def status(store: Store) -> Status:
     """The state of a store. Raises StoreError."""
     for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):  # a file was replaced by others: look again
+        with files.readable(store.root), contextlib.suppress(FileNotFoundError):  # replaced by others: look again
             return _status(store)
     raise StoreError(f"the files of {store.root} change faster than they can be listed; run the command again")
 

@@ -299,6 +299,7 @@ class Store:
         found = {}
         with files.readable(self.root):
             parts, strange = journal_file.parts(self.root), journal_file.strange(self.root)
+            aside = [n for n in files.names_in(self.root / journal_file.FOLDER) if n.endswith(journal_file.DAMAGED)]
         for part in parts:
             try:
                 reason = journal_file.damage(part)
@@ -309,8 +310,8 @@ class Store:
             if reason is not None:
                 found[part.path] = reason
         found |= dict.fromkeys(strange, "it is no regular file; remove it")
-        for path in (self.root / journal_file.FOLDER).glob(f"*{journal_file.DAMAGED}"):
-            found[path] = (
+        for one in aside:
+            found[self.root / journal_file.FOLDER / one] = (
                 "some bytes of it changed on the disk; its other rows are stored: move it out of the store when you "
                 "have no further use for it"
             )
@@ -360,9 +361,9 @@ class Store:
             rows = self._rows([name], gpus=hashed)[name]
             try:
                 return read_all(rows)
-            except (OSError, pa.ArrowException):
+            except (OSError, pa.ArrowException) as error:
                 if _all_there([rows]) and not self._newly_damaged([name]):
-                    raise
+                    raise StoreError(f"cannot read {name} in {self.root}: {str(error).splitlines()[0]}") from error
         raise self._too_fast()
 
     def scan(self, name: str, gpus: Collection[str] | None = None) -> pl.LazyFrame:

@@ -18,6 +18,7 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import Store
+from whorl.store import status as state
 from whorl.store.system import files, processes
 from whorl.store.writers import commits
 from whorl.tests.sizes import count
@@ -350,3 +351,12 @@ def test_a_disk_that_does_not_list_stored_rows_is_named(
     assert names(store) == Counter()
     store.append({**group("a"), "telemetry": rows}, "a")
     assert names(store) == Counter(["a"])
+
+
+def test_a_disk_that_fails_while_the_state_is_read_is_a_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error", str(store.root / "replaced"))
+
+    monkeypatch.setattr(state, "_replacements", fail)
+    with pytest.raises(StoreError, match=r"cannot read .*replaced: Input/output error"):
+        state.status(store)
