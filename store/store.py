@@ -139,12 +139,15 @@ class Store:
     def find(cls, path: str | Path) -> Store | None:
         """The store at `path`; None where `create` would make it. Raises StoreError where it could not."""
         root = _root(path)
-        if (root / _ABOUT).exists():
-            return cls.open(root)
-        if root.exists() and not root.is_dir():
-            raise StoreError(f"{root} is a file, but a store is a folder: choose another path")
-        if root.is_dir() and not all(_ours(p.name) for p in root.iterdir()):
-            raise StoreError(f"{root} has other contents and no {_ABOUT}; choose an empty or a new folder for a store")
+        with files.readable(root):
+            if (root / _ABOUT).exists():
+                return cls.open(root)
+            if root.exists() and not root.is_dir():
+                raise StoreError(f"{root} is a file, but a store is a folder: choose another path")
+            if root.is_dir() and not all(_ours(p.name) for p in root.iterdir()):
+                raise StoreError(
+                    f"{root} has other contents and no {_ABOUT}; choose an empty or a new folder for a store"
+                )
         return None
 
     @classmethod

@@ -360,3 +360,18 @@ def test_a_disk_that_fails_while_the_state_is_read_is_a_sentence(store: Store, m
     monkeypatch.setattr(state, "_replacements", fail)
     with pytest.raises(StoreError, match=r"cannot read .*replaced: Input/output error"):
         state.status(store)
+
+
+def test_a_disk_that_fails_as_a_store_is_made_or_found_is_a_sentence(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.exists
+
+    def exists(path: Path, *args: Any) -> bool:
+        if path.name == "store.toml":
+            raise OSError(5, "Input/output error", str(path))
+        return real(path, *args)
+
+    monkeypatch.setattr(Path, "exists", exists)
+    with pytest.raises(StoreError, match=r"cannot read .*store.toml: Input/output error"):
+        Store.create(store.root)
