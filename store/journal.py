@@ -268,7 +268,8 @@ class Journal:
         columns = [*batch.schema.names, *(old.columns if old is not None else ())]
         gpus = gpus_of(batch).union(*(one.gpus for one in streams))
         number = max((one.number + 1 for one in streams), default=0)
-        path = self._folder / f"{self._generation()}.{table}.{number}.arrow"
+        while files.is_seen(path := self._folder / f"{self._generation()}.{table}.{number}.arrow"):
+            number += 1  # a disk took neither the header of this part nor its removal
         made = Stream(path, table, number, columns, gpus, self._writer)
         if old is not None:
             with contextlib.suppress(OSError):

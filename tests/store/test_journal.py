@@ -609,3 +609,16 @@ def test_a_clock_before_1970(store: Store) -> None:
         assert [path.name for path in store.root.glob("journal/*.lock")] == ["n.lock"]
         journal.append(batch(["a"], 2, 1))
     assert read(store) == [("a", 0, 1), ("a", 1, 1), ("a", 2, 1)]
+
+
+def test_a_part_that_a_disk_left_behind_keeps_nobody_from_appending(store: Store) -> None:
+    with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as journal:
+        left = store.root / "journal" / f"{journal._generation()}.telemetry.0.arrow"
+        left.write_bytes(b"")
+        journal.append(batch(["a"], 0, 1))
+        assert left.stat().st_size == 0
+        assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 1}]
+        journal.seal()
+        assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 1}]
+    assert store.check() == {}
+    assert list((store.root / "journal").glob("*.arrow")) == []
