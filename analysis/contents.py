@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _GPUS = (
     "SELECT count(*) AS gpus, count(DISTINCT (cluster, node)) FILTER (node IS NOT NULL) AS nodes, "
     "string_agg(DISTINCT model, ', ' ORDER BY model) AS models, "
-    "coalesce(list(DISTINCT cluster) FILTER (uuid IS NULL AND place IS NOT NULL), []) AS placed "
+    "coalesce(list(DISTINCT cluster) FILTER (uuid IS NULL), []) AS unsure "
     "FROM gpus_now WHERE mig_profile IS NULL"
 )
 _RUNS = (
@@ -63,7 +63,7 @@ class Held:
 def held(store: Store) -> Held:
     """What a store holds. MIG instances are not counted beside their GPU, nor a GPU twice that has two names."""
     gpus, runs = (store.sql(query).polars().row(0, named=True) for query in (_GPUS, _RUNS))
-    twice = sum(len(other_names(store, cluster)) for cluster in gpus.pop("placed"))
+    twice = sum(len(other_names(store, cluster)) for cluster in gpus.pop("unsure"))
     return Held(**(gpus | {"gpus": gpus["gpus"] - twice}), **runs)
 
 

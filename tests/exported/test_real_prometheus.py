@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import urllib.parse
 from pathlib import Path
@@ -58,9 +57,11 @@ def test_promql_gives_what_sql_gives_and_the_rest_goes_stale(store: Store, tmp_p
             passed[0] = int(AGE_S * SECOND)
             prometheus.wait_for("absent(whorl_gpu_power_watts)")
             assert prometheus.query("up") == {(("__name__", "up"),): 1}
-            shutil.rmtree(store.root / "journal", ignore_errors=True)
-            (store.root / "journal").write_text("no folder")
+            folder, aside = store.root / "journal", tmp_path / "aside"
+            folder.rename(aside)
+            folder.write_text("no folder")
             prometheus.wait_for("up == 0")
-            (store.root / "journal").unlink()
+            folder.unlink()
+            aside.rename(folder)
         server.close()
         exporter.close()
