@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from .fleet import labels, side_by_side
-from .runs_of import runs_of
 from .verdicts.comparing import LEAST_GPUS
 
 if TYPE_CHECKING:
     from ..store import Store
+    from .probing import Probed
 
 _IDENTITY = ("gpu", "name", "node", "cabinet", "slot", "model", "vbios", "driver")
 _OF_TIMES = ("time", "sm_clock", "power")  # figures of a fingerprint that `MEASURED` has
@@ -44,12 +44,8 @@ class Beside:
         return int((self.rows["n"] > 0).sum())
 
 
-def beside(store: Store, cluster: str, workload: str, campaign: str | None = None) -> Beside:
-    """The GPUs of a cluster in a workload (as `runs_of.comparable` names it), in one campaign or in all runs.
-
-    InputError where there are no such runs.
-    """
-    runs = runs_of(store, cluster, workload, campaign)
+def beside(runs: Probed) -> Beside:
+    """The GPUs of a cluster in one workload, from its runs of one campaign or of all (`runs_of`)."""
     found = side_by_side(runs).drop("workload", "node", "cabinet")
     gpus = runs.gpus.select(_IDENTITY).with_columns(
         pl.Series("label", list(labels(runs.gpus).values()), dtype=pl.String)
@@ -57,7 +53,10 @@ def beside(store: Store, cluster: str, workload: str, campaign: str | None = Non
     rows = gpus.join(found, on="gpu", how="left", maintain_order="left")
     rows = rows.with_columns(pl.col(pl.Float64).cast(pl.Float32), pl.col("n", "sittings").fill_null(0).cast(pl.Int32))
     first, last = runs.runs.select(pl.col("began").min().alias("a"), pl.col("began").max().alias("b")).row(0)
-    return Beside(cluster, workload, campaign, rows, runs.trusted.height, first, last, tuple(_notes(rows)))
+    (workload,) = runs.runs["workload"].unique()
+    return Beside(
+        runs.cluster, workload, runs.campaign or None, rows, runs.trusted.height, first, last, tuple(_notes(rows))
+    )
 
 
 def _notes(rows: pl.DataFrame) -> Iterable[str]:

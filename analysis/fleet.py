@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from .probing import Probed, names_of
-from .sittings import latest
+from .sittings import are_in_order, days, in_order, latest
 from .verdicts.answers.fingerprint import CLOCK, POWER
 from .verdicts.answers.standing import TIME, Measure, Standing, scaled, standings
 from .verdicts.causes.states import codes
@@ -90,10 +90,12 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
     Null where a figure is not known; without two runs of any GPU nobody knows an interval.
     """
     keys = campaign.gpus["gpu"].to_list()
-    runs = numbered(dated(campaign), keys)
+    runs = dated(campaign)
+    needed = {"workload", "model", "gpu", "gpu_no", "began", *(shown.measure.column for shown in MEASURED)}
+    runs = numbered(runs.select(name for name in runs.columns if name in needed), keys)
 
     def stood(shown: Shown) -> list[Standing]:
-        rows = scaled(runs, shown.measure)
+        rows = scaled(runs.select("workload", "model", "gpu_no", "began", shown.measure.column), shown.measure)
         return standings(rows, campaign.gpus, least=None, weeks=shown.weeks) if rows.height else []
 
     parts: dict[tuple[str, str | None], list[tuple[Shown, Standing]]] = {}
@@ -114,11 +116,12 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
 
 
 def numbered(runs: pl.DataFrame, gpus: Sequence[str]) -> pl.DataFrame:
-    """The runs in the order of time with the number of their GPU, `gpu_no`: of a large fleet that is sorted once."""
-    runs = runs.with_columns(
-        pl.col("workload", "model").cast(pl.Categorical), pl.Series("gpu_no", codes(runs["gpu"], gpus))
-    )
-    return runs.sort("began", nulls_last=False, maintain_order=True)
+    """The runs with the number of their GPU, `gpu_no`, by GPU and time: of a large fleet that is sorted once."""
+    if "gpu_no" not in runs.columns:
+        runs = runs.with_columns(pl.Series("gpu_no", codes(runs["gpu"], gpus)))
+    gpu, at = runs["gpu_no"].to_numpy(), runs.select(days()).to_series().to_numpy()
+    runs = runs.with_columns(pl.col("workload", "model").cast(pl.Categorical))
+    return runs if are_in_order(gpu, at) else runs[in_order(gpu, at)]
 
 
 def dated(campaign: Probed) -> pl.DataFrame:

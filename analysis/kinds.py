@@ -30,7 +30,7 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     keys = ["cluster", "workload"]
     told = limits(store, runs)
     # Most stores have one kind of each workload: then no row needs a name of its own.
-    who = runs.select(*keys, "gpu").unique().with_columns(pl.col(*keys, "gpu").cast(pl.String))
+    who = runs.select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique().cast(pl.String)
     who = store.collect(who.lazy().join(models, on=["cluster", "gpu"], how="left"))
     one_model = who.group_by(keys).agg(pl.col("model").n_unique() == 1)["model"].all()
     if one_model and all(told[name].n_unique() <= 1 for name in ("limit", "lock")):
@@ -54,7 +54,11 @@ def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
         pl.when(stated("clock") == Clock.LOCKED.value).then(_LOCKED).alias("lock"),
     )
     if "conditions" in runs.columns:
-        return runs.select(told)
+        kinds = runs.select("conditions").unique().with_columns(told)  # few, and to read one takes long
+        if kinds.height == 1:
+            return kinds.drop("conditions").select(pl.all().repeat_by(runs.height).explode())
+        every = runs.select("conditions").join(kinds, "conditions", "left", nulls_equal=True, maintain_order="left")
+        return every.drop("conditions")
     known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", "conditions"))
     if known.is_empty():
         return runs.select(pl.repeat(None, pl.len(), dtype=pl.String).alias("conditions")).select(told)

@@ -135,8 +135,8 @@ def parted(runs: pl.DataFrame, *names: str) -> Iterator[tuple[tuple[str | None, 
     for kind in kinds:
         number = (kind.to_physical().cast(pl.Int64) + 1).fill_null(0).to_numpy()
         code = code * (int(number.max(initial=0)) + 1) + number
-    _, first = np.unique(code, return_index=True)
-    keys = [(tuple(None if kind[at] is None else str(kind[at]) for kind in kinds), code[at]) for at in first.tolist()]
+    first = pl.Series(code).arg_unique()
+    keys = [(tuple(None if kind[at] is None else str(kind[at]) for kind in kinds), code[at]) for at in first]
     for key, number in sorted(keys, key=lambda one: tuple(map(str, one[0]))):
         yield key, runs.filter(pl.Series(code == number)) if len(keys) > 1 else runs
 

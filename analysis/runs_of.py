@@ -16,6 +16,7 @@ from ..store.names import plain_workload
 from .kinds import told_apart
 from .probing import Probed, gpus_of, other_names
 from .run_figures import numbered
+from .verdicts.causes.states import codes
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -81,14 +82,32 @@ def _of(rows: pl.DataFrame, cluster: str) -> pl.DataFrame:
     return rows.filter(pl.col("cluster") == cluster).drop("cluster")
 
 
-def runs_of(store: Store, cluster: str, workload: str, campaign: str | None = None) -> Probed:
-    """The runs of a workload on a cluster, of a campaign or all; without events, with the columns that are compared.
+@dataclass(frozen=True)
+class Known:
+    """The GPUs of a cluster: `gpus` as in `Probed`, and the other names of some (see `probing.other_names`)."""
 
-    `workload`: as `comparable` names it. The GPUs are all that the store knows on that cluster. InputError where there
-    are no such runs.
+    gpus: pl.DataFrame
+    names: dict[str, str]
+
+
+def known_gpus(store: Store, cluster: str) -> Known:
+    """All GPUs that the store knows on a cluster."""
+    every = store.collect(store.scan("gpus").filter(pl.col("cluster") == cluster).select(pl.col("gpu").unique()))["gpu"]
+    names = other_names(store, cluster)
+    return Known(gpus_of(store, cluster, every, names), names)
+
+
+def runs_of(
+    store: Store, cluster: str, workload: str, campaign: str | None = None, known: Known | None = None
+) -> Probed:
+    """The runs of a workload on a cluster, of a campaign or all; without events, with the columns that are compared,
+    and with `gpu_no`, the place of the GPU in `gpus`.
+
+    `workload`: as `comparable` names it. The GPUs are all that the store knows on that cluster: `known`, or read anew.
+    InputError where there are no such runs.
     """
     of = (pl.col("cluster") == cluster) & (pl.col("workload") == plain_workload(workload))
-    runs = store.collect(store.scan("runs").filter(of).select(_RUNS))
+    runs = store.collect(store.scan("runs").filter(of & pl.col("gpu").is_not_null()).select(_RUNS))
     times = store.scan("results").filter(of & pl.col("figure").is_in(_TIMES))
     found = store.collect(times.select("run_id", "figure", "value"))
     value = pl.Series("value", [None] * runs.height, dtype=pl.Float64)
@@ -109,10 +128,15 @@ def runs_of(store: Store, cluster: str, workload: str, campaign: str | None = No
     if runs.is_empty():
         of_campaign = "" if campaign is None else f" of campaign {campaign!r}"
         raise InputError(f"{store.root} holds no runs of {workload!r} on cluster {cluster!r}{of_campaign}")
-    names = other_names(store, cluster) if campaign is None else {}
+    known = known or known_gpus(store, cluster)
+    gpus, names = known.gpus, known.names if campaign is None else {}
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))
-    every = store.collect(store.scan("gpus").filter(pl.col("cluster") == cluster).select(pl.col("gpu").unique()))["gpu"]
-    gpus = gpus_of(store, cluster, pl.concat([every, runs["gpu"].unique()]).unique(), names)
-    runs = runs.join(gpus.select("gpu", "model", "node", "cabinet"), on="gpu", how="left", maintain_order="left")
+    number = codes(runs["gpu"], gpus["gpu"].to_list())
+    if (number < 0).any():  # runs of GPUs of which nothing else is known, or by a name that the campaign gave them
+        every = pl.concat([gpus["gpu"], runs["gpu"].unique(), pl.Series(known.names.keys(), dtype=pl.String)])
+        gpus = gpus_of(store, cluster, every.unique(), names)
+        number = codes(runs["gpu"], gpus["gpu"].to_list())
+    said = gpus.select("model", "node", "cabinet")[number]
+    runs = runs.with_columns(*said, pl.Series("gpu_no", number))
     return Probed(cluster, campaign or "", gpus, runs, pl.DataFrame())

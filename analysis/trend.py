@@ -57,7 +57,8 @@ def trend_of(store: Store, cluster: str, workload: str) -> Trend | None:
 
 def trend(runs: Probed) -> Trend | None:
     """The trend of the runs of one workload, of all campaigns (`runs_of`); None where no run with a time has a date."""
-    timed = scaled(dated(runs)).filter(pl.col("began").is_not_null())
+    timed = dated(runs).select("workload", "model", "gpu_no", "campaign", "began", "value")
+    timed = scaled(timed).filter(pl.col("began").is_not_null())
     if timed.is_empty():
         return None
     keys = runs.gpus["gpu"].to_list()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 from ...analysis.contents import has_rows
 from ...store.console import Limits
@@ -41,6 +42,8 @@ class Reading:
         """Gives the advice of `whorl advise`."""
         self._kept: OrderedDict[Hashable, tuple[Version, Future[Any]]] = OrderedDict()
         self._lock = threading.Lock()
+        self._making: dict[Hashable, threading.Lock] = {}
+        self._held: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._filled: set[str] = set()
         self._slowly = Slowly()
         self._ahead: Iterator[Callable[[], object]] = iter(())
@@ -77,6 +80,17 @@ class Reading:
             self._forget(name, future)
         future.set_result(made)
         return made
+
+    def shared(self, name: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, made once for all who hold it at the same time. It is not kept: it is large."""
+        with self._lock:
+            making = self._making.setdefault(name, threading.Lock())
+        with making:
+            of_now = name, self.version()
+            found: T | None = self._held.get(of_now)
+            if found is None:
+                found = self._held[of_now] = make()
+            return found
 
     def answer(self, ask: Callable[..., T], *asked: Hashable, tables: Sequence[str] = STILL) -> T:
         """What `ask(store, *asked)` of `analysis` answers, kept as in `kept`."""

@@ -62,7 +62,7 @@ def test_the_runs_of_one_workload_are_those_that_are_judged(campaign: str | None
 
 
 def test_levels_and_intervals_are_those_of_the_fingerprint(two: Store) -> None:
-    found = beside(two, CLUSTER, "gemm-fp32")
+    found = beside(runs_of(two, CLUSTER, "gemm-fp32"))
     assert (found.measured, found.runs) == (GPUS, 2 * GPUS)
     assert found.notes == ()
     printed_ = two.sql(
@@ -81,12 +81,12 @@ def test_levels_and_intervals_are_those_of_the_fingerprint(two: Store) -> None:
 
 
 def test_one_run_of_each_gpu_has_no_interval_and_that_is_said(two: Store) -> None:
-    found = beside(two, CLUSTER, "gemm-fp32", "made-1")
+    found = beside(runs_of(two, CLUSTER, "gemm-fp32", "made-1"))
     assert found.runs == GPUS
     assert found.rows["slower_pct"].is_not_null().all()
     assert found.rows["slower_pct_low"].is_null().all()
     assert any("no intervals" in note for note in found.notes)
-    untimed = beside(two, CLUSTER, "idle")
+    untimed = beside(runs_of(two, CLUSTER, "idle"))
     assert untimed.rows["time"].is_null().all()
     assert untimed.rows["power_pct_low"].is_not_null().all()
     assert any("measure no time" in note for note in untimed.notes)
@@ -125,7 +125,7 @@ def test_models_are_kinds_of_a_workload_and_few_gpus_are_said(tmp_path: Path) ->
     (one,) = comparable(store)
     assert [(work.name, work.gpus) for work in one.works] == [("w [A]", 9), ("w [B]", 1)]
     assert one.campaigns == ()
-    found = beside(store, "c", "w [B]")
+    found = beside(runs_of(store, "c", "w [B]"))
     assert found.measured == 1
     assert found.rows.height == 10, "every GPU has a row"
     assert found.rows.filter(pl.col("gpu") == "a0").select("n", "time", "slower_pct").row(0) == (0, None, None)
@@ -180,7 +180,7 @@ def test_the_trend_has_each_campaign_beside_all_of_them(two: Store) -> None:
     assert found is not None
     assert (found.by, found.periods["period"].to_list()) == ("campaign", ["made-1", "made-2"])
     assert found.periods.select("gpus", "runs").rows() == [(GPUS, GPUS)] * 2
-    all_runs = beside(two, CLUSTER, "gemm-fp32").rows
+    all_runs = beside(runs_of(two, CLUSTER, "gemm-fp32")).rows
     for gpu, slower in all_runs.select("gpu", "slower_pct").iter_rows():
         mine = found.of(gpu)
         assert mine["period"].to_list() == ["made-1", "made-2"]

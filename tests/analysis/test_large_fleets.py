@@ -22,6 +22,8 @@ def test_the_order_by_owner_and_time_keeps_equal_ones_as_they_are(most: int, in_
     owner, at = random.integers(0, most, 500), np.round(random.random(500), 1)
     at = np.sort(at) if in_time else at
     assert in_order(owner, at).tolist() == np.lexsort((at, owner)).tolist()
+    order = np.lexsort((at, owner))
+    assert in_order(owner[order], at[order]).tolist() == list(range(500))
 
 
 def test_parts_are_all_rows_by_name_also_those_without_one() -> None:

@@ -6,13 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
+from whorl.analysis.probing import Probed
+from whorl.analysis.runs_of import comparable, runs_of
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import conclude
 from whorl.dashboards.app import make
 from whorl.dashboards.app import reading as reading_
+from whorl.dashboards.app.fleet import view as fleet_view
 from whorl.dashboards.app.fleet.view import ask as ask_fleet
 from whorl.dashboards.app.fleet.view import view
 from whorl.dashboards.app.make import make_app
@@ -103,6 +107,36 @@ def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytes
     assert asked is not None
     assert view(fleet, asked).beside.measured == 8
     assert made == []
+
+
+class _Large:
+    """Something that is held or gone."""
+
+
+def test_what_is_shared_is_made_once_while_somebody_holds_it(reading: Reading) -> None:
+    held = reading.shared("a", _Large)
+    assert reading.shared("a", _Large) is held
+    assert reading.shared("b", _Large) is not held
+    gone = ref(held)
+    del held
+    assert gone() is None
+
+
+def test_the_runs_of_a_probe_are_read_once_for_its_look_and_its_trend(
+    fleet: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def noted(store: Store, cluster: str, workload: str, *more: Any) -> Probed:
+        read.append(workload)
+        return runs_of(store, cluster, workload, *more)
+
+    monkeypatch.setattr(fleet_view, "runs_of", noted)
+    anew = Reading(fleet.store)
+    (page,) = (page for page in PAGES if page.title == "Fleet")
+    for ask in [*page.ahead(anew), *page.ahead(anew)]:
+        ask()
+    assert len(read) == len(set(read)) == len(comparable(fleet.store)[0].works)
 
 
 @pytest.mark.parametrize("opened", [True, False])

@@ -68,16 +68,16 @@ def standings(
     `gpus`: their keys, in the order of the arrays, and what they may share. `least`, `weeks`: as of `compare`; without
     `least` (the judge has no look at such a figure), and for fewer than eight GPUs, all GPUs of a model are peers.
     """
-    fleet, _ = Fleet.of(gpus)
+    fleet = None if least is None else Fleet.of(gpus)[0]
     found = []
     if "gpu_no" not in rows.columns:
         rows = rows.with_columns(pl.Series("gpu_no", codes(rows["gpu"], gpus["gpu"].to_list())))
     for (workload, model), some in parted(rows, "workload", "model"):
         gpu = some["gpu_no"].to_numpy()
-        of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), len(fleet))
+        of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), gpus.height)
         if "runs" in some.columns:
-            of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=len(fleet)).astype(np.int64))
-        compared = None if least is None else compare(of, fleet, least, weeks)
+            of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=gpus.height).astype(np.int64))
+        compared = None if least is None or fleet is None else compare(of, fleet, least, weeks)
         if compared is None:
             centre = np.where(of.known, np.median(of.level[of.known]), np.nan)
             peers = np.where(of.known, int(of.known.sum()), 0)

@@ -78,8 +78,8 @@ class Levels:
             return False
         first, last = (np.full(self.sat.count, value) for value in (np.inf, -np.inf))
         timed = self.sat.at > UNKNOWN
-        np.minimum.at(first, self.sat.series[timed], self.sat.at[timed])
-        np.maximum.at(last, self.sat.series[timed], self.sat.at[timed])
+        series, at = self.sat.series[timed], self.sat.at[timed]  # by series and time
+        first[series[::-1]], last[series] = at[::-1], at  # of several, the last that is set stays
         return float(np.median((last - first)[self.sittings > 1])) >= _SEEN_WEEKS
 
     def later(self, weeks: float = 0.0) -> float:
@@ -167,7 +167,12 @@ def _days(at: Floats) -> Ints:
     """The number of the day of each sitting; -1 where unknown."""
     known = at > UNKNOWN
     found = np.full(len(at), -1, dtype=np.int64)
-    found[known] = np.unique(np.floor(at[known]), return_inverse=True)[1]
+    day = np.floor(at[known]).astype(np.int64)
+    if len(day) and day.max() - day.min() < len(day):  # these can be counted, which takes less than to sort them
+        day -= day.min()
+        found[known] = (np.cumsum(np.bincount(day) > 0) - 1)[day]
+    else:
+        found[known] = np.unique(day, return_inverse=True)[1]
     return found
 
 

@@ -134,10 +134,12 @@ def middles(values: Floats, groups: Ints, count: int) -> tuple[Floats, Floats]:
 def _ranked(values: Floats, groups: Ints, sizes: Ints) -> Floats:
     """The values sorted by group and, within each, by size."""
     widest = int(sizes.max(initial=0))
-    if widest * len(sizes) > _SPARSE * len(values) or (np.diff(groups) < 0).any():
+    if widest * len(sizes) > _SPARSE * len(values) or (groups[1:] < groups[:-1]).any():
         found: Floats = values[np.lexsort((values, groups))]
         return found
     # Small groups that lie together are the rows of a table, which is sorted much faster.
+    if widest * len(sizes) == len(values):
+        return np.sort(values.reshape(len(sizes), widest), axis=1).ravel()
     there = np.arange(widest) < sizes[:, None]
     table = np.full(there.shape, np.inf)
     table[there] = values

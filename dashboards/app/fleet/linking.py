@@ -6,19 +6,18 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from dash import Input, Output, Patch, State, ctx, html, no_update, set_props
 
 from ....analysis.beside import Range
-from ....analysis.trend import trend_of
 from ...figures.brushed import typed
 from ..grid import definitions, serve
 from ..page import RUNS, URL, Page, told
 from ..state import MOST_GPUS, parse
 from . import parts
-from .view import Asked, View, ask, view
+from .view import Asked, View, ask, runs, trend_of, view
 
 if TYPE_CHECKING:
     import polars as pl
@@ -132,13 +131,15 @@ def _others(reading: Reading, state: Address) -> Iterator[Callable[[], object]]:
         cluster, first = asked.cluster, asked.workload
         for name in [first, *(work.name for work in cluster.works if work.name != first)][:_AHEAD]:
             yield partial(_look, reading, replace(state, cluster=cluster.cluster, probe=name))
-            yield partial(reading.answer, trend_of, cluster.cluster, name)
 
 
 def _look(reading: Reading, state: Address) -> None:
     asked, _ = ask(reading, state)
     if asked is not None:
-        view(reading, asked)
+        cluster, workload = asked.cluster.cluster, asked.workload
+        read = cache(partial(runs, reading, cluster, workload, asked.campaign))  # at most once
+        view(reading, asked, read)
+        trend_of(reading, cluster, workload, read if asked.campaign is None else None)
 
 
 def _chosen(asked: Asked) -> dict[str, str]:

@@ -11,7 +11,6 @@ import polars as pl
 from dash import dcc, html
 from plotly.graph_objects import Figure
 
-from ....analysis.trend import Trend, trend_of
 from ....analysis.verdicts import Level
 from ...figures import power, strips
 from ...figures.brushed import box, chosen, points
@@ -22,7 +21,7 @@ from ...style import layout, nothing
 from ...table import MISSING, many, minus, signed
 from ..grid import Column, table
 from ..page import VERDICTS, command, graph, heading, section, told
-from .view import LEVELS, NONE, Asked, View
+from .view import LEVELS, NONE, Asked, View, trend_of
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -399,7 +398,7 @@ def boxes(of: View, state: State) -> dict[str, list[dict[str, Any]]]:
 
 def trend_figure(reading: Reading, of: View, state: State) -> Figure:
     """The fleet over its campaigns, with the chosen GPUs or the worst."""
-    found: Trend | None = reading.answer(trend_of, of.asked.cluster.cluster, of.asked.workload)
+    found = trend_of(reading, of.asked.cluster.cluster, of.asked.workload)
     if found is None:
         return _nothing("No run with a time says when it began.")
     gpus = of.rows["gpu"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ....analysis.beside import Beside, Printed, beside, held, is_ratio, of_print, printed
 from ....analysis.fleet import level_of
-from ....analysis.runs_of import Comparable, comparable
+from ....analysis.runs_of import Comparable, comparable, known_gpus, runs_of
+from ....analysis.trend import Trend, trend
 from ....analysis.verdicts import Judgement, Verdict
 from ....analysis.verdicts.recording import newest
 from ...figures.looks import Look, looks
@@ -23,6 +24,7 @@ from ...figures.strips import Strips
 from ...figures.words import MEASURED_WORDS, Words, find, printed_words
 
 if TYPE_CHECKING:
+    from ....analysis.probing import Probed
     from ..reading import Reading
     from ..state import State
 
@@ -185,16 +187,31 @@ def _first(reading: Reading, cluster: Comparable) -> str:
     return max(cluster.works, key=lambda one: one.gpus).name
 
 
-def view(reading: Reading, asked: Asked) -> View:
-    """What is shown; kept until the store changes. InputError where the runs are gone."""
-    return reading.kept(("fleet", *asked.key), lambda: _view(reading, asked))
+def view(reading: Reading, asked: Asked, read: Callable[[], Probed] | None = None) -> View:
+    """What is shown; kept until the store changes. `read`: gives its runs. InputError where the runs are gone."""
+    of = asked.cluster.cluster, asked.workload, asked.campaign
+    return reading.kept(("fleet", *asked.key), lambda: _view(reading, asked, read or partial(runs, reading, *of)))
 
 
-def _view(reading: Reading, asked: Asked) -> View:
+def _view(reading: Reading, asked: Asked, read: Callable[[], Probed]) -> View:
     cluster = asked.cluster.cluster
     judged = next((one for one in reading.answer(newest) if one.cluster == cluster), None)
     own = None if asked.printed is None else reading.answer(of_print, cluster, asked.printed)
-    return placed(asked, reading.answer(beside, cluster, asked.workload, asked.campaign), judged, own)
+    found = reading.kept(("beside", cluster, asked.workload, asked.campaign), lambda: beside(read()))
+    return placed(asked, found, judged, own)
+
+
+def runs(reading: Reading, cluster: str, workload: str, campaign: str | None = None) -> Probed:
+    """The runs that are compared. Those of a large fleet take long to read: who needs them at once reads them once."""
+    known = reading.answer(known_gpus, cluster)
+    asked = cluster, workload, campaign
+    return reading.shared(("runs", *asked), lambda: runs_of(reading.store, *asked, known))
+
+
+def trend_of(reading: Reading, cluster: str, workload: str, read: Callable[[], Probed] | None = None) -> Trend | None:
+    """The trend of a workload; None where no run with a time has a date. `read`: gives its runs."""
+    read = read or partial(runs, reading, cluster, workload)
+    return reading.kept(("trend", cluster, workload), lambda: trend(read()))
 
 
 def placed(asked: Asked, found: Beside, judged: Judgement | None, own: pl.DataFrame | None = None) -> View:
