@@ -119,6 +119,15 @@ class Reading:
                 self._reader = threading.Thread(target=self._read_ahead, name="ahead", daemon=True)
                 self._reader.start()
 
+    def soon(self, ask: Callable[[], object]) -> None:
+        """Make an answer now, beside the page whose next request asks for it. An error is left to that."""
+
+        def quietly() -> None:
+            with suppress(Exception):
+                ask()
+
+        threading.Thread(target=quietly, name="ahead", daemon=True).start()
+
     def _read_ahead(self) -> None:
         while True:
             asks, ask = self._ahead, None

@@ -105,8 +105,13 @@ def ask(reading: Reading, state: State, last: int | None = None) -> Asked:
     return Asked(chosen, names, metrics or METRICS, span, first, last, window, tuple(says))
 
 
+def settled(until: int) -> bool:
+    """Whether all readings up to a time (ns since 1970) are written."""
+    return until < time.time_ns() - _SETTLED_NS
+
+
 def answered(reading: Reading, until: int, answer: Callable[..., T], *asked: Hashable) -> T:
     """What `answer` answers: kept where the range that it is about has ended, else asked anew."""
-    if until < time.time_ns() - _SETTLED_NS:
+    if settled(until):
         return reading.answer(answer, *asked, tables=TABLES)
     return answer(reading.store, *asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dash import Dash, Input, Output, Patch, State, ctx, dcc, html, no_update, set_props
@@ -20,7 +21,7 @@ from ...table import many, minus
 from ..page import URL, graph, told
 from ..state import State as Address
 from ..state import parse
-from .asked import METRICS, Asked, answered, ask, known
+from .asked import METRICS, Asked, answered, ask, known, settled
 from .controls import CLUSTER, FROM, GPUS, GRAPH, LANES, LIVE, METRIC, SHOWN, TO, values_of, window_of
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def register(app: Dash, reading: Reading) -> None:
             asked = ask(reading, state)
             if ctx.triggered_id == SLOW and not (asked.many or asked.masks):
                 return (no_update,) * 5  # what came since is added to the lines
+            if settled(asked.range.until):
+                reading.soon(partial(_during, reading, asked))  # `meanwhile` asks for it next
             figure, says, more = _drawn(reading, asked)
         except QueryError as error:
             return no_update, True, told(html.P(str(error)), kind="empty"), None, True
@@ -112,7 +115,7 @@ def register(app: Dash, reading: Reading) -> None:
         state, _problems = parse(now["search"])
         asked = ask(reading, state, None if ctx.triggered_id == SLOW else int(now["last"]))
         since, until = asked.range.since, asked.range.until
-        found = answered(reading, until, _happened, asked.which, since, until, not asked.many)
+        found = _during(reading, asked)
         placed = arranged(found, {} if asked.many else asked.names, until)
         figure = of_happened(placed, since, until)
         patch = Patch()
@@ -129,6 +132,11 @@ def ready(reading: Reading) -> None:
         if ends:
             lines(reading.store, (board.key,), METRICS, ends[1], ends[1] + 1)
         happened(reading.store, (board.key,), 0, 1, apart=True)
+
+
+def _during(reading: Reading, asked: Asked) -> Happened:
+    since, until = asked.range.since, asked.range.until
+    return answered(reading, until, _happened, asked.which, since, until, not asked.many)
 
 
 def _happened(store: Store, which: Any, since: int, until: int, apart: bool) -> Happened:
