@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ...store import Store
 
 MOST_JOBS = 500
-MOST_SEEDS = 20
 POLICIES = ("packed", "advice-exclude", "pm-first", "pal")
 
 _JOBS = (

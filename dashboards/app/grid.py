@@ -152,19 +152,6 @@ def table(
     )
 
 
-def inferred(frame: pl.DataFrame) -> list[Column]:
-    """A column for each of a frame, by its type."""
-    return [
-        Column(
-            name,
-            name,
-            kind="number" if kind.is_numeric() else "time" if kind == pl.Datetime else "text",
-            digits=3 if kind.is_float() or kind.is_decimal() else 0,
-        )
-        for name, kind in frame.schema.items()
-    ]
-
-
 def serve(
     app: Dash,
     name: str,

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from whorl.dashboards.app.grid import BLOCK, MOST, Column, arranged, block, inferred, table
+from whorl.dashboards.app.grid import BLOCK, MOST, Column, arranged, block, table
 
 COLUMNS = [
     Column("gpu", "GPU"),
@@ -74,10 +74,3 @@ def test_a_block_holds_only_what_is_shown_and_is_json() -> None:
 def test_a_page_never_sends_a_large_table_whole() -> None:
     with pytest.raises(ValueError, match="call serve"):
         table("t", [Column("a", "a")], pl.DataFrame({"a": range(MOST + 1)}), label="t")
-
-
-def test_columns_follow_the_types_of_a_frame() -> None:
-    assert [(one.name, one.kind, one.digits) for one in inferred(ROWS)] == [
-        ("gpu", "text", 0), ("slower", "number", 3), ("low", "number", 3), ("high", "number", 3), ("at", "time", 0),
-        ("unseen", "number", 0),
-    ]  # fmt: skip
