@@ -26,6 +26,7 @@ LIVE = ("telemetry", "latest", "telemetry_minutes")
 """Tables that collectors write all the time."""
 STILL = tuple(spec.name for spec in TABLES if spec.name not in LIVE and not spec.made)
 _KEPT = 64
+_WAITING = 4  # lists of what to read ahead
 _FRESH_NS = 200_000_000  # two writes within a tick of the clock of files look like one
 
 Version = tuple[int, ...]
@@ -46,7 +47,7 @@ class Reading:
         self._held: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._filled: set[str] = set()
         self._slowly = Slowly()
-        self._ahead: Iterator[Callable[[], object]] = iter(())
+        self._ahead: list[Iterator[Callable[[], object]]] = []
         self._reader: threading.Thread | None = None
 
     def version(self, tables: Sequence[str] = STILL) -> Version:
@@ -111,10 +112,10 @@ class Reading:
     def ahead(self, asks: Iterator[Callable[[], object]]) -> None:
         """Make answers that a page is likely to ask for next, one after the other, beside the pages.
 
-        What was wanted ahead before and is not begun is forgotten. An error is left to the page that asks.
+        What was wanted ahead before comes after it. An error is left to the page that asks.
         """
         with self._lock:
-            self._ahead = asks
+            self._ahead = [asks, *self._ahead][:_WAITING]
             if self._reader is None:
                 self._reader = threading.Thread(target=self._read_ahead, name="ahead", daemon=True)
                 self._reader.start()
@@ -130,7 +131,12 @@ class Reading:
 
     def _read_ahead(self) -> None:
         while True:
-            asks, ask = self._ahead, None
+            with self._lock:
+                if not self._ahead:
+                    self._reader = None
+                    return
+                asks = self._ahead[0]
+            ask = None
             with suppress(Exception):
                 ask = next(asks, None)
             if ask is not None:
@@ -138,9 +144,7 @@ class Reading:
                     ask()
                 continue
             with self._lock:
-                if asks is self._ahead:
-                    self._reader = None
-                    return
+                self._ahead = [one for one in self._ahead if one is not asks]
 
     def has(self, table: str) -> bool:
         """Whether a table has rows. One that had some is not looked at again: whorl never empties a table."""

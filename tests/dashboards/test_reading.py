@@ -67,20 +67,21 @@ def test_an_error_ahead_is_left_to_the_page_and_ends_nothing(reading: Reading) -
 
 @pytest.mark.long
 def test_what_is_wanted_later_comes_before_the_rest_of_what_was_wanted_first(reading: Reading) -> None:
-    began, go_on, later = threading.Event(), threading.Event(), threading.Event()
+    began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
     done = []
 
     def first() -> Iterator[Callable[[], object]]:
         yield began.set
         yield lambda: go_on.wait(30)
         yield lambda: done.append("the rest")
+        yield ended.set
 
     reading.ahead(first())
     assert began.wait(30)
-    reading.ahead(iter([later.set]))
+    reading.ahead(iter([lambda: done.append("later")]))
     go_on.set()
-    assert later.wait(30)
-    assert done == []
+    assert ended.wait(30)
+    assert done == ["later", "the rest"]
 
 
 @pytest.mark.long
