@@ -54,6 +54,8 @@ def test_the_theme_follows_the_system_until_it_is_chosen(opened: Opened) -> None
     page.wait_for_selector("h1")
     assert page.get_attribute("html", "data-theme") == "light"
     assert faults(page) == []
+    for name in ("parseFloat", "Number.parseFloat", "parseInt", "Number.parseInt", "String.prototype.trim"):
+        assert "[native code]" in page.evaluate(f"String({name})"), "Dash's own, which a large figure waits for"
 
 
 @pytest.mark.long
