@@ -1,4 +1,4 @@
-"""The times that sacct prints: seconds since 1970, or the civil time of a zone that it does not name."""
+"""The times that sacct prints: seconds since 1970, civil times with an offset from UTC, or of a zone not named."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ...store.importing.content import LINE, Refused
 _COLUMNS = {"Submit": "submitted", "Eligible": "eligible", "Start": "began", "End": "ended"}
 _EPOCH = r"^[0-9]{9,10}$"
 _CIVIL = r"^(?:19[7-9][0-9]|20[0-9]{2})-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}$"
+_OFFSET = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$"  # what %z of SLURM_TIME_FORMAT prints, and ISO 8601
+_ZONED = _CIVIL.removesuffix("$") + _OFFSET
 _SAVE = "SLURM_TIME_FORMAT=%s sacct ..."
 
 
@@ -32,7 +34,11 @@ def add_times(rows: pl.DataFrame, name: str, time_zone: str | None, refused: Ref
     parsed = []
     for column, own in _COLUMNS.items():
         seconds = pl.when(pl.col(column).str.contains(_EPOCH)).then(pl.col(column).cast(pl.Int64, strict=False))
-        since_1970 = pl.from_epoch(seconds, time_unit="s").cast(pl.Datetime("ns"))
+        offset = pl.when(pl.col(column).str.contains(_ZONED)).then(pl.col(column).str.replace(" ", "T"))
+        zoned = offset.str.replace("Z$", "+0000").str.to_datetime("%Y-%m-%dT%H:%M:%S%z", time_unit="ns", strict=False)
+        since_1970 = pl.coalesce(
+            pl.from_epoch(seconds, time_unit="s").cast(pl.Datetime("ns")), zoned.dt.replace_time_zone(None)
+        )
         text = pl.when(pl.col(column).str.contains(_CIVIL)).then(pl.col(column).str.replace("T", " "))
         clock = text.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False)
         parsed += [pl.coalesce(since_1970, _in_utc(clock, zone, "earliest")).alias(own)]

@@ -244,6 +244,19 @@ def test_the_hour_that_occurs_twice_is_told_by_the_elapsed_seconds(store: Store,
     assert "occurs twice" in report.notes[0]
 
 
+def test_times_with_an_offset_need_no_zone(store: Store, tmp_path: Path) -> None:
+    def at(number: int, start: str, end: str) -> dict[str, str]:
+        return job(number, Submit=start, Eligible=start, Start=start, End=end)
+
+    rows = [
+        at(1, "2026-10-25T02:30:00+0200", "2026-10-25T02:30:00+0100"),
+        at(2, "2026-10-25 02:30:00-05:30", "2026-10-25 09:00:00Z"),
+    ]
+    report = import_jobs(store, file=saved(tmp_path / "x", *rows))
+    spans = [(str(began)[11:], str(ended)[11:]) for _, began, ended in now(store, "job_id, began, ended")]
+    assert (spans, report.refused) == ([("00:30:00", "01:30:00"), ("08:00:00", "09:00:00")], {})
+
+
 # -- bad input ------------------------------------------------------------------------------------------------
 
 
