@@ -172,6 +172,8 @@ def _with_gpus(rows: pl.DataFrame, name: str, out: Records) -> pl.DataFrame:
         pl.Series("gpu_type", [one.type for one in found], pl.String),
         pl.Series("shared", [one.shared for one in found], pl.Boolean),
     )
+    too_many = (pl.col("job_gpus") >= tres.MOST_GPUS).fill_null(False)
+    rows = out.refused.take(rows, [(too_many, "AllocTRES counts more GPUs than any cluster has")])
     kept = _pass(rows, pl.col("job_gpus").is_null() & ~pl.col("shared"), NO_GPU, out)
     if rows.height and not kept.height:
         out.notes.append(

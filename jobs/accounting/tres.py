@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 _GPU = re.compile(r"(?:^|,)gres/gpu(?::([^=,]+))?=(\d+)(?=,|$)")
+MOST_GPUS = 10_000_000
+"""Of a job; a count of so many or more stands for them: no cluster has them, and the tables could not hold more."""
 _PART = re.compile(r"(?:^|,)gres/(?:shard|mps)(?::[^=,]+)?=[1-9]")
 
 
@@ -26,4 +28,4 @@ def gpus(text: str | None) -> Gpus:
     typed = {kind: int(number) for kind, number in found if kind}
     count = whole[0] if whole else sum(typed.values())
     only = next(iter(typed)) if len(typed) == 1 and sum(typed.values()) == count else None
-    return Gpus(count or None, only, shared)
+    return Gpus(min(count, MOST_GPUS) or None, only, shared)

@@ -260,6 +260,12 @@ def test_times_with_an_offset_need_no_zone(store: Store, tmp_path: Path) -> None
 # -- bad input ------------------------------------------------------------------------------------------------
 
 
+def test_a_count_of_gpus_that_no_cluster_has_costs_its_line_only(run: Any, store: Store) -> None:
+    report = run(job(1), job(2, AllocTRES="cpu=8,gres/gpu=3000000000"), job(3, AllocTRES=f"gres/gpu={10**30}"))
+    assert report.refused == {"AllocTRES counts more GPUs than any cluster has": [3, 4]}
+    assert now(store, "job_id") == [("1",)]
+
+
 def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: Store, tmp_path: Path) -> None:
     rows = [
         job(1),
