@@ -10,7 +10,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.events import EventKind
-from ...store.importing.content import LINE, Refused
+from ...store.importing.content import LINE, STRANGE, UNREADABLE, Refused
 from .. import hostlist
 from . import tres
 from .clocks import add_times
@@ -78,6 +78,8 @@ def _cut(text: str, name: str, out: Records) -> pl.DataFrame:
     if not lines.height:
         raise InputError(f"{name} is empty; save it again, for example with: {SAVE}")
     header = lines["text"][0].lstrip("\ufeff")
+    if "\0" in header:  # UTF-16, as PowerShell redirects output
+        raise InputError(f"{name} is not text in UTF-8 (it holds zero bytes); save it in UTF-8")
     delimiter = max(f"{DELIMITER}|;,\t", key=header.count)
     names = [one.strip() for one in header.split(delimiter)]
     if names[-1] == "":  # sacct -p ends each line with the delimiter
@@ -121,7 +123,10 @@ def _even(fields: pl.DataFrame, names: list[str], delimiter: str, out: Records) 
         if n != len(names)
     ]
     kept = out.refused.take(fields, rules) if rules else fields
-    return kept.select(LINE, *(pl.col("fields").list.get(i).str.strip_chars().alias(n) for i, n in enumerate(names)))
+    rows = kept.select(LINE, *(pl.col("fields").list.get(i).str.strip_chars().alias(n) for i, n in enumerate(names)))
+    # Two names that are not UTF-8 would become one: energy by user would add them up.
+    strange = pl.any_horizontal(pl.col(n).str.contains(UNREADABLE) for n in names if n in FIELDS)
+    return out.refused.take(rows, [(strange, STRANGE)])
 
 
 def _known(rows: pl.DataFrame) -> pl.DataFrame:

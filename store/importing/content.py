@@ -32,10 +32,10 @@ RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
 _PIECE = 1 << 20  # bytes
 _LINES = re.compile("^.*$", re.MULTILINE)
-_UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
+UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
 
-_STRANGE = "it has unreadable characters (not UTF-8 text)"
+STRANGE = "it has unreadable characters (not UTF-8 text)"
 _NO_ROWS = "{} has a header but no rows: nothing to import"
 
 Rule = tuple[pl.Expr, str]  # which rows are refused, and the reason
@@ -211,8 +211,8 @@ def _from_parquet(sheet: Sheet, data: bytes, path: Path) -> None:
         raise InputError(_NO_ROWS.format(path))
     sheet.rows = frame.height
     frame = frame.select(pl.int_range(1, frame.height + 1).alias(LINE), *filter(None, sheet.names))
-    unreadable = pl.any_horizontal(pl.exclude(LINE).str.contains(_UNREADABLE))
-    sheet.frame = sheet.refused.take(frame, [(unreadable, _STRANGE)])
+    unreadable = pl.any_horizontal(pl.exclude(LINE).str.contains(UNREADABLE))
+    sheet.frame = sheet.refused.take(frame, [(unreadable, STRANGE)])
     sheet.names = [name for name in sheet.names if name]
 
 
@@ -243,7 +243,7 @@ def _from_text(sheet: Sheet, data: bytes, path: Path, given: str | None) -> None
     sheet.rows = table.height
     again = pl.col("text").str.strip_chars() == header.strip()
     table = sheet.refused.take(
-        table, [(pl.col("text").str.contains(_UNREADABLE), _STRANGE), (again, "it is the header line again")]
+        table, [(pl.col("text").str.contains(UNREADABLE), STRANGE), (again, "it is the header line again")]
     )
     _one_header(table, delimiter, sheet.names, path)
     fields = _fields(table, delimiter, sheet.refused)
@@ -267,7 +267,7 @@ def _columns(names: list[str], path: Path) -> list[str]:
         raise InputError(
             f"{path} has {len(names)} columns, but at most {_MOST_COLUMNS} can be read: keep only those that you need"
         )
-    if any(re.search(_UNREADABLE, name) for name in names):
+    if any(re.search(UNREADABLE, name) for name in names):
         raise InputError(f"{path}: the header line has unreadable characters; export the file as CSV in UTF-8")
     if len(names) > 1 and names[0] in _INDEX_NAMES:
         names = ["", *names[1:]]

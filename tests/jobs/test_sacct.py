@@ -266,6 +266,24 @@ def test_a_count_of_gpus_that_no_cluster_has_costs_its_line_only(run: Any, store
     assert now(store, "job_id") == [("1",)]
 
 
+def test_names_that_are_not_utf_8_do_not_become_one_name(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "latin.txt"
+    columns = (*COLUMNS, "JobName")
+    rows = [job(1, User="j\xfcrgen"), job(2, User="j\xf6rgen"), job(3)]
+    told = text(*(row | {"JobName": "\xe4"} for row in rows), columns=columns)
+    file.write_bytes(told.encode("latin-1"))
+    report = import_jobs(store, file=file)
+    assert report.refused == {"it has unreadable characters (not UTF-8 text)": [2, 3]}
+    assert now(store, "job_id") == [("3",)]  # the name of its job is not read
+
+
+def test_a_file_in_utf_16_is_said_to_be_so(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "wide.txt"
+    file.write_bytes(text(job(1)).encode("utf-16"))
+    with pytest.raises(InputError, match=r"wide\.txt is not text in UTF-8"):
+        import_jobs(store, file=file)
+
+
 def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: Store, tmp_path: Path) -> None:
     rows = [
         job(1),
