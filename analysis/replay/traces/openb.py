@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from .table import MOST_GPUS, Reading, Sheet, jobs, sheet
+from .table import MOST_GPUS, Reading, Sheet, headings, jobs, sheet
 
 COLUMNS = ("name", "num_gpu", "creation_time", "deletion_time", "scheduled_time")
 _WHOLE = 1000  # gpu_milli of one GPU
@@ -14,7 +14,7 @@ _UNKNOWN = ("", "nan", "NaN", "None", "null")
 
 
 def fits(first: str) -> bool:
-    return len({name.strip() for name in first.split(",")} & set(COLUMNS)) >= 4
+    return len(headings(first) & set(COLUMNS)) >= 4
 
 
 def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:  # noqa: ARG001

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from .table import MOST_GPUS, Reading, Sheet, jobs, sheet
+from .table import MOST_GPUS, Reading, Sheet, headings, jobs, sheet
 
 COLUMNS = ("job_id", "num_gpus", "submit_time", "duration", "model")
 
@@ -22,7 +22,7 @@ SECONDS_PER_ITERATION = {
 
 
 def fits(first: str) -> bool:
-    names = {name.strip() for name in first.split(",")}
+    names = headings(first)
     return "num_gpus" in names and len(names & set(COLUMNS)) >= 3
 
 
@@ -64,7 +64,7 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
             found.notes.append(f"duration of {jobs(frame.height - n)} was read as seconds on the median GPU")
     unused = [name for name in found.names if name not in (*COLUMNS, "user")]
     if unused:
-        found.notes.append(f"columns not used: {', '.join(unused)}")
+        found.notes.append(f"columns not used: {', '.join(name or '(without a name)' for name in unused)}")
     return found, frame.select(
         name="job_id",
         submit_s=submit,

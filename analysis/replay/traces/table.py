@@ -88,6 +88,11 @@ def jobs(n: int) -> str:
     return f"{n:,} job{'s' if n != 1 else ''}"
 
 
+def headings(first: str) -> set[str]:
+    """The names that the first line of a CSV may hold, quoted or not."""
+    return {name.strip().strip('"').strip() for name in first.split(",")}
+
+
 def text_of(path: Path) -> str:
     """The text of a file, plain or compressed. InputError where it cannot be read, is damaged, or is no text."""
     try:

@@ -110,6 +110,16 @@ def test_a_csv_of_another_program_is_the_same_csv(tmp_path: Path) -> None:
     assert "columns not used: room" in trace.notes
 
 
+def test_a_header_may_stand_in_quotes(tmp_path: Path) -> None:
+    """As R writes it, with the numbers of the rows before it."""
+    quoted = ",".join(f'"{name}"' for name in ("", *HEAD.strip().split(",")))
+    trace = read_trace(written(tmp_path, f'{quoted}\n"1","a",2,5,100,"mine"\n'))
+    assert [(job.name, job.gpus, job.ideal_s, job.model) for job in trace.jobs] == [("a", 2, 100.0, "mine")]
+    assert "columns not used: (without a name)" in trace.notes
+    pods = ",".join(f'"{name}"' for name in OPENB_HEAD.strip().split(","))
+    assert len(read_trace(written(tmp_path, f"{pods}\np,1,1,2,1000,,LS,Succeeded,1,9,2\n")).jobs) == 1
+
+
 def test_a_csv_without_a_column_says_which(tmp_path: Path) -> None:
     path = written(tmp_path, "job_id,num_gpus,submit_time,model\n0,1,0,m\n")
     assert "has no column duration; it has job_id, num_gpus, submit_time, model" in refusal(path)
