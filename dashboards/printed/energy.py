@@ -7,6 +7,7 @@ import io
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,28 @@ def listed(found: Answer, rows: Sequence[Row]) -> Table:
     right = [place for place in range(names, len(header)) if header[place] != "[95 %]"]
     title = f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC"
     leaves = [names, *(header.index(one) for one in _LEFT_OUT if one in header)]
-    return Table(header, body, right, title=title, leaves=leaves)
+    table = Table(header, body, right, title=title, leaves=leaves)
+    return table if found.by is By.DAY else with_clusters(table, rows)
+
+
+def with_clusters(table: Table, rows: Sequence[Row]) -> Table:
+    """The table with the cluster of each row, where the rows are of several: names of jobs, users and GPUs recur."""
+    if len({row["cluster"] for row in rows}) < 2:
+        return table
+
+    def put(cells: Sequence[str], cell: str) -> list[str]:
+        return [cells[0], cell, *cells[1:]]
+
+    def moved(places: Sequence[int]) -> list[int]:
+        return [place + (place > 0) for place in places]
+
+    return replace(
+        table,
+        header=put(table.header, "cluster"),
+        rows=[put(cells, row["cluster"] or MISSING) for cells, row in zip(table.rows, rows, strict=True)],
+        right=moved(table.right),
+        leaves=moved(table.leaves),
+    )
 
 
 def costs_of(found: Answer) -> list[tuple[str, str]]:

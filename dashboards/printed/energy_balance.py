@@ -15,7 +15,7 @@ from ...analysis.energy.carbon.billing import NoFigure, lacking
 from ...analysis.energy.metering import Problem
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Table, count, many, number
-from .energy import gpu_time
+from .energy import gpu_time, with_clusters
 
 _PARTS = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
 _LISTED = 40
@@ -124,13 +124,14 @@ def answer(found: Balance) -> Iterable[str | Table]:
         ]
         for row in rows
     ]
-    yield Table(
+    table = Table(
         ("GPU", f"metered {unit}", "= of jobs", "+ idle", "+ unattributed", "rest J", f"gaps {time}", "problems"),
         body,
         tuple(range(1, 8)),
         title=f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC",
         leaves=(5, 6),
     )
+    yield with_clusters(table, rows)
     if found.gpus.height > _LISTED:
         yield f"and {found.gpus.height - _LISTED:,} more: --json has all"
     yield ""

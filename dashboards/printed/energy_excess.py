@@ -13,7 +13,7 @@ from ...analysis.energy.choices.excess import FALSE, Unknown
 from ...analysis.energy.choices.placed import Of, Placed
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Line, Table, count, many, number
-from .energy import rows_as_csv
+from .energy import rows_as_csv, with_clusters
 
 _LISTED = 20
 """Rows that are listed for people; --json has all."""
@@ -167,7 +167,8 @@ def _table(found: Placed, rows: Sequence[Row]) -> Table:
         place for place, name in enumerate(header) if place not in texts and name not in ("sure", "verdicts", "[95 %]")
     ]
     title = f"{found.booked.since:%Y-%m-%d %H:%M} to {found.booked.until:%Y-%m-%d %H:%M} UTC"
-    return Table(header, body, right, title=title, leaves=(1,) if found.by is not Of.NODE else ())
+    table = Table(header, body, right, title=title, leaves=(1,) if found.by is not Of.NODE else ())
+    return with_clusters(table, rows)
 
 
 def _names(by: Of, row: Row) -> list[str]:

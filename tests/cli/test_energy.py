@@ -226,3 +226,22 @@ def test_a_time_without_telemetry_is_refused_with_what_there_is(sampled: Path) -
     result = whorl("--store", str(sampled), "--since", "2026-03-02")
     assert result.exit_code == 2
     assert "it has some from 2026-03-01 10:00 to 2026-03-01 10:01 UTC" in result.stderr
+
+
+def test_rows_of_several_clusters_can_be_told_apart(tmp_path: Path) -> None:
+    """Nodes, users and numbers of jobs recur from one cluster to the next."""
+    store = tmp_path / "S"
+    readings, jobs = tmp_path / "readings.csv", tmp_path / "jobs.csv"
+    lines = "".join(f"2026-11-01 10:00:{second:02},n1/0,n1,200,100\n" for second in range(60))
+    readings.write_text(f"timestamp,board,node,power.draw [W],utilization.gpu [%]\n{lines}")
+    jobs.write_text("job_id,user,gpu,began,ended\n7,ann,n1/0,2026-11-01 10:00:10,2026-11-01 10:00:40\n")
+    for cluster in ("north", "south"):
+        for given in (["--map", "board=gpu", str(readings)], [str(jobs)]):
+            done = CliRunner().invoke(cli, ["import", "--store", str(store), "--cluster", cluster, *given])
+            assert done.exit_code == 0, done.stderr
+    for what in (["--by", "job"], ["--by", "user"], ["--by", "gpu"], ["--by", "node"], ["reconcile"]):
+        asked = ["energy", *what, "--store", str(store)]
+        told = [line.split()[:2] for line in CliRunner().invoke(cli, asked).stdout.splitlines()[1:4]]
+        assert [told[0][1], *sorted(line[1] for line in told[1:])] == ["cluster", "north", "south"], told
+        alone = CliRunner().invoke(cli, [*asked, "--cluster", "south"]).stdout
+        assert "cluster" not in alone.splitlines()[1]
