@@ -137,9 +137,11 @@ def _placed(found: Steps, more: Steps, ended: int) -> Steps:
 def _read(settings: Settings) -> dict[str, list[tuple[Hours, str]]]:
     """By zone, the hours of each file and the name of their source. Files that come first win."""
     found: dict[str, list[tuple[Hours, str]]] = {}
+    zones = {str(one.value) for one in settings.zones}
+    only = zones.pop() if len(zones) == 1 else None
     for file in settings.hours:
         zone = file.time_zone or settings.time_zone
-        for hours in read_hours(file.path, zone=file.zone, time_zone=zone, column=file.column):
+        for hours in read_hours(file.path, zone=file.zone, time_zone=zone, column=file.column, only=only):
             found.setdefault(hours.zone, []).append((hours, file.source or file.path.name))
     adapter = settings.adapter
     if adapter is not None and adapter.cache.is_file():

@@ -45,15 +45,23 @@ class Hours:
     g_per_kwh: Floats
 
 
-def read_hours(path: Path, *, zone: str | None, time_zone: str, column: str | None = None) -> list[Hours]:
-    """The intensities of each zone in a file. Raises InputError, which names the file and the line."""
+def read_hours(
+    path: Path, *, zone: str | None, time_zone: str, column: str | None = None, only: str | None = None
+) -> list[Hours]:
+    """The intensities of each zone in a file. Raises InputError, which names the file and the line.
+
+    `zone`: the one that is read. `only`: the one that a file without a column of zones is of, where `zone` is None.
+    """
     sheet = content.read(path)
     if sheet.refused.count:
         reason, lines = next(iter(sheet.refused.lines.items()))
         raise InputError(f"{path}: line {lines[0]}: {reason}; repair it, as nothing of the file is used")
     time, per_kwh, scale, named = _columns(sheet, path, column)
-    if named is None and zone is None:
-        raise InputError(f'{path} has no column of zones: name its zone in the settings, as zone = "DE"')
+    if named is None and (zone := zone or only) is None:
+        raise InputError(
+            f"{path} has no column of zones: name its zone beside it in the settings, as [[intensity]] with "
+            f'file = "{path.name}" and zone = "DE"'
+        )
     frame = _times(sheet, path, time, named, "UTC" if re.search(r"\butc\b", time, re.IGNORECASE) else time_zone)
     if named is None:
         found = pl.lit(canonical(zone or ""))

@@ -11,7 +11,8 @@ import pytest
 from whorl.analysis.energy.carbon.dated import ALWAYS, NEVER, Dated
 from whorl.analysis.energy.carbon.factors import canonical, shipped
 from whorl.analysis.energy.carbon.grid import Grid
-from whorl.analysis.energy.carbon.settings import Factor, HoursFile, Method, Settings
+from whorl.analysis.energy.carbon.settings import Factor, HoursFile, Method, Settings, read_settings
+from whorl.errors import InputError
 from whorl.tests.sizes import count
 
 _HOUR = 3600 * 10**9
@@ -88,3 +89,15 @@ def test_the_grid_says_at_each_hour_what_the_settings_say(tmp_path: Path, seed: 
                 here = made.zone_at(cluster, np.array([at]))[0]
                 if code >= 0 and method is Method.LOCATION:
                     assert made.sources[code].zone == canonical(str(here))
+
+
+def test_a_file_without_zones_is_of_the_only_zone_of_the_settings(tmp_path: Path) -> None:
+    """As docs/carbon.md shows it; where there are two zones, nobody can tell which one it is."""
+    (tmp_path / "hours.csv").write_text("time,g_per_kwh\n2026-01-01T00:00Z,412\n2026-01-01T01:00Z,405\n")
+    settings = tmp_path / "energy.toml"
+    settings.write_text('zone = "DE"\nintensity = "hours.csv"\n')
+    steps = Grid(read_settings(settings)).of_zone("DE", "alpha")
+    assert steps.at(np.array([1_767_225_600 * 10**9 + _HOUR])).tolist() == [405.0]
+    settings.write_text('intensity = "hours.csv"\n[[zone]]\nvalue = "DE"\ncluster = "alpha"\n[[zone]]\nvalue = "FR"\n')
+    with pytest.raises(InputError, match=r'no column of zones: .* \[\[intensity\]\] with file = "hours.csv" and zone'):
+        Grid(read_settings(settings)).of_zone("DE", "alpha")
