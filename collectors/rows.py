@@ -180,7 +180,16 @@ def identity_table(devices: Sequence[Device], cluster: str, node: str | None, se
     schema = arrow_schema("gpus")
     common = {"cluster": cluster, "node": node, "first_seen": seen_ns}
     rows = [{**common, **device.row, "gpu": device.gpu} for device in devices]
-    return pa.table([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)
+    columns = [pa.array([_fitting(row.get(field.name), field.type) for row in rows], field.type) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:
+    """A value for a column; None for a number that does not fit into it, as drivers say "unknown" with all bits set."""
+    if not isinstance(value, int) or not pa.types.is_integer(kind):
+        return value
+    beyond = 1 << kind.bit_width - 1
+    return value if -beyond <= value < beyond else None
 
 
 def short_hash(what: object) -> str:

@@ -12,7 +12,7 @@ import pytest
 from whorl.collectors import nvml_gpm
 from whorl.collectors.backends import Device, Sweep
 from whorl.collectors.nvml import Nvml
-from whorl.collectors.rows import Rows
+from whorl.collectors.rows import Rows, identity_table
 from whorl.collectors.sampler import Sampler
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
@@ -380,6 +380,12 @@ def test_a_number_that_its_column_cannot_hold_is_null() -> None:
     assert not filler.fill(sweep.numbers(slow=False), [5, 6], [7, 8])
     values[ROW["power_mw"]] = -5, 2**31 - 1
     assert filler.fill(sweep.numbers(slow=False), [5, 6], [7, 8])
+
+
+def test_a_number_that_no_column_of_identities_can_hold_is_null() -> None:
+    said = {"memory_total": 2**64 - 1, "power_limit_mw": 2**32 - 1, "slot": 3}  # all bits set: the driver knows none
+    (row,) = identity_table([Device("a", said)], "c", "n", 1).select([*said, "gpu"]).to_pylist()
+    assert (row["memory_total"], row["power_limit_mw"], row["slot"], row["gpu"]) == (None, None, 3, "a")
 
 
 def test_ticks_that_are_filled_in_say_what_whole_batches_say(nvml: NvmlLibrary) -> None:
