@@ -303,7 +303,7 @@ class Reader:
             self._returned[slow], self._status[slow] = returned, self._statuses([word >> _HIGH for word in told])
         values, status = list(layout.pick(words)), self._status[slow]
         for at in layout.rounded:
-            values[at] = round(values[at]) if abs(values[at]) < 2.0**62 else 0
+            values[at] = round(values[at]) if abs(values[at]) < 2.0**62 else _MOST + 1
         for at, word in layout.further:
             values[at] += words[word]
         for at, scale in layout.scaled:

@@ -194,6 +194,9 @@ def test_narrow_values_of_the_driver_may_have_rubbish_above_them(nvml: NvmlLibra
     assert taken()[0] == clean
     raw["type"][:3], raw["v"][:3] = (0, 5, 4), (np.float64(1234.4).view(np.uint64), 2**32 - 7, 2**64 - 9)
     assert taken()[0][:3] == [1234, -7, -9]
+    raw["type"][:2], raw["v"][:2] = 0, np.array([np.nan, np.inf]).view(np.uint64)
+    values, status = taken()
+    assert (values[:2], status[:2]) == ([0, 0], [Status.FAILED] * 2)
     (at,) = [at for at, (_, field, _) in enumerate(reader._fields) if field == 74]
     raw["v"][at] = 2**64 - 1
     values, status = taken()
