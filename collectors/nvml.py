@@ -20,7 +20,7 @@ from ..store.events import Event, EventKind
 from ..store.metrics import FAST, METRICS
 from .backends import Commit, Device, Status, Sweep
 from .nvml_gpm import Profiling
-from .nvml_identity import asked, describe, instances, power_window, text
+from .nvml_identity import asked, describe, instances, power_window, text, told
 from .nvml_reader import Reader, Taken, meaning, silent
 from .xids import xid_event
 
@@ -386,7 +386,7 @@ def _reach(index: int) -> tuple[str, Any]:
     import pynvml as nv
 
     handle = nv.nvmlDeviceGetHandleByIndex(index)
-    uuid = text(nv.nvmlDeviceGetUUID(handle))
+    uuid = text(told(nv.nvmlDeviceGetUUID, handle))
     # The driver tells the identity of a GPU that is gone from memory.
     if uuid is None or _status(nv.nvmlDeviceGetMemoryInfo, handle) == Status.LOST:
         raise nv.NVMLError(nv.NVML_ERROR_GPU_IS_LOST)

@@ -22,9 +22,17 @@ def asked(function: Callable[..., Any], *arguments: Any) -> Any:
     import pynvml
 
     try:
-        return function(*arguments)
+        return told(function, *arguments)
     except pynvml.NVMLError:
         return None
+
+
+def told(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the driver answers. The binding decodes texts, and some boards have names that are no UTF-8."""
+    try:
+        return function(*arguments)
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
 
 
 def describe(handle: Any, index: int, driver: str | None) -> Device:
@@ -38,7 +46,7 @@ def describe(handle: Any, index: int, driver: str | None) -> Device:
         answer = ask(function)
         return None if answer is None else text(answer)
 
-    uuid = text(nv.nvmlDeviceGetUUID(handle))
+    uuid = text(told(nv.nvmlDeviceGetUUID, handle))
     assert uuid is not None
     pci = ask("nvmlDeviceGetPciInfo_v3")
     low, high = ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)

@@ -305,6 +305,23 @@ def test_mig_instances_have_names_and_memory_and_no_power(nvml: NvmlLibrary) -> 
         assert len(running.kept.of(parts[1].gpu)) == gone
 
 
+def test_texts_of_the_driver_that_are_no_utf8_are_kept(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.write("gpus 2", "model H100")
+
+    @pynvml.convertStrBytes  # type: ignore[untyped-decorator]
+    def name(_: Any) -> bytes:
+        return b"NVIDIA \xff H100"
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", name)
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", pynvml.convertStrBytes(lambda: b"580\xfe"))
+    backend = Nvml()
+    backend.open()
+    assert [(d.row["model"], d.row["driver"]) for d in backend.devices()] == [
+        ("NVIDIA \N{REPLACEMENT CHARACTER} H100", "580\N{REPLACEMENT CHARACTER}")
+    ] * 2
+    backend.close()
+
+
 def test_a_return_code_that_nvml_does_not_have_yet_is_a_failure() -> None:
     assert meaning(0) == Status.OK
     assert meaning(999) == meaning(77) == meaning(5000) == Status.FAILED
