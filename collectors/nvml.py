@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+log = logging.getLogger(__name__)
 
 _REOPEN_AFTER = 30  # looks
 _fast_of = itemgetter(*FAST)
@@ -115,6 +117,7 @@ class Nvml:
         self._unloaded: set[int] = set()  # were answering when the driver went
         self._events: tuple[Any, Any, Any] | None = None  # event set, what it fills, the function that does
         self._deaf = False  # the driver reports no events, and this was recorded
+        self._doubles: set[tuple[str, int]] = set()  # UUID and index of GPUs that are not read, which was recorded
         self._pending: list[Event] = []
 
     # -- opening ------------------------------------------------------------------------------------------
@@ -266,6 +269,7 @@ class Nvml:
         version = asked(nv.nvmlSystemGetDriverVersion)
         driver = text(version) if version else None
         skipped = {self._devices[p].row.get("nvml_index") for p in passed_over}
+        seen: dict[str, int] = {}  # UUID -> index
         for index in range(asked(nv.nvmlDeviceGetCount) or 0):
             if index in skipped:
                 continue
@@ -276,11 +280,14 @@ class Nvml:
                     kind = _UNSEEN.get(meaning(error.value), EventKind.FAILED_READING)
                     found.append(Event(kind, None, f"the GPU at index {index} cannot be identified: {error}"))
                 continue
+            if (first := seen.setdefault(gpu, index)) != index:
+                found += self._double(gpu, first, index)
+                continue
             known = plan.position.get(gpu)
             if known in passed_over:
                 continue
             if known is None or plan.handles[known] is None:
-                plan.place(describe(handle, index, driver), handle)
+                plan.place(describe(gpu, handle, index, driver), handle)
                 if self._known and known not in self._unloaded:
                     came = known is None
                     kind, what = (EventKind.APPEARED, "is new") if came else (EventKind.RETURNED, "answers again")
@@ -288,6 +295,15 @@ class Nvml:
             elif _address(handle) != _address(plan.handles[known]) or self._readers[known] is None:
                 plan.place(plan.devices[known], handle)
         return found
+
+    def _double(self, gpu: str, first: int, index: int) -> list[Event]:
+        """Tell, once, that a GPU is not read, as another one has its UUID: their readings could not be told apart."""
+        if (gpu, index) in self._doubles:
+            return []
+        self._doubles.add((gpu, index))
+        detail = f"the GPUs at index {first} and {index} have the same UUID {gpu}; only the first is read"
+        log.warning("%s", detail)
+        return [Event(EventKind.FAILED_READING, gpu, detail)]
 
     def _compare_instances(self, plan: _Plan, position: int) -> list[Event]:
         """The MIG instances of one GPU."""

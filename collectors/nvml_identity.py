@@ -35,8 +35,8 @@ def told(function: Callable[..., Any], *arguments: Any) -> Any:
         return error.object.decode(errors="replace")
 
 
-def describe(handle: Any, index: int, driver: str | None) -> Device:
-    """The identity of the GPU behind a handle. Raises pynvml.NVMLError where it does not even tell its UUID."""
+def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
+    """The identity of the GPU behind a handle."""
     import pynvml as nv
 
     def ask(function: str, *arguments: Any) -> Any:
@@ -46,8 +46,6 @@ def describe(handle: Any, index: int, driver: str | None) -> Device:
         answer = ask(function)
         return None if answer is None else text(answer)
 
-    uuid = text(told(nv.nvmlDeviceGetUUID, handle))
-    assert uuid is not None
     pci = ask("nvmlDeviceGetPciInfo_v3")
     low, high = ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
     memory = ask("nvmlDeviceGetMemoryInfo", nv.nvmlMemory_v2) or ask("nvmlDeviceGetMemoryInfo")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from whorl.collectors.backends import Status
 from whorl.collectors.nvml import Nvml, function
 from whorl.collectors.nvml_reader import Reader, meaning
 from whorl.collectors.rows import Rows
+from whorl.store.events import EventKind
 from whorl.store.metric import Call, Field
 from whorl.store.metrics import FAST, METRICS
 from whorl.tests.collectors.sampling import as_rows, sampling
@@ -70,6 +72,10 @@ def answer(handle: Any, spec: Any, *, scale: int = 1) -> int | None:
         return None
     plain = value.value.uiVal if value.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT else value.value.ullVal
     return int(plain) * scale
+
+
+def index_of(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetIndex(handle))
 
 
 def one_sweep(backend: Nvml, *, slow: bool = True) -> list[dict[str, Any]]:
@@ -319,6 +325,28 @@ def test_texts_of_the_driver_that_are_no_utf8_are_kept(nvml: NvmlLibrary, monkey
     assert [(d.row["model"], d.row["driver"]) for d in backend.devices()] == [
         ("NVIDIA \N{REPLACEMENT CHARACTER} H100", "580\N{REPLACEMENT CHARACTER}")
     ] * 2
+    backend.close()
+
+
+def test_of_gpus_with_one_uuid_the_first_is_read_and_that_is_told_once(
+    nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    nvml.write("gpus 3", "model H100", "gpu 2 ecc 7 0")
+    uuid_of = pynvml.nvmlDeviceGetUUID
+    first = set[Any]()
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda handle: "GPU-1" if index_of(handle) else uuid_of(handle))
+    backend = Nvml()
+    backend.open()
+    for _ in range(3):
+        assert [row["ecc_corrected"] for row in one_sweep(backend)] == [0, 0]
+        first.add(backend._readers[1])
+        told = [event for event in backend.happened() if event.kind == EventKind.FAILED_READING]
+        assert not told or [event.gpu for event in told] == ["GPU-1"]
+        assert not backend.look_again(frozenset(), nullcontext)
+    assert len(first) == 1
+    assert [record.message for record in caplog.records] == [
+        "the GPUs at index 1 and 2 have the same UUID GPU-1; only the first is read"
+    ]
     backend.close()
 
 
