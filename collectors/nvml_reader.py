@@ -27,10 +27,10 @@ _READ = "24xQ"  # of it, what a tick reads: type and return code as one word, an
 _TOLD_READ, _VALUE_READ, _WORDS_READ = 0, 1, 2
 _LOW, _HIGH = 2**32 - 1, 32  # of such a word: the type is in the low half
 _FIELD_BYTES, _STAMP = 40, 8  # and where its time stamp lies
-_DOUBLE, _LONG = 0, 3  # types: most values are unsigned long long
+_DOUBLE, _UINT, _LONG = 0, 1, 3  # types: most values are unsigned long long
 _BY_TYPE = {  # types shorter than 8 bytes, whose other bytes are undefined; all other types have 8
     _DOUBLE: "d",
-    1: "I4x",
+    _UINT: "I4x",
     5: "i4x",
     6: "H6x",
     4: "q",
@@ -89,6 +89,8 @@ class _Layout:
     rounded: tuple[int, ...]
     stamps: tuple[tuple[int, int], ...]
     """Position in `rows` and number of the field value whose time stamp it is."""
+    short: tuple[tuple[int, int], ...]
+    """Position in `rows` and word: what the driver gives in 32 bits for a column of 64."""
 
 
 _layouts: dict[object, _Layout] = {}
@@ -230,6 +232,7 @@ class Reader:
         fields = self._fields[: self._number[slow]]
         types = types[: len(fields)]
         places: dict[int, list[int]] = {}  # row of the metric -> its position, or those of the parts of its sum
+        small = {_WORDS_READ * at + _VALUE_READ for at, kind in enumerate(types) if kind == _UINT}
         layout = "<"
         for at, ((row, _, _), kind) in enumerate(zip(fields, types, strict=True)):
             layout += _READ + _BY_TYPE.get(kind, "Q")
@@ -240,6 +243,7 @@ class Reader:
             for row, spec in sorted(call.rows.items(), key=lambda one: one[1].offset) if slow or call.fast else ():
                 begin = call.slot + spec.offset
                 layout += f"{begin - end}x{_CODES[spec.type]}"
+                small |= {words} if spec.type == "u4" else set()
                 places[row], words, end = [words], words + 1, begin + struct.calcsize(_CODES[spec.type])
         rows = _EVERY if slow else FAST
         layout = f"{layout}{self._constants - end}x"
@@ -266,6 +270,12 @@ class Reader:
             scaled=tuple(scaled),
             rounded=tuple(at for at, parts in enumerate(every) if floats.intersection(parts)),
             stamps=stamps,
+            short=tuple(
+                (at, word)
+                for at, parts in enumerate(every)
+                for word in parts
+                if word in small and METRICS[rows[at]].type == "BIGINT"
+            ),
         )
         return _layouts.setdefault((layout, slow, types, str(every), stamps, made.scaled), made)
 
@@ -308,6 +318,9 @@ class Reader:
             values[at] += words[word]
         for at, scale in layout.scaled:
             values[at] *= scale
+        for at, word in layout.short:
+            if words[word] == _LOW:  # all bits set
+                values[at] = _MOST + 1
         for at, one in layout.stamps:
             age = stamp_ns // 1000 - _stamp_at(self._memory, _FIELD_BYTES * one + _STAMP)[0]
             values[at] = max(age, 0)
@@ -316,7 +329,9 @@ class Reader:
         if max(values) > _MOST:  # all bits set means no value: no counter gets so far
             for at, row in enumerate(layout.rows):
                 if values[at] > _MOST:
-                    values[at], status = 0, _with(status, row, Status.FAILED)
+                    values[at] = 0
+                    if status[row] == Status.OK:
+                        status = _with(status, row, Status.FAILED)
         return values, status
 
     def _statuses(self, returned: list[int]) -> bytes:

@@ -207,6 +207,23 @@ def test_narrow_values_of_the_driver_may_have_rubbish_above_them(nvml: NvmlLibra
     raw["v"][at] = 2**64 - 1
     values, status = taken()
     assert (values[at], status[at]) == (0, Status.FAILED)  # no counter has come so far
+    if slow:
+        (at,) = [at for at, (_, field, _) in enumerate(reader._fields) if field == 94]
+        assert raw["type"][at] == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+        raw["v"][at] = 2**32 - 1
+        values, status = taken()
+        assert (values[at], status[at]) == (0, Status.FAILED)  # nor one of 32 bits
+
+
+def test_a_value_that_is_not_supported_says_so_whatever_stands_in_its_place(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 1", "model H100")
+    pynvml.nvmlInit()
+    reader = Reader(pynvml.nvmlDeviceGetHandleByIndex(0), function)
+    raw = np.frombuffer(memoryview(reader._memory), np.dtype(FIELD_VALUE), len(reader._fields))
+    reader.read(slow=False)
+    row = reader._fields[0][0]
+    raw["type"][0], raw["ret"][0], raw["v"][0] = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 3, 2**64 - 1
+    assert reader.take(time.time_ns())[1][row] == Status.UNSUPPORTED
 
 
 def test_reading_changes_nothing_and_never_waits_for_pcie(nvml: NvmlLibrary) -> None:
