@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
-_AGAIN_NS = 60_000_000_000  # a failure that comes and goes is recorded once a minute
+_AGAIN_NS = 60_000_000_000  # what cannot be read now and then is recorded once a minute
 # Of a metric by itself. Of profiling metrics a source tells once, of all together; some metrics it cannot have.
 _TOLD = frozenset(
     row
@@ -136,7 +136,7 @@ class Noticing:
         self._devices: Sequence[Device] = []
         self._status: NDArray[np.uint8] = np.zeros((len(METRICS), 0), np.uint8)
         self._before: NDArray[np.int64] = np.zeros((len(_COUNTERS), 0), np.int64)
-        self._failed_at: dict[int, int] = {}
+        self._told_at: dict[tuple[int, int | None], int] = {}  # by device and metric; None: of failures of any metric
 
     def meet(self, devices: Sequence[Device]) -> None:
         """Take in a list of devices; those known keep their positions."""
@@ -179,18 +179,21 @@ class Noticing:
             return False
         self.driver_gone = self.driver_gone and Status.OK not in now
         for meaning, (kind, words) in _SENTENCES.items():
-            columns = [METRICS[row].name for row in rows if status[row] == meaning and row in _TOLD]
-            if columns and (meaning != Status.FAILED or self._worth_telling(device)):
-                for column in columns:
-                    self._events.tell(Event(kind, known.gpu, f"{words} {column}", metric=column))
+            found = [row for row in rows if status[row] == meaning and row in _TOLD]
+            if meaning != Status.FAILED:
+                found = [row for row in found if self._worth_telling(device, row)]
+            elif found and not self._worth_telling(device, None):
+                continue
+            for column in (METRICS[row].name for row in found):
+                self._events.tell(Event(kind, known.gpu, f"{words} {column}", metric=column))
         return False
 
-    def _worth_telling(self, device: int) -> bool:
-        """Whether no failure of this device was recorded in the last minute."""
+    def _worth_telling(self, device: int, row: int | None) -> bool:
+        """Whether nothing of the sort was recorded in the last minute."""
         now = self._clock.steady()
-        if now - self._failed_at.get(device, now - _AGAIN_NS) < _AGAIN_NS:
+        if now - self._told_at.get((device, row), now - _AGAIN_NS) < _AGAIN_NS:
             return False
-        self._failed_at[device] = now
+        self._told_at[device, row] = now
         return True
 
     def notice_resets(self, values: NDArray[np.int64], status: NDArray[np.uint8]) -> None:

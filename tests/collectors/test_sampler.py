@@ -111,6 +111,10 @@ def test_what_is_not_supported_or_not_permitted_is_null_and_told_once(nvml: Nvml
         # What this user may read now, is read.
         nvml.remove("gpu 2 deny 4 nvmlDeviceGetUtilizationRates field:83")
         running.until(lambda: running.kept.of(second)[-1]["utilization"] is not None)
+        # What comes and goes is not told every time.
+        nvml.add("gpu 2 deny 3 nvmlDeviceGetUtilizationRates")
+        running.until(lambda: running.kept.of(second)[-1]["utilization"] is None)
+        assert len(told) == len(running.kept.events)
 
 
 def test_a_driver_that_is_loaded_again(nvml: NvmlLibrary) -> None:
