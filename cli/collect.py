@@ -128,6 +128,8 @@ def collect(
 
 
 def _say_begun(collecting: Collecting) -> None:
+    from .output import tell
+
     plan, backend = collecting.plan, collecting.backend
     devices = [device for device in backend.devices() if device.parent is None]
     instances = len(backend.devices()) - len(devices)
@@ -135,17 +137,15 @@ def _say_begun(collecting: Collecting) -> None:
     shown = f"{len(devices)} GPU{'s' if len(devices) > 1 else ''} ({models})"
     if instances:
         shown += f" with {instances} MIG instances"
-    click.echo(
-        f"whorl: collecting from {backend.name}: {shown}, every {plan.interval_s:g} s, into {plan.store}; "
-        f"{collecting.journal.durability}",
-        err=True,
+    tell(
+        f"collecting from {backend.name}: {shown}, every {plan.interval_s:g} s, into {plan.store}; "
+        f"{collecting.journal.durability}"
     )
     period = backend.period_ms
     if period is not None and plan.interval_s * 1000 < period:
-        click.echo(
-            f"whorl: note: the power sensor has a new value every {period} ms; at {plan.interval_s * 1000:g} ms most "
-            "readings repeat the one before",
-            err=True,
+        tell(
+            f"note: the power sensor has a new value every {period} ms; at {plan.interval_s * 1000:g} ms most "
+            "readings repeat the one before"
         )
 
 
@@ -171,10 +171,11 @@ def _each(collecting: Collecting) -> str:
 
 
 def _say_ended(collecting: Collecting, counts: Counts, came: int | None) -> None:
+    from .output import tell
+
     why = "the duration is over" if came is None else f"{signal.Signals(came).name} received"
     each = _each(collecting)
-    click.echo(
-        f"whorl: {why}; stored {many(counts.rows, 'row')} of {many(counts.ticks, each)}, "
-        f"{many(counts.missed, each)} missed, {many(counts.events, 'event')}, in {collecting.plan.store}",
-        err=True,
+    tell(
+        f"{why}; stored {many(counts.rows, 'row')} of {many(counts.ticks, each)}, "
+        f"{many(counts.missed, each)} missed, {many(counts.events, 'event')}, in {collecting.plan.store}"
     )

@@ -115,6 +115,17 @@ def test_an_exporter_that_cannot_be_read_at_the_start(tmp_path: Path) -> None:
         assert exporter.url in done.stderr
 
 
+def test_a_page_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    labels = {"modelName": "A100\x1b]0;title\x07\x1b[31m"}
+    with exporting(page([Exported(0, usual(), labels=labels)])) as exporter:
+        options = ("--backend", "prometheus", "--url", exporter.url, "--duration", "0.1")
+        new_store(tmp_path / "S")
+        done = CliRunner().invoke(cli, ["collect", "--store", str(tmp_path / "S"), *options], color=True)
+    assert done.exit_code == 0, done.stderr
+    assert "(A100\\x1b]0;title\\x07\\x1b[31m)" in done.stderr
+    assert not set(done.stderr) & {"\x1b", "\x07"}
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 def test_an_exporter_that_is_not_there(tmp_path: Path, host: str) -> None:
     url = f"http://{host}:{closed_port()}/metrics"
