@@ -83,7 +83,7 @@ class Target:
         self._stale = round(stale_s * 1e9)
         self._nodes: dict[str, Node] = {}
         self._read_at = 0  # the last page, by the steady clock
-        self._newest: dict[int, int] = {}  # by GPU, the newest time stamp of the page
+        self._stamps: dict[int, set[int]] = {}  # by GPU, the time stamps of the page before: its clock may be set back
         self._shown_at: dict[int, int] = {}  # by GPU, when it was on the page for the last time
         self._lost: set[int] = set()
         self._gone_at: int | None = None
@@ -151,15 +151,15 @@ class Target:
     def _rows(self, page: Page, gpu: int, said: NDArray[np.bool_], asked_ns: int) -> list[Row]:
         rows: list[Row] = []
         stamps = page.stamps[:, gpu]
-        newest = self._newest.get(gpu, 0)
-        for stamp in np.unique(stamps[said]).tolist():
+        before = self._stamps.get(gpu, set())
+        self._stamps[gpu] = set(stamps[said].tolist())
+        for stamp in sorted(self._stamps[gpu]):
             if stamp > asked_ns + _AHEAD_NS:
-                page.strange["ts"] = "a time stamp is more than an hour ahead of this node's clock"
-            elif not stamp or stamp > newest:
+                page.strange["ts"] = "a time stamp is more than an hour ahead of this node's clock"  # it costs the row
+            elif not stamp or stamp not in before:
                 of_it = said & (stamps == stamp)
                 status = np.where(of_it, page.status[:, gpu], np.uint8(Status.UNREAD))
                 rows.append(Row(gpu, stamp or asked_ns, page.values[:, gpu], status))
-                self._newest[gpu] = max(self._newest.get(gpu, 0), stamp)
         return rows
 
     def _missing(self, page: Page, now: int, asked_ns: int, known: list[int], here: list[int]) -> list[Row]:
@@ -175,7 +175,10 @@ class Target:
 
     def _odd(self, page: Page) -> list[Event]:
         """Each thing that is wrong with the page, once."""
-        said = {column: f"{what}; NULL is stored" for column, what in page.strange.items()}
+        said = {
+            column: f"{what}; {'NULL is stored' if column in ROW else 'its readings are not stored: set the clocks'}"
+            for column, what in page.strange.items()
+        }
         if page.cut:
             said["cut"] = "the page ends within a line, which is left out"
         if page.damaged:
@@ -214,7 +217,7 @@ class Target:
         events = []
         for key in (key for key in said if key not in self._told):
             column = key.partition(" ")[0]
-            metric = column if column in ROW else None
+            metric = column if column in ROW or column == "ts" else None
             events.append(Event(EventKind.EXPORTER, None, f"{self.url}: {said[key]}", metric=metric))
         self._told.update(said)
         return events
