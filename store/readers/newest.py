@@ -117,6 +117,8 @@ class Following:
         """The journals of telemetry."""
         try:
             parts = journal_file.parts(self._store.root)
+            if not parts:  # nobody collects now, or a file system is gone
+                (self._store.root / "store.toml").stat()
         except OSError as error:
             raise StoreError(f"cannot read {self._store.root}: {error.strerror or error}") from error
         return [part.path for part in parts if part.table == TELEMETRY.name]

@@ -115,6 +115,15 @@ def test_a_store_that_is_gone_gives_no_page_and_a_sentence(store: Store) -> None
         journals.unlink()
         journals.mkdir()
         fetched(url)
+        away = store.root.rename(store.root.with_name("away"))
+        for empty in (False, True):  # as where a file system is unmounted
+            if empty:
+                store.root.mkdir()
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                fetched(url)
+        store.root.rmdir()
+        away.rename(store.root)
+        fetched(url)
 
 
 def test_a_port_that_is_taken_is_told() -> None:
