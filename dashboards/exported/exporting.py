@@ -9,8 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from ... import __version__
 from ...errors import WhorlError
@@ -77,6 +79,7 @@ class Exporter:
         self._metered = Metered(store, clock())
         self._took_s = 0.0
         self._asked: set[Gpu] = set()  # GPUs that were not known when they were seen first
+        self._met: frozenset[Gpu] = frozenset()  # GPUs that had been seen when identities were read last
         self._wanted = threading.Event()  # such a GPU was seen: findings are read soon
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -85,7 +88,9 @@ class Exporter:
         """Bring everything that is slow up to date. Raises WhorlError."""
         began = time.monotonic()
         self._following.catch_up(self._clock())
+        met = frozenset(self._following.now(self._clock()).gpus)
         self._found, self._found_at = findings.find(self._store, self._who, self._clock()), self._clock()
+        self._met = met
         self._took_s = time.monotonic() - began
 
     def start(self) -> None:
@@ -129,7 +134,9 @@ class Exporter:
         out += found.series
         out += self._metered.series(self._who)
         if self._settings.dcgm_names:
-            out += dcgm.readings(newest, found)
+            # Labels say who a GPU is: shown before that is known, its series would be others from then on.
+            known = np.array([gpu in self._met or gpu in found.identity for gpu in newest.gpus], bool)
+            out += dcgm.readings(replace(newest, known=newest.known & known, fresh=newest.fresh & known), found)
         return [*out, *self._own(time.monotonic() - began)]
 
     def reads(self) -> bool:

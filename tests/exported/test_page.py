@@ -181,6 +181,17 @@ def test_names_of_dcgm_exporter_have_its_labels_and_units(store: Store) -> None:
     assert not any(name.startswith("DCGM") for name, _ in parsed(exported(store)))
 
 
+def test_names_of_dcgm_exporter_wait_until_it_is_known_who_a_gpu_is(store: Store) -> None:
+    exporter = Exporter(store, Settings(60.0, dcgm_names=True), clock=lambda: NOW + 2 * SECOND)
+    exporter._following.catch_up(NOW + 2 * SECOND)
+    before = parsed(page(exporter.series()))
+    assert of(before, "whorl_gpu_power_watts") == EVERY["power_mw"] / 1000
+    assert not any(name.startswith("DCGM") for name, _ in before)
+    exporter.refresh()
+    shown = [dict(pairs) for name, pairs in parsed(page(exporter.series())) if name == "DCGM_FI_DEV_POWER_USAGE"]
+    assert {"g1", "g2"} <= {labels["UUID"] for labels in shown}
+
+
 def test_a_gpu_whose_number_in_the_driver_is_not_known_has_that_of_its_slot() -> None:
     assert dict(dcgm.labels_of(("c", "g"), {"slot": 2}).pairs) == {"gpu": "2", "UUID": "g", "device": "nvidia2"}
     assert dict(dcgm.labels_of(("c", "g"), {"slot": 2, "nvml_index": 0}).pairs)["gpu"] == "0"
