@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import InputError
 from ...store.allocations import GpuFrom, JobSource, TagState
 from ...store.names import this_cluster
+from ...store.system import files
 
 _HEX = "[0-9a-fA-F]"
 _WHOLE = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"  # CUDA takes the beginning of a UUID as well
@@ -142,7 +143,7 @@ def read(folders: Iterable[Path]) -> Spool:
 def _event(path: Path) -> Event | str:
     """What a tag says, or why it cannot be used."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(files.open_regular(path), "rb") as file:
             about = os.fstat(file.fileno())
             content = file.read(_LONGEST + 1)
     except OSError as error:

@@ -277,12 +277,14 @@ def test_tags_of_another_user_and_other_rubbish_are_refused(run: Any, spool: Pat
     write(spool, "begin", 3, 100, A, job="../../etc")
     write(spool, "begin", 4, 100, A, gpu="first")
     (spool / ".n01-5.tag").write_text("being written")
+    os.mkfifo(spool / "pipe.tag")  # to open it would wait for a writer
     refused = {why: len(names) for why, names in run().tags_refused.items()}
     assert refused == {
         **({"its file belongs to another user than its job": 1} if os.geteuid() == 0 else {}),
         "it does not say when something began or ended": 1,
         "it does not name a node and a job": 1,
         "it names a GPU that is no UUID": 1,
+        "it cannot be read (it is not a regular file)": 1,
     }
     assert now(store) == []
 
