@@ -230,6 +230,11 @@ class Nvml:
         if _status(pynvml.nvmlInit) != Status.OK:
             return []  # not back yet: the readings say so, and the next look tries again
         found = self._enumerate(passed_over, commit)
+        if _status(pynvml.nvmlDeviceGetCount) == Status.OK:  # the driver is there, and these GPUs are not
+            with commit():
+                for device in self._unloaded - passed_over:
+                    self._silent[device] = Status.LOST if self._devices[device].parent is None else Status.UNREAD
+                self._unloaded &= passed_over
         if not reloaded:
             return found
         answer = asked(pynvml.nvmlSystemGetDriverVersion)

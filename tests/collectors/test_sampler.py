@@ -136,6 +136,22 @@ def test_a_driver_that_is_loaded_again(nvml: NvmlLibrary) -> None:
         assert "returned" not in running.kept.kinds()
 
 
+def test_a_gpu_that_does_not_come_back_with_the_driver_is_lost(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 3")
+    with sampling() as running:
+        running.ticks(5)
+        gone = running.gpus[2]
+        nvml.write("gpus 2", f"from {time.time()} reload 0.3")
+        running.until(lambda: "lost" in running.kept.kinds(gone))
+        running.until(lambda: not silent(running, 0) and not silent(running, 1))
+        running.ticks(40)
+        assert running.kept.of(gone)[-1]["quality"] == "lost"
+        assert running.kept.kinds().count("driver_gone") == 1
+        nvml.write("gpus 3")
+        running.until(lambda: "returned" in running.kept.kinds(gone))
+        running.until(lambda: not silent(running, 2))
+
+
 def test_a_counter_that_begins_anew(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2")
     with sampling() as running:
