@@ -137,13 +137,7 @@ class Fetcher:
         if kind not in _TYPES:
             raise NoPage(f"its page is {kind}, not the text that Prometheus scrapes; {_ADVICE[404]}")
         if answer.headers.get("Content-Encoding", "").strip().lower() in ("gzip", "x-gzip"):
-            unpacking = zlib.decompressobj(wbits=31)
-            try:
-                body = unpacking.decompress(body, _MOST)
-            except zlib.error as error:
-                raise NoPage(f"its compressed page is damaged ({error})") from error
-            if not unpacking.eof:
-                raise NoPage("its compressed page is cut short, or unpacks to more than can be read")
+            body = _unpacked(body)
         return body.decode("utf-8", "replace")
 
 
@@ -155,6 +149,21 @@ def _joined(url: str, where: str) -> str:
     except ValueError:
         raise NoPage(f"it sends on to {where!r}, which is no address; give the exporter's own") from None
     return joined
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """What a gzip stream holds, which may have several members, one behind the other. Raises NoPage."""
+    body = b""
+    while packed:
+        unpacking = zlib.decompressobj(wbits=31)
+        try:
+            body += unpacking.decompress(packed, _MOST + 1 - len(body))
+        except zlib.error as error:
+            raise NoPage(f"its compressed page is damaged ({error})") from error
+        if not unpacking.eof or len(body) > _MOST:
+            raise NoPage("its compressed page is cut short, or unpacks to more than can be read")
+        packed = unpacking.unused_data
+    return body
 
 
 def _left(until: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import socket
 import threading
@@ -561,6 +562,16 @@ def test_packed_page_and_redirect_and_kept_connection(pages: Pages, exporter: Ex
     assert [row["power_mw"] for row in read.poll()] == [155342]
     assert [path for path, _ in exporter.asked] == ["/metrics", "/there"] * 2
     assert exporter.asked[0][1]["Accept-Encoding"] == "gzip"
+
+
+def test_page_packed_in_several_pieces_is_read_to_its_end(pages: Pages, exporter: Exporter) -> None:
+    text = page([Exported(0, usual()), Exported(1, usual())]).encode()
+    packed = [gzip.compress(text[:500]), gzip.compress(text[500:])]
+    pages.now = Answer(b"".join(packed), headers={"Content-Encoding": "gzip"})
+    assert len(Read(exporter.url).open().poll()) == 2
+    pages.now = Answer(b"".join(packed)[:-20], headers={"Content-Encoding": "gzip"})
+    with pytest.raises(InputError, match="cut short"):
+        Read(exporter.url).open()
 
 
 def test_password_is_sent_and_never_shown(pages: Pages, exporter: Exporter) -> None:
