@@ -10,6 +10,7 @@ import polars as pl
 
 from ..errors import InputError
 from ..store.names import LISTED, no_such_gpu, several_gpus
+from .by_number import by_number
 from .probing import other_names
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def known_gpus(store: Store) -> pl.DataFrame:
         if also:
             rows = _joined(rows, str(cluster), also)
     framed = pl.concat_str(pl.lit(_APART), "names", pl.lit(_APART)).alias("names")
-    return rows.with_columns(framed).sort("cluster", "cabinet", "node", "slot", "gpu", nulls_last=True)
+    places = by_number("cluster", "cabinet", "node")
+    return rows.with_columns(framed).sort(*places, "slot", *by_number("gpu"), nulls_last=True)
 
 
 def _joined(rows: pl.DataFrame, cluster: str, also: Mapping[str, str]) -> pl.DataFrame:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from .by_number import by_number
 from .probing import Probed, names_of
 from .sittings import are_in_order, days, in_order, latest
 from .verdicts.answers.fingerprint import CLOCK, POWER
@@ -187,7 +188,7 @@ def by_place(beside: pl.DataFrame, level: str, columns: Sequence[str] = PLACED) 
     return rows.sort(
         pl.col("workload").replace_strict(ranks, return_dtype=pl.Int64),
         pl.col(columns[0]).list.get(2),
-        "place",
+        *by_number("place"),
         descending=[False, True, False],
         nulls_last=True,
     )

@@ -14,6 +14,7 @@ import polars as pl
 from ..errors import InputError
 from ..store.conditions import read
 from ..store.names import gpu_name
+from .by_number import by_number
 from .kinds import told_apart
 from .measurements import SOUND, identities
 from .run_figures import figures, in_time
@@ -262,7 +263,7 @@ def gpus_of(store: Store, cluster: str, names: pl.Series, others: Mapping[str, s
     places = found.select("gpu", "node", "slot").iter_rows()
     named = [gpu if gpu in gone else gpu_name(gpu, node, slot) for gpu, node, slot in places]
     found = found.with_columns(pl.Series("name", named, dtype=pl.String))
-    return found.sort("cabinet", "node", "slot", "gpu", nulls_last=True)
+    return found.sort(*by_number("cabinet", "node"), "slot", *by_number("gpu"), nulls_last=True)
 
 
 def _exchanged(store: Store, cluster: str) -> set[str]:

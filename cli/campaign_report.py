@@ -12,6 +12,7 @@ from ..jobs.campaign.coverage import GpuState
 from ..jobs.campaign.planning import How, allocated_h, cost, minutes
 from ..jobs.campaign.status import NodeState, NodeStatus, Status
 from ..jobs.hostlist import compress
+from ..store.names import by_number
 
 if TYPE_CHECKING:
     from ..jobs.campaign.asking import Request
@@ -179,7 +180,7 @@ def status_answer(found: Status, store: str, *, every: bool = False) -> Iterable
         )
     shown = [one for one in found.nodes if every or one.state is not NodeState.COVERED or one.why]
     order = list(NodeState)[::-1]
-    shown.sort(key=lambda one: (order.index(one.state), one.name))
+    shown.sort(key=lambda one: (order.index(one.state), by_number(one.name)))
     if shown:
         rows = [
             [

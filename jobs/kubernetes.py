@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import InputError, SchedulerError
+from ..store.names import by_number
 from .slurm import TIMEOUT_S, Node
 
 FORMATS = ("kubernetes", "taints", "nfd")
@@ -181,7 +182,7 @@ def taint_lines(workload: str, nodes: Iterable[KubeNode], values: Mapping[str, s
         if wanted is None and before is None:
             # kubectl refuses to remove what is not there, and then changes none of the nodes that it was given.
             lines += [f"# {len(members)} nodes: no taint for {workload!r}; an error is no harm, as it may not be there"]
-            lines += [f"{_command('taint', [member], change)} || true" for member in sorted(members)]
+            lines += [f"{_command('taint', [member], change)} || true" for member in sorted(members, key=by_number)]
         else:
             lines += _lines(members, workload, wanted, before, "taint", change)
     return lines
@@ -204,7 +205,7 @@ def _lines(
     members: list[str], workload: str, wanted: str | None, before: str | None, verb: str, change: str
 ) -> list[str]:
     remark = f"# {wanted or f'no {verb}'} for {workload!r}; before: {'not known' if before is None else before}"
-    members = sorted(members)
+    members = sorted(members, key=by_number)
     parts = [members[i : i + _TOGETHER] for i in range(0, len(members), _TOGETHER)]
     return [remark.replace("\n", " "), *(_command(verb, part, change) for part in parts)]
 

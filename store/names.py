@@ -15,6 +15,8 @@ LISTED = 8
 """Names in an error."""
 _SLURM_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _CLUSTER_NAME = re.compile(r'^[ \t]*ClusterName[ \t]*=[ \t]*"?([^\s"#]+)', re.IGNORECASE | re.MULTILINE)
+PADDED = ((r"(\d+)", r"000000000000\1"), (r"\d*(\d{12})", r"\1"))
+"""Patterns and what stands for them, one after the other: then the order of letters is that of numbers, too."""
 _ALSO = {"gemm-fp32": ("sgemm", "gemm")}
 """By workload, the other names that it has in files of other tools and in simulated loads."""
 
@@ -78,6 +80,14 @@ def gpu_name(gpu: str, node: str | None, slot: int | None) -> str:
     has its name.
     """
     return gpu if node is None or slot is None else f"{node}/{slot}"
+
+
+def by_number(name: str) -> tuple[str, str]:
+    """The key that sorts names as people count: node-2 before node-10."""
+    padded = name
+    for pattern, by in PADDED:
+        padded = re.sub(pattern, by, padded)
+    return padded, name
 
 
 def find_gpu(said: str, known: Mapping[str, Iterable[str]], there: str = "here") -> str:

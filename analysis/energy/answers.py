@@ -13,6 +13,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.events import EventKind
+from ..by_number import by_number
 from ..telemetry.readings import literal
 from .booked import COSTS, Booked, booked
 from .carbon.billing import NoFigure
@@ -333,7 +334,7 @@ def _of_gpus(store: Store, pieces: pl.DataFrame, found: Booked) -> pl.DataFrame:
     )
     share = (pl.col("gpu_s") / pl.col("duration_s")).alias("share")
     shown = rows.select(*keys, "name", "node", "model", share, *_FIGURES, *_MORE)
-    return shown.sort("job_id", "node", "name", "gpu", nulls_last=True)
+    return shown.sort("job_id", *by_number("node", "name"), "gpu", nulls_last=True)
 
 
 def _named(store: Store, gpus: pl.Series | None = None) -> pl.DataFrame:

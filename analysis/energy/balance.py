@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..by_number import by_number
 from .booked import Booked, booked
 from .carbon.billing import NoFigure
 from .pieces import Kind
@@ -87,7 +88,7 @@ def held(store: Store, found: Booked) -> Balance:
             pl.when("measured").then(pl.col("metered_j", *_PARTS.values(), "difference_j", "gaps_j", "gaps_s")),
             pl.when(~pl.col("measured")).then("reason").alias("reason"),
         )
-        .sort("cluster", "node", "name", "gpu", nulls_last=True)
+        .sort(*by_number("cluster", "node", "name"), "gpu", nulls_last=True)
     )
     return Balance(
         gpus.select(

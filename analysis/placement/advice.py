@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from ...store.names import by_number
 from ..statistics.ordering import Floats, Ints
 from .noting import say_compared, say_doubtful, say_homeless
 from .offering import fast, slow_elsewhere
@@ -158,7 +159,7 @@ def advise(
     tiers = {name: tier(one, its, hard, soft) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
     slow = sorted(
         ((name, *slow_by) for name, slow_by in tiers.items() if slow_by is not None),
-        key=lambda row: (row[1] != "hard", -one.slow(one.belief)[row[2]], row[0]),
+        key=lambda row: (row[1] != "hard", -one.slow(one.belief)[row[2]], by_number(row[0])),
     )
     drained = [name for name, level, _ in slow if level == "hard"]
     say_compared(scores, one, partition is not None, notes)
@@ -182,7 +183,7 @@ def advise(
         repeatable=one.repeatable,
         sensitive=sensitive,
         reason=one.reason,
-        exclude=tuple(sorted(exclude)),
+        exclude=tuple(sorted(exclude, key=by_number)),
         prefer=prefer,
         nodes=its,
         score_of_node=nodes.scores(one.belief),

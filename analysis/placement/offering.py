@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...store.names import by_number
 from .scores import Scores
 from .tiers import Nodes, nodes_of, tier
 from .workload_scores import WorkloadScores
@@ -15,7 +16,7 @@ _FAST = 0.25
 def fast(nodes: Nodes, one: WorkloadScores, gpus: int, exclude: set[str]) -> tuple[str, ...]:
     """The fastest nodes, best first: a quarter of all nodes, or twice as many as the job needs if that is more."""
     score = nodes.scores(one.belief)
-    best = sorted((name for name in score if name not in exclude), key=lambda name: (score[name], name))
+    best = sorted((name for name in score if name not in exclude), key=lambda name: (score[name], by_number(name)))
     size = {name: len(its) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
     enough = int(np.searchsorted(np.cumsum([size[name] for name in best]), 2 * gpus)) + 1
     usual = float(np.median(list(score.values()))) if score else 0.0
@@ -49,7 +50,7 @@ def slow_elsewhere(
                 broken.add(name)
             elif found is not None:
                 worst[name] = max(worst.get(name, 0.0), float(one.belief[found[1]]))
-    listed = tuple(sorted(worst.keys() - broken, key=lambda name: (-worst[name], name)))
+    listed = tuple(sorted(worst.keys() - broken, key=lambda name: (-worst[name], by_number(name))))
     if listed:
         which = f"1 node ({listed[0]}) is" if len(listed) == 1 else f"{len(listed):,} nodes are"
         serve = "serves" if len(listed) == 1 else "serve"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...store.names import by_number
+
 if TYPE_CHECKING:
     from .once import Suspect
     from .tiers import NodeEvidence
@@ -49,7 +51,7 @@ def finding(
             return f"{workload} runs almost equally fast on all GPUs ({within}). Use any node{elsewhere}{best}."
         return f"Exclude nothing: {_soft(slow, hard)}. The others are almost equal ({within}){elsewhere}{best}."
     if exclude:
-        return f"Exclude {_named(sorted(exclude))}{_exclusion(gains)}{best}."
+        return f"Exclude {_named(sorted(exclude, key=by_number))}{_exclusion(gains)}{best}."
     if drained:
         return f"Certainly slow, but not excluded because {kept}: {_named(drained)}{best}."
     return f"Exclude nothing{f': {_soft(slow, hard)}' if slow else ''}{best}."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from ..by_number import by_number
 from .advice import Advice
 from .scores import Scores
 from .tiers import nodes_of
@@ -50,7 +51,7 @@ def gpu_rows(scores: Scores, kinds: Sequence[str]) -> pl.DataFrame:
                 schema_overrides={"node": pl.String, "model": pl.String},
             ).with_columns(pl.selectors.float().fill_nan(None))
         )
-    return pl.concat(frames).sort("score", "gpu", descending=[True, False], nulls_last=True)
+    return pl.concat(frames).sort("score", *by_number("gpu"), descending=[True, False], nulls_last=True)
 
 
 def node_rows(scores: Scores, advice: Advice) -> pl.DataFrame:
@@ -90,5 +91,5 @@ def node_rows(scores: Scores, advice: Advice) -> pl.DataFrame:
             },
         )
         .with_columns(pl.selectors.float().fill_nan(None))
-        .sort("score", "node", nulls_last=True)
+        .sort("score", *by_number("node"), nulls_last=True)
     )

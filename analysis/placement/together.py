@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...store.names import plain_workload
+from ...store.names import by_number, plain_workload
 from .advice import Advice, Cost, Staleness
 
 
@@ -28,7 +28,7 @@ def together(parts: Sequence[Advice]) -> Advice:
     for part in parts:
         for node, value in part.score_of_node.items():
             score[node] = max(score.get(node, 0.0), value)
-    exclude = sorted({node for part in parts for node in part.exclude})
+    exclude = sorted({node for part in parts for node in part.exclude}, key=by_number)
     return replace(
         first,
         workload=work,

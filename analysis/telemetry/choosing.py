@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..by_number import by_number
 from .readings import Key
 
 if TYPE_CHECKING:
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 _GPUS = (
     "SELECT cluster, gpu, name, node, cabinet FROM gpus_now WHERE parent IS NULL UNION ALL SELECT cluster, gpu, gpu, "
     "NULL, NULL FROM latest l WHERE NOT EXISTS (SELECT 1 FROM gpus g WHERE g.gpu = l.gpu "
-    "AND g.cluster IS NOT DISTINCT FROM l.cluster) ORDER BY cluster, node, name, gpu"
+    "AND g.cluster IS NOT DISTINCT FROM l.cluster)"
 )
-_INSTANCES = "SELECT cluster, gpu, name, node, cabinet FROM gpus_now WHERE parent IS NOT NULL ORDER BY cluster, gpu"
+_INSTANCES = "SELECT cluster, gpu, name, node, cabinet FROM gpus_now WHERE parent IS NOT NULL"
 
 
 class Board(NamedTuple):
@@ -63,7 +64,9 @@ class Chosen:
 
 def boards(store: Store) -> Boards:
     """All GPUs that the store knows, also those of which only readings are known."""
-    every, parts = (tuple(Board(*row) for row in store.sql(query).polars().rows()) for query in (_GPUS, _INSTANCES))
+    frames = (store.sql(query).polars() for query in (_GPUS, _INSTANCES))
+    order = by_number("cluster", "node", "name", "gpu")
+    every, parts = (tuple(Board(*row) for row in one.sort(order, nulls_last=True).rows()) for one in frames)
     found = Boards(every, parts, clusters=tuple(dict.fromkeys(one.cluster for one in every)))
     for one in (*every, *parts):
         for name in dict.fromkeys((one.name, one.gpu)):

@@ -16,6 +16,7 @@ import polars as pl
 from dash import Input, Output, State, dcc, html, no_update
 from dash_ag_grid import AgGrid
 
+from ...analysis.by_number import by_number
 from ...store.console.writing import FORMULA, NUMBER
 from .page import URL, labelled
 
@@ -225,9 +226,8 @@ def arranged(
     by = [(one["colId"], one.get("sort") == "desc") for one in order if one.get("colId") in known]
     if not by:
         return rows
-    return rows.sort(
-        [name for name, _ in by], descending=[down for _, down in by], nulls_last=True, maintain_order=True
-    )
+    keys = [by_number(name)[0] if rows.schema[name] == pl.String else pl.col(name) for name, _ in by]
+    return rows.sort(keys, descending=[down for _, down in by], nulls_last=True, maintain_order=True)
 
 
 def sent(rows: pl.DataFrame, columns: Sequence[Column], key: str | None = None) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...analysis.verdicts.comparing import LEAST_GPUS
+from ...store.names import by_number
 from ..table import MISSING, Line, Table, count, number
 from ..verdict_words import short
 
@@ -61,7 +62,7 @@ def _fleet(found: Fingerprints, store: str | Path) -> Iterable[str | Table]:
     def slowest(name: str) -> float:
         return max((row["ratio"] for row in by_gpu[name].values()), default=0.0)
 
-    names = sorted(by_gpu, key=lambda name: (-slowest(name), name))
+    names = sorted(by_gpu, key=lambda name: (-slowest(name), by_number(name)))
     if not names:
         yield "no GPU has peers, which are GPUs of its model with the same workload: there is nothing to compare with"
         return

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ...store.names import gpu_name
+from ...store.names import by_number, gpu_name
 from ...store.outcomes import EndedBy
 from ..table import MISSING, Line, Table, many, number
 from .levels import levels
@@ -91,13 +91,13 @@ def answer(report: Report, plan: Plan, store: str) -> Iterable[str | Table]:
     )
     yield f"campaign {report.campaign}: {ran}"
     yield ""
-    ordered = sorted(done, key=lambda one: (one.node, one.index))
+    ordered = sorted(done, key=lambda one: (by_number(one.node), one.index))
     each = len(gpus) <= _MOST_GPUS
     if not each:
         yield _fleet(done, probes)
         yield ""
     elif len(probes) > 1:
-        for _, _, gpu in sorted(gpus):
+        for gpu in dict.fromkeys(one.gpu for one in ordered):
             mine = {one.probe: one for one in done if one.gpu == gpu}
             title = _place(next(iter(mine.values())), whole=True)
             yield _runs(title, "probe", [(probe, mine[probe]) for probe in probes if probe in mine], plan)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...store.events import EventKind
-from ...store.names import gpu_name
+from ...store.names import by_number, gpu_name
 from ...store.outcomes import EndedBy
 from ...store.readers.catalog import quoted
 from .asking import Request, of_campaign, select
@@ -188,4 +188,4 @@ def _gpus(
         n = len(done.get(gpu, set()) & probes)
         state = GpuState.COVERED if n == len(probes) else GpuState.FAILED if gpu in failed else GpuState.PARTIAL
         found.append(Gpu(gpu, node, slot, state, n, failed.get(gpu)))
-    return sorted(found, key=lambda one: (one.node or "", one.slot if one.slot is not None else -1, one.gpu))
+    return sorted(found, key=lambda one: (by_number(one.node or ""), one.slot if one.slot is not None else -1, one.gpu))

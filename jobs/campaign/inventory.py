@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...errors import InputError
+from ...store.names import by_number
 from ..hostlist import compress, expand
 from ..naming import within
 from ..slurm import Node, Partition, Slurm
@@ -153,7 +154,7 @@ def targets(
         have = sorted({name for one in nodes.values() if one.gpus for name in one.partitions})
         has = f": the partitions with GPUs are {', '.join(have)}" if have else ""
         raise InputError(f"no node {where} has GPUs by its Gres{has}")
-    return sorted(found, key=lambda one: one.name)
+    return sorted(found, key=lambda one: by_number(one.name))
 
 
 def _target(

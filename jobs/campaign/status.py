@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError, SchedulerError
+from ...store.names import by_number
 from ..hostlist import expand
 from ..naming import known
 from ..slurm import Node, Partition, Slurm
@@ -143,7 +144,7 @@ def assess(
         jobs.setdefault(job.node, []).append(job)
     inventory = {one.name: one for one in site.targets} if site else {}
     gone = set(expand(request.nodes)) - site.nodes.keys() if site and request.nodes else set()
-    every = [*inventory, *sorted((by_node.keys() | gone) - inventory.keys())]
+    every = [*inventory, *sorted((by_node.keys() | gone) - inventory.keys(), key=by_number)]
     why = "Slurm has no such node any more" if site else "Slurm did not tell"
 
     def node(name: str) -> NodeStatus:

@@ -10,7 +10,13 @@ import pytest
 
 from whorl.analysis.choosing import beside, find, known_gpus, search, shared
 from whorl.analysis.contents import held
+from whorl.analysis.placement.advice import advise
+from whorl.analysis.placement.scores import scores
+from whorl.analysis.placement.shown import node_rows
+from whorl.analysis.probing import probed
+from whorl.analysis.telemetry.choosing import boards
 from whorl.collectors.rows import short_hash
+from whorl.dashboards.figures.map import Grid
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -46,6 +52,20 @@ def test_what_fits_no_gpu_or_several_is_told_with_those_that_there_are(store: St
 def test_one_letter_is_no_part_of_a_name(store: Store) -> None:
     with pytest.raises(InputError, match="there is no GPU 'n'"):
         find(store, "n")
+
+
+def test_nodes_and_gpus_are_listed_as_people_count_on_all_pages_and_in_advice(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 48, (0, 1), node=lambda gpu: f"n{12 - gpu // 4}", spread=0)
+    nodes = [f"n{number}" for number in range(1, 13)]
+    known = known_gpus(store)
+    assert known["node"].unique(maintain_order=True).to_list() == nodes
+    assert list(dict.fromkeys(one.node for one in boards(store).all)) == nodes
+    campaign = probed(store, every=True)
+    assert campaign.gpus["node"].unique(maintain_order=True).to_list() == nodes
+    assert [name for name, _, _ in Grid.of(campaign.gpus).nodes] == nodes
+    found = scores(store)
+    advised = advise(found, "gemm-fp32")
+    assert node_rows(found, advised)["node"].to_list() == nodes, "all have the same score"
 
 
 def test_a_name_in_two_clusters_is_told_apart(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ def test_what_is_missing_comes_last_both_ways(way: str, expected: list[int]) -> 
     assert arranged(ROWS, COLUMNS, {}, [{"colId": "slower", "sort": way}])["unseen"].to_list() == expected
 
 
+def test_names_are_sorted_as_people_count() -> None:
+    names = pl.DataFrame({"gpu": ["c2-10/0", None, "c2-2/0", "c10-1/0"]})
+    up, down = (arranged(names, COLUMNS[:1], {}, [{"colId": "gpu", "sort": way}])["gpu"] for way in ("asc", "desc"))
+    assert up.to_list() == ["c2-2/0", "c2-10/0", "c10-1/0", None]
+    assert down.to_list() == ["c10-1/0", "c2-10/0", "c2-2/0", None]
+
+
 def test_a_block_holds_only_what_is_shown_and_is_json() -> None:
     many = pl.concat([ROWS] * 100)
     first = block(many, COLUMNS, {"startRow": 0, "endRow": 10_000})

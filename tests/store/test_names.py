@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
+from whorl.analysis.by_number import by_number as in_frames
 from whorl.errors import InputError
-from whorl.store.names import find_gpu, find_workload, gpu_name
+from whorl.store.names import by_number, find_gpu, find_workload, gpu_name
 
 GPUS = {"GPU-1a2b": ("c1/0", "0"), "GPU-1a3c": ("c1/1", "1"), "GPU-77c1": ("c2/10", "10")}
 
@@ -65,3 +67,13 @@ def test_a_kind_of_a_workload_is_named_as_it_is_printed() -> None:
     assert find_workload("sgemm [V100]", kinds) == "sgemm [V100]"
     with pytest.raises(InputError, match=r'choose one of "sgemm \[A100, 250 W\]", "sgemm \[A100, 300 W\]"'):
         find_workload("gemm", kinds)
+
+
+def test_names_are_sorted_as_people_count_alike_in_lists_and_in_frames() -> None:
+    names = ["c2-10/0", "c2-2/1", "c2-2/0", "c10-1/0", "c2-1/3", "gpu-node-007", "gpu-node-7", "gpu-node-10", "n", "12"]
+    counted = sorted(names, key=by_number)
+    assert counted == [
+        "12", "c2-1/3", "c2-2/0", "c2-2/1", "c2-10/0", "c10-1/0", "gpu-node-007", "gpu-node-7", "gpu-node-10", "n",
+    ]  # fmt: skip
+    frame = pl.DataFrame({"name": [None, *sorted(names)]})
+    assert frame.sort(in_frames("name"), nulls_last=True)["name"].to_list() == [*counted, None]

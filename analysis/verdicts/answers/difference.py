@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from ....errors import InputError
+from ....store.names import by_number
 from ...probing import Probed, names_of, probed
 from ...sittings import Floats
 from ..comparing import LEAST_GPUS
@@ -136,7 +137,9 @@ def difference(
     names = names_of(campaign.gpus)
     steps, moved, looks = _compared(old, new, campaign.gpus, names)
     seen = [{*some["gpu"].unique()} for some in (old, new)]
-    newcomers, gone = (tuple(sorted(names.get(gpu, gpu) for gpu in seen[1 - i] - seen[i])) for i in (0, 1))
+    newcomers, gone = (
+        tuple(sorted((names.get(gpu, gpu) for gpu in seen[1 - i] - seen[i]), key=by_number)) for i in (0, 1)
+    )
     return Difference(
         campaign.cluster, before, after, tuple(steps), tuple(moved), newcomers, gone,
         _identity(opened, campaign, before), looks, tuple(notes),
