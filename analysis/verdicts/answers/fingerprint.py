@@ -118,7 +118,9 @@ def _channels(campaign: Probed, evidence: Evidence) -> Iterator[pl.DataFrame]:
         least = None if channel.kind is None else channel.floor
         stood = standings(rows, campaign.gpus, least=least, weeks=0.0)
         measure = Measure("x", channel.name.replace(" ", "_"), channel.unit, channel.log)
-        yield table(stood, campaign.gpus["gpu"].to_list(), measure)
+        shown = table(stood, campaign.gpus["gpu"].to_list(), measure)
+        # A normal interval of a share can reach beyond what a share can be.
+        yield shown.with_columns(pl.col("low", "high").clip(0.0, 1.0)) if channel.unit == "share" else shown
 
 
 def _shown(stood: pl.DataFrame) -> pl.DataFrame:
@@ -164,7 +166,7 @@ def _stability(times: pl.DataFrame) -> pl.DataFrame:
 
 
 def _errors(campaign: Probed) -> pl.DataFrame:
-    """What went wrong, counted."""
+    """What went wrong, counted. Who only imported runs of a GPU did not watch its driver, unless events say so."""
     runs, events = campaign.runs, campaign.events
     status = pl.col("status").fill_null(Outcome.OK.value)
     number = codes(runs["gpu"], campaign.gpus["gpu"].to_list())
@@ -187,7 +189,10 @@ def _errors(campaign: Probed) -> pl.DataFrame:
         (pl.col("kind") == EventKind.XID.value).sum().alias("xids"),
         (pl.col("kind") == EventKind.LOST.value).sum().alias("losses"),
     )
-    counted = counted.join(happened, on="gpu", how="left").with_columns(pl.col("xids", "losses").fill_null(0))
+    watched = pl.col("gpu").is_in(runs.drop_nulls("probe_version")["gpu"].unique().implode())
+    counted = counted.join(happened, on="gpu", how="left").with_columns(
+        pl.when(watched).then(pl.col("xids", "losses").fill_null(0)).otherwise(pl.col("xids", "losses"))
+    )
     return pl.concat(
         _counted(
             counted.select("model", "gpu", pl.col(name).cast(pl.Float64).alias("value"), "n", "sittings"),
@@ -205,7 +210,7 @@ def _counted(found: pl.DataFrame, figure: str, unit: str, of: str) -> pl.DataFra
         pl.lit(figure).alias("figure"),
         pl.lit(unit).alias("unit"),
         pl.lit(of).alias("class"),
-        pl.len().over("model").alias("peers"),
+        pl.col("value").count().over("model").alias("peers"),
         pl.col("value").rank("min").over("model").cast(pl.Int64).alias("rank"),
     )
 

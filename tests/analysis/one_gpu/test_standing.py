@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,9 +13,13 @@ import pytest
 
 from whorl.analysis.one_gpu import standing
 from whorl.analysis.one_gpu.standing import alike, figures, neighbours, standings, times
+from whorl.analysis.probing import probed
+from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.store import Store
+from whorl.store.events import EventKind
 from whorl.tests.judged_fleet import CLUSTER, judged_store, uuid
+from whorl.tests.probed_fleet import BEGAN_NS, stored
 
 SLOW = 5
 
@@ -84,3 +90,29 @@ def test_a_gpu_without_a_model_has_the_others_without_one_as_peers(tmp_path: Pat
     time = times(standings(store, found, uuid(0)))[0]
     assert (time.gpus, time.peers) == (9, 9)
     assert len(neighbours(alike(store, found), uuid(0), {uuid(1): "n01/1"})) == 3
+
+
+def test_errors_that_nobody_watched_for_are_not_known(tmp_path: Path) -> None:
+    campaign = probed(judged_store(tmp_path / "S", 4, (0,)), every=True)
+    runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("probe_version"))
+    told = pl.DataFrame([{"gpu": uuid(1), "kind": EventKind.XID.value}], schema=campaign.events.schema)
+
+    def counted(rows: pl.DataFrame, figure: str, gpu: int) -> tuple[Any, ...]:
+        one = rows.filter((pl.col("figure") == figure) & (pl.col("gpu") == uuid(gpu)))
+        return one.select("value", "rank", "peers").row(0)
+
+    watched = fingerprint(campaign)
+    imported = fingerprint(replace(campaign, runs=runs, events=told))
+    assert counted(watched, "xids", 2) == counted(watched, "losses", 2) == (0, 1, 4)
+    assert counted(imported, "xids", 2)[:2] == counted(imported, "losses", 2)[:2] == (None, None)
+    assert counted(imported, "xids", 1) == (1, 1, 1), "an imported file told of it"
+    assert counted(imported, "failed_runs", 2) == (0, 1, 4)
+
+
+def test_the_interval_of_a_share_ends_at_none_and_at_all(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "S", 16, kinds=("brake",))
+    stored(tmp_path, 16, kinds=("brake",), campaign="made-2", began_ns=BEGAN_NS + 86_400 * 10**9, into=store)
+    share = fingerprint(probed(store, every=True)).filter(pl.col("figure") == "throttled_runs")
+    assert share["value"].max() > 0  # type: ignore[operator]
+    assert share["low"].min() == 0
+    assert share["high"].max() <= 1  # type: ignore[operator]
