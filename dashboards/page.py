@@ -350,7 +350,8 @@ _SCRIPT = """
   const themed = layout => {
     const colour = colours(), made = structuredClone(layout);
     const axes = Object.keys(made).filter(key => /^[xy]axis/.test(key));
-    made.paper_bgcolor = made.plot_bgcolor = "rgba(0,0,0,0)";
+    made.paper_bgcolor = colour("--paper");  // a saved picture has it, too
+    made.plot_bgcolor = "rgba(0,0,0,0)";
     made.font = {...made.font, color: colour("--text"), family: "inherit", size: narrow() ? 11 : 13};
     made.hoverlabel = {bgcolor: colour("--band"), bordercolor: colour("--line"), font: {color: colour("--text")}};
     made.modebar = {bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--text")};
@@ -374,7 +375,8 @@ _SCRIPT = """
     place.style.height = layout.height + "px";
     place.dataset.drawn = "1";
     return Plotly.react(place, figure.data, layout, {responsive: true, displaylogo: false,
-      displayModeBar: narrow() ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]});
+      displayModeBar: narrow() ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      toImageButtonOptions: {scale: 2, filename: "whorl"}});
   };
   const again = () => places.filter(place => place.dataset.drawn).forEach(draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
