@@ -24,7 +24,7 @@ _ROW, _LANE = 30, 20  # px: of a GPU, of bars of several GPUs
 _LANES = 10  # of jobs, and of runs, where the bars of several GPUs stand together
 _BANDS, _LINES = 60, 60  # behind another figure, at most
 _LONGEST = 90  # characters of a sentence
-_LETTER = 0.008  # of the width
+_LETTERS_PX = 10  # high; a name that needs smaller ones to fit into its bar is not shown
 _NAME = 11  # letters of a row that fit beside the drawing
 _RUNS = (GREEN, ORANGE, SKY, OLIVE, PINK)
 _JOBS = (BLUE, GREY)
@@ -92,6 +92,7 @@ def of_happened(placed: Arranged, since: int, until: int) -> Figure | None:
             barmode="overlay",
             showlegend=False,
             dragmode="zoom",
+            uniformtext={"mode": "hide", "minsize": _LETTERS_PX},
         )
     )
     workloads = list(dict.fromkeys(bar.name for bar, _ in placed.runs))
@@ -186,22 +187,13 @@ def _bars(
         y=np.array([row for _, row in bars]),
         width=placed.thick,
         marker={"color": list(colours), "opacity": _PALE, "line": {"width": 0.5, "color": GREY}},
-        text=[
-            plain(bar.name) if _fits(bar.name, (end - start) / length) else ""
-            for (bar, _), start, end in zip(bars, began.tolist(), ended.tolist(), strict=True)
-        ],
+        text=[plain(bar.name) for bar, _ in bars],
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
-        constraintext="none",
         customdata=[_about(bar, what, placed.names) for bar, _ in bars],
         hovertemplate="%{customdata}<extra></extra>",
     )
-
-
-def _fits(text: str, part: float) -> bool:
-    """Whether a text fits into this part of the width of a figure, about."""
-    return len(text) * _LETTER < part
 
 
 def _symbol(kind: str) -> str:

@@ -121,6 +121,10 @@ def test_what_happened_to_many_gpus_is_packed_into_few_rows_and_the_rest_is_coun
     placed = arranged(Happened((), jobs, (), 0, 500, 0), {}, 10 * S)
     assert len(placed.rows) == len(placed.jobs) == 10
     assert in_words(placed) == "500 jobs (10 of the longest shown)"
+    figure = of_happened(placed, 0, 10 * S)
+    assert figure is not None
+    assert list(_traces(figure)[0]["text"]) == [str(one) for one in range(10)]
+    assert figure.layout.uniformtext.mode == "hide", "a browser hides what has no room in its bar, on a phone too"
     after = tuple(Bar(None, str(one), "", one * S, (one + 1) * S, 4) for one in range(9))
     assert len(arranged(Happened(after, (), (), 9, 0, 0), {}, 10 * S).rows) == 1
     assert of_happened(arranged(Happened((), (), (), 0, 0, 0), {}, 10 * S), 0, 10 * S) is None
