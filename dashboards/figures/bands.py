@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ _WORDS = {
 }  # fmt: skip
 _KINDS = ("time", "SM clock", "power", "work per joule")
 _REST = "other figures"
+_TICKS = 5
 _LEAST_PCT = 1e-3  # a spread below it is drawn there
 
 
@@ -90,9 +92,17 @@ def fingerprint_of(kind: str, rows: Sequence[Row]) -> Figure:
 def repeatability(lines: Iterable[Line]) -> Figure | None:
     """How far the GPU's times scatter within a sitting and from one to the next, beside its peers; None where no run
     was repeated."""
+    parts = [
+        (line, where, one)
+        for line in lines
+        for where, one in (("within a sitting", line.within), ("between sittings", line.between))
+        if one is not None
+    ]
+    wheres = {where for _, where, _ in parts}
+    alike = f" {wheres.pop()}" if len(wheres) == 1 else ""  # said once, where it is the same of all
     rows = [
         Row(
-            f"{line.workload}: {where}",
+            line.workload if alike else f"{line.workload}: {where}",
             one.pct,
             one.low_pct,
             one.high_pct,
@@ -100,11 +110,9 @@ def repeatability(lines: Iterable[Line]) -> Figure | None:
             _repeats(line, where, one),
             above=True,
         )
-        for line in lines
-        for where, one in (("within a sitting", line.within), ("between sittings", line.between))
-        if one is not None
+        for line, where, one in parts
     ]
-    return drawn(rows, _logarithmic, on=_logs) if rows else None
+    return drawn(rows, partial(_logarithmic, f"standard deviation{alike}, %"), on=_logs) if rows else None
 
 
 Axis = Callable[[float, float], dict[str, Any]]
@@ -183,15 +191,20 @@ def _logs(pct: Any) -> Floats:
     return found
 
 
-def _logarithmic(low: float, high: float) -> dict[str, Any]:
+def _logarithmic(title: str, low: float, high: float) -> dict[str, Any]:
+    """As many ticks as have room side by side on a phone."""
     ends = [float(_logs(low)) - 0.1, float(_logs(high)) + 0.1]
-    ticks = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
-    shown = [tick for tick in ticks if ends[0] <= np.log10(tick) <= ends[1]]
-    shown = shown if len(shown) <= 9 else [tick for tick in shown if f"{tick:.0e}"[0] == "1"]
+    shown: list[float] = []
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [digit * 10.0**power for power in range(-3, 4) for digit in digits]
+        shown = [tick for tick in ticks if ends[0] <= np.log10(tick) <= ends[1]]
+        if len(shown) <= _TICKS:
+            break
     return {
-        "title": {"text": "standard deviation of its times, %"},
+        "title": {"text": title},
         "tickvals": [float(np.log10(tick)) for tick in shown],
         "ticktext": [f"{tick:g}" for tick in shown],
+        "tickangle": 0,
         "range": ends,
         "zeroline": False,
     }

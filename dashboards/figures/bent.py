@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...analysis.fleet import Floats
+from ..table import minus
 
 _TICKS = (-90, -50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 400, 1000, 4000)
 _LEAST, _ROOM = 1.0, 1.2
@@ -26,7 +27,7 @@ def bent_axis(low: float, high: float, title: str) -> dict[str, Any]:
     return {
         "title": {"text": title},
         "tickvals": [float(bent(tick)) for tick in ticks],
-        "ticktext": [f"{tick:+,d}" if tick else "0" for tick in ticks],
+        "ticktext": [minus(f"{tick:+,d}") if tick else "0" for tick in ticks],
         "range": [float(bent(low)), float(bent(high))],
         "zeroline": True,
     }

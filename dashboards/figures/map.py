@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...analysis.fleet import labels
 from ..style import SLOWNESS, layout
-from ..table import signed
+from ..table import minus, signed
 from .brushed import chosen
 from .looks import Look, ending, plain
 
@@ -185,7 +185,7 @@ class Grid:
                     "title": {"text": f"{title} (0: the median GPU)", "side": "top", "font": {"size": 12}},
                     "orientation": "h",
                     "tickvals": [(-_GAP - 1 if live else 1) * shade(tick, end) for tick in ticks],
-                    "ticktext": [f"{tick:+g}" if tick else "0" for tick in ticks],
+                    "ticktext": [minus(f"{tick:+g}") if tick else "0" for tick in ticks],
                     "tickangle": 0,
                     "thickness": 10,
                     "x": 0,

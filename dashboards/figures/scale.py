@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..table import minus
+
 Floats = npt.NDArray[np.float64]
 
 _WHOLE = 1000.0  # so fine are whole numbers, of which 16 bits are enough
@@ -66,7 +68,7 @@ class Scale:
         return {
             "title": {"text": title},
             "tickvals": [float(self.bend(tick)) for tick in ticks],
-            "ticktext": [f"{tick:+g}" if tick else "0" for tick in ticks],
+            "ticktext": [minus(f"{tick:+g}") if tick else "0" for tick in ticks],
             "range": [low, high],
             "zeroline": True,
         }

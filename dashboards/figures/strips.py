@@ -154,7 +154,7 @@ def strips(
         traces,
         layout(
             430,
-            margin={"l": 64, "r": 12, "t": 44, "b": 76},
+            margin={"l": 64, "r": 12, "t": 44, "b": 40},
             boxmode="overlay",
             showlegend=bool(drawn) or bool(picked),
             xaxis={

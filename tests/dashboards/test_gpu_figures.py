@@ -116,11 +116,23 @@ def test_a_gpu_that_repeats_better_than_its_peers_does_not_stand_out() -> None:
     assert list(found["this GPU"].y) == [1]
     assert list(found["this GPU, beyond 90 % of its peers"].y) == [0]
     assert found["this GPU"].x[0] == pytest.approx(np.log10(0.01))
+    assert drawn.layout.yaxis.ticktext == ("gemm: within a sitting", "gemm: between sittings")
+    assert drawn.layout.xaxis.title.text == "standard deviation, %"
+
+
+def test_on_a_phone_the_scatter_has_room_for_its_names_and_numbers() -> None:
+    wide = Scatter(0.01, 0.005, 2.0, 20, (0.004, 0.02, 0.03, 0.4, 0.5), 63)
+    drawn = bands.repeatability([_line(between=wide), _line(between=wide)])
+    assert drawn is not None
+    assert drawn.layout.yaxis.ticktext == ("gemm", "gemm"), "what is the same of all rows is said below, once"
+    assert drawn.layout.xaxis.title.text == "standard deviation between sittings, %"
+    assert drawn.layout.xaxis.ticktext == ("0.01", "0.03", "0.1", "0.3", "1")
+    assert drawn.layout.xaxis.tickangle == 0
 
 
 def test_small_and_large_per_cent_are_both_to_be_seen() -> None:
     axis = bent_axis(-3.0, 45.0, "slower, %")
-    assert axis["ticktext"] == ["-2", "-1", "0", "+1", "+2", "+5", "+10", "+20", "+50"]
+    assert axis["ticktext"] == ["−2", "−1", "0", "+1", "+2", "+5", "+10", "+20", "+50"]
     assert axis["tickvals"][2] == 0
     assert np.diff(bent([0, 0.5, 1])) == pytest.approx([0.5, 0.4], abs=0.05)
     assert float(bent(1000) - bent(100)) == pytest.approx(float(bent(100) - bent(10)), rel=0.01)
