@@ -27,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 STEPS = 120
 """Into so many steps, about, the time that was read is cut."""
 _ROWS = 1_500_000  # readings at most: of a longer time, the newest days
+_FEW = 8  # fewer readings tell nothing of how often they come
 _LONG = 5.0  # usual times between two readings, from which on it is a gap
 _SHORTEST_S = 120.0  # but no gap is shorter
 _MINUTE_S = 60.0
@@ -110,7 +111,7 @@ def _reasons(rows: pl.DataFrame, minutes: pl.DataFrame, *, cut: bool) -> Reasons
     if len(ts) < 2 or ts[-1] <= ts[0]:
         return None
     apart, whole = _between(ts)
-    edges, stretch = _steps(ts, apart, whole)
+    edges, stretch = _steps(ts, apart, whole, _rarest(every, ts))
     bins = np.searchsorted(edges[0], ts, side="right") - 1
     n = np.bincount(bins, every["n"].to_numpy(), minlength=len(stretch)).astype(np.int64)
     covered = _summed(bins[1:][whole], apart[whole], len(stretch)) / ((edges[1] - edges[0]) / 1e9)
@@ -124,9 +125,19 @@ def _reasons(rows: pl.DataFrame, minutes: pl.DataFrame, *, cut: bool) -> Reasons
     )  # fmt: skip
 
 
-def _steps(ts: Ints, apart: Floats, whole: npt.NDArray[np.bool_]) -> tuple[Floats, Ints]:
-    """(2, steps) beginning and end of each, and the number of its stretch: none is where nothing was read for long."""
-    step = max(float(apart[whole].sum()), 1.0) / STEPS
+def _rarest(every: pl.DataFrame, ts: Ints) -> float:
+    """The usual seconds between two readings of what is read least often of what tells a reason."""
+    known = (every[name].is_not_null().to_numpy() for name in ("clock_event_reasons", *_COUNTERS))
+    read = [ts, *(ts[some] for some in known if some.sum() >= _FEW)]
+    return max(_usual(np.diff(some) / 1e9) for some in read)
+
+
+def _steps(ts: Ints, apart: Floats, whole: npt.NDArray[np.bool_], rarest: float) -> tuple[Floats, Ints]:
+    """(2, steps) beginning and end of each, and the number of its stretch: none is where nothing was read for long.
+
+    A step is longer than the time between two readings: a shorter one would have none, as if nobody had read.
+    """
+    step = max(max(float(apart[whole].sum()), 1.0) / STEPS, 2 * rarest)
     breaks = np.flatnonzero(~whole & (apart > step))
     first, last = ts[np.append(0, breaks + 1)], ts[np.append(breaks, len(ts) - 1)]
     if len(first) > STEPS:  # as of a reading now and then
@@ -144,8 +155,11 @@ def _steps(ts: Ints, apart: Floats, whole: npt.NDArray[np.bool_]) -> tuple[Float
 def _between(ts: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Seconds between readings, and whether there was no gap between them."""
     apart = np.diff(ts) / 1e9
-    usual = float(np.median(apart[apart > 0])) if (apart > 0).any() else 0.0
-    return apart, (apart > 0) & (apart <= max(_LONG * usual, _SHORTEST_S))
+    return apart, (apart > 0) & (apart <= max(_LONG * _usual(apart), _SHORTEST_S))
+
+
+def _usual(apart: Floats) -> float:
+    return float(np.median(apart[apart > 0])) if (apart > 0).any() else 0.0
 
 
 def _held(one: ClockEvent, every: pl.DataFrame, ts: Ints, bins: Ints, steps: int) -> Held | None:

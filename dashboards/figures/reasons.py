@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ _ROW, _AROUND = 34, 122
 _COLOURS = [[0.0, "rgba(138,143,152,0.16)"], [0.02, "#f2d9a8"], [0.3, "#e69f00"], [1.0, "#a03c00"]]
 _GAP = 3  # steps that a gap is wide
 _TICKS = 6
+_MINUTES = timedelta(minutes=12)  # times of a shorter figure have seconds
 _NAMED_GAPS = 8
 _NAMES = {
     "applications_clocks": "clock set by hand", "power_cap": "power limit", "hw_slowdown": "hardware slowdown",
@@ -99,7 +100,7 @@ def over_time(found: Reasons) -> Figure:
             annotations=named,
             xaxis={
                 "tickvals": at, "ticktext": names, "range": [-0.5, wide - 0.5], "showgrid": False, "zeroline": False,
-                "tickangle": 0,
+                "tickangle": 0, "title": {"text": "UTC"},
             },
             yaxis={
                 "tickvals": list(range(len(found.held))),
@@ -141,12 +142,9 @@ def _ticks(found: Reasons, x: Any) -> tuple[list[float], list[str]]:
     for one in starts:
         if not kept or x[one] - x[kept[-1]] >= least:
             kept.append(one)
-    long = (found.ended[-1] - found.began[0]).days > 2
-    return [float(x[one]) for one in kept], [_tick(found.began[one], date_only=long) for one in kept]
-
-
-def _tick(at: datetime, *, date_only: bool) -> str:
-    return f"{at:%Y-%m-%d}" if date_only else f"{at:%m-%d %H:%M}"
+    lasted = found.ended[-1] - found.began[0]
+    form = "%Y-%m-%d" if lasted.days > 2 else "%m-%d %H:%M" if lasted > _MINUTES else "%H:%M:%S"
+    return [float(x[one]) for one in kept], [f"{found.began[one]:{form}}" for one in kept]
 
 
 def _when(at: datetime) -> str:

@@ -217,6 +217,10 @@ def test_reasons_are_shares_of_the_time_and_a_gap_is_blank() -> None:
     drawn = reasons.over_time(found)
     assert drawn.layout.yaxis.ticktext == ("power limit, 62 %",)
     assert [one.text for one in drawn.layout.annotations] == ["5 h"]
+    assert drawn.layout.xaxis.title.text == "UTC"
+    short = reasons.over_time(_reasons([0.25, 0.5, 1.0], [0, 0, 0])).layout.xaxis
+    assert len(set(short.ticktext)) == len(short.ticktext)
+    assert short.ticktext[0].count(":") == 2, "of minutes, with seconds"
 
 
 def test_what_readings_and_pruned_minutes_say_is_told_as_that() -> None:

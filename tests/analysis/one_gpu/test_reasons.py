@@ -50,6 +50,18 @@ def test_a_counter_tells_the_share_of_the_time(store: Store) -> None:
     assert set(found.stretch.tolist()) == {0}
 
 
+@pytest.mark.parametrize(("every_ns", "counted_each"), [(SECOND // 5, 1), (SECOND, 10)])
+def test_no_step_is_shorter_than_the_time_between_readings(store: Store, every_ns: int, counted_each: int) -> None:
+    """75 readings: as if nothing was read in each second step."""
+    ts = BEGAN + every_ns * np.arange(75)
+    held = [int(at - BEGAN) // 2 if place % counted_each == 0 else None for place, at in enumerate(ts)]
+    readings(store, ts, power_violation_ns=held)
+    found, by_name = asked(store)
+    assert len(found.n) > 3
+    assert (found.n > 0).all()
+    assert np.isfinite(by_name["power_cap"].share).all()
+
+
 def test_without_a_counter_the_readings_tell_it(store: Store) -> None:
     mask = np.where(np.arange(1200) < 600, bit("thermal_software") | bit("hw_slowdown"), bit("idle"))
     readings(store, every_second(1200), clock_event_reasons=mask)
