@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _TOP, _BOTTOM = 12, 64  # px; below the drawing, slanted times have room
-_ROW, _LANE = 30, 20  # px: of a GPU, of bars of several GPUs
+_BAR = 20  # px: of lower ones a browser makes the names too small
 _LANES = 10  # of jobs, and of runs, where the bars of several GPUs stand together
 _BANDS, _LINES = 60, 60  # behind another figure, at most
 _LONGEST = 90  # characters of a sentence
-_LETTERS_PX = 10  # high; a name that needs smaller ones to fit into its bar is not shown
+_LETTERS = 11  # px
+_SMALLEST = 10  # px; a name that needs smaller letters to fit into its bar is not shown
 _NAME = 11  # letters of a row that fit beside the drawing
 _RUNS = (GREEN, ORANGE, SKY, OLIVE, PINK)
 _JOBS = (BLUE, GREY)
@@ -64,12 +65,12 @@ def arranged(found: Happened, names: Mapping[Key, str], until: int) -> Arranged:
         place = {key: row for row, key in enumerate(key for key in names if key in seen)}
         rows = [plain(ending(names[key], _NAME)) for key in place]
         both = bool(found.jobs and found.runs)
-        jobs = [(bar, place[bar.key] - 0.22 * both) for bar in found.jobs if bar.key in place]
-        runs = [(bar, place[bar.key] + 0.22 * both) for bar in found.runs if bar.key in place]
+        jobs = [(bar, place[bar.key] - 0.23 * both) for bar in found.jobs if bar.key in place]
+        runs = [(bar, place[bar.key] + 0.23 * both) for bar in found.runs if bar.key in place]
         of_nodes = any(mark.key is None for mark in found.marks)
         marks = [(mark, float(len(rows) if mark.key is None else place[mark.key])) for mark in found.marks]
         rows += ["the node"] * of_nodes
-        return Arranged(found, names, tuple(rows), tuple(jobs), tuple(runs), tuple(marks), 0.4 if both else 0.7)
+        return Arranged(found, names, tuple(rows), tuple(jobs), tuple(runs), tuple(marks), 0.42 if both else 0.7)
     jobs, n = _packed(found.jobs, 0, until)
     runs, m = _packed(found.runs, n, until)
     rows = ["jobs"] * (n > 0) + [""] * (n - 1) + ["probes"] * (m > 0) + [""] * (m - 1)
@@ -80,19 +81,22 @@ def arranged(found: Happened, names: Mapping[Key, str], until: int) -> Arranged:
 
 
 def of_happened(placed: Arranged, since: int, until: int) -> Figure | None:
-    """Rows of bars and marks. None: nothing happened."""
+    """Rows of bars and marks. None: nothing happened.
+
+    The browser hides names that have no room, as only it knows how wide the figure is.
+    """
     from plotly.graph_objects import Figure, Scatter
 
     if not placed.rows:
         return None
     figure = Figure(
         layout=layout(
-            (_ROW if placed.names else _LANE) * len(placed.rows) + _TOP + _BOTTOM,
+            round(_BAR / placed.thick) * len(placed.rows) + _TOP + _BOTTOM,
             margin={"l": LEFT, "r": RIGHT, "t": _TOP, "b": _BOTTOM},
             barmode="overlay",
             showlegend=False,
             dragmode="zoom",
-            uniformtext={"mode": "hide", "minsize": _LETTERS_PX},
+            uniformtext={"mode": "hide", "minsize": _SMALLEST},
         )
     )
     workloads = list(dict.fromkeys(bar.name for bar, _ in placed.runs))
@@ -191,6 +195,7 @@ def _bars(
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
+        insidetextfont={"size": _LETTERS},
         customdata=[_about(bar, what, placed.names) for bar, _ in bars],
         hovertemplate="%{customdata}<extra></extra>",
     )

@@ -199,9 +199,9 @@ def test_what_a_dark_window_shows_is_dark_on_light_on_paper_and_no_wider_than_it
     path = tmp_path / "page.html"
     printing = """<script>setTimeout(() => {
       const ink = () => getComputedStyle(document.body).color, plot = document.querySelector(".plot");
-      const seen = [ink()];
+      const seen = [ink(), plot.layout.paper_bgcolor];
       dispatchEvent(new Event("beforeprint"));
-      seen.push(ink(), plot.layout.width);
+      seen.push(ink(), plot.layout.width, plot.layout.paper_bgcolor);
       dispatchEvent(new Event("afterprint"));
       document.body.dataset.seen = [...seen, ink()].join(";");
     }, 3000)</script></body>"""
@@ -209,4 +209,4 @@ def test_what_a_dark_window_shows_is_dark_on_light_on_paper_and_no_wider_than_it
     document = rendered(path, tmp_path / "profile", "--blink-settings=preferredColorScheme=0", "--force-dark-mode")
     found = re.search(r'data-seen="([^"]*)"', document)
     assert found is not None
-    assert found[1] == "rgb(227, 230, 234);rgb(29, 33, 39);700;rgb(227, 230, 234)"
+    assert found[1] == "rgb(227, 230, 234);#14171b;rgb(29, 33, 39);700;#fff;rgb(227, 230, 234)"
