@@ -90,12 +90,15 @@ def held(store: Store, found: Booked) -> Balance:
         )
         .sort(*by_number("cluster", "node", "name"), "gpu", nulls_last=True)
     )
+    places = gpus.select(*_KEYS).with_row_index("place")
+    problems = found.problems.join(places, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    problems = problems.sort("place", nulls_last=True, maintain_order=True).drop("place")
     return Balance(
         gpus.select(
             *_KEYS, "name", "node", "model", "first", "last", "metered_j", *_PARTS.values(), "difference_j", "reason",
             "gaps_j", "gaps_s", "not_read_j", "not_read_s", "idle_w", "limit_w", "problems",
         ),
-        pl.concat([found.problems, _no_figures(found)], how="diagonal"),
+        pl.concat([problems, _no_figures(found)], how="diagonal"),
         found,
     )  # fmt: skip
 

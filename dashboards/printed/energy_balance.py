@@ -36,7 +36,7 @@ TO_DO: Mapping[str, str] = {
     Problem.COUNTER_WRAP: _LOADED,
     Problem.COUNTER_JUMP: _RARE,
     Problem.COUNTER_STALE: _RARE,
-    Problem.DISAGREE: "say what model the GPU is (`whorl import --model`): that tells what its power sensor sees",
+    Problem.DISAGREE: "nothing, where the GPU's model is known; else name it (`whorl import --model`)",
     Problem.DRIVER_RELOAD: _LOADED,
     Problem.CLOCK_STEP: "keep the clock of the node with chrony or NTP",
     JobProblem.BACKWARD: "mend the times of the job in what was imported, and import it again",

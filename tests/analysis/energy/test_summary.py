@@ -54,6 +54,9 @@ def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: Summary, t
     said = reconcile(two_days)
     assert_frame_equal(found.balance.gpus, said.gpus)
     assert_frame_equal(found.balance.problems, said.problems)
+    order = said.gpus["gpu"].to_list()
+    places = [order.index(gpu) for gpu in said.problems["gpu"].drop_nulls()]
+    assert places == sorted(places), "in the order of the GPUs, which is that of their names"
     assert found.balance.balances
     assert set(found.parts) == {"job", "idle", "unattributed"}
     assert sum(one["energy_j"] for one in found.parts.values()) == pytest.approx(found.total["energy_j"], rel=1e-12)
