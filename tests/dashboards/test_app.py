@@ -24,6 +24,8 @@ from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.serving import Server, without_prefix
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.dashboards.asking import Asked
+from whorl.tests.judged_fleet import judged_store
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, run_without
 
@@ -113,6 +115,18 @@ def test_a_page_without_rows_leads_to_those_that_have_some(store: Store) -> None
     said = _text(_show(client, "/")).partition("have something to show now")[2]
     assert '"href": "telemetry"' in said
     assert '"href": "fleet"' not in said.partition('"navigation"')[0]
+
+
+def test_the_page_gpu_says_that_nobody_judged_and_leads_only_to_pages_that_show_something(tmp_path: Path) -> None:
+    measured = judged_store(tmp_path / "S", 8, (0,))
+    said = Asked(measured).said("gpu")
+    assert "Nobody has judged these GPUs yet" in said
+    assert f"whorl verdicts --store {measured.root}" in said
+    assert "No GPU has findings" not in said
+    said = Asked(measured).said("gpu?gpu=n01/1")
+    assert "The fleet, with this GPU marked" in said
+    assert "Its telemetry" not in said
+    assert "Its jobs and energy" not in said
 
 
 def test_pages_and_what_they_load_name_no_other_host(client: Any) -> None:

@@ -13,6 +13,7 @@ from whorl.analysis.placement.shown import AVOIDED, EXCLUDED, PREFERRED
 from whorl.analysis.replay.stored import replayed, stored_jobs, stored_trace
 from whorl.cli import cli
 from whorl.cli.advising import Advisor
+from whorl.dashboards.app.placement.advised import COLUMNS
 from whorl.dashboards.app.placement.page import PAGE
 from whorl.dashboards.app.placement.told import Question, Told
 from whorl.dashboards.app.reading import Reading
@@ -55,6 +56,13 @@ def _jobs(n: int) -> Any:
 @pytest.fixture(scope="module")
 def advisor() -> Advisor:
     return Advisor()
+
+
+def test_a_gpu_in_the_scores_leads_to_its_page(store: Store, advisor: Advisor) -> None:
+    name = COLUMNS[0]
+    assert (name.link, name.asks) == ("gpu", {"gpu": "gpu", "cluster": "cluster"})
+    shown = _told(store, advisor).gpus
+    assert shown.select("gpu", "cluster").null_count().row(0) == (0, 0)
 
 
 def _told(store: Store, advisor: Advisor, workload: str = "sgemm", gpus: int = 4) -> Told:

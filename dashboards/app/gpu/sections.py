@@ -17,7 +17,7 @@ from ... import gpu_words as say
 from ...figures import bands, history, reasons, waterfall
 from ...table import many, minus
 from ..grid import MOST, Column, table
-from ..page import command, graph, labelled, prose, section, tiles, told
+from ..page import VERDICTS, command, graph, labelled, prose, section, tiles, told
 from . import asked
 from .asked import Row
 
@@ -39,7 +39,12 @@ def nothing_chosen(reading: Reading) -> Component:
     """What stands there while no GPU is chosen: those with findings."""
     found = asked.named_first(reading)
     if not found:
-        return told(html.P("Choose a GPU above. No GPU has findings."), kind="empty")
+        if reading.has("judgements"):
+            return told(html.P("Choose a GPU above. No GPU has findings."), kind="empty")
+        todo = [] if not reading.has("runs") else [command(f"whorl {VERDICTS.fill.format(store=reading.store.root)}")]
+        return told(
+            html.P(f"Choose a GPU above. Nobody has judged these GPUs yet{':' if todo else '.'}"), *todo, kind="empty"
+        )
     shown = pl.DataFrame(
         [
             {
@@ -89,7 +94,7 @@ def head(reading: Reading, row: Row, state: State) -> list[Any]:
     if found is not None and found.not_judged:
         reasons_ = [html.Li(f"{one.subject}: {one.why}") for one in found.not_judged]
         parts.append(html.Details([html.Summary("What was not judged, and why"), html.Ul(reasons_)]))
-    return [*parts, _links(runs, row, state), _identity(reading, row, store)]
+    return [*parts, _links(reading, runs, row, state), _identity(reading, row, store)]
 
 
 def _finding(one: Any, name: str, place: int) -> Component:
@@ -112,8 +117,8 @@ def _note(one: say.Note) -> Component:
     return told(html.P(one.says), *([command(one.command)] if one.command else []))
 
 
-def _links(runs: pl.DataFrame, row: Row, state: State) -> Component:
-    """Where to look on."""
+def _links(reading: Reading, runs: pl.DataFrame, row: Row, state: State) -> Component:
+    """Where to look on: the pages that have something to show."""
     mine: dict[str, Any] = {"gpu": (row["name"],), "cluster": row["cluster"]}
     window = around(runs)
     since, until = (None, None) if window is None else window
@@ -122,13 +127,18 @@ def _links(runs: pl.DataFrame, row: Row, state: State) -> Component:
             "Its telemetry around its newest run" if window else "Its telemetry",
             "telemetry",
             {"since": since, "until": until},
+            "telemetry",
         ),
-        ("The fleet, with this GPU marked", "fleet", {}),
-        ("Its jobs and energy", "energy", {}),
-        ("Exclude in placement", "placement", {"gpu": (), "without": mine["gpu"]}),
+        ("The fleet, with this GPU marked", "fleet", {}, "runs"),
+        ("Its jobs and energy", "energy", {}, "telemetry"),
+        ("Exclude in placement", "placement", {"gpu": (), "without": mine["gpu"]}, "runs"),
     ]
     return html.Nav(
-        [dcc.Link(text, href=state.href(path, **(mine | more))) for text, path, more in links],
+        [
+            dcc.Link(text, href=state.href(path, **(mine | more)))
+            for text, path, more, needs in links
+            if reading.has(needs)
+        ],
         className="onward",
         **labelled("Look on"),
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GRID = "placement-gpus"
 COLUMNS = (
-    grid.Column("name", "GPU"),
+    grid.Column("name", "GPU", link="gpu", asks={"gpu": "gpu", "cluster": "cluster"}),
     grid.Column("node", "node"),
     grid.Column("model", "model"),
     grid.Column(
