@@ -72,7 +72,7 @@ def over_campaigns(of: Trend, gpus: Sequence[str], names: Mapping[str, str]) -> 
         layout(
             400,
             margin={"l": 64, "r": 16, "t": 64, "b": 44},
-            xaxis={"showgrid": False, **room(at), **_ticks(of)},
+            xaxis={"showgrid": False, "automargin": True, **room(at), **_ticks(of)},
             yaxis=scale.axis(every, "slower than the median GPU, %"),
         ),
     )
@@ -82,7 +82,7 @@ def _ticks(of: Trend) -> dict[str, Any]:
     """Names of campaigns where there is room; else dates."""
     names = of.periods["period"].to_list()
     if of.by != "campaign" or len(names) > 10 or max(map(len, names)) > 16:
-        return {}
+        return {"title": {"text": "UTC"}}
     return {"tickvals": of.periods["began"].to_list(), "ticktext": [plain(name) for name in names]}
 
 

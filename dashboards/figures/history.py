@@ -67,6 +67,8 @@ def history(line: Line, changes: Sequence[Change] = (), marks: Sequence[Mark] = 
             shapes=[*bands, *lines],
             xaxis={
                 "type": "date",
+                "title": {"text": "UTC"},
+                "automargin": True,
                 "zeroline": False,
                 "showgrid": False,
                 **room([one.began for one in sat] + [one.at for one in shown] + [one.at for one in mine if one.at]),

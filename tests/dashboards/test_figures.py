@@ -217,6 +217,8 @@ def test_a_trend_shows_the_fleet_its_interval_and_the_gpus_that_were_asked_for(t
     assert "n = 1 run" in own.text[0]
     assert set(own.error_y.array) == {0.0}, "one run has no interval"
     assert list(figure.layout.xaxis.ticktext) == ["made-1", "&lt;b&gt;2"]
+    dated = over_campaigns(replace(found, by="day"), [gpu], {}).layout.xaxis
+    assert (dated.title.text, dated.automargin) == ("UTC", True), "slanted dates on a phone are not cut"
     page = "".join(map(str, over_all_campaigns([found], {}, {})[0].figures))
     assert page == "gemm-fp32"
 

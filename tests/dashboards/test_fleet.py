@@ -289,6 +289,9 @@ def test_what_a_fleet_is_and_cannot_say_is_said(small: View) -> None:
     said = " ".join(_texts(parts.said(small, ["There is no figure 'x' here: time is shown."])))
     assert "n = 431" in said
     assert "There is no figure 'x'" in said
+    assert [parts._number(one, 3) for one in (8.7691, 290.3486, -2434.787, 66045.578, None)] == [
+        "8.769", "290.35", "−2,434.8", "66,046", "n/a",
+    ]  # fmt: skip
     unjudged = placed(small.asked, small.beside, None)
     assert "whorl verdicts" in " ".join(_texts(parts.said(unjudged, [])))
     assert unjudged.rows["finding"].is_null().all()

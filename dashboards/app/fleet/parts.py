@@ -36,7 +36,7 @@ FIGURES = (STRIPS, MAP, POWER)
 CHOICES = ("cluster", "probe", "figure", "campaign", "by")
 ALL = ""
 FADED = 0.2  # the map, where a brush holds only a part of it
-_DIGITS = 5  # of a time
+_DIGITS = 5  # significant ones, of a number
 _ROWS = 14  # of the table, that are seen at once
 _LINKED = 50  # GPUs that a link hands on
 _ODD = 4  # GPUs with findings whose trend is drawn where none is chosen
@@ -103,7 +103,8 @@ def frame(asked: Asked) -> Component:
             section(
                 "The machine",
                 _brushable(MAP, "map of the machine"),
-                says="A cell is a GPU, a group of cells is a node, a row is a cabinet or a part of it.",
+                says="A cell is a GPU, a group of cells is a node, a row is a cabinet or a part of it. "
+                "A GPU without this figure is a gap.",
             ),
             html.Div(
                 [
@@ -229,7 +230,11 @@ def said(of: View, problems: Sequence[str]) -> list[Component]:
 
 
 def _number(value: Any, digits: int) -> str:
-    return MISSING if value is None else minus(f"{value:,.{digits}f}")
+    """With so many digits behind the point, fewer of a large one."""
+    if value is None:
+        return MISSING
+    before = len(str(int(abs(value))))
+    return minus(f"{value:,.{max(0, min(digits, _DIGITS - before))}f}")
 
 
 def brush_line(of: View, state: State, held: pl.Series | None, picked: Sequence[int]) -> list[Any]:
