@@ -89,7 +89,8 @@ def looks_of(channel: Channel, own: float, peers: float) -> str:
         figures = [f"{100 * one:.0f} %" for one in shown]
         return f"{channel.says}: {figures[0]}, its peers {figures[1]}"
     by = f" by {abs(100 * math.expm1(own - peers)):.0f} %" if channel.log else f" by {abs(own - peers):.0f} K"
-    return f"{channel.says}{by} ({figures[0]} {channel.unit}, its peers {figures[1]})"
+    unit = channel.unit.replace("degC", "°C")
+    return f"{channel.says}{by} ({figures[0]} {unit}, its peers {figures[1]})"
 
 
 def fingerprint_figures(evidence: Evidence) -> pl.DataFrame:

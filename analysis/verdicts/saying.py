@@ -129,7 +129,7 @@ def _figures(row: Mapping[str, Any], parts: set[str], limit_c: float | None) -> 
     own, peers = row["temperature"], row["peers_temperature"]
     if own is not None and peers is not None and (Part.HEAT in parts or abs(own - peers) >= 5):
         limit = f", limit {limit_c:.0f}" if limit_c is not None and Part.HEAT in parts else ""
-        found.append(f"{own:.0f} degC, its peers {peers:.0f}{limit}")
+        found.append(f"{own:.0f} °C, its peers {peers:.0f}{limit}")
     for name, part in (("brake", Part.BRAKE), ("heat", Part.HEAT), ("slowed", Part.SLOWDOWN)):
         if part in parts and row[name]:
             found.append(f"{part} for {100 * row[name]:.0f} % of the time")

@@ -114,7 +114,7 @@ def _history(found: Explained) -> Iterable[str | Table]:
             continue
         of = f", the last {_SITTINGS} of {len(past):,} sittings" if len(past) > _SITTINGS else ""
         yield Table(
-            ("began", "runs", "slower %", "than that day %", "MHz", "W", "degC"),
+            ("began", "runs", "slower %", "than that day %", "MHz", "W", "°C"),
             [_sitting(one) for one in past[-_SITTINGS:]],
             (1, 2, 3, 4, 5, 6),
             title=f"{workload}{of}",

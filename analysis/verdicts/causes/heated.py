@@ -57,7 +57,7 @@ def by_heat(row: Mapping[str, Any], runs: pl.DataFrame, effect_pct: float, rando
         " and ".join(f"{np.exp(x[which, at].mean()):.0f} {_UNITS[name]}" for at, name in enumerate(names))
         for which in (slower, ~slower)
     )
-    heated = f"{row['temperature']:.0f} degC, its peers {row['peers_temperature']:.0f}"
+    heated = f"{row['temperature']:.0f} °C, its peers {row['peers_temperature']:.0f}"
     says = f"heat holds its clock ({heated}): {slow} in its slower runs, {fast} in its faster ones"
     return Moved((heat, rest), says, action_of(Kind.HOT))
 

@@ -113,7 +113,7 @@ def test_a_row_a_sitting_and_figures_of_the_fingerprint() -> None:
 
 SENTENCES: dict[str, tuple[Any, ...]] = {
     "it warms more a watt by 65 % (0.220 K/W, its peers 0.133)": (RISE, -1.514, -2.015),
-    "it is hotter in the same work by 12 K (78 degC, its peers 66)": (WARM, 78.0, 66.0),
+    "it is hotter in the same work by 12 K (78 °C, its peers 66)": (WARM, 78.0, 66.0),
     "heat, a brake or the hardware holds its clock in more of its runs: 15 %, its peers 0 %": (THROTTLED, 0.15, 0.0),
 }
 

@@ -36,7 +36,7 @@ def test_runs_that_are_slower_with_less_power_are_held_by_heat() -> None:
     assert heat.low_pct is not None
     assert heat.high_pct is not None
     assert heat.low_pct <= heat.pct <= heat.high_pct <= 1.5
-    assert "82 degC, its peers 66" in found.looks
+    assert "82 °C, its peers 66" in found.looks
     assert "heat sink" in found.action
 
 
