@@ -50,24 +50,24 @@ def _found(reading: Reading) -> Component:
         return section("Who stands out", told(html.P("No GPU stands out."), kind="empty"), says=about)
     shown = found.head(MOST)
     cut = [html.P(f"The worst {MOST:,} of {found.height:,}.", className="soft")] if found.height > MOST else []
-    drawn = table("findings", _findings(), shown, label="Findings, worst first", height=480)
+    drawn = table("findings", _findings(several=len(judged) > 1), shown, label="Findings, worst first", height=480)
     return section("Who stands out", *cut, drawn, says=f"{about}.")
 
 
-def _findings() -> list[Column]:
-    """The columns of the findings."""
+def _findings(*, several: bool) -> list[Column]:
+    """The columns of the findings; the cluster where there are several, as one is named above the table."""
     name = "GPU, node or batch"
     asks = {"gpu": "gpu", "cluster": "cluster"}
     effect = "against the level of its peers; slower, hotter and more power are positive"
     return [
         Column("name", name, link="gpu", asks=asks),
-        Column("cluster", "cluster"),
         Column("kind", "finding"),
         Column("state", "state"),
-        Column("effect_pct", "effect, %", kind="percent", digits=1, says=effect),
-        Column("low_pct", "95 %", kind="interval", digits=1, high="high_pct"),
+        Column("effect_pct", "effect", kind="percent", digits=1, says=effect),
+        Column("low_pct", "95 %", kind="interval", digits=1, high="high_pct", unit="%"),
         Column("n", "n", kind="number", says="how many compared"),
         Column("looks", "what was seen", wraps=True),
+        *([Column("cluster", "cluster")] if several else []),
     ]
 
 

@@ -18,6 +18,7 @@ import click.testing
 import pytest
 from werkzeug.test import TestResponse
 
+from whorl.analysis.verdicts.recording import conclude
 from whorl.cli import cli
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.reading import Reading
@@ -25,7 +26,7 @@ from whorl.dashboards.app.serving import Server, without_prefix
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.dashboards.asking import Asked
-from whorl.tests.judged_fleet import judged_store
+from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, run_without
 
@@ -403,3 +404,31 @@ def test_a_missing_package_is_told_with_the_extra_that_has_it(hostile: Store) ->
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install 'whorl[dashboard]'" in done.stderr
+
+
+def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 16, (0, 2), slow={5: 0.12})
+    conclude(store)
+    one = Asked(store).said("")
+    columns = [column["headerName"] for column in _table(one, "findings")["columnDefs"]]
+    assert columns == ["GPU, node or batch", "finding", "state", "effect", "95 %", "95 %, up to", "n", "what was seen"]
+    assert f"{CLUSTER}: 1 finding about 16 GPUs" in one
+    judged = {"judgement": ["2"], "cluster": ["other"], "judged_at": [BEGAN_NS], "gpus": [1], "findings": [0]}
+    store.append({"judgements": arrow_rows("judgements", judged)}, "other")
+    assert [column["headerName"] for column in _table(Asked(store).said(""), "findings")["columnDefs"]] == [
+        *columns, "cluster",
+    ]  # fmt: skip
+
+
+def _table(said: str, name: str) -> dict[str, Any]:
+    """What a table of a page was given."""
+
+    def within(part: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(part, dict):
+            if part.get("id") == name:
+                yield part
+            part = list(part.values())
+        for one in part if isinstance(part, list) else ():
+            yield from within(one)
+
+    return next(within(json.loads(said)))

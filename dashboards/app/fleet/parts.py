@@ -43,9 +43,9 @@ _ODD = 4  # GPUs with findings whose trend is drawn where none is chosen
 _PLACES = 6  # that are named
 
 _WHO: tuple[Column, ...] = (
-    Column("chosen", "chosen", says="Choose a GPU: click the cell, or press Enter on it.", width=92),
+    Column("chosen", "chosen", says="Choose a GPU: click the cell, or press Enter on it.", width=80),
     Column("label", "GPU", link="gpu", asks={"gpu": "gpu", "cluster": "cluster"}, width=150),
-    Column("finding", "finding", says="The worst verdict about the GPU or its node, of whorl verdicts", width=190),
+    Column("finding", "finding", says="The worst verdict about the GPU or its node, of whorl verdicts", width=216),
 )
 _MEASURED: tuple[Column, ...] = (
     Column("slower_pct", "slower", "percent", 2, says="Its time against the median GPU of its model"),
