@@ -143,8 +143,8 @@ def _figures(stands: Sequence[Standing]) -> Table:
         [
             bands.subject(one),
             bands.words(one.figure),
-            f"{number(one.value)} {one.unit} {_ends(one.low, one.high)}".replace("  ", " "),
-            "" if one.off_pct is None else f"{percent(one.off_pct)} {interval(one.off_low_pct, one.off_high_pct)}",
+            _value(one),
+            MISSING if one.off_pct is None else f"{percent(one.off_pct)} {_within(one.off_low_pct, one.off_high_pct)}",
             MISSING if one.band is None else f"{number(one.band[0])} to {number(one.band[4])}",
             MISSING if one.rank is None else f"{one.rank:,} of {count(one.peers)}",
             count(one.n),
@@ -166,8 +166,16 @@ def _figures(stands: Sequence[Standing]) -> Table:
     return Table(head, rows, (5, 6, 7), title="All figures", says=says)
 
 
-def _ends(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"[{number(low)}, {number(high)}]"
+def _value(one: Standing) -> str:
+    """The value with its unit and interval."""
+    if one.value is None:
+        return MISSING
+    ends = "" if one.low is None or one.high is None else f"[{number(one.low)}, {number(one.high)}]"
+    return " ".join(part for part in (number(one.value), one.unit.replace("share", ""), ends) if part)
+
+
+def _within(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else interval(low, high)
 
 
 def _past(found: OneGpu) -> Iterator[Drawing | Table]:

@@ -35,7 +35,7 @@ def sizes(known: Sequence[Variability], noun: str) -> Table:
         says="For the GPUs' median times, in % of the median GPU's time, with 95 % bootstrap intervals "
         f"({known[0].replicates:,} replicates). Spread: from one Tukey fence to the other, four times the range of the "
         "middle half (the variation of the SC'22 study). p95 - p5: the range of the middle 90 % of the GPUs. CoV: "
-        "standard deviation over mean, outliers included.",
+        "standard deviation over mean, outliers included. Without an interval: too few GPUs, or a few of them decide.",
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ROOM = 0.12  # above and below the values, of their range
 _LETTERS = 24  # of a name
 _LABEL_SHARE = 0.019  # of the width, between the names of two probes
-_PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("temperature_c", "temperature, °C"))
+_PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("temperature_c", "temp., °C"))
 
 
 def over_time(lines: Timelines, gpu: str, name: str) -> Figure:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Verdict
 from ..style import BLUE, GREY, ORANGE, layout
+from ..table import minus
 from ..verdict_words import interval, percent
 from .looks import plain
 
@@ -32,6 +33,7 @@ def waterfall(one: Verdict) -> Figure:
     names = [*(plain(part.what, 34) for part in parts), "in all"]
     says = [f"{percent(part.pct)} % {interval(part.low_pct, part.high_pct)}" for part in parts]
     says.append(f"{percent(one.effect_pct)} % {interval(one.low_pct, one.high_pct)}")
+    says = [minus(text) for text in says]
     rows = [(start, part.pct, part.low_pct, part.high_pct) for start, part in zip(starts, parts, strict=True)]
     rows.append((0.0, one.effect_pct, one.low_pct, one.high_pct))
     place = list(range(len(rows)))[::-1]
