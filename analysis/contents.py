@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from .probing import other_names
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from ..store import Store
 
 _GPUS = (
     "SELECT count(*) AS gpus, count(DISTINCT (cluster, node)) FILTER (node IS NOT NULL) AS nodes, "
-    "string_agg(DISTINCT model, ', ' ORDER BY model) AS models, "
-    "coalesce(list(DISTINCT cluster) FILTER (uuid IS NULL), []) AS unsure "
-    "FROM gpus_now WHERE mig_profile IS NULL"
+    "string_agg(DISTINCT model, ', ' ORDER BY model) AS models FROM gpus_now WHERE mig_profile IS NULL"
+)
+_UNSURE = (
+    "SELECT cluster, gpu, uuid IS NULL AS nameless, slot IS NULL AS nowhere FROM gpus_now "
+    "WHERE mig_profile IS NULL AND (uuid IS NULL OR slot IS NULL)"
 )
 _RUNS = (
     "SELECT count(*) AS runs, count(DISTINCT workload) AS workloads, min(began) AS first, max(began) AS last FROM runs"
@@ -52,6 +54,8 @@ class Held:
     """What a store holds: numbers of things, and when (UTC) runs began."""
 
     gpus: int
+    maybe_twice: bool
+    """Whether some are known by their UUID alone and others by their place alone, which may be the same."""
     nodes: int
     models: str | None
     runs: int
@@ -63,8 +67,12 @@ class Held:
 def held(store: Store) -> Held:
     """What a store holds. MIG instances are not counted beside their GPU, nor a GPU twice that has two names."""
     gpus, runs = (store.sql(query).polars().row(0, named=True) for query in (_GPUS, _RUNS))
-    twice = sum(len(other_names(store, cluster)) for cluster in gpus.pop("unsure"))
-    return Held(**(gpus | {"gpus": gpus["gpus"] - twice}), **runs)
+    twice, maybe = 0, False
+    for (cluster,), alone in store.sql(_UNSURE).polars().group_by("cluster"):
+        also = other_names(store, str(cluster)) if alone["nameless"].any() else {}
+        left = alone.filter(~pl.col("gpu").is_in([*also, *also.values()]), pl.col("nameless") != pl.col("nowhere"))
+        twice, maybe = twice + len(also), maybe or left["nameless"].n_unique() > 1
+    return Held(**(gpus | {"gpus": gpus["gpus"] - twice}), maybe_twice=maybe, **runs)
 
 
 def newest_campaigns(store: Store, most: int) -> Rows:

@@ -23,7 +23,11 @@ _MOST = 12
 def _holds(reading: Reading) -> Component:
     has = reading.answer(held)
     shown = [
-        (f"{has.gpus:,}", f"GPUs on {many(has.nodes, 'node')}" if has.nodes else "GPUs"),
+        (
+            f"{'up to ' if has.maybe_twice else ''}{has.gpus:,}",
+            (f"GPUs on {many(has.nodes, 'node')}" if has.nodes else "GPUs")
+            + ("; some may have two names" if has.maybe_twice else ""),
+        ),
         (has.models or MISSING, "model of the GPUs"),
         (f"{has.runs:,}", f"runs of {has.workloads:,} different probes and workloads"),
         (_when(has.last), f"newest run (UTC); the first was {_when(has.first)}"),

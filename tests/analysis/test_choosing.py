@@ -85,6 +85,12 @@ def test_a_gpu_that_files_name_in_two_ways_is_one(tmp_path: Path) -> None:
     assert known.height == held(store).gpus == 1
     row = find(store, "r1-n1-0")
     assert (row["gpu"], sorted(row["keys"])) == ("GPU-1", ["GPU-1", "r1-n1-0"])
+    gpus(store, cluster=["c"], gpu=["GPU-2"], uuid=["GPU-2"])
+    assert (held(store).gpus, held(store).maybe_twice) == (2, False)
+    gpus(store, cluster=["other"], gpu=["r1-n1-1"], node=["r1-n1"], slot=[1])
+    assert not held(store).maybe_twice, "a GPU of another cluster is another"
+    gpus(store, cluster=["c"], gpu=["r1-n1-1"], node=["r1-n1"], slot=[1])
+    assert (held(store).gpus, held(store).maybe_twice) == (4, True)
 
 
 def test_a_name_with_html_or_a_line_break_in_it_is_found_as_it_is(tmp_path: Path) -> None:
