@@ -40,6 +40,10 @@ _JUDGED = (
     "SELECT cluster, judged_at, gpus, findings FROM judgements WHERE campaign IS NULL QUALIFY row_number() OVER "
     "(PARTITION BY cluster ORDER BY judged_at DESC) = 1 ORDER BY cluster"
 )
+_UNJUDGED = (
+    "SELECT DISTINCT cluster FROM runs WHERE cluster NOT IN (SELECT cluster FROM judgements WHERE campaign IS NULL "
+    "AND cluster IS NOT NULL) ORDER BY 1"
+)
 _WORKLOADS = (
     "SELECT * FROM (SELECT cluster, workload, count(DISTINCT gpu) AS gpus FROM results WHERE figure = 'time' "
     "AND cluster IS NOT NULL AND workload IS NOT NULL GROUP BY cluster, workload) LEFT JOIN (SELECT cluster, "
@@ -86,6 +90,11 @@ def newest_campaigns(store: Store, most: int) -> Rows:
 def last_judgements(store: Store) -> Rows:
     """The last judging of all runs of each cluster: cluster, judged_at, gpus, findings."""
     return store.sql(_JUDGED).polars().to_dicts()
+
+
+def not_judged(store: Store) -> list[str]:
+    """The clusters that have runs and were never judged."""
+    return [str(one) for one in store.sql(_UNJUDGED).polars()["cluster"]]
 
 
 def last_findings(store: Store) -> pl.DataFrame:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
 
-from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns
+from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns, not_judged
 from ..table import MISSING, many
 from .grid import MOST, Column, table
 from .page import RUNS, VERDICTS, Page, command, heading, rows, section, tiles, told
@@ -28,7 +29,7 @@ def _holds(reading: Reading) -> Component:
             (f"GPUs on {many(has.nodes, 'node')}" if has.nodes else "GPUs")
             + ("; some may have two names" if has.maybe_twice else ""),
         ),
-        (has.models or MISSING, "model of the GPUs"),
+        (has.models or MISSING, "models of the GPUs" if ", " in (has.models or "") else "model of the GPUs"),
         (f"{has.runs:,}", f"runs of {has.workloads:,} different probes and workloads"),
         (_when(has.last), f"newest run (UTC); the first was {_when(has.first)}"),
     ]
@@ -50,12 +51,20 @@ def _found(reading: Reading) -> Component:
         f"judged {_when(one['judged_at'])} UTC"
         for one in judged
     )
+    open_ = [
+        told(html.P(f"Nobody has judged the GPUs of {cluster} yet:"), command(_judges(reading, cluster)), kind="empty")
+        for cluster in reading.answer(not_judged)
+    ]
     if found.is_empty():
-        return section("Who stands out", told(html.P("No GPU stands out."), kind="empty"), says=about)
+        return section("Who stands out", told(html.P("No GPU stands out."), kind="empty"), *open_, says=f"{about}.")
     shown = found.head(MOST)
     cut = [html.P(f"The worst {MOST:,} of {found.height:,}.", className="soft")] if found.height > MOST else []
     drawn = table("findings", _findings(several=len(judged) > 1), shown, label="Findings, worst first", height=480)
-    return section("Who stands out", *cut, drawn, says=f"{about}.")
+    return section("Who stands out", *cut, drawn, *open_, says=f"{about}.")
+
+
+def _judges(reading: Reading, cluster: str) -> str:
+    return f"whorl {VERDICTS.fill.format(store=reading.store.root)} --cluster {shlex.quote(cluster)}"
 
 
 def _findings(*, several: bool) -> list[Column]:

@@ -413,11 +413,17 @@ def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several
     columns = [column["headerName"] for column in _table(one, "findings")["columnDefs"]]
     assert columns == ["GPU, node or batch", "finding", "state", "effect", "95 %", "95 %, up to", "n", "what was seen"]
     assert f"{CLUSTER}: 1 finding about 16 GPUs" in one
+    assert "Nobody has judged" not in one
     judged = {"judgement": ["2"], "cluster": ["other"], "judged_at": [BEGAN_NS], "gpus": [1], "findings": [0]}
     store.append({"judgements": arrow_rows("judgements", judged)}, "other")
     assert [column["headerName"] for column in _table(Asked(store).said(""), "findings")["columnDefs"]] == [
         *columns, "cluster",
     ]  # fmt: skip
+    run = {"run_id": ["r"], "cluster": ["it's new"], "gpu": ["x"]}
+    store.append({"runs": arrow_rows("runs", run)}, "new")
+    said = Asked(store).said("")
+    assert "Nobody has judged the GPUs of it's new yet" in said
+    assert f"""whorl verdicts --store {store.root} --cluster 'it'\\"'\\"'s new'""" in said
 
 
 def _table(said: str, name: str) -> dict[str, Any]:
