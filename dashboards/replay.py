@@ -277,6 +277,8 @@ def gain_by_seed(gains: Sequence[Gain]) -> Figure:
                 "range": [-0.6, len(gains) - 0.4],
                 "showgrid": False,
                 "zeroline": False,
+                "automargin": True,
+                "ticklabelstandoff": 6,
             },
         ),
     )

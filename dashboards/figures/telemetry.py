@@ -12,7 +12,7 @@ from ...analysis.telemetry.lines import Line, Lines, Span
 from ...analysis.telemetry.readings import Floats, Key, Times
 from ...analysis.telemetry.shown import shown
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
-from .looks import plain, single
+from .looks import ending, plain, single
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -42,8 +42,10 @@ _LONG = 20
 
 
 def label(name: str) -> str:
-    """A name in a figure: short, and as text, whatever it holds."""
-    return plain(name if len(name) <= _LONG else f"{name[:_PART]}…")
+    """A name in a figure: short, and as text. UUIDs differ in the beginning, other names at the end."""
+    if name.startswith(("GPU-", "MIG-")) and len(name) > _LONG:
+        return plain(f"{name[:_PART]}…")
+    return plain(ending(name, _LONG))
 
 
 def times(ts: Times) -> Floats:

@@ -147,6 +147,7 @@ def test_the_gantt_is_cut_at_a_time_and_says_which(results: list[Replayed]) -> N
 def test_gains_are_drawn_seed_by_seed_with_their_interval(results: list[Replayed]) -> None:
     own = gains(results, ["packed"], ["avg_jct_s"])
     figure = gain_by_seed(own)
+    assert figure.layout.yaxis.automargin, "names of policies are not cut"
     for gain, points, mean in zip(own, figure.data[::2], figure.data[1::2], strict=True):
         assert list(zip(points.customdata, points.x, strict=True)) == list(gain.per_seed)
         assert points.mode == mean.mode == "markers"  # seeds have no order: no line joins them

@@ -46,6 +46,12 @@ def test_each_metric_has_a_panel_and_each_gpu_a_line_of_one_look() -> None:
     assert list(figure.layout.xaxis.range) == [0, 10_000]
 
 
+def test_a_long_name_keeps_what_tells_it_from_others() -> None:
+    assert label("rack-12-node-034/0") == "rack-12-node-034/0"
+    assert label("a-cluster-of-a-long-name: c001-4/3") == "…long-name: c001-4/3"
+    assert label("GPU-87570fdd-b924-d1a1-8021-d92560f30d23") == "GPU-87570fdd…"
+
+
 def test_a_hostile_name_is_text_everywhere() -> None:
     span = Span(B, "power_cap", S, 2 * S, S, 1)
     figure = of_lines(_lines(_line(B, "power_mw", [1.0]), reasons=(span,)), NAMES)
