@@ -34,15 +34,19 @@ if TYPE_CHECKING:
     show_default=True,
     help="What is read: nvml, dcgm, prometheus or simulated.",
 )
-@click.option("--durable", type=Span(tick=0.0), help="'tick', or the longest time until a reading is safe on the disk.")
+@click.option(
+    "--durable",
+    type=Span(tick=0.0),
+    help="'tick', or the longest time until a reading is safe on the disk.  [default: by file system]",
+)
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @click.option("--node", metavar="NAME", help="Name of this node.  [default: its host name]")
 @click.option(
     "--hung", type=Span(), help="A call that takes longer counts as hanging.  [default: 5s, or ten intervals]"
 )
-@click.option("--host", metavar="HOST:PORT", help="Dcgm: the engine.  [default: this node's, else one of its own]")
-@click.option("--socket", metavar="PATH", help="Dcgm: the engine, by its Unix socket.")
-@click.option("--job", metavar="ID", help="Dcgm: store its statistics of this job at the end.")
+@click.option("--host", metavar="HOST:PORT", help="DCGM: the engine.  [default: this node's, else one of its own]")
+@click.option("--socket", metavar="PATH", help="DCGM: the engine, by its Unix socket.")
+@click.option("--job", metavar="ID", help="DCGM: store its statistics of this job at the end.")
 @click.option("--url", metavar="URL", multiple=True, help="Prometheus: the page of an exporter; may be repeated.")
 @click.option("--gpus", type=click.IntRange(1, 1024), help="Simulated: how many GPUs.  [default: 8]")
 @click.option("--model", metavar="NAME", help="Simulated: which model.  [default: H100]")

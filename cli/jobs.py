@@ -29,7 +29,7 @@ def jobs() -> None:
     """
 
 
-@jobs.command("import")
+@jobs.command("import", short_help="Store who had which GPU, from accounting, its saved output, and tags.")
 @store_option
 @click.option("--since", type=When(), help="Ask sacct for jobs from this time on: 2026-11-01 (UTC), or 7d ago.")
 @click.option("--until", type=When(), help="Up to this time.  [default: now]")
@@ -114,7 +114,7 @@ def import_jobs(
         sys.exit(InputError.exit_code)
 
 
-@jobs.command("tag")
+@jobs.command("tag", short_help="Note that a job begins or ends on this node: for prolog and epilog.")
 @click.argument("event", type=click.Choice(["begin", "end", "script"]))
 @click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store: into its folder tags.")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Write the tag into this folder.")

@@ -128,7 +128,7 @@ def print_table(table: Table) -> None:
     """Print a table: fitted to the terminal, or at full width where the output is no terminal.
 
     If there is no room, sentences break into lines. Then columns are left out in the table's order, and a line names
-    them. If that is not enough, each row takes a line per column. A number is never split.
+    them. Then heads break. If that is not enough, each row takes a line per column. A number is never split.
     """
     table = replace(table, header=list(map(shown, table.header)), rows=[list(map(shown, row)) for row in table.rows])
     available = width()
@@ -136,6 +136,8 @@ def print_table(table: Table) -> None:
     if table.title:
         say(table.title)
     fitted, left_out = _fitted(table, available, breaks=rich)
+    if rich and _least(fitted, breaks=rich) > (available or 0):
+        fitted = _heads_broken(fitted, available or 0)
     if available is not None and _least(fitted, breaks=rich) > available:
         _print_cells(fitted)
     elif rich:
@@ -143,7 +145,8 @@ def print_table(table: Table) -> None:
     else:
         _print_aligned(fitted)
     if left_out:
-        say(f"No room for {', '.join(left_out)}: a wider terminal shows more.")
+        named = ", ".join(f"'{head}'" if "," in head else head for head in left_out)
+        say(f"No room for {named}: a wider terminal shows more.")
     if table.says:
         say(table.says)
 
@@ -155,6 +158,16 @@ def _fitted(table: Table, available: int | None, *, breaks: bool) -> tuple[Table
         left_out.append(table.header[table.leaves[0]])
         table = _without(table, table.leaves[0])
     return table, [head for head in left_out if head and head[0] != "["]
+
+
+def _heads_broken(table: Table, available: int) -> Table:
+    """The table with its heads broken into lines as narrow as their cells allow, if it then fits."""
+    heads = []
+    for place, head in enumerate(table.header):
+        cells = (len(row[place]) for row in table.rows)
+        heads.append(textwrap.fill(head, max([1, *cells, *map(len, head.split())]), break_on_hyphens=False))
+    broken = replace(table, header=heads)
+    return broken if _least(broken, breaks=True) <= available else table
 
 
 def _without(table: Table, place: int) -> Table:
@@ -172,7 +185,8 @@ def _without(table: Table, place: int) -> Table:
 
 
 def _widths(table: Table) -> list[int]:
-    return [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
+    heads = [max(map(len, head.split("\n"))) for head in table.header]
+    return [max([wide, *map(len, cells)]) for wide, *cells in zip(heads, *table.rows, strict=True)]
 
 
 def _least(table: Table, *, breaks: bool) -> int:

@@ -97,8 +97,8 @@ def _answer(found: Planned, todo: Sequence[Command], threshold: float) -> Iterab
         if len(found.gpus) > _LISTED:
             yield f"and {len(found.gpus) - _LISTED:,} more: --json has all"
         yield (
-            f"bits: what a probe is expected to tell; slow: chance that the GPU is slower than {threshold:g} %, as far "
-            "as it is known"
+            f"bits: how much a probe is expected to tell; slow %: chance that the GPU is more than {threshold:g} % "
+            "slower than its peers"
         )
     yield ""
     for word, n in found.decided.items():

@@ -56,11 +56,11 @@ probe.add_command(list_probes)
     show_default=True,
     help="One GPU of a node after another, or all of them at once.",
 )
-@click.option("--period", type=Span(), help="power-square: time from one load to the next.  [default: 0.2]")
+@click.option("--period", type=Span(), help="power-square: time from one load to the next.  [default: 0.2s]")
 @click.option(
     "--duty",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="power-square: share of that time under load.",
+    help="power-square: share of that time under load.  [default: 0.5]",
 )
 @click.option(
     "--input", "distribution", metavar="NAME", help="Distribution of the input data, for kernels with a choice."

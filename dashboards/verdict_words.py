@@ -13,8 +13,8 @@ _NAMED = 4
 _PART = 12  # of a UUID: `GPU-` and eight digits
 _OF = {one.name: one.unit for one in CHANNELS} | {THROTTLED.name: "its runs"}
 EFFECT_SAYS = (
-    "effect: in % of what stands beside it (time, K/W: kelvin a watt, W, MHz), against the peers' level; of its runs, "
-    "how many more of 100. Slower, hotter and more are positive. [95 %]: of the level in another sitting"
+    "effect: how much more than its peers, in % of their level: of time, W, MHz or K/W (kelvin a watt); of its runs, "
+    "how many more of 100. Slower, hotter and more are positive. [95 %]: where the level lies in another sitting"
 )
 
 

@@ -111,8 +111,8 @@ def spread(looked: Looked) -> Iterable[str | Table]:
         yield ""
         return
     yield (
-        "spread: between the Tukey fences, beyond which a GPU counts as slow or fast (4 interquartile ranges), in % of "
-        "the median; slowest: in medians"
+        "spread %: width between the Tukey fences (4 interquartile ranges) in % of the median; slowest: time of the "
+        "slowest GPU / median time; slow/fast: how many GPUs are beyond the fences"
     )
     yield ""
 
@@ -120,7 +120,7 @@ def spread(looked: Looked) -> Iterable[str | Table]:
 def stand_out(looked: Looked) -> Iterable[str | Table]:
     """Which GPUs stand out, why, and what to do."""
     judged = looked.judged
-    compared = f"{judged.looks:,} comparisons, at most {100 * ERROR_RATE:g} in 100 of the named should be healthy"
+    compared = f"{judged.looks:,} comparisons; of 100 named, at most {100 * ERROR_RATE:g} should be healthy"
     if not judged.rows:
         yield (
             f"no GPU stands out ({compared})"

@@ -49,8 +49,8 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         yield from what_to_do(one.rows[:_LISTED])
         yield ""
         yield (
-            f"{EFFECT_SAYS}. Suspected: seen in one sitting, so measure again on another day; confirmed: seen in two "
-            "or more"
+            f"{EFFECT_SAYS}. A sitting: runs without a pause of 6 hours. Suspected: seen in one sitting, so measure "
+            "again on another day. Confirmed: seen in two or more"
         )
     elif one.gpus:
         yield f"cluster {one.cluster}: nothing was found ({compared})"

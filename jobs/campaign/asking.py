@@ -183,10 +183,10 @@ def find(store: Store, name: str | None) -> Request:
     before = known(store)
     found = next((one for one in before if name in (None, one.campaign)), None)
     if found is None:
-        has = f"it has {', '.join(one.campaign for one in before[:8])}" if before else "it has none"
+        has = f"; it has {', '.join(one.campaign for one in before[:8])}" if before else ""
         which = "" if name is None else f" {name}"
         raise InputError(
-            f"{store.root} has no campaign{which} of jobs; {has}: "
+            f"{store.root} has no campaign{which} of jobs{has}: "
             f"`whorl campaign run --suite quick --store {store.root}` begins one"
         )
     return found

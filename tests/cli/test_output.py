@@ -68,6 +68,20 @@ def test_where_no_table_fits_each_row_takes_a_line_per_column(
     assert printed(blank, 20, monkeypatch, capsys).splitlines()[:3] == ["row 1", "  policy       packed", "row 2"]
 
 
+def test_heads_break_before_a_table_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The gains of `whorl replay` are 107 columns wide by one head only."""
+    gain = "+12.9 % [+1.0, +22.6]"
+    heads = ["gain in avg JCT", "over packed", "over drain-outliers", "over itself without scores"]
+    table = Table(heads, [["drain-outliers", gain, gain, gain]])
+    assert printed(table, 100, monkeypatch, capsys).splitlines()[0].split("  ")[0] == heads[0]
+    narrow = printed(table, 86, monkeypatch, capsys)
+    assert any(line.count(gain) == 3 for line in narrow.splitlines())
+    assert max(map(len, narrow.splitlines())) <= 86
+    assert printed(table, 70, monkeypatch, capsys).startswith("row 1\n  gain in avg JCT             drain-outliers\n")
+
+
 def test_a_node_without_rich_prints_plain_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
