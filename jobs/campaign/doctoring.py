@@ -121,10 +121,11 @@ def doctor(
     from ...store import Store
     from ..batch import BatchJob, render
     from ..slurm import Slurm
+    from .inventory import reach
     from .submitting import submit
 
     how, slurm = how or How(), Slurm()
-    slurm.check()
+    reach(slurm)
     target = _target(slurm, node, partition, None if fleet is None else str(fleet), reserved=how.reserved)
     opened = Store.create(store)
     output = _output(opened.root, how) / f"{target.name}-{time.time_ns()}.out"

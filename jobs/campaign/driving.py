@@ -24,7 +24,7 @@ from ..batch import render
 from ..slurm import Slurm
 from .asking import Asked, Request, choose, declare
 from .coverage import GpuState, coverage
-from .inventory import own_jobs, with_cluster
+from .inventory import own_jobs, reach, with_cluster
 from .planning import How, allocated_h, batch_job, output_folder
 from .status import TRIES, NodeState, NodeStatus, Site, Status, assess, site_of, with_outputs
 from .submitting import Refusal, submit
@@ -89,7 +89,7 @@ def run_campaign(
         raise InputError(f"at least one job must be allowed to wait, not {limits.max_pending}")
     before = store if isinstance(store, Store) else Store.find(store)
     request = choose(before, asked)
-    slurm.check()
+    reach(slurm)
     request = with_cluster(request, slurm)
     site = site_of(slurm, request, how)  # says what is wrong with the options before a store is made
     for one in site.targets[:1]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...errors import InputError
+from ...errors import InputError, SchedulerError
 from ...store.names import by_number
 from ..hostlist import compress, expand
 from ..naming import within
@@ -20,6 +20,20 @@ PREFIX = "whorl"
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
 _ENDED |= {"OUT_OF_MEMORY", "REVOKED"}
 _HELD = ("JobHeldAdmin", "JobHeldUser", "launch failed requeued held", "launch_failed_requeued_held", "BadConstraints")
+
+
+def reach(slurm: Slurm) -> None:
+    """Raise SchedulerError where no controller answers; where there is no Slurm, say what measures without one."""
+    try:
+        slurm.check()
+    except SchedulerError as error:
+        if not error.absent:
+            raise
+        raise SchedulerError(
+            f"{error}. Without Slurm: `whorl probe run` measures this machine's GPUs, `whorl campaign render` prints a "
+            "script for another scheduler",
+            absent=True,
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

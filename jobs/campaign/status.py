@@ -16,7 +16,7 @@ from ..naming import known
 from ..slurm import Node, Partition, Slurm
 from .asking import Asked, Request, choose, find
 from .coverage import Covered, GpuState, coverage
-from .inventory import Queued, Target, own_jobs, targets, with_cluster
+from .inventory import Queued, Target, own_jobs, reach, targets, with_cluster
 from .planning import How, minutes, output_folder, output_of
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def plan_campaign(
     how, slurm = how or How(), slurm or Slurm()
     opened = store if isinstance(store, Store) else Store.find(store)
     request = choose(opened, asked)
-    slurm.check()
+    reach(slurm)
     request = with_cluster(request, slurm)
     queue = own_jobs(slurm, request, None if opened is None else opened.root)
     site = site_of(slurm, request, how)

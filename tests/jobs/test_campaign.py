@@ -578,3 +578,22 @@ def test_a_budget_has_a_unit(tmp_path: Path) -> None:
         "'200' is not a time: give a number with ms, s, min, h, d or w"
         in CliRunner().invoke(cli, [*line, "200"]).output
     )
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "doctor"])
+def test_where_no_slurm_is_the_answer_says_what_measures_without(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    suite = [] if verb == "doctor" else ["--suite", "quick"]
+    done = CliRunner().invoke(cli, ["campaign", verb, *suite, "--store", str(tmp_path / "fleet")])
+    assert done.exit_code == 5
+    assert "there is no `scontrol` here" in done.stderr
+    assert "`whorl campaign render` prints a script for another scheduler" in done.stderr
+
+
+def test_a_store_without_a_campaign_says_how_to_begin_one(tmp_path: Path) -> None:
+    Store.create(tmp_path / "fleet")
+    done = CliRunner().invoke(cli, ["campaign", "status", "--store", str(tmp_path / "fleet")])
+    assert done.exit_code == 2
+    assert "has no campaign of jobs: `whorl campaign run" in done.stderr
