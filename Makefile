@@ -19,7 +19,7 @@ demo: $(READY) cupy  ## measure this machine's GPUs, or a simulated fleet, and w
 # Real GPUs need CuPy for the CUDA of their driver, which no lock can know: put into .venv where a driver lists a GPU.
 # CUDA 13 compiles no more for GPUs older than compute capability 7.5. Without a toolkit its libraries come as wheels.
 # Where it fails, whorl demo measures a simulated fleet and says so.
-cupy: $(READY)
+cupy: $(READY)  ## install the CuPy that fits this machine's driver into .venv; nothing where no GPU is
 	@timeout 60 nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || exit 0; \
 	$(BIN)/python -c 'import sys, importlib.util as u; sys.exit(u.find_spec("cupy") is None)' && exit 0; \
 	cuda=$$(timeout 60 nvidia-smi 2>/dev/null | sed -nE 's/.*CUDA[A-Z ]* Version: *([0-9]+).*/\1/p' | head -n 1); \
@@ -65,6 +65,7 @@ $(READY): requirements.lock pyproject.toml | $(UV)
 	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
 	@$(UV) pip sync --quiet --require-hashes --python .venv requirements.lock
 	@$(UV) pip install --quiet --no-deps --python .venv --editable .
+	@$(BIN)/python -m ensurepip --default-pip >/dev/null 2>&1 || true  # else pip install, which pages name, is another Python's
 	@mkdir -p .venv/tree && ln -sfn ../.. .venv/tree/whorl
 	@touch $@
 

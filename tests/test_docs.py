@@ -24,12 +24,14 @@ def shell_commands(page: str) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("few_probes", "stores_are_copied")
-def test_every_command_of_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("stores_are_copied")
+def test_every_command_of_the_tutorial_runs_and_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In its order, in one empty folder. The installation is left out: the tests run in its result."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("whorl.dashboards.store_report.REPLICATES", 500)
-    commands = shell_commands((ROOT / "docs" / "tutorial.md").read_text())
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    commands = shell_commands(page)
     assert commands[:2] == INSTALLATION
     printed = {}
     for command in commands[2:]:
@@ -38,6 +40,10 @@ def test_every_command_of_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.
         done = CliRunner().invoke(cli, arguments)
         assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
         printed[command] = done.output
+    lines = {line for text in printed.values() for line in text.splitlines()}
+    shown = [line for block in re.findall(r"^```text\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()]
+    assert shown
+    assert [line for line in shown if line not in lines] == []
     assert (tmp_path / "demo" / "report.html").exists()
     first, second = (text for command, text in printed.items() if "advise" in command)
     assert first.startswith("Exclude c001-2")
