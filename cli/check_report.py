@@ -26,6 +26,8 @@ def answer(found: Answer) -> Iterable[str | Table]:
     ]
     if rows:
         yield Table(("GPU", "status", "now, beside its own level", "why"), rows, wrapped=(2, 3), leaves=(2,))
+    if any(now.own_low_pct is not None for one in found.gpus for now in one.now):
+        yield "positive is slower; [..]: where its level in another sitting lies, in 95 of 100 cases"
     yield from found.says
 
 

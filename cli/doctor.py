@@ -31,7 +31,7 @@ def doctor(store: str | None, host: str | None, socket: str | None, url: tuple[s
         ]
         print_json({"schema": "whorl.doctor/1", "findings": rows})
     else:
-        rows_text = [["yes" if f.works else "no", f.what, f.detail, f.needed_for] for f in found]
-        print_table(Table(("works", "what", "detail", "needed for"), rows_text, wrapped=(2, 3), leaves=(3,)))
+        rows_text = [["yes" if f.works else "no", f.needed_for, f"{f.what}: {f.detail}"] for f in found]
+        print_table(Table(("works", "needed for", "what"), rows_text, wrapped=(1, 2)))
     if not all(f.works for f in found if f.vital):
         sys.exit(1)

@@ -135,17 +135,17 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 def _describe(report: Report) -> None:
     """Print the report on a file, for people."""
-    from ..dashboards.table import count
+    from ..dashboards.table import count, many
     from ..store.importing.layout import by_name
+    from .output import say
 
     total = report.total
     if report.already:
-        click.echo(f"{report.file}: imported before into cluster {report.cluster}; nothing added")
+        say(f"{report.file}: imported before into cluster {report.cluster}; nothing added")
         return
-    click.echo(
-        f"{report.file}: {count(total.rows)} rows of {_what(report)}: {count(total.kept)} kept, "
-        f"{count(total.duplicates)} duplicates dropped, {count(total.refused)} refused; "
-        f"{count(report.gpus)} GPU{'s' if report.gpus != 1 else ''}"
+    say(
+        f"{report.file}: {many(total.rows, 'row')} of {_what(report)}: {count(total.kept)} kept, "
+        f"{many(total.duplicates, 'duplicate')} dropped, {count(total.refused)} refused; {many(report.gpus, 'GPU')}"
     )
     sources: dict[str, dict[str, list[str]]] = {}
     for name, unit in report.units.items():
@@ -153,17 +153,17 @@ def _describe(report: Report) -> None:
         sources.setdefault(source, {}).setdefault(unit["unit"], []).append(name.partition(" [")[0])
     for source, taken in sources.items():
         units = "; ".join(f"{', '.join(names)} {unit}" for unit, names in taken.items())
-        click.echo(f"  units from {source}: {units}")
+        say(f"units from {source}: {units}", "  ", "    ")
     if report.placeholders:
         unknown = ", ".join(f"{name} {count(number)}" for name, number in report.placeholders.items())
-        click.echo(f"  placeholders stored as NULL: {unknown}")
+        say(f"placeholders stored as NULL: {unknown}", "  ", "    ")
     for reason, lines in sorted(report.refusals.items(), key=lambda item: -len(item[1])):
         first = ", ".join(str(line) for line in sorted(lines)[:5]) + (", ..." if len(lines) > 5 else "")
-        click.echo(f"  refused: {count(len(lines))} where {reason} (line {first})")
+        say(f"refused: {count(len(lines))} where {reason} (line {first})", "  ", "    ")
     for note in report.notes:
-        click.echo(f"  note: {note}")
+        say(f"note: {note}", "  ", "    ")
     if report.ignored:
-        click.echo(f"  columns not stored: {', '.join(report.ignored)}")
+        say(f"columns not stored: {', '.join(report.ignored)}", "  ", "    ")
 
 
 def _what(report: Report) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _GAP = 2  # columns of a terminal between two columns of a table
 _NARROWEST = 16  # of a column of sentences, unless its longest word is longer
+_WORD = 40  # a longer word may break there: a UUID has 40 letters, so what does is a path
 _FILLED = 100  # a line of text is no longer, however wide the terminal
 _SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 
@@ -198,9 +199,9 @@ def _least(table: Table, *, breaks: bool) -> int:
 
 
 def _narrowest(table: Table, place: int) -> int:
-    """How narrow a column of sentences may become: its longest word stays whole."""
-    words = [word for row in (table.header, *table.rows) for word in row[place].split()]
-    return max(_NARROWEST, *map(len, words)) if words else _NARROWEST
+    """How narrow a column of sentences may become: its longest word stays whole, unless it is a path."""
+    words = [len(word) for row in (table.header, *table.rows) for word in row[place].split()]
+    return max(_NARROWEST, min(_WORD, max(words, default=0)))
 
 
 def _print_cells(table: Table) -> None:

@@ -89,7 +89,7 @@ def compact(store: str, keep: str | None, as_json: bool) -> None:
 
     It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and ends.
     """
-    from ..dashboards.table import count
+    from ..dashboards.table import count, many
     from ..store import Store, compaction, retention
     from .output import Progress, print_json
 
@@ -105,8 +105,8 @@ def compact(store: str, keep: str | None, as_json: bool) -> None:
         print_json(document | {"pruned": None if pruned is None else vars(pruned)})
         return
     click.echo(
-        f"{count(done.before)} files became {count(done.after)}; {count(done.late_rows)} late rows put in place; "
-        f"{count(done.sealed)} journals of dead writers sealed"
+        f"{many(done.before, 'file')} became {count(done.after)}; {many(done.late_rows, 'late row')} put in place; "
+        f"{many(done.sealed, 'journal')} of dead writers sealed"
     )
     if done.waiting:
         click.echo(f"{count(done.waiting)} files of late rows wait until the journals of their GPUs are sealed")

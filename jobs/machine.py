@@ -171,7 +171,7 @@ def _slurm() -> Finding:
     from ..errors import SchedulerError
     from ..jobs.slurm import Slurm
 
-    use = "advice for batch jobs"
+    use = "campaigns, advice for jobs"
     try:
         partitions = Slurm().call("scontrol", "-o", "show", "partition").splitlines()
     except SchedulerError as error:

@@ -217,7 +217,7 @@ def explained(found: Answer) -> Iterable[str]:
         }
         said = "".join(f". {what}" for kind, what in meant.items() if kind in kinds)
         yield f"idle %: the part that the GPUs would have drawn without work{said}"
-    yield f"95 % intervals; of the power sensors: {found.booked.sensor.describe()}"
+    yield f"[95 %] allows for power sensors with {found.booked.sensor.describe()}"
     yield from carbon(found)
 
 

@@ -39,7 +39,7 @@ def answer(found: Answer, elsewhere: Quoted) -> Iterable[str | Table]:
     yield ""
     yield from options(elsewhere)
     yield ""
-    yield f"95 % intervals; of the power sensors: {found.booked.sensor.describe()}"
+    yield f"[95 %] allows for power sensors with {found.booked.sensor.describe()}"
     yield from carbon(found)
 
 

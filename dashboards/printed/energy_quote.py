@@ -84,7 +84,7 @@ def options(found: Quoted) -> Iterable[str | Table]:
 def _table(found: Quoted, rows: list[Quote]) -> Table:
     unit, joules = unit_of([one.energy_j for one in rows])
     time, seconds = unit_of([row.time_s for row in rows], TIMES)
-    header = ["option", "", time, "[95 %]", unit, "[95 %]"]
+    header = ["option", "", f"time, {time}", "[95 %]", unit, "[95 %]"]
     body = [
         [
             row.option.value, _what(row), *_with_ends((row.time_s, row.time_low_s, row.time_high_s), seconds),

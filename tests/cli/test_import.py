@@ -35,7 +35,7 @@ def test_the_account_for_people(file: Path, tmp_path: Path) -> None:
     result = run(tmp_path, "--cluster", "lab", file)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "runs.csv: 41 rows of sgemm: 39 kept, 1 duplicates dropped, 1 refused; 39 GPUs",
+        "runs.csv: 41 rows of sgemm: 39 kept, 1 duplicate dropped, 1 refused; 39 GPUs",
         "  units from its size (median 2420): perf ms",
         "  placeholders stored as NULL: ts 1",
         "  refused: 1 where perf is not a readable time (line 10)",

@@ -82,6 +82,16 @@ def test_heads_break_before_a_table_is_given_up(
     assert printed(table, 70, monkeypatch, capsys).startswith("row 1\n  gain in avg JCT             drain-outliers\n")
 
 
+def test_a_path_breaks_where_the_whole_table_would_be_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table(("works", "what"), [("no", f"its library was not found in {'/folder' * 12}")], wrapped=(1,))
+    text = printed(table, 60, monkeypatch, capsys)
+    assert text.startswith("works  what")
+    assert max(map(len, text.splitlines())) <= 60
+    assert "/folder" * 12 in "".join(text.split())
+
+
 def test_a_node_without_rich_prints_plain_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
