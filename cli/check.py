@@ -62,9 +62,14 @@ class _FailsOpen(click.Command):
     help="Which GPUs; auto: those here, else simulated.",
 )
 @click.option("--gpus", type=click.IntRange(1, 64), help="Simulated: how many GPUs.  [default: 4]")
-@click.option("--model", metavar="NAME", help="Simulated: which model.  [default: V100]")
+@click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
 @click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
-@click.option("--fault", multiple=True, metavar="KIND", help="Simulated: plant this kind. Repeatable.")
+@click.option(
+    "--fault",
+    multiple=True,
+    metavar="KIND",
+    help="Simulated: plant this fault; `whorl sim describe V100` lists them. Repeatable.",
+)
 @json_option
 def check(
     store: str,

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--job", metavar="ID", help="DCGM: store its statistics of this job at the end.")
 @click.option("--url", metavar="URL", multiple=True, help="Prometheus: the page of an exporter; may be repeated.")
 @click.option("--gpus", type=click.IntRange(1, 1024), help="Simulated: how many GPUs.  [default: 8]")
-@click.option("--model", metavar="NAME", help="Simulated: which model.  [default: H100]")
+@click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: H100]")
 @click.option("--seed", type=int, help="Simulated: which GPUs of that model.  [default: 1]")
 def collect(
     store: str,

@@ -29,7 +29,7 @@ _REPORT = "report.html"  # in the demo's folder
     type=click.Choice(["quick", "standard", "full"]),
     default="quick",
     show_default=True,
-    help="Which probes.",
+    help="How many probes, and how thoroughly.",
 )
 @click.option(
     "--backend",
@@ -37,13 +37,17 @@ _REPORT = "report.html"  # in the demo's folder
     help="Where the probes run; auto: on the GPUs here, else simulated.  [default: auto]",
 )
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 64]")
-@click.option("--model", metavar="NAME", help="Simulated: which model.  [default: V100]")
+@click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
 @click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
 @click.option(
     "--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 1 in 16, 3 at most]"
 )
 @click.option(
-    "--fault", "kinds", multiple=True, metavar="KIND[=SIZE]", help="Simulated: plant this kind, as hot=20%. Repeatable."
+    "--fault",
+    "kinds",
+    multiple=True,
+    metavar="KIND[=SIZE]",
+    help="Simulated: plant this fault, as hot=20%; `whorl sim describe V100` lists them. Repeatable.",
 )
 @json_option
 def demo(

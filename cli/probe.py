@@ -84,13 +84,21 @@ probe.add_command(list_probes)
 @click.option("--campaign", metavar="NAME", help="Name of the campaign; runs that it has stored are not repeated.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 4]")
-@click.option("--model", metavar="NAME", help="Simulated: which model.  [default: V100]")
+@click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
 @click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
 @click.option("--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 0]")
 @click.option(
-    "--fault", "kinds", multiple=True, metavar="KIND[=SIZE]", help="Simulated: plant this kind, as hot=20%. Repeatable."
+    "--fault",
+    "kinds",
+    multiple=True,
+    metavar="KIND[=SIZE]",
+    help="Simulated: plant this fault, as hot=20%; `whorl sim describe V100` lists them. Repeatable.",
 )
-@click.option("--population", metavar="NAME", help="Simulated: how healthy GPUs differ.  [default: normal]")
+@click.option(
+    "--population",
+    metavar="NAME",
+    help="Simulated: how healthy GPUs differ; see `whorl sim describe V100`.  [default: normal]",
+)
 @click.option("--interval", type=Span(), help="Simulated: time between stored readings.  [default: 1s]")
 @click.option("--fleet", metavar="FILE", help="Simulated: the cluster of which one node is measured.")
 @click.option("--node", metavar="NAME", help="With --fleet: which node.  [default: $SLURMD_NODENAME]")

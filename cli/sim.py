@@ -23,17 +23,20 @@ def sim() -> None:
 @click.argument("model")
 @json_option
 def describe(model: str, as_json: bool) -> None:
-    """Print how a GPU MODEL is simulated: parameters, sensors, steady state, faults.
+    """Print how a GPU MODEL is simulated: parameters, sensors, steady state, faults, populations, loads.
+
+    MODEL is V100, A100, H100 or H200.
 
     Every number says where it comes from: seen in data sheets or driver output, fitted to one public V100 cluster, or
     assumed.
     """
+    from ..dashboards.table import Table
     from ..simulation import describe as about
     from ..simulation.faults import FAULTS
     from ..simulation.load import LOADS
     from ..simulation.models import PARAMETERS, find_model
     from ..simulation.spread import POPULATION_SAYS
-    from .output import number, print_json, print_rows
+    from .output import number, print_json, print_table, say
 
     found = find_model(model)
     rows, point = about.parameters(found), about.steady_point(found)
@@ -55,38 +58,43 @@ def describe(model: str, as_json: bool) -> None:
         )
         return
     click.echo(f"{found.name}, simulated (parameter set {PARAMETERS}): no number here is a measurement\n")
-    print_rows(
-        ("parameter", "value", "unit", "basis", "meaning"),
-        [(row.name, f"{row.value:g}", row.unit, row.basis, row.meaning) for row in rows],
-        right=(1,),
-    )
+    head = ("parameter", "value", "unit", "basis", "meaning")
+    cells = [(row.name, f"{row.value:g}", row.unit, row.basis, row.meaning) for row in rows]
+    print_table(Table(head, cells, (1,), wrapped=(4,)))
     click.echo("\nsensors")
     for sentence in about.sensors(found):
-        click.echo(f"  {sentence}")
-    click.echo(
-        f"\nsgemm at steady state: {number(point['sm_clock_mhz'])} MHz (sd {number(point['sm_clock_sd_mhz'], 3)}), "
+        say(sentence, "  ", "    ")
+    click.echo()
+    say(
+        f"sgemm at steady state: {number(point['sm_clock_mhz'])} MHz (sd {number(point['sm_clock_sd_mhz'], 3)}), "
         f"{number(point['power_w'])} W, {number(point['temperature_c'], 3)} degC; "
         f"time spread (fence) {number(point['time_fence_pct'], 2)} %; idle {number(point['idle_power_w'], 3)} W"
     )
     click.echo("\nfaults that can be planted")
     for fault in FAULTS:
-        click.echo(f"  {fault.kind:<14} {fault.says}")
+        say(fault.says, f"  {fault.kind:<14} ", " " * 17)
         if fault.size is not None:
             usual = f"usual {100 * fault.size:.3g} %, from {100 * fault.least:g} to {100 * fault.most:g} %"
-            click.echo(f"  {'':<14} size: {fault.size_says}; {usual}")
+            say(f"size: {fault.size_says}; {usual}", " " * 17, " " * 17)
     click.echo("\npopulations of healthy GPUs")
     for name, says in POPULATION_SAYS.items():
-        click.echo(f"  {name:<16} {says}")
+        say(says, f"  {name:<16} ", " " * 19)
     click.echo("\nloads (gemm-fp32 and gemm mean sgemm)")
     for load in LOADS.values():
-        click.echo(f"  {load.name:<14} {load.says}")
+        say(load.says, f"  {load.name:<14} ", " " * 17)
 
 
 @sim.command("run", short_help="Run a campaign over a simulated fleet and store it.")
 @store_option
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), default=96, show_default=True, help="How many GPUs.")
-@click.option("--model", default="V100", show_default=True, help="The GPU model; see `whorl sim describe`.")
-@click.option("--load", "load_name", default="gemm-fp32", show_default=True, help="What runs on the GPUs, and when.")
+@click.option("--model", default="V100", show_default=True, help="V100, A100, H100 or H200.")
+@click.option(
+    "--load",
+    "load_name",
+    default="gemm-fp32",
+    show_default=True,
+    help="What runs on the GPUs, and when; see `whorl sim describe V100`.",
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The fleet's seed.")
 @click.option("--faults", type=click.IntRange(0), help="How many GPUs are faulty.  [default: as in a public cluster]")
 @click.option(
@@ -94,10 +102,10 @@ def describe(model: str, as_json: bool) -> None:
     "kinds",
     multiple=True,
     metavar="KIND[=SIZE]",
-    help="Plant faults of this kind, as slow_memory=3%. Repeatable.",
+    help="Plant this fault, as slow_memory=3%; `whorl sim describe V100` lists them. Repeatable.",
 )
 @click.option(
-    "--population", metavar="NAME", help="How healthy GPUs differ; see `whorl sim describe`.  [default: normal]"
+    "--population", metavar="NAME", help="How healthy GPUs differ; see `whorl sim describe V100`.  [default: normal]"
 )
 @click.option("--hours", type=float, help="How long the simulated campaign lasts.  [default: 1]")
 @click.option("--interval", type=float, help="Seconds between two readings.  [default: 1]")

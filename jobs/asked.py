@@ -50,6 +50,9 @@ class Asked:
         clusters = sorted({cluster for cluster, name in known if said in (name, plain_workload(name))})
         if wanted.cluster is None and len(clusters) > 1:
             raise InputError(f"{said} was measured on {', '.join(clusters)}: choose one with --cluster")
+        if not clusters and len({cluster for cluster, _ in known}) > 1:
+            having = ", ".join(sorted({plain_workload(name) for _, name in known}))
+            raise InputError(f"{store.root} has no runs of workload {said}; it has {having}")
         cluster = wanted.cluster or (clusters[0] if clusters else None)
         there = {name for on, name in known if on in clusters}
         kinds = [said] if said in there else sorted(name for name in there if plain_workload(name) == said)

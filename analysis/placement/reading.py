@@ -180,7 +180,9 @@ def _chosen(
         wanted = [c for c in clusters if all((c, w) in known for w in workloads)]
         if len(wanted) != 1:
             what = (
-                f"{' and '.join(workloads)} on {_some(wanted)}" if wanted else f"{having}; no cluster has all of them"
+                f"{' and '.join(workloads) or 'runs'} on {_some(wanted)}"
+                if wanted
+                else f"{having}; no cluster has all of them"
             )
             raise InputError(f"{where} has {what}: name the cluster (--cluster)")
         cluster = wanted[0]

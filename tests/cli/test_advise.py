@@ -319,6 +319,15 @@ def test_what_is_missing(store: str, tmp_path: Path) -> None:
     assert advise(str(tmp_path / "none")).exit_code == 3
 
 
+def test_a_workload_that_no_cluster_has_is_said_to_be_missing(store: str, tmp_path: Path) -> None:
+    copy = shutil.copytree(store, tmp_path / "copy")
+    simulated = ["--backend", "simulated", "--gpus", "1", "--suite", "quick"]
+    assert whorl("probe", "run", "gemm-fp32", *simulated, "--store", str(copy)).exit_code == 0
+    unknown = advise(str(copy), workload="linpack")
+    assert unknown.exit_code == 2
+    assert "has no runs of workload linpack; it has gemm-fp32, pagerank, sgemm" in unknown.stderr
+
+
 def test_a_scheduler_that_does_not_answer_gets_no_names(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
