@@ -107,4 +107,13 @@ def test_a_command_that_does_not_exist_is_found() -> None:
 def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not link.startswith("http"):
-            assert (page.parent / link.partition("#")[0]).exists(), link
+            name, _, place = link.partition("#")
+            leads_to = page.parent / name if name else page
+            assert leads_to.exists(), link
+            assert not place or place in headings(leads_to.read_text()), link
+
+
+def headings(text: str) -> set[str]:
+    """The headings of a page as links name them."""
+    lines = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), flags=re.M)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
