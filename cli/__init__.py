@@ -139,7 +139,7 @@ class _Group(click.Group):
         super().format_epilog(ctx, formatter)
         if _PAGES.is_dir():
             formatter.write_paragraph()
-            formatter.write(f"Pages such as docs/tutorial.md are in {_PAGES}\n")
+            formatter.write(f"New to whorl? Read docs/tutorial.md. The pages are in {_PAGES}\n")
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -158,9 +158,17 @@ def cli() -> None:
     whorl energy --store S          what energy the GPUs used
     whorl sql --store S "select name, model from gpus_now"
 
-    Exit status: 0 done; 1 a check failed; 2 bad input or option, or the output could not be written; 3 the store
-    cannot be used; 4 a query failed; 5 the scheduler does not answer or refused; 6 a GPU failed or cannot be used;
-    130 interrupted; 141 the reader of a pipe closed it. `check` has its own: 0 OK, 1 warning, 2 critical, 3 unknown.
+    \b
+    Exit status (`check` has its own: 0 OK, 1 warning, 2 critical, 3 unknown):
+    0    done
+    1    a check failed
+    2    bad input or option, or the output could not be written
+    3    the store cannot be used
+    4    a query failed
+    5    the scheduler does not answer or refused
+    6    a GPU failed or cannot be used
+    130  interrupted
+    141  the reader of a pipe closed it
     """
     handler = _Warnings()
     handler.setLevel(logging.WARNING)

@@ -123,10 +123,17 @@ def advise(
     salloc --gpus=16 --exclude="$(
       whorl advise --store S --workload W --gpus 16 --format exclude)"
 
-    Formats: exclude, a host list, possibly empty; prefer, a feature for --prefer; nodelist, the best packed set;
-    weights, `scontrol` lines for an administrator, as a difference, never applied; kubernetes, `kubectl` lines for
-    labels of nodes, and taints, for taints, in the same way; nfd, one node's file for Node Feature Discovery.
-    docs/placement.md has the method.
+    \b
+    --format
+    exclude     a host list for sbatch --exclude; may be empty
+    prefer      a feature for sbatch --prefer; may be empty
+    nodelist    the nodes of the best packed set
+    weights     scontrol lines for an administrator: what differs
+    kubernetes  kubectl lines that label nodes: what differs
+    taints      kubectl lines that taint nodes: what differs
+    nfd         the file of one node for Node Feature Discovery
+
+    It prints lines and applies none. docs/placement.md has the method.
     """
     if ctx.invoked_subcommand is not None:
         printing = {"--format": form, "--and": own, "--output": output, "--json": as_json or None}
