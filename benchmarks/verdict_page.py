@@ -201,7 +201,7 @@ def _longhorn(found: Result) -> Iterator[str]:
     yield ""
     for way, one in real["recurs"].items():
         again = f"{one['named_again']} of {one['measured_again']} that were measured again are named again"
-        yield f"* {way} half: {len(one['confirmed'])} GPUs are confirmed; {again}."
+        yield f"* {way} half: {len(one['confirmed'])} confirmed; {again}."
     ways = " and ".join(_share(one) for one in real["interval_covers"])
     n = real["interval_covers"][0]["n"]
     yield f"* The 95 % interval of a GPU from one half holds its level in the other in {ways} of {n} GPUs (both ways)."

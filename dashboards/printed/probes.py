@@ -200,6 +200,8 @@ def _remarks(report: Report, plan: Plan, *, each: bool) -> Iterable[str]:
         sign = "*: " if each else f"{len(drifted):,} of {len(timed):,} runs: "
         asked = number(100 * plan.asked.half_width, 2)
         yield f"{sign}the time still changed by more than the requested {asked} % while it was measured"
+    if each and timed:
+        yield "ms: median of n repeats; ± %: half the width of its 95 % interval; ended: why measuring ended"
     if each and any(_half_width(one).startswith("≥") for one in timed):
         yield "≥: the repeats are correlated, so the true interval is wider by an unknown amount"
     unsteady = [one for one in timed if one.steady is False]

@@ -93,7 +93,8 @@ class Telling:
         alone = int((self.past.of.per_series == 1).sum())
         if alone:
             every = alone == len(self.names)
-            of = f"every {whom} was" if every else f"{alone:,} of {len(self.names):,} {whom}s were"
+            of = f"every {whom}" if every else f"{alone:,} of {len(self.names):,} {whom}s"
+            of += " was" if every or alone == 1 else " were"
             self._say(f"{of} measured in one sitting only; measure again 6 hours later or more")
         if self.past.noise is None and alone < len(self.names):
             self._say(f"too few {whom}s have two sittings to know how much a healthy one moves; measure more of them")
