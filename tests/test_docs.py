@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -111,6 +113,17 @@ def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
             leads_to = page.parent / name if name else page
             assert leads_to.exists(), link
             assert not place or place in headings(leads_to.read_text()), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_name_that_a_page_takes_from_whorl_exists(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "whorl":
+                module = importlib.import_module(node.module or "")
+                assert [one.name for one in node.names if not hasattr(module, one.name)] == [], node.module
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "whorl":
+                assert hasattr(importlib.import_module("whorl"), node.attr), node.attr
 
 
 def headings(text: str) -> set[str]:
