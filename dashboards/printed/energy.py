@@ -129,6 +129,7 @@ def with_clusters(table: Table, rows: Sequence[Row]) -> Table:
         header=put(table.header, "cluster"),
         rows=[put(cells, row["cluster"] or MISSING) for cells, row in zip(table.rows, rows, strict=True)],
         right=moved(table.right),
+        wrapped=moved(table.wrapped),
         leaves=moved(table.leaves),
     )
 

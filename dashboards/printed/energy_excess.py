@@ -167,8 +167,10 @@ def _table(found: Placed, rows: Sequence[Row]) -> Table:
         place for place, name in enumerate(header) if place not in texts and name not in ("sure", "verdicts", "[95 %]")
     ]
     title = f"{found.booked.since:%Y-%m-%d %H:%M} to {found.booked.until:%Y-%m-%d %H:%M} UTC"
-    table = Table(header, body, right, title=title, leaves=(1,) if found.by is not Of.NODE else ())
-    return with_clusters(table, rows)
+    leaving = ([] if found.by is Of.NODE else [heads[1]]) + ["runs", "kWh a year", unit, "verdicts"]
+    leaves = [header.index(name) for name in leaving if name in header]
+    wrapped = (len(header) - 2,) if found.by is Of.GPU else ()
+    return with_clusters(Table(header, body, right, title=title, wrapped=wrapped, leaves=leaves), rows)
 
 
 def _names(by: Of, row: Row) -> list[str]:
