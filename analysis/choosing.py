@@ -69,7 +69,8 @@ def meant(known: pl.DataFrame, said: str, cluster: str | None, where: str) -> Ma
     """The same in the rows of `known_gpus`. `where`: the store, for a sentence."""
     rows = known if cluster is None else known.filter(pl.col("cluster") == cluster)
     if rows.is_empty():
-        raise InputError(f"{where} holds no GPUs{'' if cluster is None else f' of cluster {cluster!r}'}")
+        of = "" if cluster is None else f" of cluster {cluster!r}"
+        raise InputError(f"{where} holds no GPUs{of}: `whorl collect` or `whorl probe run` adds those of a node")
     wanted = said.strip().lower()
     several = rows["cluster"].n_unique() > 1
     if several:  # a name may be in both

@@ -309,6 +309,8 @@ def _only_workload(store: Store, unknown: str) -> str:
     from ..analysis.placement import available
 
     workloads = sorted({plain_workload(workload) for _, workload in available(store)})
-    if len(workloads) != 1:
-        raise InputError(f"{unknown}; the store has {', '.join(workloads) or 'none'}")
+    if not workloads:
+        raise InputError(f"{store.root} holds no timed runs: `whorl probe run --store {store.root}` adds some")
+    if len(workloads) > 1:
+        raise InputError(f"{unknown}; the store has {', '.join(workloads)}")
     return workloads[0]

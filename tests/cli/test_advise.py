@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli, output
 from whorl.simulation.identity import identities
 from whorl.simulation.models import V100
+from whorl.store import Store
 from whorl.tests.advised_fleet import gpu, write_store
 
 
@@ -317,6 +318,13 @@ def test_what_is_missing(store: str, tmp_path: Path) -> None:
     assert "pagerank" in unknown.stderr
     assert "sgemm" in unknown.stderr
     assert advise(str(tmp_path / "none")).exit_code == 3
+
+
+def test_a_store_without_runs_says_what_adds_some(tmp_path: Path) -> None:
+    Store.create(tmp_path / "empty")
+    nothing = whorl("advise", "--store", str(tmp_path / "empty"))
+    assert nothing.exit_code == 2
+    assert "holds no timed runs: `whorl probe run --store" in nothing.stderr
 
 
 def test_a_workload_that_no_cluster_has_is_said_to_be_missing(store: str, tmp_path: Path) -> None:
