@@ -159,7 +159,7 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     error = np.nan_to_num(of.apart()[known], nan=LEAST)
     for name, value in fleet.shared.items():
         _recorded(name, value[known], level, centre, node, error, shifts, known)
-    stray = _modes(level, centre, node, error, shifts, known)
+    stray = _modes(level, centre, node, error, shifts, known, np.sqrt(12) * of.sat.rounding)
     off = level - centre
     nodes, mates = _nodes(off, node)
     _shifted_nodes(off, nodes, node, error, shifts, known)
@@ -266,10 +266,12 @@ def _all_beyond(theirs: Floats, ours: Floats, floor: float) -> float:
     return min(1.0, 2 * min(chances, default=1.0))
 
 
-def _modes(level: Floats, centre: Floats, node: Ints, error: Floats, shifts: list[Shift], known: Ints) -> Bools:
+def _modes(
+    level: Floats, centre: Floats, node: Ints, error: Floats, shifts: list[Shift], known: Ints, step: float
+) -> Bools:  # fmt: skip
     """Centres every mode on itself. Scattered GPUs far on the slow side stay where they are: which they are."""
     off = level - centre
-    mode = modes(off, quantum(np.sort(level)))
+    mode = modes(off, max(quantum(np.sort(level)), step))
     stray = np.zeros(len(level), dtype=bool)
     if not mode.any() or not _is_of_gpus(off, mode, node):
         return stray

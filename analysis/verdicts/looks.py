@@ -27,7 +27,7 @@ from .causes.states import codes, line
 from .channels import CHANNELS, Channel, channels
 from .comparing import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels.estimate import RELEVANT, WEEKS, Levels, levels
-from .levels.sittings import groups_median
+from .levels.sittings import groups_median, step_of
 from .verdict import NotJudged
 
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
@@ -147,7 +147,8 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
     if many < LEAST_GPUS:
         no(f"{many} GPU{'' if many == 1 else 's'}{of_model} ran it; {LEAST_GPUS} are needed to tell which differ")
         return
-    times = levels(gpu, at, x, len(all_.gpus))
+    step = step_of(x)
+    times = levels(gpu, at, x, len(all_.gpus), step)
     together = _coupled(runs, times)
     if together is not None and together >= JOBS_COUPLE:
         no(
@@ -175,7 +176,7 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
     on = clock.is_not_null().to_numpy()
     free = _without_clock(gpu[on], x[on], clock.drop_nulls().to_numpy(), len(all_.gpus))
     if free is not None:
-        at_clock = levels(gpu[on], at[on], free, len(all_.gpus))
+        at_clock = levels(gpu[on], at[on], free, len(all_.gpus), step)
         compared = compare(at_clock, all_.fleet, weeks=WEEKS)
         if compared is not None:
             yield Look("time at its clock", workload, model, None, at_clock, compared)

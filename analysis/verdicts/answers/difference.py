@@ -186,7 +186,7 @@ def _of_workload(
     # A GPU of few sittings is known less well than the others.
     doubt = np.hypot(old.pooled, new.pooled)[on]
     more = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
-    null = Null(change, LEAST)
+    null = Null(change, max(LEAST, math.hypot(old.sat.rounding, new.sat.rounding)))
     against = change - null.centre
     p = null.p(against, more)
     moved = []

@@ -16,6 +16,7 @@ from ...sittings import Floats, Ints, days
 from ..causes.states import codes
 from ..comparing import Fleet, compare
 from ..levels.estimate import LEAST, REACH_95, WEEKS, Levels, levels
+from ..levels.sittings import step_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,9 @@ def standings(
     if "gpu_no" not in rows.columns:
         rows = rows.with_columns(pl.Series("gpu_no", codes(rows["gpu"], gpus["gpu"].to_list())))
     for (workload, model), some in parted(rows, "workload", "model"):
-        gpu = some["gpu_no"].to_numpy()
-        of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), gpus.height)
+        gpu, x = some["gpu_no"].to_numpy(), some["x"].to_numpy()
+        step = step_of(x) if weeks else 0.0  # of times only
+        of = levels(gpu, some.select(days()).to_series().to_numpy(), x, gpus.height, step)
         if "runs" in some.columns:
             of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=gpus.height).astype(np.int64))
         compared = None if least is None or fleet is None else compare(of, fleet, least, weeks)

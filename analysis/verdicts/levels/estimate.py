@@ -99,10 +99,11 @@ class Levels:
         return np.hypot(np.maximum(self.error, self.pooled), self.later(weeks))
 
 
-def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int) -> Levels:
+def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int, step: float = 0.0) -> Levels:
     """The levels of the GPUs numbered 0 to `gpus` - 1, from runs: the number of the GPU, when it began (days since
-    1970, or `UNKNOWN`) and the figure, finite."""
-    sat, runs_of = sittings(gpu, at, figure, gpus)
+    1970, or `UNKNOWN`) and the figure, finite. `step`: in which times come (`step_of`)."""
+    sat, runs_of = sittings(gpu, at, figure, gpus, step=step)
+    least = max(LEAST, sat.rounding)
     inside = _within(sat, runs_of)
     count = sat.per_series
     day = _days(sat.at)
@@ -127,7 +128,7 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int) -> Levels:
         again = float(np.sqrt((clipped**2).mean() / 2))
     else:
         again = _BETWEEN_TO_WITHIN * within if np.isfinite(within) else np.nan
-    again = max(again, LEAST) if np.isfinite(again) else np.nan
+    again = max(again, least) if np.isfinite(again) else np.nan
     spread = np.where(several, off, 0.0)
     squares = np.bincount(sat.series, spread**2, minlength=gpus)
     with np.errstate(all="ignore"):
@@ -137,7 +138,7 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int) -> Levels:
         error = np.where(count > 0, pooled / np.sqrt(np.maximum(count, 1)), np.nan)
     repeats = _repeats(sat, middle, count, runs, within, again if between_known else 0.0)
     return Levels(
-        middle, low, high, count, runs, error, again, max(within, LEAST) if np.isfinite(within) else np.nan,
+        middle, low, high, count, runs, error, again, max(within, least) if np.isfinite(within) else np.nan,
         between_known, repeats, steps, sat,
     )  # fmt: skip
 

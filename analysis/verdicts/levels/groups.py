@@ -50,7 +50,7 @@ def valley(values: Floats, step: float = 0.0) -> Valley | None:
         return None
     x = np.sort(values)
     few = max(LEAST_NUMBER, int(np.ceil(LEAST_SHARE * n)))
-    gap = _gap(x, few)
+    gap = _gap(x, few, step)
     if gap is not None:
         return gap
     # A handful at the far ends must not stretch the grid over an empty range.
@@ -82,7 +82,7 @@ def valley(values: Floats, step: float = 0.0) -> Valley | None:
     return best
 
 
-def _gap(x: Floats, few: int) -> Valley | None:
+def _gap(x: Floats, few: int, step: float) -> Valley | None:
     """The widest empty stretch between groups of `few` of the ascending values or more, if it is a valley by itself."""
     if len(x) < max(_GAP_GPUS, 2 * few):
         return None
@@ -90,7 +90,7 @@ def _gap(x: Floats, few: int) -> Valley | None:
     at = int(np.argmax(gaps)) + few - 1
     larger = x[: at + 1] if 2 * (at + 1) >= len(x) else x[at + 1 :]
     low, high = np.quantile(larger, (0.1, 0.9))
-    if gaps[at - few + 1] <= _GAP * (high - low) or high == low:
+    if gaps[at - few + 1] <= _GAP * max(high - low, step) or high == low:
         return None
     return Valley(float(x[at] + x[at + 1]) / 2, np.inf, True)
 

@@ -87,7 +87,7 @@ def estimate(of: Sittings, runs: Runs | None = None) -> Noise | None:
         return None
     slope = _a_kelvin(moves, kelvin, series)
     moves = moves - slope * np.nan_to_num(kelvin)
-    within = _within(runs)
+    within = max(_within(runs), of.rounding**2)
     each = within * (1 / first + 1 / second)
     sizes = np.bincount(np.searchsorted(_BINS, gaps, "right"), minlength=len(_BINS) + 1)
     edges, kept = [0.0], 0
@@ -104,7 +104,7 @@ def estimate(of: Sittings, runs: Runs | None = None) -> Noise | None:
         level = moves / np.sqrt(rough)
         total = np.array([np.median(np.abs(level[bins == b])) / _middle(freedom) for b in range(len(starts))]) ** 2
         mean = np.array([np.median(each[bins == b]) for b in range(len(starts))])
-        between = np.maximum.accumulate(np.maximum(total - mean, 2 * LEAST**2))
+        between = np.maximum.accumulate(np.maximum(total - mean, 2 * max(LEAST, of.rounding) ** 2))
         scaled = moves / np.sqrt(between[bins] + each)
         warm, factors = _by_warmth(scaled / _middle(freedom), warmest, series)
         found = Noise(starts, between, within, freedom, len(moves), slope, warm, factors)

@@ -14,6 +14,9 @@ import numpy as np
 from ...sittings import Bools, Floats, Ints, begins, in_order
 
 _SPARSE = 4  # times the values: a table of groups that is larger is not worth it
+_ALIKE = 1e-6  # of a gap: two gaps that differ by less are one
+_EACH = 4  # runs with a time, in the mean, for times to be few values
+_FINE = 1e-6  # of a time: finer steps do not matter
 _NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution
 
 
@@ -28,14 +31,17 @@ class Sittings:
     value: Floats
     """The median of its runs."""
     low: Floats
-    """The lower median: of an even number the smaller of the middle two, so one high run of two cannot raise it."""
+    """The lower median: of an even number the smaller of the middle two, so one high run of two cannot raise it. Of
+    times that come in steps, half a step less: the true time may be that low."""
     high: Floats
-    """The upper median."""
+    """The upper median; of times that come in steps, half a step more."""
     runs: Ints
     warmth: Floats
     """The median temperature of its runs, °C; NaN where unknown."""
     count: int
     """How many series there are; some may have no sitting."""
+    rounding: float = 0.0
+    """Standard deviation of what is lost if times come in steps, in logarithms."""
 
     def __len__(self) -> int:
         return len(self.series)
@@ -62,7 +68,7 @@ class Sittings:
     def take(self, places: Ints, series: Ints, count: int) -> Sittings:
         """The sittings at these places, as those of other series."""
         values = (self.value[places], self.low[places], self.high[places])
-        return Sittings(series, self.at[places], *values, self.runs[places], self.warmth[places], count)
+        return Sittings(series, self.at[places], *values, self.runs[places], self.warmth[places], count, self.rounding)
 
     def less(self, effect: Floats) -> Sittings:
         """The same with `effect`, one for each sitting, taken out of its values."""
@@ -93,9 +99,12 @@ class Runs:
 
 
 def sittings(
-    series: Ints, at: Floats, value: Floats, count: int | None = None, warmth: Floats | None = None
+    series: Ints, at: Floats, value: Floats, count: int | None = None, warmth: Floats | None = None, step: float = 0.0
 ) -> tuple[Sittings, Runs]:
-    """The sittings of runs in any order. Runs without a finite time or value must not be among them."""
+    """The sittings of runs in any order. Runs without a finite time or value must not be among them.
+
+    `step`: in which the times come (`step_of`).
+    """
     count = int(series.max(initial=-1)) + 1 if count is None else count
     order = in_order(series, at)
     series, at, value = series[order], at[order], value[order]
@@ -109,8 +118,40 @@ def sittings(
     if warmth is not None:
         known = np.isfinite(warmth[order])
         warm = groups_median(warmth[order][known], of[known], len(first))
-    found = Sittings(series[first], at[first], (low + high) / 2, low, high, runs, warm, count)
+    middle, rounding = (low + high) / 2, 0.0
+    if step > 0:
+        least, most = np.exp(low), np.exp(high)
+        low, high = np.log(np.maximum(least - step / 2, least / 2)), np.log(most + step / 2)
+        rounding = step / np.sqrt(12) / float(np.median(np.exp(middle)))  # all of a step is equally likely
+    found = Sittings(series[first], at[first], middle, low, high, runs, warm, count, rounding)
     return found, Runs(series, at, value, of, order)
+
+
+def step_of(value: Floats) -> float:
+    """The step in which times come (1 where they are whole numbers), in their unit, from their logarithms; 0 for none.
+
+    It is the smallest gap between neighbours that is seen twice, as one gap may be the difference of two GPUs. Of a few
+    values that most runs have, it is the last decimal in use.
+    """
+    if not len(value):
+        return 0.0
+    times = np.unique(np.exp(value))
+    gaps = np.sort(np.diff(times))
+    gaps = gaps[gaps > _FINE * times[-1]]
+    twice = np.flatnonzero(np.diff(gaps) <= _ALIKE * gaps[1:])
+    if len(twice):
+        return float(gaps[twice[0]])
+    return _decimal(times) if len(times) * _EACH <= len(value) else 0.0
+
+
+def _decimal(times: Floats) -> float:
+    """The largest power of ten below all times of which they are multiples; 0 if it is fine."""
+    step = 10.0 ** (np.ceil(np.log10(times[0])) - 1)
+    while step > _FINE * times[-1]:
+        if np.all(np.abs(times / step - np.round(times / step)) < _ALIKE):
+            return float(step)
+        step /= 10
+    return 0.0
 
 
 def groups_median(values: Floats, groups: Ints, count: int) -> Floats:

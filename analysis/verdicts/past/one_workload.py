@@ -9,7 +9,7 @@ import numpy as np
 from ...sittings import Floats, Ints
 from ..levels.estimate import RELEVANT
 from ..levels.noise import LEAST, Noise, estimate
-from ..levels.sittings import Runs, Sittings, groups_median, sittings
+from ..levels.sittings import Runs, Sittings, groups_median, sittings, step_of
 from .own_past import Shapes, discoveries, shapes, worth
 from .scatter import Scatter, scatter
 from .together import Common, days, turns
@@ -65,7 +65,7 @@ def past(
     `series`, `at` (days), `value` (natural logarithm of a time), `regime` (number of a driver and firmware, -1 where
     unknown): one for each run. `node`: one for each series, -1 where unknown. `noise`: of earlier data, where known.
     """
-    of, runs = sittings(series, at, value, count, warmth)
+    of, runs = sittings(series, at, value, count, warmth, step_of(value))
     node = np.full(of.count, -1) if node is None else node
     effect = np.zeros(len(of))
     common: list[Common] = []

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from whorl.analysis.verdicts.comparing import Compared, Fleet, compare
 from whorl.analysis.verdicts.judging import ERROR_RATE, MOST_P
 from whorl.analysis.verdicts.levels.estimate import RELEVANT, levels
+from whorl.analysis.verdicts.levels.sittings import step_of
 from whorl.analysis.verdicts.past.own_past import discoveries
 
 PER_NODE = 4
@@ -72,7 +73,7 @@ POPULATIONS = (
 
 def compared(of: Runs) -> Compared:
     """The comparison of a fleet's GPUs; there must be enough of them."""
-    found = compare(levels(of.gpu, of.at, of.x, len(of.fleet)), of.fleet)
+    found = compare(levels(of.gpu, of.at, of.x, len(of.fleet), step_of(of.x)), of.fleet)
     assert found is not None
     return found
 

@@ -10,6 +10,8 @@ from whorl.analysis.verdicts.comparing import Fleet, compare
 from whorl.analysis.verdicts.levels.estimate import levels
 from whorl.analysis.verdicts.levels.groups import modes, valley
 from whorl.analysis.verdicts.levels.null import Null
+from whorl.analysis.verdicts.levels.sittings import step_of
+from whorl.analysis.verdicts.past.one_workload import past
 from whorl.tests.analysis.verdicts.populations import POPULATIONS, Runs, compared, draw, named
 from whorl.tests.sizes import count
 
@@ -179,3 +181,37 @@ def test_what_nodes_share_is_no_hidden_batch() -> None:
     for seed in range(count(200, 8)):
         found = compared(draw(np.random.default_rng(seed), 64, "nodes share", spread=0.01))
         assert not [one for one in found.shifts if one.what == "mode"]
+
+
+def _in_ms(random: np.random.Generator, sittings: int, faulty: int = -1) -> Runs:
+    """64 GPUs whose runs of about 100 ms were written as whole numbers; a faulty one takes 30 % longer."""
+    runs = draw(random, 64, "normal", spread=0.01, sittings=sittings)
+    times = 100 * np.exp(runs.x) * np.where(runs.gpu == faulty, 1.3, 1.0)
+    return Runs(runs.gpu, runs.at, np.log(np.round(times)), runs.fleet)
+
+
+@pytest.mark.parametrize("sittings", [2, 6])
+def test_times_in_whole_ms_do_not_make_gpus_change(sittings: int) -> None:
+    """Most GPUs stay at their number from day to day; one that goes to the next one has changed by less than it."""
+    random = np.random.default_rng(1)
+    for _ in range(count(20, 4)):
+        runs = _in_ms(random, sittings)
+        found = past(runs.gpu, runs.at, runs.x)
+        assert (len(found.changed), len(found.drifting), len(found.unstable)) == (0, 0, 0)
+        assert not named(compared(runs)).any()
+
+
+def test_a_slow_gpu_is_named_where_times_are_whole_ms() -> None:
+    runs = _in_ms(np.random.default_rng(1), 2, faulty=20)
+    assert list(np.flatnonzero(named(compared(runs)))) == [20]
+
+
+@pytest.mark.parametrize(
+    ("times", "step"),
+    [
+        ([], 0), ([5.0], 0), ([99, 100, 101, 103, 150], 1), ([9.9, 10.0, 10.1], 0.1), ([100.37, 101.92, 104.11], 0),
+        ([100] * 20 + [200] * 3, 10), ([10] * 9 + [11] * 9, 1), ([0.96] * 9 + [1.04] * 9, 0.01),
+    ],
+)  # fmt: skip
+def test_the_step_of_times(times: list[float], step: float) -> None:
+    assert step_of(np.log(np.array(times, dtype=np.float64))) == pytest.approx(step)
