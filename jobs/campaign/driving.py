@@ -134,6 +134,7 @@ class _Driver:
         self._refused: dict[str, str] = {}  # node -> why Slurm does not take a job for it
         self._limit: str | None = None  # what Slurm said when it took no more jobs
         self._over_budget_h: float | None = None  # what the job may take that the budget does not allow
+        self._forgiven: dict[str, int] | None = {} if limits.once else None  # node -> tries that do not count here
         self._submitted = 0
         self._counted = 0, len(site.targets)  # nodes that are covered, of how many
         self._well_s = time.monotonic()  # when Slurm last answered, and took a job or had one of ours
@@ -213,7 +214,7 @@ class _Driver:
     def _despair(self, found: Status) -> None:
         """Raise SchedulerError where every job ends without a run: to send thousands of them would help nobody."""
         now = time.monotonic()
-        tried = [one for one in found.nodes if one.tries and one.job is None and self._held.get(one.name, 0) <= now]
+        tried = [one for one in self._tried(found) if one.job is None and self._held.get(one.name, 0) <= now]
         if len(tried) < _HOPELESS or _has_runs(found):
             return
         jobs = "1 job" if tried[0].tries == 1 else f"{tried[0].tries} jobs"
@@ -222,6 +223,16 @@ class _Driver:
         raise SchedulerError(
             f"the jobs on {len(tried)} nodes ended and stored nothing, so no more are sent; {shown.name}: {shown.why}"
         )
+
+    def _tried(self, found: Status) -> list[NodeStatus]:
+        """The nodes to which a job was sent that tells whether jobs can measure.
+
+        Who runs the command again has mended what was wrong: jobs that had ended by then tell nothing. With `once` the
+        command is run again by a clock, so all jobs tell.
+        """
+        if self._forgiven is None:
+            self._forgiven = {one.name: one.tries - (one.job is not None) for one in found.nodes}
+        return [one for one in found.nodes if one.tries > self._forgiven.get(one.name, 0)]
 
     def _holds(self, found: Status) -> bool:
         """Whether a node waits for its next try."""
@@ -241,7 +252,7 @@ class _Driver:
         pending = [one for one in found.nodes if one.job is not None and one.job.pending]
         room = self._limits.max_pending - len(pending)
         if not _has_runs(found):  # what is wrong with every job is seen on a few of them
-            room = min(room, self._limits.max_pending - sum(1 for one in found.nodes if one.tries or one.job))
+            room = min(room, self._limits.max_pending - len(self._tried(found)))
         idle = [one for one in free if one.target and one.target.idle]
         busy = [one for one in free if not (one.target and one.target.idle)]
         # Jobs for busy nodes may wait for days: they leave room for nodes that become idle.

@@ -240,6 +240,17 @@ def test_a_node_that_dies_in_its_job_is_tried_three_times(slurm: FakeSlurm, tmp_
     assert list(slurm.queue().values()) == ["whorl:autumn:n01:4"]
 
 
+def test_a_campaign_whose_first_jobs_all_failed_goes_on_when_it_is_run_again(slurm: FakeSlurm, tmp_path: Path) -> None:
+    (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 6)))
+    store = tmp_path / "store"
+    for _ in range(2):  # what was wrong is not mended yet
+        with pytest.raises(SchedulerError, match="ended and stored nothing, so no more are sent"):
+            drive(slurm, store, ends=lambda: slurm.end_jobs(store, "autumn", "FAILED", measured=False), settle_s=0)
+    with pytest.raises(SchedulerError, match="ended and stored nothing"):
+        run_campaign(store, LAUNCH, slurm=slurm, limits=Limits(once=True))  # a clock mends nothing
+    assert drive(slurm, store).is_complete
+
+
 def test_a_store_that_cannot_be_written_gets_no_jobs(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
