@@ -25,8 +25,8 @@ from ..slurm import Slurm
 from .asking import Asked, Request, choose, declare
 from .coverage import GpuState, coverage
 from .inventory import own_jobs, reach, with_cluster
-from .planning import How, allocated_h, batch_job, output_folder
-from .status import TRIES, NodeState, NodeStatus, Site, Status, assess, site_of, with_outputs
+from .planning import How, allocated_h, batch_job, output_folder, output_of
+from .status import TRIES, NodeState, NodeStatus, Site, Status, assess, last_line, site_of, with_outputs
 from .submitting import Refusal, submit
 
 if TYPE_CHECKING:
@@ -217,8 +217,10 @@ class _Driver:
         tried = [one for one in self._tried(found) if one.job is None and self._held.get(one.name, 0) <= now]
         if len(tried) < _HOPELESS or _has_runs(found):
             return
-        jobs = "1 job" if tried[0].tries == 1 else f"{tried[0].tries} jobs"
-        first = replace(tried[0], state=NodeState.FAILED, why=f"{jobs} stored nothing")
+        folder = output_folder(self._store.root, self._request, self._how)
+        one = next((one for one in tried if last_line(output_of(folder, one.name))), tried[0])
+        jobs = "1 job" if one.tries == 1 else f"{one.tries} jobs"
+        first = replace(one, state=NodeState.FAILED, why=f"{jobs} stored nothing")
         shown = with_outputs(replace(found, nodes=[first]), self._store.root, self._how).nodes[0]
         raise SchedulerError(
             f"the jobs on {len(tried)} nodes ended and stored nothing, so no more are sent; {shown.name}: {shown.why}"

@@ -238,13 +238,14 @@ def with_outputs(found: Status, root: Path, how: How) -> Status:
         tried = one.state is NodeState.FAILED or (one.state is NodeState.TO_DO and one.tries)
         if tried and not _all_found(one.covered):
             path = output_of(folder, one.name)
-            line = _last_line(path)
+            line = last_line(path)
             one = replace(one, why=f"{one.why}; {path} ends: {line}" if line else f"{one.why}; no output in {path}")
         told.append(one)
     return replace(found, nodes=told)
 
 
-def _last_line(path: Path) -> str | None:
+def last_line(path: Path) -> str | None:
+    """The last line of a file that is not empty, cut; None where there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))

@@ -244,8 +244,12 @@ def test_a_campaign_whose_first_jobs_all_failed_goes_on_when_it_is_run_again(slu
     (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 6)))
     store = tmp_path / "store"
     for _ in range(2):  # what was wrong is not mended yet
-        with pytest.raises(SchedulerError, match="ended and stored nothing, so no more are sent"):
+        with pytest.raises(SchedulerError, match="ended and stored nothing, so no more are sent") as refused:
             drive(slurm, store, ends=lambda: slurm.end_jobs(store, "autumn", "FAILED", measured=False), settle_s=0)
+        (store / "logs" / "autumn" / "n03.out").write_text("no space is left\n")
+    assert str(refused.value).endswith(
+        f"; n03: 2 jobs stored nothing; {store}/logs/autumn/n03.out ends: no space is left"
+    )
     with pytest.raises(SchedulerError, match="ended and stored nothing"):
         run_campaign(store, LAUNCH, slurm=slurm, limits=Limits(once=True))  # a clock mends nothing
     assert drive(slurm, store).is_complete
