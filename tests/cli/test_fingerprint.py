@@ -23,7 +23,7 @@ from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows
 from whorl.tests.cli.test_verdicts import AT, ODD, texts
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
+from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, WORKLOADS, judged_store, uuid
 from whorl.tests.probed_fleet import stored
 
 SLOW, MOVED = 5, 9
@@ -191,6 +191,21 @@ def test_dates_that_hold_no_runs_are_refused(fleet: str) -> None:
         refused = whorl("diff", "--store", fleet, "--before", before, "--after", after)
         assert refused.exit_code == 2
         assert says in refused.output
+
+
+@pytest.mark.parametrize(
+    ("workloads", "days", "named"), [(1, (0, 12), []), (2, (0, 12), ["n02/2"]), (1, (0, 2, 12, 14), [])]
+)
+def test_one_run_alone_names_no_gpu(tmp_path: Path, workloads: int, days: tuple[int, ...], named: list[str]) -> None:
+    """A GPU takes 30 % longer on one day: in one run of one workload that may be anything."""
+    judged_store(
+        tmp_path / "S", 32, days, time=lambda gpu, day: 1.3 if (gpu, day) == (6, 12) else 1.0,
+        workloads=tuple(WORKLOADS)[:workloads],
+    )  # fmt: skip
+    found = document("diff", "--store", str(tmp_path / "S"), "--before", "2026-09-05", "--after", "2026-09-10")
+    assert sorted({one["name"] for one in found["moved"]}) == named
+    told = "not named, as one run alone shows that it moved: 1 GPU (n02/2); measure again to know"
+    assert (told in found["notes"]) == (not named and len(days) == 2)
 
 
 def test_few_gpus_have_a_step_and_nobody_is_named(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from ....store.names import by_number
 from ...probing import Probed, names_of, probed
 from ...sittings import Floats
 from ..comparing import LEAST_GPUS
+from ..judging import SHOWS_P
 from ..levels.estimate import LEAST, REACH_95, Levels, in_pct
 from ..levels.null import Null
 from ..looks import usable
@@ -35,6 +36,7 @@ ERROR_RATE = 0.05
 """Expected share of false ones among the GPUs named (Benjamini and Hochberg), where changes are as
 `null` takes them to be. By simulation: 0 for normal sittings, 6 to 13 % for Student's t with 4 degrees of freedom."""
 RELEVANT_PCT = 1.0
+_NAMED = 6  # GPUs in a sentence
 _IDENTITY = {"driver": "driver", "vbios": "VBIOS", "node": "node", "slot": "slot", "power_limit_mw": "power limit"}
 
 
@@ -135,7 +137,11 @@ def difference(
     if untimed := int(runs["began"].is_null().sum()):
         notes.append(f"left out: {untimed:,} runs whose time is not known")
     names = names_of(campaign.gpus)
-    steps, moved, looks = _compared(old, new, campaign.gpus, names)
+    steps, moved, looks, alone = _compared(old, new, campaign.gpus, names)
+    if alone:
+        which = ", ".join(alone[:_NAMED]) + (" and others" if len(alone) > _NAMED else "")
+        gpus = "1 GPU" if len(alone) == 1 else f"{len(alone)} GPUs"
+        notes.append(f"not named, as one run alone shows that it moved: {gpus} ({which}); measure again to know")
     seen = [{*some["gpu"].unique()} for some in (old, new)]
     newcomers, gone = (
         tuple(sorted((names.get(gpu, gpu) for gpu in seen[1 - i] - seen[i]), key=by_number)) for i in (0, 1)
@@ -148,26 +154,43 @@ def difference(
 
 def _compared(
     old: pl.DataFrame, new: pl.DataFrame, gpus: pl.DataFrame, names: Mapping[str, str]
-) -> tuple[list[Step], list[Moved], int]:
+) -> tuple[list[Step], list[Moved], int, list[str]]:
+    """The steps, who moved, how many comparisons were made, and who would have moved if one run could tell it."""
     sides = [
         {(one.workload, one.model): one.levels for one in standings(some, gpus, least=None)} for some in (old, new)
     ]
     keys = gpus["gpu"].to_list()
     told: list[tuple[Step, list[Moved]]] = []
+    lone: set[tuple[str, str]] = set()
     for workload, model in sorted(sides[0].keys() & sides[1].keys(), key=lambda one: (one[0], str(one[1]))):
         before, after = (side[workload, model] for side in sides)
         if not (before.known & after.known).any():
             continue
         told.append(_of_workload(workload, model, before, after, keys, names))
+        lone |= {(workload, keys[gpu]) for gpu in np.flatnonzero((before.runs == 1) | (after.runs == 1)).tolist()}
     moved = [one for _, some in told for one in some]
     looks = sum(step.n for step, _ in told if step.why is None)
+    clear = {(one.gpu, one.against_pct > 0, one.workload) for one in moved if one.p <= SHOWS_P}
+    # As the judge does: if all rests on one run, another workload must agree.
+    backed = np.array(
+        [
+            (one.workload, one.gpu) not in lone
+            or any(key[:2] == (one.gpu, one.against_pct > 0) and key[2] != one.workload for key in clear)
+            for one in moved
+        ],
+        dtype=bool,
+    )
     # Over all comparisons, also the small changes that are left out.
-    q = discoveries(np.array([one.p for one in moved]), looks)
+    p = np.array([one.p for one in moved])
+    counted = discoveries(p, looks) <= ERROR_RATE
+    alone = {one.name for one, would, by in zip(moved, counted, backed, strict=True) if would and not by}
+    q = discoveries(np.where(backed, p, 1.0), looks)
     kept = [replace(one, q=float(its)) for one, its in zip(moved, q, strict=True) if its <= ERROR_RATE]
     named = {(one.workload, one.gpu) for one in kept}
     steps = [replace(step, moved=sum((one.workload, one.gpu) in named for one in some)) for step, some in told]
     steps.sort(key=lambda one: (-abs(one.step_pct), one.workload))
-    return steps, sorted(kept, key=lambda one: -abs(one.against_pct)), looks
+    alone -= {one.name for one in kept}
+    return steps, sorted(kept, key=lambda one: -abs(one.against_pct)), looks, sorted(alone)
 
 
 def _of_workload(
@@ -188,7 +211,11 @@ def _of_workload(
     more = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
     null = Null(change, max(LEAST, math.hypot(old.sat.rounding, new.sat.rounding)))
     against = change - null.centre
-    p = null.p(against, more)
+    # It must also show in what one run of several that went wrong, before or after, cannot make.
+    slower = (new.slow_side - old.fast_side)[on] - null.centre
+    faster = (new.fast_side - old.slow_side)[on] - null.centre
+    sure = np.where(against >= 0, np.maximum(slower, 0.0), np.minimum(faster, 0.0))
+    p = np.where(null.p(sure, more) <= SHOWS_P, null.p(against, more), 1.0)
     moved = []
     for place, gpu in enumerate(on.tolist()):
         off = float(against[place])
