@@ -17,6 +17,7 @@ _SPARSE = 4  # times the values: a table of groups that is larger is not worth i
 _ALIKE = 1e-6  # of a gap: two gaps that differ by less are one
 _EACH = 4  # runs with a time, in the mean, for times to be few values
 _FINE = 1e-6  # of a time: finer steps do not matter
+_MANY = 20_000  # runs that tell whether steps are fine
 _NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution
 
 
@@ -133,7 +134,7 @@ def step_of(value: Floats) -> float:
     It is the smallest gap between neighbours that is seen twice, as one gap may be the difference of two GPUs. Of a few
     values that most runs have, it is the last decimal in use.
     """
-    if not len(value):
+    if not len(value) or _are_fine(value):
         return 0.0
     times = np.unique(np.exp(value))
     gaps = np.sort(np.diff(times))
@@ -142,6 +143,12 @@ def step_of(value: Floats) -> float:
     if len(twice):
         return float(gaps[twice[0]])
     return _decimal(times) if len(times) * _EACH <= len(value) else 0.0
+
+
+def _are_fine(value: Floats) -> bool:
+    """Whether some of many values tell that nearly all differ, so that steps are far finer than the times' spread."""
+    some = value[:: max(1, len(value) // _MANY)]
+    return len(value) > 2 * _MANY and len(np.unique(some)) > 0.9 * len(some)
 
 
 def _decimal(times: Floats) -> float:
