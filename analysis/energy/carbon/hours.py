@@ -144,15 +144,15 @@ def _values(frame: pl.DataFrame, path: Path, column: str, scale: float) -> pl.Da
     """The rows with `g_per_kwh`, one for each zone and time, without those that have no value."""
     number = pl.col(column).cast(pl.Float64, strict=False) * scale
     frame = frame.with_columns(_step().over("zone").alias("step"))
-    frame = frame.filter(~values.is_placeholder(column, minus_one=False)).with_columns(number.alias("g_per_kwh"))
-    good = pl.col("g_per_kwh").is_between(0, _MOST).fill_null(False)
+    frame = frame.filter(~values.is_placeholder(column, minus_one=False)).with_columns(number.alias("=grams"))
+    good = pl.col("=grams").is_between(0, _MOST).fill_null(False)
     bad = frame.filter(~good)
     if bad.height:
         line, text = bad.select(LINE, column).row(0)
         raise InputError(
             f"{path}: line {line}: {column} is {text!r}, not a number from 0 to {_MOST / scale:,g}; repair it"
         )
-    frame = frame.select(LINE, "zone", "began", "step", "g_per_kwh").sort("zone", "began", LINE)
+    frame = frame.select(LINE, "zone", "began", "step", pl.col("=grams").alias("g_per_kwh")).sort("zone", "began", LINE)
     keys = ["zone", "began"]
     twice = frame.filter(pl.col("g_per_kwh").n_unique().over(keys) > 1)
     if twice.height:

@@ -121,6 +121,7 @@ def test_days_and_parquet_and_several_zones(tmp_path: Path) -> None:
         ("when,g/kWh\n2026-01-01T00:00Z,1\n", "has no column of times"),
         ("time,g/kWh\n2026-01-01T00:00Z,-1\n", "line 2: g/kWh is '-1', not a number from 0 to 5,000"),
         ("time,g/kWh\n2026-01-01T00:00Z,many\n", "line 2: g/kWh is 'many'"),
+        ('time;g_per_kwh\n2026-01-01T00:00Z;"5,5"\n', "line 2: g_per_kwh is '5,5', not a number from 0 to 5,000"),
         ("time,kg/kWh\n2026-01-01T00:00Z,400\n", "line 2: kg/kWh is '400', not a number from 0 to 5"),
         (
             "time,g/kWh\n2026-01-01T00:00Z,1\n2026-01-01T00:00Z,2\n",
