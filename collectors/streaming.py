@@ -189,8 +189,19 @@ class Streamer(Watched):
         return polled
 
     def _take(self, me: Poller, readings: Readings) -> None:
-        """Record rows, and derive events from them; positions become those among the known."""
-        device = self._positions[readings.device]
+        """Record rows; positions become those among the known."""
+        self._keep(me, self._positions[readings.device], readings)
+
+    def _lose(self, me: Poller, gpus: list[int]) -> None:
+        """A last row, without numbers, of each GPU that the source does not list any more."""
+        number = len(gpus)
+        status = np.full((len(METRICS), number), Status.LOST, np.uint8)
+        stamps = np.full(number, self._clock.wall(), np.int64)
+        device = np.array(gpus, np.intp)
+        self._keep(me, device, Readings(device, stamps, np.zeros(status.shape, np.int64), status))
+
+    def _keep(self, me: Poller, device: NDArray[np.intp], readings: Readings) -> None:
+        """Record rows of known devices, and derive events from them."""
         new = self._unseen(device, readings.ts)
         if not len(new):
             return
@@ -293,6 +304,11 @@ class Streamer(Watched):
             self._events.tell(Event(EventKind.MIG, gpu, detail, n=len(there)))
         with self._in(me, STORE):
             self._recorder.identify(self._known, seen)
+        if not self._late:  # pages of exporters: those of some may be missing now, and say nothing of their GPUs
+            return
+        listed = {one.gpu for one in devices}
+        if gone := [place[one.gpu] for one in before if one.parent is None and one.gpu not in listed]:
+            self._lose(me, gone)
 
 
 def _matters(event: Event) -> bool:

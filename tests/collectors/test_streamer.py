@@ -237,6 +237,30 @@ def test_gpus_that_come_later_and_in_another_order() -> None:
     assert last[3].parent == 1
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_gpu_that_an_engine_does_not_list_any_more_is_lost(keeps: bool) -> None:
+    script = Script([readings(power(0, T0), power(1, T0))], keeps=keeps)
+    both = script.devices
+
+    def fewer() -> Readings:
+        script.devices = both[:1]
+        return readings(power(0, T0 + SECOND))
+
+    def again() -> Readings:
+        script.devices = both
+        return readings(power(0, T0 + 3 * SECOND), power(1, T0 + 3 * SECOND))
+
+    script.steps += [fewer, readings(power(0, T0 + 2 * SECOND)), again]
+    kept = played(script)
+    assert len(kept.of("GPU-a")) == 4
+    assert [(row["power_mw"], row["quality"]) for row in kept.of("GPU-b")] == [
+        (300_000, None),
+        *([(None, "lost")] * keeps),
+        (300_000, None),
+    ]
+    assert kept.kinds("GPU-b") == ["lost", "returned"] * keeps
+
+
 def test_marks_of_sensors_are_those_of_the_sampler() -> None:
     watts = [((k // 10) % 2) * 70 for k in range(400)]  # of utilisation, while the power stands still
     rows = [
