@@ -49,6 +49,21 @@ def test_many_slow_gpus_do_not_hide_each_other(gpus: int, spread: float) -> None
     assert not (named(found) & ~slow).any()
 
 
+@pytest.mark.parametrize(
+    ("gpus", "effects"), [(64, (0.3, 0.3, 0.3)), (64, (0.5, 0.4, 0.3)), (32, (0.5, 0.4)), (16, (0.5, 0.4))]
+)
+def test_a_few_slow_gpus_do_not_hide_each_other(gpus: int, effects: tuple[float, ...]) -> None:
+    """They are more than the tail leaves out, and lie beyond a gap that no tail makes."""
+    random = np.random.default_rng(12)
+    for _ in range(count(20, 4)):
+        runs = draw(random, gpus, "normal", spread=0.02)
+        slow = random.permutation(gpus)[: len(effects)]
+        longer = np.zeros(gpus)
+        longer[slow] = np.log1p(effects)
+        found = compared(Runs(runs.gpu, runs.at, runs.x + longer[runs.gpu], runs.fleet))
+        assert set(np.flatnonzero(named(found))) >= set(slow)
+
+
 def test_a_node_that_is_slow_as_a_whole_is_one_finding() -> None:
     random = np.random.default_rng(5)
     runs = draw(random, 256, "normal", spread=0.003)
