@@ -193,6 +193,15 @@ def test_dates_that_hold_no_runs_are_refused(fleet: str) -> None:
         assert says in refused.output
 
 
+def test_runs_without_dates_are_said(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("board,ms\n" + "".join(f"GPU-{n:08},{100 + n}\n" for n in range(9)))
+    store, maps = str(tmp_path / "S"), ("--map", "ms=time:ms", "--map", "board=gpu", "--workload", "sgemm")
+    assert whorl("import", "--store", store, *maps, str(tmp_path / "runs.csv")).exit_code == 0
+    refused = whorl("diff", "--store", store, "--before", "2026-09-05", "--after", "2026-09-10")
+    assert refused.exit_code == 2
+    assert "has no runs before 2026-09-05 00:00; none of its runs has a date" in refused.output
+
+
 @pytest.mark.parametrize(
     ("workloads", "days", "named"), [(1, (0, 12), []), (2, (0, 12), ["n02/2"]), (1, (0, 2, 12, 14), [])]
 )

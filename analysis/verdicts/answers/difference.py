@@ -128,11 +128,9 @@ def difference(
     for some, word, when in ((old, "before", before), (new, "after", after)):
         if some.is_empty():
             days = runs.select(pl.col("began").min().alias("first"), pl.col("began").max().alias("last"))
-            first, last = (str(day) for day in days.select(pl.all().dt.date()).row(0))
-            raise InputError(
-                f"cluster {campaign.cluster} has no runs {word} {when:%Y-%m-%d %H:%M}; it has runs from {first} to "
-                f"{last}"
-            )
+            first, last = days.select(pl.all().dt.date()).row(0)
+            has = "none of its runs has a date" if first is None else f"it has runs from {first} to {last}"
+            raise InputError(f"cluster {campaign.cluster} has no runs {word} {when:%Y-%m-%d %H:%M}; {has}")
     notes = []
     if untimed := int(runs["began"].is_null().sum()):
         notes.append(f"left out: {untimed:,} runs whose time is not known")
