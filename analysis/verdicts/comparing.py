@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from ..sittings import Bools, Floats, Ints
+from ..sittings import UNKNOWN, Bools, Floats, Ints
 from ..statistics.dip import quantum
 from ..statistics.student import upper_tail
 from .causes.states import codes
@@ -200,6 +200,7 @@ def _confirmed(of: Levels, centre: Floats, effect: Floats) -> Bools:
     whole = effect[sat.series]
     with np.errstate(invalid="ignore"):
         shows = (off * np.sign(whole) >= _SHOWS * np.abs(whole)) & (np.abs(whole) > 0)
+    shows &= sat.at > UNKNOWN  # runs without a date may be of the same hours as others
     return np.bincount(sat.series[shows], minlength=len(effect)) >= 2
 
 
