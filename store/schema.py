@@ -432,13 +432,19 @@ REPLACED = Table(
 BOOKKEEPING: tuple[Table, ...] = (LATE, REPLACED)
 
 
-def _newest(value: str, known: str) -> str:
-    """`value` of the newest identity in which the column `known` is known."""
-    return f"last({value} ORDER BY first_seen NULLS FIRST) FILTER (WHERE {known} IS NOT NULL)"
+def _newest(name: str) -> str:
+    """The column `name` of the newest identity in which it is known."""
+    return f"last({name} ORDER BY first_seen NULLS FIRST) FILTER (WHERE {name} IS NOT NULL)"
 
 
 _PLACED = ("node", "slot", "cabinet", "place")  # taken from one identity: a GPU that moved must not keep its old slot
 _STRUCT = ", ".join(f"{name} := {name}" for name in _PLACED)
+_HERE = (  # the node of the newest identity in which one is known
+    "last_value(node IGNORE NULLS) OVER (PARTITION BY cluster, gpu ORDER BY first_seen NULLS FIRST "
+    "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS here"
+)
+# Who tells the node alone, such as a log of nvidia-smi, does not move the GPU within it.
+_AT_LAST = "ORDER BY slot IS NOT NULL, first_seen NULLS FIRST) FILTER (WHERE node = here)"
 _KEPT_APART = ("cluster", "gpu", "first_seen", "import_id")
 # If several cards were in one slot, one after another, the last one has the slot's name. A key without a UUID is a
 # place.
@@ -453,9 +459,9 @@ def _now_of(gpus: str) -> str:
     return (
         f"SELECT cluster, gpu, CASE WHEN parent IS NULL AND node IS NOT NULL AND slot IS NOT NULL AND ({_HOLDS_SLOT}) "
         "THEN node || '/' || slot ELSE gpu END AS name, * EXCLUDE (cluster, gpu, placed) FROM (SELECT cluster, gpu, "
-        f"unnest({_newest(f'struct_pack({_STRUCT})', 'node')}), {_newest('first_seen', 'node')} AS placed, "
-        + ", ".join(f"{_newest(n, n)} AS {n}" for n in GPUS.names if n not in {*_PLACED, *_KEPT_APART})
-        + f", min(first_seen) AS first_seen FROM {gpus} GROUP BY cluster, gpu)"
+        f"unnest(last(struct_pack({_STRUCT}) {_AT_LAST}), last(first_seen {_AT_LAST} AS placed, "
+        + ", ".join(f"{_newest(n)} AS {n}" for n in GPUS.names if n not in {*_PLACED, *_KEPT_APART})
+        + f", min(first_seen) AS first_seen FROM (SELECT *, {_HERE} FROM {gpus}) GROUP BY cluster, gpu)"
     )
 
 

@@ -60,6 +60,24 @@ def test_a_gpu_has_one_row_with_its_newest_place_and_what_else_is_known_last(sto
         ]
 
 
+def test_who_tells_the_node_alone_takes_no_name_from_a_gpu(tmp_path: Path) -> None:
+    """GPU-1 keeps its slot of the same node, and not that of another; GPU-3, now in the slot of GPU-2, keeps it too."""
+    made = Store.create(tmp_path / "S")
+    rows = [
+        ("GPU-1", "n1", 1, 1), ("GPU-1", "n1", None, 2), ("GPU-2", "n1", 2, 1), ("GPU-3", "n1", 2, 2),
+        ("GPU-2", "n1", None, 3), ("GPU-4", "n1", 3, 1), ("GPU-4", "n2", None, 2),
+    ]  # fmt: skip
+    gpu, node, slot, seen = zip(*rows, strict=True)
+    gpus = {"cluster": ["c"] * len(rows), "gpu": gpu, "uuid": gpu, "node": node, "slot": pa.array(slot, pa.int32())}
+    gpus["first_seen"] = pa.array([day(number) for number in seen], pa.timestamp("ns"))
+    made.append({"gpus": pa.table(gpus)}, "x")
+    found = made.sql("select gpu, name, node from gpus_now order by gpu").to_pylist()
+    names = [(row["gpu"], row["name"], row["node"]) for row in found]
+    assert names == [
+        ("GPU-1", "n1/1", "n1"), ("GPU-2", "GPU-2", "n1"), ("GPU-3", "n1/2", "n1"), ("GPU-4", "GPU-4", "n2"),
+    ]  # fmt: skip
+
+
 @pytest.mark.long
 def test_a_join_with_it_doubles_nothing(store: Store) -> None:
     for found in answers(store, "select count(*) n from runs left join gpus_now using (cluster, gpu)"):
