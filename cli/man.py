@@ -20,7 +20,8 @@ def man(ctx: click.Context) -> None:
 
     \b
     whorl man | man -l -
-    mkdir -p ~/.local/share/man/man1 && whorl man > ~/.local/share/man/man1/whorl.1
+    mkdir -p ~/.local/share/man/man1
+    whorl man > ~/.local/share/man/man1/whorl.1
     """
     root = ctx.find_root()
     click.echo("\n".join(page(root)))
