@@ -17,6 +17,8 @@ _SLURM_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slur
 _CLUSTER_NAME = re.compile(r'^[ \t]*ClusterName[ \t]*=[ \t]*"?([^\s"#]+)', re.IGNORECASE | re.MULTILINE)
 PADDED = ((r"(\d+)", r"000000000000\1"), (r"\d*(\d{12})", r"\1"))
 """Patterns and what stands for them, one after the other: then the order of letters is that of numbers, too."""
+UUID = ("GPU-", "MIG-")
+"""How UUIDs begin: their digits count nothing."""
 _ALSO = {"gemm-fp32": ("sgemm", "gemm")}
 """By workload, the other names that it has in files of other tools and in simulated loads."""
 
@@ -85,7 +87,7 @@ def gpu_name(gpu: str, node: str | None, slot: int | None) -> str:
 def by_number(name: str) -> tuple[str, str]:
     """The key that sorts names as people count: node-2 before node-10."""
     padded = name
-    for pattern, by in PADDED:
+    for pattern, by in () if name.startswith(UUID) else PADDED:
         padded = re.sub(pattern, by, padded)
     return padded, name
 

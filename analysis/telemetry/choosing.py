@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import polars as pl
+
 from ..by_number import by_number
 from .readings import Key
 
@@ -65,7 +67,8 @@ class Chosen:
 def boards(store: Store) -> Boards:
     """All GPUs that the store knows, also those of which only readings are known."""
     frames = (store.sql(query).polars() for query in (_GPUS, _INSTANCES))
-    order = by_number("cluster", "node", "name", "gpu")
+    # Of one node, a longer name has the higher number.
+    order = [*by_number("cluster", "node"), pl.col("name").str.len_bytes(), pl.col("name", "gpu")]
     every, parts = (tuple(Board(*row) for row in one.sort(order, nulls_last=True).rows()) for one in frames)
     found = Boards(every, parts, clusters=tuple(dict.fromkeys(one.cluster for one in every)))
     for one in (*every, *parts):

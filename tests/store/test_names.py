@@ -70,10 +70,24 @@ def test_a_kind_of_a_workload_is_named_as_it_is_printed() -> None:
 
 
 def test_names_are_sorted_as_people_count_alike_in_lists_and_in_frames() -> None:
-    names = ["c2-10/0", "c2-2/1", "c2-2/0", "c10-1/0", "c2-1/3", "gpu-node-007", "gpu-node-7", "gpu-node-10", "n", "12"]
+    names = [
+        "c2-10/0",
+        "c2-2/1",
+        "c2-2/0",
+        "c10-1/0",
+        "c2-1/3",
+        "gpu-node-007",
+        "gpu-node-7",
+        "gpu-node-10",
+        "n",
+        "12",
+        "GPU-10",
+        "GPU-2",
+    ]
     counted = sorted(names, key=by_number)
     assert counted == [
-        "12", "c2-1/3", "c2-2/0", "c2-2/1", "c2-10/0", "c10-1/0", "gpu-node-007", "gpu-node-7", "gpu-node-10", "n",
+        "12", "GPU-10", "GPU-2", "c2-1/3", "c2-2/0", "c2-2/1", "c2-10/0", "c10-1/0",
+        "gpu-node-007", "gpu-node-7", "gpu-node-10", "n",
     ]  # fmt: skip
     frame = pl.DataFrame({"name": [None, *sorted(names)]})
     assert frame.sort(in_frames("name"), nulls_last=True)["name"].to_list() == [*counted, None]
