@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ from ..errors import InputError
 from .options import exclusive, json_option
 
 if TYPE_CHECKING:
+    from ..store.columns import Column
     from ..store.schema import Table, View
     from ..store.vocabulary import Vocabulary
 
@@ -32,6 +34,7 @@ _OF_TELEMETRY = {
 def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     """Explain every column of TABLES (all tables if you name none): type, unit, meaning."""
     from ..dashboards.table import Table as Cells
+    from ..store.readers.catalog import columns_of_views
     from ..store.schema import FORMAT, TABLES, VIEWS
     from ..store.vocabulary import VOCABULARIES
     from .output import print_json, print_table, say
@@ -43,6 +46,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         raise InputError(f"there is no table {unknown[0]!r}; there are {', '.join(known)}")
     chosen = [table for table in TABLES if not tables or table.name in tables]
     views = [view for view in VIEWS if not tables or view.name in tables]
+    columns = columns_of_views() if as_json or as_markdown or (views and tables) else {}
     words = [one for one in VOCABULARIES if one.table in {table.name for table in chosen}]
     if as_json:
         print_json(
@@ -50,7 +54,9 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
                 "schema": "whorl.schema/1",
                 "format": FORMAT,
                 "tables": [_as_dict(table) for table in chosen],
-                "views": [{"name": v.name, "row": v.row, "sql": v.sql} for v in views],
+                "views": [
+                    {"name": v.name, "row": v.row, "columns": _dicts(columns[v.name]), "sql": v.sql} for v in views
+                ],
                 "codes": [
                     {
                         "table": one.table,
@@ -63,10 +69,10 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         )
         return
     if as_markdown:
-        click.echo(as_document(chosen, views, words))
+        click.echo(as_document(chosen, views, words, columns))
         return
     for table in chosen:
-        rows = [_cells(table, i) for i in range(len(table.columns))]
+        rows = _cells(table.columns)
         print_table(Cells(_HEADER, rows, title=f"{table.name}: one row is {table.row}", wrapped=(3,), leaves=(1,)))
         click.echo()
         for one in words:
@@ -76,32 +82,33 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
                 print_table(Cells(one.header, one.rows, title=f"{one.title} holds:", wrapped=sentences, leaves=drop))
                 click.echo()
     for view in views:
-        say(f"{view.name} (view): one row is {view.row}")
         if tables:
+            title = f"{view.name} (view): one row is {view.row}"
+            print_table(Cells(_HEADER, _cells(columns[view.name]), title=title, wrapped=(3,), leaves=(1,)))
+            click.echo("\nIts SQL:\n")
             say(view.sql, "  ", "  ")
         else:
-            say(
-                f'`whorl schema {view.name}` shows its SQL, `whorl sql --store S "describe {view.name}"` its columns',
-                "  ",
-                "  ",
-            )
+            say(f"{view.name} (view): one row is {view.row}")
+            say(f"`whorl schema {view.name}` shows its columns and its SQL", "  ", "  ")
         click.echo()
 
 
-def as_document(tables: list[Table], views: list[View], words: list[Vocabulary]) -> str:
-    """The tables with the codes of their columns, and the views, as a Markdown document."""
+def as_document(
+    tables: list[Table], views: list[View], words: list[Vocabulary], columns: Mapping[str, Sequence[Column]]
+) -> str:
+    """The tables with the codes of their columns, and the views with theirs, as a Markdown document."""
     from ..dashboards.table import Table as Cells
-    from ..store.schema import OF_TELEMETRY
+    from ..store.schema import MINUTES, OF_TELEMETRY, TELEMETRY
 
     parts = [
         "# The tables of a store",
         "",
         "Made by `whorl schema --markdown` from `store/schema.py`. A missing value is NULL, never 0; times are "
         "UTC without a zone. The key of a GPU is `gpu`; where it is a place and not a UUID, it is unique within "
-        "its `cluster` only.",
+        "its `cluster` only. A view is a query over tables: `whorl schema NAME` shows its SQL.",
     ]
     for table in tables:
-        rows = [_cells(table, i) for i in range(len(table.columns))]
+        rows = _cells(table.columns)
         parts += ["", f"## {table.name}", "", f"One row is {table.row}."]
         if table.name in _OF_TELEMETRY and any(one.name == "telemetry" for one in tables):
             parts[-1] += f" {_OF_TELEMETRY[table.name]}"
@@ -113,13 +120,20 @@ def as_document(tables: list[Table], views: list[View], words: list[Vocabulary])
             if one.table == table.name:
                 parts += ["", f"### What `{one.title}` holds", "", Cells(one.header, one.rows).markdown()]
     for view in views:
-        parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}.", "", "```sql", view.sql, "```"]
+        parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}."]
+        its = list(columns[view.name])
+        for whole in (MINUTES, TELEMETRY):  # these have many
+            rest = [column for column in its if column.name not in whole.names]
+            if len(its) - len(rest) == len(whole.names):
+                parts[-1] += f" It has all columns of `{whole.name}`{', and:' if rest else '.'}"
+                its = rest
+        if its:
+            parts += ["", Cells(_HEADER, _cells(its)).markdown()]
     return "\n".join(parts)
 
 
-def _cells(table: Table, position: int) -> list[str]:
-    column = table.columns[position]
-    return [column.name, column.type, column.unit, column.description]
+def _cells(columns: Iterable[Column]) -> list[list[str]]:
+    return [[column.name, column.type, column.unit, column.description] for column in columns]
 
 
 def _metrics() -> list[list[str]]:
@@ -133,7 +147,10 @@ def _metrics() -> list[list[str]]:
 
 
 def _as_dict(table: Table) -> dict[str, object]:
-    columns = [
-        {"name": c.name, "type": c.type, "unit": c.unit or None, "description": c.description} for c in table.columns
+    return {"name": table.name, "row": table.row, "columns": _dicts(table.columns)}
+
+
+def _dicts(columns: Iterable[Column]) -> list[dict[str, str | None]]:
+    return [
+        {"name": c.name, "type": c.type, "unit": c.unit or None, "description": c.description or None} for c in columns
     ]
-    return {"name": table.name, "row": table.row, "columns": columns}

@@ -42,11 +42,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A query over tables that is named in every store; `sql` selects from tables by name."""
+    """A query over tables that is named in every store; `sql` selects from tables by name.
+
+    `made`: the columns that no table has.
+    """
 
     name: str
     row: str
     sql: str
+    made: tuple[Column, ...] = ()
 
 
 CLUSTER = Column("cluster", "VARCHAR", "", "name of the cluster, as given at import or in the configuration")

@@ -465,12 +465,15 @@ def _now_of(gpus: str) -> str:
     )
 
 
+_NAME = Column("name", "VARCHAR", "", "the GPU's name: node/slot where these are known, else its key")
+
 GPUS_NOW = View(
     "gpus_now",
     "a GPU: its newest identity and its name, which is node/slot where these are known and the card is the last one "
     "there, else the key `gpu`; joins with `runs` and `telemetry` by cluster and gpu. A study that names a GPU by "
     "place in one file and by UUID in another has a row for each",
     _now_of("gpus"),
+    (_NAME,),
 )
 
 MEASUREMENTS = View(
@@ -482,6 +485,7 @@ MEASUREMENTS = View(
     "r.temperature_c, r.power_w, r.status, r.run_id FROM runs r JOIN results s USING (run_id) "
     f"LEFT JOIN ({GPUS_NOW.sql}) g ON r.cluster IS NOT DISTINCT FROM g.cluster "
     "AND r.gpu = g.gpu",
+    (_NAME,),
 )
 
 
@@ -540,6 +544,7 @@ JOBS_ON_GPU = View(
     "an allocation of a GPU that is known, with the GPU's name, slot and model",
     f"SELECT coalesce(g.name, j.gpu) AS name, g.slot, g.model, j.* FROM ({JOBS_NOW.sql}) j LEFT JOIN "
     f"({GPUS_NOW.sql}) g ON g.gpu = j.gpu AND g.cluster IS NOT DISTINCT FROM j.cluster WHERE j.gpu IS NOT NULL",
+    (_NAME,),
 )
 
 TELEMETRY_OF_JOB = View(

@@ -66,4 +66,9 @@ SPANS_TOTAL = View(
     )
     + "k.twice, s.own_j, s.error FROM spans s JOIN known k ON k.top = s.span "
     "AND k.cluster IS NOT DISTINCT FROM s.cluster)",
+    (
+        Column("spans", "BIGINT", "", "how many spans these are, itself included"),
+        Column("total_j", "DOUBLE", "J", "energy of all of them; NULL where that of one is not known, or twice"),
+        Column("twice", "BOOLEAN", "", "whether two processes counted all of the same GPU at the same time"),
+    ),
 )

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import StoreError
+from ..columns import Column
 from ..rows.arranging import KEY
 from ..schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, VIEWS, Table
 from ..system.files import failed, write_bytes
@@ -77,6 +78,27 @@ def select_list(spec: Table, present: frozenset[str] | None = None, names: froze
         cast = present is None or column.name not in present
         parts.append(f'CAST({known} AS {column.type}) AS "{column.name}"' if cast else known)
     return ", ".join(parts)
+
+
+def columns_of_views() -> dict[str, list[Column]]:
+    """The columns of each view: of the first table in its query that has such a column, or its own."""
+    import duckdb
+
+    found: dict[str, list[Column]] = {}
+    with contextlib.closing(duckdb.connect()) as connection:
+        for spec in TABLES:
+            columns = ", ".join(f'"{column.name}" {column.type}' for column in spec.columns)
+            connection.execute(f"CREATE TABLE {spec.name} ({columns})")
+        for view in VIEWS:
+            named = {spec.name: re.search(rf"\b{spec.name}\b", view.sql) for spec in TABLES}
+            read = sorted((at.start(), name) for name, at in named.items() if at)
+            known = {(column.name, column.type): column for column in view.made}
+            for _, name in read:
+                for column in next(spec for spec in TABLES if spec.name == name).columns:
+                    known.setdefault((column.name, column.type), column)
+            told = connection.execute(f"DESCRIBE {view.sql}").fetchall()
+            found[view.name] = [known[name, kind] for name, kind, *_ in told]
+    return found
 
 
 def write(root: Path) -> None:

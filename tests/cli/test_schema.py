@@ -69,6 +69,16 @@ def test_it_fits_a_terminal_and_a_pipe_has_whole_lines(columns: int | None, monk
         assert " ".join(view.sql.split()) in " ".join(asked.split())
 
 
+def test_every_column_of_a_view_is_explained() -> None:
+    document = json.loads(whorl("--json", "runs", *(view.name for view in VIEWS)).stdout)
+    for view in document["views"]:
+        assert all(column["description"] for column in view["columns"]), view["name"]
+    page = whorl("--markdown").stdout
+    assert "| total_j | DOUBLE | J | energy of all of them" in page
+    assert "It has all columns of `telemetry`, and:\n\n| column" in page.partition("## telemetry_of_job (view)")[2]
+    assert "SELECT" not in page
+
+
 def test_one_table() -> None:
     document = json.loads(whorl("--json", "runs").stdout)
     assert [t["name"] for t in document["tables"]] == ["runs"]
