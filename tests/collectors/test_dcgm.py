@@ -119,7 +119,7 @@ def test_values_are_those_of_the_driver_in_the_units_of_telemetry(four: DcgmEngi
         assert energy / 1000 == pytest.approx(four.nvml.energy_j(1, ts / 1e9), abs=20)  # 30 ms at 700 W
         assert power == pytest.approx(four.nvml.power_w(1, ts / 1e9) * 1000, rel=0.2)
     assert max(filter(None, taken.column("memory_used", 1))) > 2**30
-    assert taken.column("power_window_ms", 1)[0] == 1000
+    assert {*taken.column("power_window_ms", 1)} - {None} == {1000}  # a cycle that was cut lacks it
     ages = [age for age in taken.column("power_age_us", 1) if age is not None]
     assert ages
     assert -30_000 < min(ages) < max(ages) - 30_000  # the sensor has a new value every 100 ms, and a row is every 50 ms
