@@ -104,6 +104,7 @@ def test_a_gpu_is_excluded_by_the_link_of_its_page(opened: Opened) -> None:
     expect(first).not_to_contain_text("--and")
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

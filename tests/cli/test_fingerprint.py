@@ -117,6 +117,7 @@ def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path:
     assert rows["low"].null_count() == rows.height  # there is one sitting: nobody knows what another one brings
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("gpus", "says"),
     [

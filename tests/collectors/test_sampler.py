@@ -223,6 +223,7 @@ def test_several_gpus_that_hang_one_after_the_other(nvml: NvmlLibrary) -> None:
         running.until(lambda: not any(silent(running, position) for position in range(4)))
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("function", ["nvmlEventSetWait_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetCount_v2"])
 def test_a_hanging_call_that_is_of_no_gpu(nvml: NvmlLibrary, function: str) -> None:
     nvml.write("gpus 2")

@@ -94,6 +94,7 @@ def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list
     _unharmed(states.said(f"{page}?{asked}"))
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("gpu", "says"),
     [

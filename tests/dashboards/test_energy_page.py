@@ -174,6 +174,7 @@ def test_names_of_people_stay_text(client: Any) -> None:
     assert "<img" not in drawn
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("search", "says"),
     [

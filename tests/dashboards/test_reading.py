@@ -123,6 +123,7 @@ def test_what_is_shared_is_made_once_while_somebody_holds_it(reading: Reading) -
     assert gone() is None
 
 
+@pytest.mark.long
 def test_the_runs_of_a_probe_are_read_once_for_its_look_and_its_trend(
     fleet: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +141,7 @@ def test_the_runs_of_a_probe_are_read_once_for_its_look_and_its_trend(
     assert len(read) == len(set(read)) == len(comparable(fleet.store)[0].works)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("opened", [True, False])
 def test_an_application_reads_the_first_page_ahead_at_once_and_the_rest_after_it_or_soon(
     fleet: Reading, monkeypatch: pytest.MonkeyPatch, opened: bool

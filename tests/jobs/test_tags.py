@@ -191,6 +191,7 @@ def test_a_requeued_job_has_two_allocations_and_a_begin_told_twice_one(run: Any,
     assert now(store, "restart, state, ended") == [(0, "ENDED", utc(T0 + 300)), (1, "RUNNING", None)]
 
 
+@pytest.mark.long(short=4)
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

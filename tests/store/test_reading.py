@@ -287,6 +287,7 @@ def test_an_error_of_the_query_is_not_blamed_on_a_file(store: Store) -> None:
         store.collect(frame)
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("name", ["st*r", "w?t", "[ab]", "it's", "{a,b}"])
 def test_a_folder_whose_name_looks_like_a_pattern_is_read(store: Store, tmp_path: Path, name: str) -> None:
     store.append(group("a"), "a")

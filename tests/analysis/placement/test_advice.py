@@ -237,6 +237,7 @@ def test_no_more_than_the_stated_share_is_excluded_worst_first(tmp_path: Path) -
     assert not _gain(advice, "packed", "drained").measurable
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(("nodes", "share"), [(3, 0.05), (19, 0.05), (20, 0.05), (25, 0.28), (10, 0.3), (7, 0.99)])
 def test_the_share_is_never_passed_not_even_by_one_node(tmp_path: Path, nodes: int, share: float) -> None:
     slow = {f"g{4 * node}": 2.8 for node in range(0, nodes, 3)}
@@ -258,6 +259,7 @@ def test_where_no_share_is_stated_it_is_5_percent_or_one_node(tmp_path: Path, no
     assert len(advise(found, "w", now=NOW).exclude) == excluded
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("gpus", [1, 3, 124])
 def test_the_best_sets_keep_off_hard_nodes_whose_other_gpus_are_the_fastest(tmp_path: Path, gpus: int) -> None:
     known = _slow(128, g21=2.8)
