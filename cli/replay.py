@@ -52,9 +52,13 @@ class _Lists(click.Command):
 
 @click.command("replay", cls=_Lists, short_help="What each placement policy would have done with a trace of jobs.")
 @click.option(
-    "--trace", "paths", type=_PATH, multiple=True, metavar="FILE...", help="Job traces: CSV, SWF, sacct or openb."
-)
-@click.option("--trace-format", metavar="NAME", help="csv, swf, sacct or openb.  [default: found from the content]")
+    "--trace", "paths", type=_PATH, multiple=True, metavar="FILE...",
+    help="Job traces: CSV, SWF, sacct, openb, Helios or Philly.",
+)  # fmt: skip
+@click.option(
+    "--trace-format", metavar="NAME",
+    help="csv, swf, sacct, openb, helios or philly.  [default: found from the content]",
+)  # fmt: skip
 @click.option(
     "--duration-unit",
     type=click.Choice(["auto", "seconds", "iterations"]),

@@ -13,7 +13,7 @@ import polars as pl
 
 from ....errors import InputError
 from ..job import Job, Trace
-from . import openb, philly, sacct, swf
+from . import helios, openb, philly, philly_log, sacct, swf
 from .classes import assign
 from .table import CALENDAR_S, Reading, Sheet, text_of
 
@@ -37,6 +37,8 @@ FORMATS = (
     Format("swf", "Standard Workload Format: 18 numbers a line", swf.fits, swf.read),
     Format("sacct", "what `sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` prints", sacct.fits, sacct.read),
     Format("openb", "CSV of pods: name, num_gpu, creation_time, deletion_time, scheduled_time", openb.fits, openb.read),
+    Format("helios", "CSV with job_id, gpu_num, submit_time, duration, vc, queue", helios.fits, helios.read),
+    Format("philly", "JSON list of jobs with jobid, submitted_time and attempts", philly_log.fits, philly_log.read),
 )
 
 

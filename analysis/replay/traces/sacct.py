@@ -124,7 +124,7 @@ def _elapsed(found: Sheet) -> pl.Expr | pl.Series:
     if "elapsed" in names:
         return _span(found, "elapsed").alias("=elapsed")
     if "start" in names and "end" in names:
-        return (_instant(found, "end") - _instant(found, "start")).alias("=elapsed")
+        return (instant(found, "end") - instant(found, "start")).alias("=elapsed")
     raise InputError(
         f"{found.file} has none of ElapsedRaw, Elapsed, or Start with End: the run times of the jobs are not known"
     )
@@ -140,7 +140,7 @@ def _limit(found: Sheet) -> pl.Expr | pl.Series:
 
 def _arrival(found: Sheet, names: Sequence[str]) -> pl.Series:
     """The later of what is known of these instants, in seconds."""
-    instants = found.frame.select(_instant(found, name).alias(name) for name in names)
+    instants = found.frame.select(instant(found, name).alias(name) for name in names)
     return instants.select(pl.max_horizontal(*names)).to_series().alias("=arrival")
 
 
@@ -156,7 +156,7 @@ def _span(found: Sheet, name: str) -> pl.Series:
     return _strict(found, name, pl.coalesce(whole, short), "a time such as 1-02:03:04")
 
 
-def _instant(found: Sheet, name: str) -> pl.Series:
+def instant(found: Sheet, name: str) -> pl.Series:
     """A time stamp in seconds: ISO 8601, with an offset from UTC or without, or seconds since 1970."""
     text = pl.col(name).str.replace(" ", "T", literal=True).str.replace(r"Z$", "+0000").str.replace(r"\.\d+", "")
     text = text.str.replace(r"([+-]\d{2}):(\d{2})$", "$1$2")

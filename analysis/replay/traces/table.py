@@ -90,7 +90,12 @@ def jobs(n: int) -> str:
 
 def headings(first: str) -> set[str]:
     """The names that the first line of a CSV may hold, quoted or not."""
-    return {name.strip().strip('"').strip() for name in first.split(",")}
+    return {name.strip().strip('"').strip() for name in first.split(delimiter_of(first))}
+
+
+def delimiter_of(first: str) -> str:
+    """What parts the names in the first line of a CSV: a comma, a semicolon or a tab."""
+    return max(",;\t", key=first.count)
 
 
 def text_of(path: Path) -> str:
@@ -104,8 +109,8 @@ def text_of(path: Path) -> str:
     return text
 
 
-def sheet(path: Path, text: str, delimiter: str = ",", *, quoting: bool = True) -> Sheet:
-    """The rows below a header line.
+def sheet(path: Path, text: str, delimiter: str = "", *, quoting: bool = True) -> Sheet:
+    """The rows below a header line, which tells the `delimiter` where none is given.
 
     A row with fewer fields than the header stops the reading: a file that was cut off looks so. One with more
     is left out and counted where there is no quoting, since a name may hold the delimiter; else it stops too.
@@ -113,6 +118,7 @@ def sheet(path: Path, text: str, delimiter: str = ",", *, quoting: bool = True) 
     Raises:
         InputError: no rows, a name twice in the header, a row of the wrong length.
     """
+    delimiter = delimiter or delimiter_of(next((line for line in text.splitlines() if line.strip()), ""))
     lines_of = io.StringIO(text, newline="")
     # Strict, or a quote that is never closed would swallow the rows after it.
     reader = csv.reader(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,22 @@ SACCT_HEAD = "JobIDRaw|Submit|ElapsedRaw|AllocTRES|State|TimelimitRaw|User|Parti
 OPENB_HEAD = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
 )
+HELIOS_HEAD = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+
+
+def philly(
+    job: str = "a",
+    *attempts: tuple[str | None, str | None],
+    gpus: int = 2,
+    submitted: str = "2017-10-07 01:11:39",
+) -> dict[str, Any]:
+    """A job of the log of Philly, with one attempt of a minute where none is given."""
+    ran = attempts or (("2017-10-07 01:12:00", "2017-10-07 01:13:00"),)
+    detail = [{"ip": "m47", "gpus": [f"gpu{n}" for n in range(gpus)]}]
+    told = [{"start_time": start, "end_time": end, "detail": detail} for start, end in ran]
+    return {
+        "status": "Pass", "vc": "vc1", "jobid": job, "attempts": told, "submitted_time": submitted, "user": "u1",
+    }  # fmt: skip
 
 
 def written(folder: Path, text: str, name: str = "t.csv") -> Path:
@@ -287,16 +305,78 @@ def test_openb_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
 
 
+def test_helios_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
+    rows = [
+        "1425511,uXBbc,vcJkd,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:05,2020-06-10 04:55:09,36844,4",
+        "1425512,uVMrF,vchbv,4,16,1,FAILED,2020-06-09 18:41:27,2020-06-09 18:41:27,2020-06-09 18:45:36,249,0",
+        "1425513,uzqls,vcpDC,0,8,1,COMPLETED,2020-06-09 18:41:28,2020-06-09 18:41:28,2020-06-09 18:41:29,1,0",
+        "1425514,uzqls,vcpDC,2,8,1,CANCELLED,2020-06-09 18:41:30,None,2020-06-09 18:41:31,0,1",
+    ]
+    trace = read_trace(written(tmp_path, HELIOS_HEAD + "\n".join(rows)))
+    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.user, j.model) for j in trace.jobs] == [
+        ("1425511", 0, 1, 36844, "uXBbc", "vcJkd"),
+        ("1425512", 26, 4, 249, "uVMrF", "vchbv"),
+    ]
+    for what in ("had no GPU", "never ran"):
+        assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
+    text = (HELIOS_HEAD + rows[0]).replace("18:41:01", "yesterday")
+    assert "line 2: submit_time is '2020-06-09 yesterday'" in refusal(written(tmp_path, text))
+
+
+def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_path: Path) -> None:
+    ran = ("2017-10-07 01:13:30", "2017-10-07 02:13:30")
+    told = [
+        philly("a", ("2017-10-07 01:12:09", "2017-10-07 01:13:23"), ran, gpus=8),
+        philly("b", submitted="2017-10-07 01:11:00"),
+        philly("c", (ran[0], None)),
+        philly("d"),
+        philly("e", (None, ran[1]), ran),
+    ]
+    told[3]["attempts"] = []
+    trace = read_trace(written(tmp_path, json.dumps(told, indent=1), "cluster_job_log"))
+    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.user, j.model) for j in trace.jobs] == [
+        ("b", 0, 2, 60, "u1", "vc1"),
+        ("a", 39, 8, 3674, "u1", "vc1"),
+        ("e", 39, 2, 3600, "u1", "vc1"),
+    ]
+    for note in ("1 job left out: they never ran", "1 job left out: they had not ended", "2 jobs ran in several"):
+        assert any(one.startswith(note) for one in trace.notes), trace.notes
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('[{"jobid": "a"', "is no JSON"),
+        ('[{"jobid": "a"}]', "job 1 of the list: it is not as the job log of Philly has it (KeyError: 'attempts')"),
+        (json.dumps([{"jobid": "a", "attempts": [], "submitted_time": "soon"}]), "job 1 of the list"),
+        ("[1]", "job 1 of the list"),
+    ],
+)
+def test_what_is_no_job_log_of_philly_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in refusal(written(tmp_path, text))
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_csv_may_have_another_delimiter(tmp_path: Path, delimiter: str) -> None:
+    text = HEAD + "0,1,0,9,m\n"
+    other = text.replace(",", delimiter)
+    assert read_trace(written(tmp_path, other)).jobs == read_trace(written(tmp_path, text)).jobs
+
+
 def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
     texts = {"csv": HEAD + "0,1,0,9,m\n", "swf": SWF, "sacct": SACCT_HEAD + sacct()}
     texts["openb"] = OPENB_HEAD + "p1,1,1,2,1000,,LS,Succeeded,100,400,130\n"
+    texts["helios"] = HELIOS_HEAD + "1,uA,vcB,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,x,36848,0\n"
+    texts["philly"] = json.dumps([philly()])
     assert set(texts) == {row.name for row in FORMATS}
     for name, text in texts.items():
         path = written(tmp_path, text, "anything.dat")
         assert read_trace(path) == read_trace(path, name)
     path = written(tmp_path, texts["csv"], "anything.dat")
     assert "has no column" in refusal(path, format="sacct")
-    with pytest.raises(InputError, match="no trace format is named 'xml'; there are csv, swf, sacct, openb"):
+    with pytest.raises(
+        InputError, match="no trace format is named 'xml'; there are csv, swf, sacct, openb, helios, philly"
+    ):
         read_trace(path, "xml")
 
 

@@ -1,0 +1,48 @@
+"""The job list `cluster_log.csv` of the Helios traces (SenseTime 2020, SC'21): one row a job of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from .sacct import instant
+from .table import MOST_GPUS, Reading, Sheet, headings, sheet
+
+COLUMNS = ("job_id", "gpu_num", "submit_time", "duration")
+_OWN = {"vc", "node_num", "queue", "cpu_num"}  # what tells it from a trace made for replays
+_UNKNOWN = ("", "None", "NaN", "nan")
+
+
+def fits(first: str) -> bool:
+    names = headings(first)
+    return set(COLUMNS) <= names and bool(names & _OWN)
+
+
+def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:  # noqa: ARG001
+    """Jobs of the file that had GPUs and ran; those that were cancelled or failed after they ran are load too.
+
+    The model is the virtual cluster (`vc`).
+    """
+    found = sheet(path, text)
+    found.need(*COLUMNS)
+    found.frame = found.frame.with_columns(pl.col(pl.String).str.strip_chars())
+    found.frame = found.frame.with_columns(
+        found.numbers("gpu_num", unknown=_UNKNOWN), found.numbers("duration", unknown=_UNKNOWN),
+        instant(found, "submit_time").alias("submit_time"),
+    )  # fmt: skip
+    found.check(~found.frame["job_id"].is_first_distinct(), "job {job_id} occurs twice", "job_id")
+    found.check(found.frame["gpu_num"] > MOST_GPUS, "gpu_num is {gpu_num:.0f}; no cluster has so many", "gpu_num")
+    found.leave_out(found.frame["gpu_num"].fill_null(0) < 1, "they had no GPU")
+    found.leave_out(found.frame["submit_time"].is_null(), "their submit time is not known")
+    found.leave_out(found.frame["duration"].fill_null(0) <= 0, "they never ran")
+    text_of = {name: pl.col(name) if name in found.frame.columns else pl.lit("") for name in ("user", "vc")}
+    return found, found.frame.select(
+        name="job_id",
+        submit_s="submit_time",
+        gpus=pl.col("gpu_num").cast(pl.Int64),
+        ideal_s="duration",
+        limit_s=pl.lit(None, pl.Float64),
+        user=text_of["user"],
+        model=text_of["vc"],
+    )
