@@ -79,7 +79,7 @@ def answer(found: Answer, store: str | Path) -> Iterable[str | Table]:
         yield f"and {len(rows) - len(shown):,} more: --json and --csv have all"
     yield ""
     yield from in_all(found)
-    yield from explained(found)
+    yield from explained(found, store)
     yield from _next(found, store)
 
 
@@ -200,10 +200,11 @@ def in_all(found: Answer) -> Iterable[str]:
         yield f"metered in all: n/a; {number(total['known_j'] / joules)} {unit} have an honest figure"
 
 
-def explained(found: Answer) -> Iterable[str]:
-    """What is not in the rows and why, and what they stand on."""
+def explained(found: Answer, store: str | Path | None = None) -> Iterable[str]:
+    """What is not in the rows and why, and what they stand on. `store`: where the commands that it names look."""
     if len(found.booked.problems):
-        yield "problems were found in readings or jobs: `whorl energy reconcile` names them"
+        where = "" if store is None else f" --store {store}"
+        yield f"problems were found in readings or jobs: `whorl energy reconcile{where}` names them"
     if not found.booked.has_jobs:
         yield "no job is known in this time: `whorl jobs import` or `whorl import` adds who had which GPU"
     for reason, when, n in _reasons(found.rows):

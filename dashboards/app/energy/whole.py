@@ -74,7 +74,7 @@ def body(found: Summary, asked: Asked, store: Path) -> list[Component]:
         *([told(html.P(prose(one))) for one in asked.says]),
         *_short(found),
         tiles(metered(found) + costs(found.total, found.booked)) if found.total else tiles(metered(found)),
-        html.Ul([html.Li(prose(one)) for one in explained(answer)], className="soft says"),
+        html.Ul([html.Li(prose(one)) for one in explained(answer, store)], className="soft says"),
         _by_day(found),
         _by(found, asked),
         _books(found),
