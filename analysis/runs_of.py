@@ -90,7 +90,7 @@ class Known:
     names: dict[str, str]
 
 
-def known_gpus(store: Store, cluster: str) -> Known:
+def gpus_on(store: Store, cluster: str) -> Known:
     """All GPUs that the store knows on a cluster."""
     every = store.collect(store.scan("gpus").filter(pl.col("cluster") == cluster).select(pl.col("gpu").unique()))["gpu"]
     names = other_names(store, cluster)
@@ -128,7 +128,7 @@ def runs_of(
     if runs.is_empty():
         of_campaign = "" if campaign is None else f" of campaign {campaign!r}"
         raise InputError(f"{store.root} holds no runs of {workload!r} on cluster {cluster!r}{of_campaign}")
-    known = known or known_gpus(store, cluster)
+    known = known or gpus_on(store, cluster)
     gpus, names = known.gpus, known.names if campaign is None else {}
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))

@@ -11,8 +11,8 @@ from ..errors import InputError
 from .options import exclusive, json_option
 
 if TYPE_CHECKING:
-    from ..store.columns import Column
-    from ..store.schema import Table, View
+    from ..store.columns import Column, View
+    from ..store.schema import Table
     from ..store.vocabulary import Vocabulary
 
 _HEADER = ("column", "type", "unit", "meaning")
@@ -35,7 +35,8 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     """Explain every column of TABLES (all tables if you name none): type, unit, meaning."""
     from ..dashboards.table import Table as Cells
     from ..store.readers.catalog import columns_of_views
-    from ..store.schema import FORMAT, TABLES, VIEWS
+    from ..store.schema import FORMAT, TABLES
+    from ..store.views import VIEWS
     from ..store.vocabulary import VOCABULARIES
     from .output import print_json, print_table, say
 
@@ -103,9 +104,9 @@ def as_document(
     parts = [
         "# The tables of a store",
         "",
-        "Made by `whorl schema --markdown` from `store/schema.py`. A missing value is NULL, never 0; times are "
-        "UTC without a zone. The key of a GPU is `gpu`; where it is a place and not a UUID, it is unique within "
-        "its `cluster` only. A view is a query over tables: `whorl schema NAME` shows its SQL.",
+        "Made by `whorl schema --markdown` from `store/schema.py` and `store/views.py`. A missing value is "
+        "NULL, never 0; times are UTC without a zone. The key of a GPU is `gpu`; where it is a place and not a UUID, "
+        "it is unique within its `cluster` only. A view is a query over tables: `whorl schema NAME` shows its SQL.",
     ]
     for table in tables:
         rows = _cells(table.columns)

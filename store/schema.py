@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from .allocations import JOBS, GpuFrom
+from .allocations import JOBS
 from .columns import CLUSTER, IMPORT, Column
 from .columns import Table as Table
-from .columns import View as View
 from .metrics import METRICS
 from .outcomes import EndedBy, Outcome
-from .spans import SPANS, SPANS_TOTAL
+from .spans import SPANS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -361,7 +360,7 @@ LATEST = Table(
 )
 
 
-def _of_a_minute(column: Column) -> tuple[Column, ...]:
+def of_a_minute(column: Column) -> tuple[Column, ...]:
     name, what, unit = column.name, column.description, column.unit
     match column.kind:
         case "gauge":
@@ -390,14 +389,14 @@ MINUTES = Table(
         CLUSTER,
         _GPU,
         Column("n", "BIGINT", "", "how many rows of telemetry it replaces; a late row of the minute makes another row"),
-        *(part for column in TELEMETRY.columns for part in _of_a_minute(column)),
+        *(part for column in TELEMETRY.columns for part in of_a_minute(column)),
     ),
     sorted_by=("gpu", "ts"),
     partitioned=True,
     made=True,
 )
 
-OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns for part in _of_a_minute(column))}
+OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns for part in of_a_minute(column))}
 """Columns of `latest` and `telemetry_minutes` that follow from those of `telemetry`."""
 
 TABLES: tuple[Table, ...] = (
@@ -430,137 +429,6 @@ REPLACED = Table(
 )
 
 BOOKKEEPING: tuple[Table, ...] = (LATE, REPLACED)
-
-
-def _newest(name: str) -> str:
-    """The column `name` of the newest identity in which it is known."""
-    return f"last({name} ORDER BY first_seen NULLS FIRST) FILTER (WHERE {name} IS NOT NULL)"
-
-
-_PLACED = ("node", "slot", "cabinet", "place")  # taken from one identity: a GPU that moved must not keep its old slot
-_STRUCT = ", ".join(f"{name} := {name}" for name in _PLACED)
-_HERE = (  # the node of the newest identity in which one is known
-    "last_value(node IGNORE NULLS) OVER (PARTITION BY cluster, gpu ORDER BY first_seen NULLS FIRST "
-    "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS here"
-)
-# Who tells the node alone, such as a log of nvidia-smi, does not move the GPU within it.
-_AT_LAST = "ORDER BY slot IS NOT NULL, first_seen NULLS FIRST) FILTER (WHERE node = here)"
-_KEPT_APART = ("cluster", "gpu", "first_seen", "import_id")
-# If several cards were in one slot, one after another, the last one has the slot's name. A key without a UUID is a
-# place.
-_HOLDS_SLOT = (
-    "uuid IS NULL OR uuid = arg_max(uuid, coalesce(placed, TIMESTAMP_NS '1970-01-01')) "
-    "OVER (PARTITION BY cluster, node, slot, parent IS NULL)"
-)
-
-
-def _now_of(gpus: str) -> str:
-    """The view `gpus_now` of these rows of `gpus`."""
-    return (
-        f"SELECT cluster, gpu, CASE WHEN parent IS NULL AND node IS NOT NULL AND slot IS NOT NULL AND ({_HOLDS_SLOT}) "
-        "THEN node || '/' || slot ELSE gpu END AS name, * EXCLUDE (cluster, gpu, placed) FROM (SELECT cluster, gpu, "
-        f"unnest(last(struct_pack({_STRUCT}) {_AT_LAST}), last(first_seen {_AT_LAST} AS placed, "
-        + ", ".join(f"{_newest(n)} AS {n}" for n in GPUS.names if n not in {*_PLACED, *_KEPT_APART})
-        + f", min(first_seen) AS first_seen FROM (SELECT *, {_HERE} FROM {gpus}) GROUP BY cluster, gpu)"
-    )
-
-
-_NAME = Column("name", "VARCHAR", "", "the GPU's name: node/slot where these are known, else its key")
-
-GPUS_NOW = View(
-    "gpus_now",
-    "a GPU: its newest identity and its name, which is node/slot where these are known and the card is the last one "
-    "there, else the key `gpu`; joins with `runs` and `telemetry` by cluster and gpu. A study that names a GPU by "
-    "place in one file and by UUID in another has a row for each",
-    _now_of("gpus"),
-    (_NAME,),
-)
-
-MEASUREMENTS = View(
-    "measurements",
-    "a figure of a run with the run's conditions and the GPU's name and place: `results` joined with `runs` and "
-    "`gpus_now`",
-    "SELECT r.cluster, r.workload, coalesce(g.name, r.gpu) AS name, g.node, g.slot, g.model, r.gpu, s.figure, "
-    "s.repeat, s.value, s.unit, r.campaign, r.began, r.ended, r.job_id, r.sm_clock_mhz, r.mem_clock_mhz, "
-    "r.temperature_c, r.power_w, r.status, r.run_id FROM runs r JOIN results s USING (run_id) "
-    f"LEFT JOIN ({GPUS_NOW.sql}) g ON r.cluster IS NOT DISTINCT FROM g.cluster "
-    "AND r.gpu = g.gpu",
-    (_NAME,),
-)
-
-
-def _as_minutes(column: Column) -> str:
-    """A reading as a minute of one row."""
-    return ", ".join(
-        f"CAST({column.name} AS {part.type}) AS {part.name}" if part.name != column.name else column.name
-        for part in _of_a_minute(column)
-    )
-
-
-HISTORY = View(
-    "history",
-    "a reading, or a minute of readings where these were pruned: of a reading, n is 1 and minimum, mean and maximum "
-    "are the same",
-    f"SELECT {', '.join(MINUTES.names)} FROM telemetry_minutes UNION ALL SELECT ts, cluster, gpu, 1 AS n, "
-    f"{', '.join(_as_minutes(c) for c in TELEMETRY.columns if c.kind)} FROM telemetry",
-)
-
-VERDICTS_NOW = View(
-    "verdicts_now",
-    "a finding of the newest judgement of its cluster, of those about every run and not about one campaign",
-    "SELECT v.* FROM verdicts v JOIN (SELECT arg_max(judgement, judged_at) AS judgement FROM judgements "
-    "WHERE campaign IS NULL GROUP BY cluster) USING (judgement)",
-)
-
-FINGERPRINTS_NOW = View(
-    "fingerprints_now",
-    "a figure of the newest fingerprint of a GPU",
-    "SELECT * FROM fingerprints QUALIFY made_at = max(made_at) OVER (PARTITION BY cluster, gpu)",
-)
-
-_WERE_THERE = (  # only these GPUs can have a name that a file of jobs says: most stores have no such file
-    "(SELECT g.* FROM gpus g SEMI JOIN (SELECT cluster, gpu FROM gpus WHERE node || '/' || slot IN "
-    f"(SELECT gpu FROM jobs WHERE gpu_from = '{GpuFrom.FILE}')) h "
-    "ON g.gpu = h.gpu AND g.cluster IS NOT DISTINCT FROM h.cluster)"
-)
-_NAMED_GPUS = (  # a file of jobs may be older than what the store knows of its GPUs
-    f"SELECT cluster, name, min(gpu) AS gpu FROM ({_now_of(_WERE_THERE)}) WHERE name <> gpu GROUP BY cluster, name "
-    "HAVING count(*) = 1"
-)
-
-JOBS_NOW = View(
-    "jobs_now",
-    "an allocation as it is known now: the rows of its newest record. A tag that an accounting row has taken over is "
-    "left out, so that no time of a GPU counts twice. A GPU that a file calls by its name (node/slot) has its key",
-    "SELECT * FROM (WITH newest AS (SELECT * FROM jobs QUALIFY recorded = max(recorded) OVER (PARTITION BY cluster, "
-    f"allocation)), named AS ({_NAMED_GPUS}) SELECT n.* REPLACE (coalesce(k.gpu, n.gpu) AS gpu) FROM (SELECT n.* "
-    "FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
-    "ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster) n LEFT JOIN named k "
-    f"ON n.gpu_from = '{GpuFrom.FILE}' AND k.name = n.gpu AND k.cluster IS NOT DISTINCT FROM n.cluster)",
-)
-
-JOBS_ON_GPU = View(
-    "jobs_on_gpu",
-    "an allocation of a GPU that is known, with the GPU's name, slot and model",
-    f"SELECT coalesce(g.name, j.gpu) AS name, g.slot, g.model, j.* FROM ({JOBS_NOW.sql}) j LEFT JOIN "
-    f"({GPUS_NOW.sql}) g ON g.gpu = j.gpu AND g.cluster IS NOT DISTINCT FROM j.cluster WHERE j.gpu IS NOT NULL",
-    (_NAME,),
-)
-
-TELEMETRY_OF_JOB = View(
-    "telemetry_of_job",
-    "a reading of a GPU while a job had it: from `began` to before `ended`, or to now. Give `job_id` or `raw_id`, and "
-    "where you know it a range of `ts`, so that few files are read. A GPU that jobs share has a row for each job",
-    "SELECT j.job_id, j.raw_id, j.allocation, j.user, j.account, j.share, j.began, j.ended, t.* "
-    f"FROM ({JOBS_NOW.sql}) j JOIN telemetry t ON t.gpu = j.gpu "
-    "AND t.cluster IS NOT DISTINCT FROM j.cluster AND t.ts >= j.began "
-    "AND t.ts < coalesce(j.ended, TIMESTAMP_NS '2262-01-01')",
-)
-
-VIEWS: tuple[View, ...] = (
-    GPUS_NOW, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, JOBS_NOW, JOBS_ON_GPU, TELEMETRY_OF_JOB,
-    SPANS_TOTAL,
-)  # fmt: skip
 
 
 def table(name: str) -> Table:

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.store.events import TYPED, EventKind
-from whorl.store.schema import TABLES, VIEWS
+from whorl.store.schema import TABLES
+from whorl.store.views import VIEWS
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE_THE_PACKAGE = {"tests", "benchmarks", "docs", "demo", "build"}

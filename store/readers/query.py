@@ -31,10 +31,12 @@ except ImportError:  # a release of DuckDB has moved it
     import duckdb  # type: ignore[no-redef]
 
 from ...errors import QueryError
+from ..columns import View
 from ..rows.arranging import KEY
 from ..rows.footers import is_intact, stamp
 from ..rows.soundness import State, known, remember
-from ..schema import FORMAT, TABLES, VIEWS, Table, View, table
+from ..schema import FORMAT, TABLES, Table, table
+from ..views import VIEWS
 from . import asked, guard
 from .catalog import literal, pattern, quoted, select_list
 from .older import as_sql

@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli, output
-from whorl.store.schema import TABLES, VIEWS
+from whorl.store.schema import TABLES
+from whorl.store.views import VIEWS
 
 TYPES = {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP_NS"}
 

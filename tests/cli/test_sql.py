@@ -26,7 +26,8 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli
 from whorl.errors import QueryError
 from whorl.store import Store
-from whorl.store.schema import TABLES, VIEWS
+from whorl.store.schema import TABLES
+from whorl.store.views import VIEWS
 from whorl.tests.escapes import OTHER, READING, TARGETS, WRITING
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store

@@ -110,6 +110,30 @@ def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytes
     assert made == []
 
 
+def test_what_is_wanted_soon_is_made_beside_the_page_and_its_error_is_left_to_the_page(reading: Reading) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def make() -> int:
+        begun.set()
+        assert go_on.wait(30)
+        return 7
+
+    reading.soon(lambda: reading.kept("a", make))
+    assert begun.wait(30)
+    go_on.set()
+    assert reading.kept("a", lambda: 8) == 7
+    tried = threading.Event()
+
+    def fail() -> int:
+        tried.set()
+        raise ValueError("no")
+
+    reading.soon(lambda: reading.kept("b", fail))
+    assert tried.wait(30)
+    with pytest.raises(ValueError, match="no"):
+        reading.kept("b", fail)
+
+
 class _Large:
     """Something that is held or gone."""
 

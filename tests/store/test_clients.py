@@ -16,7 +16,8 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import Store
-from whorl.store.schema import FORMAT, TABLES, VIEWS
+from whorl.store.schema import FORMAT, TABLES
+from whorl.store.views import VIEWS
 from whorl.tests.sizes import sample
 from whorl.tests.store.appender import group
 

@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from whorl.errors import FormatError, QueryError, StoreError
 from whorl.store import Store
 from whorl.store.outcomes import Outcome
-from whorl.store.schema import FORMAT, RUNS, TABLES, TELEMETRY, VIEWS, Table, arrow_schema, table
+from whorl.store.schema import FORMAT, RUNS, TABLES, TELEMETRY, Table, arrow_schema, table
+from whorl.store.views import VIEWS
 from whorl.tests.store.appender import group
 from whorl.tests.stores import new_store
 

@@ -13,7 +13,8 @@ import pytest
 
 from whorl.errors import QueryError
 from whorl.store import Store
-from whorl.store.schema import CATALOG, TABLES, VIEWS
+from whorl.store.schema import CATALOG, TABLES
+from whorl.store.views import VIEWS
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 

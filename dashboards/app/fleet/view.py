@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ....analysis.beside import Beside, Printed, beside, held, is_ratio, of_print, printed
 from ....analysis.fleet import level_of
-from ....analysis.runs_of import Comparable, comparable, known_gpus, runs_of
+from ....analysis.runs_of import Comparable, comparable, gpus_on, runs_of
 from ....analysis.trend import Trend, trend
 from ....analysis.verdicts import Judgement, Verdict
 from ....analysis.verdicts.recording import newest
@@ -203,7 +203,7 @@ def _view(reading: Reading, asked: Asked, read: Callable[[], Probed]) -> View:
 
 def runs(reading: Reading, cluster: str, workload: str, campaign: str | None = None) -> Probed:
     """The runs that are compared. Those of a large fleet take long to read: who needs them at once reads them once."""
-    known = reading.answer(known_gpus, cluster)
+    known = reading.answer(gpus_on, cluster)
     asked = cluster, workload, campaign
     return reading.shared(("runs", *asked), lambda: runs_of(reading.store, *asked, known))
 
