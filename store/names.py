@@ -100,7 +100,7 @@ def find_gpu(said: str, known: Mapping[str, Iterable[str]], there: str = "here")
     """
     found = known_gpu(said, known)
     if found is None:
-        raise no_such_gpu(said, there, [(own[0], gpu) for gpu, own in _all_names(known).items()])
+        raise no_such_gpu(said, there, _in_order(_all_names(known)))
     return found
 
 
@@ -123,12 +123,17 @@ def known_gpu(said: str, known: Mapping[str, Iterable[str]]) -> str | None:
         if len(found) == 1:
             return found[0]
         if found:
-            raise several_gpus(said, [(names[gpu][0], gpu) for gpu in found])
+            raise several_gpus(said, _in_order({gpu: names[gpu] for gpu in found}))
     return None
 
 
 def _all_names(known: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
     return {gpu: tuple(dict.fromkeys([*own, gpu])) for gpu, own in known.items()}
+
+
+def _in_order(names: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """The first name and the key of each GPU, as people count: a list of them says the same each time."""
+    return sorted(((own[0], gpu) for gpu, own in names.items()), key=lambda named: by_number(named[0]))
 
 
 def _some(gpus: Sequence[tuple[str, str]], n: int | None) -> str:

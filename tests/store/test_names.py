@@ -42,6 +42,14 @@ def test_a_name_that_fits_none_or_several_is_a_sentence_with_those_there_are(sai
     assert str(refused.value).startswith(why)
 
 
+def test_gpus_are_listed_as_people_count_whatever_order_they_come_in() -> None:
+    known = {f"GPU-{n}": (gpu_name("", "n", n),) for n in (10, 2, 1)}
+    with pytest.raises(InputError, match=r"n/1 \(GPU-1\), n/2 \(GPU-2\), n/10 \(GPU-10\)"):
+        find_gpu("n/", known)
+    with pytest.raises(InputError, match=r"there is n/1 \(GPU-1\), n/2 \(GPU-2\), n/10"):
+        find_gpu("m", known)
+
+
 def test_of_many_gpus_a_few_are_listed() -> None:
     many = {f"GPU-{n:04}": (gpu_name(f"GPU-{n:04}", "n", n),) for n in range(1000)}
     with pytest.raises(InputError, match=r"fits 1000 GPUs: n/0 \(GPU-0000\), .* and 992 more"):
