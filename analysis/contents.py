@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _GPUS = (
     "SELECT count(*) AS gpus, count(DISTINCT (cluster, node)) FILTER (node IS NOT NULL) AS nodes, "
-    "string_agg(DISTINCT model, ', ' ORDER BY model) AS models FROM gpus_now WHERE mig_profile IS NULL"
+    "string_agg(DISTINCT model, ', ' ORDER BY model) AS models, "
+    "count(*) FILTER (uuid IS NULL OR slot IS NULL) AS unsure FROM gpus_now WHERE mig_profile IS NULL"
 )
 _UNSURE = (
     "SELECT cluster, gpu, uuid IS NULL AS nameless, slot IS NULL AS nowhere FROM gpus_now "
@@ -72,7 +73,8 @@ def held(store: Store) -> Held:
     """What a store holds. MIG instances are not counted beside their GPU, nor a GPU twice that has two names."""
     gpus, runs = (store.sql(query).polars().row(0, named=True) for query in (_GPUS, _RUNS))
     twice, maybe = 0, False
-    for (cluster,), alone in store.sql(_UNSURE).polars().group_by("cluster"):
+    unsure = store.sql(_UNSURE).polars().group_by("cluster") if gpus.pop("unsure") else ()
+    for (cluster,), alone in unsure:
         also = other_names(store, str(cluster)) if alone["nameless"].any() else {}
         left = alone.filter(~pl.col("gpu").is_in([*also, *also.values()]), pl.col("nameless") != pl.col("nowhere"))
         twice, maybe = twice + len(also), maybe or left["nameless"].n_unique() > 1

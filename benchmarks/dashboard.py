@@ -46,12 +46,16 @@ from whorl.benchmarks.reporting import as_json, say
 
 def serve(store: Path) -> None:
     """The dashboard of a store; a line of JSON on standard output for each request, and at the end its memory."""
+    from whorl.dashboards.app.first import begin
+    from whorl.store import Store
+
+    reading = begin(Store.open(store))  # as the verb does
     from whorl.cli.advising import Advisor
     from whorl.dashboards.app.make import make_app
     from whorl.dashboards.app.serving import Server
-    from whorl.store import Store
 
-    app = make_app(Store.open(store), advise=Advisor(), ahead=True).server  # as the verb does
+    reading.advise = Advisor()
+    app = make_app(reading, ahead=True).server
     lock = threading.Lock()
 
     def watched(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

@@ -82,14 +82,17 @@ def dashboard(
         if demo:
             store = _measured(ends.enter_context(tempfile.TemporaryDirectory(prefix="whorl-demo-")))
         assert store is not None
-        from ..dashboards.app.make import make_app
+        from ..dashboards.app.first import begin
         from ..store import Store
+
+        opened = Store.open(store)
+        reading = begin(opened)  # before what takes long to load
+        from ..dashboards.app.make import make_app
         from ..store.console import Limits
         from .advising import Advisor
 
-        opened = Store.open(store)
-        limits = Limits(sql_seconds, sql_memory)
-        app = make_app(opened, prefix=where, token=token, limits=limits, advise=Advisor(), ahead=True)
+        reading.limits, reading.advise = Limits(sql_seconds, sql_memory), Advisor()
+        app = make_app(reading, prefix=where, token=token, ahead=True)
         server = Server(app.server, host, port, where)
         with Noted() as signals:
             server.start()

@@ -442,12 +442,17 @@ class Store:
         """
         return self._asked(query, lambda one: one.stream(query, read))
 
+    def ready(self, tables: Iterable[str]) -> None:
+        """Prepare for queries over these tables, once for all: each query over another table prepares anew."""
+        with self._querying:
+            self._kept, _ = self._connected(set(tables), unsafe=False)
+
     def _asked(self, query: str, ask: Callable[[query.Connection], T], *, unsafe: bool = False) -> T:
         from .readers import query as sql
 
         for _ in range(_TRIES):
             with self._querying:
-                kept, rows = self._connected(query, unsafe=unsafe)
+                kept, rows = self._connected(set(sql.mentioned(query, unsafe=unsafe)), unsafe=unsafe)
                 try:
                     return ask(kept)
                 except QueryError as error:
@@ -465,13 +470,12 @@ class Store:
                         self._kept = kept
         raise self._too_fast()
 
-    def _connected(self, query: str, *, unsafe: bool) -> tuple[query.Connection, dict[str, reading.Rows]]:
+    def _connected(self, names: set[str], *, unsafe: bool) -> tuple[query.Connection, dict[str, reading.Rows]]:
         """A connection to DuckDB that has the rows of this moment: the kept one if its files are still the same."""
         from .readers import query as sql
 
         for _ in range(_TRIES):
             kept, self._kept = self._kept, None
-            names = set(sql.mentioned(query, unsafe=unsafe))
             made = None
             if kept is None:
                 made = sql.Connection(unsafe=unsafe, share=self.share)

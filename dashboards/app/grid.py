@@ -30,6 +30,7 @@ BLOCK = 100
 """Rows of a block."""
 _FEW = 12  # rows up to which a table is as high as they are, and needs no filters
 _ROW_PX, _HEAD_PX = 34, 40
+_BEYOND = 4  # rows above and below those in sight that are drawn: ten took a sixth of the time of the first page
 _LETTER_PX, _AROUND_PX, _WIDEST_PX = 7.6, 44, 300  # the room of a cell
 _FILTERED_PX = 112  # a filter needs
 _TYPICAL = {  # letters, where the rows are not known
@@ -98,6 +99,7 @@ def table(
     filters = not few if filters is None else filters
     options: dict[str, Any] = {
         "rowHeight": _ROW_PX,
+        "rowBuffer": _BEYOND,
         "headerHeight": _HEAD_PX,
         "suppressFieldDotNotation": True,
         "enableCellTextSelection": True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,38 +13,26 @@ from ...errors import WhorlError
 from . import guard
 from .page import PROBLEM, URL, Need, Page, command, failure, heading, labelled, told
 from .pages import PAGES, find_page
-from .reading import Reading
 from .state import parse
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from ...store import Store
-    from ...store.console import Limits
-    from .placement.told import Advises
+    from .reading import Reading
 
 _PAGE, _NAVIGATION = "page", "navigation"
 _SOON_S = 10.0
 
 
-def make_app(
-    store: Store,
-    *,
-    prefix: str = "/",
-    token: str | None = None,
-    limits: Limits | None = None,
-    advise: Advises | None = None,
-    ahead: bool = False,
-) -> Dash:
-    """The application over a store.
+def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, ahead: bool = False) -> Dash:
+    """The application over a store that is read so.
 
     `prefix`: where a proxy shows it, as /node/7/; with and without it in the request's path. `token`: what every
     request must bring; without one, only requests that name this machine by its address or as localhost are answered.
-    `limits`: of what a query on the page SQL may use. `advise` gives the advice of the page Placement.
-    `ahead`: read beside the pages what those of a large fleet take long to read: at once what the first page shows,
-    the rest when that is answered, or soon if nobody opens it.
+    `ahead`: read beside the pages what those of a large fleet take long to read, when the first page is answered, or
+    soon if nobody opens it.
     """
-    reading = Reading(store, limits, advise)
     app = Dash(
         "whorl",
         title="whorl",
@@ -58,7 +46,14 @@ def make_app(
         index_string=_INDEX,
     )
     guard.install(app.server, token=token, prefix=prefix)
-    app.layout = _shell(store)
+    plain = app.server.wsgi_app
+
+    def attended(environ: Any, start: Any) -> Any:
+        with reading.attending():
+            return plain(environ, start)
+
+    app.server.wsgi_app = attended
+    app.layout = _shell(reading.store)
     for page in PAGES:
         page.register(app, reading)
 
@@ -81,8 +76,6 @@ def make_app(
         reading.ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
 
     if ahead:
-        # The store is read while the browser still loads what draws the page.
-        reading.ahead(iter([partial(_shown, PAGES[0], reading, None), partial(_links, PAGES[0], reading, None)]))
         waiting = threading.Timer(_SOON_S, begin)
         waiting.name, waiting.daemon = "ahead", True
         waiting.start()

@@ -9,6 +9,7 @@ from dash import dcc, html
 
 from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns, not_judged
 from ..table import MISSING, many
+from .first import MOST_CAMPAIGNS
 from .grid import MOST, Column, table
 from .page import RUNS, VERDICTS, Page, command, heading, rows, section, tiles, told
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from .reading import Reading
     from .state import State
-
-_MOST = 12
 
 
 def _holds(reading: Reading) -> Component:
@@ -85,7 +84,7 @@ def _findings(*, several: bool) -> list[Column]:
 
 
 def _campaigns(reading: Reading, state: State) -> Component:
-    found = reading.answer(newest_campaigns, _MOST)
+    found = reading.answer(newest_campaigns, MOST_CAMPAIGNS)
     if not found:
         return section(
             "Campaigns", told(html.P("All runs of this store were imported, or measured outside campaigns."))

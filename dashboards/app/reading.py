@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -27,6 +27,7 @@ LIVE = ("telemetry", "latest", "telemetry_minutes")
 STILL = tuple(spec.name for spec in TABLES if spec.name not in LIVE and not spec.made)
 _KEPT = 64
 _WAITING = 4  # lists of what to read ahead
+_QUIET_S, _PATIENCE_S = 0.3, 10.0  # what is read ahead waits for people: until they are quiet so long, at most so long
 _FRESH_NS = 200_000_000  # two writes within a tick of the clock of files look like one
 
 Version = tuple[int, ...]
@@ -49,6 +50,8 @@ class Reading:
         self._slowly = Slowly()
         self._ahead: list[Iterator[Callable[[], object]]] = []
         self._reader: threading.Thread | None = None
+        self._people = 0  # who wait for an answer
+        self._quiet_at = 0.0  # when they have been quiet for long enough
 
     def version(self, tables: Sequence[str] = STILL) -> Version:
         """Another one when rows came to these tables: what a look at their folders says. Not of rows in journals."""
@@ -120,6 +123,18 @@ class Reading:
                 self._reader = threading.Thread(target=self._read_ahead, name="ahead", daemon=True)
                 self._reader.start()
 
+    @contextmanager
+    def attending(self) -> Iterator[None]:
+        """While a person waits for an answer: nothing more is begun ahead then, which would slow it."""
+        with self._lock:
+            self._people += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._people -= 1
+                self._quiet_at = time.monotonic() + _QUIET_S
+
     def soon(self, ask: Callable[[], object]) -> None:
         """Make an answer now, beside the page whose next request asks for it. An error is left to that."""
 
@@ -131,6 +146,9 @@ class Reading:
 
     def _read_ahead(self) -> None:
         while True:
+            until = time.monotonic() + _PATIENCE_S
+            while (self._people or time.monotonic() < self._quiet_at) and time.monotonic() < until:
+                time.sleep(_QUIET_S / 10)
             with self._lock:
                 if not self._ahead:
                     self._reader = None

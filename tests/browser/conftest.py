@@ -135,7 +135,9 @@ def dashboard(filled: Path) -> Iterator[str]:
         shown = (*pages.PAGES, _one_figure(), _tables())
         for module in (make, pages):
             patch.setattr(module, "PAGES", shown)
-        server = Server(make.make_app(store, prefix="/node/7/", advise=Advisor()).server, "127.0.0.1", 0, "/node/7/")
+        server = Server(
+            make.make_app(Reading(store, advise=Advisor()), prefix="/node/7/").server, "127.0.0.1", 0, "/node/7/"
+        )
         server.start()
         yield server.url
         server.close()

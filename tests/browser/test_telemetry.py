@@ -14,7 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
 
-    from whorl.tests.browser.conftest import Opened
+    from whorl.dashboards.app.reading import Reading
+from whorl.tests.browser.conftest import Opened
 
 pytestmark = pytest.mark.browser
 
@@ -161,7 +162,7 @@ def test_a_page_follows_a_collector_and_says_when_it_stopped(
     while not list((tmp_path / "store").glob("journal/*.telemetry.*")):
         page.wait_for_timeout(100)
     store = Store.open(tmp_path / "store")
-    server = Server(make.make_app(store).server, "127.0.0.1", 0)
+    server = Server(make.make_app(Reading(store)).server, "127.0.0.1", 0)
     server.start()
     try:
         page.goto(f"{server.url}telemetry?live=5m&metric=power_mw")

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from dash import Dash
 
 from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.reading import Reading
 from whorl.store import Store
 
 _PAGE = "..page.children...navigation.children...problem.children.."
@@ -19,7 +20,7 @@ class Asked:
     """A dashboard, without a browser; over a store, one that is made for it."""
 
     def __init__(self, of: Store | Dash) -> None:
-        app = make_app(of) if isinstance(of, Store) else of
+        app = make_app(Reading(of)) if isinstance(of, Store) else of
         self._client: Any = app.server.test_client()
         every = self._client.get("/_dash-dependencies").json
         self._callbacks = [one for one in every if not one["clientside_function"]]  # a browser answers those itself

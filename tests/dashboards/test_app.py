@@ -74,7 +74,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def client(hostile: Store) -> Any:
-    return make_app(hostile).server.test_client()
+    return make_app(Reading(hostile)).server.test_client()
 
 
 def test_the_first_page_shows_the_findings_with_what_is_not_known_as_n_a(client: Any) -> None:
@@ -100,7 +100,7 @@ def test_an_address_that_says_nothing_gives_the_page_and_a_sentence(client: Any)
 
 
 def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
-    client = make_app(store).server.test_client()
+    client = make_app(Reading(store)).server.test_client()
     said = _text(_show(client, "/"))
     assert f"whorl probe run --store {store.root}" in said
     assert "nothing to show yet: runs has no rows" in said
@@ -109,7 +109,7 @@ def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
 
 
 def test_a_page_without_rows_leads_to_those_that_have_some(store: Store) -> None:
-    client = make_app(store).server.test_client()
+    client = make_app(Reading(store)).server.test_client()
     assert "have something to show now" not in _text(_show(client, "/"))
     rows = {"ts": [0], "cluster": ["c"], "gpu": ["x"], "power_mw": [1]}
     store.append({"telemetry": arrow_rows("telemetry", rows)}, "t")
@@ -144,7 +144,7 @@ def test_without_a_token_only_requests_to_this_machine_are_answered(client: Any)
 
 
 def test_with_a_token_nothing_is_answered_without_it(hostile: Store) -> None:
-    client: Any = make_app(hostile, token=TOKEN).server.test_client()
+    client: Any = make_app(Reading(hostile), token=TOKEN).server.test_client()
     for path in ("/", "/_dash-layout", "/_dash-dependencies", "/assets/style.css", "/?token=wrong", "/?token=é"):
         answer = client.get(path)
         assert answer.status_code == 401, path
@@ -155,7 +155,7 @@ def test_with_a_token_nothing_is_answered_without_it(hostile: Store) -> None:
 
 @pytest.mark.parametrize("prefix", ["/", "/node/7/"])
 def test_the_token_is_asked_once_and_leaves_the_address(hostile: Store, prefix: str) -> None:
-    client: Any = make_app(hostile, token=TOKEN, prefix=prefix).server.test_client()
+    client: Any = make_app(Reading(hostile), token=TOKEN, prefix=prefix).server.test_client()
     answer = client.get(f"/gpu?cluster=a%26b&token={TOKEN}", headers={"Host": "fleet.example"})
     assert answer.status_code == 303
     assert answer.headers["Location"] == f"{prefix}gpu?cluster=a%26b"
@@ -173,14 +173,14 @@ def test_the_token_is_asked_once_and_leaves_the_address(hostile: Store, prefix: 
 
 
 def test_the_token_can_be_typed(hostile: Store) -> None:
-    client: Any = make_app(hostile, token=TOKEN).server.test_client()
+    client: Any = make_app(Reading(hostile), token=TOKEN).server.test_client()
     assert client.post("/", data={"token": "wrong"}).status_code == 401
     assert client.post("/", data={"token": f" {TOKEN} "}).headers["Location"] == "/"
     assert client.get("/").status_code == 200
 
 
 def test_who_types_the_token_gets_the_page_that_was_asked_for(hostile: Store) -> None:
-    client: Any = make_app(hostile, token=TOKEN, prefix="/node/7/").server.test_client()
+    client: Any = make_app(Reading(hostile), token=TOKEN, prefix="/node/7/").server.test_client()
     asked = "fleet?probe=a%26b&gpu=%22%3E%3Cb%3E"
     for answer in (client.get(f"/{asked}"), client.post(f"/{asked}", data={"token": "wrong"})):
         (action,) = re.findall(r'action="([^"]*)"', answer.text)
@@ -188,7 +188,7 @@ def test_who_types_the_token_gets_the_page_that_was_asked_for(hostile: Store) ->
         assert "<b>" not in answer.text
     answer = client.post(f"/{asked}", data={"token": TOKEN})
     assert answer.headers["Location"] == f"/node/7/{asked}"
-    client = make_app(hostile, token=TOKEN).server.test_client()
+    client = make_app(Reading(hostile), token=TOKEN).server.test_client()
     away = client.post("/%2Fevil.example", data={"token": TOKEN}).headers["Location"]
     assert away == "/evil.example", "and no other host"
 
@@ -196,7 +196,7 @@ def test_who_types_the_token_gets_the_page_that_was_asked_for(hostile: Store) ->
 @pytest.fixture
 def served(hostile: Store) -> Iterator[Server]:
     prefix = "/node/7/"
-    server = Server(make_app(hostile, prefix=prefix).server, "127.0.0.1", 0, prefix)
+    server = Server(make_app(Reading(hostile), prefix=prefix).server, "127.0.0.1", 0, prefix)
     server.start()
     yield server
     server.close()
@@ -215,7 +215,7 @@ def test_a_proxy_may_keep_the_prefix_or_remove_it(served: Server) -> None:
 
 
 def test_behind_https_the_cookie_is_for_https_and_a_huge_request_is_refused(hostile: Store) -> None:
-    server = Server(make_app(hostile, token=TOKEN).server, "127.0.0.1", 0)
+    server = Server(make_app(Reading(hostile), token=TOKEN).server, "127.0.0.1", 0)
     server.start()
     for proto, secure in (("https", True), ("http", False)):
         connection = HTTPConnection("127.0.0.1", server.port, timeout=30)

@@ -18,6 +18,7 @@ from whorl.cli import cli
 from whorl.dashboards.app import later
 from whorl.dashboards.app.energy import asked as asked_of_page
 from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.energy_table import shown
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
@@ -46,7 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def client(store: Store) -> Any:
-    return make_app(store).server.test_client()
+    return make_app(Reading(store)).server.test_client()
 
 
 def _asked(client: Any, search: str, by: str = "url.search", shown: Any = None) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def test_what_is_strange_about_a_job_is_told(number: str, says: str, client: Any
 def test_books_of_which_nothing_is_known_are_na_and_never_0(tmp_path: Path) -> None:
     stuck = readings("a", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
     made = store_of(tmp_path / "stuck", [gpu("a")], [stuck], [])
-    said = _words(_done(make_app(made).server.test_client(), ""))
+    said = _words(_done(make_app(Reading(made)).server.test_client(), ""))
     assert "n/a: the energy of no GPU is known" in said
     assert "The books balance" not in said
     assert '"0 J"' not in said
@@ -195,9 +196,9 @@ def test_what_an_address_says_wrongly_is_told_in_a_sentence(search: str, says: s
 def test_without_telemetry_jobs_or_a_cluster_there_is_a_sentence(client: Any, tmp_path: Path) -> None:
     assert "has no telemetry of cluster nowhere" in _words(_done(client, "?cluster=nowhere"))
     alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
-    assert "no job is known in this time" in _words(_done(make_app(alone).server.test_client(), ""))
+    assert "no job is known in this time" in _words(_done(make_app(Reading(alone)).server.test_client(), ""))
     unread = store_of(tmp_path / "b", [gpu("a")], [], [job(1, "a", 600, 2400)])
-    said = _words(_done(make_app(unread).server.test_client(), ""))
+    said = _words(_done(make_app(Reading(unread)).server.test_client(), ""))
     assert "has no telemetry" in said
     assert "whorl collect" in said
 
@@ -211,10 +212,10 @@ def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monk
         return ground(*asked)
 
     monkeypatch.setattr(asked_of_page, "ground", counted)
-    client: Any = make_app(store).server.test_client()
+    client: Any = make_app(Reading(store)).server.test_client()
     said = [_words(_done(client, f"?job={number}")) for number in ("1", "run")]
     assert len(made) == 1
-    again = make_app(store).server.test_client()
+    again = make_app(Reading(store)).server.test_client()
     assert _words(_done(again, "?job=run")) == said[1]
     kept = ground(store, "c")
     whole, alone = job_offline(store, "1", grounds=lambda *_: kept), job_offline(store, "1")
@@ -229,7 +230,7 @@ def test_a_slow_answer_is_waited_for_and_stays_until_it_is_loaded_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(later, "_WAIT_S", 0.0)
-    client: Any = make_app(store).server.test_client()
+    client: Any = make_app(Reading(store)).server.test_client()
     first = _asked(client, "?by=gpu")
     assert first["energy-poll"]["disabled"] is False
     assert "Adding up" in _words(first)

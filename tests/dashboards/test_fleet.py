@@ -20,6 +20,7 @@ from whorl.dashboards.app.fleet.linking import _changed, _pointed, _whole, brush
 from whorl.dashboards.app.fleet.view import Asked, View, placed
 from whorl.dashboards.app.grid import block
 from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.state import State as Address
 from whorl.dashboards.app.state import parse
 from whorl.dashboards.figures.scale import Scale
@@ -336,7 +337,7 @@ def test_a_brush_leads_on_to_telemetry_and_placement(small: View) -> None:
 
 def test_choices_that_the_page_sets_one_by_one_change_no_address_and_those_of_a_person_do(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "store", 8, kinds=("pinned",))
-    asked = Asked_(make_app(store))
+    asked = Asked_(make_app(Reading(store)))
     first, second = (one.name for one in comparable(store)[0].works[:2])
     choices = {"cluster": comparable(store)[0].cluster, "probe": first, "figure": "time", "campaign": "", "by": ""}
     values = {f"{parts.choice_id(name)}.value": value or parts.ALL for name, value in choices.items()}
@@ -356,5 +357,5 @@ def test_choices_that_the_page_sets_one_by_one_change_no_address_and_those_of_a_
 def test_choices_say_what_the_address_asks_for(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "store", 8, kinds=("pinned",))
     second = comparable(store)[0].works[1].name
-    (told,) = Asked_(make_app(store)).changed({"url.search": f"?probe={second}"}, f"{parts.DRAWN}.data")
+    (told,) = Asked_(make_app(Reading(store))).changed({"url.search": f"?probe={second}"}, f"{parts.DRAWN}.data")
     assert told["sideUpdate"][parts.choice_id("probe")] == {"value": second}
