@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -80,6 +81,7 @@ def serve(store: Path) -> None:
     print(json.dumps({"url": server.url}), flush=True)
     sys.stdin.read()
     server.close()
+    os._exit(0)  # as the verb does: what is read ahead is not waited for
 
 
 class Serving:
