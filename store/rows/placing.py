@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from ..schema import TELEMETRY, arrow_schema
 from ..system import light
 from .arranging import KEY, gpu_codes, numbers, one, take
-from .footers import footer
+from .footers import footer, seen_footer
 from .journal_file import WRITTEN
 
 if TYPE_CHECKING:
@@ -200,11 +200,11 @@ def rivals(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
 
 
 def _ended(path: Path, first: int) -> bool:
-    """Whether a file says that its last row is before a time."""
+    """Whether a file says that its last row is before a time. One that is gone by now may have said so, too."""
     import pyarrow as pa
 
     try:
-        last = footer(path).about.get(b"whorl.to", b"")
+        last = seen_footer(path).about.get(b"whorl.to", b"")
     except FileNotFoundError:
         raise
     except (OSError, ValueError, MemoryError, pa.ArrowException):
