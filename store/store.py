@@ -410,7 +410,8 @@ class Store:
         return older.as_frame(spec, parts[0] if len(parts) == 1 else pl.concat(parts))
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
-        """The rows of a frame made from `scan`. If a file is damaged, raises StoreError, which names it."""
+        """The rows of a frame made from `scan`. If a file is damaged or cannot be read, raises StoreError, which names
+        it."""
         import polars as pl
 
         try:
@@ -418,6 +419,8 @@ class Store:
         except (OSError, pl.exceptions.PolarsError) as error:
             for path, reason in self._newly_damaged([spec.name for spec in TABLES]).items():
                 raise StoreError(f"{path}: {reason}; run the command again, which leaves it out") from error
+            if isinstance(error, OSError):  # others have replaced a file since, or the disk failed for a moment
+                raise StoreError(f"cannot read {self.root}: {str(error).splitlines()[0]}; run it again") from error
             raise
 
     def sql(self, query: str, *, unsafe: bool = False) -> ArrowAnswer:

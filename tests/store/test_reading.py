@@ -288,6 +288,15 @@ def test_an_error_of_the_query_is_not_blamed_on_a_file(store: Store) -> None:
         store.collect(frame)
 
 
+def test_a_file_that_went_after_the_scan_is_one_sentence(store: Store) -> None:
+    store.append(group("a"), "a")
+    frame = store.scan("runs")
+    (path,) = (store.root / "runs").glob("a*.parquet")
+    path.unlink()
+    with pytest.raises(StoreError, match=rf"cannot read {store.root}: No such file .*{path.name}; run it again"):
+        store.collect(frame)
+
+
 @pytest.mark.long(short=2)
 @pytest.mark.parametrize("name", ["st*r", "w?t", "[ab]", "it's", "{a,b}"])
 def test_a_folder_whose_name_looks_like_a_pattern_is_read(store: Store, tmp_path: Path, name: str) -> None:
