@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...errors import StoreError
 from ..rows import arranging, contents, journal_file, placing, replacing
 from ..rows.journal_file import WRITTEN, Part
-from ..schema import LATE, TELEMETRY
+from ..schema import LATE, TELEMETRY, arrow_schema
 from ..system import processes
 from ..system.files import files_under, make_folder, names_in, open_regular, put, remove_folder_inside, remove_inside
 
@@ -201,7 +201,10 @@ def _open_parts(root: Path, bounds: placing.Bounds) -> list[Part]:
 
 
 def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) -> list[pa.Table]:
-    """The keys in journals, except those of one generation, that these rows could have, too."""
+    """The keys in journals, except those of one generation, that these rows could have, too.
+
+    A journal that cannot be read now, as on a bad disk, counts without keys: its rows may be compared later.
+    """
     found = []
     replaced: dict[bool, set[tuple[str, str]]] = {}
     for part in _open_parts(root, bounds):
@@ -213,12 +216,17 @@ def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) ->
             replaced[own] = replacing.hidden(found_notes.values())
         if replacing.key(root, part.path) in replaced[own]:  # its rows are in a segment already; it will be removed
             continue
-        with contextlib.suppress(OSError, ValueError):  # sealed meanwhile, unreadable, or not whorl's
+        try:
             rows = journal_file.read(part.path).table
-            if len(rows):
-                keys = journal_file.whole(
-                    part.table, rows.select([n for n in (*arranging.KEY, WRITTEN) if n in rows.column_names])
-                )
-                if bounds.overlap(placing.bounds_of(keys)):
-                    found.append(keys.select([*arranging.KEY, WRITTEN]))
+        except (FileNotFoundError, ValueError):  # sealed meanwhile, or not whorl's
+            continue
+        except OSError:
+            rows = arrow_schema(part.table).empty_table()
+            found.append(placing.with_written(rows.select(arranging.KEY), 0))
+        if len(rows):
+            keys = journal_file.whole(
+                part.table, rows.select([n for n in (*arranging.KEY, WRITTEN) if n in rows.column_names])
+            )
+            if bounds.overlap(placing.bounds_of(keys)):
+                found.append(keys.select([*arranging.KEY, WRITTEN]))
     return found

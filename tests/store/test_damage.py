@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -18,7 +19,7 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import Journal, Store, compaction, retention
-from whorl.store.rows import replacing
+from whorl.store.rows import journal_file, replacing
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
 from whorl.tests.stores import plain_client
@@ -228,3 +229,21 @@ def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
         assert copy.sql("select count(*) n from telemetry").to_pylist() == [{"n": 100}]
         assert not list(copy.root.rglob(".tmp-*"))
         shutil.rmtree(copy.root)
+
+
+def test_a_journal_that_cannot_be_read_for_a_moment_does_not_win_over_rows_written_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(store, "n", thread=False, settle_s=0, grace_s=0)
+    journal.append(*rows(range(1)).to_batches())
+
+    def failing(*_: object, **__: object) -> journal_file.Content:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_file, "read", failing)
+        store.append({"telemetry": rows(range(1), power=2)}, "later")
+    power = "select power_mw from telemetry"
+    assert store.sql(power).to_pylist() == [{"power_mw": 2}]
+    journal.close()
+    assert store.sql(power).to_pylist() == [{"power_mw": 2}]
