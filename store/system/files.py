@@ -236,7 +236,7 @@ def sync_folder(folder: Path) -> None:
 def failed(action: str, path: Path, error: OSError) -> StoreError:
     """The sentence for a file operation that failed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        reason = "no space is left there; nothing was stored: free some space and run the command again"
+        reason = "no space is left there; what was stored before stays: free some space and run the command again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         verb = "read" if action == "read" else "write"
         reason = f"this user has no {verb} permission there: change the permissions or choose another store"
