@@ -30,7 +30,7 @@ from ...errors import StoreError
 from ..columns import Column
 from ..rows.arranging import KEY
 from ..schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, Table
-from ..system.files import failed, write_bytes
+from ..system.files import write_bytes
 from ..views import VIEWS
 from .older import as_sql
 
@@ -118,7 +118,10 @@ def write(root: Path) -> None:
     except duckdb.Error as error:
         raise StoreError(f"cannot make {CATALOG}: {str(error).splitlines()[0]}") from error
     except OSError as error:
-        raise failed("make", Path(tempfile.gettempdir(), CATALOG), error) from error
+        raise StoreError(
+            f"cannot make {CATALOG} in a folder for temporary files ({error.strerror}): free some space there, or set "
+            f"TMPDIR to a folder that this user may write to"
+        ) from error
     write_bytes(root / CATALOG, content)
 
 

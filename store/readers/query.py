@@ -113,11 +113,13 @@ class Connection:
     def __init__(self, *, unsafe: bool = False, share: Share | None = None) -> None:
         # Sorting more than fits into memory uses this folder; the default, `.tmp` where the user happens to be,
         # would also be a folder that a query may read.
-        spill = Path(tempfile.gettempdir(), f"whorl-sql-{uuid4().hex}")
+        spill = ""
+        with contextlib.suppress(FileNotFoundError):  # no folder has room: only a query that needs it fails
+            spill = str(Path(tempfile.gettempdir(), f"whorl-sql-{uuid4().hex}"))
         config: dict[str, str | bool | int | float | list[str]] = {
             "preserve_insertion_order": True,
             "python_enable_replacements": False,  # `select * from x` must not find a variable x
-            "temp_directory": str(spill),
+            "temp_directory": spill,
         }
         if not unsafe:
             config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}

@@ -127,6 +127,16 @@ def test_sentences(code: int) -> None:
     assert "nothing was stored" not in sentence  # a collector that cannot seal its journal has stored its rows
 
 
+def test_no_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_store(tmp_path / "s").append(group("a"), "a")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "absent")])  # as on a full disk
+    answer = Store.open(tmp_path / "s").sql("select count(*) n from (select * from results order by value)")
+    assert answer.to_pylist() == [{"n": 3}]
+    with pytest.raises(StoreError, match="temporary files .*: free some space there, or set TMPDIR"):
+        Store.create(tmp_path / "t")
+
+
 AS_NOBODY = """
 import os, sys
 import duckdb, polars, pyarrow.dataset, pyarrow.parquet, pyarrow as pa  # while this user may read them
