@@ -299,7 +299,9 @@ def _claim_all(root: Path, one: str, old: list[Path], claimed: list[Path]) -> No
     """Claim the old files of a replacement, and look whether they are there still. Raises TakenError, and OSError."""
     said = files.temporary_name(root / REPLACED.name / "claim")
     try:
-        said.write_text(one)
+        with said.open("x") as file:
+            files.share_file(file.fileno(), said.parent)  # the next one who replaces these files may be another user
+            file.write(one)
         for path in old:
             if path.parent.name != LATEST.name:  # then every row could be there twice
                 claimed.append(_claim(root, path, said))  # noqa: PERF401 - known where the next one fails
@@ -335,6 +337,7 @@ def _link(said: Path, claim: Path) -> None:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         with claim.open("x") as file:  # a file system without links
+            files.share_file(file.fileno(), claim.parent)
             file.write(said.read_text())
 
 

@@ -27,8 +27,9 @@ def filled(root: Path) -> Store:
     store = Store.create(root)
     readings = pa.table({"ts": pa.array([1], pa.timestamp("ns")), "gpu": ["g"], "cluster": ["c"], "power_mw": [7]})
     store.append({"runs": ROWS, "telemetry": readings}, "one")
-    with Journal(store, "n01.runs", thread=False) as journal:
+    with Journal(store, "n01.runs", thread=False, settle_s=0) as journal:
         journal.append(ROWS.to_batches()[0], "runs")
+        journal.publish()  # so that claims stay for a minute
         path = next(store.root.glob("journal/*.arrow"))
         assert mode(path) & 0o040 == store.root.stat().st_mode & 0o040
     return store
@@ -42,6 +43,7 @@ def mode(path: Path) -> int:
 def test_in_a_folder_of_a_group_a_store_is_the_groups(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     store = filled(tmp_path / "S")
+    assert list(store.root.glob("replaced/*.claim"))
     for path in (store.root, *store.root.rglob("*")):
         wanted = 0o070 if path.is_dir() else 0o060 if path.suffix == ".lock" else 0o040
         assert mode(path) & 0o077 == wanted, path
