@@ -151,6 +151,10 @@ def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
     )
     if not dry_run and done.rows:
         click.echo(f"{count(done.before)} bytes of files became {count(done.after)}")
+    if done.sparse:
+        click.echo(
+            f"{many(done.sparse, 'row')} stay: they are hardly more than one a minute, and would take more space"
+        )
     if done.replaced and done.free_at is not None:
         click.echo(
             f"{_left(done.replaced)}: compacting has just joined files of {_of(done.replaced)}, and keeps the old "

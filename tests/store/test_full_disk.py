@@ -133,7 +133,7 @@ def test_no_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "absent")])  # as on a full disk
     answer = Store.open(tmp_path / "s").sql("select count(*) n from (select * from results order by value)")
     assert answer.to_pylist() == [{"n": 3}]
-    with pytest.raises(StoreError, match="temporary files .*: free some space there, or set TMPDIR"):
+    with pytest.raises(StoreError, match=r"temporary files .*: free some space there, or set TMPDIR"):
         Store.create(tmp_path / "t")
 
 

@@ -64,6 +64,19 @@ def test_a_minute_keeps_what_its_kind_of_column_needs(store: Store) -> None:
     assert (first["sm_clock_mhz_min"], first["sm_clock_mhz_mean"], first["pcie_tx_bytes_last"]) == (None, None, None)
 
 
+def test_rows_that_are_hardly_more_than_one_a_minute_stay(store: Store) -> None:
+    for gpu in ("a", "b"):
+        store.append({"telemetry": rows([60 * minute for minute in range(100)], gpu, power_mw=[*range(100)])}, gpu)
+    store.append({"telemetry": rows([86_400])}, "c")
+    code, text = whorl("store", "prune", "--store", store.root, "--keep", "90d")
+    assert code == 0
+    assert "201 rows stay: they are hardly more than one a minute" in text
+    assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 201}]
+    store.append({"telemetry": rows([60 * minute + 30 for minute in range(100)], power_mw=[*range(100)])}, "more")
+    done = retention.prune(store.root, 90 * 86_400, now=LATER + 90 * 86_400 * S, pace=replacing.OFFLINE)
+    assert (done.rows, done.minutes, done.sparse) == (300, 200, 1)
+
+
 def test_every_column_of_telemetry_is_in_a_minute() -> None:
     made = {name for column in TELEMETRY.columns for name in MINUTES.names if name.startswith(column.name)}
     assert made == set(MINUTES.names) - {"n"}
@@ -80,8 +93,9 @@ def test_minutes_where_files_meet_have_one_row_and_late_ones_another(store: Stor
     assert store.sql("select power_mw from telemetry").to_pylist() == [{"power_mw": 7}]
     store.append({"telemetry": rows([30], power_mw=[9])}, "z")
     assert store.sql("select sum(n) n from history").to_pylist() == [{"n": 5}]
+    store.append({"telemetry": rows([40], power_mw=[9])}, "w")
     retention.prune(store.root, 2 * 86_400, now=now, pace=replacing.OFFLINE)
-    assert store.sql("select n from telemetry_minutes order by n").to_pylist() == [{"n": 1}, {"n": 3}]
+    assert store.sql("select n from telemetry_minutes order by n").to_pylist() == [{"n": 2}, {"n": 3}]
     assert store.sql("select power_mw from latest").to_pylist() == [{"power_mw": 7}]
 
 
