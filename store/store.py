@@ -192,7 +192,7 @@ class Store:
     def _views_point_here(self, place: object) -> bool:
         if not _has_duckdb():
             return True  # a compute node that only appends has no DuckDB: the next command that has it writes the views
-        if not isinstance(place, str) or not (self.root / CATALOG).exists():
+        if not isinstance(place, str) or not files.is_seen(self.root / CATALOG):
             return False
         try:
             return Path(place).samefile(self.root)
@@ -519,7 +519,7 @@ class Store:
 
 def _all_there(rows: Iterable[reading.Rows]) -> bool:
     """Whether no file was replaced by others since these rows were listed."""
-    return all(path.exists() for one in rows for path in one.files)
+    return all(files.is_seen(path) for one in rows for path in one.files)
 
 
 def _has_duckdb() -> bool:

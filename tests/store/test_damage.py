@@ -231,6 +231,18 @@ def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
         shutil.rmtree(copy.root)
 
 
+def test_a_stale_handle_of_the_views_is_no_traceback(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.stat
+
+    def stale(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.name == "whorl.duckdb":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stale)
+    assert counted(Store.open(store.root))[0] == 0
+
+
 def test_a_journal_that_cannot_be_read_for_a_moment_does_not_win_over_rows_written_later(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
