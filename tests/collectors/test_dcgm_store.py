@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from whorl.analysis.energy.metering.reading import meters
 from whorl.cli import cli
 from whorl.collectors.dcgm.dcgm import Dcgm
+from whorl.collectors.dcgm.events import HeldDown
 from whorl.store import Store
 from whorl.store.events import EventKind
 from whorl.tests.collectors.meanwhile import LONG, meanwhile, until
@@ -155,6 +156,15 @@ def test_a_lost_gpu_an_xid_and_a_sick_gpu_are_events_and_the_rest_goes_on(two: D
     sick = [event for event in events if event["kind"] == "health"]
     assert sick
     assert len({(event["gpu"], event["code"], event["value"]) for event in sick}) == len(sick)
+
+
+def test_a_clock_is_not_held_down_for_longer_than_the_time_that_passed() -> None:
+    held, key = HeldDown(), ("GPU-a", 0)
+    for second in range(6):
+        assert held._note(key, second * 10**9, second * 10**9 + (29_000_000 if second == 5 else 0)) == []
+    (event,) = held.end()
+    assert event.detail.endswith("held down for 5.029 s of 5.029 s")
+    assert (event.duration_ns, event.value) == (5_029_000_000, 5.029)
 
 
 @pytest.mark.long
