@@ -89,9 +89,15 @@ def prune(
     dry_run: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Pruned:
-    """Turn telemetry older than `keep_s` seconds into minutes. Raises StoreError, also where another compacts."""
+    """Turn telemetry older than `keep_s` seconds into minutes. Raises StoreError, also where another compacts.
+
+    The time is `now` (ns), or by default that of this host or of the file server, whichever is earlier: where one clock
+    is years ahead, everything would be pruned.
+    """
     pace = pace or replacing.pace_of(root)
-    until = horizon(keep_s, time.time_ns() if now is None else now)
+    if now is None:
+        now = min(time.time_ns(), int(files.clock(root / REPLACED.name) * 1e9))
+    until = horizon(keep_s, now)
     done = Pruned(until)
     with contextlib.nullcontext() if dry_run else compaction.lock(root), files.readable(root):
         if not dry_run:

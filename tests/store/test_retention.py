@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,18 @@ def test_rows_that_are_hardly_more_than_one_a_minute_stay(store: Store) -> None:
     store.append({"telemetry": rows([60 * minute + 30 for minute in range(100)], power_mw=[*range(100)])}, "more")
     done = retention.prune(store.root, 90 * 86_400, now=LATER + 90 * 86_400 * S, pace=replacing.OFFLINE)
     assert (done.rows, done.minutes, done.sparse) == (300, 200, 1)
+
+
+def test_a_host_whose_clock_is_years_ahead_prunes_by_the_clock_of_the_file_server(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    readings = rows([0, 1, 2]).set_column(0, "ts", pa.array([now - n for n in range(3)], pa.timestamp("ns")))
+    store.append({"telemetry": readings}, "x")
+    monkeypatch.setattr(time, "time_ns", lambda: now + 10 * 366 * 86_400 * S)
+    assert retention.prune(store.root, 90 * 86_400, pace=replacing.OFFLINE).rows == 0
+    monkeypatch.undo()
+    assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 3}]
 
 
 def test_every_column_of_telemetry_is_in_a_minute() -> None:
