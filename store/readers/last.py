@@ -64,7 +64,9 @@ def _seen(found: Snapshot, live: pa.Table | None) -> dict[str, dict[int, int]]:
         return {}
     codes, gpus = gpu_codes(live)
     last = np.full(len(gpus), placing.EVER[0])
-    np.maximum.at(last, codes, numbers(live["ts"]))
+    ts = numbers(live["ts"])
+    near = ts <= placing.ahead()
+    np.maximum.at(last, codes[near], ts[near])
     when = {one: at for gpu, at in zip(gpus, last.tolist(), strict=True) for one in placing.hashes([gpu])}
     own: dict[str, set[int]] = {}
     for part, _ in found.journals:
@@ -124,11 +126,13 @@ def _last_of(path: Path, now: tuple[int, int]) -> _Last:  # noqa: ARG001 - anoth
         return _Last(None, {}, undecodable(error))
     rows = placing.last_rows(placing.newest(journal_file.whole(TELEMETRY.name, every)))
     when: dict[int, int] = {}
+    ahead = placing.ahead()
     for cluster, gpu, at in zip(
         *(rows[name].to_pylist() for name in KEY[:2]), numbers(rows["ts"]).tolist(), strict=True
     ):
         (one,) = placing.hashes([(cluster, gpu)])
-        when[one] = min(at, when.get(one, at))
+        known = at if at <= ahead else placing.EVER[0]  # any other row would be the last one
+        when[one] = min(known, when.get(one, known))
     held = [name for name in rows.column_names if name in KEY or rows[name].null_count < len(rows)]
     return _Last(rows.select(held), when)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from whorl.store import Journal, Store
 from whorl.store.readers import last
+from whorl.store.rows import placing
 from whorl.store.system import light
 from whorl.tests.stores import new_store
 
@@ -79,6 +81,40 @@ def test_a_late_row_is_no_last_reading_but_a_corrected_one_is(journals: tuple[St
     assert told(store) == {"a": 3}
     one.publish()
     assert told(store) == {"a": 3}
+
+
+def test_a_reading_of_a_clock_that_was_years_ahead_is_last_only_of_a_gpu_that_has_no_other(
+    journals: tuple[Store, list[Journal]],
+) -> None:
+    store, (one, *_) = journals
+    ahead = int(time.time()) + 10 * 366 * 86_400
+    one.append(batch({"a": 1}, 5))
+    one.publish()
+    one.append(batch({"a": 99, "b": 7}, ahead))
+    assert told(store) == {"a": 1, "b": 7}
+    one.publish()
+    assert told(store) == {"a": 1, "b": 7}
+    one.seal()
+    assert told(Store.open(store.root)) == {"a": 1, "b": 7}
+    one.append(batch({"a": 2}, 6))
+    assert told(store) == {"a": 2, "b": 7}
+
+
+def test_what_a_clock_that_was_years_ahead_noted_is_replaced(
+    journals: tuple[Store, list[Journal]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, (one, *_) = journals
+    years = 10 * 366 * 86_400
+    with monkeypatch.context() as patch:
+        patch.setattr(placing, "ahead", lambda: (int(time.time()) + 2 * years) * 10**9)
+        one.append(batch({"a": 99}, int(time.time()) + years))
+        one.seal()
+    assert told(store) == {"a": 99}
+    one.append(batch({"a": 1}, 5))
+    one.publish()
+    assert told(store) == {"a": 1}
+    one.seal()
+    assert [file["power_mw"].to_pylist() for path in store.files("latest") if len(file := light.read(path))] == [[1]]
 
 
 @pytest.mark.long
