@@ -72,6 +72,26 @@ def test_a_figure_shows_on_dark_and_is_saved_as_svg(opened: Opened) -> None:
     assert "Two points" in download.value.path().read_text()
 
 
+@pytest.mark.long
+def test_paper_is_white_and_cuts_no_figure_off(opened: Opened) -> None:
+    page = opened("figure", scheme="dark")
+    title = page.locator(".js-plotly-plot .gtitle")
+    title.wait_for()
+    page.emulate_media(media="print", color_scheme="dark")
+    assert title.evaluate("one => getComputedStyle(one).fill") == "rgb(29, 33, 39)"
+    ends = """() => {
+      dispatchEvent(new Event("beforeprint"));
+      document.querySelector(".figure").style.width = "400px";
+      const axes = [...document.querySelectorAll(".xtick")].map(one => one.getBoundingClientRect().right);
+      const found = [Math.max(...axes), document.querySelector(".figure").getBoundingClientRect().right];
+      dispatchEvent(new Event("afterprint"));
+      return found;
+    }"""
+    farthest, edge = page.evaluate(ends)
+    assert edge / 2 < farthest <= edge
+    assert page.locator(".main-svg[viewBox]").count() == 0
+
+
 def test_what_is_in_an_address_cannot_become_a_script(opened: Opened) -> None:
     page = opened("?since=%3Cimg%20src%3Dx%20onerror%3D%22document.title%3D'gone'%22%3E")
     assert "<img src=x" in page.locator(".told").first.inner_text()
