@@ -58,7 +58,7 @@ def largest(
         x=energy,
         y=known,
         orientation="h",
-        width=0.72,
+        width=[0.96 if cut else 0.72 for cut in far],
         marker={"color": [bars[place].colour if not cut else _faded(bars[place].colour) for place, cut in shown]},
         error_x={
             "type": "data",
@@ -67,7 +67,8 @@ def largest(
             "arrayminus": [best - less for less, best in zip(low, energy, strict=True)],
             **WHISKER,
         },
-        text=[_said(bars[place].row, unit, joules) if cut else "" for place, cut in shown],
+        text=[_said(bars[place].row, unit, joules, "<br>") if cut else "" for place, cut in shown],
+        textfont={"size": 10},  # two lines fit, and on a phone the interval has room
         textposition="inside",
         insidetextanchor="start",
         constraintext="none",
@@ -141,6 +142,6 @@ def _hover(one: _Row, unit: str, joules: float) -> str:
     return f"{plain(one.name)}<br>{_said(row, unit, joules)}{on}"
 
 
-def _said(row: Mapping[str, Any], unit: str, joules: float) -> str:
+def _said(row: Mapping[str, Any], unit: str, joules: float, between: str = " ") -> str:
     energy, ends = with_interval(row, joules)
-    return f"{energy} {unit} {ends}"
+    return f"{energy} {unit}{between}{ends}"

@@ -119,7 +119,7 @@ def test_a_bar_that_is_far_longer_than_the_others_is_cut_and_says_how_long_it_is
     beyond = {**dict(found.beyond[By.USER] or {}), "energy_j": 3.6e9, "low_j": 3.5e9, "high_j": 3.8e9}
     figure = largest(By.USER, rows, 15, beyond)
     (bars,) = figure.data
-    assert bars.text[15] == "1,000 kWh [972.2, 1,056]"
+    assert bars.text[15] == "1,000 kWh<br>[972.2, 1,056]", "in two lines, so that a phone has room for them"
     assert set(bars.text[:15]) == {""}
     assert figure.layout.xaxis.range[1] == pytest.approx(1.1 * float(rows["high_j"][0]) / 3.6e6)
 
