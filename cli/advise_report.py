@@ -112,7 +112,7 @@ def _nodes(steering: Steering, advice: Advice) -> Iterable[str | Table]:
     nodes = advice.nodes
     if not nodes:
         return
-    head = ["node", "tier", "worst GPU", "slowdown", "[90 %]", "runs", "days ago", "clock", "power", "temperature"]
+    head = ["node", "advice", "worst GPU", "slowdown", "[90 %]", "runs", "days ago", "clock", "power", "temperature"]
     rows = [_node(steering, evidence) for evidence in nodes[:_LISTED]]
     leaves = [9, 8, 7, 6, 5, 2]
     if steering.nodes:
@@ -130,10 +130,9 @@ def _nodes(steering: Steering, advice: Advice) -> Iterable[str | Table]:
 
 
 def _node(steering: Steering, evidence: NodeEvidence) -> list[str]:
-    tier = evidence.tier if evidence.tier != "hard" or evidence.excluded else "hard, kept"
     return [
         steering.names.names.get(evidence.node, evidence.node),
-        tier,
+        "exclude" if evidence.excluded else "not excluded" if evidence.tier == "hard" else "avoid",
         evidence.worst_gpu_name,
         f"{evidence.slowdown:.3f}",
         f"[{evidence.lower:.3f}, {evidence.upper:.3f}]",

@@ -65,6 +65,8 @@ def test_a_narrow_terminal_still_names_the_slow_gpu(store: str, monkeypatch: pyt
     assert not [line for line in lines if len(line) > 80]
     [row] = [line for line in lines if line.startswith("n02 ")]
     assert "n02/1" in row
+    assert row.split()[1] == "exclude"
+    assert next(line for line in lines if line.startswith("n05 ")).split()[1] == "avoid"
 
 
 def test_the_document(store: str) -> None:
