@@ -287,5 +287,4 @@ def _events(found: OneGpu) -> Table:
 
 def _alike(found: OneGpu) -> Table:
     rows = [[one.name, f"{one.distance:.2f}", count(one.figures)] for one in found.alike]
-    says = "Distance: root mean square of the differences of their figures, each in standard deviations of the peers."
-    return Table(("GPU", "distance", "figures"), rows, (1, 2), says=says)
+    return Table(("GPU", "distance", "figures"), rows, (1, 2), says=say.likeness(found.alike))

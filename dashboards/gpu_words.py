@@ -14,6 +14,7 @@ from ..analysis.one_gpu.found import Found
 from ..analysis.one_gpu.happened import Happened, lost_since
 from ..analysis.one_gpu.standing import Figures, Standing, times
 from ..analysis.verdicts import Kind, Level, State, Verdict
+from ..analysis.verdicts.answers.alike import Neighbour
 from .table import MISSING, count, many
 from .verdict_words import chances, effect, interval, measured, some
 
@@ -22,6 +23,7 @@ _IDENTITY = {
     "pci_bus_id": "PCI address", "node": "node", "slot": "slot", "cabinet": "cabinet",
 }  # fmt: skip
 _AGAIN = "measure it again 6 hours later or more"
+_UNLIKE = 3.0  # standard deviations: of Longhorn's V100, 95 % of all pairs are nearer
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,16 @@ def older_figures(figures: Figures | None, stands: Sequence[Standing], runs: int
     newer = max(0, runs - inside)
     came = f"; {many(newer, 'run')} of it came since: run whorl fingerprint" if newer else ""
     return f" As stored on {day(figures.made_at)} UTC{came}."
+
+
+def likeness(near: Sequence[Neighbour]) -> str:
+    """What the distances to the GPUs that are most like it mean. `near`: not empty, the nearest first."""
+    says = (
+        "Those of its model whose figures differ least: the root mean square, in standard deviations of the peers. Two "
+        "usual GPUs are about 1.2 apart."
+    )
+    none = f"No GPU is like it: even the nearest is {near[0].distance:,.1f} standard deviations away. "
+    return f"{none if near[0].distance > _UNLIKE else ''}{says}"
 
 
 def day(at: datetime | None) -> str:

@@ -14,10 +14,12 @@ from whorl.analysis.one_gpu.past import Line, Scatter, Sitting
 from whorl.analysis.one_gpu.reasons import Held, Reasons
 from whorl.analysis.one_gpu.standing import Standing
 from whorl.analysis.verdicts import Kind, Level, State, Verdict
+from whorl.analysis.verdicts.answers.alike import Neighbour
 from whorl.analysis.verdicts.verdict import Cause, Change
 from whorl.dashboards.figures import bands, history, reasons
 from whorl.dashboards.figures.bent import bent, bent_axis
 from whorl.dashboards.figures.waterfall import waterfall
+from whorl.dashboards.gpu_words import likeness
 from whorl.store.clock_events import CLOCK_EVENTS
 
 HTML = "<b>gemm</b>"
@@ -229,3 +231,9 @@ def test_what_readings_and_pruned_minutes_say_is_told_as_that() -> None:
     (heat,) = reasons.over_time(found).data
     assert "at most 50 % of the time, in 60 readings" in heat.text[0][0]
     assert "Earlier telemetry is left out" in reasons.caption(replace(found, cut=True))
+
+
+def test_a_gpu_that_no_other_is_like_is_said_to_be_alone() -> None:
+    near, far = ([Neighbour("b", "n0/1", distance, 35)] for distance in (0.7, 58.06))
+    assert "No GPU is like it" not in likeness(near)
+    assert likeness(far).startswith("No GPU is like it: even the nearest is 58.1 standard deviations away.")

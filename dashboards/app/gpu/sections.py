@@ -353,5 +353,4 @@ def like_it(reading: Reading, row: Row, state: State) -> Component | None:
         )
         for one in near
     ]
-    says = "Those of its model whose figures differ least: the root mean square, in standard deviations of the peers."
-    return section("GPUs like it", html.Ul(listed_), says=says)
+    return section("GPUs like it", html.Ul(listed_), says=say.likeness(near))
