@@ -13,7 +13,7 @@ from ...analysis.telemetry.readings import Key
 from ...store.events import EventKind
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import many
-from .looks import ending, plain
+from .looks import plain
 from .telemetry import LEFT, RIGHT, duration, label, times
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def arranged(found: Happened, names: Mapping[Key, str], until: int) -> Arranged:
     if names:
         seen = {bar.key for bar in (*found.runs, *found.jobs)} | {mark.key for mark in found.marks}
         place = {key: row for row, key in enumerate(key for key in names if key in seen)}
-        rows = [plain(ending(names[key], _NAME)) for key in place]
+        rows = [label(names[key], _NAME) for key in place]
         both = bool(found.jobs and found.runs)
         jobs = [(bar, place[bar.key] - 0.23 * both) for bar in found.jobs if bar.key in place]
         runs = [(bar, place[bar.key] + 0.23 * both) for bar in found.runs if bar.key in place]

@@ -41,11 +41,11 @@ _PART = 12  # characters of a UUID: `GPU-` and eight digits
 _LONG = 20
 
 
-def label(name: str) -> str:
-    """A name in a figure: short, and as text. UUIDs differ in the beginning, other names at the end."""
-    if name.startswith(("GPU-", "MIG-")) and len(name) > _LONG:
-        return plain(f"{name[:_PART]}…")
-    return plain(ending(name, _LONG))
+def label(name: str, most: int = _LONG) -> str:
+    """A name in a figure: at most so many letters, as text. UUIDs differ in the beginning, other names at the end."""
+    if name.startswith(("GPU-", "MIG-")) and len(name) > most:
+        return plain(f"{name[:_PART] if most > _PART else name[4:_PART]}…")
+    return plain(ending(name, most))
 
 
 def times(ts: Times) -> Floats:

@@ -111,6 +111,8 @@ def test_gpus_to_which_something_happened_have_a_row_with_jobs_above_runs() -> N
     assert placed.rows == ("n1/0", "the node")
     named = arranged(Happened((run,), (job,), (), 1, 1, 0), {**NAMES, A: "rack-12-node-034/0"}, 10 * S)
     assert named.rows == ("…node-034/0",), "what tells it from its neighbours fits beside the drawing"
+    uuid = arranged(Happened((run,), (), (), 0, 1, 0), {A: "GPU-bcaa87b6-47cc-e882-69c5-d1e4fad20565"}, 10 * S)
+    assert uuid.rows == ("bcaa87b6…",), "the lines of the figure above are named by the same digits"
     figure = of_happened(placed, 0, 10 * S)
     jobs, runs, events = _traces(figure)
     assert jobs["y"][0] < runs["y"][0] < 0.5
