@@ -53,11 +53,11 @@ class _Lists(click.Command):
 @click.command("replay", cls=_Lists, short_help="What each placement policy would have done with a trace of jobs.")
 @click.option(
     "--trace", "paths", type=_PATH, multiple=True, metavar="FILE...",
-    help="Job traces: CSV, SWF, sacct, openb, Helios or Philly.",
+    help="Job traces: CSV, SWF, sacct, and those of published studies.",
 )  # fmt: skip
 @click.option(
     "--trace-format", metavar="NAME",
-    help="csv, swf, sacct, openb, helios or philly.  [default: found from the content]",
+    help="csv, swf, sacct, openb, helios, tiresias, pai, gavel or philly.  [default: found from the content]",
 )  # fmt: skip
 @click.option(
     "--duration-unit",

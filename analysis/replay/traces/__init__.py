@@ -13,7 +13,7 @@ import polars as pl
 
 from ....errors import InputError
 from ..job import Job, Trace
-from . import helios, openb, philly, philly_log, sacct, swf
+from . import gavel, helios, openb, pai, philly, philly_log, sacct, swf, tiresias
 from .classes import assign
 from .table import CALENDAR_S, Reading, Sheet, text_of
 
@@ -38,6 +38,9 @@ FORMATS = (
     Format("sacct", "what `sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` prints", sacct.fits, sacct.read),
     Format("openb", "CSV of pods: name, num_gpu, creation_time, deletion_time, scheduled_time", openb.fits, openb.read),
     Format("helios", "CSV with job_id, gpu_num, submit_time, duration, vc, queue", helios.fits, helios.read),
+    Format("tiresias", "CSV with job_id, num_gpu, submit_time, duration, model_name", tiresias.fits, tiresias.read),
+    Format("pai", "CSV of tasks: job_name, task_name, inst_num, status, start_time, ..., plan_gpu", pai.fits, pai.read),
+    Format("gavel", "12 fields a line, parted by tabs, as in the traces of Shockwave", gavel.fits, gavel.read),
     Format("philly", "JSON list of jobs with jobid, submitted_time and attempts", philly_log.fits, philly_log.read),
 )
 

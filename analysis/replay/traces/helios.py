@@ -1,4 +1,4 @@
-"""The job list `cluster_log.csv` of the Helios traces (SenseTime 2020, SC'21): one row a job of a cluster."""
+"""The job lists of Helios (SenseTime 2020, SC'21) and Acme (Shanghai AI Lab 2023, NSDI'24): one row a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fits(first: str) -> bool:
 def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:  # noqa: ARG001
     """Jobs of the file that had GPUs and ran; those that were cancelled or failed after they ran are load too.
 
-    The model is the virtual cluster (`vc`).
+    The model is the virtual cluster (`vc`), of Acme the kind of work (`type`).
     """
     found = sheet(path, text)
     found.need(*COLUMNS)
@@ -36,13 +36,13 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     found.leave_out(found.frame["gpu_num"].fill_null(0) < 1, "they had no GPU")
     found.leave_out(found.frame["submit_time"].is_null(), "their submit time is not known")
     found.leave_out(found.frame["duration"].fill_null(0) <= 0, "they never ran")
-    text_of = {name: pl.col(name) if name in found.frame.columns else pl.lit("") for name in ("user", "vc")}
+    user, model = (next((n for n in names if n in found.frame.columns), None) for names in (("user",), ("vc", "type")))
     return found, found.frame.select(
         name="job_id",
         submit_s="submit_time",
         gpus=pl.col("gpu_num").cast(pl.Int64),
         ideal_s="duration",
         limit_s=pl.lit(None, pl.Float64),
-        user=text_of["user"],
-        model=text_of["vc"],
+        user=pl.col(user) if user else pl.lit(""),
+        model=pl.col(model) if model else pl.lit(""),
     )

@@ -109,8 +109,8 @@ def text_of(path: Path) -> str:
     return text
 
 
-def sheet(path: Path, text: str, delimiter: str = "", *, quoting: bool = True) -> Sheet:
-    """The rows below a header line, which tells the `delimiter` where none is given.
+def sheet(path: Path, text: str, delimiter: str = "", *, quoting: bool = True, names: Sequence[str] = ()) -> Sheet:
+    """The rows below a header line, which tells the `delimiter` where none is given; `names` where there is no header.
 
     A row with fewer fields than the header stops the reading: a file that was cut off looks so. One with more
     is left out and counted where there is no quoting, since a name may hold the delimiter; else it stops too.
@@ -124,7 +124,7 @@ def sheet(path: Path, text: str, delimiter: str = "", *, quoting: bool = True) -
     reader = csv.reader(
         lines_of, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE, strict=True
     )
-    header: list[str] = []
+    header = list(names)
     rows: list[Sequence[str]] = []
     lines: list[int] = []
     long = 0

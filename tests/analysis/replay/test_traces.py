@@ -23,6 +23,11 @@ OPENB_HEAD = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
 )
 HELIOS_HEAD = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+TIRESIAS_HEAD = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+PAI_HEAD = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
+SHOCKWAVE = (
+    "ResNet-18 (batch size 32)\tpython3 main.py %s\tcifar10\t--num_steps\t1\t475\t2\tgns\t1\t-1.000000\t1520.25\t12\n"
+)
 
 
 def philly(
@@ -323,6 +328,57 @@ def test_helios_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
     assert "line 2: submit_time is '2020-06-09 yesterday'" in refusal(written(tmp_path, text))
 
 
+def test_the_model_of_a_job_of_acme_is_its_type(tmp_path: Path) -> None:
+    head = "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time\n"
+    row = "57,u59,1,8,128,SFT,FAILED,2023-03-01 00:18:22+08:00,2023-03-01 00:18:54+08:00,x,117,32,936.0\n"
+    (job,) = read_trace(written(tmp_path, head + row)).jobs
+    assert (job.gpus, job.ideal_s, job.user, job.model) == (8, 117, "u59", "SFT")
+
+
+def test_durations_of_tiresias_are_seconds_also_of_models_that_pal_counts_in_iterations(tmp_path: Path) -> None:
+    rows = ["0,1,0,606,vgg19,164,30", "1,8,30,133,resnet50,147,23", "2,0,53,157,vgg11,127,26", "3,1,79,5,vgg16,0,20"]
+    trace = read_trace(written(tmp_path, TIRESIAS_HEAD + "\n".join(rows)))
+    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
+        ("0", 0, 1, 164, "vgg19"),
+        ("1", 30, 8, 147, "resnet50"),
+    ]
+    for what in ("had no GPU", "never ran"):
+        assert f"1 job left out: they {what}" in trace.notes
+
+
+@pytest.mark.parametrize("head", ["", PAI_HEAD])
+def test_tasks_of_pai_that_belong_to_one_job_run_at_once(tmp_path: Path, head: str) -> None:
+    rows = [
+        "a,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC",
+        "b,ps,2.0,Terminated,1739300.0,1739900.0,600.0,29.3,,",
+        "b,chief,1.0,Terminated,1739305.0,1739885.0,600.0,29.3,100.0,V100",
+        "b,worker,3.0,Failed,1739310.0,1739880.0,600.0,29.3,200.0,V100",
+        "c,ps,1.0,Terminated,1739300.0,1739900.0,600.0,29.3,,",
+        "d,tensorflow,1.0,Running,1739162.0,,600.0,29.3,100.0,T4",
+        "e,tensorflow,1.0,Failed,1739162.0,1739162.0,600.0,29.3,100.0,T4",
+    ]
+    trace = read_trace(written(tmp_path, head + "\n".join(rows)))
+    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
+        ("a", 0, 1, 38, "tensorflow"),
+        ("b", 143, 7, 580, "worker"),
+    ]
+    for note in ("had no GPU", "not ended", "never ran", "1 task asked for a share", "arrives when its first task"):
+        assert any(note in one for one in trace.notes), (note, trace.notes)
+    line = 2 if head else 1
+    assert f"line {line}: plan_gpu is 'x'" in refusal(written(tmp_path, head + rows[0].replace("50.0", "x")))
+
+
+def test_a_trace_of_shockwave_says_how_long_jobs_run_and_one_of_gavel_does_not(tmp_path: Path) -> None:
+    rows = [SHOCKWAVE, SHOCKWAVE.replace("\t2\tgns", "\t0\tgns")]
+    trace = read_trace(written(tmp_path, "".join(rows)))
+    (job,) = trace.jobs
+    assert (job.name, job.gpus, job.ideal_s, job.model) == ("line 1", 2, 1520.25, "ResNet-18")
+    assert "1 job left out: they had no GPU" in trace.notes
+    gavel = "ResNet-50 (batch size 64)\tpython3 main.py\t-n\t1\t307\t1\t1\t-1.0\t55.5\n"
+    assert "does not say how long a job runs; write a CSV with job_id, num_gpus" in refusal(written(tmp_path, gavel))
+    assert "line 2: 9 fields where 12 are expected" in refusal(written(tmp_path, SHOCKWAVE + gavel))
+
+
 def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_path: Path) -> None:
     ran = ("2017-10-07 01:13:30", "2017-10-07 02:13:30")
     told = [
@@ -367,6 +423,9 @@ def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
     texts = {"csv": HEAD + "0,1,0,9,m\n", "swf": SWF, "sacct": SACCT_HEAD + sacct()}
     texts["openb"] = OPENB_HEAD + "p1,1,1,2,1000,,LS,Succeeded,100,400,130\n"
     texts["helios"] = HELIOS_HEAD + "1,uA,vcB,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,x,36848,0\n"
+    texts["tiresias"] = TIRESIAS_HEAD + "0,1,0,606,vgg19,164,30\n"
+    texts["pai"] = "4f,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC\n"
+    texts["gavel"] = SHOCKWAVE
     texts["philly"] = json.dumps([philly()])
     assert set(texts) == {row.name for row in FORMATS}
     for name, text in texts.items():
@@ -374,9 +433,7 @@ def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
         assert read_trace(path) == read_trace(path, name)
     path = written(tmp_path, texts["csv"], "anything.dat")
     assert "has no column" in refusal(path, format="sacct")
-    with pytest.raises(
-        InputError, match="no trace format is named 'xml'; there are csv, swf, sacct, openb, helios, philly"
-    ):
+    with pytest.raises(InputError, match="no trace format is named 'xml'; there are csv, swf, sacct, openb, helios"):
         read_trace(path, "xml")
 
 
