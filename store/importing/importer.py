@@ -28,7 +28,7 @@ from .values import Seen
 if TYPE_CHECKING:
     from ..store import Store
 
-VERSION = "4"  # raise it when the same file would be read differently
+VERSION = "5"  # raise it when the same file would be read differently
 
 
 @dataclass

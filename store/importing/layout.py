@@ -71,12 +71,12 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
     smi = _bind(sheet, TELEMETRY_MEANINGS)
     dotted = any("." in b.column for b in smi.values() if b.meaning.kind in METRIC_KINDS)
     runs, jobs = _bind(sheet, RUN_MEANINGS), _bind(sheet, JOB_MEANINGS)
-    if "time" in runs:
+    if "time" in runs or (_maps_duration(options) and _of_study(runs)):
         layout = Layout("sc22", "runs", runs)
     elif "timestamp" in smi and dotted:
         layout = Layout("nvidia-smi", "telemetry", smi)
     elif options.columns and not _maps_job(options):
-        layout = Layout("mapped", "runs" if _maps_duration(options) else "telemetry", {})
+        layout = _mapped(options, runs, smi)
     elif jobs.keys() >= _NEEDED_OF_JOBS or options.columns:
         layout = Layout("allocations", "jobs", jobs)
     elif dotted:
@@ -95,6 +95,27 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
     return layout
 
 
+def _of_study(runs: dict[str, Bound]) -> bool:
+    """Whether columns of runs are those of the SC'22 study, whatever it calls the duration here."""
+    return "workload" in runs and runs["workload"].column.lower() == "exp" and _names_gpus(runs)
+
+
+def _names_gpus(bound: dict[str, Bound]) -> bool:
+    return "gpu" in bound or {"node", "slot"} <= bound.keys()
+
+
+def _mapped(options: Options, runs: dict[str, Bound], telemetry: dict[str, Bound]) -> Layout:
+    """The layout of a file of which --map says everything; the GPU and the time also have their usual names."""
+    kind, usual = ("runs", runs) if _maps_duration(options) else ("telemetry", telemetry)
+    said = {text.partition(":")[0] for text in options.columns.values()}
+    found = {name: usual[name] for name in ("gpu", "cabinet", "node", "slot", "index") if name in usual}
+    if said & {"gpu", "cabinet", "node", "slot", "index"} or (kind == "runs" and not _names_gpus(found)):
+        found = {}
+    if kind == "telemetry" and "timestamp" in usual:
+        found["timestamp"] = usual["timestamp"]
+    return Layout("mapped", kind, found)
+
+
 def _unrecognised(sheet: Sheet) -> str:
     shown = ", ".join(sheet.names[:12]) + (", ..." if len(sheet.names) > 12 else "")
     if [name.lower() for name in sheet.names] == ["timestamp"]:
@@ -105,8 +126,8 @@ def _unrecognised(sheet: Sheet) -> str:
             f"name the columns, for example --header timestamp,uuid,power.draw (the list behind --query-gpu)"
         )
     return (
-        f"{sheet.file}: no known format has the columns {shown}; say what they mean, for example "
-        f"--map COLUMN=time:ms --map COLUMN=gpu"
+        f"{sheet.file}: no known format has the columns {shown}; say what they mean, for example of runs "
+        f"--map COLUMN=time:ms --map COLUMN=gpu, of readings --map COLUMN=timestamp --map COLUMN=power:W"
     )
 
 
@@ -166,7 +187,7 @@ def _bind_further(sheet: Sheet, layout: Layout) -> None:
 def _by_other_name(name: str) -> Meaning | None:
     base = split_label(name)[0].lower()
     for meaning in RUN_MEANINGS:
-        names = OTHER_NAMES.get(meaning.name, ())
+        names = (*meaning.names, *OTHER_NAMES[meaning.name]) if meaning.name in OTHER_NAMES else ()
         if base in names or (base.rpartition("_")[0] in names and unit_behind(name, meaning)):
             return meaning
     return None

@@ -105,7 +105,7 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     *_IDENTITY,
     Meaning("index", "identity", "the number of the GPU on its node, as the tool counts"),
     Meaning("workload", "text", "what ran", ("exp", "model", "app", "application", "benchmark", "workload")),
-    _number("time", "duration of the run", ("perf",), "value", dimension="time", unit="ms", low=0.0),
+    _number("time", "duration of the run", ("perf", "med_iter_dur"), "value", dimension="time", unit="ms", low=0.0),
     Meaning("job", "text", "batch job", ("job_id", "jobid"), column="job_id"),
     Meaning("began", "time stamp", "when the run began", ("ts", "timestamp"), column="began"),
     _number("sm_clock", "median SM clock", ("freq", "median_freq", "sm_clock"), "sm_clock_mhz", **_CLOCK),
@@ -137,10 +137,12 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
 CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels", "power_limit", "locked_clock", "path",
               "precision", "flop", "bytes")  # fmt: skip
 
-# Names that some files have for a meaning of runs, but not those of the SC'22 layouts: such a column never costs a row.
-OTHER_NAMES = {
+# Meanings of runs that a column may have also in files of other layouts, and names that only those have: such a column
+# never costs a row.
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "power": ("power",),
     "temperature": ("temperature",),
+    "sm_clock": (),
     "mem_clock": ("mem_clock",),
     "power_limit": ("power_limit", "power_cap", "enforced.power.limit", "power.limit"),
     "locked_clock": ("locked_clock",),

@@ -202,3 +202,50 @@ def test_numbers_of_gpus_on_several_nodes_are_not_taken_for_names(
     assert parse(path, columns={"gpu": "index"}).frame["gpu"].n_unique() == 8
     apart = write("host,gpu,perf_s", [[f"n{i // 4 % 2}", i % 8, 2 + i / 100] for i in range(16)], name="apart.csv")
     assert parse(apart, columns={"gpu": "gpu"}).frame["gpu"].n_unique() == 8
+
+
+STUDY = "exp,reps,cabinet,node,device,train_time,mean_iter_dur,{},uuid"
+OF_STUDY = [
+    ["resnet", r, "c196", 11 + i // 4, i % 4, 186.3, 0.14, 0.135 + i / 1e4, f"GPU-{i:08x}-0000-0000-0000-000000000000"]
+    for r in range(3)
+    for i in range(8)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("med_iter_dur", {}), ("median_iter", {"median_iter": "time"}), ("t", {"t": "time:s"})]
+)
+def test_the_layout_of_the_study_is_known_whatever_it_calls_the_duration(
+    name: str, columns: dict[str, str], write: Write, parse: Parse
+) -> None:
+    found = parse(write(STUDY.format(name), OF_STUDY), columns=columns)
+    row = found.frame.row(0, named=True)
+    assert (found.report.format, found.report.gpus) == ("sc22", 8)
+    assert (row["workload"], row["value"], row["place"], row["node"]) == ("resnet", 135, "c196-11-0", "c196-11")
+
+
+def test_gpus_and_times_of_usual_names_need_no_mapping(write: Write, parse: Parse) -> None:
+    uuids = [row[-1] for row in OF_STUDY[:2]]
+    readings = [[1_732_096_800 + i // 2, uuids[i % 2], 61_000 + i] for i in range(8)]
+    found = parse(write("timestamp,uuid,power_mw", readings), columns={"power_mw": "power"})
+    assert set(found.frame["gpu"]) == set(uuids)
+    runs = [["n1", 0, uuids[0], 12.5], ["n1", 1, uuids[1], 12.6]]
+    found = parse(write("host,slot,uuid,seconds", runs), columns={"seconds": "time:s"})
+    assert found.frame["place"].to_list() == ["n1-0", "n1-1"]
+    assert found.frame["gpu"].to_list() == uuids
+    found = parse(write("host,slot,uuid,seconds", runs), columns={"seconds": "time:s", "host": "gpu"})
+    assert found.frame["gpu"].unique().to_list() == ["n1"]
+
+
+def test_medians_of_a_run_are_stored_where_the_names_state_the_unit(write: Write, parse: Parse) -> None:
+    names = "seconds,card,sm_clock_mhz,mem_clock_mhz,temp_c,pwr_w"
+    found = parse(write(names, [[12.5, "a", 1410, 1593, 61, 398]]), columns={"seconds": "time:s", "card": "gpu"})
+    row = found.frame.row(0, named=True)
+    assert (row["sm_clock_mhz"], row["mem_clock_mhz"], row["temperature_c"], row["power_w"]) == (1410, 1593, 61, 398)
+
+
+def test_what_is_of_no_known_format_is_told_how_to_map_runs_and_readings(write: Write, refusal: Refusal) -> None:
+    sentence = refusal(write("when,board,watts", [["2026-11-20 10:00:00", "a", 61]]))
+    assert "of runs --map COLUMN=time:ms --map COLUMN=gpu, of readings --map COLUMN=timestamp --map COLUMN=power:W" in (
+        sentence
+    )
