@@ -30,6 +30,7 @@ from .tools import (
     nvidia_smi_log,
     nvprof,
     omnistat,
+    prometheus_query,
     superbench,
 )
 from .tools.stamped import COUNTED, UntimedError
@@ -64,6 +65,7 @@ FORMATS: tuple[Format, ...] = (
     Format(nvidia_smi_dmon.NAME, "telemetry", nvidia_smi_dmon.fits, nvidia_smi_dmon.read, every_s=1.0),
     Format(nvidia_smi_log.NAME, "telemetry", nvidia_smi_log.fits, nvidia_smi_log.read),
     Format(exporter.NAME, "telemetry", exporter.fits, exporter.read),
+    Format(exporter.NAME, "telemetry", prometheus_query.fits, prometheus_query.read),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from datetime import datetime as at
@@ -257,3 +258,43 @@ def test_xid_that_is_new_in_the_file_is_an_event(saved: Save, parse: Parse) -> N
 def test_table_of_counters_is_no_page(saved: Save, refusal: Refusal) -> None:
     text = "# DCGM FIELD, Prometheus metric type, help message\nDCGM_FI_DEV_SM_CLOCK, gauge, SM clock (in MHz).\n"
     assert "no known format" in refusal(saved(text))
+
+
+def answer(*series: tuple[dict[str, str], list[object]], status: str = "success") -> str:
+    """What a Prometheus answers to a query."""
+    result = [{"metric": labels, "values": values} for labels, values in series]
+    return json.dumps({"status": status, "data": {"resultType": "matrix", "result": result}})
+
+
+OF_GPU = {"UUID": uuid(0), "gpu": "0", "Hostname": "node-a", "modelName": "NVIDIA A100-SXM4-80GB", "pod": 'a"\\n'}
+
+
+def test_answers_of_a_prometheus_are_read(saved: Save, store: Store) -> None:
+    power: dict[str, str] = {"__name__": "DCGM_FI_DEV_POWER_USAGE", **OF_GPU}
+    path = saved(answer((power, [[BEGAN_MS / 1000, "61.2"], [BEGAN_MS / 1000 + 15.123, "62.2"]])))
+    report = import_file(store, path, Options())
+    assert (report.format, report.total.kept, report.notes) == (
+        "prometheus", 2, ["the GPU is taken from the UUIDs that prometheus has"],
+    )  # fmt: skip
+    instant = {"metric": power | {"__name__": "DCGM_FI_DEV_SM_CLOCK"}, "value": [BEGAN_MS / 1000, "1410"]}
+    path = saved(json.dumps({"status": "success", "data": {"resultType": "vector", "result": [instant]}}))
+    assert import_file(store, path, Options()).total.kept == 1
+    assert store.sql("select ts, power_mw, sm_clock_mhz from telemetry order by ts").to_pylist() == [
+        {"ts": at(2025, 11, 20, 10), "power_mw": 61_200, "sm_clock_mhz": 1410},
+        {"ts": at(2025, 11, 20, 10, 0, 15, 123_000), "power_mw": 62_200, "sm_clock_mhz": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (answer((OF_GPU, [[1, "2"]])), "its series have no metric's name"),
+        (answer(), "no metric of DCGM is on the page"),
+        (answer(({"__name__": "DCGM_FI_DEV_POWER_USAGE", **OF_GPU}, [[1, "2"]]))[:-9], "is cut short or damaged"),
+        ('{"status":"error","errorType":"bad_data","error":"no such thing"}', "an error: no such thing"),
+        ('{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}', "without series of values"),
+        ('{"status":"success","data":["a"]}', "query a metric under /api/v1/query"),
+    ],
+)
+def test_what_is_no_answer_with_gpus_is_told(saved: Save, refusal: Refusal, text: str, sentence: str) -> None:
+    assert sentence in refusal(saved(text))
