@@ -64,7 +64,7 @@ def import_files(
     """Import FILES of measurements into a store; a new store is made if needed.
 
     The format is found from the content: the files of the SC'22 variability study and its successors,
-    nvidia-smi (--query-gpu, dmon, -q -x), dcgmi dmon, pages of dcgm-exporter, Omnistat, nvbandwidth, SuperBench,
+    nvidia-smi (--query-gpu, dmon, -q), dcgmi dmon, pages of dcgm-exporter, Omnistat, nvbandwidth, SuperBench,
     gpu-burn, nvprof, nsys, ncu, allocations of jobs, and any CSV or Parquet with --map; plain, .gz or .zst. Every row
     is accounted for: kept, a duplicate, or refused with its line and the reason. Importing a file again adds nothing.
     One file is stored whole or not at all; the others of the command go on.

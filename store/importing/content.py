@@ -31,6 +31,7 @@ LINE = f"{OWN}line"
 RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
 _PIECE = 1 << 20  # bytes
+_TAR = slice(257, 262)  # where a tar archive says that it is one
 _LINES = re.compile("^.*$", re.MULTILINE)
 UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
@@ -132,9 +133,12 @@ def load(path: Path) -> bytes:
     except MemoryError:
         raise InputError(f"{path} does not fit into memory; split it") from None
     try:
-        return _decompress(raw, path)
+        data = _decompress(raw, path)
     except MemoryError:
         raise InputError(f"{path} does not fit into memory when it is unpacked; split it") from None
+    if data[_TAR] == b"ustar":
+        raise InputError(f"{path} is a tar archive; unpack it first, for example with tar -xf {path.name}")
+    return data
 
 
 def read(path: Path, header: str | None = None) -> Sheet:

@@ -8,6 +8,7 @@ and reports are those of all imports.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from .tools import (
     nvbandwidth,
     nvidia_smi_dmon,
     nvidia_smi_log,
+    nvidia_smi_text,
     nvprof,
     omnistat,
     prometheus_query,
@@ -64,9 +66,28 @@ FORMATS: tuple[Format, ...] = (
     Format(dcgmi_dmon.NAME, "telemetry", dcgmi_dmon.fits, dcgmi_dmon.read, every_s=1.0),
     Format(nvidia_smi_dmon.NAME, "telemetry", nvidia_smi_dmon.fits, nvidia_smi_dmon.read, every_s=1.0),
     Format(nvidia_smi_log.NAME, "telemetry", nvidia_smi_log.fits, nvidia_smi_log.read),
+    Format(nvidia_smi_text.NAME, "telemetry", nvidia_smi_text.fits, nvidia_smi_text.read),
     Format(exporter.NAME, "telemetry", exporter.fits, exporter.read),
     Format(exporter.NAME, "telemetry", prometheus_query.fits, prometheus_query.read),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),
+)
+
+
+# What begins like a table and holds nothing that can be stored: a pattern of its head, and what to do instead.
+_OTHERS = (
+    (
+        r"^#\s*(?:date\s+time\s+)?gpu[\s,]+pid\b",
+        "a log of nvidia-smi pmon, which is about processes; of GPUs, log nvidia-smi dmon -o DT",
+    ),
+    (
+        r"^\| NVIDIA-SMI ",
+        "what nvidia-smi prints for people; save nvidia-smi -q instead, or log nvidia-smi "
+        "--query-gpu=timestamp,uuid,name,power.draw,clocks.sm,temperature.gpu,utilization.gpu --format=csv -l 1",
+    ),
+    (
+        r"\AGPU [0-9]+: .*\(UUID: ",
+        "what nvidia-smi -L prints, which has no measurements; save nvidia-smi -q, which names the GPUs, too",
+    ),
 )
 
 
@@ -76,6 +97,9 @@ def read(path: Path, options: Options) -> Sheet:
     head = data[:HEAD].decode("utf-8-sig", "replace")
     known = next((one for one in FORMATS if one.fits(head)), None)
     if known is None:
+        for pattern, what in _OTHERS:
+            if re.search(pattern, head, re.MULTILINE | re.IGNORECASE):
+                raise InputError(f"{path} is {what}")
         return content.cut(path, data, options.header)
     if options.header is not None:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out --header")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
+import tarfile
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -72,6 +74,15 @@ def test_two_members_are_one_file_and_a_cut_one_is_none(
     assert "damaged or cut short" in refusal(path)
 
 
+def tarred(content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("a.csv")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
 def zipped(data: bytes) -> bytes:
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -96,6 +107,8 @@ def zipped(data: bytes) -> bytes:
         (zipped(PLAIN), "is a zip file"),
         (bz2.compress(PLAIN), "is a bzip2 file"),
         (lzma.compress(PLAIN), "is a xz file"),
+        (tarred(PLAIN), "is a tar archive; unpack it first, for example with tar -xf thing.csv"),
+        (gzip.compress(tarred(PLAIN), mtime=0), "is a tar archive"),
         (b"PAR1" + PLAIN, "Parquet file is damaged"),
         (b"PAR1", "Parquet file is damaged"),
         (b"a,b,a\n1,2,3\n", "two columns are named 'a'"),

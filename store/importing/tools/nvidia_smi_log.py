@@ -109,13 +109,13 @@ def read(text: str, rows: Rows) -> None:
         line += text.count("\n", begins[position - 1] if position else 0, begin)
         following = begins[position + 1] if position + 1 < len(begins) else len(text)
         end = text.find(_END, begin, following)
-        log = _Log(line)
+        log = Log(line)
         log.parse(text[begin : following if end < 0 else end + len(_END)])
-        _add(log, rows)
+        add(log, rows)
 
 
 @dataclass
-class _Gpu:
+class Gpu:
     """One element `gpu`: texts by path, and those of its MIG instances."""
 
     line: int
@@ -123,17 +123,17 @@ class _Gpu:
     instances: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
 
-class _Log:
+class Log:
     """One log. What follows a damaged place is lost; GPUs before it are kept."""
 
     def __init__(self, line: int) -> None:
         self.head: dict[str, str] = {}
-        self.gpus: list[_Gpu] = []
+        self.gpus: list[Gpu] = []
         self.damage = ""
         self.line = line
         self._path: list[str] = []
         self._text: list[str] = []
-        self._gpu: _Gpu | None = None
+        self._gpu: Gpu | None = None
         self._parser = expat.ParserCreate()
         self._parser.StartElementHandler = self._begin
         self._parser.EndElementHandler = self._end
@@ -159,7 +159,7 @@ class _Log:
         if len(self._path) > _DEEPEST:
             raise InputError(f"the log has more than {_DEEPEST} elements inside each other, unlike any of nvidia-smi")
         if self._path[1:] == ["gpu"]:
-            self._gpu = _Gpu(self.here, {"pci/pci_bus_id": attributes.get("id", "")})
+            self._gpu = Gpu(self.here, {"pci/pci_bus_id": attributes.get("id", "")})
         elif self._gpu is not None and self._path[2:] == ["mig_devices", "mig_device"]:
             self._gpu.instances.append((self.here, {}))
 
@@ -181,7 +181,8 @@ class _Log:
             self._gpu.texts["/".join(inside[1:])] = text
 
 
-def _add(log: _Log, rows: Rows) -> None:
+def add(log: Log, rows: Rows) -> None:
+    """Add the rows of a log."""
     said = log.head.get("timestamp", "")
     stamp = Times(rows, NAME).of(said, 0) if said else None
     if log.damage:
@@ -198,6 +199,8 @@ def _add(log: _Log, rows: Rows) -> None:
             "driver": log.head.get("driver_version"),
             **{name: gpu.texts.get(path) for name, path in _IDENTITY.items()},
         }
+        if not known["gpu"]:  # `nvidia-smi -q -d` does not print it: then its number is all that is known
+            del known["gpu"]
         number = position if whole else None  # with -i, a log has not all GPUs: their places are no numbers then
         rows.add(gpu.line, {**known, "index": number, "instance": None, **_values(gpu.texts)})
         for line, texts in gpu.instances:
