@@ -38,6 +38,7 @@ _BY_TYPE = {  # types shorter than 8 bytes, whose other bytes are undefined; all
 _CODES = {"u4": "I", "i4": "i", "u8": "Q"}
 _OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes from another clock
 _MOST = 2**63 - 1
+_SIGNED = "degC"  # the only unit in which a value may be below 0
 _NONE = Status.UNSUPPORTED
 _NOT_SUPPORTED = 3
 _EVERY = tuple(range(len(METRICS)))
@@ -326,9 +327,9 @@ class Reader:
             values[at] = max(age, 0)
             if abs(age) > _OTHER_CLOCK_US and status[layout.rows[at]] == Status.OK:
                 values[at], status = 0, _with(status, layout.rows[at], Status.UNSUPPORTED)
-        if max(values) > _MOST:  # all bits set means no value: no counter gets so far
+        if max(values) > _MOST or min(values) < 0:  # all bits set means no value: no counter gets so far
             for at, row in enumerate(layout.rows):
-                if values[at] > _MOST:
+                if values[at] > _MOST or (values[at] < 0 and METRICS[row].unit != _SIGNED):
                     values[at] = 0
                     if status[row] == Status.OK:
                         status = _with(status, row, Status.FAILED)

@@ -198,8 +198,11 @@ def test_narrow_values_of_the_driver_may_have_rubbish_above_them(nvml: NvmlLibra
     assert narrow.any()
     raw["v"][narrow] |= np.uint64(0xDEAD_BEEF_0000_0000)
     assert taken()[0] == clean
-    raw["type"][:3], raw["v"][:3] = (0, 5, 4), (np.float64(1234.4).view(np.uint64), 2**32 - 7, 2**64 - 9)
-    assert taken()[0][:3] == [1234, -7, -9]
+    raw["type"][:3], raw["v"][:3] = (0, 5, 4), (np.float64(1234.4).view(np.uint64), 7, 9)
+    assert taken()[0][:3] == [1234, 7, 9]
+    raw["type"][:3], raw["v"][:3] = (0, 5, 4), (np.float64(-1234.4).view(np.uint64), 2**32 - 7, 2**64 - 9)
+    values, status = taken()
+    assert (values[:3], status[:3]) == ([0] * 3, [Status.FAILED] * 3)  # none of them can be below 0
     raw["type"][:2], raw["v"][:2] = 0, np.array([np.nan, np.inf]).view(np.uint64)
     values, status = taken()
     assert (values[:2], status[:2]) == ([0, 0], [Status.FAILED] * 2)
@@ -213,6 +216,10 @@ def test_narrow_values_of_the_driver_may_have_rubbish_above_them(nvml: NvmlLibra
         raw["v"][at] = 2**32 - 1
         values, status = taken()
         assert (values[at], status[at]) == (0, Status.FAILED)  # nor one of 32 bits
+        (at,) = [at for at, row in enumerate(rows) if METRICS[row].name == "memory_temperature_c"]
+        raw["type"][at], raw["v"][at] = 5, 2**32 - 7
+        values, status = taken()
+        assert (values[at], status[at]) == (-7, Status.OK)  # a temperature may
 
 
 def test_a_value_that_is_not_supported_says_so_whatever_stands_in_its_place(nvml: NvmlLibrary) -> None:
