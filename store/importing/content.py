@@ -30,6 +30,7 @@ OWN = "="  # the importer's own columns begin with this; no column of a file may
 LINE = f"{OWN}line"
 RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
+_MOST_COMMENTS = 100  # lines
 _PIECE = 1 << 20  # bytes
 _TAR = slice(257, 262)  # where a tar archive says that it is one
 _LINES = re.compile("^.*$", re.MULTILINE)
@@ -230,6 +231,7 @@ def _from_text(sheet: Sheet, data: bytes, path: Path, given: str | None) -> None
     table = table.filter(pl.col("text").str.strip_chars() != "")
     if not table.height:
         raise InputError(f"{path} is empty ({len(data)} bytes): nothing to import")
+    table = _without_comments(table)
     header = table["text"][0]
     if re.match(r"\s*(?:\{|\[\s*(?:\{|$))", header):
         raise InputError(f"{path} is JSON of no known format; export it as CSV or Parquet")
@@ -255,6 +257,15 @@ def _from_text(sheet: Sheet, data: bytes, path: Path, given: str | None) -> None
     columns = [pl.col("fields").list.get(i).str.strip_chars().alias(name) for i, name in enumerate(sheet.names) if name]
     sheet.frame = fields.select(LINE, *columns)
     sheet.names = [name for name in sheet.names if name]
+
+
+def _without_comments(table: pl.DataFrame) -> pl.DataFrame:
+    """The lines without comments in front of the header: they begin with #, and have not as many fields as it has."""
+    lines = table["text"].head(_MOST_COMMENTS).to_list()
+    first = next((number for number, line in enumerate(lines) if not line.lstrip().startswith("#")), 0)
+    delimiter = max(",;\t", key=lines[first].count)
+    fields = lines[first].count(delimiter)
+    return table if any(line.count(delimiter) == fields for line in lines[:first]) else table.slice(first)
 
 
 def _split(header: str, delimiter: str, path: Path) -> list[str]:

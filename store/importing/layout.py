@@ -71,16 +71,19 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
     smi = _bind(sheet, TELEMETRY_MEANINGS)
     dotted = any("." in b.column for b in smi.values() if b.meaning.kind in METRIC_KINDS)
     runs, jobs = _bind(sheet, RUN_MEANINGS), _bind(sheet, JOB_MEANINGS)
-    if "time" in runs or (_maps_duration(options) and _of_study(runs)):
+    if "time" in runs or (_maps(options, "time") and _of_study(runs)):
         layout = Layout("sc22", "runs", runs)
-    elif "timestamp" in smi and dotted:
+    elif dotted and ("timestamp" in smi or _maps(options, "timestamp")):
         layout = Layout("nvidia-smi", "telemetry", smi)
     elif options.columns and not _maps_job(options):
         layout = _mapped(options, runs, smi)
     elif jobs.keys() >= _NEEDED_OF_JOBS or options.columns:
         layout = Layout("allocations", "jobs", jobs)
     elif dotted:
-        raise InputError(f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well")
+        raise InputError(
+            f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well, or say which column has "
+            "the times with --map COLUMN=timestamp"
+        )
     else:
         raise InputError(_unrecognised(sheet))
     if options.columns:
@@ -106,7 +109,7 @@ def _names_gpus(bound: dict[str, Bound]) -> bool:
 
 def _mapped(options: Options, runs: dict[str, Bound], telemetry: dict[str, Bound]) -> Layout:
     """The layout of a file of which --map says everything; the GPU and the time also have their usual names."""
-    kind, usual = ("runs", runs) if _maps_duration(options) else ("telemetry", telemetry)
+    kind, usual = ("runs", runs) if _maps(options, "time") else ("telemetry", telemetry)
     said = {text.partition(":")[0] for text in options.columns.values()}
     found = {name: usual[name] for name in ("gpu", "cabinet", "node", "slot", "index") if name in usual}
     if said & {"gpu", "cabinet", "node", "slot", "index"} or (kind == "runs" and not _names_gpus(found)):
@@ -213,8 +216,8 @@ def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
     return Bound(meaning, name, named(label, meaning.dimension, where), by_name(name))
 
 
-def _maps_duration(options: Options) -> bool:
-    return any(text.partition(":")[0] == "time" for text in options.columns.values())
+def _maps(options: Options, meaning: str) -> bool:
+    return any(text.partition(":")[0] == meaning for text in options.columns.values())
 
 
 def _maps_job(options: Options) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
 import os
 import tarfile
@@ -16,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from whorl.store.importing import Parsed
+from whorl.store.importing import Parsed, content
 
 Parse = Callable[..., Parsed]
 Refusal = Callable[..., str]
@@ -74,12 +73,12 @@ def test_two_members_are_one_file_and_a_cut_one_is_none(
     assert "damaged or cut short" in refusal(path)
 
 
-def tarred(content: bytes) -> bytes:
-    packed = io.BytesIO()
+def tarred(data: bytes) -> bytes:
+    packed = BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         member = tarfile.TarInfo("a.csv")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
+        member.size = len(data)
+        archive.addfile(member, BytesIO(data))
     return packed.getvalue()
 
 
@@ -200,3 +199,12 @@ def test_a_row_index_makes_no_row_different(first: str, tmp_path: Path, parse: P
     found = parse(path)
     assert found.report.total.duplicates == 1
     assert found.report.ignored == []
+
+
+def test_comments_in_front_of_the_header_are_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("# measured in May, by hand\n#\n\nuuid;perf;temp\na;1;2\nb;3;4\n")
+    found = content.read(path)
+    assert (found.names, found.rows, found.frame["perf"].to_list()) == (["uuid", "perf", "temp"], 2, ["1", "3"])
+    path.write_text("#uuid;perf\na;1\n")
+    assert content.read(path).names == ["#uuid", "perf"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
 from whorl.store.schema import arrow_rows
@@ -357,3 +358,11 @@ def test_a_clock_that_was_set_back_by_whole_seconds(write: Write, parse: Parse) 
     found = parse(write(SMI, "\n".join([stream(*rows), stream(*again, began=at(2023, 7, 14, 10, 13, 50))])))
     assert found.report.refusals == {"it is a second reading of the same GPU at the same time": list(range(122, 132))}
     assert found.events["kind"].to_list() == ["clock_step"]
+
+
+def test_a_stream_whose_times_have_another_name_is_told_how_to_map_it(write: Write, parse: Parse) -> None:
+    path = write("when, uuid, power.draw [W]", "\n".join(f"{1_732_096_800 + s}, {UUID}, 61.2" for s in range(3)))
+    with pytest.raises(InputError, match="say which column has the times with --map COLUMN=timestamp"):
+        parse(path)
+    found = parse(path, columns={"when": "timestamp"})
+    assert (found.report.format, found.frame["power_mw"].to_list()) == ("nvidia-smi", [61_200] * 3)
