@@ -6,6 +6,7 @@ import re
 
 import polars as pl
 
+from ...errors import InputError
 from ..allocations import GpuFrom, JobSource
 from ..events import EventKind
 from . import identity, superseding
@@ -79,6 +80,7 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
         sheet.frame = sheet.frame.with_columns(none)
         return
     unknown = is_placeholder(named.column, minus_one=False)
+    _which_or_how_many(sheet, named, unknown)
     no_node = is_placeholder(bound["node"].column, minus_one=False) if "node" in bound else pl.lit(True)
     sheet.refuse((unknown & no_node, "it names neither a GPU nor a node"))
     without = sheet.frame.filter(unknown).with_columns(none)
@@ -94,6 +96,16 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     refused = [line for lines in sheet.refused.lines.values() for line in lines]
     every = pl.concat([sheet.frame, known, without], how="diagonal").sort(LINE)
     sheet.frame = every.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused
+
+
+def _which_or_how_many(sheet: Sheet, named: Bound, unknown: pl.Expr) -> None:
+    """Refuse a column `gpus` of plain numbers that nobody mapped: accounts of jobs count the GPUs in such a one."""
+    said = sheet.frame.filter(~unknown)[named.column]
+    if named.column.lower() == "gpus" and not named.mapped and len(said) and said.str.contains("^[0-9]+$").all():
+        raise InputError(
+            f"{sheet.file}: column 'gpus' may say which GPU of the node a job had, or how many: if which, say --map "
+            "gpus=gpu; if how many, take the column out, and the jobs are stored for their nodes, without GPUs"
+        )
 
 
 def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound]) -> None:

@@ -75,7 +75,7 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
         layout = Layout("sc22", "runs", runs)
     elif dotted and ("timestamp" in smi or _maps(options, "timestamp")):
         layout = Layout("nvidia-smi", "telemetry", smi)
-    elif options.columns and not _maps_job(options):
+    elif options.columns and not (_maps_job(options) or _of_jobs(jobs, options)):
         layout = _mapped(options, runs, smi)
     elif jobs.keys() >= _NEEDED_OF_JOBS or options.columns:
         layout = Layout("allocations", "jobs", jobs)
@@ -101,6 +101,11 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
 def _of_study(runs: dict[str, Bound]) -> bool:
     """Whether columns of runs are those of the SC'22 study, whatever it calls the duration here."""
     return "workload" in runs and runs["workload"].column.lower() == "exp" and _names_gpus(runs)
+
+
+def _of_jobs(jobs: dict[str, Bound], options: Options) -> bool:
+    """Whether columns are those of allocations, and no --map makes runs or readings of them."""
+    return jobs.keys() >= _NEEDED_OF_JOBS and not (_maps(options, "time") or _maps(options, "timestamp"))
 
 
 def _names_gpus(bound: dict[str, Bound]) -> bool:

@@ -217,3 +217,14 @@ def test_a_file_of_runs_with_times_of_jobs_stays_one_of_runs(run: Any, store: St
     )
     assert report.kind == "runs"
     assert now(store) == []
+
+
+def test_a_column_that_may_count_gpus_is_not_taken_for_their_numbers(run: Any, store: Store) -> None:
+    rows = ["1,n01,4,1793527200,1793530800", "2,n01,1,1793530800,1793540000"]
+    header = "job_id,node,gpus,start,end"
+    with pytest.raises(InputError, match="column 'gpus' may say which GPU of the node a job had, or how many"):
+        run(*rows, header=header)
+    assert now(store, "job_id") == []
+    assert run(*rows, header=header, columns={"gpus": "gpu"}).gpus == 2
+    listed = [row.replace(",4,", ",0-3,") for row in rows]
+    assert run(*listed, header=header, name="lists.csv").gpus == 4
