@@ -92,6 +92,8 @@ def import_files(
     for position, path in enumerate(files):
         if len(files) > 1:
             progress(position, len(files), f"importing {path.name}")
+        else:
+            progress.say(f"importing {path.name}")
         try:
             if opened is None:
                 raise InputError(f"{path}: there is no such file")

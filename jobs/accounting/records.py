@@ -87,7 +87,10 @@ def _cut(text: str, name: str, out: Records) -> pl.DataFrame:
         lines = lines.with_columns(pl.col("text").str.strip_suffix(delimiter))
     missing = [one for one in NEEDED if one not in names]
     if "JobIDRaw" in missing and "State" not in names:
-        raise InputError(f"{name} is no output of sacct -P: its first line names no columns; save it with: {SAVE}")
+        raise InputError(
+            f"{name} is no output of sacct -P: its first line names no columns; save it with: {SAVE}. Of another "
+            "scheduler, write who had which GPU as a CSV with job_id, node, gpu, began, ended, for whorl import"
+        )
     if missing:
         raise InputError(f"{name} has no column {missing[0]}; save it with: {SAVE}")
     if len(set(names)) < len(names):

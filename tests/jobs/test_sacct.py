@@ -332,6 +332,7 @@ def test_a_file_that_cannot_be_used_is_refused_whole(content: str, why: str, sto
     done = whorl(store, "--file", file)
     assert done.exit_code == 2
     assert f"sacct.txt {why}" in done.stderr
+    assert ("Of another scheduler, write who had which GPU as a CSV" in done.stderr) == ("no output of sacct" in why)
     assert now(store) == []
 
 
