@@ -32,6 +32,7 @@ RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
 _MOST_COMMENTS = 100  # lines
 _PIECE = 1 << 20  # bytes
+_VALUE = r"[0-9]{4}[-/]|[-+]?[0-9]+(?:\.[0-9]*)?(?: *(?:W|MHz|MiB|%|C))?$"  # what no column is called
 _TAR = slice(257, 262)  # where a tar archive says that it is one
 _LINES = re.compile("^.*$", re.MULTILINE)
 UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
@@ -286,16 +287,27 @@ def _columns(names: list[str], path: Path) -> list[str]:
         raise InputError(f"{path}: the header line has unreadable characters; export the file as CSV in UTF-8")
     if len(names) > 1 and names[0] in _INDEX_NAMES:
         names = ["", *names[1:]]
+    twice = sorted(name for name, times in Counter(names).items() if name and times > 1)
+    if any(re.match(_VALUE, name) for name in (twice if "" not in names[1:] else names)):
+        raise headless(shown(path), names)
     for position, name in enumerate(names[1:], start=2):
         if not name:
             raise InputError(f"{path}: column {position} of the header has no name; name it and import again")
-    twice = sorted(name for name, times in Counter(names).items() if name and times > 1)
     if twice:
         raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
     own = next((name for name in names if name.startswith(OWN)), None)
     if own is not None:
         raise InputError(f"{path}: the name of a column may not begin with {OWN!r} ({own!r}); rename it")
     return names
+
+
+def headless(file: str, names: Sequence[str]) -> InputError:
+    """The sentence for a file whose first line has values where others have the names of columns."""
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return InputError(
+        f"{file}: the first line looks like data, not like column names ({shown}); "
+        f"name the columns, for example --header timestamp,uuid,power.draw (the list behind --query-gpu)"
+    )
 
 
 def _one_header(table: pl.DataFrame, delimiter: str, names: list[str], path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...errors import InputError, UnitError
 from . import figures
-from .content import Sheet
+from .content import Sheet, headless
 from .meanings import (
     JOB_MEANINGS,
     JOB_UNITS,
@@ -129,10 +129,7 @@ def _unrecognised(sheet: Sheet) -> str:
     if [name.lower() for name in sheet.names] == ["timestamp"]:
         return f"{sheet.file} has only time stamps (no metric, no duration): nothing to import"
     if any(re.match("[0-9]{4}", name) for name in sheet.names):
-        return (
-            f"{sheet.file}: the first line looks like data, not like column names ({shown}); "
-            f"name the columns, for example --header timestamp,uuid,power.draw (the list behind --query-gpu)"
-        )
+        return str(headless(sheet.file, sheet.names))
     return (
         f"{sheet.file}: no known format has the columns {shown}; say what they mean, for example of runs "
         f"--map COLUMN=time:ms --map COLUMN=gpu, of readings --map COLUMN=timestamp --map COLUMN=power:W"
