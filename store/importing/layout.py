@@ -21,6 +21,7 @@ from .meanings import (
 from .options import Options
 from .units import UNITS, Unit, find, named, split_label
 
+_CAPITAL = re.compile("^(.*[a-z0-9])([A-Z][A-Za-z]{0,2})$")
 METRIC_KINDS = ("number", "hex", "pstate")
 _NEEDED_OF_JOBS = {"job", "began", "ended"}
 _MEANINGS = {"runs": RUN_MEANINGS, "telemetry": TELEMETRY_MEANINGS, "jobs": JOB_MEANINGS}
@@ -199,9 +200,11 @@ def _by_other_name(name: str) -> Meaning | None:
 
 
 def unit_behind(name: str, meaning: Meaning) -> str:
-    """The unit after an underscore: `perf_s` is in s. "" if there is none (`perf_min` is a minimum)."""
+    """The unit at the end: `perf_s` is in s, `DurationNs` in ns. "" if there is none (`perf_min` is a minimum)."""
     base, _, unit = name.rpartition("_")
-    return unit if base and unit != "min" and meaning.dimension and find(unit, meaning.dimension) else ""
+    if not base and (found := _CAPITAL.match(name)):
+        base, unit = found.groups()
+    return unit if base and unit.lower() != "min" and meaning.dimension and find(unit, meaning.dimension) else ""
 
 
 def by_name(name: str) -> str:

@@ -67,7 +67,7 @@ def test_a_missing_gpu_asks_for_it(write: Write, refusal: Refusal, parse: Parse)
 
 
 def test_the_unit_in_a_mapped_name_counts(write: Write, parse: Parse) -> None:
-    for name in ("took_ms", "took [ms]"):
+    for name in ("took_ms", "took [ms]", "tookMs"):
         found = parse(write(f"card,{name}", [["a", 500 + i] for i in range(5)]), columns={"card": "gpu", name: "time"})
         assert found.frame["value"][0] == 500
 
@@ -249,3 +249,11 @@ def test_what_is_of_no_known_format_is_told_how_to_map_runs_and_readings(write: 
     assert "of runs --map COLUMN=time:ms --map COLUMN=gpu, of readings --map COLUMN=timestamp --map COLUMN=power:W" in (
         sentence
     )
+
+
+def test_a_capital_begins_a_unit_only_if_it_is_one(write: Write, parse: Parse, refusal: Refusal) -> None:
+    rows = [["a", 2_200_000_000 + i] for i in range(4)]
+    found = parse(write("board,DurationNs", rows), columns={"DurationNs": "time", "board": "gpu"})
+    assert found.frame["value"].to_list() == pytest.approx([2200.0] * 4, rel=1e-6)
+    for name in ("perfMin", "perfMax", "perfId"):
+        assert "has no unit" in refusal(write(f"board,{name}", rows), columns={name: "time", "board": "gpu"})
