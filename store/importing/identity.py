@@ -14,7 +14,7 @@ from ..names import known_gpu
 from .content import LINE, RECORD, Sheet
 from .layout import Bound
 from .meanings import BOARD
-from .options import Options
+from .options import Options, typed
 from .values import Seen, is_placeholder
 
 _HEX = "[0-9a-fA-F]"
@@ -304,7 +304,7 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
         first = sheet.frame.row(0, named=True)
         raise InputError(
             f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.line(first[LINE])} "
-            f"has {first[name]!r}; the columns look shifted or renamed (--map {name}=gpu accepts any name)"
+            f"has {first[name]!r}; the columns look shifted or renamed ({typed('--map', name, 'gpu')} accepts any name)"
         )
     form = form or "UUID"
     if fits[list(forms).index(form)] < sheet.frame.height:
@@ -352,7 +352,7 @@ def _not_numbers(sheet: Sheet, column: str) -> None:
     for number, (first, second, *_) in nodes.sort(column).head(1).iter_rows():
         raise InputError(
             f"{sheet.file}: column {column!r} has {number} on {first} and on {second}, so it numbers the GPUs of a "
-            f"node: say --map {column}=index"
+            f"node: say {typed('--map', column, 'index')}"
         )
 
 

@@ -18,7 +18,7 @@ from .meanings import (
     TELEMETRY_MEANINGS,
     Meaning,
 )
-from .options import Options
+from .options import Options, typed
 from .units import UNITS, Unit, find, named, split_label
 
 _CAPITAL = re.compile("^(.*[a-z0-9])([A-Z][A-Za-z]{0,2})$")
@@ -117,7 +117,7 @@ def _mapped(options: Options, runs: dict[str, Bound], telemetry: dict[str, Bound
     """The layout of a file of which --map says everything; the GPU and the time also have their usual names."""
     kind, usual = ("runs", runs) if _maps(options, "time") else ("telemetry", telemetry)
     said = {text.partition(":")[0] for text in options.columns.values()}
-    found = {name: usual[name] for name in ("gpu", "cabinet", "node", "slot", "index") if name in usual}
+    found: dict[str, Bound] = {n: usual[n] for n in ("gpu", "cabinet", "node", "slot", "index") if n in usual}
     if said & {"gpu", "cabinet", "node", "slot", "index"} or (kind == "runs" and not _names_gpus(found)):
         found = {}
     if kind == "telemetry" and "timestamp" in usual:
@@ -184,7 +184,8 @@ def _bind_further(sheet: Sheet, layout: Layout) -> None:
             continue
         if found.unit is None and layout.name == "mapped":
             what = meaning.description.removeprefix("condition: ")
-            layout.notes.append(f"if {name} is the {what}, say so with --map {name}={meaning.name}:{meaning.unit}")
+            how = typed("--map", name, f"{meaning.name}:{meaning.unit}")
+            layout.notes.append(f"if {name} is the {what}, say so with {how}")
             continue
         found.lenient = True
         layout.bound[meaning.name] = found
@@ -273,7 +274,7 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
             if stated not in (None, given):
                 raise UnitError(
                     f"{sheet.file}: --map says {column!r} is in {given.name} and its name says otherwise; if --map is "
-                    f"right, say --map {column}={name} --unit {column}={given.name}"
+                    f"right, say {typed('--map', column, name)} {typed('--unit', column, given.name)}"
                 )
             mapped[name].unit, mapped[name].source = given, "--map"
     theirs = {b.column for b in mapped.values()}

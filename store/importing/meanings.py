@@ -70,7 +70,12 @@ _BY_UNIT: dict[str, dict[str, object]] = {
     "B": {"dimension": "memory", "unit": "B", "low": 0.0, "high": EXACT},
     "": {"low": 0.0, "high": EXACT},
 }
-_UNLIKE: dict[str, dict[str, object]] = {"fan_speed": {"high": 200.0}, "pstate": {"kind": "pstate", "high": 32.0}}
+_UNLIKE: dict[str, dict[str, object]] = {
+    "fan_speed": {"high": 200.0},
+    "pstate": {"kind": "pstate", "high": 32.0},
+    "memory_used": {"high": 2.0**41},  # 2 TiB: bytes taken for MiB are more
+    "memory_free": {"high": 2.0**41},
+}
 
 
 def _named(column: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -50,3 +51,8 @@ class Options:
                 if (value := getattr(self, name)) is not None
             },
         }
+
+
+def typed(flag: str, column: str, value: str) -> str:
+    """An option about a column, as a person types it in a shell: `--unit 'power.draw [W]=mW'`."""
+    return f"{flag} {shlex.quote(f'{column}={value}')}"

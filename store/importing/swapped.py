@@ -19,6 +19,7 @@ import polars as pl
 from ...errors import InputError
 from .content import Sheet
 from .layout import Bound
+from .options import typed
 from .values import parsed
 
 _FEW_ROWS = 5  # below, decimals may be missing by chance
@@ -42,8 +43,8 @@ def check(sheet: Sheet, bound: dict[str, Bound]) -> None:
     def swapped(one: str, other: str, why: str) -> InputError:
         return InputError(
             f"{sheet.file}: {bound[one].column!r} and {bound[other].column!r} seem to have each other's names ({why}): "
-            f"say which is which with --map {bound[one].column}={one}:{bound[one].meaning.unit} "
-            f"--map {bound[other].column}={other}:{bound[other].meaning.unit}"
+            f"say which is which with {typed('--map', bound[one].column, f'{one}:{bound[one].meaning.unit}')} "
+            f"{typed('--map', bound[other].column, f'{other}:{bound[other].meaning.unit}')}"
         )
 
     def decimals(key: str) -> bool:

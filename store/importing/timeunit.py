@@ -24,6 +24,7 @@ from ...errors import UnitError
 from .content import OWN, Sheet
 from .layout import Bound, unit_behind
 from .meanings import Meaning
+from .options import typed
 from .units import UNITS, Unit, split_label
 from .values import Seen, parsed
 
@@ -51,7 +52,7 @@ def decide(sheet: Sheet, bound: Bound, seen: Seen, *, training: bool, by_size: b
     evidence, reference = _evidence(sheet, bound, raw, training=training)
     if stated is None:
         if evidence is None and not by_size:
-            raise UnitError(f"{sheet.file}: column {name!r} has no unit; give it: --map {name}=time:ms")
+            raise UnitError(f"{sheet.file}: column {name!r} has no unit; give it: {typed('--map', name, 'time:ms')}")
         stated, bound.source = evidence or _size_alone(sheet, name, raw, training=training)
         bound.unit = stated
         factor = stated.to(_TIME["ms"])[0]
@@ -63,7 +64,7 @@ def decide(sheet: Sheet, bound: Bound, seen: Seen, *, training: bool, by_size: b
     elif evidence is not None and evidence[0] != stated:
         raise UnitError(
             f"{sheet.file}: {bound.source} says {stated.name}, but {evidence[1]} says {evidence[0].name}; "
-            f"say which with --unit {name}=UNIT"
+            f"say which with {typed('--unit', name, 'UNIT')}"
         )
     if reference is not None:
         error = (pl.col(column) / (reference.seconds * 1000) - 1.0).abs()
@@ -136,7 +137,7 @@ def _evidence(
     if against is not None and bound.source != "--unit":
         raise UnitError(
             f"{sheet.file}: in every unit {bound.column!r} contradicts {against.source}: the columns look shifted or "
-            f"renamed; if they are right, give the unit with --unit {bound.column}=UNIT"
+            f"renamed; if they are right, give the unit with {typed('--unit', bound.column, 'UNIT')}"
         )
     if trained is None or medians[-1] is None:
         return None, None
@@ -146,7 +147,7 @@ def _evidence(
         raise UnitError(
             f"{sheet.file}: in every unit {bound.column!r} is too long or too short for one iteration of the training "
             f"({trained!r}): the columns look shifted or renamed; if they are right, give the unit with "
-            f"--unit {bound.column}=UNIT"
+            f"{typed('--unit', bound.column, 'UNIT')}"
         )
     return ((units[0], f"column {trained!r}"), None) if len(units) == 1 else (None, None)
 
@@ -173,6 +174,6 @@ def _size_alone(sheet: Sheet, name: str, raw: pl.Expr, *, training: bool) -> tup
         raise UnitError(
             f"{sheet.file}: the unit of {name!r} (median {median:g}) is not known: "
             f"{' and '.join(u.name for u in units) or 'none of s, ms and ns'} would fit its size: "
-            f"give it with --unit {name}=UNIT"
+            f"give it with {typed('--unit', name, 'UNIT')}"
         )
     return units[0], f"its size (median {median:g})"

@@ -12,6 +12,7 @@ from ...errors import InputError, UnitError
 from .content import LINE, OWN, Rule, Sheet
 from .layout import Bound
 from .meanings import PLACEHOLDERS, Meaning
+from .options import typed
 from .units import UNITS, Unit, find
 
 _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
@@ -168,14 +169,14 @@ def _with_units(sheet: Sheet, bound: Bound, *, labelled: bool, believed: int) ->
         label = next(label for label in labels if label not in own)
         raise UnitError(
             f"{sheet.file}: column {name!r} has values in {label!r}, which is not a unit of {meaning.dimension} "
-            f"({', '.join(UNITS[meaning.dimension])}); --unit {name}=UNIT gives their unit"
+            f"({', '.join(UNITS[meaning.dimension])}); {typed('--unit', name, 'UNIT')} gives their unit"
         )
     elif bound.source not in ("", "the format"):
         others = [label for label, unit in own.items() if unit != bound.unit]
         if bound.unit is not None and sum(labels[label] for label in others) * 2 > believed:
             raise UnitError(
                 f"{sheet.file}: {bound.source} says {bound.unit.name} and the values say {others[0]}; "
-                f"say which with --unit {name}=UNIT"
+                f"say which with {typed('--unit', name, 'UNIT')}"
             )
         own = {label: unit for label, unit in own.items() if unit == bound.unit}
     elif own and sum(labels[label] for label in own) * 2 > believed:
@@ -185,9 +186,9 @@ def _with_units(sheet: Sheet, bound: Bound, *, labelled: bool, believed: int) ->
     elif meaning.unit != "ratio":  # a unit that stands after only a few values is not the column's unit; 50 % is 0.5
         own = {label: unit for label, unit in own.items() if unit == bound.unit}
     if bound.unit is None and meaning.name != "time":
+        as_mapped = typed("--map", name, f"{meaning.name}:{meaning.unit}")
         raise UnitError(
-            f"{sheet.file}: column {name!r} has no unit; give it: --map {name}={meaning.name}:{meaning.unit} "
-            f"or --unit {name}={meaning.unit}"
+            f"{sheet.file}: column {name!r} has no unit; give it: {as_mapped} or {typed('--unit', name, meaning.unit)}"
         )
     if bound.unit is None:
         return None

@@ -226,7 +226,7 @@ def test_a_relabelled_duration_is_refused(
     name: str, write: Callable[..., Path], refusal: Callable[..., str], parse: Callable[..., Parsed]
 ) -> None:
     path = write(LONGHORN.replace(",perf,", f",{name},"), longhorn())
-    assert f"--unit {name}=UNIT" in refusal(path)
+    assert f"{name}=UNIT" in refusal(path)
     assert parse(path, units={name: "ms"}).report.units[name] == {"unit": "ms", "from": "--unit"}
 
 
