@@ -108,7 +108,7 @@ def test_lines_that_are_no_readings(tmp_path: Path, parse: Parse) -> None:
 
 def test_a_log_of_processes_is_no_log_of_gpus(tmp_path: Path, refusal: Refusal) -> None:
     text = "# gpu        pid  type    sm   mem   command\n# Idx          #   C/G     %     %   name\n    0       1234     C    10    20   a.out\n"
-    assert "no known format" in refusal(log(tmp_path, text))
+    assert "a log of nvidia-smi pmon, which is about processes" in refusal(log(tmp_path, text))
 
 
 def test_a_log_without_a_metric_or_a_reading(tmp_path: Path, refusal: Refusal) -> None:
