@@ -31,6 +31,7 @@ LINE = f"{OWN}line"
 RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
 _MOST_COMMENTS = 100  # lines
+_OF_INFLUX = ("#group,", "#datatype,", "#default,")  # lines in front of the header of InfluxDB
 _PIECE = 1 << 20  # bytes
 _VALUE = r"[0-9]{4}[-/]|[-+]?[0-9]+(?:\.[0-9]*)?(?: *(?:W|MHz|MiB|%|C))?$"  # what no column is called
 _TAR = slice(257, 262)  # where a tar archive says that it is one
@@ -265,8 +266,9 @@ def _without_comments(table: pl.DataFrame) -> pl.DataFrame:
     lines = table["text"].head(_MOST_COMMENTS).to_list()
     first = next((number for number, line in enumerate(lines) if not line.lstrip().startswith("#")), 0)
     delimiter = max(",;\t", key=lines[first].count)
+    front = [line for line in lines[:first] if not line.startswith(_OF_INFLUX)]
     fields = lines[first].count(delimiter)
-    return table if any(line.count(delimiter) == fields for line in lines[:first]) else table.slice(first)
+    return table if any(line.count(delimiter) == fields for line in front) else table.slice(first)
 
 
 def _split(header: str, delimiter: str, path: Path) -> list[str]:

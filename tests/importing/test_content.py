@@ -209,5 +209,7 @@ def test_comments_in_front_of_the_header_are_no_header(tmp_path: Path) -> None:
     path.write_text("# measured in May, by hand\n#\n\nuuid;perf;temp\na;1;2\nb;3;4\n")
     found = content.read(path)
     assert (found.names, found.rows, found.frame["perf"].to_list()) == (["uuid", "perf", "temp"], 2, ["1", "3"])
+    path.write_text("#group,false,true\n#datatype,string,double\n#default,_result,\n,uuid,perf\n,a,1\n")
+    assert content.read(path).names == ["uuid", "perf"]
     path.write_text("#uuid;perf\na;1\n")
     assert content.read(path).names == ["#uuid", "perf"]
