@@ -15,7 +15,7 @@ from .fleet import dated, numbered
 from .probing import Probed, parted
 from .runs_of import runs_of
 from .sittings import Floats, days
-from .statistics.ordering import quantiles
+from .statistics.ordering import median_interval, quantiles
 from .verdicts.answers.standing import scaled
 from .verdicts.levels.estimate import REACH_95, levels
 
@@ -103,16 +103,3 @@ def _spread(ordered: Floats) -> dict[str, float | None]:
     p5, p25, median, p75, p95 = (float(value) for value in quantiles(ordered, _QUANTILES))
     low, high = median_interval(ordered)
     return {"p5": p5, "p25": p25, "median": median, "p75": p75, "p95": p95, "low": low, "high": high}
-
-
-def median_interval(ordered: Floats) -> tuple[float | None, float | None]:
-    """A 95 % interval of the median, whatever the distribution: between two of the values in order.
-
-    As many lie on either side as a binomial distribution allows (here by its normal approximation, rounded outward).
-    None for fewer than six values, of which even the ends do not make 95 %.
-    """
-    n = len(ordered)
-    if n < 6:
-        return None, None
-    below = max(0, int(np.floor((n - 1.96 * np.sqrt(n)) / 2)) - 1)
-    return float(ordered[below]), float(ordered[n - 1 - below])

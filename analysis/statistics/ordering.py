@@ -94,3 +94,16 @@ def quantiles(ordered: Floats, probabilities: tuple[float, ...]) -> Floats:
     above = np.minimum(below + 1, len(ordered) - 1)
     found: Floats = ordered[below] + (at - below) * (ordered[above] - ordered[below])
     return found
+
+
+def median_interval(ordered: Floats) -> tuple[float | None, float | None]:
+    """A 95 % interval of the median, whatever the distribution: between two of the values in order.
+
+    As many lie on either side as a binomial distribution allows (here by its normal approximation, which is never too
+    narrow). None for fewer than six values, of which even the ends do not make 95 %.
+    """
+    n = len(ordered)
+    if n < 6:
+        return None, None
+    below = max(0, int((n - 1 - 1.96 * np.sqrt(n)) // 2))
+    return float(ordered[below]), float(ordered[n - 1 - below])

@@ -10,7 +10,7 @@ import pytest
 from whorl.analysis.beside import Printed, Range, beside, held, is_ratio, of_print, printed
 from whorl.analysis.probing import probed
 from whorl.analysis.runs_of import comparable, runs_of
-from whorl.analysis.trend import MOST_PERIODS, median_interval, trend, trend_of
+from whorl.analysis.trend import MOST_PERIODS, trend, trend_of
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint, store_fingerprint
 from whorl.errors import InputError
 from whorl.store import Store
@@ -209,15 +209,3 @@ def test_runs_of_no_campaign_are_put_together_by_time(tmp_path: Path) -> None:
         undated.runs.columns.index("began"), pl.Series("began", [None] * 8 * days, pl.Datetime("ns"))
     )
     assert trend(undated) is None
-
-
-def test_the_interval_of_a_median_needs_six_values_and_holds_it_95_times_of_100() -> None:
-    import numpy as np
-
-    assert median_interval(np.arange(5.0)) == (None, None)
-    random = np.random.default_rng(5)
-    for n in (6, 17, 64):
-        drawn = np.sort(random.lognormal(size=(2_000, n)), axis=1)
-        ends = [median_interval(one) for one in drawn]
-        inside = np.mean([low is not None and high is not None and low <= 1.0 <= high for low, high in ends])
-        assert inside >= 0.95

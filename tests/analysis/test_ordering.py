@@ -151,3 +151,15 @@ def test_numbers_follow_the_sorted_names(dtype: pl.DataType) -> None:
     number, names = numbers(pl.Series(["c", "a", "c", "b"], dtype=dtype))
     assert names == ["a", "b", "c"]
     assert number.tolist() == [2, 0, 2, 1]
+
+
+def test_the_interval_of_a_median_holds_it_95_times_of_100_and_needs_six_values() -> None:
+    assert ordering.median_interval(np.arange(5.0)) == (None, None)
+    for n in range(6, 400):
+        low, high = ordering.median_interval(np.arange(float(n)))
+        assert low is not None
+        assert high == n - 1 - low
+        # Of n values as many are below the median as heads fall in n throws.
+        outside, nearer = 2 * scipy.stats.binom.cdf([low, low + 1], n, 0.5)
+        assert outside <= 0.05, n
+        assert nearer > 0.048, f"{n}: it need not be so wide"

@@ -20,7 +20,7 @@ import polars as pl
 from ....errors import InputError
 from ....store.names import by_number
 from ...probing import Probed, names_of, probed
-from ...sittings import Floats
+from ...statistics.ordering import median_interval
 from ..comparing import LEAST_GPUS
 from ..judging import SHOWS_P
 from ..levels.estimate import LEAST, REACH_95, Levels, in_pct
@@ -200,7 +200,7 @@ def _of_workload(
     gpus = "1 GPU" if n == 1 else f"{n} GPUs"
     why = None if n >= LEAST_GPUS else f"{gpus} measured before and after; {LEAST_GPUS} are needed"
     before, after = (math.exp(float(np.median(side.level[on]))) for side in (old, new))
-    low_pct, high_pct = (None if end is None else in_pct(end) for end in _of_median(change))
+    low_pct, high_pct = (None if end is None else in_pct(end) for end in median_interval(np.sort(change)))
     step = Step(workload, model, before, after, in_pct(middle), low_pct, high_pct, n, 0, why)
     if why is not None:
         return step, []
@@ -228,16 +228,6 @@ def _of_workload(
             )
         )  # fmt: skip
     return step, moved
-
-
-def _of_median(values: Floats) -> tuple[float | None, float | None]:
-    """The 95 % interval of the median, from the order of the values; None for fewer than six."""
-    n = len(values)
-    if n < 6:
-        return None, None
-    place = max(0, int(n / 2 - 0.98 * math.sqrt(n)) - (n < 20))
-    ordered = np.sort(values)
-    return float(ordered[place]), float(ordered[n - 1 - place])
 
 
 def _identity(store: Store, campaign: Probed, before: datetime) -> dict[str, int]:
