@@ -209,3 +209,31 @@ def test_runs_of_no_campaign_are_put_together_by_time(tmp_path: Path) -> None:
         undated.runs.columns.index("began"), pl.Series("began", [None] * 8 * days, pl.Datetime("ns"))
     )
     assert trend(undated) is None
+
+
+def test_the_trend_says_the_interval_that_all_other_answers_say(tmp_path: Path) -> None:
+    rows: list[tuple[str, str, str | None, float, int]] = [
+        (f"g{gpu}", "A", None, float(200 + (gpu + run) // 2), 0) for gpu in range(12) for run in range(3)
+    ]
+    store = _imported(tmp_path / "s", rows)
+    other = beside(runs_of(store, "c", "w")).rows
+    found = trend_of(store, "c", "w")
+    assert found is not None
+    for gpu, low, high in other.select("gpu", "slower_pct_low", "slower_pct_high").iter_rows():
+        ends = found.of(gpu).select("low", "high").row(0)
+        assert ends == pytest.approx((low, high), abs=1e-3), "one day, whole milliseconds"
+
+
+def test_days_of_one_run_tell_each_others_interval_in_a_trend(tmp_path: Path) -> None:
+    rows: list[tuple[str, str, str | None, float, int]] = [
+        (f"g{gpu}", "A", None, 200.0 + gpu + (0.9, 0.1, 0.6, 0.3)[(gpu + day) % 4], day)
+        for gpu in range(12)
+        for day in range(4)
+    ]
+    found = trend_of(_imported(tmp_path / "s", rows), "c", "w")
+    assert found is not None
+    for gpu in range(12):
+        mine = found.of(f"g{gpu}")
+        assert mine["n"].to_list() == [1, 1, 1, 1]
+        assert mine["low"].max() < mine["slower_pct"].min(), "each holds the other days"  # type: ignore[operator]
+        assert mine["slower_pct"].max() < mine["high"].min()  # type: ignore[operator]
