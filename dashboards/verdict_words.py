@@ -14,7 +14,8 @@ _PART = 12  # of a UUID: `GPU-` and eight digits
 _OF = {one.name: one.unit for one in CHANNELS} | {THROTTLED.name: "its runs"}
 EFFECT_SAYS = (
     "effect: how much more than its peers, in % of their level: of time, W, MHz or K/W (kelvin a watt); of its runs, "
-    "how many more of 100. Slower, hotter and more are positive. [95 %]: where the level lies in another sitting"
+    "how many more of 100. The time of what is slower than before, drifting or unstable: more than its own level. "
+    "Slower, hotter and more are positive. [95 %]: where the level lies in another sitting"
 )
 
 

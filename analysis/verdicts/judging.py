@@ -328,13 +328,14 @@ class _Judge:
         """Findings about a GPU's own past, of GPUs whose verdict does not say it already."""
         from .past.finding import Finding, Shape
 
+        kinds = {Shape.DRIFT: Kind.DRIFTING, Shape.UNSTABLE: Kind.UNSTABLE}
         found = []
         for one in findings:
             assert isinstance(one, Finding)
             if one.effect_pct <= 0:
                 continue
             of_node = one.group is not None and one.group.startswith("node ")
-            kind = Kind.UNSTABLE if one.kind is Shape.UNSTABLE else Kind.DRIFTING if one.gpu else Kind.SLOW
+            kind = kinds.get(one.kind, Kind.SLOWER)
             if kind is Kind.UNSTABLE and any(row.kind is kind and one.gpu in row.gpus for row in rows):
                 continue
             level = Level.GPU if one.gpu else Level.NODE if of_node else Level.BATCH

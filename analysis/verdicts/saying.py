@@ -66,6 +66,8 @@ _ACTIONS: dict[Kind | tuple[Kind, str], str] = {
     Kind.SLOW: "Run the full suite of probes on it and on a peer, to find what is slow.",
     Kind.POWER_HUNGRY: "Give it work that needs less power; check its cooling, as hot silicon leaks more.",
     Kind.UNSTABLE: "Run the probes again for longer, with `whorl collect` beside them, to find what comes and goes.",
+    Kind.SLOWER: "Find out what changed then: driver, firmware, place, cooling, settings. If nothing did, run the full "
+    "suite of probes on it.",
     Kind.DRIFTING: "Plan its cleaning or repair before it gets worse; check its cooling first.",
     Kind.SENSOR: "Leave its power out of energy accounts; reload the driver or reset the GPU.",
     Kind.MEMORY_ERRORS: "Read its counters of errors, retired pages and remapped rows (`nvidia-smi -q`). Reset it if "

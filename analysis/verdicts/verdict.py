@@ -46,7 +46,10 @@ class Kind(StrEnum):
     PINNED = "pinned clock"
     POWER_HUNGRY = "power-hungry"
     UNSTABLE = "unstable"
+    SLOWER = "slower than before"
+    """Its level changed at a date."""
     DRIFTING = "drifting"
+    """It becomes slower week by week."""
     STARVED = "starved"
     SENSOR = "sensor suspect"
     MEMORY_ERRORS = "memory errors"
@@ -107,7 +110,7 @@ class Verdict:
     @property
     def timed(self) -> bool:
         """Whether its effect is one of times, and not of a temperature, a power or a clock."""
-        of_times = self.kind in (Kind.SLOW, Kind.FAST, Kind.DRIFTING)
+        of_times = self.kind in (Kind.SLOW, Kind.FAST, Kind.SLOWER, Kind.DRIFTING)
         return bool(self.workloads) and (bool(self.causes) or self.level is not Level.GPU or of_times)
 
     def as_dict(self) -> dict[str, Any]:

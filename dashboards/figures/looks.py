@@ -34,6 +34,7 @@ _DRAWN = {
     Kind.PINNED: (OLIVE, "cross"),
     Kind.POWER_HUNGRY: (ORANGE, "diamond"),
     Kind.UNSTABLE: (OLIVE, "square"),
+    Kind.SLOWER: (ORANGE, "circle"),
     Kind.DRIFTING: (GREEN, "circle"),
     Kind.STARVED: (GREEN, "diamond"),
     Kind.SENSOR: (PINK, "diamond"),

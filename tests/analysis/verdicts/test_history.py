@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from whorl.analysis import measurements
 from whorl.analysis.probing import probed
+from whorl.analysis.verdicts.judging import judge
 from whorl.analysis.verdicts.looks import usable
 from whorl.analysis.verdicts.past.finding import Histories, Shape
 from whorl.analysis.verdicts.past.history import histories
 from whorl.analysis.verdicts.past.one_workload import past
 from whorl.analysis.verdicts.recording import conclude, newest
-from whorl.analysis.verdicts.verdict import State
+from whorl.analysis.verdicts.verdict import Kind, Level, State
 from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows
 from whorl.tests.stores import new_store
@@ -107,6 +108,22 @@ def test_dates_of_change_are_stored_for_better_and_for_worse(tmp_path: Path) -> 
     assert worse.effect_pct > 2
     assert better.effect_pct < -3
     assert said[0].runs == past.times.size
+
+
+def test_a_step_and_a_drift_have_names_of_their_own(tmp_path: Path) -> None:
+    past = Past(weeks=12)
+    past.times[7, 8:] *= 1.02
+    past.times[20] *= (1 + 0.002 * np.arange(12))[:, None]
+    past.times[36:40, 5:] *= 1.03
+    past.times[:, 10:] *= 1.04
+    found = judge(past.stored(tmp_path / "S"), now=NOW)
+    kinds = {(one.level, one.name): (one.kind, one.timed) for one in found.rows}
+    assert kinds == {
+        (Level.GPU, "n1/3"): (Kind.SLOWER, True),
+        (Level.GPU, "n5/0"): (Kind.DRIFTING, True),
+        (Level.NODE, "n9"): (Kind.SLOWER, True),
+        (Level.BATCH, "all, on 2026-03-16"): (Kind.SLOWER, True),
+    }
 
 
 def test_a_driver_that_costs_every_gpu_the_same_is_one_finding(tmp_path: Path) -> None:
