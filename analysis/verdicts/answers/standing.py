@@ -125,14 +125,15 @@ def _rows(one: Standing, gpus: Sequence[str], measure: Measure) -> pl.DataFrame:
 
 
 def _ranks(x: Floats, half: Floats, centre: Floats) -> Floats:
-    """(3, gpus) ranks with their ends: a GPU stands behind those of its peers whose interval ends before its own
-    begins."""
+    """(3, gpus) ranks with their ends: a GPU stands behind those of its peers that are faster by more than the 95 %
+    interval of such a difference, in which both may be off."""
     found = np.full((3, len(x)), np.nan)
     for own in np.unique(centre):
         mine = centre == own
-        low, high = x[mine] - half[mine], x[mine] + half[mine]
-        found[0, mine] = np.searchsorted(np.sort(x[mine]), x[mine]) + 1
-        if np.isfinite(low).all():
-            found[1, mine] = np.searchsorted(np.sort(high), low) + 1
-            found[2, mine] = np.searchsorted(np.sort(low), high, side="right")
+        its, ranked = x[mine], np.sort(x[mine])
+        found[0, mine] = np.searchsorted(ranked, its) + 1
+        if np.isfinite(half[mine]).all():
+            reach = np.hypot(half[mine], np.median(half[mine]))
+            found[1, mine] = np.searchsorted(ranked, its - reach) + 1
+            found[2, mine] = np.searchsorted(ranked, its + reach, side="right")
     return found

@@ -146,3 +146,17 @@ def test_equal_gpus_share_their_rank_and_have_no_spread() -> None:
     assert found["rank"].to_list() == [1] * 6
     assert found["ratio"].to_list() == pytest.approx([1.0] * 6)
     assert found["ratio_high"].to_list() == pytest.approx([1.0] * 6, abs=5e-4)  # no time is known better
+
+
+@needs_longhorn
+def test_ranks_hold_the_place_of_another_half_of_the_dates_and_are_no_wider_than_that_needs() -> None:
+    runs = longhorn("sgemm").drop_nulls("began").with_columns(pl.lit(None, pl.String).alias("model"))
+    middle = runs["began"].median()
+    halves = [runs.filter(pl.col("began") < middle), runs.filter(pl.col("began") >= middle)]
+    both = halves[0].join(halves[1], on="gpu", how="semi")["gpu"].unique().implode()
+    before, after = (standing(half.filter(pl.col("gpu").is_in(both)), WEEKS) for half in halves)
+    for one, other in ((before, after), (after, before)):
+        held = one.join(other.select("gpu", pl.col("rank").alias("place")), on="gpu")
+        assert held.height > 250
+        inside = held.select(pl.col("place").is_between("rank_low", "rank_high").mean()).item()
+        assert 0.95 <= inside <= 0.99
