@@ -106,6 +106,15 @@ def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path)
     assert {(row["name"], row["n"]) for row in store.sql(now).to_pylist()} >= {("n09/0", 3), ("n01/0", 3)}
 
 
+def test_the_work_per_joule_allows_for_other_weeks_as_the_time_in_it_does(tmp_path: Path) -> None:
+    rows = fingerprint(probed(judged_store(tmp_path / "S", 9, (0, 2)), every=True)).filter(pl.col("workload") != "")
+    wide = rows.with_columns((pl.col("high") / pl.col("low")).log().alias("wide"))
+    of = {name: wide.filter(pl.col("figure") == name) for name in ("time", "work_per_joule")}
+    both = of["time"].join(of["work_per_joule"], on=["gpu", "workload"], suffix="_of_work")
+    assert both.height >= 9
+    assert (both["wide_of_work"] >= 0.9 * both["wide"]).all()
+
+
 def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", gpus=16, telemetry=False)
     rows = fingerprint(probed(store, every=True))

@@ -22,7 +22,8 @@ from ...probing import CACHE, COMPUTE, LINK, MEMORY, Probed
 from ...sittings import begins, days, in_order
 from ..causes.evidence import Evidence
 from ..causes.states import codes
-from ..channels import FINGERPRINT, fingerprint_figures
+from ..channels import FINGERPRINT, WORK, fingerprint_figures
+from ..levels.estimate import WEEKS
 from ..looks import usable
 from .standing import Measure, scaled, standings, table
 
@@ -116,7 +117,8 @@ def _channels(campaign: Probed, evidence: Evidence) -> Iterator[pl.DataFrame]:
     for channel in FINGERPRINT:
         rows = found.filter(pl.col("channel") == channel.name).rename({"value": "x"})
         least = None if channel.kind is None else channel.floor
-        stood = standings(rows, campaign.gpus, least=least, weeks=0.0)
+        weeks = WEEKS if channel is WORK else 0.0  # times are in it
+        stood = standings(rows, campaign.gpus, least=least, weeks=weeks)
         measure = Measure("x", channel.name.replace(" ", "_"), channel.unit, channel.log)
         shown = table(stood, campaign.gpus["gpu"].to_list(), measure)
         # A normal interval of a share can reach beyond what a share can be.
