@@ -205,6 +205,9 @@ def _longhorn(found: Result) -> Iterator[str]:
     ways = " and ".join(_share(one) for one in real["interval_covers"])
     n = real["interval_covers"][0]["n"]
     yield f"* The 95 % interval of a GPU from one half holds its level in the other in {ways} of {n} GPUs (both ways)."
+    for one in real["interval_covers_elsewhere"]:
+        ways = " and ".join(_share(each) for each in one["covers"])
+        yield f"* Split at {one['cut'][:10]} instead: {ways} of {one['covers'][0]['n']} GPUs."
     yield ""
     yield (
         "The second half spans four days, in which a GPU's level repeats to 0.06 %; from one half to the other it "

@@ -228,9 +228,7 @@ def longhorn(folder: Path) -> dict[str, Any]:
     sgemm = whole.runs.filter((pl.col("workload") == "sgemm") & pl.col("began").is_not_null())
     cut = sgemm["began"].median()
     assert isinstance(cut, datetime)
-    halves = [
-        _of_runs(whole, sgemm.filter(pl.col("began") < cut)), _of_runs(whole, sgemm.filter(pl.col("began") >= cut)),
-    ]  # fmt: skip
+    halves = _parted(whole, sgemm, cut)
     said = [judged(half) for half in halves]
     names = [{row.name for row in one.rows if row.level is Level.GPU} for one in said]
     there = [set(half.gpus["gpu"]) for half in halves]
@@ -250,7 +248,21 @@ def longhorn(folder: Path) -> dict[str, Any]:
         "cut": cut.isoformat(),
         "recurs": recur,
         "interval_covers": [_held(*halves), _held(*halves[::-1])],
+        "interval_covers_elsewhere": [_elsewhere(whole, sgemm, share) for share in (0.25, 0.75)],
     }
+
+
+def _parted(whole: Probed, runs: pl.DataFrame, cut: datetime) -> list[Probed]:
+    before = pl.col("began") < cut
+    return [_of_runs(whole, runs.filter(before)), _of_runs(whole, runs.filter(~before))]
+
+
+def _elsewhere(whole: Probed, runs: pl.DataFrame, share: float) -> dict[str, Any]:
+    """The same, parted where that share of the runs has begun."""
+    cut = runs["began"].quantile(share, "lower")
+    assert isinstance(cut, datetime)
+    parts = _parted(whole, runs, cut)
+    return {"cut": cut.isoformat(), "covers": [_held(*parts), _held(*parts[::-1])]}
 
 
 def _name(campaign: Probed, gpu: str) -> str:
