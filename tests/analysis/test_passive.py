@@ -14,6 +14,7 @@ import scipy
 from whorl.analysis import identities, measurements
 from whorl.analysis.across_workloads import linked_names
 from whorl.analysis.passive import LONGHORN, passive, passive_fingerprints
+from whorl.analysis.verdicts.answers.planning import planned
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.store.schema import arrow_rows
@@ -265,3 +266,29 @@ def test_longhorn_power_of_2022_ranks_the_speed_of_2020(tmp_path: Path) -> None:
     assert by_workload["sgemm"].gpus == 0
     named = found.rows.filter((pl.col("workload") == "resnet") & pl.col("gpu").str.starts_with("GPU-"))
     assert named["name"].str.contains("^c[0-9]+-[0-9]+/[0-3]$").all()
+
+
+@pytest.mark.long
+def test_of_the_gpus_that_a_plan_expects_to_be_slow_as_many_are(tmp_path: Path) -> None:
+    """Two GPUs of three were never probed; the power of their jobs tells speed as well as it did on Longhorn."""
+    gpus, sigma, rho = 450, 0.02, 0.83
+    made = Fleet(gpus=gpus, jobs=2, noise=0.001)
+    store = made.store(tmp_path / "S")
+    rng = np.random.default_rng(8)
+    slower = sigma * (rho * made.level / made.level.std() + np.sqrt(1 - rho**2) * rng.normal(size=gpus))
+    probed = np.repeat(np.arange(gpus // 3), 2)
+    n = len(probed)
+    same = {"run_id": [f"p{i}" for i in range(n)], "cluster": ["c"] * n, "workload": ["gemm-fp32"] * n}
+    same["gpu"] = [f"g{i:03d}" for i in probed]
+    began = np.tile([0, 86_400 * SECOND], n // 2)
+    times = 10 * np.exp(slower[probed] + 0.001 * rng.normal(size=n))
+    result = same | {"figure": ["time"] * n, "unit": ["ms"] * n, "repeat": [0] * n, "value": times}
+    known = {"cluster": ["c"] * gpus, "gpu": [f"g{i:03d}" for i in range(gpus)], "first_seen": [0] * gpus}
+    tables = {"runs": same | {"began": began}, "results": result, "gpus": known}
+    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "p")
+    found = planned(store, ("gemm-fp32",), budget_s=1e9, seconds=10.0)
+    never = {one.gpu: one.slow_chance for one in found.gpus if one.sittings == 0}
+    assert len(never) == gpus - gpus // 3
+    slow = {f"g{i:03d}": slower[i] > np.log(1.03) for i in range(gpus)}
+    seen = sum(slow[gpu] for gpu in never)
+    assert abs(sum(never.values()) - seen) < 2 * np.sqrt(seen)

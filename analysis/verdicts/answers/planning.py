@@ -126,8 +126,8 @@ def planned(
     campaign = probed(store, cluster=of, every=True) if _has_runs(store, of) else None
     runs = _runs(campaign, probes, at)
     known = _known(campaign, runs, gpus["gpu"].to_list(), math.log1p(threshold_pct / 100), at)
-    score, said = _passive(store, of, gpus, known)
-    bits, chance = _worth(known, score, math.log1p(threshold_pct / 100))
+    score, spread, said = _passive(store, of, gpus, known)
+    bits, chance = _worth(known, score, spread, math.log1p(threshold_pct / 100))
     told = _told(store, of)
     rows: list[tuple[tuple[Any, ...], Next]] = []
     decided: dict[str, int] = {}
@@ -287,10 +287,13 @@ def _decisions(stood: Sequence[Standing], place: Ints, gpus: int, effect: float,
     return np.where(slow, int(Decision.SLOW), np.where(open_, int(Decision.OPEN), int(Decision.FINE)))
 
 
-def _worth(known: _Known, score: Floats, threshold: float) -> tuple[Floats, Floats]:
-    """(gpus,) bits that another sitting is expected to tell, and the chance of being slower than the threshold."""
+def _worth(known: _Known, score: Floats, spread: Floats, threshold: float) -> tuple[Floats, Floats]:
+    """(gpus,) bits that another sitting is expected to tell, and the chance of being slower than the threshold.
+
+    `score`, `spread`: of `_passive`.
+    """
     n = len(known.level)
-    healthy = _normal(_GRID[None, :] - score[:, None], known.silicon)
+    healthy = _normal(_GRID[None, :] - score[:, None], spread[:, None])
     faulty = _normal(_GRID, _FAULT)[None, :]
     prior = (1 - _FAULTY) * _rows_to_one(healthy) + _FAULTY * _rows_to_one(faulty)
     bits, chance = np.empty(n), np.empty(n)
@@ -330,18 +333,20 @@ def _entropy(p: Floats) -> Floats:
     return found
 
 
-def _passive(store: Store, cluster: str, gpus: pl.DataFrame, known: _Known) -> tuple[Floats, str | None]:
-    """(gpus,) by how much the power of ordinary jobs expects a GPU to be slower, ln; 0 where it says nothing.
+def _passive(store: Store, cluster: str, gpus: pl.DataFrame, known: _Known) -> tuple[Floats, Floats, str | None]:
+    """(gpus,) by how much the power of ordinary jobs expects a GPU to be slower, ln; 0 where it says nothing. And the
+    standard deviation of a healthy GPU about that.
 
-    A rank of power tells a rank of speed with some correlation: the expected place is that share of its own place.
+    A rank of power tells a rank of speed with some correlation: the expected place is that share of its own place, and
+    the more it tells, the less is left to chance.
     """
-    nothing = np.zeros(gpus.height)
+    nothing, spread = np.zeros(gpus.height), np.full(gpus.height, known.silicon)
     if not (known.sittings == 0).any() or not _has_runs(store, cluster):
-        return nothing, None
+        return nothing, spread, None
     found = passive(store, cluster=cluster)
     worth = [one for one in found.worth if one.expected is not None and one.gpus >= LEAST_GPUS]
     if not worth:
-        return nothing, None
+        return nothing, spread, None
     best = max(worth, key=lambda one: one.gpus)
     rows = found.rows.filter((pl.col("workload") == best.workload) & pl.col("score").is_not_null())
     place = (pl.col("score").rank("average") - 0.5) / pl.len()
@@ -354,11 +359,14 @@ def _passive(store: Store, cluster: str, gpus: pl.DataFrame, known: _Known) -> t
     score = np.array([by_gpu.get(gpu, 0.0) for gpu in gpus["gpu"]]) * rho * known.silicon * never
     helped = int(((score != 0) & never).sum())
     if not helped:
-        return nothing, None
-    return score, (
+        return nothing, spread, None
+    told = gpus["gpu"].is_in(list(by_gpu)).to_numpy() & never
+    spread[told] = max(_LEAST, known.silicon * math.sqrt(1 - rho**2))
+    said = (
         f"{helped:,} GPUs that were never probed are ranked by the power of {best.workload} jobs (expected rank "
         f"correlation with speed {rho:.2f} [{best.expected.low:.2f}, {best.expected.high:.2f}], n {best.expected.n})"
     )
+    return score, spread, said
 
 
 def _told(store: Store, cluster: str) -> dict[str, dict[State, str]]:
