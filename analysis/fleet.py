@@ -77,7 +77,7 @@ class Shown:
 MEASURED = (
     Shown("time", "slower_pct", TIME, WEEKS),
     Shown("power_w", "power_pct", POWER),
-    Shown("sm_clock_mhz", "clock_pct", CLOCK),
+    Shown("sm_clock_mhz", "clock_pct", CLOCK, WEEKS),
     Shown("temperature_c", "hotter_c", Measure("temperature_c", "temperature", "°C", ratio=False)),
 )
 
@@ -97,7 +97,9 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
 
     def stood(shown: Shown) -> list[Standing]:
         rows = scaled(runs.select("workload", "model", "gpu_no", "began", shown.measure.column), shown.measure)
-        return standings(rows, campaign.gpus, least=None, weeks=shown.weeks) if rows.height else []
+        if not rows.height:
+            return []
+        return standings(rows, campaign.gpus, least=None, weeks=shown.weeks, times=shown.measure is TIME)
 
     parts: dict[tuple[str, str | None], list[tuple[Shown, Standing]]] = {}
     with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them

@@ -69,7 +69,9 @@ def test_levels_and_intervals_are_those_of_the_fingerprint(two: Store) -> None:
         "SELECT gpu, figure, value, low, high, ratio, ratio_high, n, sittings FROM fingerprints_now "
         "WHERE workload = 'gemm-fp32'"
     ).polars()
-    for figure, name, apart in (("time", "time", "slower_pct"), ("power", "power_w", "power_pct")):
+    for figure, name, apart in (
+        ("time", "time", "slower_pct"), ("power", "power_w", "power_pct"), ("sm_clock", "sm_clock_mhz", "clock_pct"),
+    ):  # fmt: skip
         both = found.rows.join(printed_.filter(pl.col("figure") == figure), on="gpu", suffix="_printed")
         assert both.height == GPUS
         for row in both.iter_rows(named=True):

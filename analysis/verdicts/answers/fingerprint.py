@@ -59,7 +59,8 @@ def fingerprint(
     keys = campaign.gpus["gpu"].to_list()
     parts = [table(standings(timed, campaign.gpus), keys)]
     parts += [
-        table(standings(scaled(timed, one), campaign.gpus, least=None, weeks=0.0), keys, one) for one in (CLOCK, POWER)
+        table(standings(scaled(timed, one), campaign.gpus, least=None, weeks=weeks, times=False), keys, one)
+        for one, weeks in ((CLOCK, WEEKS), (POWER, 0.0))
     ]
     parts[0] = parts[0].join(_newest(timed), on=["workload", "gpu"], how="left")
     whole = [_stability(parts[0]), _errors(campaign)]

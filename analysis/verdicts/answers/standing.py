@@ -62,12 +62,14 @@ def scaled(runs: pl.DataFrame, measure: Measure = TIME) -> pl.DataFrame:
 
 
 def standings(
-    rows: pl.DataFrame, gpus: pl.DataFrame, *, least: float | None = LEAST, weeks: float = WEEKS
+    rows: pl.DataFrame, gpus: pl.DataFrame, *, least: float | None = LEAST, weeks: float = WEEKS, times: bool = True
 ) -> list[Standing]:
     """By workload and model, from rows with workload, model, gpu, began, x and, where a row is of several, runs.
 
     `gpus`: their keys, in the order of the arrays, and what they may share. `least`, `weeks`: as of `compare`; without
     `least` (the judge has no look at such a figure), and for fewer than eight GPUs, all GPUs of a model are peers.
+    `times`: whether these are times. Another figure moves from week to week at most as much as from day to day: a clock
+    that always stands at its highest does not move at all.
     """
     fleet = None if least is None else Fleet.of(gpus)[0]
     found = []
@@ -75,17 +77,18 @@ def standings(
         rows = rows.with_columns(pl.Series("gpu_no", codes(rows["gpu"], gpus["gpu"].to_list())))
     for (workload, model), some in parted(rows, "workload", "model"):
         gpu, x = some["gpu_no"].to_numpy(), some["x"].to_numpy()
-        step = step_of(x) if weeks else 0.0  # of times only
+        step = step_of(x) if weeks and times else 0.0
         of = levels(gpu, some.select(days()).to_series().to_numpy(), x, gpus.height, step)
         if "runs" in some.columns:
             of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=gpus.height).astype(np.int64))
-        compared = None if least is None or fleet is None else compare(of, fleet, least, weeks)
+        change = weeks if times else min(weeks, float(np.nan_to_num(of.again)))
+        compared = None if least is None or fleet is None else compare(of, fleet, least, change)
         if compared is None:
             centre = np.where(of.known, np.median(of.level[of.known]), np.nan)
             peers = np.where(of.known, int(of.known.sum()), 0)
         else:
             centre, peers = compared.centre, compared.peers
-        half = REACH_95 * of.apart(weeks)
+        half = REACH_95 * of.apart(change)
         found.append(Standing(str(workload), None if model is None else str(model), of, centre, half, peers))
     return sorted(found, key=lambda one: (one.workload, one.model or ""))
 

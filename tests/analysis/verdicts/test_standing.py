@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.sittings import UNKNOWN, numbered
+from whorl.analysis.verdicts.answers.fingerprint import CLOCK
 from whorl.analysis.verdicts.answers.standing import Standing, scaled, standings, table
 from whorl.analysis.verdicts.levels.estimate import WEEKS
 from whorl.tests.analysis.longhorn import needs_longhorn
@@ -102,6 +103,26 @@ def test_of_one_sitting_the_runs_say_how_much_another_may_differ_and_of_one_run_
     assert (wide > 2 * 2.6 * 1.3 * 0.003).all()
     of_one = standing(runs.unique("gpu"))
     assert of_one["low"].null_count() == of_one["ratio_high"].null_count() == of_one["rank_low"].null_count() == 20
+
+
+@needs_longhorn
+def test_the_interval_of_a_clock_of_some_days_holds_in_other_weeks() -> None:
+    runs = longhorn("sgemm").drop_nulls("began").with_columns(pl.lit(None, pl.String).alias("model"))
+    middle = runs["began"].median()
+    halves = []
+    for part in (pl.col("began") >= middle, pl.col("began") < middle):
+        rows, gpus = scaled(runs.filter(part), CLOCK), runs.select("gpu").unique().sort("gpu")
+        halves.append(table(standings(rows, gpus, least=None, times=False), gpus["gpu"].to_list(), CLOCK))
+    both = halves[0].join(halves[1].select("gpu", later="value"), on="gpu")
+    assert both.height > 250
+    assert 0.93 <= both.select(pl.col("later").is_between("low", "high").mean()).item() <= 0.98
+
+
+def test_a_clock_that_never_moves_has_a_narrow_interval() -> None:
+    runs = fleet(20, 3, between=0.02, day=0.001, run=0.001, seed=1).with_columns(pl.lit(1530.0).alias("sm_clock_mhz"))
+    gpus = runs.select("gpu").unique().sort("gpu")
+    found = table(standings(scaled(runs, CLOCK), gpus, least=None, times=False), gpus["gpu"].to_list(), CLOCK)
+    assert (found["high"] - found["low"]).max() < 2  # type: ignore[operator]
 
 
 def test_a_node_with_few_gpus_knows_its_own_sittings() -> None:
