@@ -62,8 +62,7 @@ class Decisions:
         self._in_vain = options.stops_in_vain
         if (policy.place is None) == (policy.decide is None):
             raise InputError(f"the policy {policy.name} must have either place or decide")
-        preempts = scheduler.preempts and options.preempt
-        stops = preempts or (options.patience_s is not None and options.preempt)
+        stops = scheduler.preempts or options.patience_s is not None
         if policy.decide is not None:
             self.decide = self._all_at_once
         elif not policy.sticky:
@@ -77,11 +76,10 @@ class Decisions:
             if policy.decide is not None or not policy.sticky:
                 raise InputError(f"backfill needs jobs that keep their GPUs, which {policy.name} moves")
             if stops:
-                raise InputError("backfill needs jobs that are not stopped: use fifo, no patience, or no preemption")
+                raise InputError("backfill needs jobs that are not stopped: use fifo and no patience")
             self._planned = PlannedEnds()
-            indexed = not scheduler.preempts and options.arrivals is None and options.patience_s is None
-            self._index: Waiting = ByWidth(jobs) if indexed else InOrder(self.queue.waiting, view.states)
-        self._restless_queue = policy.place is not None and policy.sticky and preempts
+            self._index: Waiting = ByWidth(jobs) if options.arrivals is None else InOrder(self.queue.waiting, view.states)
+        self._restless_queue = policy.place is not None and policy.sticky and scheduler.preempts
         self._restless = policy.decide is not None or (not policy.sticky and (policy.redraws or scheduler.preempts))
 
     # What happens

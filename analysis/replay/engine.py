@@ -92,7 +92,7 @@ class Engine:
         stream = seed if isinstance(seed, random.Random) else random.Random(seed)  # noqa: S311 (no secret)
         self.view = View(fleet, self.cluster, options, stream)
         self.states: dict[int, State] = self.view.states
-        by_rounds = policy.by_rounds or (scheduler.by_rounds and options.preempt)
+        by_rounds = policy.by_rounds or scheduler.by_rounds
         self.rounds = options.quantised or (by_rounds if options.rounds is None else options.rounds)
         self.events = 0
         self.holdings = Holdings(fleet, self.view, options)

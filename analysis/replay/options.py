@@ -31,8 +31,6 @@ class Options:
     """Decide at the edges of rounds only. None: where the policy or the scheduler demands it."""
     quantised: bool = False
     """A job ends, and holds its GPUs, until the edge of the round in which its work is done. Needs rounds."""
-    preempt: bool = True
-    """False: a job that runs keeps running under LAS and SRTF, which then only order the queue. Sticky policies."""
     stops_in_vain: bool = False
     """True: jobs that were stopped for one that still does not fit stay stopped, as in PAL's simulator (SC'24)."""
     patience_s: float | None = None

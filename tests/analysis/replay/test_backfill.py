@@ -80,13 +80,6 @@ def test_a_job_without_end_is_planned_for() -> None:
     assert starts(many, 600)["wide"] == 609
 
 
-def test_a_queue_in_another_order() -> None:
-    jobs = trace(job("runs", 0, 3, 100), job("long", 1, 4, 500), job("wide", 2, 4, 50), job("b", 3, 1, 90))
-    outcome = replay(jobs, flat(1, 4), "packed", "srtf", options=Options(backfill="easy", preempt=False))
-    # The order is wide, b, long (50, 90, 500); "b" is done by 100, when "wide" is to start.
-    assert outcome.start_s.tolist() == [0, 150, 100, 3]
-
-
 @pytest.mark.parametrize(("policy", "scheduler"), [("pal", "fifo"), ("packed", "srtf"), ("random-nonsticky", "fifo")])
 def test_backfill_needs_jobs_that_stay(policy: str, scheduler: str) -> None:
     with pytest.raises(InputError, match="backfill needs jobs that"):
@@ -205,5 +198,3 @@ def test_backfill_and_patience() -> None:
     jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 60))
     with pytest.raises(InputError, match="backfill needs jobs that are not stopped"):
         replay(jobs, flat(1, 4), options=Options(backfill="easy", rounds=True, patience_s=1000))
-    patient = Options(backfill="easy", rounds=True, round_s=10, patience_s=1000, preempt=False)
-    assert replay(jobs, flat(1, 4), options=patient).start_s.tolist() == [0, 100, 10]

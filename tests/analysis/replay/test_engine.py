@@ -107,13 +107,6 @@ def test_fifo_stops_nobody() -> None:
     assert finishes(outcome) == {"long": 100, "short": 120}
 
 
-def test_without_preemption_the_order_is_that_of_the_queue_only() -> None:
-    jobs = trace(job("now", 0, 1, 100), job("long", 1, 1, 50), job("short", 2, 1, 20))
-    outcome = replay(jobs, flat(1, 1), "packed", "srtf", options=Options(preempt=False))
-    assert finishes(outcome) == {"now": 100, "short": 120, "long": 170}
-    assert outcome.preemptions.sum() == 0
-
-
 def test_las_shares_by_rounds() -> None:
     jobs = trace(job("a", 0, 1, 300), job("b", 50, 1, 100))
     outcome = replay(jobs, flat(1, 1), "packed", "las", options=Options(round_s=100))
