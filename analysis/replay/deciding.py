@@ -56,7 +56,7 @@ class Decisions:
         self._placed: list[int] | None = None  # in the order of placing, as of the last decision; None: do not rely on
         self._view, self._cluster, self._holdings = view, view.cluster, holdings
         self._round_s = options.round_s
-        self._keeps = rounds and max(options.preemption_s, options.migration_s, options.restart_s) > 0
+        self._keeps = rounds and max(options.preemption_s, options.migration_s) > 0
         self._keeping = False
         """Whether the last decision left jobs alone that the next one may stop or move."""
         self._in_vain = options.stops_in_vain
@@ -78,7 +78,9 @@ class Decisions:
             if stops:
                 raise InputError("backfill needs jobs that are not stopped: use fifo and no patience")
             self._planned = PlannedEnds()
-            self._index: Waiting = ByWidth(jobs) if options.arrivals is None else InOrder(self.queue.waiting, view.states)
+            self._index: Waiting = (
+                ByWidth(jobs) if options.arrivals is None else InOrder(self.queue.waiting, view.states)
+            )
         self._restless_queue = policy.place is not None and policy.sticky and scheduler.preempts
         self._restless = policy.decide is not None or (not policy.sticky and (policy.redraws or scheduler.preempts))
 

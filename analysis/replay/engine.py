@@ -208,7 +208,7 @@ class Engine:
 
     def _finish(self) -> None:
         state = self.states.pop(self.holdings.pop_finish())
-        state.settle(self.view.now_s, None)
+        state.settle(self.view.now_s)
         state.finish_s = self.view.now_s
         self.decisions.release(state)
         self.holdings.let_go(state)
@@ -258,7 +258,7 @@ class Engine:
         """What the replay gave."""
         for state in self.states.values():
             if state.gpus:
-                state.settle(self.view.now_s, None)
+                state.settle(self.view.now_s)
                 self.holdings.close_span(state)
         if self.options.record:
             self.holdings.note(len(self.decisions.queue.waiting))

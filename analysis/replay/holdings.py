@@ -57,7 +57,7 @@ class Holdings:
         options, now = self._options, self._view.now_s
         cost = 0.0
         if state.gpus:
-            state.settle(now, options.checkpoint_every_s)
+            state.settle(now)
             if gpus != state.gpus:
                 state.migrations += 1
                 cost = options.migration_s
@@ -66,9 +66,7 @@ class Holdings:
         else:
             if math.isnan(state.start_s):
                 state.start_s = now
-            elif state.lost_node:
-                cost = options.restart_s
-            else:
+            elif not state.lost_node:
                 cost = options.preemption_s
             state.lost_node = False
             state.since_s = now
@@ -93,19 +91,15 @@ class Holdings:
 
     def stop(self, state: State) -> None:
         """A job holds nothing any longer and waits: it was stopped for others, and its work is kept."""
-        state.settle(self._view.now_s, self._options.checkpoint_every_s)
-        state.saved_s = state.left_s
+        state.settle(self._view.now_s)
         state.preemptions += 1
         self.let_go(state)
 
     def lose(self, state: State) -> None:
         """A job has lost a node, and with it the work that is not kept."""
-        state.settle(self._view.now_s, self._options.checkpoint_every_s)
+        state.settle(self._view.now_s)
         if self._options.on_failure == "restart":
             state.left_s, state.attained_s = state.job.ideal_s, 0.0
-        elif self._options.checkpoint_every_s is not None:
-            state.left_s = state.saved_s
-        state.saved_s = state.left_s
         state.restarts += 1
         state.lost_node = True
         self.let_go(state)

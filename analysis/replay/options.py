@@ -43,18 +43,14 @@ class Options:
     preemption_s: float = 0.0
     """Time without progress at the start of a job that was stopped for another.
 
-    By rounds, a job that has paid one of these three costs is neither stopped nor moved before it has then worked for
+    By rounds, a job that has paid one of these two costs is neither stopped nor moved before it has then worked for
     as long: a cost of a round or more would otherwise use up every round, and no job would ever end.
     """
     migration_s: float = 0.0
     """Time without progress after a change of GPUs without a stop."""
-    restart_s: float = 0.0
-    """Time without progress at the start of a job that lost its node."""
     failures: tuple[Failure, ...] = ()
     on_failure: str = "restart"
-    """"restart": from no work done; "resume": from the last checkpoint."""
-    checkpoint_every_s: float | None = None
-    """Of running. None: nothing is lost by a job that resumes."""
+    """"restart": from no work done; "resume": from where it was."""
     arrivals: Callable[[], Iterator[Job]] | None = None
     """Jobs after the trace's, by submit time, without end if need be: they load the fleet and are not measured.
 
@@ -70,7 +66,7 @@ class Options:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.round_s) and self.round_s > 0):
             raise InputError(f"a round must be longer than 0 s, not {self.round_s:g}")
-        for name in ("preemption_s", "migration_s", "restart_s"):
+        for name in ("preemption_s", "migration_s"):
             cost = getattr(self, name)
             if not (math.isfinite(cost) and cost >= 0):
                 raise InputError(f"the cost {name} must be at least 0 s and finite, not {cost:g}")
@@ -78,9 +74,6 @@ class Options:
             raise InputError(f"backfill must be none or easy, not {self.backfill!r}")
         if self.on_failure not in ("restart", "resume"):
             raise InputError(f"a job that lost its node must restart or resume, not {self.on_failure!r}")
-        every = self.checkpoint_every_s
-        if every is not None and not (math.isfinite(every) and every > 0):
-            raise InputError(f"the time between checkpoints must be more than 0 s, not {every:g}")
         if self.patience_s is not None and not (self.patience_s > 0 and (self.rounds or self.quantised)):
             raise InputError("the patience of jobs must be more than 0 s, and needs rounds")
         if self.quantised and self.rounds is False:

@@ -32,7 +32,6 @@ class State:
         "preemptions",
         "rate",
         "restarts",
-        "saved_s",
         "shared",
         "since_s",
         "speed",
@@ -45,7 +44,6 @@ class State:
         self.number = number
         self.job = job
         self.left_s = job.ideal_s
-        self.saved_s = job.ideal_s  # the work left at the last checkpoint
         self.attained_s = 0.0  # until since_s
         self.gpus: tuple[int, ...] = ()
         self.patient = True  # False: it has waited too long and goes first
@@ -85,18 +83,11 @@ class State:
         """The wall time for which GPUs were held."""
         return self.attained_s + (now_s - self.since_s) if self.gpus else self.attained_s
 
-    def settle(self, now_s: float, checkpoint_every_s: float | None) -> None:
+    def settle(self, now_s: float) -> None:
         """Bring the sums up to a moment."""
         elapsed_s = now_s - self.since_s
-        left = self.left_at(now_s)
-        attained = self.attained_s + elapsed_s
-        if checkpoint_every_s is not None:
-            last = attained // checkpoint_every_s * checkpoint_every_s
-            if last > self.attained_s:
-                worked = max(0.0, min(attained - last, now_s - self.works_from_s))
-                self.saved_s = min(self.saved_s, left + worked * self.speed)
-        self.left_s = left
-        self.attained_s = attained
+        self.left_s = self.left_at(now_s)
+        self.attained_s += elapsed_s
         self.held_s += elapsed_s
         self.gpu_seconds += elapsed_s * len(self.gpus)
         self.energy_j += elapsed_s * self.power_w

@@ -61,7 +61,6 @@ class Plain:
     round_s: int | None
     stop_s: int = 0
     move_s: int = 0
-    restart_s: int = 0
     failures: Sequence[tuple[int, int, int]] = ()
     resumes: bool = False
     away: set[int] = field(default_factory=set)
@@ -191,7 +190,7 @@ class Plain:
             elif task.start is None:
                 task.start = self.now
             else:
-                self._pay(task, self.restart_s if task.lost else self.stop_s)
+                self._pay(task, 0 if task.lost else self.stop_s)
             task.on = gpus
             if gpus:
                 task.lost = False

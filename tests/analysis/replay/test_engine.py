@@ -322,7 +322,6 @@ def test_a_trace_that_cannot_be_replayed(jobs: list[Job], sentence: str) -> None
         ({"backfill": "conservative"}, "backfill must be none or easy, not 'conservative'"),
         ({"on_failure": "cry"}, "a job that lost its node must restart or resume"),
         ({"quantised": True, "rounds": False}, "jobs can end at the edges of rounds only in a replay by rounds"),
-        ({"checkpoint_every_s": 0}, "the time between checkpoints must be more than 0 s"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, object], sentence: str) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from whorl.analysis.replay import POLICIES, Failure, Job, Options, replay
 from whorl.analysis.replay.failures import drawn
-from whorl.analysis.replay.state import State
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import finishes, flat, job, sound, trace
 from whorl.tests.sizes import count
@@ -31,27 +30,9 @@ def test_a_job_that_loses_a_node_starts_from_nothing() -> None:
     assert [(span.began_s, span.ended_s) for span in outcome.spans] == [(0, 40), (60, 160)]
 
 
-def test_a_job_may_resume_and_pay_for_it() -> None:
-    failures = (Failure(0, 40, 60),)
-    whole = replay(LONG, flat(2, 1), options=Options(failures=failures, on_failure="resume"))
-    assert finishes(whole) == {"a": 120}
-    paid = replay(LONG, flat(2, 1), options=Options(failures=failures, on_failure="resume", restart_s=5))
-    assert finishes(paid) == {"a": 125}
-
-
-def test_what_is_kept_is_the_last_checkpoint() -> None:
-    options = Options(failures=(Failure(0, 40, 60),), on_failure="resume", checkpoint_every_s=30)
-    assert finishes(replay(LONG, flat(2, 1), options=options)) == {"a": 130}
-    exactly = Options(failures=(Failure(0, 60, 70),), on_failure="resume", checkpoint_every_s=30)
-    assert finishes(replay(LONG, flat(2, 1), options=exactly)) == {"a": 110}
-    before = Options(failures=(Failure(0, 20, 60),), on_failure="resume", checkpoint_every_s=30)
-    assert finishes(replay(LONG, flat(2, 1), options=before)) == {"a": 160}
-    twice = Options(
-        failures=(Failure(0, 40, 60), Failure(1, 75, 80)), on_failure="resume", checkpoint_every_s=30, restart_s=10
-    )
-    # 30 s kept; from 60 on 10 s of restart and 5 of work, none kept as the next checkpoint is at 60 s of running:
-    # that is after 55 s of holding GPUs. Then 10 s of restart and 70 of work.
-    assert finishes(replay(LONG, flat(2, 1), options=twice)) == {"a": 160}
+def test_a_job_may_resume() -> None:
+    options = Options(failures=(Failure(0, 40, 60),), on_failure="resume")
+    assert finishes(replay(LONG, flat(2, 1), options=options)) == {"a": 120}
 
 
 def test_other_nodes_and_other_jobs_are_left_alone() -> None:
@@ -126,7 +107,7 @@ def test_any_replay_with_failures_is_sound(policy: str, on_failure: str, seed: i
     failures = drawn(4, 3000, mtbf_h=0.15, repair_h=0.02, random=np.random.default_rng(seed))
     fleet = flat(4, 2, 1.3)
     for scheduler in ("fifo", "las", "srtf"):
-        options = Options(failures=failures, on_failure=on_failure, round_s=40, record=True, checkpoint_every_s=25)
+        options = Options(failures=failures, on_failure=on_failure, round_s=40, record=True)
         outcome = replay(jobs, fleet, policy, scheduler, options=options)
         sound(outcome, fleet)
         assert outcome.spans is not None
@@ -151,14 +132,3 @@ def test_a_job_from_nothing_has_all_of_its_time_remaining() -> None:
     assert finishes(again) == {"b": 145, "a": 245}
     resumed = Options(failures=(Failure(0, 90, 95),), on_failure="resume")
     assert finishes(replay(jobs, flat(1, 1), "packed", "srtf", options=resumed)) == {"a": 105, "b": 155}
-
-
-def test_a_checkpoint_during_a_cost_keeps_the_work_from_before_it() -> None:
-    state = State(0, job("a", 0, 1, 100))
-    state.gpus, state.speed = (0,), 1.0
-    state.settle(20, 30)
-    assert (state.left_s, state.saved_s) == (80, 100)
-    state.works_from_s = 40  # it is moved, which costs 20 s; the checkpoint at 30 s of running falls into them
-    state.settle(45, 30)
-    assert (state.left_s, state.saved_s) == (75, 80)
-    assert state.attained_s == 45

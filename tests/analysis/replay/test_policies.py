@@ -421,13 +421,6 @@ def test_a_shared_gpu_is_busy_once() -> None:
     sound(outcome, flat(4, 4), shared=True)
 
 
-def test_what_a_restart_costs_stays_due_when_the_rate_changes() -> None:
-    jobs = trace(job("a", 0, 1, 60), job("b", 8, 1, 1000))
-    outcome = replay(jobs, flat(1, 1), BESIDE, options=Options(failures=(Failure(0, 5, 6),), restart_s=10))
-    # a starts again at 6 and works from 16 on, at 0.6 beside b, which came at 8.
-    assert finishes(outcome)["a"] == pytest.approx(116)
-
-
 @settings(max_examples=count(30, short=10), deadline=None)
 @given(seed=st.integers(0, 10**6), by_rounds=st.booleans())
 def test_foreign_policies_conserve_work(seed: int, by_rounds: bool) -> None:

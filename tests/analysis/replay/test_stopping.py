@@ -42,7 +42,6 @@ def drawn(seed: int) -> tuple[Plain, Outcome]:
         round_s=draw.choice([None, ROUND_S, ROUND_S]),
         stop_s=draw.choice(costs),
         move_s=draw.choice(costs),
-        restart_s=draw.choice(costs),
         failures=failures,
         resumes=draw.random() < 0.5,
     )
@@ -51,7 +50,6 @@ def drawn(seed: int) -> tuple[Plain, Outcome]:
         rounds=plain.round_s is not None,
         preemption_s=plain.stop_s,
         migration_s=plain.move_s,
-        restart_s=plain.restart_s,
         failures=tuple(Failure(f"n{node}", begin, end) for node, begin, end in failures),
         on_failure="resume" if plain.resumes else "restart",
         record=True,
