@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, chain, islice
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 
 from .job import Job
-from .state import State
 
 _BLOCK = 128
 _ALWAYS = 1e300
@@ -90,19 +88,6 @@ class PlannedEnds:
         return end, total
 
 
-class Waiting(Protocol):
-    """The jobs that wait, as backfill asks for them."""
-
-    def start(self, number: int) -> None:
-        """The job waits no longer."""
-
-    def wait(self, number: int) -> None:
-        """The job waits."""
-
-    def next(self, after: tuple[float, int], free: int, spare: int, time_s: float) -> int | None:
-        """The first job behind `after` that needs at most `free` GPUs, and at most `spare` or at most `time_s`."""
-
-
 class ByWidth:
     """The waiting jobs of a first-come queue: for each width a tree of the least limit over the jobs in order.
 
@@ -123,12 +108,15 @@ class ByWidth:
         self._trees = {width: [math.inf] * (2 * _power(len(of))) for width, of in self._members.items()}
 
     def wait(self, number: int) -> None:
+        """The job waits."""
         self._put(number, self._limit[number])
 
     def start(self, number: int) -> None:
+        """The job waits no longer."""
         self._put(number, math.inf)
 
     def next(self, after: tuple[float, int], free: int, spare: int, time_s: float) -> int | None:
+        """The first job behind `after` that needs at most `free` GPUs, and at most `spare` or at most `time_s`."""
         found: int | None = None
         for width in self._widths:
             if width > free:
@@ -153,27 +141,6 @@ class ByWidth:
             if tree[at] == least:
                 break
             tree[at] = least
-
-
-class InOrder:
-    """The waiting jobs of any queue, looked through one by one: O(queue) for a search."""
-
-    def __init__(self, queue: Sequence[tuple[float, int]], states: Mapping[int, State]) -> None:
-        """`queue`: the queue itself, (key, number), sorted; `states`: the jobs in the system."""
-        self._queue = queue
-        self._states = states
-
-    def wait(self, number: int) -> None: ...
-
-    def start(self, number: int) -> None: ...
-
-    def next(self, after: tuple[float, int], free: int, spare: int, time_s: float) -> int | None:
-        for _, number in islice(self._queue, bisect_right(self._queue, after), None):
-            state = self._states[number]
-            wanted = state.job.gpus
-            if wanted <= free and (wanted <= spare or state.limit_s <= time_s):
-                return number
-        return None
 
 
 def _power(count: int) -> int:

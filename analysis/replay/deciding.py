@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from . import checking
-from .backfill import ByWidth, InOrder, PlannedEnds, Waiting
+from .backfill import ByWidth, PlannedEnds
 from .cluster import NotFreeError
 from .holdings import EDGE
 from .job import Allocation, Job
@@ -78,9 +78,9 @@ class Decisions:
             if stops:
                 raise InputError("backfill needs jobs that are not stopped: use fifo and no patience")
             self._planned = PlannedEnds()
-            self._index: Waiting = (
-                ByWidth(jobs) if options.arrivals is None else InOrder(self.queue.waiting, view.states)
-            )
+            if options.arrivals is not None:
+                raise InputError("backfill needs to know all jobs: use it without arrivals after the trace's")
+            self._index = ByWidth(jobs)
         self._restless_queue = policy.place is not None and policy.sticky and scheduler.preempts
         self._restless = policy.decide is not None or (not policy.sticky and (policy.redraws or scheduler.preempts))
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis.replay import Job, Options, Trace, replay
-from whorl.analysis.replay.backfill import ByWidth, InOrder, PlannedEnds
-from whorl.analysis.replay.state import State
+from whorl.analysis.replay.backfill import ByWidth, PlannedEnds
 from whorl.errors import InputError
-from whorl.tests.analysis.replay.making import finishes, flat, job, sound, trace
+from whorl.tests.analysis.replay.making import flat, job, sound, trace
 from whorl.tests.sizes import count
 
 EASY = Options(backfill="easy", record=True)
@@ -128,24 +126,12 @@ def test_the_first_is_never_later_than_its_reservation(jobs: Trace) -> None:
 
 
 @settings(max_examples=count(100, short=25), deadline=None)
-@given(jobs=limited())
-def test_no_job_that_may_go_is_left(jobs: Trace) -> None:
-    """The index by width finds the same jobs, in the same order, as a look at every one."""
-    by_width = replay(jobs, flat(2, 4), options=EASY)
-    # With jobs to come afterwards the queue is looked through one by one.
-    one_by_one = replay(jobs, flat(2, 4), options=Options(backfill="easy", record=True, arrivals=lambda: iter(())))
-    assert by_width.spans == one_by_one.spans
-
-
-@settings(max_examples=count(100, short=25), deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_searches_of_both_queues_agree(seed: int) -> None:
+def test_a_search_finds_the_job_that_a_look_at_every_one_does(seed: int) -> None:
     draw = random.Random(seed)
     jobs = [Job(str(i), 0.0, draw.choice((1, 2, 3, 8, 40)), float(draw.randint(1, 30))) for i in range(60)]
     tree = ByWidth(jobs)
     queue: list[tuple[float, int]] = []
-    states = {number: State(number, one) for number, one in enumerate(jobs)}
-    scan = InOrder(queue, states)
     for _ in range(150):
         number = draw.randrange(60)
         if (0.0, number) in queue:
@@ -154,8 +140,18 @@ def test_searches_of_both_queues_agree(seed: int) -> None:
         else:
             queue.insert(bisect_right(queue, (0.0, number)), (0.0, number))
             tree.wait(number)
-        asked = ((0.0, draw.randrange(-1, 60)), draw.randint(1, 50), draw.randint(0, 20), float(draw.randint(0, 30)))
-        assert tree.next(*asked) == scan.next(*asked)
+        after, free, spare, time_s = (
+            draw.randrange(-1, 60),
+            draw.randint(1, 50),
+            draw.randint(0, 20),
+            draw.randint(0, 30),
+        )
+        fits = (
+            number
+            for _, number in queue
+            if number > after and (one := jobs[number]).gpus <= free and (one.gpus <= spare or one.ideal_s <= time_s)
+        )
+        assert tree.next((0.0, after), free, spare, float(time_s)) == next(fits, None)
 
 
 @settings(max_examples=count(60, short=15), deadline=None)
@@ -184,14 +180,12 @@ def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
         assert planned.reservation(lacking) == (end, returned)
 
 
-def test_backfill_by_rounds_and_beside_jobs_to_come() -> None:
+def test_backfill_by_rounds_and_not_beside_jobs_to_come() -> None:
     jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 60))
     by_rounds = replay(jobs, flat(1, 4), options=Options(backfill="easy", rounds=True, round_s=10))
     assert by_rounds.start_s.tolist() == [0, 100, 10]
-    stream = (Job(f"more {i}", 3.0 + i, 1, 1.0) for i in range(1000))
-    loaded = replay(jobs, flat(1, 4), options=Options(backfill="easy", arrivals=lambda: islice(stream, 5)))
-    assert finishes(loaded) == {"runs": 100, "first": 200, "short": 62}
-    assert len(loaded.others.submit_s) == 5
+    with pytest.raises(InputError, match="backfill needs to know all jobs"):
+        replay(jobs, flat(1, 4), options=Options(backfill="easy", arrivals=lambda: iter(())))
 
 
 def test_backfill_and_patience() -> None:
