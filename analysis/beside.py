@@ -24,10 +24,6 @@ _OF_TIMES = ("time", "sm_clock", "power")  # figures of a fingerprint that `MEAS
 class Beside:
     """The GPUs of a cluster in one workload."""
 
-    cluster: str
-    workload: str
-    campaign: str | None
-    """None: all runs."""
     rows: pl.DataFrame
     """One row a GPU of the cluster, by cabinet, node and slot: gpu, name, label (a short name), node, cabinet, slot,
     model, vbios, driver, and the columns of `fleet.side_by_side`; null where the GPU did not run it."""
@@ -53,10 +49,7 @@ def beside(runs: Probed) -> Beside:
     rows = gpus.join(found, on="gpu", how="left", maintain_order="left")
     rows = rows.with_columns(pl.col(pl.Float64).cast(pl.Float32), pl.col("n", "sittings").fill_null(0).cast(pl.Int32))
     first, last = runs.runs.select(pl.col("began").min().alias("a"), pl.col("began").max().alias("b")).row(0)
-    (workload,) = runs.runs["workload"].unique()
-    return Beside(
-        runs.cluster, workload, runs.campaign or None, rows, runs.trusted.height, first, last, tuple(_notes(rows))
-    )
+    return Beside(rows, runs.trusted.height, first, last, tuple(_notes(rows)))
 
 
 def _notes(rows: pl.DataFrame) -> Iterable[str]:

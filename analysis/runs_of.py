@@ -27,17 +27,16 @@ _RUNS = (
 )  # fmt: skip
 _TIMES = ("time_median", "time")
 _KNOWN = "FROM runs WHERE cluster IS NOT NULL AND workload IS NOT NULL AND gpu IS NOT NULL"
-_WORKS = f"SELECT cluster, workload, gpu, conditions, count(*) AS runs {_KNOWN} GROUP BY ALL"
-_CAMPAIGNS = f"SELECT cluster, campaign, min(began) AS began, count(*) AS runs {_KNOWN} GROUP BY ALL"
+_WORKS = f"SELECT DISTINCT cluster, workload, gpu, conditions {_KNOWN}"
+_CAMPAIGNS = f"SELECT cluster, campaign, min(began) AS began {_KNOWN} GROUP BY ALL"
 
 
 @dataclass(frozen=True)
 class Work:
-    """A workload of a cluster, and how many GPUs and runs it has."""
+    """A workload of a cluster, and how many GPUs ran it."""
 
     name: str
     gpus: int
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Campaign:
 
     name: str
     began: datetime | None
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Comparable:
 def comparable(store: Store) -> tuple[Comparable, ...]:
     """The clusters that have runs, the one with the newest campaign first."""
     done = told_apart(store, store.sql(_WORKS).polars()).with_columns(pl.col("workload").cast(pl.String))
-    works = done.group_by("cluster", "workload").agg(pl.col("gpu").n_unique().alias("gpus"), pl.col("runs").sum())
+    works = done.group_by("cluster", "workload").agg(pl.col("gpu").n_unique().alias("gpus"))
     campaigns = store.sql(_CAMPAIGNS).polars()
     clusters = campaigns.group_by("cluster").agg(pl.col("began").max())
     clusters = clusters.sort("began", "cluster", descending=[True, False], nulls_last=True)

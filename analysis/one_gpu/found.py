@@ -22,8 +22,6 @@ class Found:
 
     judged_at: datetime | None
     """UTC; None: it was judged now, and nothing of that is stored."""
-    gpus: int
-    """How many GPUs were judged."""
     verdicts: tuple[Verdict, ...]
     """Those that cover it, the worst first."""
     not_judged: tuple[NotJudged, ...]
@@ -72,7 +70,6 @@ def _found(
     subjects = {row["name"], row["gpu"], row["cluster"], *workloads}
     return Found(
         judged_at,
-        said.gpus,
         mine,
         tuple(one for one in said.not_judged if one.subject in subjects),
         watch,

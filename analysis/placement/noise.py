@@ -42,8 +42,6 @@ _FINE = 8
 class Noise:
     """The density of a run's log time about its GPU's, as a table of its logarithm."""
 
-    scale: float
-    """Of the core, in log time: about the relative standard deviation of a usual run."""
     far: float
     """The share of runs that strayed from the core."""
     table: Singles
@@ -109,7 +107,7 @@ def _table(scale: float, far: Floats, share: float, span: float) -> Noise:
                 20 * _FINE : 20 * _FINE + 2 * reach + 1
             ]
         )
-    return Noise(scale, share, np.log(density).astype(np.float32), step)
+    return Noise(share, np.log(density).astype(np.float32), step)
 
 
 def _core(at: Floats, scale: float) -> Floats:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statistics.ordering import Floats, Ints, bounds
-from ..statistics.repeatability import Moments, icc
 from . import prior
 from .noise import Singles, core_scale, noises
 from .repeatable import permutation_test
@@ -63,9 +62,6 @@ class Posterior:
     reason: str | None
     """Why the GPUs cannot be distinguished."""
     p: float | None
-    icc: float | None
-    sigma_within: float | None
-    sigma_between: float | None
     standing_out: npt.NDArray[np.bool_]
     """(gpus,) that differ from the fleet even for the largest of so many."""
     table: npt.NDArray[np.float32]
@@ -96,16 +92,13 @@ def posterior(seen: Observed, rng: np.random.Generator, replicates: int) -> Post
     if test.repeatable and test.standing_out.any():
         standing_out, alike = _looked_again(seen, test.standing_out, rng)
     on, likelihood = _likelihood(seen, scale)
-    found = prior.fit(likelihood, on, replicates, rng)
-    fitted, fits = found.fitted, found.refitted
+    fits = prior.fit(likelihood, on, replicates, rng)
     distinct = np.flatnonzero(~alike)
     table, row = _table(likelihood, fits, on, alike)
     belief = np.ones(gpus)
     belief[distinct] = table[:, row[distinct], :].mean(axis=0) @ prior.MASS
     lower, upper = _interval(likelihood, fits, on, table, row, alike)
     lower, upper = _as_wide_as_its_runs(seen, on, alike, np.minimum(lower, belief), np.maximum(upper, belief))
-    mean = float(fitted @ on.at)
-    moments = Moments.of(seen.x, seen.starts)
     return Posterior(
         belief,
         lower,
@@ -113,9 +106,6 @@ def posterior(seen: Observed, rng: np.random.Generator, replicates: int) -> Post
         repeatable=test.repeatable,
         reason=None if test.repeatable else f"the differences between GPUs do not repeat (p = {test.p:.2f})",
         p=test.p,
-        icc=icc(moments, "gpu").value,
-        sigma_within=scale,
-        sigma_between=float(np.sqrt(fitted @ (on.at - mean) ** 2)),
         standing_out=standing_out,
         table=table,
         row=row,
@@ -159,7 +149,7 @@ def _untold(gpus: int) -> Posterior:
     table = np.ones((1, 1, len(prior.PROBABILITIES)), dtype=np.float32)
     nobody = np.zeros(gpus, dtype=np.bool_)
     row = np.zeros(gpus, dtype=np.intp)
-    return Posterior(np.ones(gpus), unknown, unknown.copy(), False, reason, None, None, None, None, nobody, table, row)
+    return Posterior(np.ones(gpus), unknown, unknown.copy(), False, reason, None, nobody, table, row)
 
 
 def _likelihood(seen: Observed, scale: float) -> tuple[prior.Atoms, Singles]:

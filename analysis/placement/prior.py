@@ -135,16 +135,10 @@ def _blocks(starts: Ints, width: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-@dataclass(frozen=True)
-class Prior:
-    """The weights of the atoms, fitted, and fitted again to other samples of the GPUs."""
+def fit(likelihood: Singles, on: Atoms, replicates: int, rng: np.random.Generator) -> list[Floats]:
+    """The prior of GPUs with this `likelihood` (gpus, atoms): weights of the atoms, of each of `replicates` refits.
 
-    fitted: Floats
-    refitted: list[Floats]
-
-
-def fit(likelihood: Singles, on: Atoms, replicates: int, rng: np.random.Generator) -> Prior:
-    """The prior of GPUs with this `likelihood` (gpus, atoms), and `replicates` refits.
+    Without refits they are those of the fit itself.
 
     A maximum likelihood estimate is a few spikes, with which every interval would be too narrow: it is smoothed as a
     density of as many points as GPUs would be (B. W. Silverman's rule, 1986, on the estimate itself, so that a fleet
@@ -157,8 +151,7 @@ def fit(likelihood: Singles, on: Atoms, replicates: int, rng: np.random.Generato
     smoothing = _smoothing(sharp, on, gpus)
     drawn = rng.exponential(size=(replicates, gpus))
     again = _em(likelihood, 0.9 * sharp + 0.1 / width, drawn, _RETURN)
-    fitted = smoothing @ sharp
-    return Prior(fitted, [smoothing @ one for one in again] or [fitted])
+    return [smoothing @ one for one in again] or [smoothing @ sharp]
 
 
 def _em(likelihood: Singles, start: Floats, drawn: Floats, iterations: int) -> Floats:

@@ -239,7 +239,7 @@ def _scored(
         values = runs.other(name)
         known = np.full(len(runs.names), np.nan) if values is None else gpu_medians(values, runs.gpu, len(runs.names))
         others[column] = _spread(known, at, len(place), np.nan)
-    newest, oldest, ids = _when(runs)
+    newest, ids = _when(runs)
     return WorkloadScores(
         runs.workload,
         runs=np.where(unit >= 0, runs_of[unit], 0),
@@ -249,14 +249,10 @@ def _scored(
         upper=over(upper * usual),
         standing_out=np.where(unit >= 0, found.standing_out[unit], False),
         newest=_spread(newest, at, len(place), np.datetime64("NaT")),
-        oldest=_spread(oldest, at, len(place), np.datetime64("NaT")),
         **others,
         repeatable=found.repeatable or len(compared) > 1,
         reason=found.reason if len(compared) == 1 else None,
         p=found.p,
-        icc=found.icc,
-        sigma_within=found.sigma_within,
-        sigma_between=found.sigma_between,
         coupled=apart.coupled,
         references=compared,
         reference=_spread(variant, at, len(place), -1),
@@ -286,15 +282,15 @@ def _spread(values: npt.NDArray[Any], at: Ints, count: int, missing: object) -> 
     return found
 
 
-def _when(runs: Runs) -> tuple[npt.NDArray[Any], npt.NDArray[Any], dict[str, tuple[str, ...]]]:
-    """When each GPU of `runs` was measured last and first, and its runs."""
+def _when(runs: Runs) -> tuple[npt.NDArray[Any], dict[str, tuple[str, ...]]]:
+    """When each GPU of `runs` was measured last, and its runs."""
     frame = runs.frame.select(
         gpu=pl.Series(runs.gpu), began=pl.col("began").cast(pl.Datetime("us")), run_id=pl.col("run_id")
     )
     by_gpu = frame.sort("gpu", "began", nulls_last=True, maintain_order=True).group_by("gpu", maintain_order=True)
-    found = by_gpu.agg(newest=pl.col("began").max(), oldest=pl.col("began").min(), run_id=pl.col("run_id"))
+    found = by_gpu.agg(newest=pl.col("began").max(), run_id=pl.col("run_id"))
     ids = {runs.names[gpu]: tuple(its) for gpu, its in found.select("gpu", "run_id").iter_rows()}
-    return found["newest"].to_numpy(), found["oldest"].to_numpy(), ids
+    return found["newest"].to_numpy(), ids
 
 
 def _say_variants(workload: str, compared: Sequence[Reference], notes: list[str]) -> None:

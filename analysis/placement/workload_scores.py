@@ -36,7 +36,6 @@ class WorkloadScores:
     standing_out: npt.NDArray[np.bool_]
     """GPUs that stand out: they differ by more than chance gives the largest of all GPUs."""
     newest: npt.NDArray[np.datetime64]
-    oldest: npt.NDArray[np.datetime64]
     sm_clock_mhz: Floats
     power_w: Floats
     temperature_c: Floats
@@ -47,11 +46,6 @@ class WorkloadScores:
     """Why not."""
     p: float | None
     """Of the permutation test."""
-    icc: float | None
-    """ICC(1) of log times, by GPU; by coupled set of GPUs where jobs couple them."""
-    sigma_within: float | None
-    sigma_between: float | None
-    """Relative standard deviations: of a run about its GPU, of the GPUs' scores."""
     coupled: bool
     """Whether jobs couple the GPUs, so that all GPUs of a set have one score."""
     references: tuple[Reference, ...]

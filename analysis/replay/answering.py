@@ -17,7 +17,6 @@ from .study import Case, Replayed, cases, controls, run_all
 class Answered:
     """The results of a setting."""
 
-    setting: Setting
     results: Sequence[Replayed]
     refused: Sequence[tuple[Case, WhorlError]]
     """Cases that cannot be replayed, and why."""
@@ -63,7 +62,7 @@ def answered(
     results = [one for one in everything if not (one.case.resampled or one.case.flat)]
     refused = [(case, error) for case, error in left_out if not (case.resampled or case.flat)]
     lost = [str(error) for case, error in left_out if case.resampled or case.flat]
-    found = Answered(setting, results, refused, [], [], conditions, [])
+    found = Answered(results, refused, [], [], conditions, [])
     if not results:
         raise InputError("; ".join(found.reasons))
     notes = [*setting.notes, *(note for one in results for note in one.notes), *found.reasons]

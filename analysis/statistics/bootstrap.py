@@ -57,7 +57,6 @@ class Resampled:
         self.ordered = ordered
         layout = by_group(gpus, np.arange(len(ordered)), count)
         self.moments = Moments.of(ordered[layout], bounds(gpus, count))
-        self.unit = unit
         groups = gpus
         if unit is not None:
             groups, count = unit[gpus], int(unit.max()) + 1

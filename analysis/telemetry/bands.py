@@ -54,7 +54,6 @@ class Band:
 class Share:
     """The share of GPUs, (k,) in %, of which a reason for the clock stood at some time of a stretch."""
 
-    metric: str
     reason: str
     percent: Floats
 
@@ -218,5 +217,5 @@ def _shares(one: Shown, bits: Floats) -> list[Share]:
         if reason.bit is not None and (whole & reason.bit).any():
             held = np.count_nonzero(whole & reason.bit, axis=0)
             percent = np.divide(100.0 * held, n, out=np.full(len(n), np.nan), where=n > 0)
-            found.append(Share(one.name, reason.name, percent))
+            found.append(Share(reason.name, percent))
     return found

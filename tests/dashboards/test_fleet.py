@@ -66,12 +66,12 @@ def _view(gpus: int, figure: str = "time", slow: int = 1) -> View:
             },
         }
     ).with_columns(pl.when(pl.col("n") > 0).then(pl.col(pl.Float64).cast(pl.Float32)))
-    works = (Work("w", gpus, 20 * gpus),)
+    works = (Work("w", gpus),)
     asked = Asked(
         Comparable("c", works, ()), ("c",), "w", None, find(MEASURED_WORDS, figure), MEASURED_WORDS, None, None
     )
     verdicts = tuple(_verdict(name) for name in named[1 : 1 + slow])
-    return placed(asked, Beside("c", "w", None, rows, 20 * gpus, None, None, ()), Judgement("c", verdicts, (), gpus, 1))
+    return placed(asked, Beside(rows, 20 * gpus, None, None, ()), Judgement("c", verdicts, (), gpus, 1))
 
 
 @pytest.fixture(scope="module")

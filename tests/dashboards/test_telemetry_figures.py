@@ -92,7 +92,7 @@ def test_lines_that_are_added_to_are_lists() -> None:
 def test_a_band_has_its_quantiles_n_and_the_gpus_that_are_far_from_it() -> None:
     levels = np.array([[1.0, np.nan, 1.0]]) * np.array([[1], [2], [3], [4], [5]])
     band = Band("power_mw", levels, levels[0] - 1, levels[4] + 1, np.array([9, 0, 8]), ((A, 5.0),))
-    share = Share("clock_event_reasons", "power_cap", np.array([10.0, np.nan, 20.0]))
+    share = Share("power_cap", np.array([10.0, np.nan, 20.0]))
     ts = np.array([0, 1, 2], np.int64) * S
     found = Bands(0, 3 * S, S, ts, (band,), (share,), 100, 10, 10, 999)
     figure = of_bands(found, _lines(_line(A, "power_mw", [7.0])), {A: "n1/0"})

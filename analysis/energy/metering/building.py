@@ -78,7 +78,7 @@ def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes
     )
     read_every = np.array([median(step[began : ended - 1]) for began, ended in groups.spans])
     known = groups.count(kept.known)
-    idle_w, idle_n = _idle(kept)
+    idle_w = _idle(kept)
     floor_w, full_w, highest_w = _levels(kept, known, idle_w, limit_w)
     middle_w = np.where(limit_w > 0, (floor_w + highest_w) / 2, floor_w)
     shape = shape_of(kept, known, middle_w)
@@ -136,7 +136,7 @@ def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes
     first, last = ts[groups.firsts], ts[groups.lasts]
     lasted = last - first
     return Meters(
-        gpus, first, last, first, idle_w, idle_n, limit_w, floor_w, highest_w, kept.lag_s, tuple(map(tuple, notes)),
+        gpus, first, last, first, idle_w, limit_w, floor_w, highest_w, kept.lag_s, tuple(map(tuple, notes)),
         [None] * len(gpus), groups.begins[:-1], groups.begins[1:],
         ts - np.repeat(first - (np.cumsum(lasted) - lasted + np.arange(len(gpus))), groups.sizes),
         times, upto, slope, bend, swing, parts,
@@ -197,14 +197,13 @@ def _levels(kept: Kept, known: Ints, idle_w: Floats, limit_w: Floats) -> tuple[F
     return np.where(unlike, 0.0, floor), np.where(unlike, 0.0, full), np.where(unlike, _MOST_W, highest)
 
 
-def _idle(kept: Kept) -> tuple[Floats, Ints]:
-    """What each GPU draws without work, NaN where that was not seen; and of how many readings."""
-    found, number = np.full(len(kept.groups), np.nan), np.zeros(len(kept.groups), np.int64)
+def _idle(kept: Kept) -> Floats:
+    """What each GPU draws without work, NaN where that was not seen."""
+    found = np.full(len(kept.groups), np.nan)
     for gpu, at in kept.groups.found((kept.utilization == 0) & kept.known):
-        number[gpu] = len(at)
         if len(at) >= _IDLE_READINGS:
             found[gpu] = median(kept.watts[at])
-    return found, number
+    return found
 
 
 def _compare(
@@ -247,7 +246,7 @@ def _none(
     zeros, knots = np.zeros(n), np.zeros(2 * n)
     unknown = np.full(n, np.nan)
     return Meters(
-        gpus, ends[0], ends[1], ends[0], unknown, np.zeros(n, np.int64), limit_w, zeros, np.nan_to_num(limit_w), zeros,
+        gpus, ends[0], ends[1], ends[0], unknown, limit_w, zeros, np.nan_to_num(limit_w), zeros,
         tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
         np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)),
     )  # fmt: skip

@@ -60,8 +60,6 @@ class Meters:
     """(g,) time of the first knot."""
     idle_w: Floats
     """(g,) what it draws without work; NaN where it was never seen idle."""
-    idle_n: Ints
-    """(g,) of how many readings that is the median."""
     limit_w: Floats
     """(g,) its power limit; NaN where unknown."""
     lowest_w: Floats
