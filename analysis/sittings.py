@@ -31,9 +31,9 @@ def latest() -> datetime:
     return datetime.now(UTC) + AHEAD
 
 
-def days(column: str = "began") -> pl.Expr:
-    """A column of times in days since 1970; `UNKNOWN` where it is null."""
-    return (pl.col(column).cast(pl.Datetime("ns")).cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN)
+def days() -> pl.Expr:
+    """When runs began, in days since 1970; `UNKNOWN` where it is null."""
+    return (pl.col("began").cast(pl.Datetime("ns")).cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN)
 
 
 def date_of(at: float | np.float64) -> datetime:

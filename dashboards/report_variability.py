@@ -85,13 +85,13 @@ def _longer(row: Variability) -> str:
     return f"{100 * (row.worst_over_median - 1):.1f} % longer{shown}"
 
 
-def _interval(row: Variability, name: str, places: int = 2) -> str:
+def _interval(row: Variability, name: str) -> str:
     value, bounds = getattr(row, name), row.interval.get(name)
     if value is None:
         return MISSING
     if bounds is None:
-        return f"{value:.{places}f}"
-    return f"{value:.{places}f} [{bounds[0]:.{places}f}, {bounds[1]:.{places}f}]"
+        return f"{value:.2f}"
+    return f"{value:.2f} [{bounds[0]:.2f}, {bounds[1]:.2f}]"
 
 
 def _rho(row: Variability, name: str) -> str:

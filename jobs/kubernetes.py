@@ -56,12 +56,12 @@ def key(workload: str) -> str:
     return f"{DOMAIN}/{named(workload, r'[^a-z0-9._-]+')}"
 
 
-def named(text: str, unfit: str, longest: int = _LONGEST) -> str:
+def named(text: str, unfit: str) -> str:
     """A text as a name: what is `unfit` becomes a dash, and a name that is too long ends with a hash of the text."""
     name = re.sub(unfit, "-", text.lower()).strip("._-") or "none"
-    if len(name) > longest:
+    if len(name) > _LONGEST:
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        name = f"{name[: longest - 9].rstrip('._-')}-{digest}"
+        name = f"{name[: _LONGEST - 9].rstrip('._-')}-{digest}"
     return name
 
 

@@ -160,11 +160,11 @@ def listed(runs: pl.DataFrame, most: int) -> pl.DataFrame:
     )
 
 
-def around(runs: pl.DataFrame, margin_s: float = 60.0) -> tuple[int, int] | None:
-    """When the newest run of `own_runs` was, with a margin on both sides: ns since 1970; None where none has a date."""
+def around(runs: pl.DataFrame) -> tuple[int, int] | None:
+    """When the newest run of `own_runs` was, with a minute on both sides: ns since 1970; None where none has a date."""
     dated = runs.drop_nulls("began").sort("began").tail(1)
     if dated.is_empty():
         return None
     began, ended = (dated[name].cast(pl.Datetime("ns")).cast(pl.Int64).item() for name in ("began", "ended"))
-    margin = int(margin_s * 1e9)
+    margin = 60 * 10**9
     return int(began) - margin, int(began if ended is None else ended) + margin

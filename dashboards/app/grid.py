@@ -80,23 +80,18 @@ def table(
     *,
     label: str,
     key: str | None = None,
-    select: Literal["one", "many"] | None = None,
-    filters: bool | None = None,
     height: int = 560,
     saved: bool = True,
 ) -> Component:
     """A table with a button that saves what it shows as CSV.
 
     `name`: the id of the grid. `rows`: with all columns that `columns` name; None for many rows, which it asks for in
-    blocks: then call `serve` once with the same columns. `key`: the column that tells rows apart. `select`: whether
-    rows can be chosen; the chosen ones are `Input(name, "selectedRows")`. `filters`: whether the row of filters is
-    shown; left out, of tables longer than a dozen rows. `height`: in pixels, of a longer table. `saved`: False leaves
-    the button out. Raises ValueError for more rows than `MOST`.
+    blocks: then call `serve` once with the same columns. `key`: the column that tells rows apart. `height`: in
+    pixels, of a longer table. `saved`: False leaves the button out. Raises ValueError for more rows than `MOST`.
     """
     if rows is not None and rows.height > MOST:
         raise ValueError(f"{rows.height:,} rows are too many to send: give None and call serve")
     few = rows is not None and rows.height <= _FEW
-    filters = not few if filters is None else filters
     options: dict[str, Any] = {
         "rowHeight": _ROW_PX,
         "rowBuffer": _BEYOND,
@@ -111,13 +106,6 @@ def table(
     }
     if few:
         options["domLayout"] = "autoHeight"
-    if select is not None:
-        options["rowSelection"] = {
-            "mode": "singleRow" if select == "one" else "multiRow",
-            "checkboxes": True,
-            "headerCheckbox": False,
-            "enableClickSelection": False,
-        }
     more: dict[str, Any] = {}
     if rows is None:
         more["rowModelType"] = "infinite"
@@ -131,10 +119,10 @@ def table(
         more["rowData"] = sent(rows, columns, key)
     if key is not None:
         more["getRowId"] = f"params.data[{json.dumps(key)}]"
-    widths = _widths(columns, rows, filters=filters)
+    widths = _widths(columns, rows, filters=not few)
     drawn = AgGrid(
         id=name,
-        columnDefs=_definitions(columns, widths, filters=filters),
+        columnDefs=_definitions(columns, widths, filters=not few),
         defaultColDef={"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
         dashGridOptions=options,
         columnSize=None,

@@ -48,13 +48,12 @@ _SHORT_S, _LONG_S = 30.0, 900.0
 _FORM = "%Y-%m-%dT%H:%M:%S"
 
 
-def ask(since: datetime, until: datetime | None, environment: Mapping[str, str] | None = None) -> str:
+def ask(since: datetime, until: datetime | None) -> str:
     """What `sacct` says of all jobs from `since` to `until` (UTC), a line for each, times in s since 1970.
 
     Raises SchedulerError where there is no sacct, or accounting is off or does not answer.
     """
-    own = dict(os.environ if environment is None else environment)
-    own = {key: value for key, value in own.items() if not key.startswith("SACCT_")}
+    own = {key: value for key, value in os.environ.items() if not key.startswith("SACCT_")}
     own |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}  # times that go in are UTC, those that come out seconds
     has = _fields_here(own)
     span = [f"--starttime={since:{_FORM}}"] + ([f"--endtime={until:{_FORM}}"] if until else [])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...store.outcomes import Code
-from ...store.sensor_error import SENSOR_ERROR, SensorError
+from ...store.sensor_error import SENSOR_ERROR
 from ...store.unseen import variance_j2
 from .curve import (
     ABOVE,
@@ -62,7 +62,7 @@ def missing(reason: Why) -> Figure:
     return Figure(None, None, None, None, None, reason)
 
 
-def figure(used: Floats, most_w: Floats, sensor: SensorError = SENSOR_ERROR) -> Figure:
+def figure(used: Floats, most_w: Floats) -> Figure:
     """The figure of what `splitting` counted, for GPUs that draw `most_w` at most."""
     by_gpu = used[:-1].reshape(-1, WIDTH)
     total = [float(one) for one in by_gpu.sum(axis=0)]
@@ -70,10 +70,10 @@ def figure(used: Floats, most_w: Floats, sensor: SensorError = SENSOR_ERROR) -> 
     if not len(by_gpu) or seconds <= 0:
         return missing(Why.NO_GPU if not len(by_gpu) else Why.SHORT)
     below, above = total[BELOW] + total[DOUBT], total[ABOVE] + total[DOUBT]
-    boards = sensor.variance(by_gpu[:, SENSED_J], by_gpu[:, SENSED_S]).sum()
+    boards = SENSOR_ERROR.variance(by_gpu[:, SENSED_J], by_gpu[:, SENSED_S]).sum()
     sensed = np.array(total[SENSED_J]), np.array(total[SENSED_S])
     variance = variance_j2(total[VARIANCE : LOCKED_W2S + 1], seconds)
-    lower, upper = (float(one) for one in sensor.ends(*sensed, boards, np.maximum(variance, 0.0)))
+    lower, upper = (float(one) for one in SENSOR_ERROR.ends(*sensed, boards, np.maximum(variance, 0.0)))
     energy = max(total[ENERGY], 0.0)
     most = float(most_w.sum()) * seconds
     low = min(max(energy + min(lower, 0.0) - below, 0.0), energy)

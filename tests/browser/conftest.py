@@ -107,7 +107,7 @@ def _tables() -> DashPage:
             "a.b": place,
         }
     )
-    small = table("small", columns, rows.head(40), key="gpu", label="Forty", select="many")
+    small = table("small", columns, rows.head(40), key="gpu", label="Forty")
     inside = html.Div([heading("Tables"), small, table("large", columns, None, key="gpu", label="Many")])
 
     def register(app: Dash, reading: Reading) -> None:

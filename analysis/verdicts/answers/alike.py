@@ -54,7 +54,7 @@ class Alike:
         scale = {int(one): _scale(x[model == one]) for one in np.unique(model)}
         return cls(gpus, {gpu: at for at, gpu in enumerate(gpus)}, model, x, scale)
 
-    def nearest(self, gpu: str, names: Mapping[str, str], most: int = _NEAREST) -> list[Neighbour]:
+    def nearest(self, gpu: str, names: Mapping[str, str]) -> list[Neighbour]:
         """The GPUs of the same model that are most like `gpu`, of those that share half of its figures."""
         own = self.place.get(gpu)
         if own is None:
@@ -66,12 +66,12 @@ class Alike:
         shared = np.isfinite(apart).sum(axis=1)
         enough = np.flatnonzero((2 * shared >= mine.sum()) & (shared > 0) & (rows != own))
         distance = np.sqrt(np.nansum(apart[enough] ** 2, axis=1) / shared[enough])
-        if len(enough) > most:  # only of those that are no farther than the last one told does the order matter
-            near = distance <= np.partition(distance, most - 1)[most - 1]
+        if len(enough) > _NEAREST:  # only of those that are no farther than the last one told does the order matter
+            near = distance <= np.partition(distance, _NEAREST - 1)[_NEAREST - 1]
             enough, distance = enough[near], distance[near]
         keys = [self.gpus[one] for one in rows[enough]]
         found = sorted(zip(distance.tolist(), keys, shared[enough].tolist(), strict=True))
-        return [Neighbour(key, names.get(key, key), far, int(n)) for far, key, n in found[:most]]
+        return [Neighbour(key, names.get(key, key), far, int(n)) for far, key, n in found[:_NEAREST]]
 
 
 def _scale(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -75,14 +75,14 @@ class Shapes:
         return found
 
 
-def worth(of: Sittings, relevant: float = RELEVANT) -> Ints:
+def worth(of: Sittings) -> Ints:
     """The series whose sittings lie far enough apart for a relevant change: the others cannot have one."""
     several = np.flatnonzero(of.per_series >= 2)
     if not len(several):
         return several
     value = of.value[of.per_series[of.series] >= 2]
     starts = np.cumsum(of.per_series[several]) - of.per_series[several]
-    found: Ints = several[np.maximum.reduceat(value, starts) - np.minimum.reduceat(value, starts) >= relevant]
+    found: Ints = several[np.maximum.reduceat(value, starts) - np.minimum.reduceat(value, starts) >= RELEVANT]
     return found
 
 
