@@ -57,10 +57,6 @@ class OneGpu:
         return str(self.row["name"])
 
     @property
-    def cluster(self) -> str:
-        return str(self.row["cluster"])
-
-    @property
     def simulated(self) -> bool:
         return is_simulated(self.runs)
 

@@ -92,30 +92,6 @@ class Scores:
         """The notes without those about other workloads."""
         return [*self.general, *self.of[workload].notes, *self.unscored]
 
-    def frame(self) -> pl.DataFrame:
-        """One row a workload and GPU measured in it."""
-        parts = []
-        for name, one in self.of.items():
-            parts.append(
-                pl.DataFrame(
-                    {
-                        "workload": [name] * len(self.gpus),
-                        "gpu": list(self.gpus),
-                        "node": pl.Series(self.nodes, dtype=pl.String),
-                        "runs": one.runs,
-                        "raw": one.raw,
-                        "score": one.belief,
-                        "lower": one.lower,
-                        "upper": one.upper,
-                        "newest": one.newest,
-                        "sm_clock_mhz": one.sm_clock_mhz,
-                        "power_w": one.power_w,
-                        "temperature_c": one.temperature_c,
-                    }
-                ).filter(pl.col("runs") > 0)
-            )
-        return pl.concat(parts).fill_nan(None)
-
 
 def scores(
     store: Store,

@@ -8,7 +8,7 @@ question about a real fleet use `replay` itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -98,36 +98,6 @@ def published_options(trace: Trace, *, record: bool = False) -> Options:
         bins=lambda values: binned(values).sf,
         class_order=CLASSES,
         record=record,
-    )
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """Average JCT in seconds, by what becomes of the GPUs whose scores are outliers."""
-
-    trace: str
-    packed_s: float
-    packed_drained_s: float
-    """They are never taken."""
-    packed_clipped_s: float
-    """Their scores are the next-worst GPU's."""
-    pal_s: float
-    pal_clipped_s: float
-
-
-def sensitivity(trace: Trace, profiles: Profiles) -> Sensitivity:
-    """How much of PAL's gain over Packed-Sticky is one bad GPU: both once more without it. Raises as `pal_sc24`."""
-
-    def average(policy: str, clipped: bool = False) -> float:
-        return float(pal_sc24(trace, profiles, policy, clipped=clipped).jct_s.mean())
-
-    return Sensitivity(
-        trace.name,
-        packed_s=average("packed-sticky"),
-        packed_drained_s=average(BASELINE),
-        packed_clipped_s=average("packed-sticky", clipped=True),
-        pal_s=average("pal"),
-        pal_clipped_s=average("pal", clipped=True),
     )
 
 
