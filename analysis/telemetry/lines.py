@@ -102,16 +102,17 @@ def _width(range_ns: int, points: int) -> int:
 
 
 def lines(
-    store: Store, keys: Sequence[Key], metrics: Sequence[str], since: int, until: int, *, width_ns: int | None = None,
+    store: Store, keys: Sequence[Key], metrics: Sequence[str], since: int, until: int, *, points: int | None = None,
+    width_ns: int | None = None,
 ) -> Lines:  # fmt: skip
-    """The telemetry of these GPUs from `since` to before `until`: `points_of` points, or stretches of `width_ns`.
+    """The telemetry of these GPUs from `since` to before `until`: `points` a line at most, or stretches of `width_ns`.
 
     A few readings before and after are there too. Raises QueryError for an unknown metric, and where there are too many
     readings.
     """
     named = [shown(name) for name in metrics]
     drawn = [one for one in named if one.kind != "mask"]
-    most = None if width_ns else points_of(len(keys) * len(drawn))
+    most = None if width_ns else points or points_of(len(keys) * len(drawn))
     width = width_ns or _width(until - since, most or _MOST)
     more = max(int(_MARGIN * (until - since)), MARGIN_NS)
     found: list[Line] = []
