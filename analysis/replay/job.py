@@ -20,7 +20,6 @@ class Job:
     """The class whose scores apply; "" is not sensitive: every GPU has score 1 for it."""
     limit_s: float | None = None
     """The time limit asked for. Backfill plans with it and nothing ends a job at it; None: `ideal_s` is used."""
-    user: str = ""
     model: str = ""
     """As the trace says it."""
 

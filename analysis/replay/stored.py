@@ -20,7 +20,7 @@ MOST_JOBS = 500
 POLICIES = ("packed", "advice-exclude", "pm-first", "pal")
 
 _JOBS = (
-    'SELECT allocation, any_value(job_id) AS job, any_value("user") AS "user", '
+    "SELECT allocation, any_value(job_id) AS job, "
     "max(coalesce(eligible, submitted, began)) AS arrived, min(began) AS began, max(ended) AS ended, "
     "coalesce(max(job_gpus), sum(node_gpus)) AS gpus, bool_or(share < 1) AS shared, max(time_limit_s) AS limit_s "
     "FROM jobs_now WHERE cluster IS NOT DISTINCT FROM {cluster} GROUP BY allocation"
@@ -89,12 +89,8 @@ def stored_trace(store: Store, cluster: str, most: int = MOST_JOBS) -> Trace:
         pl.col("gpus").cast(pl.Int64),
         (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9,
         pl.col("limit_s").cast(pl.Float64),
-        pl.col("user").fill_null(""),
     )
-    jobs = [
-        Job(name, submit, gpus, ideal, "", limit, user)
-        for name, submit, gpus, ideal, limit, user in columns.iter_rows()
-    ]
+    jobs = [Job(name, submit, gpus, ideal, "", limit) for name, submit, gpus, ideal, limit in columns.iter_rows()]
     return Trace(f"the jobs of {cluster}", tuple(jobs), tuple(notes))
 
 

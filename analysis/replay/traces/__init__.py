@@ -81,10 +81,10 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
     if not frame["submit_s"].is_sorted():
         notes.append("the jobs were not in the order of their times and were sorted; ties stay in the file's order")
         frame = frame.sort("submit_s", maintain_order=True)
-    columns = frame.select("name", "submit_s", "gpus", "ideal_s", "limit_s", "user", "model")
+    columns = frame.select("name", "submit_s", "gpus", "ideal_s", "limit_s", "model")
     jobs_ = tuple(
-        Job(name, submit, gpus, ideal, "", limit, user or "", model or "")
-        for name, submit, gpus, ideal, limit, user, model in columns.iter_rows()
+        Job(name, submit, gpus, ideal, "", limit, model or "")
+        for name, submit, gpus, ideal, limit, model in columns.iter_rows()
     )
     return Trace(trace_name(path), jobs_, tuple(notes))
 

@@ -48,7 +48,6 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         gpus=pl.col("scale_factor").cast(pl.Int64),
         ideal_s="duration",
         limit_s=pl.lit(None, pl.Float64),
-        user=pl.lit(""),
         model=pl.col("job_type").str.replace(r"\s*\(batch size.*$", ""),
     )
 

@@ -36,13 +36,11 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     found.leave_out(found.frame["gpu_num"].fill_null(0) < 1, "they had no GPU")
     found.leave_out(found.frame["submit_time"].is_null(), "their submit time is not known")
     found.leave_out(found.frame["duration"].fill_null(0) <= 0, "they never ran")
-    user, model = (next((n for n in names if n in found.frame.columns), None) for names in (("user",), ("vc", "type")))
     return found, found.frame.select(
         name="job_id",
         submit_s="submit_time",
         gpus=pl.col("gpu_num").cast(pl.Int64),
         ideal_s="duration",
         limit_s=pl.lit(None, pl.Float64),
-        user=pl.col(user) if user else pl.lit(""),
-        model=pl.col(model) if model else pl.lit(""),
+        model=next((pl.col(name) for name in ("vc", "type") if name in found.frame.columns), pl.lit("")),
     )

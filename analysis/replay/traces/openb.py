@@ -45,6 +45,5 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         gpus=pl.col("num_gpu").cast(pl.Int64),
         ideal_s=pl.col("deletion_time") - pl.col("scheduled_time"),
         limit_s=pl.lit(None, pl.Float64),
-        user=pl.lit(""),
         model=pl.col("qos") if "qos" in texts else pl.lit(""),
     )

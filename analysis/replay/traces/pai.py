@@ -64,6 +64,5 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         gpus=pl.col("gpus").cast(pl.Int64),
         ideal_s=pl.col("ended") - pl.col("began"),
         limit_s=pl.lit(None, pl.Float64),
-        user=pl.lit(""),
         model="task_name",
     )

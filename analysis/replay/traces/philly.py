@@ -71,6 +71,5 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         gpus=gpus.cast(pl.Int64),
         ideal_s=duration * factor,
         limit_s=pl.lit(None, pl.Float64),
-        user=pl.col("user").fill_null("") if "user" in frame.columns else pl.lit(""),
         model="model",
     )

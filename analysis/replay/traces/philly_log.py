@@ -14,7 +14,7 @@ from .table import LINE, Reading, Sheet, jobs
 
 _SCHEMA = {
     "name": pl.String, "submit_s": pl.Float64, "gpus": pl.Int64, "ideal_s": pl.Float64, "limit_s": pl.Float64,
-    "user": pl.String, "model": pl.String, "attempts": pl.Int64, "ended": pl.Boolean,
+    "model": pl.String, "attempts": pl.Int64, "ended": pl.Boolean,
 }  # fmt: skip
 
 
@@ -51,8 +51,8 @@ def _job(path: Path, number: int, one: Any) -> tuple[Any, ...]:
         gpus = sum(len(machine["gpus"]) for machine in attempts[-1]["detail"]) if attempts else 0
         ran = sum(end - start for start, end in ends if start is not None and end is not None)
         ended = bool(ends) and ends[-1][1] is not None
-        who = (str(one.get("user") or ""), str(one.get("vc") or ""))
-        return str(one["jobid"]), _seconds(one["submitted_time"]), gpus, ran, None, *who, len(attempts), ended
+        cluster = str(one.get("vc") or "")
+        return str(one["jobid"]), _seconds(one["submitted_time"]), gpus, ran, None, cluster, len(attempts), ended
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{path}, job {number} of the list: it is not as the job log of Philly has it ({type(error).__name__}: "

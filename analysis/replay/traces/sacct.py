@@ -69,7 +69,6 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         gpus="=gpus",
         ideal_s="=elapsed",
         limit_s=_limit(found),
-        user=pl.col("user") if "user" in found.frame.columns else pl.lit(""),
         model=next((pl.col(n) for n in ("jobname", "partition") if n in found.frame.columns), pl.lit("")),
     )
 

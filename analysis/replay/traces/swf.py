@@ -56,6 +56,5 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         gpus=(pl.col("width") / each).ceil().cast(pl.Int64),
         ideal_s="run",
         limit_s=pl.when(pl.col("wanted_time") > 0).then("wanted_time"),
-        user=pl.when(pl.col("user") != "-1").then("user").otherwise(pl.lit("")),
         model=pl.when(pl.col("executable") != "-1").then("executable").otherwise(pl.lit("")),
     )

@@ -33,6 +33,5 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         gpus=pl.col("num_gpu").cast(pl.Int64),
         ideal_s="duration",
         limit_s=pl.lit(None, pl.Float64),
-        user=pl.lit(""),
         model="model_name",
     )

@@ -41,7 +41,7 @@ def philly(
     detail = [{"ip": "m47", "gpus": [f"gpu{n}" for n in range(gpus)]}]
     told = [{"start_time": start, "end_time": end, "detail": detail} for start, end in ran]
     return {
-        "status": "Pass", "vc": "vc1", "jobid": job, "attempts": told, "submitted_time": submitted, "user": "u1",
+        "status": "Pass", "vc": "vc1", "jobid": job, "attempts": told, "submitted_time": submitted,
     }  # fmt: skip
 
 
@@ -126,9 +126,9 @@ def test_a_csv_of_another_program_is_the_same_csv(tmp_path: Path) -> None:
     text = '\ufeffmodel,duration,"job_id",room,submit_time,num_gpus,user\r\n"a ""b"", c",100,j 1,x,0,2.0,Zoë\r\n'
     path.write_bytes((text + "m\u2028n,7,j 2,,1.5,1,\r\n").encode())
     trace = read_trace(path)
-    assert [(job.name, job.gpus, job.submit_s, job.ideal_s, job.model, job.user) for job in trace.jobs] == [
-        ("j 1", 2, 0.0, 100.0, 'a "b", c', "Zoë"),
-        ("j 2", 1, 1.5, 7.0, "m\u2028n", ""),
+    assert [(job.name, job.gpus, job.submit_s, job.ideal_s, job.model) for job in trace.jobs] == [
+        ("j 1", 2, 0.0, 100.0, 'a "b", c'),
+        ("j 2", 1, 1.5, 7.0, "m\u2028n"),
     ]
     assert "columns not used: room" in trace.notes
 
@@ -167,7 +167,7 @@ def test_swf_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         ("1", 2, 0, 100),
         ("3", 3, 20, 50),
     ]
-    assert [(job.limit_s, job.user, job.model) for job in trace.jobs] == [(3600, "3", "5"), (None, "", "")]
+    assert [(job.limit_s, job.model) for job in trace.jobs] == [(3600, "5"), (None, "")]
     for what in (
         "run time is zero",
         "processors is unknown",
@@ -205,7 +205,7 @@ def test_sacct_is_read_whatever_its_columns(tmp_path: Path) -> None:
     spelled = read_trace(written(tmp_path, text, "spelled.txt")).jobs
     assert raw == spelled
     job = raw[0]
-    assert (job.name, job.gpus, job.ideal_s, job.limit_s, job.user, job.model) == ("7", 2, 93784, 1800, "ann", "gpu")
+    assert (job.name, job.gpus, job.ideal_s, job.limit_s, job.model) == ("7", 2, 93784, 1800, "gpu")
 
 
 @pytest.mark.parametrize(
@@ -318,9 +318,9 @@ def test_helios_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         "1425514,uzqls,vcpDC,2,8,1,CANCELLED,2020-06-09 18:41:30,None,2020-06-09 18:41:31,0,1",
     ]
     trace = read_trace(written(tmp_path, HELIOS_HEAD + "\n".join(rows)))
-    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.user, j.model) for j in trace.jobs] == [
-        ("1425511", 0, 1, 36844, "uXBbc", "vcJkd"),
-        ("1425512", 26, 4, 249, "uVMrF", "vchbv"),
+    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
+        ("1425511", 0, 1, 36844, "vcJkd"),
+        ("1425512", 26, 4, 249, "vchbv"),
     ]
     for what in ("had no GPU", "never ran"):
         assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
@@ -390,10 +390,10 @@ def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_pa
     ]
     told[3]["attempts"] = []
     trace = read_trace(written(tmp_path, json.dumps(told, indent=1), "cluster_job_log"))
-    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.user, j.model) for j in trace.jobs] == [
-        ("b", 0, 2, 60, "u1", "vc1"),
-        ("a", 39, 8, 3674, "u1", "vc1"),
-        ("e", 39, 2, 3600, "u1", "vc1"),
+    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
+        ("b", 0, 2, 60, "vc1"),
+        ("a", 39, 8, 3674, "vc1"),
+        ("e", 39, 2, 3600, "vc1"),
     ]
     for note in ("1 job left out: they never ran", "1 job left out: they had not ended", "2 jobs ran in several"):
         assert any(one.startswith(note) for one in trace.notes), trace.notes
