@@ -100,8 +100,6 @@ class Compared:
     shifts: tuple[Shift, ...]
     centre: Floats
     """The level that each GPU was compared with."""
-    scale: float
-    """Of healthy GPUs on the slow side."""
 
     @cached_property
     def p(self) -> Floats:
@@ -189,7 +187,7 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     peers[known] = many[which]
     return Compared(
         **found, confirmed=_confirmed(of, found["centre"], found["effect"]), single=of.runs == 1, peers=peers,
-        shifts=tuple(shifts), scale=null.scale(True),
+        shifts=tuple(shifts),
         chances=_Chances(null, known, seen, more, alone, stray, float(np.median(level - of.slow_side[known]))),
     )  # fmt: skip
 

@@ -31,7 +31,6 @@ class Concluded:
     """What was concluded about the clusters of a store."""
 
     judgements: tuple[Judgement, ...]
-    judged_at: datetime
     notes: tuple[str, ...] = ()
     """Sentences about the judging itself, as that nothing could be stored."""
 
@@ -47,7 +46,7 @@ def conclude(
         judge(store, cluster=name, campaign=campaign, since=since) for name in _clusters(store, cluster, campaign)
     ]
     at = datetime.now(UTC).replace(tzinfo=None)
-    return Concluded(tuple(judgements), at, record(store, judgements, at, campaign=campaign, since=since))
+    return Concluded(tuple(judgements), record(store, judgements, at, campaign=campaign, since=since))
 
 
 def judgements(store: Store, cluster: str) -> tuple[Judgement, ...]:

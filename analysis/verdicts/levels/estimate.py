@@ -57,10 +57,8 @@ class Levels:
     """Standard error of the level as that of the level in the long run."""
     again: float
     """Standard deviation of the level of a sitting, from one to another, pooled over the fleet."""
-    within: float
-    """The same of a run within a sitting."""
     between_known: bool
-    """Whether `again` was seen (enough GPUs have several sittings) or taken from `within`."""
+    """Whether `again` was seen (enough GPUs have several sittings) or taken from how runs of a sitting differ."""
     repeats: float | None
     """Of the variance of single runs, the share that lies between GPUs; None where no GPU has two runs."""
     steps: Floats
@@ -137,10 +135,7 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int, step: float = 0.0) 
         pooled = np.sqrt((again**2 * 4 + mine**2 * (count - 1)) / (4 + np.maximum(count - 1, 0)))
         error = np.where(count > 0, pooled / np.sqrt(np.maximum(count, 1)), np.nan)
     repeats = _repeats(sat, middle, count, runs, within, again if between_known else 0.0)
-    return Levels(
-        middle, low, high, count, runs, error, again, max(within, least) if np.isfinite(within) else np.nan,
-        between_known, repeats, steps, sat,
-    )  # fmt: skip
+    return Levels(middle, low, high, count, runs, error, again, between_known, repeats, steps, sat)
 
 
 def _within(sat: Sittings, runs: Runs) -> Floats:

@@ -42,7 +42,6 @@ class Null:
         """
         self.centre = float(np.median(values))
         self.n = len(values)
-        self._floor = floor
         above, below = values[values > self.centre] - self.centre, self.centre - values[values < self.centre]
         ties = (self.n - len(above) - len(below)) // 2
         self._sides = tuple(_Side.of(np.sort(side), ties, floor) for side in (above, below))

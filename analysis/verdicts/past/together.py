@@ -35,8 +35,6 @@ class Common:
     low: float
     high: float
     p: float
-    gpus: int
-    nodes: int
     series: Ints
     """Those that show it."""
     began: float
@@ -85,8 +83,7 @@ def turns(of: Sittings, regime: Ints, node: Ints) -> tuple[list[Common], Floats]
         none += total - (total - after)[of.first[of.series]]
         found.append(
             Common(
-                effect, effect - reach, effect + reach, p, len(mine), len(np.unique(nodes)), of.series[mine], began,
-                min(before, began), True, (old, new),
+                effect, effect - reach, effect + reach, p, of.series[mine], began, min(before, began), True, (old, new),
             )
         )  # fmt: skip
     return found, none
@@ -165,8 +162,8 @@ def _named(of: Sittings, day: Ints, effect: Floats, enough: Bools, away: Floats,
             earlier = of.at[np.isin(day, order[: start + 1])]
             found.append(
                 Common(
-                    size, size - reach, size + reach, p, len(series), len(np.unique(node[series])), series,
-                    float(of.at[mine].min()), float(earlier.max()), bool(side.all()),
+                    size, size - reach, size + reach, p, series, float(of.at[mine].min()), float(earlier.max()),
+                    bool(side.all()),
                 )
             )  # fmt: skip
             if not side.all():
