@@ -56,7 +56,6 @@ class Job:
     strict: str = ""  # what it asks of its nodes together, which cannot be counted: a clause for people
     comment: str = ""
     admin_comment: str = ""
-    reason: str = ""
 
     @property
     def gpus(self) -> int:
@@ -108,7 +107,6 @@ def record(line: str) -> Job | None:
         strict=_strict(fields),
         comment=shown.said(fields.get("Comment", "")),
         admin_comment=shown.said(fields.get("AdminComment", "")),
-        reason=shown.said(fields.get("Reason", "")),
     )
 
 

@@ -36,8 +36,6 @@ class Strips:
     """Where each GPU of a frame is drawn."""
 
     words: Words
-    level: str
-    """What a strip is: cabinet or node."""
     places: tuple[str, ...]
     """From left to right."""
     left_out: int
@@ -72,7 +70,7 @@ class Strips:
         x, y = np.zeros(rows.height, dtype=np.int16), np.full(rows.height, np.nan, dtype=np.float32)
         at = placed["index"].to_numpy()
         x[at], y[at] = placed["x"].to_numpy(), scale.bend(placed[value].to_numpy())
-        return cls(words, level, tuple(cut["place"]), boxes.height - cut.height, scale, x, y, cut)
+        return cls(words, tuple(cut["place"]), boxes.height - cut.height, scale, x, y, cut)
 
     def medians(self, places: Sequence[str]) -> tuple[float, float]:
         """The lowest and the highest median of places, a little wider: an address does not hold all their digits."""

@@ -42,7 +42,6 @@ class Sensing:
             self._backend.close()
             raise
         self.gpus = tuple(devices[position].gpu for position in self._positions)
-        self.node: str | None = next((d.row["node"] for d in devices if d.row.get("node")), None)
         chosen = [devices[position] for position in self._positions]
         first = self._sweep()[1]
         windows = [
