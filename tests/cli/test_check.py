@@ -10,25 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.recording import record
-from whorl.cli import cli
 from whorl.collectors.backends import Device
 from whorl.errors import DeviceError, InputError
 from whorl.jobs import checking
 from whorl.jobs.checking import Answer, Status
 from whorl.probes.here import Local
 from whorl.store import Store
-from whorl.tests.cli.test_verdicts import AT
+from whorl.tests.cli.test_verdicts import AT, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import CLUSTER, MODEL, judged_store, uuid
 from whorl.tests.nvml_library import NvmlLibrary
-
-
-def whorl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments))
 
 
 def checked(*arguments: str, status: int) -> dict[str, Any]:

@@ -6,19 +6,19 @@ import csv
 import io
 import json
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from whorl.analysis.energy.balance import reconcile
 from whorl.cli import cli
 from whorl.dashboards.printed.energy_balance import sentences
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
+from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.stores import new_store
 
@@ -66,18 +66,6 @@ with reading as (
     from minute join known using (gpu, a, b)
 )
 """
-
-
-def whorl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
-
-
-@cache
-def document(*arguments: str) -> dict[str, Any]:
-    """The answer as JSON; the same question is asked once."""
-    result = whorl(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
 
 
 @pytest.fixture(scope="module")

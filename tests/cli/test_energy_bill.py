@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.sensor_error import MEASURED_BOARDS
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
 
 pytestmark = pytest.mark.usefixtures("stores_stay_open")
@@ -50,18 +47,6 @@ piece as (
     from jobs_now join gpu using (gpu), hour where first < ended and first + interval 1 hour > began
 )
 """
-
-
-def whorl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
-
-
-@cache
-def document(*arguments: str) -> dict[str, Any]:
-    """The answer as JSON; the same question is asked once."""
-    result = whorl(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
 
 
 @pytest.fixture(scope="module")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import shutil
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.stores import new_store
 
@@ -112,18 +111,6 @@ def fleet(built_once: BuiltOnce) -> Path:
         (folder / "store" / "energy.toml").write_text('currency = "EUR"\n[[price]]\nvalue = 0.25\n')
 
     return built_once("energy-choices", build) / "store"
-
-
-def whorl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
-
-
-@cache
-def document(*arguments: str) -> dict[str, Any]:
-    """The answer as JSON; the same question is asked once."""
-    result = whorl(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
 
 
 @pytest.fixture(scope="module")

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from whorl.analysis.energy.attributing import JobProblem, JobReason
 from whorl.analysis.energy.metering import Problem, Reason
-from whorl.cli import cli
 from whorl.store.outcomes import Code
 from whorl.tests.analysis.energy.stored import at, gpu, job, readings, store_of
+from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
 
 pytestmark = pytest.mark.usefixtures("stores_stay_open")
-
-
-def whorl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
-
-
-@cache
-def document(*arguments: str) -> dict[str, Any]:
-    """The answer as JSON; the same question is asked once."""
-    result = whorl(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
 
 
 @pytest.fixture(scope="module")

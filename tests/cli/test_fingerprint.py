@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -10,33 +9,21 @@ from typing import Any
 
 import polars as pl
 import pytest
-from click.testing import CliRunner, Result
 
 from whorl.analysis.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import record
-from whorl.cli import cli
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows
-from whorl.tests.cli.test_verdicts import AT, ODD, texts
+from whorl.tests.cli.test_verdicts import AT, ODD, document, texts, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, WORKLOADS, judged_store, uuid
 from whorl.tests.probed_fleet import stored
 
 SLOW, MOVED = 5, 9
-
-
-def whorl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments))
-
-
-def document(*arguments: str) -> dict[str, Any]:
-    result = whorl(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
 
 
 def moves(gpu: int, day: float) -> float:
