@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..store.readers.catalog import quoted
 from .fleet import labels, side_by_side
 from .verdicts.comparing import LEAST_GPUS
 
@@ -84,7 +85,7 @@ def printed(store: Store, cluster: str, workload: str) -> tuple[Printed, ...]:
     """The figures of the newest stored fingerprints, besides times, clocks and power: those of a workload, and those
     of a GPU. Of a figure that is known in other workloads only, the one that most GPUs have."""
     query = (
-        f"SELECT figure, workload, unit, count(*) AS n FROM fingerprints_now WHERE cluster = {_text(cluster)} "
+        f"SELECT figure, workload, unit, count(*) AS n FROM fingerprints_now WHERE cluster = {quoted(cluster)} "
         f"AND value IS NOT NULL AND figure NOT IN {_OF_TIMES} GROUP BY ALL"
     )
     known = store.sql(query).polars()
@@ -99,10 +100,10 @@ def of_print(store: Store, cluster: str, one: Printed) -> pl.DataFrame:
     far it is from the median of the GPUs of the same model, in % where the figure has ratios, else in its unit. Value
     and `_apart` with `_low` and `_high`, the 95 % interval in another sitting; null where it is not known.
     """
-    of = "IS NULL" if one.workload is None else f"= {_text(one.workload)}"
+    of = "IS NULL" if one.workload is None else f"= {quoted(one.workload)}"
     rows = store.sql(
         "SELECT gpu, model, value, low AS value_low, high AS value_high, ratio, n FROM fingerprints_now "
-        f"WHERE cluster = {_text(cluster)} AND figure = {_text(one.figure)} AND workload {of}"
+        f"WHERE cluster = {quoted(cluster)} AND figure = {quoted(one.figure)} AND workload {of}"
     ).polars()
     middle = pl.col("value").median().over("model")
     ratio = pl.col("ratio").is_not_null().any() & (middle > 0)
@@ -124,14 +125,10 @@ def of_print(store: Store, cluster: str, one: Printed) -> pl.DataFrame:
 def is_ratio(store: Store, cluster: str, one: Printed) -> bool:
     """Whether `apart` of `of_print` is in per cent."""
     query = (
-        f"SELECT count(ratio) > 0 AS yes FROM fingerprints_now WHERE cluster = {_text(cluster)} AND "
-        f"figure = {_text(one.figure)}"
+        f"SELECT count(ratio) > 0 AS yes FROM fingerprints_now WHERE cluster = {quoted(cluster)} AND "
+        f"figure = {quoted(one.figure)}"
     )
     return bool(store.sql(query).polars().item())
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 # -- a brush ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from ..analysis.replay.comparison import Gain
 from ..analysis.replay.findings import heading
 from ..analysis.replay.fleet import Fleet
 from ..analysis.replay.outcome import Outcome
+from .figures.looks import single
 from .style import SKY, SLOWNESS, layout, line_of
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _curves(
     looks = line_of(curves)
     alike: dict[tuple[bytes, bytes], list[str]] = {}
     for policy, (x, y) in curves.items():
-        alike.setdefault((_single(x).tobytes(), _single(y).tobytes()), []).append(policy)
+        alike.setdefault((single(x).tobytes(), single(y).tobytes()), []).append(policy)
     traces = []
     for names, width in zip(alike.values(), np.linspace(WIDEST, NARROWEST, len(alike)), strict=True):
         x, y = curves[names[0]]
@@ -120,8 +121,8 @@ def _curves(
         name = " = ".join(names)
         traces.append(
             Scatter(
-                x=_single(x),
-                y=_single(y),
+                x=single(x),
+                y=single(y),
                 name="<br>= ".join(names),
                 mode="lines",
                 line={"color": colour, "dash": dash, "width": round(float(width), 2), "shape": shape},
@@ -158,7 +159,7 @@ def gantt(outcome: Outcome, fleet: Fleet | None, limit: int = BARS) -> tuple[Fig
     if fleet is not None:
         slowdown = ", slowdown %{customdata[2]:.2f}"
         marker |= {
-            "color": _single(slow[shown]),
+            "color": single(slow[shown]),
             "colorscale": SLOWNESS,
             "cmin": float(slow.min(initial=1.0)),
             "cmax": float(max(1.05, np.quantile(slow, 0.99))),
@@ -166,10 +167,10 @@ def gantt(outcome: Outcome, fleet: Fleet | None, limit: int = BARS) -> tuple[Fig
         }
     bars = Bar(
         orientation="h",
-        base=_single(began / 3600),
-        x=_single((ended - began) / 3600),
-        y=_single(first + height / 2 - 0.5),
-        width=_single(height),
+        base=single(began / 3600),
+        x=single((ended - began) / 3600),
+        y=single(first + height / 2 - 0.5),
+        width=single(height),
         marker=marker,
         customdata=[
             [_name(outcome, number), int(gpus), round(float(value), 3)]
@@ -282,8 +283,3 @@ def gain_by_seed(gains: Sequence[Gain]) -> Figure:
             },
         ),
     )
-
-
-def _single(values: Floats) -> NDArray[np.float32]:
-    """Single precision: enough for a screen, half the file."""
-    return np.asarray(values, dtype=np.float32)

@@ -203,11 +203,11 @@ def _booked(
             one.take(one.booking.add(some))
     for one in bills.values():
         one.take(one.booking.rest())
-    found = {own: one.booked(_time(first), _time(last)) for own, one in bills.items() if any(map(len, one.pieces))}
+    found = {own: one.booked(date_of(first), date_of(last)) for own, one in bills.items() if any(map(len, one.pieces))}
     if not found:
         raise InputError(
-            f"{store.root} has neither telemetry nor jobs from {_time(first):%Y-%m-%d %H:%M} to "
-            f"{_time(last):%Y-%m-%d %H:%M} UTC: choose another time with --since and --until, or leave these out"
+            f"{store.root} has neither telemetry nor jobs from {date_of(first):%Y-%m-%d %H:%M} to "
+            f"{date_of(last):%Y-%m-%d %H:%M} UTC: choose another time with --since and --until, or leave these out"
         )
     return [found[own] for own in every]
 
@@ -265,28 +265,30 @@ def _covered(
 ) -> tuple[int, int, Sequence[str]]:
     """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters."""
     if cluster and since is not None and until is not None and until > since and has_telemetry(store, cluster):
-        return _ns(since), _ns(until), [cluster]
+        return nanoseconds(since), nanoseconds(until), [cluster]
     found = covered(store, cluster=cluster)
     of = "" if cluster is None else f" of cluster {cluster}"
     if found.is_empty():
         raise InputError(f"{store.root} has no telemetry{of}: `whorl collect` or `whorl import` adds some")
     first, last = int(found["first"].cast(pl.Int64).min()), int(found["last"].cast(pl.Int64).max())  # type: ignore[arg-type]
-    began = first if since is None else _ns(since)
-    ended = last if until is None else _ns(until)
+    began = first if since is None else nanoseconds(since)
+    ended = last if until is None else nanoseconds(until)
     if ended <= began:
         raise InputError(
-            f"{store.root} has no telemetry{of} in this time: it has some from {_time(first):%Y-%m-%d %H:%M} to "
-            f"{_time(last):%Y-%m-%d %H:%M} UTC"
+            f"{store.root} has no telemetry{of} in this time: it has some from {date_of(first):%Y-%m-%d %H:%M} to "
+            f"{date_of(last):%Y-%m-%d %H:%M} UTC"
         )
     jobs = store.scan("jobs").select("cluster").unique() if cluster is None else None
     others = [] if jobs is None else store.collect(jobs)["cluster"].to_list()
     return began, ended, sorted({one for one in (*found["cluster"], *others) if one is not None})
 
 
-def _ns(when: datetime) -> int:
+def nanoseconds(when: datetime) -> int:
+    """A time in UTC without zone, ns since 1970."""
     since = when.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since // timedelta(microseconds=1)) * 1000
 
 
-def _time(at_ns: int) -> datetime:
+def date_of(at_ns: int) -> datetime:
+    """The time in UTC without zone, as in tables, that so many ns since 1970 are."""
     return datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001

@@ -14,10 +14,11 @@ import polars as pl
 from ...errors import InputError
 from ...store.sensor_error import SensorError
 from .answers import Answer, energy
+from .booked import nanoseconds
 from .choices.ground import Ground
 from .choices.placed import verdicts
 from .choices.quoted import Quoted, quote
-from .summary import nanoseconds, offline
+from .summary import offline
 
 if TYPE_CHECKING:
     from ...store import Store

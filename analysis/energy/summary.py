@@ -16,7 +16,7 @@ import polars as pl
 from ...errors import InputError
 from .answers import Answer, By, allocations, answered, beyond, parts
 from .balance import Balance, held
-from .booked import AROUND, Booked, booked_both
+from .booked import AROUND, Booked, booked_both, date_of, nanoseconds
 from .carbon.settings import Settings, find_settings
 from .metering import covered, rows_since
 from .pieces import Kind
@@ -125,7 +125,7 @@ def _asked(
 
     Meters also read an hour before: a shorter time is only taken where it has much fewer readings with that hour.
     """
-    until = None if until_ns is None else _time(until_ns)
+    until = None if until_ns is None else date_of(until_ns)
     found = covered(store, cluster=cluster)
     if found.is_empty() or last == ALL:
         return None, until, False
@@ -133,7 +133,7 @@ def _asked(
     assert isinstance(first, datetime)
     assert isinstance(end, datetime)
     if since_ns is not None:
-        return max(first, _time(since_ns)), until, False
+        return max(first, date_of(since_ns)), until, False
     if last is not None:
         if last not in LENGTHS:
             raise InputError(f"last={last} is no time: write last={ALL}, or one of {', '.join(LENGTHS)}")
@@ -144,12 +144,3 @@ def _asked(
     few = max(READINGS, counts[-1] / _MUCH_LESS)
     number = next(number for number, n in enumerate(counts) if n <= few)
     return begins[number], until, begins[number] > begins[0]
-
-
-def nanoseconds(at: datetime) -> int:
-    """A time in UTC without zone, ns since 1970."""
-    return (at - datetime(1970, 1, 1)) // timedelta(microseconds=1) * 1000  # noqa: DTZ001
-
-
-def _time(at_ns: int) -> datetime:
-    return datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001

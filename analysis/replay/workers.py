@@ -7,18 +7,17 @@ waits long without looking up, so that an interrupt ends it whichever thread of 
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from threading import Thread, current_thread, main_thread
 from typing import Any, TypeVar
 
 from ...errors import WhorlError
-from ...store.system import signals
+from ...store.system import processes, signals
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -102,21 +101,13 @@ def _processes(count: int) -> Iterator[list[Connection]]:
 
 def _serve(end: Connection) -> None:
     """In a new process: answer questions until nobody asks."""
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=processes.end_with_parent, daemon=True).start()
     try:
         answer: Callable[[Any], Any] = end.recv()
         while True:
             end.send(answer(end.recv()))
     except (EOFError, ConnectionError):
         return
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that asks was killed: an answer of minutes is for nobody then."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ...analysis.energy.choices.excess import FALSE, Unknown
 from ...analysis.energy.choices.placed import Of, Placed
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Line, Table, count, many, number
-from .energy import rows_as_csv, with_clusters
+from .energy import gpu_time, rows_as_csv, with_clusters
 
 _LISTED = 20
 """Rows that are listed for people; --json has all."""
@@ -85,7 +85,7 @@ def _of_cluster(found: Placed, total: Row, rows: Sequence[Row]) -> Iterable[str]
                 f"GPU of their model: {energy} more{_a_year(found, hungry)}"
             )
         if slow:
-            hours = _hours(sum(row["excess_s"] for row in slow))
+            hours = gpu_time(sum(row["excess_s"] for row in slow))
             yield (
                 f"cluster {where}: {len(slow):,} of {many(known, 'GPU')} surely took longer than the median GPU of "
                 f"their model: {hours} more"
@@ -94,7 +94,7 @@ def _of_cluster(found: Placed, total: Row, rows: Sequence[Row]) -> Iterable[str]
         if waits:
             whom = "it" if len(slow) == 1 else "these"
             yield (
-                f"if the GPUs of a job wait for each other, others waited for {whom}: at most {_hours(waits)} and "
+                f"if the GPUs of a job wait for each other, others waited for {whom}: at most {gpu_time(waits)} and "
                 f"{_joules(waste)}, which is not in the table"
             )
         if not hungry and not slow:
@@ -123,11 +123,6 @@ def _sure(row: Row) -> bool:
 def _joules(value: float) -> str:
     unit, joules = unit_of([value])
     return f"{number(value / joules, 3)} {unit}"
-
-
-def _hours(seconds: float) -> str:
-    unit, scale = unit_of([seconds], TIMES)
-    return f"{number(seconds / scale, 3)} GPU {unit}"
 
 
 def excess_interval(row: Row, of: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import polars as pl
 
 from ...analysis.energy.answers import SCHEMA
+from ...analysis.energy.booked import date_of
 from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.choices.quoting import Option, Quote
@@ -54,7 +55,7 @@ def _row(found: Quoted, one: Quote) -> dict[str, Any]:
 
 
 def _at(at_ns: int | None) -> datetime | None:
-    return None if at_ns is None else datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001
+    return None if at_ns is None else date_of(at_ns)
 
 
 def answer(found: Quoted) -> Iterable[str | Table]:

@@ -7,8 +7,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from ...errors import WhorlError
 from ..readers.query import TOO_LARGE, Share, Stream
 from ..readers.texts import distinct, is_number
 from ..store import Store
+from ..system import processes
 from .cells import cells, drawable, fitting
 from .terms import MOST_COLUMNS, MOST_POINTS, MOST_ROWS, Column, Failed, Question, Rested, Said, Shown, Write
 from .writing import write
@@ -35,7 +35,7 @@ _BESIDE_MB = 512  # for what DuckDB does not count: texts that functions make, r
 def serve(end: Connection, root: Path, share: Share) -> None:
     """Answer questions until nobody asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks, which then ends this one
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=processes.end_with_parent, daemon=True).start()
     logging.disable()  # what is wrong with files is told by the process that asks
     os.nice(_NICE)
     try:
@@ -55,14 +55,6 @@ def serve(end: Connection, root: Path, share: Share) -> None:
             end.send(Rested((_data_bytes() or 0) < most))
     except (EOFError, ConnectionError):
         return
-
-
-def _end_with_parent() -> None:
-    """End when the process that asks was killed."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
 
 
 def _confine(share: Share) -> None:
