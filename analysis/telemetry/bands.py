@@ -122,7 +122,7 @@ def bands(store: Store, keys: Sequence[Key], metrics: Sequence[str], since: int,
     found, shares = [], []
     for one in named:
         if one.kind == "mask":
-            shares += _shares(one, table(f"{one.name}_any"))
+            shares += _shares(table(f"{one.name}_any"))
         else:
             found.append(_band(one, table, keys))
     seen = len(np.unique(gpu))
@@ -208,7 +208,7 @@ def _far(mean: Floats, known: Bools, median: Floats, keys: Sequence[Key]) -> tup
     return tuple((keys[seen[one]], float(apart[one])) for one in far.tolist() if off[one] > least)
 
 
-def _shares(one: Shown, bits: Floats) -> list[Share]:
+def _shares(bits: Floats) -> list[Share]:
     known = ~np.isnan(bits)
     whole = np.where(known, bits, 0).astype(np.int64)
     n = np.count_nonzero(known, axis=0)

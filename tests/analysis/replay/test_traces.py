@@ -332,7 +332,7 @@ def test_the_model_of_a_job_of_acme_is_its_type(tmp_path: Path) -> None:
     head = "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time\n"
     row = "57,u59,1,8,128,SFT,FAILED,2023-03-01 00:18:22+08:00,2023-03-01 00:18:54+08:00,x,117,32,936.0\n"
     (job,) = read_trace(written(tmp_path, head + row)).jobs
-    assert (job.gpus, job.ideal_s, job.user, job.model) == (8, 117, "u59", "SFT")
+    assert (job.gpus, job.ideal_s, job.model) == (8, 117, "SFT")
 
 
 def test_durations_of_tiresias_are_seconds_also_of_models_that_pal_counts_in_iterations(tmp_path: Path) -> None:
