@@ -124,7 +124,12 @@ def _times(sheet: Sheet, path: Path, column: str, zone: str | None, time_zone: s
     text = pl.col(column).str.replace(r"^(\d{4}[-/]\d\d[-/]\d\d)$", "$1 00:00:00")
     text = text.str.replace(r"^(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d)(Z|[+-]\d\d:?\d\d)?$", "${1}:00$2")
     sheet.frame = sheet.frame.with_columns(text.alias(column))
-    stamps.times(sheet, Bound(meaning, column), values.Seen(), minus_one=False, stream=False, time_zone=time_zone)
+    try:
+        stamps.times(sheet, Bound(meaning, column), values.Seen(), minus_one=False, stream=False, time_zone=time_zone)
+    except InputError as error:
+        raise InputError(
+            f"{path}: {column!r} has no times such as 2026-01-31T12:00Z, or in {time_zone}; repair it"
+        ) from error
     for lines in sheet.refused.lines.values():
         raise InputError(f"{path}: line {lines[0]} has no readable time in {time_zone} ({column}); repair it")
     began = pl.col(values.parsed(meaning)).dt.epoch("ns")

@@ -66,6 +66,8 @@ def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
     first = _ns(2025, 10, 25, 23)
     assert found.began.tolist() == [first + i * _HOUR for i in range(4)]
     assert found.g_per_kwh.tolist() == [0, 1, 2, 3]
+    with pytest.raises(InputError, match="'time' has no times such as 2026-01-31T12:00Z, or in Europe/Berlin; repair"):
+        _read(tmp_path / "a.csv", "time,g_per_kwh\n31/01/2026 12:00,1\n", "DE", "Europe/Berlin")
     with pytest.raises(InputError, match="line 3 has no readable time in Europe/Berlin"):
         _read(
             tmp_path / "a.csv",
