@@ -118,7 +118,10 @@ def _mapped(options: Options, runs: dict[str, Bound], telemetry: dict[str, Bound
     kind, usual = ("runs", runs) if _maps(options, "time") else ("telemetry", telemetry)
     said = {text.partition(":")[0] for text in options.columns.values()}
     found: dict[str, Bound] = {n: usual[n] for n in ("gpu", "cabinet", "node", "slot", "index") if n in usual}
-    if said & {"gpu", "cabinet", "node", "slot", "index"} or (kind == "runs" and not _names_gpus(found)):
+    if "index" in found and found["index"].column.lower() == "index":
+        del found["index"]  # in a table of any kind, it may be the number of the row
+    names_it = options.gpu is not None or said & {"gpu", "cabinet", "node", "slot", "index"}
+    if names_it or (kind == "runs" and not _names_gpus(found)):
         found = {}
     if kind == "telemetry" and "timestamp" in usual:
         found["timestamp"] = usual["timestamp"]

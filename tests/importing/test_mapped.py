@@ -229,6 +229,13 @@ def test_gpus_and_times_of_usual_names_need_no_mapping(write: Write, parse: Pars
     readings = [[1_732_096_800 + i // 2, uuids[i % 2], 61_000 + i] for i in range(8)]
     found = parse(write("timestamp,uuid,power_mw", readings), columns={"power_mw": "power"})
     assert set(found.frame["gpu"]) == set(uuids)
+    numbered = [[n, 1_732_096_800 + n, 61_000 + n] for n in range(8)]
+    found = parse(write("index,timestamp,power_mw", numbered), columns={"power_mw": "power"}, gpu="a")
+    assert set(found.frame["gpu"]) == {"a"}
+    found = parse(write("gpu_index,timestamp,power_mw", numbered[:2]), columns={"power_mw": "power"}, node="n1")
+    assert found.frame["gpu"].to_list() == ["n1:0", "n1:1"]
+    found = parse(write("gpu_index,timestamp,power_mw", numbered[:1]), columns={"power_mw": "power"}, gpu="a")
+    assert found.frame["gpu"].to_list() == ["a"]
     runs = [["n1", 0, uuids[0], 12.5], ["n1", 1, uuids[1], 12.6]]
     found = parse(write("host,slot,uuid,seconds", runs), columns={"seconds": "time:s"})
     assert found.frame["place"].to_list() == ["n1-0", "n1-1"]
