@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from .sacct import instant
 from .table import MOST_GPUS, Reading, Sheet, headings, jobs, sheet
 
 COLUMNS = ("job_id", "num_gpus", "submit_time", "duration", "model")
@@ -34,7 +35,10 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     found.frame = frame
     found.check(frame["job_id"].str.len_chars() == 0, "the job has no job_id")
     found.check(~frame["job_id"].is_first_distinct(), "job_id {job_id} occurs twice", "job_id")
-    gpus, submit, duration = (found.numbers(name) for name in ("num_gpus", "submit_time", "duration"))
+    gpus, duration = found.numbers("num_gpus"), found.numbers("duration")
+    civil = frame["submit_time"].str.contains("^ *[0-9]{4}-[0-9]{2}-").any()
+    submit = instant(found, "submit_time") if civil else found.numbers("submit_time")
+    found.check(submit.is_null(), "the job has no submit_time")
     found.check(gpus != gpus.floor(), "num_gpus is {num_gpus}; it must be a whole number", "num_gpus")
     found.check(gpus < 1, "num_gpus is {num_gpus}; a job holds 1 GPU or more", "num_gpus")
     found.check(gpus > MOST_GPUS, "num_gpus is {num_gpus}; no cluster has so many", "num_gpus")

@@ -419,6 +419,17 @@ def test_a_csv_may_have_another_delimiter(tmp_path: Path, delimiter: str) -> Non
     assert read_trace(written(tmp_path, other)).jobs == read_trace(written(tmp_path, text)).jobs
 
 
+def test_submit_times_may_be_dates(tmp_path: Path) -> None:
+    rows = "0,1,2026-03-01 10:00:00,9,m\n1,1,2026-03-01T10:01:40Z,9,m\n2,1,2026-03-01T12:00:05+02:00,9,m\n"
+    assert [job.submit_s for job in read_trace(written(tmp_path, HEAD + rows)).jobs] == [0, 5, 100]
+    assert "line 3: submit_time is 'later'" in refusal(
+        written(tmp_path, HEAD + rows.replace("2026-03-01T10:01:40Z", "later"))
+    )
+    assert "line 3: the job has no submit_time" in refusal(
+        written(tmp_path, HEAD + rows.replace("2026-03-01T10:01:40Z", ""))
+    )
+
+
 def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
     texts = {"csv": HEAD + "0,1,0,9,m\n", "swf": SWF, "sacct": SACCT_HEAD + sacct()}
     texts["openb"] = OPENB_HEAD + "p1,1,1,2,1000,,LS,Succeeded,100,400,130\n"
