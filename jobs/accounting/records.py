@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -81,7 +82,7 @@ def _cut(text: str, name: str, out: Records) -> pl.DataFrame:
     if "\0" in header:  # UTF-16, as PowerShell redirects output
         raise InputError(f"{name} is not text in UTF-8 (it holds zero bytes); save it in UTF-8")
     delimiter = max(f"{DELIMITER}|;,\t", key=header.count)
-    names = [one.strip() for one in header.split(delimiter)]
+    names = [one.strip().strip('"') for one in header.split(delimiter)]
     if names[-1] == "":  # sacct -p ends each line with the delimiter
         names.pop()
         lines = lines.with_columns(pl.col("text").str.strip_suffix(delimiter))
@@ -99,7 +100,20 @@ def _cut(text: str, name: str, out: Records) -> pl.DataFrame:
     lines = lines.slice(1)
     out.lines = lines.height
     fields = lines.select(LINE, pl.col("text").str.split(delimiter).alias("fields"))
+    if delimiter in ",;\t" and lines["text"].str.contains('"', literal=True).any():  # a spreadsheet or pandas wrote it
+        cut = [_quoted(text, delimiter) for text in lines["text"]]
+        fields = lines.select(LINE, pl.Series("fields", cut, pl.List(pl.String)))
+    if delimiter == "," and len(fields) and (fields["fields"].list.len() > len(names)).all():
+        raise InputError(f"{name} is parted by commas, which stand in its fields too; save it with: {SAVE}")
     return _even(fields, names, delimiter, out)
+
+
+def _quoted(text: str, delimiter: str) -> list[str]:
+    """The fields of a line by the rules of CSV; the line as one field where it breaks them."""
+    try:
+        return next(csv.reader([text], delimiter=delimiter))
+    except csv.Error:
+        return [text]
 
 
 def _even(fields: pl.DataFrame, names: list[str], delimiter: str, out: Records) -> pl.DataFrame:

@@ -320,6 +320,7 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
     [
         ("", "is empty"),
         ("1|alice\n", "is no output of sacct -P: its first line names no columns"),
+        (text(job(1)).replace("|", ","), "is parted by commas, which stand in its fields too"),
         (text(job(1), columns=COLUMNS[:8]), "has no column State"),
         (text(job(1), columns=tuple(c for c in COLUMNS if c != "AllocTRES")), "has no column AllocTRES"),
         (text(job(1), columns=tuple(c for c in COLUMNS if c != "Cluster")), "does not say which cluster"),
@@ -334,6 +335,14 @@ def test_a_file_that_cannot_be_used_is_refused_whole(content: str, why: str, sto
     assert f"sacct.txt {why}" in done.stderr
     assert ("Of another scheduler, write who had which GPU as a CSV" in done.stderr) == ("no output of sacct" in why)
     assert now(store) == []
+
+
+def test_a_csv_with_quoted_fields_is_read(store: Store, tmp_path: Path) -> None:
+    quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split("|")) for line in text(job(1), job(2)).splitlines())
+    file = tmp_path / "sacct.csv"
+    file.write_text(quoted + "\n")
+    assert whorl(store, "--file", file).exit_code == 0
+    assert sorted(row[0] for row in now(store, "job_id")) == ["1", "2"]
 
 
 def test_jobs_without_gpus_in_all_of_a_file_are_told(run: Any) -> None:
