@@ -44,17 +44,11 @@ _TOGETHER = 64  # GPUs whose common change is told GPU by GPU; that of more show
 
 
 def judge(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    campaign: str | None = None,
-    since: datetime | None = None,
-    now: datetime | None = None,
+    store: Store, *, cluster: str | None = None, campaign: str | None = None, since: datetime | None = None
 ) -> Judgement:
     """Everything that is concluded about a cluster, from all its runs, or from those of a campaign.
 
-    `since`: runs that began before are left out; `now` (UTC; the present where None): so are later ones. InputError as
-    of `probed`.
+    `since`: runs that began before are left out. InputError as of `probed`.
     """
     found = probed(store, campaign, cluster, every=campaign is None)
     if since is not None:
@@ -64,18 +58,16 @@ def judge(
         if found.runs.is_empty():
             why = f"no run began on {from_:%Y-%m-%d} or later; the newest began on {newest:%Y-%m-%d}"
             return Judgement(found.cluster, (), (NotJudged(found.cluster, found.cluster, why),), 0, 0)
-    return judged(found, store, now=now)
+    return judged(found, store)
 
 
-def judged(
-    found: Probed, store: Store | None = None, *, now: datetime | None = None, evidence: Evidence | None = None
-) -> Judgement:
+def judged(found: Probed, store: Store | None = None, *, evidence: Evidence | None = None) -> Judgement:
     """The same of runs that are read already. `evidence`: of these runs, where it is known already."""
     evidence = evidence or Evidence.of(found, store)
-    all_ = looks(found, evidence, now)
+    all_ = looks(found, evidence)
     judge_ = _Judge(all_)
     rows = judge_.seen() + judge_.shared() + judge_.nodes() + judge_.gpus()
-    past = histories(found, store, now=now)
+    past = histories(found, store)
     rows += judge_.of_the_past(past.steps + past.changes + past.drifts + past.unstable, rows)
     said = dict.fromkeys([*all_.not_judged, *(one for one in past.not_judged if one not in all_.not_judged)])
     if not all_.of and found.runs.height == 0:

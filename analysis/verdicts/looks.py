@@ -85,11 +85,11 @@ class Looks:
     not_judged: list[NotJudged]
 
 
-def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> Looks:
+def looks(campaign: Probed, evidence: Evidence) -> Looks:
     """All looks at the GPUs of `campaign`."""
     gpus = [str(gpu) for gpu in campaign.gpus["gpu"]]
     fleet, values = Fleet.of(campaign.gpus)
-    runs, said = usable(campaign, now)
+    runs, said = usable(campaign)
     found = Looks(campaign, evidence, gpus, fleet, values, runs, [], said)
     for (model, workload), some in parted(runs.drop("run_id", "value"), "model", "workload"):
         found.of += _of_times(found, model, str(workload), some)

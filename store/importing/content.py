@@ -144,12 +144,12 @@ def load(path: Path) -> bytes:
     return data
 
 
-def read(path: Path, header: str | None = None) -> Sheet:
-    """The file at `path` as a sheet: CSV or Parquet, plain or compressed. `header` has the names where it has none.
+def read(path: Path) -> Sheet:
+    """The file at `path` as a sheet: CSV or Parquet, plain or compressed.
 
     Raises InputError as `load` does, and where it is not text, or has no rows.
     """
-    return cut(path, load(path), header)
+    return cut(path, load(path), None)
 
 
 def written(text: str) -> Iterator[tuple[int, str]]:
@@ -165,7 +165,7 @@ def shown(path: Path) -> str:
 
 
 def cut(path: Path, data: bytes, header: str | None) -> Sheet:
-    """The content of the file at `path` as a sheet, as `read` does it."""
+    """The content of the file at `path` as a sheet. `header` has the names of its columns where it has none."""
     sheet = Sheet(shown(path), hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
     if data[:4] == b"PAR1":
         if header is not None:

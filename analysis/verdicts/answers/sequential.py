@@ -28,9 +28,7 @@ class Decision(IntEnum):
     SLOW = 2
 
 
-def decide(
-    owner: Ints, deviation: Floats, gpus: int, *, effect: float, sd: float, alpha: float = ALPHA, beta: float = BETA
-) -> tuple[Ints, Ints]:
+def decide(owner: Ints, deviation: Floats, gpus: int, *, effect: float, sd: float) -> tuple[Ints, Ints]:
     """(gpus,) the decision about each GPU, and after how many sittings it fell (all of them, where it is open).
 
     `owner`: the number of the GPU of each sitting, in the order of time; `deviation`: ln(time / peers' time) of it;
@@ -38,7 +36,7 @@ def decide(
     """
     order = np.argsort(owner, kind="stable")
     owner, deviation = owner[order], deviation[order]
-    slow, fine = math.log((1 - beta) / alpha), math.log(beta / (1 - alpha))
+    slow, fine = math.log((1 - BETA) / ALPHA), math.log(BETA / (1 - ALPHA))
     step = np.clip(effect * (deviation - effect / 2) / sd**2, fine / 2, slow / 2)
     count = np.bincount(owner, minlength=gpus)
     first = np.cumsum(count) - count

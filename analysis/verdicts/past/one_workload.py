@@ -58,12 +58,11 @@ def past(
     node: Ints | None = None,
     regime: Ints | None = None,
     warmth: Floats | None = None,
-    noise: Noise | None = None,
 ) -> Past:
     """What changed, drifts and scatters.
 
     `series`, `at` (days), `value` (natural logarithm of a time), `regime` (number of a driver and firmware, -1 where
-    unknown): one for each run. `node`: one for each series, -1 where unknown. `noise`: of earlier data, where known.
+    unknown): one for each run. `node`: one for each series, -1 where unknown.
     """
     of, runs = sittings(series, at, value, count, warmth, step_of(value))
     node = np.full(of.count, -1) if node is None else node
@@ -76,7 +75,7 @@ def past(
     common, effect = [*common, *by_day], effect + shift
     of, runs = of.less(effect), replace(runs, value=runs.value - effect[runs.sitting])
     looks = int((of.per_series >= 2).sum())
-    noise = noise or estimate(of, runs)
+    noise = estimate(of, runs)
     none = np.zeros(0, np.int64)
     if noise is None:
         nothing = shapes(of, _NO_NOISE, none)
