@@ -13,8 +13,8 @@ jobs, and with the jobs the node's own level would go. docs/passive.md has the e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -99,10 +99,6 @@ class Worth:
     """Why there are no scores, or no `split_half`."""
     expected: Evidence | None
     """The rank correlation with compute speed to expect, 95 % interval and source; None where there are no scores."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as JSON-ready values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

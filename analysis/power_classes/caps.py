@@ -8,8 +8,7 @@ all its settings, and predicted from the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -53,10 +52,6 @@ class Prediction:
     nearest: tuple[str, ...]
     """The workloads it is taken from, the nearest in load first."""
     reason: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as JSON-ready values."""
-        return asdict(self)
 
 
 def curves(runs: pl.DataFrame) -> list[Curve]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,10 +84,6 @@ class Metrics:
     restarts: int
     energy_j: float | None
     """While jobs held GPUs; None unless the power of every GPU that was held is known."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON-ready values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

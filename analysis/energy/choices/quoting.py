@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -117,10 +117,6 @@ class Quote:
     n: int | None = None
     reason: str | None = None
     pareto: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as JSON-ready values."""
-        return asdict(self)
 
 
 def as_it_ran(ran: Ran) -> Quote:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +29,7 @@ def test_figures_of_a_replay_by_hand() -> None:
     assert figures.util_held == pytest.approx((200 + 100 + 10) / (2 * 170))
     assert figures.jobs == 3
     assert figures.energy_j is None
-    assert list(figures.as_dict()) == [
+    assert list(asdict(figures)) == [
         "jobs",
         "avg_jct_s",
         "median_jct_s",
