@@ -1,7 +1,7 @@
 """A simulated GPU: a work's FLOP, bytes and activity give time, power, heat and clocks on a simulated bench.
 
     bench = Bench(Fleet.draw(V100, 8, seed=1), began_ns=0)
-    devices = simulated_devices(bench)
+    devices = [SimulatedDevice(bench, position) for position in range(8)]
 
 Nothing is computed: a result is what it must be, except that on a GPU with planted wrong results some of its elements
 are not. The time of a repetition follows from the model's rates (`timing`), and everything else from `simulation`.
@@ -304,8 +304,3 @@ class SimulatedLoaded:
             if first is None:
                 first = f"{output.buffer}[{here[0]}] is {found[0]:.9g} and should be {right[0]:.9g}"
         return Verdict(elements, len(wrong), first, worst)
-
-
-def simulated_devices(bench: Bench) -> list[SimulatedDevice]:
-    """All GPUs of a bench, in order."""
-    return [SimulatedDevice(bench, position) for position in range(len(bench.fleet))]

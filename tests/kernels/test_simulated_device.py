@@ -12,7 +12,7 @@ import pytest
 from whorl.errors import DeviceError
 from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.device import Device, Loaded
-from whorl.kernels.simulated_device import SimulatedDevice, simulated_devices, timing
+from whorl.kernels.simulated_device import SimulatedDevice, timing
 from whorl.kernels.work import Buffer, Content, Copy, Expected, Facts, Gemm, Launch, Output, Step, Unfit, Work
 from whorl.simulation.bench import Bench
 from whorl.simulation.fleet import Fleet
@@ -63,7 +63,8 @@ def gemm(precision: str, n: int, kernel: str = "") -> Work:
 
 def devices(model: GpuModel = V100, gpus: int = 4, *kinds: str, **options: Any) -> list[SimulatedDevice]:
     fleet = Fleet.draw(model, gpus, 1, faults=len(kinds), kinds=kinds)
-    return simulated_devices(Bench(fleet, began_ns=0, **options))
+    bench = Bench(fleet, began_ns=0, **options)
+    return [SimulatedDevice(bench, position) for position in range(gpus)]
 
 
 def only(device: SimulatedDevice, task: Any) -> Any:
