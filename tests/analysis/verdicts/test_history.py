@@ -116,7 +116,7 @@ def test_a_step_and_a_drift_have_names_of_their_own(tmp_path: Path) -> None:
     past.times[20] *= (1 + 0.002 * np.arange(12))[:, None]
     past.times[36:40, 5:] *= 1.03
     past.times[:, 10:] *= 1.04
-    found = judge(past.stored(tmp_path / "S"), now=NOW)
+    found = judge(past.stored(tmp_path / "S"))
     kinds = {(one.level, one.name): (one.kind, one.timed) for one in found.rows}
     assert kinds == {
         (Level.GPU, "n1/3"): (Kind.SLOWER, True),
