@@ -63,10 +63,10 @@ def reconcile(
 def held(store: Store, found: Booked) -> Balance:
     """What `reconcile` says, from books that are there."""
     lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
-    dark = found.dark.group_by(_KEYS).agg(
+    dark = found.dark.group_by(_KEYS, maintain_order=True).agg(
         pl.col("energy_j").sum().alias("not_read_j"), (pl.col("share") * lasted).sum().alias("not_read_s")
     )
-    parts = found.lit.group_by(_KEYS).agg(
+    parts = found.lit.group_by(_KEYS, maintain_order=True).agg(
         *(pl.col("energy_j").filter(pl.col("kind") == kind.value).sum().alias(name) for kind, name in _PARTS.items()),
         pl.col("energy_j").sum().alias("sum_j"),
         (pl.col("energy_j") - pl.col("sensed_j")).sum().alias("gaps_j"),
@@ -74,7 +74,7 @@ def held(store: Store, found: Booked) -> Balance:
         (pl.col("measured_s").sum() > 0).alias("measured"),
         pl.col("reason").drop_nulls().first(),
     )
-    counted = found.problems.group_by(_KEYS).agg(pl.len().alias("problems"))
+    counted = found.problems.group_by(_KEYS, maintain_order=True).agg(pl.len().alias("problems"))
     named = store.sql("select cluster, gpu, name, model from gpus_now").polars()
     gpus = (
         found.metered.join(parts, on=_KEYS, how="left", nulls_equal=True)

@@ -65,7 +65,7 @@ def add_up(
     """
     by = list(by)
     known = pl.col("reason").is_null() & pl.col("energy_j").is_not_null()
-    boards = pieces.group_by(list(dict.fromkeys([*by, "cluster", "gpu"]))).agg(
+    boards = pieces.group_by(list(dict.fromkeys([*by, "cluster", "gpu"])), maintain_order=True).agg(
         *(pl.col(name).sum() for name in ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s")),
         *(_sum(name) for name in ("energy_j", "idle_j", *also)),
         _sum("energy_j", pl.col("energy_j").filter(known)).fill_null(0.0).alias("known_j"),
@@ -79,7 +79,7 @@ def add_up(
     boards = boards.with_columns(pl.Series("board_j2", sensor.variance(*read), pl.Float64))
     keys: list[str | pl.Expr] = [*by] if by else [pl.lit(0).alias("_all")]
     sums = ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s", "known_j", "gpu_s", "unknown_s")
-    total = boards.group_by(keys).agg(
+    total = boards.group_by(keys, maintain_order=True).agg(  # a sum in another order ends in other digits
         *(pl.col(name).sum() for name in (*sums, "counter_s", "board_j2")),
         *(_sum(name) for name in ("energy_j", "idle_j", *also)),
         pl.col("reason").sort_by("unknown_s", descending=True).drop_nulls().first(),

@@ -133,3 +133,9 @@ def test_all_pieces_in_one_figure_and_rows_without_an_allocation() -> None:
     assert found.select("kind", "allocation", "energy_j", "duration_s").rows() == [
         ("idle", None, 5_000, 100), ("job", "1", 20_000, 100),
     ]  # fmt: skip
+
+
+def test_the_same_pieces_give_the_same_last_digit_each_time() -> None:
+    pieces = frame(*(piece(f"GPU-{n % 500}", watts=100 + math.sqrt(n)) for n in range(3_000)))
+    (only,) = {add_up(pieces, ["kind"]).select("energy_j", "idle_j", "low_j", "high_j").row(0) for _ in range(20)}
+    assert only[0] == pytest.approx(sum(100 * (100 + math.sqrt(n)) for n in range(3_000)))
