@@ -128,11 +128,12 @@ class Store:
             return store
         commits.recover(root)
         replacing.recover(root)
-        if not (version == FORMAT and store._views_point_here(known.get("place")) and store._shaped()):
+        whole = version == FORMAT and store._views_point_here(known.get("place")) and store._shaped()
+        if not whole and os.access(root, os.W_OK):
             try:
                 store._furnish(known.get("created", "unknown"), known.get("keep"))
             except StoreError as error:
-                log.warning("%s; until then other DuckDB clients may read %s", error, known.get("place"))
+                log.warning("%s; until then other DuckDB clients may be unable to read it", error)
         return store
 
     @classmethod

@@ -237,7 +237,9 @@ def failed(action: str, path: Path, error: OSError) -> StoreError:
     """The sentence for a file operation that failed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         reason = "no space is left there; what was stored before stays: free some space and run the command again"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    elif error.errno == errno.EROFS:
+        reason = "its file system is read-only here: mount it for writing or choose another store"
+    elif error.errno in (errno.EACCES, errno.EPERM):
         verb = "read" if action == "read" else "write"
         reason = f"this user has no {verb} permission there: change the permissions or choose another store"
     else:

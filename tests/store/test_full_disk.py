@@ -106,6 +106,18 @@ def test_a_full_file_system(small: Path) -> None:
     assert len(Store.open(root).arrow("results")) == 20_003
 
 
+def test_a_moved_store_on_a_read_only_file_system_is_read_without_a_warning(
+    small: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_store(small / "s").append(group("a"), "a")
+    root = (small / "s").rename(small / "moved")
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    assert len(Store.open(root).arrow("runs")) == 3
+    assert caplog.text == ""
+    with pytest.raises(StoreError, match="its file system is read-only here"):
+        Store.open(root).append(group("b"), "b")
+
+
 @pytest.mark.long
 def test_no_room_for_a_new_store(small: Path) -> None:
     filler = small / "filler"
@@ -124,6 +136,8 @@ def test_sentences(code: int) -> None:
     sentence = str(files.failed("write", Path("/s/x"), OSError(code, os.strerror(code))))
     assert sentence.startswith("cannot write /s/x: ")
     assert "Errno" not in sentence
+    assert ("permission" in sentence) == (code == errno.EACCES)
+    assert ("read-only" in sentence) == (code == errno.EROFS)
     assert "nothing was stored" not in sentence  # a collector that cannot seal its journal has stored its rows
 
 
