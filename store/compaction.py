@@ -119,7 +119,7 @@ def fold(root: Path, pace: Pace, done: Done) -> None:
     """Replace rows by the late rows that supersede them. Late rows that an open journal may contradict wait."""
     try:
         _fold(root, pace, done)
-    except (DamagedError, FileNotFoundError) as error:
+    except (DamagedError, OSError) as error:
         log.warning("late rows stay where they are: %s", error)
 
 
@@ -134,7 +134,7 @@ def _fold(root: Path, pace: Pace, done: Done) -> None:
         return
     late = placing.newest(pa.concat_tables([whole(LATE, path) for path in fit]))
     bounds = placing.bounds_of(late)
-    settled = placing.rivals(bounds, sound(TELEMETRY, found.files[TELEMETRY.name]))
+    settled = _overlapping(bounds, found.files[TELEMETRY.name])
     if any(replacing.key(root, path) in found.noted for path in [*settled, *fit]):
         done.waiting = len(paths)
         return  # they are being replaced: left for the next pass
@@ -166,6 +166,24 @@ def _fold(root: Path, pace: Pace, done: Done) -> None:
             raise files.failed("write", root, error) from error
         raise
     done.late_rows += len(late)
+
+
+def _overlapping(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
+    """The files that could hold a key of these rows.
+
+    Raises OSError and DamagedError if the disk does not say: the rows of that file would then be there twice.
+    """
+    from .rows.soundness import reason_to_skip
+
+    near = []
+    for path in paths:
+        if path.name != reading.EMPTY and reason_to_skip(path, TELEMETRY.name) is None:
+            theirs = placing.bounds(path)
+            if theirs is None:
+                raise DamagedError(f"{path} cannot be read")
+            if mine.overlap(theirs):
+                near.append(path)
+    return near
 
 
 def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:

@@ -231,6 +231,27 @@ def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
         shutil.rmtree(copy.root)
 
 
+def test_late_rows_stay_where_they_are_while_a_file_cannot_be_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.append({"telemetry": rows(range(3))}, "first")
+    store.append({"telemetry": rows(range(2), power=5)}, "late")
+    real = os.lstat
+
+    def failing(path: Path) -> os.stat_result:
+        if path.name.startswith("first"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", failing)
+        compaction.compact(store.root, pace=replacing.OFFLINE, now=LATER)
+    assert "late rows stay where they are: " in caplog.text
+    for _ in range(2):
+        assert counted(Store.open(store.root)) == (3, 3, 11)
+        compaction.compact(store.root, pace=replacing.OFFLINE, now=LATER)
+
+
 def test_a_stale_handle_of_the_views_is_no_traceback(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Path.stat
 
