@@ -149,7 +149,7 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
         return
     step = step_of(x)
     times = levels(gpu, at, x, len(all_.gpus), step)
-    together = _coupled(runs, times)
+    together = jobs_share(runs, times)
     if together is not None and together >= JOBS_COUPLE:
         no(
             "the GPUs of a job finish together, so a time belongs to the job and not to the GPU (of what differs from "
@@ -182,8 +182,11 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
             yield Look("time at its clock", workload, model, None, at_clock, compared)
 
 
-def _coupled(runs: pl.DataFrame, times: Levels) -> float | None:
-    """Of what differs between runs of one GPU, the share that the GPUs of a job have in common; None without jobs."""
+def jobs_share(runs: pl.DataFrame, times: Levels) -> float | None:
+    """Of what differs between runs of one GPU, the share that the GPUs of a job have in common; None without jobs.
+
+    `runs`: of one workload, as `usable` gives them.
+    """
     if runs["job_id"].null_count() == runs.height:
         return None
     of_cluster = runs.with_columns(cluster=pl.lit(""), workload=pl.lit(""))

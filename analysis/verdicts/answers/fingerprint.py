@@ -18,14 +18,15 @@ from ....errors import StoreError
 from ....store.events import EventKind
 from ....store.outcomes import Outcome
 from ....store.schema import FINGERPRINTS, arrow_schema
-from ...probing import CACHE, COMPUTE, LINK, MEMORY, Probed
+from ...probing import CACHE, COMPUTE, LINK, MEMORY, Probed, parted
+from ...repeats import JOBS_COUPLE
 from ...sittings import begins, days, in_order
 from ..causes.evidence import Evidence
 from ..causes.states import codes
 from ..channels import FINGERPRINT, WORK, fingerprint_figures
 from ..levels.estimate import WEEKS
-from ..looks import usable
-from .standing import Measure, scaled, standings, table
+from ..looks import jobs_share, usable
+from .standing import Measure, Standing, scaled, standings, table
 
 if TYPE_CHECKING:
     from ....store import Store
@@ -43,6 +44,7 @@ COUNTS = {
 _EVIDENCE = 20
 _BY_NAME = {"sgemm": COMPUTE, "gemm": COMPUTE, "hgemm": COMPUTE, "dgemm": COMPUTE}
 _OF_RUN = ("run_id", "gpu", "model", "workload")
+_OF_JOB = ("job_id", "node", "probe_version")
 _KEYS = ["cluster", "gpu", "serial", "model", "class", "workload", "figure", "unit"]
 
 
@@ -54,16 +56,20 @@ def fingerprint(
     `campaign`: from `probed(..., every=True)`. `serials`: columns gpu and serial. `evidence`: of this campaign, where
     it is known already, as from judging it.
     """
-    timed, _ = usable(campaign, columns=(*_OF_RUN, "began", "value", *(one.column for one in (CLOCK, POWER))))
+    timed, _ = usable(campaign, columns=(*_OF_RUN, "began", "value", *_OF_JOB, *(one.column for one in (CLOCK, POWER))))
+    timed, jobs = timed.drop(_OF_JOB), timed
     classes = _classes(campaign.runs)
     keys = campaign.gpus["gpu"].to_list()
-    parts = [table(standings(timed, campaign.gpus), keys)]
+    stood = standings(timed, campaign.gpus)
+    parts = [table(stood, keys)]
+    ours = _of_gpus(jobs, stood)
+    still = parts[0] if len(ours) == len(stood) else table(ours, keys)
     parts += [
         table(standings(scaled(timed, one), campaign.gpus, least=None, weeks=weeks, times=False), keys, one)
         for one, weeks in ((CLOCK, WEEKS), (POWER, 0.0))
     ]
     parts[0] = parts[0].join(_newest(timed), on=["workload", "gpu"], how="left")
-    whole = [_stability(parts[0]), _errors(campaign)]
+    whole = [_stability(still), _errors(campaign)]
     parts += _channels(campaign, evidence or Evidence.of(campaign))
     own = _shown(pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left")).with_columns(
         pl.col("class").fill_null("power"), pl.when(pl.col("workload") != "").then("workload")
@@ -75,6 +81,15 @@ def fingerprint(
     missing = [name for name in FINGERPRINTS.names if name not in found.columns]
     found = found.with_columns(pl.lit(None).alias(name) for name in missing)
     return found.select(FINGERPRINTS.names).sort("gpu", "class", "workload", "figure", nulls_last=True)
+
+
+def _of_gpus(runs: pl.DataFrame, stood: list[Standing]) -> list[Standing]:
+    """Those whose times belong to the GPU and not to the job that its GPUs finish together."""
+    if runs["job_id"].null_count() == runs.height:
+        return stood
+    of = {(one.workload, one.model): one for one in stood}
+    parts = [(of[str(workload), model], some) for (workload, model), some in parted(runs, "workload", "model")]
+    return [one for one, some in parts if (jobs_share(some, one.levels) or 0.0) < JOBS_COUPLE]
 
 
 def _newest(timed: pl.DataFrame) -> pl.DataFrame:
@@ -154,7 +169,7 @@ def _of_class(own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stability(times: pl.DataFrame) -> pl.DataFrame:
-    """How far the GPU's own level moves from sitting to sitting, in % (a standard deviation over all workloads)."""
+    """How far the GPU's own level moves from sitting to sitting, in % (a standard deviation over workloads)."""
     free = pl.col("sittings") - 1
     found = (
         times.drop_nulls("moved")

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import numpy as np
+import polars as pl
 import pytest
 
+from whorl.analysis.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge
+from whorl.analysis.verdicts.answers.fingerprint import fingerprint
+from whorl.store import Store
 from whorl.store.importing import Options, import_file
-from whorl.tests.analysis.longhorn import FOLDER, WORKLOADS, needs_longhorn
+from whorl.tests.analysis.longhorn import FOLDER, WORKLOADS, needs_longhorn, runs
 from whorl.tests.stores import new_store
 
 pytestmark = needs_longhorn
 
 
 @pytest.fixture(scope="module")
-def longhorn(tmp_path_factory: pytest.TempPathFactory) -> Judgement:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = new_store(tmp_path_factory.mktemp("longhorn") / "store")
     for name in WORKLOADS:
         import_file(store, FOLDER / f"{name}.csv.gz", Options(cluster="longhorn"))
-    return judge(store)
+    return store
+
+
+@pytest.fixture(scope="module")
+def longhorn(files: Store) -> Judgement:
+    return judge(files)
 
 
 @pytest.mark.long
@@ -50,3 +60,16 @@ def test_every_verdict_has_evidence(longhorn: Judgement) -> None:
         assert row.first_seen is not None
         if row.low_pct is not None and row.high_pct is not None and row.effect_pct is not None:
             assert row.low_pct <= row.effect_pct <= row.high_pct
+
+
+@pytest.mark.long
+def test_what_jobs_do_to_times_is_no_spread_of_a_gpu(files: Store) -> None:
+    """Its two sittings of SGEMM differ by 0.26 %; those of the ResNet jobs that it was in, by 4.8 %."""
+    gpu = "GPU-b3fc68e5-25d0-8406-47ed-49613e4a207b"
+    found = fingerprint(probed(files, every=True)).filter(pl.col("figure") == "time_spread")
+    [own] = found.filter(pl.col("gpu") == gpu)["value"]
+    times = runs("sgemm").filter(pl.col("gpu") == gpu)
+    pause = pl.col("began").diff().dt.total_hours().fill_null(0) >= 6
+    sittings = times.sort("began").group_by(pause.cum_sum()).agg(pl.col("value").log().median())["value"]
+    assert len(sittings) == 2
+    assert own == pytest.approx(100 * np.std(sittings.to_numpy(), ddof=1), rel=0.05)
