@@ -202,6 +202,13 @@ def _confirmed(of: Levels, centre: Floats, effect: Floats) -> Bools:
     return np.bincount(sat.series[shows], minlength=len(effect)) >= 2
 
 
+def seen_twice(of: Levels, found: Compared, shift: Shift) -> Bools:
+    """(gpus,) whether two sittings or more show a node's or batch's shift."""
+    if shift.what == "node":  # its GPUs are not centred on it
+        return found.confirmed
+    return _confirmed(of, found.centre - shift.effect, np.full(len(found.effect), shift.effect))
+
+
 def _units(values: Floats, node: Ints) -> Floats:
     """Medians by node; of GPUs of no known node, each its own."""
     on = node >= 0

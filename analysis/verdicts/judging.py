@@ -19,7 +19,7 @@ from ..probing import Probed, names_of, probed
 from ..sittings import Bools, Floats, Ints, date_of
 from .causes.evidence import Evidence
 from .channels import looks_of as channel_looks
-from .comparing import Shift
+from .comparing import Shift, seen_twice
 from .levels.estimate import RELEVANT, in_pct
 from .looks import Look, Looks, looks
 from .past.history import Histories, histories
@@ -40,6 +40,7 @@ SHOWS_P = 0.01
 _NAMED = 6  # GPUs in a sentence
 _STEP = "Find out what changed then (driver, firmware, room), and try the earlier state on one node."
 _RUNS = 40  # ids in a verdict, the newest
+_MOST = 0.5  # of a batch's GPUs that must have shown it twice; some are measured once
 _TOGETHER = 64  # GPUs whose common change is told GPU by GPU; that of more shows in their peers, too
 
 
@@ -231,7 +232,8 @@ class _Judge:
     ) -> Verdict:  # fmt: skip
         half = 2.6 * shift.error
         workloads = [one.workload for one, _ in sorted(shown, key=lambda one: -abs(one[1].effect))]
-        confirmed = all(look.compared.confirmed[gpu] for gpu in shift.gpus)
+        seen = seen_twice(look.levels, look.compared, shift)[shift.gpus]
+        confirmed = seen.all() if level is Level.NODE else seen.mean() > _MOST
         first, last, runs = self._evidence([self._all.gpus[gpu] for gpu in shift.gpus], workloads)
         return Verdict(
             level, name, tuple(self._names[gpu] for gpu in shift.gpus), self._campaign.cluster, look.model,

@@ -12,7 +12,7 @@ import pytest
 
 from whorl.analysis.placement import scores
 from whorl.analysis.probing import probed
-from whorl.analysis.verdicts import judge
+from whorl.analysis.verdicts import Level, State, judge
 from whorl.analysis.verdicts.answers.difference import difference
 from whorl.analysis.verdicts.answers.explaining import explain
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint
@@ -83,3 +83,16 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(slow: int, tmp_
     assert (step.n, step.moved) == (64, 0)
     plan = planned(store, [workload], budget_s=1e6, seconds=1.0, now=day + timedelta(days=3))
     assert plan.decided.get("slow", 0) + sum(one.slow_chance > 0.5 for one in plan.gpus) == 1
+
+
+@pytest.mark.parametrize(("days", "state"), [((0,), State.SUSPECTED), ((0, 2), State.CONFIRMED)])
+def test_a_batch_is_confirmed_where_two_days_show_it(days: tuple[int, ...], state: State, tmp_path: Path) -> None:
+    store = judged_store(
+        tmp_path / "S", 32, days, time=lambda gpu, day: 1.03 if gpu >= 20 and (gpu != 21 or day == 0) else 1.0,
+        spread=0.001, noise=0.001,
+    )  # fmt: skip
+    boards = {"cluster": [CLUSTER] * 32, "gpu": [uuid(gpu) for gpu in range(32)], "first_seen": [BEGAN_NS + 1] * 32}
+    boards["vbios"] = ["new" if gpu >= 20 else "old" for gpu in range(32)]
+    store.append({"gpus": arrow_rows("gpus", boards)}, "boards")
+    (batch,) = [one for one in judge(store).rows if one.level is Level.BATCH]
+    assert (batch.name, batch.state) == ("vbios new", state)
