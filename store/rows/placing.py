@@ -12,15 +12,16 @@ no row was written later than a row that could contradict it.
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import re
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..schema import TELEMETRY, arrow_schema
 from ..system import light
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LOCK = "placing.lock"  # held from the comparison to the rename
 
 _MANY = 500
 _TIME, _HASHES = re.compile(rb"-?\d{1,19}"), re.compile(rb"(?:[0-9a-f]{8})*")
 _OLDEST = -(2**63)
+_MAY_PASS = {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ETIMEDOUT}
+_PAUSES_S = (0.02, 0.1, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +209,25 @@ def _ended(path: Path, first: int) -> bool:
     import pyarrow as pa
 
     try:
-        last = seen_footer(path).about.get(b"whorl.to", b"")
+        last = _patiently(seen_footer, path).about.get(b"whorl.to", b"")
     except FileNotFoundError:
         raise
     except (OSError, ValueError, MemoryError, pa.ArrowException):
         return True  # as in `bounds`
     return _TIME.fullmatch(last) is not None and int(last) < first
+
+
+def _patiently(read: Callable[..., T], path: Path, *rest: Any) -> T:
+    """What `read` gives of a file. An error of the disk that may pass is waited for: rows that are not compared with
+    those of the file would be stored twice."""
+    for pause_s in _PAUSES_S:
+        try:
+            return read(path, *rest)
+        except OSError as error:
+            if error.errno not in _MAY_PASS:
+                raise
+            time.sleep(pause_s)
+    return read(path, *rest)
 
 
 def rivals_by_gpu(data: pa.Table, paths: Iterable[Path]) -> list[Path]:
@@ -251,7 +268,7 @@ def keys_in(path: Path) -> pa.Table | None:
 
     schema = arrow_schema(TELEMETRY.name)
     try:
-        data = light.read(path, [*KEY, WRITTEN])
+        data = _patiently(light.read, path, [*KEY, WRITTEN])
     except FileNotFoundError:
         raise
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:

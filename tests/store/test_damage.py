@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +21,12 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import Journal, Store, compaction, retention
-from whorl.store.rows import journal_file, replacing
+from whorl.store.rows import footers, journal_file, replacing
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
 from whorl.tests.stores import plain_client
 
+T = TypeVar("T")
 LATER = BEGAN + 20 * 86_400 * S
 COUNT = "select count(*) n, count(distinct (cluster, gpu, ts)) keys, sum(power_mw)::bigint power from telemetry"
 HISTORY = "select sum(n)::bigint, sum(power_mw_mean * n)::bigint from history"
@@ -231,20 +234,37 @@ def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
         shutil.rmtree(copy.root)
 
 
+def _failing(real: Callable[..., T], name: str, times: int = sys.maxsize) -> Callable[..., T]:
+    """A function of `os` that fails so many times for files whose names begin so, as on a bad disk."""
+    left = iter(range(times))
+
+    def failing(path: str | Path, *rest: Any, **more: Any) -> T:
+        if isinstance(path, str | Path) and Path(path).name.startswith(name) and next(left, None) is not None:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path, *rest, **more)
+
+    return failing
+
+
+@pytest.mark.parametrize("call", ["lstat", "open"])
+def test_a_moment_in_which_a_file_cannot_be_read_stores_no_row_twice(
+    store: Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    store.append({"telemetry": rows(range(3))}, "first")
+    footers._read.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, _failing(getattr(os, call), "first", 1))
+        store.append({"telemetry": rows(range(2), power=5)}, "again")
+    assert counted(Store.open(store.root)) == (3, 3, 11)
+
+
 def test_late_rows_stay_where_they_are_while_a_file_cannot_be_read(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.append({"telemetry": rows(range(3))}, "first")
     store.append({"telemetry": rows(range(2), power=5)}, "late")
-    real = os.lstat
-
-    def failing(path: Path) -> os.stat_result:
-        if path.name.startswith("first"):
-            raise OSError(errno.EIO, "Input/output error", str(path))
-        return real(path)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "lstat", failing)
+        patch.setattr(os, "lstat", _failing(os.lstat, "first"))
         compaction.compact(store.root, pace=replacing.OFFLINE, now=LATER)
     assert "late rows stay where they are: " in caplog.text
     for _ in range(2):
