@@ -11,7 +11,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, set_props
 
 from ...errors import WhorlError
 from . import guard
-from .page import PROBLEM, URL, Need, Page, command, failure, heading, labelled, told
+from .page import PROBLEM, URL, Need, Page, failure, heading, labelled, told
 from .pages import PAGES, find_page
 from .state import parse
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
@@ -11,7 +10,7 @@ from ...analysis.contents import held, last_findings, last_judgements, newest_ca
 from ..table import MISSING, many
 from .first import MOST_CAMPAIGNS
 from .grid import MOST, Column, table
-from .page import RUNS, VERDICTS, Page, command, heading, rows, section, tiles, told
+from .page import RUNS, VERDICTS, Page, heading, rows, section, tiles, told
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -40,7 +39,7 @@ def _found(reading: Reading) -> Component:
     if not judged:
         todo = told(
             html.P("Nobody has judged these GPUs yet. Run this command, and look at this page again:"),
-            command(f"whorl {VERDICTS.fill.format(store=reading.store.root)}"),
+            VERDICTS.command(reading.store.root),
             kind="empty",
         )
         return section("Who stands out", todo)
@@ -51,7 +50,11 @@ def _found(reading: Reading) -> Component:
         for one in judged
     )
     open_ = [
-        told(html.P(f"Nobody has judged the GPUs of {cluster} yet:"), command(_judges(reading, cluster)), kind="empty")
+        told(
+            html.P(f"Nobody has judged the GPUs of {cluster} yet:"),
+            VERDICTS.command(reading.store.root, cluster),
+            kind="empty",
+        )
         for cluster in reading.answer(not_judged)
     ]
     if found.is_empty():
@@ -60,10 +63,6 @@ def _found(reading: Reading) -> Component:
     cut = [html.P(f"The worst {MOST:,} of {found.height:,}.", className="soft")] if found.height > MOST else []
     drawn = table("findings", _findings(several=len(judged) > 1), shown, label="Findings, worst first", height=480)
     return section("Who stands out", *cut, drawn, *open_, says=f"{about}.")
-
-
-def _judges(reading: Reading, cluster: str) -> str:
-    return f"whorl {VERDICTS.fill.format(store=reading.store.root)} --cluster {shlex.quote(cluster)}"
 
 
 def _findings(*, several: bool) -> list[Column]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from ...errors import WhorlError
 from ..table import MISSING, minus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dash import Dash
     from dash.development.base_component import Component
     from plotly.graph_objects import Figure
@@ -37,6 +40,11 @@ class Need:
     table: str
     fill: str
     """The command that fills it, after `whorl`: `probe run --store {store}`."""
+
+    def command(self, store: Path, cluster: str | None = None) -> Component:
+        """The command that fills it in a store, or for one cluster of a store; to copy."""
+        of = "" if cluster is None else f" --cluster {shlex.quote(cluster)}"
+        return command(f"whorl {self.fill.format(store=shlex.quote(str(store)))}{of}")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from whorl.tests.dashboards.asking import Asked as Asked_
 from whorl.tests.probed_fleet import stored
 
 MOST_BYTES = 1_000_000
+STORE = Path("my fleet")
 HOSTILE = "<img src=x onerror=alert(1)>"
 _COLUMNS = ("time", "slower_pct", "power_w", "power_pct", "sm_clock_mhz", "clock_pct", "temperature_c", "hotter_c")
 
@@ -99,7 +100,7 @@ def test_a_large_fleet_is_sent_in_less_than_a_megabyte(large: View) -> None:
         held, picked = large.held(state), large.picked(state)
         whole = _whole(large, held, picked, state)
         assert sum(len(figure.data[0].y) for figure in whole if figure.data[0].y is not None) == 2 * 27_648
-        assert _bytes(whole) + _bytes(parts.said(large, [])) < MOST_BYTES
+        assert _bytes(whole) + _bytes(parts.said(large, [], STORE)) < MOST_BYTES
         changed = [patch.to_plotly_json() for patch in _changed(large, held, picked, state)]
         assert _bytes(changed) < MOST_BYTES
     assert _bytes(changed) < _bytes(whole), "a change sends less than the figures"
@@ -287,14 +288,14 @@ def test_a_scale_keeps_order_and_has_ticks(values: list[float]) -> None:
 
 
 def test_what_a_fleet_is_and_cannot_say_is_said(small: View) -> None:
-    said = " ".join(_texts(parts.said(small, ["There is no figure 'x' here: time is shown."])))
+    said = " ".join(_texts(parts.said(small, ["There is no figure 'x' here: time is shown."], STORE)))
     assert "n = 431" in said
     assert "There is no figure 'x'" in said
     assert [parts._number(one, 3) for one in (8.7691, 290.3486, -2434.787, 66045.578, None)] == [
         "8.769", "290.35", "−2,434.8", "66,046", "n/a",
     ]  # fmt: skip
     unjudged = placed(small.asked, small.beside, None)
-    assert "whorl verdicts" in " ".join(_texts(parts.said(unjudged, [])))
+    assert "whorl verdicts --store 'my fleet' --cluster c" in " ".join(_texts(parts.said(unjudged, [], STORE)))
     assert unjudged.rows["finding"].is_null().all()
     assert small.rows["finding"].to_list().count("none") == 431
 

@@ -14,7 +14,7 @@ from dash import Input, Output, Patch, State, ctx, html, no_update, set_props
 from ....analysis.beside import Range
 from ...figures.brushed import typed
 from ..grid import definitions, serve
-from ..page import RUNS, URL, Page, told
+from ..page import RUNS, URL, Page, heading, told
 from ..state import MOST_GPUS, parse
 from . import parts
 from .view import Asked, View, ask, runs, trend_of, view
@@ -46,7 +46,8 @@ _REDUCED = """
 def _layout(reading: Reading, state: Address) -> Component:
     asked, _ = ask(reading, state)
     if asked is None:
-        return told(html.P("No run says its cluster, workload and GPU: there is nothing to compare."), kind="empty")
+        nothing = "No run says its cluster, workload and GPU: there is nothing to compare."
+        return html.Div([heading("Fleet"), told(html.P(nothing), kind="empty")])
     return parts.frame(asked)
 
 
@@ -96,7 +97,7 @@ def _drawing(app: Dash, reading: Reading, seen: Any) -> None:
         figures = _whole(of, held, picked, state) if new else _changed(of, held, picked, state)
         return (
             *figures,
-            parts.said(of, [*ask(reading, state)[1], *of.problems(state)]),
+            parts.said(of, [*ask(reading, state)[1], *of.problems(state)], reading.store.root),
             parts.brush_line(of, state, held, picked),
             definitions(parts.shown_columns(of)) if new else no_update,
             parts.height(held),

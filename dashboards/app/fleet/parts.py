@@ -20,10 +20,12 @@ from ...figures.words import MEASURED_WORDS, Words
 from ...style import layout, nothing
 from ...table import MISSING, many, minus, signed
 from ..grid import Column, table
-from ..page import VERDICTS, command, graph, heading, section, told
+from ..page import VERDICTS, graph, heading, section, told
 from .view import LEVELS, NONE, Asked, View, trend_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dash.development.base_component import Component
 
     from ..reading import Reading
@@ -184,7 +186,7 @@ def head(asked: Asked) -> Component:
 # -- what is said -------------------------------------------------------------------------------------------------
 
 
-def said(of: View, problems: Sequence[str]) -> list[Component]:
+def said(of: View, problems: Sequence[str], store: Path) -> list[Component]:
     """What is compared, in a few numbers, and what cannot be."""
     asked, beside, words = of.asked, of.beside, of.asked.figure
     values = of.rows[words.apart].drop_nulls()
@@ -206,7 +208,7 @@ def said(of: View, problems: Sequence[str]) -> list[Component]:
     notes = [*problems, *beside.notes]
     if of.judgement is None:
         todo = [html.P("Nobody has judged these GPUs yet, so none is marked. This command does:")]
-        found.append(told(*todo, command(f"whorl {VERDICTS.fill.format(store='STORE')}"), kind="empty"))
+        found.append(told(*todo, VERDICTS.command(store, asked.cluster.cluster), kind="empty"))
     else:
         notes += [
             f"Not judged in {asked.workload}: {no.why}."

@@ -41,7 +41,7 @@ def nothing_chosen(reading: Reading) -> Component:
     if not found:
         if reading.has("judgements"):
             return told(html.P("Choose a GPU above. No GPU has findings."), kind="empty")
-        todo = [] if not reading.has("runs") else [command(f"whorl {VERDICTS.fill.format(store=reading.store.root)}")]
+        todo = [] if not reading.has("runs") else [VERDICTS.command(reading.store.root)]
         return told(
             html.P(f"Choose a GPU above. Nobody has judged these GPUs yet{':' if todo else '.'}"), *todo, kind="empty"
         )

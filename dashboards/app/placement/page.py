@@ -16,7 +16,7 @@ from ....errors import WhorlError
 from ...table import many
 from .. import grid
 from ..later import Slowly
-from ..page import RUNS, URL, Page, command, failure, heading, prose, section, told
+from ..page import RUNS, URL, Page, failure, heading, prose, section, told
 from ..state import parse
 from . import advised, replayed
 from .told import Question, Told
@@ -107,10 +107,9 @@ def _avoided(reading: Reading, cluster: str, gpus: tuple[str, ...]) -> tuple[tup
 def _layout(reading: Reading, state: Address) -> Component:
     asked = _ask(reading, state)
     if reading.advise is None or asked.question is None:
-        fill = f"whorl {RUNS.fill.format(store=reading.store.root)}"
         todo = told(
             html.P("No run of this store has a time, so there are no scores. Measure every GPU a few times:"),
-            command(fill),
+            RUNS.command(reading.store.root),
             kind="empty",
         )
         alone = told(
