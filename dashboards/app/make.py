@@ -139,13 +139,17 @@ def _shown(page: Page | None, reading: Reading, search: str | None) -> Component
     """The page, or what says why it is not there."""
     if page is None:
         return html.Div([heading("No such page"), told(html.P("Choose a page above."), kind="empty")])
+    if not reading.made():
+        gone = f"The store {reading.store.root} is not there any more. Was it moved or deleted, or is its disk away?"
+        again = "Load the page again when it is back, or start whorl dashboard with another store."
+        return html.Div([heading(page.title), told(html.P(gone), html.P(again), kind="problem")])
     try:
         state, problems = parse(search)
         missing = _missing(page, reading)
         if missing:
             parts: list[Any] = [html.P(f"This page needs the table {' and '.join(need.table for need in missing)}.")]
             parts.append(html.P("Fill it with this, and load the page again:"))
-            parts += [command(f"whorl {need.fill.format(store=reading.store.root)}") for need in missing]
+            parts += [need.command(reading.store.root) for need in missing]
             full = [one for one in PAGES if one.needs and not _missing(one, reading)]
             if full:
                 links = [html.Li(dcc.Link(one.title, href=state.href(one.path))) for one in full]

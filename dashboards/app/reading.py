@@ -46,7 +46,7 @@ class Reading:
         self._lock = threading.Lock()
         self._making: dict[Hashable, threading.Lock] = {}
         self._held: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
-        self._filled: set[str] = set()
+        self._filled: set[tuple[int, str]] = set()
         self._slowly = Slowly()
         self._ahead: list[Iterator[Callable[[], object]]] = []
         self._reader: threading.Thread | None = None
@@ -164,14 +164,19 @@ class Reading:
             with self._lock:
                 self._ahead = [one for one in self._ahead if one is not asks]
 
+    def made(self) -> int:
+        """Another one when another store stands in its place; 0 where none does."""
+        return _changed(self.store, "store.toml")
+
     def has(self, table: str) -> bool:
         """Whether a table has rows. One that had some is not looked at again: whorl never empties a table."""
-        if table in self._filled:
+        known = self.made(), table
+        if known in self._filled:
             return True
         kept = table not in LIVE  # rows of those may be in journals, which `version` does not see
         there = self.answer(has_rows, table, tables=(table,)) if kept else has_rows(self.store, table)
         if there:
-            self._filled.add(table)
+            self._filled.add(known)
         return there
 
     def _forget(self, name: Hashable, future: Future[Any]) -> None:
@@ -181,9 +186,9 @@ class Reading:
                 del self._kept[name]
 
 
-def _changed(store: Store, table: str) -> int:
-    """When the folder of a table changed last, ns since 1970; 0 where there is none."""
+def _changed(store: Store, name: str) -> int:
+    """When the folder of a table, or a file, changed last, ns since 1970; 0 where there is none."""
     try:
-        return (store.root / table).stat().st_mtime_ns
+        return (store.root / name).stat().st_mtime_ns
     except OSError:
         return 0

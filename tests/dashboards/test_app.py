@@ -108,6 +108,21 @@ def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
     assert "runs has no rows" not in _text(_show(client, "/"))
 
 
+def test_a_store_that_went_away_is_told_and_not_taken_for_an_empty_one(store: Store) -> None:
+    store.append({"runs": arrow_rows("runs", {"run_id": ["r"], "cluster": ["c"], "gpu": ["x"]})}, "a")
+    client = make_app(store).server.test_client()
+    assert "Nobody has judged" in _text(_show(client, "/"))
+    away = store.root.rename(store.root.parent / "away")
+    said = _text(_show(client, "/"))
+    assert f"The store {store.root} is not there any more." in said
+    assert "Nobody has judged" not in said
+    new_store(store.root)
+    assert "This page needs the table runs" in _text(_show(client, "/")), "what another store had does not count"
+    store.root.rename(store.root.parent / "other")
+    away.rename(store.root)
+    assert "Nobody has judged" in _text(_show(client, "/"))
+
+
 def test_a_page_without_rows_leads_to_those_that_have_some(store: Store) -> None:
     client = make_app(Reading(store)).server.test_client()
     assert "have something to show now" not in _text(_show(client, "/"))
