@@ -10,7 +10,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 from whorl.dashboards.app.pages import PAGES
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import BrowserContext, Page
 
     from whorl.tests.browser.conftest import Opened
 
@@ -70,6 +70,27 @@ def test_a_figure_shows_on_dark_and_is_saved_as_svg(opened: Opened) -> None:
         page.keyboard.press("Enter")
     assert download.value.suggested_filename == "whorl.svg"
     assert "Two points" in download.value.path().read_text()
+
+
+@pytest.mark.long
+def test_a_page_says_that_the_server_does_not_answer_or_asks_for_the_token(
+    window: BrowserContext, dashboard: str
+) -> None:
+    page = window.new_page()
+    page.goto(dashboard)
+    page.wait_for_selector("h1")
+    says, link = page.locator("#unanswered"), page.get_by_role("link", name="SQL", exact=True)
+    for answer, text in (
+        (lambda route: route.abort(), "does not answer"),
+        (lambda route: route.fulfill(status=401, body=""), "token"),
+    ):
+        page.route("**/_dash-update-component*", answer)
+        link.click()
+        says.filter(has_text=text).wait_for()
+        page.unroute("**/_dash-update-component*")
+        page.go_back()
+        says.wait_for(state="hidden")
+    page.close()
 
 
 @pytest.mark.long
