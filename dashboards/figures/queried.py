@@ -63,7 +63,10 @@ def queried(
             },
         ),
     )
-    return figure, _said(frame.height, known.height, shown.height, kind)
+    said = _said(frame.height, known.height, shown.height, kind)
+    if kind == "bar" and any(own[x].is_duplicated().any() for _, _, own in groups):
+        said += f" Several rows have the same {x}: a bar is their sum. Use GROUP BY to have one row of each."
+    return figure, said
 
 
 def _said(all_rows: int, known: int, shown: int, kind: str) -> str:

@@ -65,6 +65,8 @@ def test_the_most_frequent_values_have_colours_and_the_others_are_grey() -> None
 def test_so_many_bars_as_can_be_told_apart() -> None:
     figure: Any
     figure, said = queried(pl.DataFrame({"x": range(5000)}), "bar", x="x", y="x")
+    assert "sum" not in said
+    assert "a bar is their sum" in queried(pl.DataFrame({"x": ["a", "b", "a"], "y": [1, 2, 3]}), "bar", x="x", y="y")[1]
     assert len(figure.data[0].x) == 400
     assert "The first 400 of 5,000 rows are drawn" in said
     figure, _ = queried(pl.DataFrame({"x": range(5000)}), "scatter", x="x", y="x")
