@@ -159,6 +159,7 @@ def strips(
                 "tickvals": [UNIT * place for place in range(0, len(at.places), step)],
                 "ticktext": [plain(ending(place, _NAME)) for place in at.places[::step]],
                 "automargin": True,
+                "autotickangles": [0, 90],  # Plotly leaves out a slanted name that ends beyond the figure: the last
                 "range": [-0.7 * UNIT, UNIT * (len(at.places) - 0.3)],
                 "showgrid": False,
                 "zeroline": False,

@@ -258,6 +258,7 @@ def test_strips_are_sorted_by_their_median_and_hold_every_gpu(small: View) -> No
         assert abs(at.x[row] - UNIT * place) < UNIT / 2
         assert at.scale.unbend(float(at.y[row])) == pytest.approx(small.rows["slower_pct"][row], rel=1e-3)
     figure = strips(at, small.names, {})
+    assert figure.layout.xaxis.autotickangles == (0, 90), "a slanted name of the last place is left out"
     assert figure.data[2].type == "box"
     low, high = figure.layout.yaxis.range
     assert low < np.nanmin(at.y) < np.nanmax(at.y) < high
