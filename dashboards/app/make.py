@@ -181,7 +181,7 @@ _INDEX = """<!DOCTYPE html>
 </head>
 <body>
 {%app_entry%}
-<div id="unanswered" role="alert" class="told problem" hidden></div>
+<div id="unanswered" role="alert" hidden></div>
 <footer>{%config%}
 <script>
 // Dash brings these anew for old browsers, in JavaScript. They took 0.9 s of a figure of 27,648 GPUs (one profile).
