@@ -110,7 +110,7 @@ def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
 
 def test_a_store_that_went_away_is_told_and_not_taken_for_an_empty_one(store: Store) -> None:
     store.append({"runs": arrow_rows("runs", {"run_id": ["r"], "cluster": ["c"], "gpu": ["x"]})}, "a")
-    client = make_app(store).server.test_client()
+    client = make_app(Reading(store)).server.test_client()
     assert "Nobody has judged" in _text(_show(client, "/"))
     away = store.root.rename(store.root.parent / "away")
     said = _text(_show(client, "/"))
@@ -192,6 +192,15 @@ def test_the_token_can_be_typed(hostile: Store) -> None:
     assert client.post("/", data={"token": "wrong"}).status_code == 401
     assert client.post("/", data={"token": f" {TOKEN} "}).headers["Location"] == "/"
     assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("prefix", ["/", "/node/7/"])
+def test_what_draws_tables_is_loaded_before_a_table_asks_for_it(store: Store, prefix: str) -> None:
+    client: Any = make_app(Reading(store), prefix=prefix).server.test_client()
+    (address,) = re.findall(r'<script async src="([^"]*)"', client.get("/").text)
+    assert address.startswith(prefix)
+    answer = client.get(address.removeprefix(prefix[:-1]))
+    assert (answer.status_code, len(answer.data) > 100_000) == (200, True)
 
 
 def test_who_types_the_token_gets_the_page_that_was_asked_for(hostile: Store) -> None:
