@@ -36,7 +36,7 @@ def jobs() -> None:
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Read the saved output of sacct -P instead (plain, .gz or .zst).",
+    help="Read the saved output of sacct -P or --json instead (plain, .gz or .zst).",
 )
 @click.option(
     "--tags",

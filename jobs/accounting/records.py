@@ -1,4 +1,4 @@
-"""What `sacct -P` says as allocations: one row a job, of a requeued job one each time; every line is accounted for."""
+"""What sacct says as allocations: one row a job, of a requeued job one each time; every line is accounted for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.events import EventKind
+from ...store.importing import sacct_json
 from ...store.importing.content import LINE, STRANGE, UNREADABLE, Refused
 from .. import hostlist
 from . import tres
@@ -46,8 +47,12 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Re
     where the file as a whole cannot be used.
     """
     out = Records(pl.DataFrame())
-    rows = _cut(text, name, out)
-    rows = _known(rows)
+    if as_json := sacct_json.fits(text):
+        rows = sacct_json.rows(text, name)
+        out.lines = rows.height
+    else:
+        rows = _cut(text, name, out)
+    rows = _known(_readable(rows, out))
     if cluster is not None:
         rows = rows.with_columns(pl.lit(cluster).alias("Cluster"))
     elif rows.height and rows["Cluster"].is_null().all():
@@ -69,6 +74,8 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Re
         ],
     )
     out.frame = _newest(_columns(rows), out)
+    if as_json and out.refused.count:
+        out.notes.append(f"{name} is JSON: its line N is the job N of its list")
     return out
 
 
@@ -140,9 +147,12 @@ def _even(fields: pl.DataFrame, names: list[str], delimiter: str, out: Records) 
         if n != len(names)
     ]
     kept = out.refused.take(fields, rules) if rules else fields
-    rows = kept.select(LINE, *(pl.col("fields").list.get(i).str.strip_chars().alias(n) for i, n in enumerate(names)))
-    # Two names that are not UTF-8 would become one: energy by user would add them up.
-    strange = pl.any_horizontal(pl.col(n).str.contains(UNREADABLE) for n in names if n in FIELDS)
+    return kept.select(LINE, *(pl.col("fields").list.get(i).str.strip_chars().alias(n) for i, n in enumerate(names)))
+
+
+def _readable(rows: pl.DataFrame, out: Records) -> pl.DataFrame:
+    """Rows of text. Two names that are not UTF-8 would become one: energy by user would add them up."""
+    strange = pl.any_horizontal(pl.col(n).str.contains(UNREADABLE) for n in rows.columns if n in FIELDS)
     return out.refused.take(rows, [(strange, STRANGE)])
 
 

@@ -35,7 +35,7 @@ class Format:
 FORMATS = (
     Format("csv", "CSV with job_id, num_gpus, submit_time, duration, model", philly.fits, philly.read),
     Format("swf", "Standard Workload Format: 18 numbers a line", swf.fits, swf.read),
-    Format("sacct", "what `sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` prints", sacct.fits, sacct.read),
+    Format("sacct", "`sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` or --json", sacct.fits, sacct.read),
     Format("openb", "CSV of pods: name, num_gpu, creation_time, deletion_time, scheduled_time", openb.fits, openb.read),
     Format("helios", "CSV with job_id, gpu_num, submit_time, duration, vc, queue", helios.fits, helios.read),
     Format("tiresias", "CSV with job_id, num_gpu, submit_time, duration, model_name", tiresias.fits, tiresias.read),

@@ -1,4 +1,4 @@
-"""Slurm's own account: what `sacct -a -X -P -o ...` prints, in any order of columns."""
+"""Slurm's own account: what `sacct -a -X -P -o ...` prints, in any order of columns, or `sacct -a --json`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import polars as pl
 
 from ....errors import InputError
-from .table import MOST_GPUS, Reading, Sheet, jobs, sheet
+from ....store.importing import content, sacct_json
+from .table import LINE, MOST_GPUS, Reading, Sheet, jobs, sheet
 
 _UNKNOWN = ("", "Unknown", "None", "N/A", "Partition_Limit", "UNLIMITED", "INVALID")
 _GPU = re.compile(r"(?:^|,)(?:gres[/:])?gpu(?P<type>:[^:=,(]+)?[:=](?P<gpus>\d+)(?=[,(]|$)")
@@ -20,7 +21,7 @@ _STILL = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED", "SIGNALIN
 
 def fits(first: str) -> bool:
     names = {name.strip().lower() for name in first.split("|")}
-    return len(names) > 1 and bool(names & {"jobid", "jobidraw"})
+    return sacct_json.fits(first) or (len(names) > 1 and bool(names & {"jobid", "jobidraw"}))
 
 
 def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:  # noqa: ARG001
@@ -29,7 +30,11 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     A job arrives when it was eligible (a dependency or a begin time kept it from starting before), else when it
     was submitted. The model is the job's name where that column is there, else its partition.
     """
-    found = sheet(path, text, "|", quoting=False)
+    if sacct_json.fits(text):
+        rows = sacct_json.rows(text, str(path)).rename({content.LINE: LINE})
+        found = Sheet(str(path), rows.with_columns(pl.col(pl.String).fill_null("")))
+    else:
+        found = sheet(path, text, "|", quoting=False)
     twice = [name for name, n in Counter(name.lower() for name in found.names).items() if n > 1]
     if twice:
         raise InputError(f"{path} has the column {twice[0]!r} twice (in upper and lower case); remove one")
