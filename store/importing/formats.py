@@ -91,9 +91,34 @@ _OTHERS = (
 )
 
 
-def read(path: Path, options: Options) -> Sheet:
-    """The file at `path` as a sheet: in one of the formats, else as a table (`content.py`). Raises InputError."""
+@dataclass(slots=True)
+class Content:
+    """The bytes of a file without their compression, until they are cut into rows."""
+
+    path: Path
+    data: bytes
+    sha256: str
+    size: int
+
+    @property
+    def file(self) -> str:
+        """Its name, as reports have it."""
+        return content.shown(self.path)
+
+
+def load(path: Path) -> Content:
+    """The content of the file at `path`. Raises InputError where it cannot be read."""
     data = content.load(path)
+    return Content(path, data, hashlib.sha256(data).hexdigest(), len(data))
+
+
+def read(loaded: Content, options: Options) -> Sheet:
+    """The content as a sheet: in one of the formats, else as a table (`content.py`). It is empty then.
+
+    Raises InputError.
+    """
+    path, data = loaded.path, loaded.data
+    loaded.data = b""
     head = data[:HEAD].decode("utf-8-sig", "replace")
     known = next((one for one in FORMATS if one.fits(head)), None)
     if known is None:
@@ -103,7 +128,7 @@ def read(path: Path, options: Options) -> Sheet:
         return content.cut(path, data, options.header)
     if options.header is not None:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out --header")
-    rows, sha256, size = Rows(content.shown(path), options), hashlib.sha256(data).hexdigest(), len(data)
+    rows = Rows(loaded.file, options)
     text = data.decode("utf-8-sig", "replace")
     del data  # a log of a day is large: its bytes, its text and its rows need not be there at once
     try:
@@ -111,7 +136,7 @@ def read(path: Path, options: Options) -> Sheet:
     except UntimedError as error:
         rows = _by_its_age(path, known, text, options, error)
     del text
-    sheet = rows.sheet(name=known.name, kind=known.kind, sha256=sha256, size=size)
+    sheet = rows.sheet(name=known.name, kind=known.kind, sha256=loaded.sha256, size=loaded.size)
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
     if not sheet.frame.height:

@@ -46,7 +46,7 @@ class Parsed:
 
 def read_file(path: Path, options: Options) -> Parsed:
     """Read and parse one file; nothing is stored. Raises InputError (UnitError) if it cannot be used."""
-    return _parse(formats.read(path, options), options)
+    return _parse(formats.read(formats.load(path), options), options)
 
 
 def import_file(store: Store, path: Path, options: Options) -> Report:
@@ -55,8 +55,11 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     Raises InputError (UnitError) where the file cannot be used as a whole, and StoreError where the store
     cannot be written; nothing of the file is stored then.
     """
-    sheet = formats.read(path, options)
-    provenance = _Provenance(sheet, options)
+    loaded = formats.load(path)
+    provenance = _Provenance(loaded, options)
+    if (before := provenance.same(store)) is not None:  # before a large file is cut into rows, which takes long
+        return before
+    sheet = formats.read(loaded, options)
     before = provenance.earlier(store)
     if before is not None:
         return before
@@ -242,41 +245,39 @@ _TABLES = {"runs": _runs, "telemetry": _telemetry, "jobs": _jobs}
 class _Provenance:
     """The source of an import: the content's hash and the options. Together they name the import."""
 
-    def __init__(self, sheet: Sheet, options: Options) -> None:
-        self.sheet, self.options = sheet, options
+    def __init__(self, loaded: formats.Content, options: Options) -> None:
+        self.loaded, self.options = loaded, options
         self.stated = json.dumps(options.as_dict(), sort_keys=True)
-        self.id = hashlib.sha256(f"{sheet.sha256} {self.stated}".encode()).hexdigest()[:16]
+        self.id = hashlib.sha256(f"{loaded.sha256} {self.stated}".encode()).hexdigest()[:16]
 
     def earlier(self, store: Store) -> Report | None:
         """The report of an earlier import of the same content into this cluster, or None.
 
         Raises InputError if it was read with other options: stored rows are not changed.
         """
-        rows = store.collect(
-            store.scan("imports").filter(
-                (pl.col("sha256") == self.sheet.sha256) & (pl.col("cluster") == self.options.cluster)
-            )
-        )
-        if not rows.height:
-            return None
-        same = rows.filter(pl.col("options") == self.stated)
-        if not same.height and not any(self._reads_alike(stated) for stated in rows["options"]):
+        if (same := self.same(store)) is not None:
+            return same
+        rows = self._imports(store)
+        if rows.height and not any(self._reads_alike(stated) for stated in rows["options"]):
             raise InputError(
-                f"{self.sheet.file} was imported before, {self._differing(rows[0, 'options'])}; stored rows are not "
+                f"{self.loaded.file} was imported before, {self._differing(rows[0, 'options'])}; stored rows are not "
                 "changed: leave this file out, or import it into a new store"
             )
+        return None  # at most names differ: rows that are the same runs are found by their ids
+
+    def same(self, store: Store) -> Report | None:
+        """The report of an earlier import of the same content with the same options, or None."""
+        same = self._imports(store).filter(pl.col("options") == self.stated)
         if not same.height:
-            return None  # only names differ: rows that are the same runs are found by their ids
-        report = Report(
-            self.sheet.file,
-            same[0, "format"],
-            self.options.cluster,
-            self.sheet.sha256,
-            Counts(),
-            already=True,
-        )
+            return None
+        of, cluster = self.loaded, self.options.cluster
+        report = Report(of.file, same[0, "format"], cluster, of.sha256, Counts(), already=True)
         report.total.rows = report.total.duplicates = int(same["rows"].sum())
         return report
+
+    def _imports(self, store: Store) -> pl.DataFrame:
+        of_this = (pl.col("sha256") == self.loaded.sha256) & (pl.col("cluster") == self.options.cluster)
+        return store.collect(store.scan("imports").filter(of_this))
 
     def _differing(self, stated: str) -> str:
         """How earlier options differ: `with --unit power=W and without --at`."""
@@ -298,7 +299,7 @@ class _Provenance:
         whole: dict[str, Any] = {
             "file": report.file,
             "sha256": report.sha256,
-            "bytes": self.sheet.size,
+            "bytes": self.loaded.size,
             "format": report.format,
             "cluster": report.cluster,
             "placeholders": sum(report.placeholders.values()),

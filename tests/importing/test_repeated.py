@@ -16,7 +16,7 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.store import Store
-from whorl.store.importing import Options, Report, import_file
+from whorl.store.importing import Options, Report, formats, import_file
 from whorl.tests import sizes
 from whorl.tests.stores import new_store
 
@@ -49,6 +49,12 @@ def test_the_same_content_adds_nothing(content: bytes, table: str, store: Store)
         assert report.total.as_dict() == {"rows": 40, "kept": 0, "duplicates": 40, "refused": 0}
     assert {path: path.read_bytes() for path in store.root.rglob("*.parquet")} == before
     assert count(store, table) == 40
+
+
+def test_a_known_file_is_not_cut_into_rows_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(store, TEXT)
+    monkeypatch.setattr(formats, "read", lambda *_: pytest.fail("the file was cut into rows"))
+    assert add(store, TEXT).already
 
 
 @pytest.mark.parametrize(("content", "table"), [(TEXT, "runs"), (STREAM, "telemetry")])
