@@ -162,3 +162,28 @@ def exporting(answer: Callable[[str], Answer] | str) -> Iterator[Exporter]:
         exporter.server.shutdown()
         exporter.server.server_close()
         thread.join()
+
+
+def smi_page(gpu: int, node: str = "") -> str:
+    """A page of nvidia_gpu_exporter: the values that nvidia-smi has, in base units, and UUIDs without GPU-."""
+    host = f',instance="{node}:9835"' if node else ""
+    whose = f'uuid="{uuid(gpu).removeprefix("GPU-")}"{host}'
+    info = f'{whose},name="NVIDIA L4",index="{gpu}",serial="[N/A]",driver_version="580.1",vbios_version="95.04"'
+    values = {
+        "power_draw_watts": 28.07, "energy_joules_total": 123456.789, "clocks_current_sm_clock_hz": 1.41e09,
+        "clocks_current_memory_clock_hz": 6.251e09, "temperature_gpu": 34, "utilization_gpu_ratio": 0.57,
+        "memory_used_bytes": 706740224, "memory_total_bytes": 24e9, "enforced_power_limit_watts": 72,
+        "clocks_event_reasons_active": 4, "pstate": 0,
+    }  # fmt: skip
+    lines = [f"nvidia_smi_{name}{{{whose}}} {value}" for name, value in values.items()]
+    app = f'nvidia_smi_compute_app_used_memory_bytes{{{whose},pid="7",process_name="a"}} 5'
+    return "\n".join(
+        [*lines[:4], f"nvidia_smi_gpu_info{{{info}}} 1", app, *lines[4:], "nvidia_smi_failed_scrapes_total 0\n"]
+    )
+
+
+SMI_VALUES = {
+    "power_mw": 28070, "energy_mj": 123456789, "sm_clock_mhz": 1410, "mem_clock_mhz": 6251, "temperature_c": 34,
+    "utilization": 57, "memory_used": 706740224, "power_limit_mw": 72000, "clock_event_reasons": 4,
+}  # fmt: skip
+"""What `smi_page` says, in the units of `telemetry`."""

@@ -141,6 +141,8 @@ class Reader:
         if place is not None and whose is not None:
             self._gpu(whose, series.labels)
             known = _Known(series.name, self._gpu(place.whose, series.labels), place.column, place.rank)
+        elif whose is not None and (said := gpus.about(series.name, series.labels)):
+            self.gpus[self._gpu(whose, {})].row |= said
         elif gpus.column(series.name) is not None:
             self.nameless |= whose is None and not gpus.is_part(series.labels)
         elif whose is not None and series.name.upper().startswith("DCGM_FI_"):

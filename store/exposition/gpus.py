@@ -1,4 +1,6 @@
-"""What dcgm-exporter's names, labels and numbers mean: the metric and the GPU of a series, and its value.
+"""What an exporter's names, labels and numbers mean: the metric and the GPU of a series, and its value.
+
+Known are those of dcgm-exporter, and of nvidia_gpu_exporter, which prints what nvidia-smi says in base units.
 
 Labels differ from version to version and from site to site; what is known of them stands here and nowhere else. The
 labels of pods are not read: who had a GPU is in the table `jobs`.
@@ -45,6 +47,30 @@ _ALSO = {
     "dcgm_nvlink_bandwidth_total": "nvlink_bytes_per_s",
 }
 
+_SMI = {  # names of nvidia_gpu_exporter -> column, and what makes its number one of that column
+    "nvidia_smi_power_draw_watts": ("power_mw", 1000),
+    "nvidia_smi_power_draw_instant_watts": ("power_instant_mw", 1000),
+    "nvidia_smi_power_draw_average_watts": ("power_average_mw", 1000),
+    "nvidia_smi_enforced_power_limit_watts": ("power_limit_mw", 1000),
+    "nvidia_smi_energy_joules": ("energy_mj", 1000),
+    "nvidia_smi_clocks_current_sm_clock_hz": ("sm_clock_mhz", 1e-6),
+    "nvidia_smi_clocks_current_memory_clock_hz": ("mem_clock_mhz", 1e-6),
+    "nvidia_smi_temperature_gpu": ("temperature_c", 1),
+    "nvidia_smi_temperature_memory": ("memory_temperature_c", 1),
+    "nvidia_smi_utilization_gpu_ratio": ("utilization", 100),
+    "nvidia_smi_utilization_memory_ratio": ("memory_utilization", 100),
+    "nvidia_smi_utilization_encoder_ratio": ("encoder_utilization", 100),
+    "nvidia_smi_utilization_decoder_ratio": ("decoder_utilization", 100),
+    "nvidia_smi_fan_speed_ratio": ("fan_speed", 100),
+    "nvidia_smi_memory_used_bytes": ("memory_used", 1),
+    "nvidia_smi_memory_free_bytes": ("memory_free", 1),
+    "nvidia_smi_clocks_event_reasons_active": ("clock_event_reasons", 1),
+    "nvidia_smi_clocks_throttle_reasons_active": ("clock_event_reasons", 1),
+}
+_INFO = "nvidia_smi_gpu_info"
+_INFO_SAYS = {"modelName": "name", "gpu": "index", "vbios": "vbios_version"}  # other labels are as dcgm-exporter's
+_BARE = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # nvidia_gpu_exporter leaves out GPU-
+
 _UUID = ("UUID", "uuid", "gpu_uuid", "GPU_UUID")
 _INSTANCE, _PROFILE = ("GPU_I_ID", "gpu_i_id"), ("GPU_I_PROFILE", "gpu_i_profile")
 # Names of a pod of dcgm-exporter and of a container, which come and go, where a site does not tell it the host's.
@@ -83,7 +109,7 @@ class Column:
 
     row: int
     metric: Metric
-    scale: int
+    scale: float
     low: float
     high: float
     disputed: bool
@@ -108,13 +134,14 @@ class Whose:
 def _columns() -> dict[str, Column]:
     names = {name: metric for metric in METRICS for name in metric.prometheus}
     names |= {name: METRICS[ROW[column]] for name, column in _ALSO.items() if column in ROW}
+    names |= {name: METRICS[ROW[column]] for name, (column, _) in _SMI.items()}
     columns = {}
     for name, metric in names.items():
         low, high = _UNLIKE.get(metric.name) or _LIMITS.get(metric.unit, (0, math.inf))
         columns[name] = Column(
             ROW[metric.name],
             metric,
-            1 if metric.dcgm is None else metric.dcgm.scale,
+            _SMI[name][1] if name in _SMI else 1 if metric.dcgm is None else metric.dcgm.scale,
             low,
             high,
             disputed=metric.unit == "ns" and name.upper().endswith("_VIOLATION"),
@@ -124,7 +151,7 @@ def _columns() -> dict[str, Column]:
 
 
 COLUMNS = _columns()
-"""By every name that dcgm-exporter has or had for it."""
+"""By every name that an exporter has or had for it."""
 
 
 def column(name: str) -> Column | None:
@@ -174,6 +201,8 @@ def whose(labels: Mapping[str, str]) -> Whose | None:
     prefix, dash, rest = uuid.partition("-")
     if dash and prefix.upper() in ("GPU", "MIG"):
         uuid = f"{prefix.upper()}-{rest.lower()}"
+    elif _BARE.fullmatch(uuid):
+        uuid = f"GPU-{uuid}"
     return Whose(uuid, _first(labels, _INSTANCE))
 
 
@@ -193,6 +222,14 @@ def described(labels: Mapping[str, str]) -> dict[str, Any]:
     said |= {"node": node, "slot": int(gpu) if gpu.isdecimal() and len(gpu) < 4 else None}
     said["mig_profile"] = _first(labels, _PROFILE)
     return {key: value for key, value in said.items() if value is not None}
+
+
+def about(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """What a series that has no metric says of its GPU, as `described`: that of nvidia_gpu_exporter with its name."""
+    if name != _INFO:
+        return {}
+    said = dict(labels) | {ours: labels.get(theirs, "") for ours, theirs in _INFO_SAYS.items()}
+    return described({label: value for label, value in said.items() if not value.startswith("[")})  # as in [N/A]
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str | None:

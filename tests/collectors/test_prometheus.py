@@ -22,11 +22,13 @@ from whorl.tests.exporter import (
     BLANK,
     NOT_PERMITTED,
     NOT_SUPPORTED,
+    SMI_VALUES,
     Answer,
     Exported,
     Exporter,
     exporting,
     page,
+    smi_page,
     usual,
     uuid,
 )
@@ -135,6 +137,19 @@ def test_who_the_gpus_are(pages: Pages, exporter: Exporter) -> None:
         "node": "node-a",
         "slot": 2,
     }
+
+
+def test_page_of_nvidia_gpu_exporter(pages: Pages, exporter: Exporter) -> None:
+    pages.now = Answer(smi_page(1) + smi_page(2, "n7"))
+    read = Read(exporter.url).open()
+    rows = read.poll()
+    assert [row["gpu"] for row in rows] == [uuid(1), uuid(2)]
+    assert [{name: row[name] for name in row.keys() - {"gpu", "ts", "status"}} for row in rows] == [SMI_VALUES] * 2
+    known = {"model": "NVIDIA L4", "driver": "580.1", "vbios": "95.04"}
+    assert [device.row for device in read.stream.devices()] == [
+        {"uuid": uuid(1), **known, "slot": 1},
+        {"uuid": uuid(2), **known, "slot": 2, "node": "n7"},
+    ]
 
 
 def test_names_of_newer_versions(pages: Pages, exporter: Exporter) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
-from whorl.tests.exporter import BLANK, NOT_SUPPORTED, Exported, page, usual, uuid
+from whorl.tests.exporter import BLANK, NOT_SUPPORTED, SMI_VALUES, Exported, page, smi_page, usual, uuid
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -48,6 +48,18 @@ def test_page_of_every_version(saved: Save, parse: Parse, version: str) -> None:
     assert (row["sm_clock_mhz"], row["temperature_c"], row["utilization"]) == (1410, 41, 97)
     assert row["slot"] == 1
     assert row["node"] == (None if version in ("1.x", "2.0") else "node-a")
+
+
+def test_page_of_nvidia_gpu_exporter(saved: Save, parse: Parse) -> None:
+    """A page without comments, of which the node is that of a Prometheus, else --node."""
+    found = parse(saved(smi_page(1) + smi_page(2, "n7")), at=WHEN, node="n1")
+    assert found.report.format == "prometheus"
+    rows = found.frame.rows(named=True)
+    assert [{name: row[name] for name in SMI_VALUES} for row in rows] == [SMI_VALUES] * 2
+    assert [tuple(row[name] for name in ("gpu", "node", "slot", "model", "driver", "serial")) for row in rows] == [
+        (uuid(1), "n1", 1, "NVIDIA L4", "580.1", None),
+        (uuid(2), "n7", 2, "NVIDIA L4", "580.1", None),
+    ]
 
 
 def test_page_goes_into_the_store(saved: Save, store: Store) -> None:

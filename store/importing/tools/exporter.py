@@ -1,4 +1,4 @@
-"""Saved pages of exporters: what `curl` saved of dcgm-exporter or of a Prometheus, one page or several in one file.
+"""Saved pages of exporters: what `curl` saved of one, or of a Prometheus, one page or several in one file.
 
 A row is a GPU at the time of the page: its time stamps where it has some (also of many scrapes, as promtool's `tsdb
 dump` and `dump-openmetrics` write them), else a line with a time in front of it, else --at (and --every for several).
@@ -24,7 +24,8 @@ NAME = "prometheus"
 
 _NS = 10**9
 _BEGIN = re.compile(
-    r"^\s*# (?:HELP|TYPE) [A-Za-z_:][A-Za-z0-9_:]* \S|^\s*(?:DCGM_FI|dcgm)_[A-Za-z0-9_]+\{|^\{__name__=\"", re.MULTILINE
+    r"^\s*# (?:HELP|TYPE) [A-Za-z_:][A-Za-z0-9_:]* \S|^\s*(?:DCGM_FI|dcgm|nvidia_smi)_[A-Za-z0-9_]+\{|^\{__name__=\"",
+    re.MULTILINE,
 )
 _NAMES = {one.column: labelled(one, one.unit) for one in TELEMETRY_MEANINGS if one.column}
 _SHOWN = 6
@@ -101,7 +102,7 @@ class _Pages:
 
     def readings(self, page: str) -> list[_Reading]:
         """Everything about GPUs in the text. Raises InputError where there is nothing."""
-        known, others, nameless = False, set[str](), False
+        known, others, nameless, about = False, set[str](), False, dict[str, dict[str, Value]]()
         contents = written(page)
         for line in text.lines(page):
             if isinstance(line, text.Help):
@@ -114,8 +115,11 @@ class _Pages:
                     continue
             place = gpus.place(line.series.name, line.series.labels)
             if place is None:
+                whose = gpus.whose(line.series.labels)
+                if whose is not None and (said := gpus.about(line.series.name, line.series.labels)):
+                    about[whose.key] = said
                 found = gpus.column(line.series.name)
-                nameless |= found is not None and gpus.whose(line.series.labels) is None
+                nameless |= found is not None and whose is None
                 if found is None and line.series.name.upper().startswith("DCGM_FI_"):
                     others.add(line.series.name)
                 continue
@@ -128,6 +132,8 @@ class _Pages:
         if others:
             shown = ", ".join(sorted(others)[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
             self._rows.note(f"metrics without a column: {shown}")
+        for one in self._found.values():
+            one.labels = about.get(one.whose.key, {}) | one.labels
         return list(self._found.values())
 
     def _is_time(self, line: str) -> bool:
