@@ -90,7 +90,7 @@ def _rows(job: dict[str, Any], old: bool) -> Iterator[dict[str, str | None]]:
         "ConsumedEnergyRaw": _text(allocated.get("energy")),
         "Restarts": _text(_number(job.get("restart_cnt"))),
     }
-    for step in job["steps"]:
+    for step in job.get("steps") or ():
         own = str(step["step"]["id"]).rpartition(".")[2]
         energy = _text(_number(step["statistics"]["energy"]["consumed"]))
         yield {"JobIDRaw": f"{raw}.{own}", "State": _state(step["state"]), "ConsumedEnergyRaw": energy}
@@ -98,7 +98,7 @@ def _rows(job: dict[str, Any], old: bool) -> Iterator[dict[str, str | None]]:
 
 def _number(value: Any) -> int | None:
     if isinstance(value, dict):
-        value = value["number"] if value["set"] else None
+        value = value.get("number") if value.get("set") and not value.get("infinite") else None
     return value if isinstance(value, int) and 0 <= value < _MOST and value not in _NO_NUMBER else None
 
 
@@ -113,10 +113,10 @@ def _state(value: str | list[str]) -> str:
 
 def _job_id(job: dict[str, Any], raw: int | None) -> str | None:
     """The job as commands take it: 7, of an array 7_1; 7+0 is a part of a job."""
-    array, part = job["array"], job["het"]
-    if _number(array["job_id"]) and (task := _number(array["task_id"])) is not None:
+    array, part = job.get("array") or {}, job.get("het") or {}
+    if _number(array.get("job_id")) and (task := _number(array.get("task_id"))) is not None:
         return f"{array['job_id']}_{task}"
-    if _number(part["job_id"]) and (offset := _number(part["job_offset"])) is not None:
+    if _number(part.get("job_id")) and (offset := _number(part.get("job_offset"))) is not None:
         return f"{part['job_id']}+{offset}"
     return _text(raw)
 

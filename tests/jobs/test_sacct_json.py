@@ -121,10 +121,12 @@ def test_an_exit_status_that_slurm_22_05_lost_is_not_known() -> None:
 
 def test_numbers_that_stand_for_unknown_are_none() -> None:
     one = as_json(job(1), plain, listed=False)
-    one["time"]["limit"] = one["array"]["task_id"] = 2**32 - 2
+    one["time"]["limit"] = 2**32 - 2
     one |= {"array": {"job_id": 1, "task_id": 2**32 - 2, "task": None}, "restart_cnt": 2}
-    found = records.read(said(one), "acct.json", None, None)
-    assert found.frame.select("job_id", "time_limit_s", "restart").rows() == [("1", None, 2)]
+    without_end = as_json(job(2), wrapped, listed=True)
+    without_end["time"]["limit"] = {"set": True, "infinite": True, "number": 0}
+    found = records.read(said(one, without_end), "acct.json", None, None)
+    assert found.frame.select("job_id", "time_limit_s", "restart").rows() == [("1", None, 2), ("2", None, None)]
 
 
 @pytest.mark.parametrize(
