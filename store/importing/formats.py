@@ -88,6 +88,10 @@ _OTHERS = (
         r"\AGPU [0-9]+: .*\(UUID: ",
         "what nvidia-smi -L prints, which has no measurements; save nvidia-smi -q, which names the GPUs, too",
     ),
+    (
+        r"\A(?:\w+\|)*JobID(?:Raw)?\||\A\s*\{[\s\S]*\"derived_exit_code\"",
+        "what sacct prints of jobs; read it with whorl jobs import --file",
+    ),
 )
 
 

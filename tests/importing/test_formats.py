@@ -115,6 +115,15 @@ def test_a_stream_has_metrics_that_nvidia_smi_does_not_print(tmp_path: Path, par
     assert found.report.refusals == {"pcie_replays is not a readable number": [4]}
 
 
+@pytest.mark.parametrize(
+    "content", ["JobIDRaw|JobID|State\n7|7|COMPLETED\n", '{"meta": {},\n "jobs": [{"derived_exit_code": {}}]}\n']
+)
+def test_what_sacct_prints_is_told(content: str, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    path = tmp_path / "acct.txt"
+    path.write_text(content)
+    assert "is what sacct prints of jobs; read it with whorl jobs import --file" in refusal(path)
+
+
 def test_options_that_do_not_fit(tmp_path: Path) -> None:
     path = _file(tmp_path, "#runs", "0 copy 1", "0 triad 2")
     for options, said in (
