@@ -28,7 +28,7 @@ _GRID = "_dash-component-suites/dash_ag_grid/async-community.js"
 
 
 def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, ahead: bool = False) -> Dash:
-    """The application over a store that is read so.
+    """The application over the store of `reading`.
 
     `prefix`: where a proxy shows it, as /node/7/; with and without it in the request's path. `token`: what every
     request must bring; without one, only requests that name this machine by its address or as localhost are answered.

@@ -205,7 +205,7 @@ def rivals(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
 
 
 def _ended(path: Path, first: int) -> bool:
-    """Whether a file says that its last row is before a time. One that is gone by now may have said so, too."""
+    """Whether a file says that its last row is before a time. What was read of it before counts, even if it is gone."""
     import pyarrow as pa
 
     try:
