@@ -58,88 +58,69 @@ def of_lines(found: Lines, names: Names, *, listed: bool = False) -> Figure:
 
     `names` gives the GPUs and their order. `listed`: numbers as lists and not packed, so that a page can add to them.
     """
-    from plotly.graph_objects import Bar, Scatter
-
     metrics = list(dict.fromkeys(line.metric for line in found.lines))
     rows = _rows(found)
-    figure, axes = _panels([shown(name).label for name in metrics], [row[0] for row in rows], legend=len(names) > 1)
+    drawing = _Drawing([shown(name).label for name in metrics], [row[0] for row in rows], legend=len(names) > 1)
     look = looks_of(names)
     for line in found.lines:
         colour, dash = look[line.key]
-        of = shown(line.metric)
         name = label(names[line.key])
-        points = plainly(line) if listed else {"x": times(line.ts), "y": single(line.value)}
-        figure.add_trace(
-            Scatter(
-                **points,
-                name=name,
-                legendgroup=name,
-                showlegend=line.metric == metrics[0] and len(names) > 1,
-                mode="lines",
-                line={"color": colour, "width": 1.5, "dash": dash},
-                yaxis=axes[metrics.index(line.metric)],
-                hovertemplate=f"%{{y:,.5~g}} {of.unit}<extra>{name}</extra>",
-            )
+        drawing.line(
+            metrics.index(line.metric),
+            **(plainly(line) if listed else {"x": times(line.ts), "y": single(line.value)}),
+            name=name,
+            legendgroup=name,
+            showlegend=line.metric == metrics[0] and len(names) > 1,
+            line={"color": colour, "width": 1.5, "dash": dash},
+            hovertemplate=f"%{{y:,.5~g}} {shown(line.metric).unit}<extra>{name}</extra>",
         )
-    for metric, axis in zip(metrics, axes, strict=False):
+    for panel, metric in enumerate(metrics):
         if not any(len(line.ts) for line in found.lines if line.metric == metric):
-            _nothing(figure, axis)
+            drawing.nothing(panel)
     for number, (_, spans) in enumerate(rows):
         shares = list(names)
-        figure.add_trace(
-            Bar(
-                orientation="h",
-                base=times(np.array([one.began for one in spans], np.int64)),
-                x=np.array([(one.ended - one.began) / 1e6 for one in spans]),
-                y=np.array([number + (shares.index(one.key) + 0.5) / len(shares) * 0.8 - 0.4 for one in spans]),
-                width=0.8 / len(shares),
-                marker={"color": [look[one.key][0] for one in spans], "line": {"width": 0}},
-                text=[_told(one, names) for one in spans],
-                textposition="none",
-                hovertemplate="%{text}<extra></extra>",
-                showlegend=False,
-                yaxis=axes[-1],
-            )
+        drawing.add(
+            -1,
+            type="bar",
+            orientation="h",
+            base=times(np.array([one.began for one in spans], np.int64)),
+            x=np.array([(one.ended - one.began) / 1e6 for one in spans]),
+            y=np.array([number + (shares.index(one.key) + 0.5) / len(shares) * 0.8 - 0.4 for one in spans]),
+            width=0.8 / len(shares),
+            marker={"color": [look[one.key][0] for one in spans], "line": {"width": 0}},
+            text=[_told(one, names) for one in spans],
+            textposition="none",
+            hovertemplate="%{text}<extra></extra>",
+            showlegend=False,
         )
-    _finish(figure, found.since, found.until, together=len(names) <= _HOVERED)
-    return figure
+    return drawing.figure(found.since, found.until, together=len(names) <= _HOVERED)
 
 
 def of_bands(found: Bands, lines: Lines | None, names: Names) -> Figure:
     """A panel for each metric: quantiles over the GPUs as bands, the lowest and highest reading, some GPUs on top."""
-    from plotly.graph_objects import Scatter
-
     titles = [shown(band.metric).label for band in found.bands]
     if found.shares:
         titles.append("GPUs whose clock was held down or idle, %")
-    figure, axes = _panels(titles, [], legend=True)
+    drawing = _Drawing(titles, [], legend=True)
     x = times(found.ts)
-    for place, band in enumerate(found.bands):
-        for trace in _band(band, x, first=place == 0):
-            figure.add_trace(trace.update(yaxis=axes[place]))
-        look = {
-            key: (colour, "solid") for key, colour in zip(names, (RED, ORANGE, GREEN, PINK, SKY, OLIVE), strict=False)
-        }
+    for panel, band in enumerate(found.bands):
+        _band(drawing, panel, band, x)
+        look = dict(zip(names, (RED, ORANGE, GREEN, PINK, SKY, OLIVE), strict=False))
         for line in lines.lines if lines else ():
             if line.metric == band.metric and line.key in look:
                 name = label(names[line.key])
-                figure.add_trace(
-                    Scatter(
-                        x=times(line.ts), y=single(line.value), name=name, legendgroup=name, showlegend=place == 0,
-                        mode="lines", line={"color": look[line.key][0], "width": 1.5}, yaxis=axes[place],
-                        hovertemplate=f"%{{y:,.5~g}} {shown(band.metric).unit}<extra>{name}</extra>",
-                    )
+                drawing.line(
+                    panel, x=times(line.ts), y=single(line.value), name=name, legendgroup=name, showlegend=panel == 0,
+                    line={"color": look[line.key], "width": 1.5},
+                    hovertemplate=f"%{{y:,.5~g}} {shown(band.metric).unit}<extra>{name}</extra>",
                 )  # fmt: skip
     for place, share in enumerate(found.shares):
-        figure.add_trace(
-            Scatter(
-                x=x, y=single(share.percent), name=share.reason.replace("_", " "), mode="lines",
-                line={"color": _COLOURS[place % len(_COLOURS)], "width": 1.5}, yaxis=axes[-1],
-                hovertemplate=f"%{{y:.3~g}} %<extra>{share.reason.replace('_', ' ')}</extra>",
-            )
+        drawing.line(
+            -1, x=x, y=single(share.percent), name=share.reason.replace("_", " "),
+            line={"color": _COLOURS[place % len(_COLOURS)], "width": 1.5},
+            hovertemplate=f"%{{y:.3~g}} %<extra>{share.reason.replace('_', ' ')}</extra>",
         )  # fmt: skip
-    _finish(figure, found.since, found.until, together=False)
-    return figure
+    return drawing.figure(found.since, found.until, together=False)
 
 
 def plainly(line: Line) -> dict[str, list[float | None]]:
@@ -156,37 +137,29 @@ def looks_of(keys: Sequence[Key] | Names) -> dict[Key, tuple[str, str]]:
     }
 
 
-def _band(band: Band, x: Floats, *, first: bool) -> list[Any]:
-    from plotly.graph_objects import Scatter
-
+def _band(drawing: _Drawing, panel: int, band: Band, x: Floats) -> None:
     unit = shown(band.metric).unit
-    found: list[Any] = []
     for low, high, name, opacity, edge in (
         (band.low, band.high, "lowest to highest reading", 0.10, 0.5),
         (band.levels[0], band.levels[4], "5 to 95 % of the GPUs", 0.18, 0),
         (band.levels[1], band.levels[3], "25 to 75 %", 0.28, 0),
     ):
         polygon = _polygon(x, low, high)
-        found.append(
-            Scatter(
-                x=polygon[0], y=single(polygon[1]), name=name, legendgroup=name, showlegend=first, mode="lines",
-                line={"width": edge, "color": GREY}, fill="toself",
-                fillcolor=f"rgba(61,143,209,{opacity})", hoverinfo="skip",
-            )
+        drawing.line(
+            panel, x=polygon[0], y=single(polygon[1]), name=name, legendgroup=name, showlegend=panel == 0,
+            line={"width": edge, "color": GREY}, fill="toself",
+            fillcolor=f"rgba(61,143,209,{opacity})", hoverinfo="skip",
         )  # fmt: skip
     shown_levels = "<br>".join(
         f"{round(100 * level)} %: %{{customdata[{place}]:,.4~g}} {unit}" for place, level in enumerate(LEVELS)
     )
     every = np.column_stack([*band.levels, band.low, band.high, band.gpus])
-    found.append(
-        Scatter(
-            x=x, y=single(band.levels[2]), name="median", legendgroup="median", showlegend=first, mode="lines",
-            line={"color": BLUE, "width": 2}, customdata=np.asarray(every, np.float32),
-            hovertemplate=f"{shown_levels}<br>lowest %{{customdata[5]:,.4~g}}, highest %{{customdata[6]:,.4~g}} {unit}"
-            "<br>n = %{customdata[7]:,d} GPUs<extra></extra>",
-        )
+    drawing.line(
+        panel, x=x, y=single(band.levels[2]), name="median", legendgroup="median", showlegend=panel == 0,
+        line={"color": BLUE, "width": 2}, customdata=np.asarray(every, np.float32),
+        hovertemplate=f"{shown_levels}<br>lowest %{{customdata[5]:,.4~g}}, highest %{{customdata[6]:,.4~g}} {unit}"
+        "<br>n = %{customdata[7]:,d} GPUs<extra></extra>",
     )  # fmt: skip
-    return found
 
 
 def _polygon(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
@@ -225,74 +198,85 @@ def duration(ns: int) -> str:
     return f"{seconds:,.3g} s" if seconds >= 1 else f"{1000 * seconds:,.3g} ms"
 
 
-def _panels(titles: Sequence[str], rows: Sequence[str], *, legend: bool) -> tuple[Figure, list[str]]:
-    """A figure with a panel for each title and one for rows of bars below each other, and the names of their axes."""
-    from plotly.graph_objects import Figure
+class _Drawing:
+    """A figure with a panel for each title and one for rows of bars, below each other.
 
-    top = _TOP if legend else _BARE
+    It is made of plain dictionaries, which Plotly checks once, at the end: a part at a time took twice as long.
+    """
 
-    heights = [_ALONE if len(titles) == 1 else _PANEL] * len(titles) + [_ROW * len(rows)] * bool(rows)
-    whole = sum(height + _TITLE for height in heights)
-    figure = Figure(
-        layout=layout(
+    def __init__(self, titles: Sequence[str], rows: Sequence[str], *, legend: bool) -> None:
+        top = _TOP if legend else _BARE
+        heights = [_ALONE if len(titles) == 1 else _PANEL] * len(titles) + [_ROW * len(rows)] * bool(rows)
+        whole = sum(height + _TITLE for height in heights)
+        self._traces: list[dict[str, Any]] = []
+        self._axes: list[dict[str, Any]] = []
+        self._notes: list[dict[str, Any]] = []
+        self._layout = layout(
             whole + top + _BOTTOM,
             margin={"l": LEFT, "r": RIGHT, "t": top, "b": _BOTTOM},
             barmode="overlay",
             dragmode="zoom",
             uirevision="kept",
         )
-    )
-    at, axes, heads = whole, [], [*titles, *(["Reasons for the clock, and marks"] if rows else [])]
-    for number, (height, head) in enumerate(zip(heights, heads, strict=True), start=1):
-        top = at - _TITLE
-        axis = "" if number == 1 else str(number)
-        axes.append(f"y{axis}")
-        figure.update_layout(
-            {
-                f"yaxis{axis}": {
-                    "domain": [max(0.0, (top - height) / whole), top / whole],
-                    "anchor": "x",
-                    "zeroline": False,
+        at = whole
+        for height, head in zip(heights, [*titles, *["Reasons for the clock, and marks"] * bool(rows)], strict=True):
+            top = at - _TITLE
+            at = top - height
+            domain = [max(0.0, at / whole), top / whole]
+            self._axes.append({"domain": domain, "anchor": "x", "zeroline": False, "separatethousands": True})
+            self._notes.append(
+                {
+                    "text": f"<b>{plain(head)}</b>", "x": 0, "y": top / whole, "xref": "paper", "yref": "paper",
+                    "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 13},
                 }
+            )  # fmt: skip
+        if rows:
+            self._axes[-1] |= {
+                "tickvals": list(range(len(rows))),
+                "ticktext": [plain(row) for row in rows],
+                "tickfont": {"size": 11},
+                "range": [len(rows) - 0.5, -0.5],
+                "fixedrange": True,
             }
-        )
-        figure.add_annotation(
-            text=f"<b>{plain(head)}</b>", x=0, y=top / whole, xref="paper", yref="paper", xanchor="left",
-            yanchor="bottom", showarrow=False, font={"size": 13},
+
+    def _axis(self, panel: int) -> str:
+        number = range(1, len(self._axes) + 1)[panel]
+        return "y" if number == 1 else f"y{number}"
+
+    def add(self, panel: int, **trace: Any) -> None:
+        """Draw a trace in a panel."""
+        self._traces.append({"yaxis": self._axis(panel), **trace})
+
+    def line(self, panel: int, **trace: Any) -> None:
+        """Draw a line in a panel."""
+        self.add(panel, type="scatter", mode="lines", **trace)
+
+    def nothing(self, panel: int) -> None:
+        """Say in a panel that there is nothing to draw."""
+        self._notes.append(
+            {
+                "text": "n/a: no reading in this time", "x": 0.5, "y": 0.5, "xref": "paper",
+                "yref": f"{self._axis(panel)} domain", "showarrow": False,
+            }
         )  # fmt: skip
-        at = top - height
-    if rows:
-        figure.update_layout(
-            {
-                f"yaxis{axes[-1][1:]}": {
-                    "tickvals": list(range(len(rows))),
-                    "ticktext": [plain(row) for row in rows],
-                    "tickfont": {"size": 11},
-                    "range": [len(rows) - 0.5, -0.5],
-                    "fixedrange": True,
-                }
-            }
-        )
-    figure.update_layout(xaxis={"anchor": axes[-1], "type": "date", "zeroline": False})
-    return figure, axes
+        self._axes[panel] |= {"showticklabels": False, "range": [0, 1]}
 
+    def figure(self, since: int, until: int, *, together: bool) -> Figure:
+        """The figure from `since` to `until` (ns). `together`: all values of an instant are shown at once."""
+        from plotly.graph_objects import Figure
 
-def _nothing(figure: Figure, axis: str) -> None:
-    """Say in a panel that there is nothing to draw."""
-    figure.add_annotation(
-        text="n/a: no reading in this time", x=0.5, y=0.5, xref="paper", yref=f"{axis} domain", showarrow=False
-    )
-    figure.update_layout({axis.replace("y", "yaxis"): {"showticklabels": False, "range": [0, 1]}})
-
-
-def _finish(figure: Figure, since: int, until: int, *, together: bool) -> None:
-    figure.update_xaxes(
-        range=[since / 1e6, until / 1e6],
-        autorange=False,
-        uirevision=f"{since}-{until}",  # where a person moved it to counts until the range is another one
-        title_text="UTC",
-        automargin="bottom",  # on a phone the times are slanted
-        hoverformat="%Y-%m-%d %H:%M:%S.%3f",
-    )
-    figure.update_layout(hovermode="x" if together else "closest", hoversubplots="axis", hoverdistance=30)
-    figure.update_yaxes(separatethousands=True)
+        x = {
+            "anchor": self._axis(-1),
+            "type": "date",
+            "zeroline": False,
+            "range": [since / 1e6, until / 1e6],
+            "autorange": False,
+            "uirevision": f"{since}-{until}",  # where a person moved it to counts until the range is another one
+            "title": {"text": "UTC"},
+            "automargin": "bottom",  # on a phone the times are slanted
+            "hoverformat": "%Y-%m-%d %H:%M:%S.%3f",
+        }
+        y = {f"yaxis{self._axis(panel)[1:]}": axis for panel, axis in enumerate(self._axes)}
+        whole = self._layout | {"xaxis": x} | y
+        whole |= {"annotations": self._notes, "hovermode": "x" if together else "closest"}
+        return Figure(self._traces, whole | {"hoversubplots": "axis", "hoverdistance": 30})
