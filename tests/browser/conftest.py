@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+from whorl.dashboards.app.reading import Reading
 from whorl.tests.dashboards.browser import CHROMIUM
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request
 
     from whorl.dashboards.app.page import Page as DashPage
-    from whorl.dashboards.app.reading import Reading
     from whorl.store import Store
     from whorl.tests.conftest import BuiltOnce
 

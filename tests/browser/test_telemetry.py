@@ -14,7 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
 
-    from whorl.dashboards.app.reading import Reading
 from whorl.tests.browser.conftest import Opened
 
 pytestmark = pytest.mark.browser
@@ -152,6 +151,7 @@ def test_a_page_follows_a_collector_and_says_when_it_stopped(
     window: BrowserContext, collector: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whorl.dashboards.app import make
+    from whorl.dashboards.app.reading import Reading
     from whorl.dashboards.app.serving import Server
     from whorl.store import Store
 
