@@ -101,7 +101,7 @@ def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
     assert "measure again" not in text
     assert "Stale" not in text
     assert "Measurements of 32 simulated GPUs, at simulated times." in text
-    assert re.search(r"c00\d-\d +hard .* 3 +simulated ", text)
+    assert re.search(r"c00\d-\d +exclude .* 3 +simulated ", text)
     assert "idle" not in text
     refused = advise(str(tmp_path / "S"), "--no-scheduler", workload="idle")
     assert refused.exit_code == 2
