@@ -203,11 +203,13 @@ def _booked(
             one.take(one.booking.add(some))
     for one in bills.values():
         one.take(one.booking.rest())
-    found = {own: one.booked(date_of(first), date_of(last)) for own, one in bills.items() if any(map(len, one.pieces))}
+    found = {
+        own: one.booked(date_of_ns(first), date_of_ns(last)) for own, one in bills.items() if any(map(len, one.pieces))
+    }
     if not found:
         raise InputError(
-            f"{store.root} has neither telemetry nor jobs from {date_of(first):%Y-%m-%d %H:%M} to "
-            f"{date_of(last):%Y-%m-%d %H:%M} UTC: choose another time with --since and --until, or leave these out"
+            f"{store.root} has neither telemetry nor jobs from {date_of_ns(first):%Y-%m-%d %H:%M} to "
+            f"{date_of_ns(last):%Y-%m-%d %H:%M} UTC: choose another time with --since and --until, or leave these out"
         )
     return [found[own] for own in every]
 
@@ -275,8 +277,8 @@ def _covered(
     ended = last if until is None else nanoseconds(until)
     if ended <= began:
         raise InputError(
-            f"{store.root} has no telemetry{of} in this time: it has some from {date_of(first):%Y-%m-%d %H:%M} to "
-            f"{date_of(last):%Y-%m-%d %H:%M} UTC"
+            f"{store.root} has no telemetry{of} in this time: it has some from {date_of_ns(first):%Y-%m-%d %H:%M} to "
+            f"{date_of_ns(last):%Y-%m-%d %H:%M} UTC"
         )
     jobs = store.scan("jobs").select("cluster").unique() if cluster is None else None
     others = [] if jobs is None else store.collect(jobs)["cluster"].to_list()
@@ -289,6 +291,6 @@ def nanoseconds(when: datetime) -> int:
     return (since // timedelta(microseconds=1)) * 1000
 
 
-def date_of(at_ns: int) -> datetime:
+def date_of_ns(at_ns: int) -> datetime:
     """The time in UTC without zone, as in tables, that so many ns since 1970 are."""
     return datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001

@@ -16,7 +16,7 @@ import polars as pl
 from ...errors import InputError
 from .answers import Answer, By, allocations, answered, beyond, parts
 from .balance import Balance, held
-from .booked import AROUND, Booked, booked_both, date_of, nanoseconds
+from .booked import AROUND, Booked, booked_both, date_of_ns, nanoseconds
 from .carbon.settings import Settings, find_settings
 from .metering import covered, rows_since
 from .pieces import Kind
@@ -125,7 +125,7 @@ def _asked(
 
     Meters also read an hour before: a shorter time is only taken where it has much fewer readings with that hour.
     """
-    until = None if until_ns is None else date_of(until_ns)
+    until = None if until_ns is None else date_of_ns(until_ns)
     found = covered(store, cluster=cluster)
     if found.is_empty() or last == ALL:
         return None, until, False
@@ -133,7 +133,7 @@ def _asked(
     assert isinstance(first, datetime)
     assert isinstance(end, datetime)
     if since_ns is not None:
-        return max(first, date_of(since_ns)), until, False
+        return max(first, date_of_ns(since_ns)), until, False
     if last is not None:
         if last not in LENGTHS:
             raise InputError(f"last={last} is no time: write last={ALL}, or one of {', '.join(LENGTHS)}")

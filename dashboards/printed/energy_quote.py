@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ...analysis.energy.answers import SCHEMA
-from ...analysis.energy.booked import date_of
+from ...analysis.energy.booked import date_of_ns
 from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.choices.quoting import Option, Quote
@@ -55,7 +55,7 @@ def _row(found: Quoted, one: Quote) -> dict[str, Any]:
 
 
 def _at(at_ns: int | None) -> datetime | None:
-    return None if at_ns is None else date_of(at_ns)
+    return None if at_ns is None else date_of_ns(at_ns)
 
 
 def answer(found: Quoted) -> Iterable[str | Table]:
