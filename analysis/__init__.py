@@ -1,20 +1,20 @@
 """How the GPUs of a fleet vary, and which differences repeat: from tables to tables.
 
-`measurements`, `identities`, `imported`, `mixed_conditions`, `told_apart` and `untrusted` read a store; `variability`
-describes each workload of each cluster and `across` compares workloads. The latter two take a frame of runs, give plain
-frozen rows with `as_dict()`, and read and write nothing.
+What most callers need stands here. `measurements`, `identities`, `imported`, `mixed_conditions`, `told_apart` and
+`untrusted` read a store (`runs/`). `variability` describes each workload of each cluster, `across` compares workloads
+(`spread/`): they take a frame of runs, give plain frozen rows with `as_dict()`, and read and write nothing.
 
-`passive_fingerprints` ranks GPUs by the power of ordinary jobs. `placement` gives advice on where a job should run.
+`passive_fingerprints` ranks GPUs by the power of ordinary jobs.
 """
 
 from __future__ import annotations
 
-from .across_workloads import Across, across
-from .conditions import mixed_conditions
-from .kinds import told_apart
-from .measurements import coupled_jobs, identities, imported, measurements, untrusted
-from .passive import passive_fingerprints
-from .summary import REPLICATES, SEED, Outlier, Variability, variability
+from .runs.conditions import mixed_conditions
+from .runs.kinds import told_apart
+from .runs.measurements import coupled_jobs, identities, imported, measurements, untrusted
+from .spread.across_workloads import Across, across
+from .spread.passive import passive_fingerprints
+from .spread.summary import REPLICATES, SEED, Outlier, Variability, variability
 
 __all__ = [
     "REPLICATES",

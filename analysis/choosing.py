@@ -11,7 +11,7 @@ import polars as pl
 from ..errors import InputError
 from ..store.names import LISTED, no_such_gpu, several_gpus
 from .by_number import by_number
-from .probing import other_names
+from .runs.probing import other_names
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from .probing import other_names
+from .runs.probing import other_names
 
 if TYPE_CHECKING:
     from ..store import Store

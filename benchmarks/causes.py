@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from whorl.analysis.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed, probed
+from whorl.analysis.runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed, probed
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.saying import Part
 from whorl.benchmarks.machine import machine

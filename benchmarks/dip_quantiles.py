@@ -2,7 +2,7 @@
 
     python benchmarks/dip_quantiles.py > quantiles.csv && mv quantiles.csv analysis/statistics/dip_quantiles.csv
 
-About six minutes on one core. `cell` makes one row; `tests/analysis/test_modes.py` makes one again and compares.
+About six minutes on one core. `cell` makes one row; `tests/analysis/statistics/test_modes.py` makes one again.
 """
 
 from __future__ import annotations

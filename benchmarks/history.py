@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.levels.estimate import RELEVANT
 from whorl.analysis.verdicts.levels.noise import Noise, estimate
 from whorl.analysis.verdicts.levels.sittings import Runs, Sittings, groups_median, sittings

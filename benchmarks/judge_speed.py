@@ -158,7 +158,7 @@ class Timed:
 
 
 def whorl(store: Store) -> dict[str, Any]:
-    from whorl.analysis.probing import probed
+    from whorl.analysis.runs.probing import probed
     from whorl.analysis.verdicts.answers.fingerprint import fingerprint
     from whorl.analysis.verdicts.causes.evidence import Evidence
     from whorl.analysis.verdicts.judging import judged

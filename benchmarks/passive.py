@@ -24,8 +24,8 @@ import numpy as np
 import polars as pl
 
 from whorl.analysis import identities, measurements
-from whorl.analysis.across_workloads import linked_names
-from whorl.analysis.passive import POWER, passive
+from whorl.analysis.spread.across_workloads import linked_names
+from whorl.analysis.spread.passive import POWER, passive
 from whorl.analysis.statistics.correlation import correlate, spearman_interval
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from whorl.analysis.probing import COMPUTE, MEMORY, Probed
+from whorl.analysis.runs.probing import COMPUTE, MEMORY, Probed
 
 Floats = npt.NDArray[np.float64]
 

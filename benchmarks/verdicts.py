@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from whorl.analysis.probing import Probed, probed
+from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Level, State, judged
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.comparing import Fleet, compare

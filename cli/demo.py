@@ -15,7 +15,7 @@ from .options import json_option
 from .probe import leave
 
 if TYPE_CHECKING:
-    from ..analysis.planted import Planted
+    from ..analysis.verdicts.planted import Planted
     from ..dashboards.store_report import Looked
     from ..errors import StoreError
 
@@ -68,7 +68,7 @@ def demo(
 
     Exit status 0; of real GPUs 1 where a result was wrong, and 6 where one failed: the report is there all the same.
     """
-    from ..analysis.planted import compared
+    from ..analysis.verdicts.planted import compared
     from ..dashboards.printed import demo as printed
     from ..dashboards.store_report import look
     from ..jobs.demo import STORE, measure_demo

@@ -9,15 +9,15 @@ import polars as pl
 
 from ..analysis import Variability
 from ..analysis.energy.summary import Summary
-from ..analysis.fleet import Against, against, labels, side_by_side
-from ..analysis.measurements import SOUND
-from ..analysis.planted import Planted, falsely_named
-from ..analysis.probing import Probed
-from ..analysis.timelines import Timelines
-from ..analysis.trend import Trend
+from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
+from ..analysis.fleet.timelines import Timelines
+from ..analysis.fleet.trend import Trend
+from ..analysis.runs.measurements import SOUND
+from ..analysis.runs.probing import Probed
 from ..analysis.verdicts import Judgement, Kind, State
 from ..analysis.verdicts.judging import ERROR_RATE, MOST_P
 from ..analysis.verdicts.levels.estimate import RELEVANT
+from ..analysis.verdicts.planted import Planted, falsely_named
 from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page

@@ -11,13 +11,13 @@ import numpy as np
 import polars as pl
 
 from ..analysis import Variability
-from ..analysis.fleet import Against, by_place, level_of
-from ..analysis.planted import Planted
-from ..analysis.probing import Probed
-from ..analysis.timelines import Timelines
-from ..analysis.trend import Trend
+from ..analysis.fleet.side_by_side import Against, by_place, level_of
+from ..analysis.fleet.timelines import Timelines
+from ..analysis.fleet.trend import Trend
+from ..analysis.runs.probing import Probed
 from ..analysis.verdicts import Cause, Judgement, Level, Verdict
 from ..analysis.verdicts.comparing import LEAST_GPUS
+from ..analysis.verdicts.planted import Planted
 from ..store.conditions import clock_in_words, read
 from .figures.campaigns import over_campaigns
 from .figures.looks import Look, looks

@@ -18,14 +18,14 @@ import polars as pl
 from ..analysis import Variability, measurements, variability
 from ..analysis.energy.metering import has_telemetry
 from ..analysis.energy.summary import Summary, summary
-from ..analysis.fleet import Against, against, labels, side_by_side
+from ..analysis.fleet.runs_of import comparable
+from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
+from ..analysis.fleet.timelines import Timelines, timelines
+from ..analysis.fleet.trend import Trend, trend_of
 from ..analysis.one_gpu.whole import OneGpu
-from ..analysis.planted import Planted
-from ..analysis.probing import Probed, probed
-from ..analysis.runs_of import comparable
-from ..analysis.timelines import Timelines, timelines
-from ..analysis.trend import Trend, trend_of
+from ..analysis.runs.probing import Probed, probed
 from ..analysis.verdicts import Judgement, Verdict, judge, judged
+from ..analysis.verdicts.planted import Planted
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
 from .figures.looks import Look, looks

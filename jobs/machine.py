@@ -169,7 +169,7 @@ def _permission() -> Finding:
 def _slurm() -> Finding:
     """Whether Slurm's controller answers: without one, as in a container, Slurm's commands are of no use."""
     from ..errors import SchedulerError
-    from ..jobs.slurm import Slurm
+    from .slurm import Slurm
 
     use = "campaigns, advice for jobs"
     try:

@@ -20,6 +20,18 @@ from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
 
 ROOT = Path(__file__).resolve().parents[1]
+ROOMS = (
+    "analysis",
+    "benchmarks",
+    "cli",
+    "collectors",
+    "dashboards",
+    "jobs",
+    "kernels",
+    "probes",
+    "simulation",
+    "store",
+)
 OUTSIDE_THE_PACKAGE = {"tests", "benchmarks", "docs", "demo", "build"}
 
 
@@ -44,6 +56,18 @@ def test_every_folder_with_code_is_packaged() -> None:
     }
     expected = {".".join(["whorl", *folder.parts]) for folder in folders}
     assert packages == expected
+
+
+_NAMED = re.compile(r"(?<![\w/.])((?:" + "|".join(("tests", *ROOMS)) + r")/[a-z0-9_/]+\.py)\b")
+
+
+def test_every_module_that_a_comment_or_a_page_names_exists() -> None:
+    """A module that moved takes with it what names it."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    code = [path for room in ("tests", *ROOMS) for path in (ROOT / room).rglob("*.py")]
+    named = {(name, path) for path in (*pages, *code) for name in _NAMED.findall(path.read_text())}
+    assert len(named) > 20
+    assert {(name, path) for name, path in named if not (ROOT / name).exists()} == set()
 
 
 def test_no_other_module_lies_in_the_root() -> None:

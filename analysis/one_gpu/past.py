@@ -10,7 +10,7 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from ..sittings import UNKNOWN, Floats, Ints, date_of, numbered
+from ..runs.sittings import UNKNOWN, Floats, Ints, date_of, numbered
 from ..statistics.deviation import interval_of_sd
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.causes.states import codes

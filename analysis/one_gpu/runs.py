@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from ...store.conditions import clock_in_words, read
-from ..kinds import limits, told_apart
-from ..measurements import SOUND
-from ..run_figures import figures
-from ..sittings import UNKNOWN, days
+from ..runs.kinds import limits, told_apart
+from ..runs.measurements import SOUND
+from ..runs.run_figures import figures
+from ..runs.sittings import UNKNOWN, days
 from .standing import Standing
 
 if TYPE_CHECKING:

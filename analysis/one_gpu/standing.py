@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..probing import Probed, probed
+from ..runs.probing import Probed, probed
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.answers.alike import Alike, Neighbour
 from ..verdicts.answers.fingerprint import CLASSES

@@ -10,8 +10,8 @@ import polars as pl
 
 from ...store.conditions import read
 from ..choosing import known_gpus, meant, shared
-from ..probing import campaigns, probed
-from ..timelines import Timelines, timelines
+from ..fleet.timelines import Timelines, timelines
+from ..runs.probing import campaigns, probed
 from ..verdicts.answers.alike import Neighbour
 from ..verdicts.causes.evidence import Evidence
 from ..verdicts.judging import judged

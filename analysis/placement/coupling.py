@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ..columns import Runs, numbers
-from ..repeats import JOBS_COUPLE
-from ..sittings import UNKNOWN, days
+from ..runs.columns import Runs, numbers
+from ..runs.sittings import UNKNOWN, days
+from ..spread.repeats import JOBS_COUPLE
 from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.repeatability import Moments, icc
 from ..verdicts.levels.estimate import Levels, levels

@@ -13,9 +13,9 @@ from ...errors import InputError, StoreError
 from ...store.conditions import stated, states
 from ...store.events import EventKind
 from ...store.names import plain_workload, spellings
-from ..across_workloads import linked_names
-from ..kinds import told_apart
-from ..measurements import SOUND, identities, measurements
+from ..runs.kinds import told_apart
+from ..runs.measurements import SOUND, identities, measurements
+from ..spread.across_workloads import linked_names
 
 if TYPE_CHECKING:
     from ...store import Store

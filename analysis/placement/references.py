@@ -1,6 +1,6 @@
 """What a GPU's score is relative to: the GPUs of its model and board variant.
 
-The runs of a workload on several models are several kinds of it (`analysis/kinds.py`), each with scores of its own.
+The runs of a workload on several models are several kinds of it (`analysis/runs/kinds.py`), each with its own scores.
 Boards of one model may differ too: where those of another VBIOS are faster or slower as a whole, which the judge says,
 a GPU is compared with the boards of its own VBIOS. Otherwise all boards of the slower variant would look like faults.
 """

@@ -14,8 +14,8 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.names import gpu_name
-from ..columns import OTHERS, Runs, gpu_medians
-from ..columns import workloads as by_workload
+from ..runs.columns import OTHERS, Runs, gpu_medians
+from ..runs.columns import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
 from ..verdicts.levels.estimate import REACH_90, WEEKS, Levels
 from .coupling import Units, units

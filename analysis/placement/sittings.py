@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..sittings import LONGEST, PAUSE, UNKNOWN, numbered
+from ..runs.sittings import LONGEST, PAUSE, UNKNOWN, numbered
 from ..statistics.ordering import Floats, Ints, bounds
 from .prior import centres
 

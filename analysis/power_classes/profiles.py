@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from ...store.metrics import BOARD_POWER, power_is_trusted
-from ..measurements import measurements
+from ..runs.measurements import measurements
 from ..statistics.ordering import Floats
 from .spikes import SMOOTHING, distances, spike_vector
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from ...store.conditions import stated
 from ...store.names import plain_workload
-from ..measurements import measurements
+from ..runs.measurements import measurements
 from .caps import Prediction, curves, predict
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import QueryError
 from ...store.metrics import METRICS, ROW
-from ..pauses import near
+from .pauses import near
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ..probing import COMPUTE
+from ..runs.probing import COMPUTE
 from .causes.evidence import Evidence
 from .causes.holding import STEP, Peers
 from .causes.states import OF, line, spread

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from ..sittings import UNKNOWN, Bools, Floats, Ints
+from ..runs.sittings import UNKNOWN, Bools, Floats, Ints
 from ..statistics.dip import quantum
 from ..statistics.student import upper_tail
 from .causes.states import codes

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ..probing import Probed, names_of, probed
-from ..sittings import Bools, Floats, Ints, date_of
+from ..runs.probing import Probed, names_of, probed
+from ..runs.sittings import Bools, Floats, Ints, date_of
 from .causes.evidence import Evidence
 from .channels import looks_of as channel_looks
 from .comparing import Shift, seen_twice

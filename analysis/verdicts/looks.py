@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 
 from ...store.names import plain_workload
-from ..findings import SOME
-from ..measurements import coupled_jobs
-from ..probing import Probed, parted
-from ..repeats import JOBS_COUPLE
-from ..sittings import Bools, Floats, Ints, days, latest
+from ..runs.measurements import coupled_jobs
+from ..runs.probing import Probed, parted
+from ..runs.sittings import Bools, Floats, Ints, days, latest
+from ..spread.findings import SOME
+from ..spread.repeats import JOBS_COUPLE
 from ..statistics.ordering import bounds
 from ..statistics.repeatability import Moments, icc
 from .causes.evidence import Evidence

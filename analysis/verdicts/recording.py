@@ -14,7 +14,7 @@ import polars as pl
 from ... import __version__
 from ...errors import StoreError
 from ...store.schema import VERDICTS, arrow_rows
-from ..probing import campaigns
+from ..runs.probing import campaigns
 from .judging import judge
 from .verdict import TIME, Change, Judgement, Kind, Level, NotJudged, State, Verdict
 from .verdict import Cause as Part

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..sittings import Bools, Floats
+from ..runs.sittings import Bools, Floats
 from .comparing import Compared
 from .looks import Look
 from .verdict import Smallest

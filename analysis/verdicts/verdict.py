@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ..probing import names_of
+from ..runs.probing import names_of
 
 if TYPE_CHECKING:
     import polars as pl

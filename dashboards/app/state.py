@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ...analysis.beside import Range
+from ...analysis.fleet.beside import Range
 
 MOST_GPUS = 200
 """So many GPUs are kept in an address; browsers and servers cut longer ones."""

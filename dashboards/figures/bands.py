@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...analysis.fleet import Floats
+from ...analysis.fleet.side_by_side import Floats
 from ...analysis.one_gpu.past import Line, Scatter
 from ...analysis.one_gpu.standing import Five, Standing
 from ..style import BLUE, GREY, RED, layout

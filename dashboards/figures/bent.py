@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...analysis.fleet import Floats
+from ...analysis.fleet.side_by_side import Floats
 from ..table import minus
 
 _TICKS = (-90, -50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 400, 1000, 4000)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ...analysis.trend import Trend
+from ...analysis.fleet.trend import Trend
 from ..style import BLUE, GREEN, OLIVE, ORANGE, PINK, RED, SKY, layout, room
 from ..table import signed
 from .looks import plain

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.fleet import Floats
+from ...analysis.fleet.side_by_side import Floats
 from ...analysis.verdicts import Kind, Verdict
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY
 

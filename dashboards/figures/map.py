@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ...analysis.fleet import labels
+from ...analysis.fleet.side_by_side import labels
 from ..style import SLOWNESS, layout
 from ..table import minus, signed
 from .brushed import chosen

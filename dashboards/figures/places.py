@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...analysis.fleet import PLACED
+from ...analysis.fleet.side_by_side import PLACED
 from ..style import BLUE, layout
 from .looks import Look, plain
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...analysis.fleet import Against
+from ...analysis.fleet.side_by_side import Against
 from ..style import BLUE, GREY, layout
 from ..table import minus, signed
 from .bent import bent, bent_axis

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ...analysis.fleet import by_place
+from ...analysis.fleet.side_by_side import by_place
 from ..style import GREY, layout, nothing
 from .brushed import chosen, points
 from .looks import FEW, MANY, Look, ending, mark, plain

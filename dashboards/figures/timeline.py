@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...analysis.timelines import Timelines
+from ...analysis.fleet.timelines import Timelines
 from ..style import GREY, RED, layout
 from .looks import plain, single
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...analysis.fleet import MEASURED, Shown
+from ...analysis.fleet.side_by_side import MEASURED, Shown
 from ..table import signed
 
 if TYPE_CHECKING:
-    from ...analysis.beside import Printed
+    from ...analysis.fleet.beside import Printed
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...analysis.measurements import SOUND
-from ...analysis.planted import Planted, falsely_named
-from ...analysis.probing import Probed
+from ...analysis.runs.measurements import SOUND
+from ...analysis.runs.probing import Probed
 from ...analysis.verdicts.judging import ERROR_RATE
+from ...analysis.verdicts.planted import Planted, falsely_named
 from ..report_tables import by_reason
 from ..table import MISSING, Line, Table, many, number
 from ..verdict_words import some

@@ -13,7 +13,7 @@ from whorl.analysis.contents import held
 from whorl.analysis.placement.advice import advise
 from whorl.analysis.placement.scores import scores
 from whorl.analysis.placement.shown import node_rows
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.telemetry.choosing import boards
 from whorl.collectors.rows import short_hash
 from whorl.dashboards.figures.map import Grid

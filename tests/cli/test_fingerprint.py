@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints

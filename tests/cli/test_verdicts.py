@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict, judge
 from whorl.analysis.verdicts.recording import newest, record, watched
 from whorl.cli import cli

@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.fleet import PLACED, Against, by_place, level_of, side_by_side
-from whorl.analysis.probing import Probed, probed
-from whorl.analysis.timelines import Timelines, Window
-from whorl.analysis.trend import trend_of
+from whorl.analysis.fleet.side_by_side import PLACED, Against, by_place, level_of, side_by_side
+from whorl.analysis.fleet.timelines import Timelines, Window
+from whorl.analysis.fleet.trend import trend_of
+from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import judged
 from whorl.dashboards.figures.campaigns import over_campaigns
 from whorl.dashboards.figures.looks import Look, looks

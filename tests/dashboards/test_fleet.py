@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from whorl.analysis.beside import Beside, Range
-from whorl.analysis.runs_of import Comparable, Work, comparable
+from whorl.analysis.fleet.beside import Beside, Range
+from whorl.analysis.fleet.runs_of import Comparable, Work, comparable
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.dashboards.app.fleet import parts
 from whorl.dashboards.app.fleet.linking import _changed, _pointed, _whole, brushed_state

@@ -10,8 +10,8 @@ from weakref import ref
 
 import pytest
 
-from whorl.analysis.probing import Probed
-from whorl.analysis.runs_of import comparable, runs_of
+from whorl.analysis.fleet.runs_of import comparable, runs_of
+from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import conclude
 from whorl.dashboards.app import first, make

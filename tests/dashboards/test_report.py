@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 
 from whorl.analysis import measurements, variability
-from whorl.analysis.fleet import against, labels, side_by_side
-from whorl.analysis.planted import Planted
-from whorl.analysis.probing import Probed, probed
-from whorl.analysis.timelines import timelines
+from whorl.analysis.fleet.side_by_side import against, labels, side_by_side
+from whorl.analysis.fleet.timelines import timelines
+from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Judgement, judged
+from whorl.analysis.verdicts.planted import Planted
 from whorl.dashboards.figures.looks import looks
 from whorl.dashboards.figures.map import Grid
 from whorl.dashboards.figures.spread import closely

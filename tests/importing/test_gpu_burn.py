@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from whorl.analysis.measurements import measurements
+from whorl.analysis.runs.measurements import measurements
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file

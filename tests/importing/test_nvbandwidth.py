@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from whorl.analysis.probing import stresses
+from whorl.analysis.runs.probing import stresses
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file

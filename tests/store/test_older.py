@@ -12,7 +12,7 @@ import pytest
 
 from whorl.analysis import measurements
 from whorl.analysis.placement.reading import read as readings_of
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Kind, judged
 from whorl.probes.recording import past_of
 from whorl.store import Store

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ....errors import InputError
-from ...probing import campaigns, probed
+from ...runs.probing import campaigns, probed
 from ...telemetry.readings import literal
 from ...verdicts.answers.fingerprint import fingerprint
 from ..booked import Booked, booked

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....store.unseen import Sensor
-from ...pauses import near
+from ...telemetry.pauses import near
 from . import counters
 from .findings import Note, Problem
 from .power import Power

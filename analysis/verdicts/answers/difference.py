@@ -19,7 +19,7 @@ import polars as pl
 
 from ....errors import InputError
 from ....store.names import by_number
-from ...probing import Probed, names_of, probed
+from ...runs.probing import Probed, names_of, probed
 from ...statistics.ordering import median_interval
 from ..comparing import LEAST_GPUS
 from ..judging import SHOWS_P

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from ...choosing import find
-from ...probing import Probed, probed
-from ...sittings import UNKNOWN, numbered
+from ...runs.probing import Probed, probed
+from ...runs.sittings import UNKNOWN, numbered
 from ..levels.estimate import in_pct
 from ..looks import usable
 from ..verdict import Judgement, NotJudged, Smallest, Verdict

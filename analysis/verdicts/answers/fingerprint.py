@@ -18,9 +18,9 @@ from ....errors import StoreError
 from ....store.events import EventKind
 from ....store.outcomes import Outcome
 from ....store.schema import FINGERPRINTS, arrow_schema
-from ...probing import CACHE, COMPUTE, LINK, MEMORY, Probed, parted
-from ...repeats import JOBS_COUPLE
-from ...sittings import begins, days, in_order
+from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, parted
+from ...runs.sittings import begins, days, in_order
+from ...spread.repeats import JOBS_COUPLE
 from ..causes.evidence import Evidence
 from ..causes.states import codes
 from ..channels import FINGERPRINT, WORK, fingerprint_figures

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...choosing import find
-from ...passive import passive_fingerprints
-from ...probing import probed
+from ...runs.probing import probed
+from ...spread.passive import passive_fingerprints
 from .alike import Alike, Neighbour
 from .fingerprint import fingerprint, store_fingerprint, with_passive
 
 if TYPE_CHECKING:
     from ....store import Store
-    from ...probing import Probed
+    from ...runs.probing import Probed
     from ..causes.evidence import Evidence
 
 

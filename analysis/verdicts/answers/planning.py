@@ -20,9 +20,9 @@ import polars as pl
 
 from ....errors import InputError
 from ....store.names import plain_workload, same_work
-from ...passive import passive
-from ...probing import Probed, campaigns, other_names, probed
-from ...sittings import Floats, Ints
+from ...runs.probing import Probed, campaigns, other_names, probed
+from ...runs.sittings import Floats, Ints
+from ...spread.passive import passive
 from ..comparing import LEAST_GPUS
 from ..looks import usable
 from ..recording import newest, watched

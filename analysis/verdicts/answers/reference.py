@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from ....store.conditions import stated
-from ...measurements import SOUND
+from ...runs.measurements import SOUND
 from ..comparing import LEAST_GPUS
 from ..levels.noise import UNKNOWN
 from ..past.online import Alarm, update

@@ -3,8 +3,8 @@
 A. Wald's test (Annals of Mathematical Statistics 16, 1945) of two levels, 0 and `effect`, on the sittings of a GPU as
 they come: the sum of the logarithms of their likelihood ratios ends the test at one of two bounds. A sitting counts at
 most half of the way to a bound, so that no single one decides, and a sitting that went wrong is outvoted. By
-simulation (tests/analysis/test_sequential.py): with normal sittings, and with Student's t with 4 degrees of freedom,
-at most `ALPHA` of the GPUs at level 0 are called slow, and at most `BETA` of those at `effect` are called fine.
+simulation (tests/analysis/verdicts/test_sequential.py): with normal sittings, and with Student's t with 4 degrees of
+freedom, at most `ALPHA` of the GPUs at level 0 are called slow, and at most `BETA` of those at `effect` called fine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ...sittings import Floats, Ints
+from ...runs.sittings import Floats, Ints
 
 ALPHA, BETA = 0.001, 0.05
 """Chance that a GPU at the level of its peers is called slow, and that one slower by `effect` is called fine."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from ...probing import parted
-from ...sittings import Floats, Ints, days
+from ...runs.probing import parted
+from ...runs.sittings import Floats, Ints, days
 from ..causes.states import codes
 from ..comparing import Fleet, compare
 from ..levels.estimate import LEAST, REACH_95, WEEKS, Levels, levels

@@ -21,8 +21,8 @@ import numpy as np
 import polars as pl
 
 from ....store.conditions import read
-from ...probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
-from ...sittings import Floats
+from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
+from ...runs.sittings import Floats
 from ..saying import Part, action_of, kind_of, looks_of
 from ..verdict import Cause, Kind
 from . import states

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...sittings import Floats
+from ...runs.sittings import Floats
 from ..saying import Part, action_of
 from ..verdict import Cause, Kind
 from .holding import DRAWS

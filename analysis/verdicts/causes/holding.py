@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...probing import COMPUTE
-from ...sittings import Floats
+from ...runs.probing import COMPUTE
+from ...runs.sittings import Floats
 from ..saying import Part
 from . import states
 from .states import HELD, Slope

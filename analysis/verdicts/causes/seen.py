@@ -13,9 +13,9 @@ import polars as pl
 from ....store.events import EventKind
 from ....store.metrics import board_power_mw
 from ....store.outcomes import Outcome
-from ...measurements import SOUND
-from ...probing import Probed
-from ...sittings import begins, days
+from ...runs.measurements import SOUND
+from ...runs.probing import Probed
+from ...runs.sittings import begins, days
 from ..saying import action_of
 from ..verdict import Kind
 from .states import codes

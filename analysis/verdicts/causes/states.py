@@ -15,8 +15,8 @@ import polars as pl
 
 from ....store.clock_events import POWER, THERMAL, names
 from ....store.conditions import stated
-from ...probing import CACHE, COMPUTE, LINK, MEMORY, Probed
-from ...sittings import Floats, Ints, days, in_order, numbered
+from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed
+from ...runs.sittings import Floats, Ints, days, in_order, numbered
 
 OF = ("model", "workload")
 """GPUs that are alike in these are peers."""

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from ...sittings import Floats
+from ...runs.sittings import Floats
 from ...statistics.student import quantile
 from .sittings import Runs, Sittings, spread
 

@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from ...sittings import Floats
+from ...runs.sittings import Floats
 from ...statistics.student import log_density
 
 _FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0)

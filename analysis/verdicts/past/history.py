@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...measurements import coupled_jobs
-from ...probing import parted
+from ...runs.measurements import coupled_jobs
+from ...runs.probing import parted
 from ..looks import usable, without
 from ..verdict import State
 from .finding import Finding, Histories, Shape
@@ -24,7 +24,7 @@ from .telling import Telling
 
 if TYPE_CHECKING:
     from ....store import Store
-    from ...probing import Probed
+    from ...runs.probing import Probed
 
 __all__ = ["Finding", "Histories", "Shape", "histories"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...sittings import Floats, Ints
+from ...runs.sittings import Floats, Ints
 from ..levels.estimate import RELEVANT
 from ..levels.noise import LEAST, Noise, estimate
 from ..levels.sittings import Runs, Sittings, groups_median, sittings, step_of

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...sittings import LONGEST, PAUSE
+from ...runs.sittings import LONGEST, PAUSE
 from ..levels.estimate import RELEVANT
 from ..levels.noise import UNKNOWN, Noise
 

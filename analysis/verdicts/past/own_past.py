@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...sittings import Bools, Floats, Ints
+from ...runs.sittings import Bools, Floats, Ints
 from ...statistics.student import quantile, upper_tail
 from ..levels.estimate import RELEVANT
 from ..levels.noise import Noise, mean_size

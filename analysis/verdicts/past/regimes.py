@@ -15,7 +15,7 @@ from ..causes.states import codes
 
 if TYPE_CHECKING:
     from ....store import Store
-    from ...probing import Probed
+    from ...runs.probing import Probed
 
 SOFTWARE = ("driver", "vbios", "cublas", "kernel", "probe_version")
 """What makes a regime: a change of it may move the times of every GPU alike."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...sittings import Bools, Floats, Ints
+from ...runs.sittings import Bools, Floats, Ints
 from ...statistics.student import quantile
 from ..levels.estimate import RELEVANT
 from ..levels.noise import Noise

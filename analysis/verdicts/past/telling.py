@@ -8,7 +8,7 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from ...sittings import PAUSE, Ints, date_of
+from ...runs.sittings import PAUSE, Ints, date_of
 from ..causes.states import codes
 from ..levels.estimate import in_pct
 from ..verdict import NotJudged, State

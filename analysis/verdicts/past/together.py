@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...sittings import Bools, Floats, Ints
+from ...runs.sittings import Bools, Floats, Ints
 from ...statistics.student import quantile, upper_tail
 from ..levels.estimate import RELEVANT
 from ..levels.sittings import Sittings, groups_median, spread

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dash import Input, Output, Patch, State, ctx, html, no_update, set_props
 
-from ....analysis.beside import Range
+from ....analysis.fleet.beside import Range
 from ...figures.brushed import typed
 from ..grid import definitions, serve
 from ..page import RUNS, URL, Page, heading, told

@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ....analysis.beside import Beside, Printed, beside, held, is_ratio, of_print, printed
-from ....analysis.fleet import level_of
-from ....analysis.runs_of import Comparable, comparable, gpus_on, runs_of
-from ....analysis.trend import Trend, trend
+from ....analysis.fleet.beside import Beside, Printed, beside, held, is_ratio, of_print, printed
+from ....analysis.fleet.runs_of import Comparable, comparable, gpus_on, runs_of
+from ....analysis.fleet.side_by_side import level_of
+from ....analysis.fleet.trend import Trend, trend
 from ....analysis.verdicts import Judgement, Verdict
 from ....analysis.verdicts.recording import newest
 from ...figures.looks import Look, looks
@@ -24,7 +24,7 @@ from ...figures.strips import Strips
 from ...figures.words import MEASURED_WORDS, Words, find, printed_words
 
 if TYPE_CHECKING:
-    from ....analysis.probing import Probed
+    from ....analysis.runs.probing import Probed
     from ..reading import Reading
     from ..state import State
 

@@ -14,7 +14,7 @@ from whorl.analysis.one_gpu import runs as reading
 from whorl.analysis.one_gpu.past import Line, past
 from whorl.analysis.one_gpu.runs import days_of, kinds_of, own_runs, peers_runs, timed
 from whorl.analysis.one_gpu.standing import figures, standings
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.answers.explaining import explain
 from whorl.store import Store
 from whorl.store.schema import arrow_rows

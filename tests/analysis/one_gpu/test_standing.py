@@ -13,7 +13,7 @@ import pytest
 
 from whorl.analysis.one_gpu import standing
 from whorl.analysis.one_gpu.standing import alike, figures, neighbours, standings, times
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.store import Store

@@ -10,7 +10,7 @@ import pytest
 
 from whorl.analysis.placement import advise, scores
 from whorl.analysis.placement.sittings import Sittings, sittings
-from whorl.analysis.sittings import UNKNOWN
+from whorl.analysis.runs.sittings import UNKNOWN
 from whorl.analysis.statistics.ordering import Floats, Ints
 from whorl.tests.analysis.placement.fleets import BEGAN, Fleet
 from whorl.tests.sizes import count

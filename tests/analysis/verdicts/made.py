@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from whorl.analysis.probing import COMPUTE, LINK, MEMORY, Probed
+from whorl.analysis.runs.probing import COMPUTE, LINK, MEMORY, Probed
 
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).replace(tzinfo=None)
 RUN_S = 10.0

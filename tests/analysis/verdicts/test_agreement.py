@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.placement import scores
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Level, State, judge
 from whorl.analysis.verdicts.answers.difference import difference
 from whorl.analysis.verdicts.answers.explaining import explain

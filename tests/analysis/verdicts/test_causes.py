@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.probing import Probed
+from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes.evidence import Evidence, Explained
 from whorl.analysis.verdicts.causes.states import sittings

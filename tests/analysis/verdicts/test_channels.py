@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from whorl.analysis.probing import COMPUTE, Probed
+from whorl.analysis.runs.probing import COMPUTE, Probed
 from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.channels import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.analysis.sittings import UNKNOWN
+from whorl.analysis.runs.sittings import UNKNOWN
 from whorl.analysis.verdicts.comparing import Fleet, compare
 from whorl.analysis.verdicts.levels.estimate import levels
 from whorl.analysis.verdicts.levels.groups import modes, valley

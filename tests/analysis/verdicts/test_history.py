@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from whorl.analysis import measurements
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.judging import judge
 from whorl.analysis.verdicts.looks import usable
 from whorl.analysis.verdicts.past.finding import Histories, Shape

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.store import Store

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
+from whorl.analysis.runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.channels import channels, fingerprint_figures
 from whorl.tests.analysis.verdicts.made import campaign_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from whorl.analysis.probing import Probed, probed
+from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge, judged
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.causes.seen import Seen, frozen_power, frozen_readings, seen_things

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.probing import Probed
+from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Smallest, judged
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.looks import looks

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.sittings import UNKNOWN, numbered
+from whorl.analysis.runs.sittings import UNKNOWN, numbered
 from whorl.analysis.verdicts.answers.fingerprint import CLOCK
 from whorl.analysis.verdicts.answers.standing import Standing, scaled, standings, table
 from whorl.analysis.verdicts.levels.estimate import WEEKS

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis import measurements, untrusted, variability
-from whorl.analysis.probing import probed, stresses
+from whorl.analysis.runs.probing import probed, stresses
 from whorl.errors import InputError
 from whorl.tests.probed_fleet import CLUSTER, PROBES, stored, uuids
 from whorl.tests.stores import new_store

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from .columns import numbers
-from .statistics import bootstrap
-from .statistics.ordering import Floats, Ints, tie_ranks
+from ..runs.columns import numbers
+from ..statistics import bootstrap
+from ..statistics.ordering import Floats, Ints, tie_ranks
 
 FEW = 20
 """Units below which every interval is too narrow."""

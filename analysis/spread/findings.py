@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .statistics.repeatability import Repeatability, mean_of
+from ..statistics.repeatability import Repeatability, mean_of
 
 SOME = 0.25
 MOST = 0.5

@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from whorl.analysis.probing import parted, probed
-from whorl.analysis.sittings import in_order
+from whorl.analysis.runs.probing import parted, probed
+from whorl.analysis.runs.sittings import in_order
 from whorl.analysis.statistics.student import quantile
 from whorl.tests.stores import new_store
 

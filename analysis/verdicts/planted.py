@@ -13,14 +13,14 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
-from .probing import Probed
-from .verdicts import Judgement, Kind
-from .verdicts.answers.standing import standings, table
-from .verdicts.causes.evidence import Evidence
-from .verdicts.channels import RISE, channels
-from .verdicts.comparing import LEAST_GPUS
-from .verdicts.levels.estimate import RELEVANT
-from .verdicts.looks import usable
+from ..runs.probing import Probed
+from . import Judgement, Kind
+from .answers.standing import standings, table
+from .causes.evidence import Evidence
+from .channels import RISE, channels
+from .comparing import LEAST_GPUS
+from .levels.estimate import RELEVANT
+from .looks import usable
 
 LOOKS_LIKE = {
     "brake": Kind.UNDER_CAP,

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..store.metrics import board_power_mw
-from .probing import Probed
+from ...store.metrics import board_power_mw
+from ..runs.probing import Probed
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 Floats = npt.NDArray[np.float64]
 

@@ -76,7 +76,7 @@ def test_dip_of_plain_cases() -> None:
 
 @pytest.mark.long
 def test_the_table_comes_out_again() -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "dip_quantiles.py"
+    path = Path(__file__).parents[3] / "benchmarks" / "dip_quantiles.py"
     spec = importlib.util.spec_from_file_location("dip_quantiles_recipe", path)
     assert spec is not None
     assert spec.loader is not None

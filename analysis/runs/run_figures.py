@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 FIGURES = (
     "time_median", "time_low", "time_high", "rate", "operation_rate", "bandwidth", "latency", "energy", "efficiency",

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import scipy
 
-from whorl.analysis.columns import gpu_medians, numbers
+from whorl.analysis.runs.columns import gpu_medians, numbers
 from whorl.analysis.statistics import ordering
 from whorl.analysis.statistics.correlation import correlate, spearman_interval
 from whorl.analysis.statistics.spread import spread

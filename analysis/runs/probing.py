@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ..errors import InputError
-from ..store.conditions import read
-from ..store.names import gpu_name
-from .by_number import by_number
+from ...errors import InputError
+from ...store.conditions import read
+from ...store.names import gpu_name
+from ..by_number import by_number
 from .kinds import told_apart
 from .measurements import SOUND, identities
 from .run_figures import figures, in_time
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 _RUNS = (
     "run_id", "workload", "gpu", "job_id", "began", "ended", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",

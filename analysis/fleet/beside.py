@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..store.readers.catalog import quoted
-from .fleet import labels, side_by_side
-from .verdicts.comparing import LEAST_GPUS
+from ...store.readers.catalog import quoted
+from ..verdicts.comparing import LEAST_GPUS
+from .side_by_side import labels, side_by_side
 
 if TYPE_CHECKING:
-    from ..store import Store
-    from .probing import Probed
+    from ...store import Store
+    from ..runs.probing import Probed
 
 _IDENTITY = ("gpu", "name", "node", "cabinet", "slot", "model", "vbios", "driver")
 _OF_TIMES = ("time", "sm_clock", "power")  # figures of a fingerprint that `MEASURED` has

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ..store.metrics import BOARD_POWER, power_is_trusted
+from ...store.metrics import BOARD_POWER, power_is_trusted
+from ..runs.measurements import identities, measurements
+from ..statistics.correlation import correlate, spearman_interval
 from .across_workloads import linked_names
-from .measurements import identities, measurements
-from .statistics.correlation import correlate, spearman_interval
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 POWER = ("power_max", "power_p99", "power_p95", "power_p90", "power_mean", "power_w")
 """Figures of a run that can be used, the best first; the last is the median power, a column of `runs`."""

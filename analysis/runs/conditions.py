@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..store.conditions import CONDITIONS, stated
-from ..store.names import plain_workload
+from ...store.conditions import CONDITIONS, stated
+from ...store.names import plain_workload
 from .kinds import APART
 from .measurements import SOUND
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 _ALIKE = {one.name: one.alike for one in CONDITIONS if one.alike and one.name not in APART}
 """What it is called, by the key in `runs.conditions`."""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from .columns import OTHERS, Runs, gpu_medians, workloads
-from .statistics.correlation import correlate, spearman_interval
-from .statistics.ordering import Floats, Ints
+from ..runs.columns import OTHERS, Runs, gpu_medians, workloads
+from ..statistics.correlation import correlate, spearman_interval
+from ..statistics.ordering import Floats, Ints
 
 TIME = "time"
 

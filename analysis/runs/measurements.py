@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..store.names import plain_workload
-from ..store.outcomes import Outcome
+from ...store.names import plain_workload
+from ...store.outcomes import Outcome
 from .kinds import told_apart
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 SOUND = pl.col("status").fill_null(Outcome.OK.value) == Outcome.OK.value
 """Of rows of `runs`: those that ended well. Imported ones may say nothing of it."""

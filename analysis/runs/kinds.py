@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..store.conditions import Clock, stated
+from ...store.conditions import Clock, stated
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 LIMITS = ("asked_power_limit_w", "power_cap_w")
 APART = (*LIMITS, "clock")

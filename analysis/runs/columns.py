@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ..errors import InputError
-from .statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians
+from ...errors import InputError
+from ..statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians
 
 REQUIRED = ("cluster", "workload", "gpu", "value", "unit")
 OTHERS = {"sm_clock": "sm_clock_mhz", "power": "power_w", "temperature": "temperature_c"}

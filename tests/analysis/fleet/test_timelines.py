@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.probing import probed
-from whorl.analysis.timelines import timelines
+from whorl.analysis.fleet.timelines import timelines
+from whorl.analysis.runs.probing import probed
 from whorl.dashboards.figures.timeline import over_time
 from whorl.store import Store
 from whorl.tests.probed_fleet import RUN_S, stored

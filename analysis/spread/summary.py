@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from .columns import OTHERS, SPOKEN, Runs, numbers, workloads
+from ..runs.columns import OTHERS, SPOKEN, Runs, numbers, workloads
+from ..statistics import bootstrap
+from ..statistics.correlation import Correlation, correlate
+from ..statistics.dip import quantum
+from ..statistics.modes import ModesTest, modes_test, places
+from ..statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians, tie_ranks
+from ..statistics.repeatability import Moments, Repeatability
+from ..statistics.shares import Shares, shares
+from ..statistics.spread import FIGURES, Spread, spread
 from .findings import finding
 from .repeats import JOBS_COUPLE, by_job, icc_of, split_half, with_interval
 from .resampling import Units, intervals, units
-from .statistics import bootstrap
-from .statistics.correlation import Correlation, correlate
-from .statistics.dip import quantum
-from .statistics.modes import ModesTest, modes_test, places
-from .statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians, tie_ranks
-from .statistics.repeatability import Moments, Repeatability
-from .statistics.shares import Shares, shares
-from .statistics.spread import FIGURES, Spread, spread
 
 SEED = 2022
 REPLICATES = 1000

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..errors import InputError
-from ..store.names import plain_workload
-from .kinds import told_apart
-from .probing import Probed, gpus_of, other_names
-from .run_figures import numbered
-from .verdicts.causes.states import codes
+from ...errors import InputError
+from ...store.names import plain_workload
+from ..runs.kinds import told_apart
+from ..runs.probing import Probed, gpus_of, other_names
+from ..runs.run_figures import numbered
+from ..verdicts.causes.states import codes
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 _RUNS = (
     "run_id", "cluster", "workload", "gpu", "campaign", "began", "sm_clock_mhz", "temperature_c", "power_w",

@@ -10,7 +10,7 @@ import pytest
 import scipy
 
 from whorl.analysis import across
-from whorl.analysis.across_workloads import Across
+from whorl.analysis.spread.across_workloads import Across
 
 
 def runs(workload: str, medians: dict[str, float], cluster: str = "c", **columns: float) -> pl.DataFrame:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from .fleet import dated, numbered
-from .probing import Probed, parted
+from ..runs.probing import Probed, parted
+from ..runs.sittings import Floats, days
+from ..statistics.ordering import median_interval, quantiles
+from ..verdicts.answers.standing import scaled
+from ..verdicts.levels.estimate import REACH_95, WEEKS, levels
+from ..verdicts.levels.sittings import step_of
 from .runs_of import runs_of
-from .sittings import Floats, days
-from .statistics.ordering import median_interval, quantiles
-from .verdicts.answers.standing import scaled
-from .verdicts.levels.estimate import REACH_95, WEEKS, levels
-from .verdicts.levels.sittings import step_of
+from .side_by_side import dated, numbered
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ...store import Store
 
 MOST_PERIODS = 40
 """Points of time at most; days become weeks, weeks become months."""

@@ -12,8 +12,8 @@ import pytest
 import scipy
 
 from whorl.analysis import identities, measurements
-from whorl.analysis.across_workloads import linked_names
-from whorl.analysis.passive import LONGHORN, passive, passive_fingerprints
+from whorl.analysis.spread.across_workloads import linked_names
+from whorl.analysis.spread.passive import LONGHORN, passive, passive_fingerprints
 from whorl.analysis.verdicts.answers.planning import planned
 from whorl.store import Store
 from whorl.store.importing import Options, import_file

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .columns import Runs, numbers
-from .statistics import bootstrap
-from .statistics.correlation import correlate
-from .statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians
-from .statistics.repeatability import Moments, Repeatability, icc
-from .statistics.spread import Spread
+from ..runs.columns import Runs, numbers
+from ..statistics import bootstrap
+from ..statistics.correlation import correlate
+from ..statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians
+from ..statistics.repeatability import Moments, Repeatability, icc
+from ..statistics.spread import Spread
 
 JOBS_COUPLE = 0.5
 """The ICC by job from which the runs of a job are near-copies of one another."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from whorl.analysis.beside import Printed, Range, beside, held, is_ratio, of_print, printed
-from whorl.analysis.probing import probed
-from whorl.analysis.runs_of import comparable, runs_of
-from whorl.analysis.trend import MOST_PERIODS, trend, trend_of
+from whorl.analysis.fleet.beside import Printed, Range, beside, held, is_ratio, of_print, printed
+from whorl.analysis.fleet.runs_of import comparable, runs_of
+from whorl.analysis.fleet.trend import MOST_PERIODS, trend, trend_of
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint, store_fingerprint
 from whorl.errors import InputError
 from whorl.store import Store

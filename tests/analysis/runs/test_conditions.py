@@ -10,7 +10,7 @@ import pytest
 
 from whorl.analysis import measurements, mixed_conditions
 from whorl.analysis.placement import available, scores
-from whorl.analysis.probing import probed
+from whorl.analysis.runs.probing import probed
 from whorl.dashboards.store_report import look
 from whorl.errors import InputError
 from whorl.jobs.advice import advise
