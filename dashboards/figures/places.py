@@ -10,6 +10,7 @@ import polars as pl
 from ...analysis.fleet.side_by_side import PLACED
 from ..style import BLUE, layout
 from .looks import Look, plain
+from .panels import axes_of, stacked
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -35,15 +36,13 @@ def places(
 
     `quantiles`: of `analysis.fleet.by_place`, `rows`: of `side_by_side`, both of one probe; `level`: of `level_of`.
     """
-    from plotly.graph_objects import Box
-    from plotly.subplots import make_subplots
-
     half = PLACES // 2
     shown = quantiles if quantiles.height <= PLACES else pl.concat([quantiles.head(half), quantiles.tail(half)])
     panels = [name for name in PLACED if shown[name].is_not_null().any()]
     order = shown["place"].to_list()
     marked = rows.filter(pl.col("gpu").is_in(list(drawn)) & pl.col(level).is_in(order))
-    figure = make_subplots(rows=len(panels), cols=1, shared_xaxes=True, vertical_spacing=0.04)
+    traces: list[dict[str, Any]] = []
+    upright: list[dict[str, Any]] = []
     for row, name in enumerate(panels, start=1):
         title, unit = _TITLES[name]
         edges = _edges(shown[name].drop_nulls())
@@ -51,39 +50,39 @@ def places(
         low, first, middle, third, high = (
             known.select(pl.col(name).list.get(at).round(2)).to_series().to_list() for at in range(5)
         )
-        figure.add_trace(
-            Box(
-                x=[plain(place) for place in known["place"]],
-                lowerfence=low,
-                q1=first,
-                median=middle,
-                q3=third,
-                upperfence=high,
-                width=0.7,
-                line={"color": BLUE, "width": 1.25},
-                fillcolor="rgba(61,143,209,0.25)",
-                showlegend=False,
-                hoverinfo="skip",
-            ),
-            row,
-            1,
-        )
-        figure.add_trace(_hovered(known, name, unit), row, 1)
+        boxes = {
+            "type": "box",
+            "x": [plain(place) for place in known["place"]],
+            "lowerfence": low,
+            "q1": first,
+            "median": middle,
+            "q3": third,
+            "upperfence": high,
+            "width": 0.7,
+            "line": {"color": BLUE, "width": 1.25},
+            "fillcolor": "rgba(61,143,209,0.25)",
+            "showlegend": False,
+            "hoverinfo": "skip",
+        }
+        drawing = [boxes, _hovered(known, name, unit)]
         for look in dict.fromkeys(drawn.values()):
             own = marked.filter(pl.col("gpu").is_in([gpu for gpu in drawn if drawn[gpu] == look])).drop_nulls(name)
-            figure.add_trace(_marks(own, name, unit, level, look, names, edges, legend=row == 1), row, 1)
-        figure.update_yaxes(title_text=title, range=edges, zeroline=name == "slower_pct", row=row, col=1)
-    figure.update_layout(
+            drawing.append(_marks(own, name, unit, level, look, names, edges, legend=row == 1))
+        traces += [axes_of(row) | one for one in drawing]
+        upright.append({"title": {"text": title}, "range": edges, "zeroline": name == "slower_pct"})
+    shown_as = [plain(place) for place in order]
+    return stacked(
+        traces,
+        upright,
+        {"type": "category", "categoryorder": "array", "categoryarray": shown_as, "showgrid": False},
         layout(
             110 + 130 * len(panels),
             margin={"l": 64, "r": 16, "t": 40, "b": 70},
             boxmode="overlay",
             showlegend=not marked.is_empty(),
-        )
+        ),
+        apart=0.04,
     )
-    shown_as = [plain(place) for place in order]
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=shown_as, showgrid=False)
-    return figure
 
 
 def _edges(boxes: pl.Series) -> list[float]:
@@ -94,24 +93,23 @@ def _edges(boxes: pl.Series) -> list[float]:
     return [round(low - wider, 2), round(high + wider, 2)]
 
 
-def _hovered(known: pl.DataFrame, name: str, unit: str) -> Any:
+def _hovered(known: pl.DataFrame, name: str, unit: str) -> dict[str, Any]:
     """What is said of a box: a box itself cannot say how many GPUs it is of."""
-    from plotly.graph_objects import Scatter
-
     text = [
         f"{plain(place)}<br>median {each[2]:,.1f}{unit}, 5th to 95th percentile {each[0]:,.1f} to "
         f"{each[4]:,.1f}{unit}, n = {n}"
         for place, n, each in known.select("place", "n", name).iter_rows()
     ]
-    return Scatter(
-        x=[plain(place) for place in known["place"]],
-        y=known.select(pl.col(name).list.get(2).round(2)).to_series().to_list(),
-        mode="markers",
-        marker={"color": BLUE, "size": 12, "opacity": 0},
-        text=text,
-        hovertemplate="%{text}<extra></extra>",
-        showlegend=False,
-    )
+    return {
+        "type": "scatter",
+        "x": [plain(place) for place in known["place"]],
+        "y": known.select(pl.col(name).list.get(2).round(2)).to_series().to_list(),
+        "mode": "markers",
+        "marker": {"color": BLUE, "size": 12, "opacity": 0},
+        "text": text,
+        "hovertemplate": "%{text}<extra></extra>",
+        "showlegend": False,
+    }
 
 
 def _marks(
@@ -124,21 +122,20 @@ def _marks(
     edges: Sequence[float],
     *,
     legend: bool,
-) -> Any:
-    from plotly.graph_objects import Scatter
-
+) -> dict[str, Any]:
     inside = _INSIDE * (edges[1] - edges[0])
-    return Scatter(
-        x=[plain(place) for place in own[level]],
-        y=own[name].clip(edges[0] + inside, edges[1] - inside).round(2).to_list(),
-        mode="markers",
-        name=look.name,
-        legendgroup=look.name,
-        showlegend=legend and not own.is_empty(),
-        marker={"color": look.colour, "symbol": look.symbol, "size": 9, "line": {"width": 1}},
-        text=[
+    return {
+        "type": "scatter",
+        "x": [plain(place) for place in own[level]],
+        "y": own[name].clip(edges[0] + inside, edges[1] - inside).round(2).to_list(),
+        "mode": "markers",
+        "name": look.name,
+        "legendgroup": look.name,
+        "showlegend": legend and not own.is_empty(),
+        "marker": {"color": look.colour, "symbol": look.symbol, "size": 9, "line": {"width": 1}},
+        "text": [
             f"{plain(names[gpu])}<br>{value:,.1f}{unit}<br>{look.name}"
             for gpu, value in own.select("gpu", name).iter_rows()
         ],
-        hovertemplate="%{text}<extra></extra>",
-    )
+        "hovertemplate": "%{text}<extra></extra>",
+    }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...analysis.fleet.timelines import Timelines
 from ..style import GREY, RED, layout
 from .looks import plain, single
+from .panels import axes_of, stacked
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -21,32 +22,28 @@ _PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("tempera
 
 def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
     """What a GPU did over the campaign beside the fleet's median: power, clock, temperature; its probes as bands."""
-    from plotly.graph_objects import Scatter
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.045)
     time = single(lines.time_s)
     name = plain(name, _LETTERS)
     alone = lines.measured == 1  # it is its own median
+    traces: list[dict[str, Any]] = []
     for row, (metric, title) in enumerate(_PANELS, start=1):
         unit = title.rpartition(", ")[2]
         median = ("all GPUs in the same probe (median)", lines.fleet[gpu][metric], GREY, 1.5)
         for who, line, colour, width in (*([] if alone else [median]), (name, lines.gpus[gpu][metric], RED, 2)):
-            figure.add_trace(
-                Scatter(
-                    x=time,
-                    y=single(np.round(line, 1)),
-                    name=who,
-                    legendgroup=who,
-                    showlegend=row == 1,
-                    mode="lines",
-                    line={"color": colour, "width": width},
-                    hovertemplate=f"{who}: %{{y:,.0f}} {unit}<extra></extra>",
-                ),
-                row,
-                1,
+            traces.append(
+                {
+                    **axes_of(row),
+                    "type": "scatter",
+                    "x": time,
+                    "y": single(np.round(line, 1)),
+                    "name": who,
+                    "legendgroup": who,
+                    "showlegend": row == 1,
+                    "mode": "lines",
+                    "line": {"color": colour, "width": width},
+                    "hovertemplate": f"{who}: %{{y:,.0f}} {unit}<extra></extra>",
+                }
             )
-        figure.update_yaxes(title_text=title, range=_range(lines, gpu, metric), row=row, col=1)
     running = np.full(len(time), "", dtype=object)
     bands, words = [], []
     room, named_s = _LABEL_SHARE * float(lines.time_s[-1]), -np.inf
@@ -88,10 +85,13 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
                 "name": "wide",
             }
         )
-    figure.data[0 if alone else 1].update(
-        text=list(running), hovertemplate=f"{name}: %{{y:,.0f}} W%{{text}}<extra></extra>"
-    )
-    figure.update_layout(
+    traces[0 if alone else 1] |= {
+        "text": list(running), "hovertemplate": f"{name}: %{{y:,.0f}} W%{{text}}<extra></extra>",
+    }  # fmt: skip
+    return stacked(
+        traces,
+        [{"title": {"text": title}, "range": _range(lines, gpu, metric)} for metric, title in _PANELS],
+        {"zeroline": False},
         layout(
             590,
             margin={"l": 64, "r": 40, "t": 120, "b": 82},
@@ -99,11 +99,10 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
             legend={"orientation": "h", "yanchor": "top", "y": -0.15, "x": 0},
             shapes=bands,
             annotations=words,
-        )
+        ),
+        apart=0.045,
+        under="time since its first probe began, s",
     )
-    figure.update_xaxes(title_text="time since its first probe began, s", row=3, col=1)
-    figure.update_xaxes(zeroline=False)
-    return figure
 
 
 def _range(lines: Timelines, gpu: str, metric: str) -> list[float] | None:
