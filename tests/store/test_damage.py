@@ -214,7 +214,7 @@ def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
     expected = store.sql(HISTORY).to_pylist()
     script = Path(__file__).with_name("journaler.py")
     answer = subprocess.run(
-        [sys.executable, script, "prune", store.root, str(count(4, short=17))],
+        [sys.executable, script, "prune", store.root, str(count(7, short=17))],
         check=True,
         stdout=subprocess.PIPE,
         text=True,

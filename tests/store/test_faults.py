@@ -98,7 +98,7 @@ def judge(answer: dict[str, Any], about: object) -> None:
         assert len({frozenset(found[table]) for table in GROUP}) == 1, (about, when, "a group is there in part")
 
 
-LONGEST = 200
+LONGEST = 120
 
 
 def test_nothing_acknowledged_is_lost_or_doubled_whatever_fails(faulted: Faulted) -> None:

@@ -126,7 +126,7 @@ def test_where_nobody_named_the_models_the_nodes_of_the_partition_are_compared(t
 @pytest.mark.long
 def test_healthy_fleets_of_two_models_have_no_slow_node(tmp_path: Path) -> None:
     """However many times as long the slower model takes."""
-    for seed in range(40):
+    for seed in range(20):
         store = Mixed().measured({}, seed, spread=0.02).kept(tmp_path / str(seed))
         found = asked(store).advice
         assert found.exclude == ()
@@ -177,14 +177,14 @@ def test_slower_boards_are_no_faults_and_a_fault_among_them_is_found(tmp_path: P
 
 
 def test_a_vbios_that_changes_nothing_is_no_variant(tmp_path: Path) -> None:
-    for seed in range(count(40, short=2)):
+    for seed in range(count(20, short=2)):
         store, _ = _boards(tmp_path / str(seed), 1.0, {}, seed)
         assert [one.vbios for one in scores(store, ["w"]).of["w"].references] == [None]
 
 
 @pytest.mark.long
 def test_boards_that_differ_only_by_variant_have_no_slow_node(tmp_path: Path) -> None:
-    for seed in range(40):
+    for seed in range(20):
         store, _ = _boards(tmp_path / str(seed), 1.15, {}, seed)
         advice = advise(scores(store, ["w"]), "w", gpus=4)
         assert len(advice.references) == 2
