@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dash import State as Also
 from dash import dcc, html
+from dash.exceptions import PreventUpdate
 
 from ...errors import WhorlError
 from ..table import MISSING, minus
@@ -28,9 +30,28 @@ log = logging.getLogger(__name__)
 
 URL = "url"
 """Id of the address (`dcc.Location`): its `search` is the state. A page that changes the state writes it there, with
-`Output(URL, "search", allow_duplicate=True)`, and follows it with `Input(URL, "search")`."""
+`Output(URL, "search", allow_duplicate=True)`, and follows it with `Input(URL, "search")` in `following`."""
 PROBLEM = "problem"
 """Id of the line above each page that says what failed."""
+
+
+def following(app: Dash, path: str, *parts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Like `app.callback(*parts)`, for a page that follows the address; `path` is its own.
+
+    A person who leaves the page changes the address too. Without this, the page would answer that of the next one.
+    """
+
+    def add(answer: Callable[..., Any]) -> Callable[..., Any]:
+        @app.callback(*parts, Also(URL, "pathname"))
+        def asked(*given: Any) -> Any:
+            *own, now = given
+            if (now or "").rpartition("/")[2] != path:
+                raise PreventUpdate
+            return answer(*own)
+
+        return answer
+
+    return add
 
 
 @dataclass(frozen=True)
@@ -89,9 +110,12 @@ def tiles(figures: Sequence[tuple[str, str]]) -> Component:
     )
 
 
-def graph(figure: Figure, label: str, *inside: Any, config: Mapping[str, Any] | None = None, **more: Any) -> Component:
+def graph(
+    figure: Figure | dict[str, Any], label: str, *inside: Any, config: Mapping[str, Any] | None = None, **more: Any
+) -> Component:
     """A figure. `label` says what it shows to who cannot see it, and names the file that is saved. `more`: `id`.
 
+    An empty figure, which a callback fills, may be a plain dictionary: Plotly does not check it.
     `config`: what Plotly shall do otherwise than in other figures. `inside`: what stands within it, as a `dcc.Tooltip`.
     """
     settings: Any = {

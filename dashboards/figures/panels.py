@@ -41,9 +41,9 @@ def stacked(
         names = axes_of(panel)
         low = (n - panel) * (height + apart)
         lowest = panel == n
-        shared = {"title": {"text": under}} if lowest and under else {}
-        if not lowest:
-            shared = {"matches": axes_of(n)["xaxis"], "showticklabels": False}
+        shared: dict[str, Any] = {"matches": axes_of(n)["xaxis"], "showticklabels": False}
+        if lowest:
+            shared = {"title": {"text": under}} if under else {}
         axes[names["xaxis"].replace("x", "xaxis")] = {"anchor": names["yaxis"], "domain": [0, 1], **level, **shared}
         axes[names["yaxis"].replace("y", "yaxis")] = {"anchor": names["xaxis"], "domain": [low, low + height], **own}
     return Figure(list(traces), {**layout, **axes})

@@ -97,10 +97,13 @@ def _needed(paths: list[Path], seen: dict[int, int]) -> list[Stamped]:
         dated.append((told.last, path, told.gpus))
     seen = dict(seen)
     needed = []
-    for last, path, gpus in sorted(dated, key=lambda one: one[:2], reverse=True):
+    dated.sort(key=lambda one: one[:2])
+    while dated:
+        last, path, gpus = dated.pop()
         if gpus is None or any(seen.get(gpu, placing.EVER[0]) <= last for gpu in gpus):
             needed.append((path, stamp(path)))
-            for gpu, at in _last_of(*needed[-1]).when.items():
+            # After the oldest file nobody asks what was seen: of most collectors it is the only one.
+            for gpu, at in _last_of(*needed[-1]).when.items() if dated else ():
                 seen[gpu] = max(at, seen.get(gpu, at))
     return needed
 

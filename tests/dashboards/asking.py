@@ -45,7 +45,8 @@ class Asked:
         for one in self._callbacks:
             for item in one["inputs"]:
                 if item["property"] == "n_intervals":
-                    yield item["id"], self._posted(one, values, f"{item['id']}.n_intervals")
+                    at = {"url.pathname": f"/{item['id'].partition('-')[0]}"}
+                    yield item["id"], self._posted(one, values | at, f"{item['id']}.n_intervals")
 
     def changed(self, values: dict[str, Any], changed: str) -> list[Any]:
         """What the callbacks answer that look at `changed` (id.property), of a page with these values."""
@@ -53,6 +54,16 @@ class Asked:
             self._answer(one, values, changed)
             for one in self._callbacks
             if changed in {f"{item['id']}.{item['property']}" for item in one["inputs"]}
+        ]
+
+    def left(self, page: str, to: str) -> list[Any]:
+        """What the parts of a page answer to the address of another page, to which a person goes."""
+        parts = urlsplit(to)
+        values = {"url.pathname": parts.path, "url.search": f"?{parts.query}"}
+        return [
+            self._answer(one, values, "url.search")
+            for one in self._callbacks
+            if {"id": "url", "property": "search"} in one["inputs"] and f"{page}-" in one["output"]
         ]
 
     def _answer(self, one: dict[str, Any], values: dict[str, Any], changed: str) -> Any:

@@ -61,7 +61,10 @@ def _asked(client: Any, search: str, by: str = "url.search", shown: Any = None) 
             {"id": "energy-poll", "property": "n_intervals", "value": 1},
             {"id": "energy-again", "property": "n_clicks", "value": 0},
         ],
-        "state": [{"id": "energy-shown", "property": "data", "value": shown}],
+        "state": [
+            {"id": "energy-shown", "property": "data", "value": shown},
+            {"id": "url", "property": "pathname", "value": "/energy"},
+        ],
         "changedPropIds": [by],
     }
     answer = client.post("/_dash-update-component", json=asked)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ..page import TELEMETRY, Page
+from .asked import PATH
 from .head import layout, register
 
-PAGE = Page("energy", "Jobs and energy", (TELEMETRY,), layout, register)
+PAGE = Page(PATH, "Jobs and energy", (TELEMETRY,), layout, register)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..reading import Reading
     from ..state import State
 
+PATH = "energy"
 LASTS = {
     "": "30 days, or less",
     "1h": "1 hour",

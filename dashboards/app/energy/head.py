@@ -10,11 +10,11 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from ....analysis.contents import clusters
 from ....analysis.energy.one_job import OneJob
 from ....analysis.telemetry.extent import written
-from ..page import URL, failure, heading, prose, told
+from ..page import URL, failure, following, heading, prose, told
 from ..state import State as Address
 from ..state import moment, parse
 from . import job, whole
-from .asked import BYS, LASTS, Asked, ask
+from .asked import BYS, LASTS, PATH, Asked, ask
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -100,7 +100,9 @@ def _follow(app: Dash, reading: Reading) -> None:
         "of_one": Output(OF_ALL, "hidden"),
     }  # fmt: skip
 
-    @app.callback(
+    @following(
+        app,
+        PATH,
         outputs,
         Input(URL, "search"),
         Input(POLL, "n_intervals"),

@@ -14,7 +14,7 @@ from dash import Input, Output, Patch, State, ctx, html, no_update, set_props
 from ....analysis.fleet.beside import Range
 from ...figures.brushed import typed
 from ..grid import definitions, serve
-from ..page import RUNS, URL, Page, heading, told
+from ..page import RUNS, URL, Page, following, heading, told
 from ..state import MOST_GPUS, parse
 from . import parts
 from .view import Asked, View, ask, runs, trend_of, view
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..reading import Reading
     from ..state import State as Address
 
+PATH = "fleet"
 _NAMED = 12  # places that an address names; more are a range of their medians
 _LONG_S = 0.3  # a person notices it: the other probes are read before somebody asks for them
 _AHEAD = 12
@@ -76,7 +77,9 @@ def _register(app: Dash, reading: Reading) -> None:
 
 
 def _drawing(app: Dash, reading: Reading, seen: Any) -> None:
-    @app.callback(
+    @following(
+        app,
+        PATH,
         *(Output(name, "figure") for name in parts.FIGURES),
         Output(parts.SAID, "children"),
         Output(parts.BRUSH, "children"),
@@ -111,7 +114,9 @@ def _drawing(app: Dash, reading: Reading, seen: Any) -> None:
         for name, value in _chosen(asked).items() if asked is not None else ():
             set_props(parts.choice_id(name), {"value": value})
 
-    @app.callback(
+    @following(
+        app,
+        PATH,
         Output(parts.TREND, "figure"),
         Output(parts.FOLLOWED, "data"),
         Input(URL, "search"),
@@ -380,4 +385,4 @@ def _written(search: str | None, state: Address) -> Any:
     return no_update if new == (search or "") else new
 
 
-PAGE = Page("fleet", "Fleet", (RUNS,), _layout, _register, lambda reading: _others(reading, parse(None)[0]))
+PAGE = Page(PATH, "Fleet", (RUNS,), _layout, _register, lambda reading: _others(reading, parse(None)[0]))

@@ -143,8 +143,8 @@ def _brushable(name: str, label: str) -> Component:
     return graph(_empty(), label, tip, config=buttons, id=name, clear_on_unhover=True)
 
 
-def _empty() -> Figure:
-    return Figure(layout=layout(430, xaxis={"visible": False}, yaxis={"visible": False}))
+def _empty() -> dict[str, Any]:
+    return {"layout": {"height": 430, "xaxis": {"visible": False}, "yaxis": {"visible": False}}}
 
 
 def tip_id(figure: str) -> str:

@@ -83,15 +83,14 @@ class View:
         """The row of each GPU, by its key and by its name where that is of one GPU."""
         by_name: dict[str, int] = {}
         for column in ("label", "name"):
-            values = self.rows[column]
-            once = self.rows.select(pl.col(column).is_unique())[column]
-            by_name |= {name: row for row, (name, one) in enumerate(zip(values, once, strict=True)) if one}
-        return by_name | {gpu: row for row, gpu in enumerate(self.rows["gpu"])}
+            once = self.rows[column].is_unique().arg_true()
+            by_name |= zip(self.rows[column].gather(once).to_list(), once.to_list(), strict=True)
+        return by_name | {gpu: row for row, gpu in enumerate(self.rows["gpu"].to_list())}
 
     @cached_property
     def cells(self) -> dict[tuple[int, int], int]:
         """The row of the GPU of each cell of the map."""
-        return {self.grid.cell[gpu]: row for row, gpu in enumerate(self.rows["gpu"])}
+        return {self.grid.cell[gpu]: row for row, gpu in enumerate(self.rows["gpu"].to_list())}
 
     def called(self, row: int) -> str:
         """What a GPU is called in an address: its name, or its key where several have that name."""

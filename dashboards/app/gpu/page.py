@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, dcc, html, no_update
 from dash import State as Also
 
 from ....errors import WhorlError
-from ..page import URL, Need, Page, told
+from ..page import URL, Need, Page, following, told
 from ..state import State, parse
 from . import chooser, sections
 from .asked import Row, ahead, row_of
@@ -47,17 +47,16 @@ def _layout(*_: Any) -> Component:
 def _register(app: Dash, reading: Reading) -> None:
     chooser.register(app, reading)
 
-    @app.callback(
+    @following(
+        app,
+        PATH,
         Output(_TITLE, "children"),
         Output(_CHOOSER, "children"),
         Output(_shown(_CHOOSER), "data"),
         Input(URL, "search"),
-        Also(URL, "pathname"),
         Also(_shown(_CHOOSER), "data"),
     )
-    def choose(search: str | None, path: str | None, before: Any) -> tuple[Any, Any, Any]:
-        if _left(path):
-            return no_update, no_update, no_update
+    def choose(search: str | None, before: Any) -> tuple[Any, Any, Any]:
         state, _ = parse(search)
         row, _ = _row(reading, state)
         asked = {"gpu": None if row is None else [row["cluster"], row["gpu"]], "cluster": state.cluster}
@@ -67,16 +66,15 @@ def _register(app: Dash, reading: Reading) -> None:
         return title, chooser.chooser(reading, row, state), asked
 
     def follow(name: str, make: Callable[[Reading, Row, State], Any], fields: tuple[str, ...]) -> None:
-        @app.callback(
+        @following(
+            app,
+            PATH,
             Output(name, "children"),
             Output(_shown(name), "data"),
             Input(URL, "search"),
-            Also(URL, "pathname"),
             Also(_shown(name), "data"),
         )
-        def show(search: str | None, path: str | None, before: Any) -> tuple[Any, Any]:
-            if _left(path):
-                return no_update, no_update
+        def show(search: str | None, before: Any) -> tuple[Any, Any]:
             state, _ = parse(search)
             row, wrong = _row(reading, state)
             asked: dict[str, Any] = {"fields": [getattr(state, one) for one in fields], "wrong": wrong}
@@ -121,11 +119,6 @@ def _row(reading: Reading, state: State) -> tuple[Row | None, str]:
         return row_of(reading, state), ""
     except WhorlError as error:
         return None, str(error)
-
-
-def _left(path: str | None) -> bool:
-    """Whether the address is that of another page by now."""
-    return (path or "").rpartition("/")[2] != PATH
 
 
 PAGE = Page(PATH, "GPU", (Need("gpus", "probe run --store {store}"),), _layout, _register, ahead)

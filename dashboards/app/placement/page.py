@@ -16,7 +16,7 @@ from ....errors import WhorlError
 from ...table import many
 from .. import grid
 from ..later import Slowly
-from ..page import RUNS, URL, Page, failure, heading, prose, section, told
+from ..page import RUNS, URL, Page, failure, following, heading, prose, section, told
 from ..state import parse
 from . import advised, replayed
 from .told import Question, Told
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..reading import Reading
     from ..state import State as Address
 
+_PATH = "placement"
 _WORK, _MODEL, _GPUS = "placement-workload", "placement-model", "placement-count"
 _ALL, _AVOIDED = "placement-all", "placement-avoided"
 _BODY, _DOING, _POLL, _SHOWN = "placement-body", "placement-doing", "placement-poll", "placement-shown"
@@ -192,7 +193,9 @@ def _register(app: Dash, reading: Reading) -> None:
         advise, version = reading.advise, reading.version()
         return advising.ask(asked, lambda say: advise(reading.store, version, asked, say), version)
 
-    @app.callback(
+    @following(
+        app,
+        _PATH,
         Output(_BODY, "children"),
         Output(_DOING, "children"),
         Output(_POLL, "disabled"),
@@ -216,7 +219,7 @@ def _register(app: Dash, reading: Reading) -> None:
         shown = no_update if now == before else advised.body(found.answer)
         return shown, doing, found.doing is None, now
 
-    @app.callback(Output(_AVOIDED, "hidden"), Input(URL, "search"))
+    @following(app, _PATH, Output(_AVOIDED, "hidden"), Input(URL, "search"))
     def avoid(search: str | None) -> bool:
         return not parse(search)[0].without
 
@@ -268,7 +271,7 @@ def _replays(app: Dash, reading: Reading, replaying: Slowly) -> None:
 
         return replaying.ask((question.cluster, question.workload, seeds), make, reading.version())
 
-    @app.callback(Output(_STATUS, "children"), Output(_START, "disabled"), Input(URL, "search"))
+    @following(app, _PATH, Output(_STATUS, "children"), Output(_START, "disabled"), Input(URL, "search"))
     def about(search: str | None) -> Any:
         asked = _ask(reading, parse(search)[0]).question
         if asked is None:
@@ -303,4 +306,4 @@ def _replays(app: Dash, reading: Reading, replaying: Slowly) -> None:
         return replayed.body(found.answer), True, True
 
 
-PAGE = Page("placement", "Placement", (RUNS,), _layout, _register)
+PAGE = Page(_PATH, "Placement", (RUNS,), _layout, _register)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PATH = "telemetry"
 METRICS = ("power_mw", "sm_clock_mhz", "temperature_c")
 """What is shown where nothing else is asked for."""
 MOST_METRICS = 6

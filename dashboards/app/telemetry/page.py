@@ -10,7 +10,7 @@ from dash import html
 
 from ..page import TELEMETRY, Page, heading
 from . import controls, live, showing
-from .asked import known
+from .asked import PATH, known
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -38,4 +38,4 @@ def _ahead(reading: Reading) -> list[Callable[[], object]]:
     return [partial(known, reading), partial(showing.ready, reading)]
 
 
-PAGE = Page("telemetry", "Telemetry", (TELEMETRY,), _layout, _register, _ahead)
+PAGE = Page(PATH, "Telemetry", (TELEMETRY,), _layout, _register, _ahead)

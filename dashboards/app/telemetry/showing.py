@@ -18,10 +18,10 @@ from ....errors import QueryError
 from ...figures.happened import arranged, behind, in_words, of_happened
 from ...figures.telemetry import duration, of_bands, of_lines
 from ...table import many, minus
-from ..page import URL, graph, told
+from ..page import URL, following, graph, told
 from ..state import State as Address
 from ..state import parse
-from .asked import METRICS, Asked, answered, ask, known, settled
+from .asked import METRICS, PATH, Asked, answered, ask, known, settled
 from .controls import CLUSTER, FROM, GPUS, GRAPH, LANES, LIVE, METRIC, SHOWN, TO, values_of, window_of
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def drawing() -> Component:
     return html.Div(
         [
             html.Div(id=SUMMARY, className="soft"),
-            html.Div(graph(Figure(), "telemetry over time", config=_CONFIG, id=GRAPH), id=DRAWN, hidden=True),
+            html.Div(graph({}, "telemetry over time", config=_CONFIG, id=GRAPH), id=DRAWN, hidden=True),
             html.Div(
                 [
                     html.H2("Meanwhile"),
                     html.P(id=MEANWHILE, className="soft"),
-                    graph(Figure(), "jobs, runs and events over time", config=_CONFIG, id=LANES),
+                    graph({}, "jobs, runs and events over time", config=_CONFIG, id=LANES),
                 ],
                 id=HAPPENED,
                 hidden=True,
@@ -61,7 +61,9 @@ def drawing() -> Component:
 def register(app: Dash, reading: Reading) -> None:
     """Add the callbacks that draw."""
 
-    @app.callback(
+    @following(
+        app,
+        PATH,
         Output(GRAPH, "figure"),
         Output(DRAWN, "hidden"),
         Output(SUMMARY, "children"),
