@@ -70,6 +70,12 @@ def test_every_module_that_a_comment_or_a_page_names_exists() -> None:
     assert {(name, path) for name, path in named if not (ROOT / name).exists()} == set()
 
 
+def test_every_folder_says_what_it_is_in_the_table_for_who_contributes() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    told = re.findall(r"^\| `([a-z_/]+)/` \| \S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(name.partition(".")[2].replace(".", "/") for name in packages[1:])
+
+
 def test_no_other_module_lies_in_the_root() -> None:
     assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py", "errors.py"}
 
