@@ -86,10 +86,10 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     without = sheet.frame.filter(unknown).with_columns(none)
     sheet.frame = sheet.frame.filter(~unknown)
     _one_each(sheet, named.column, bound)
-    names = {name: key for key, name in options.known().items()}
-    told = pl.col("=number") | pl.col(named.column).is_in(list(names))
+    # Names stay as they are: which card had one when the job began, the view `jobs_now` says.
+    told = pl.col("=number") | pl.col(named.column).is_in(list(options.known().values()))
     known = sheet.frame.filter(told).with_columns(
-        pl.col(named.column).replace(names).alias("=gpu"), pl.col(named.column).alias("=said")
+        pl.col(named.column).alias("=gpu"), pl.col(named.column).alias("=said")
     )
     sheet.frame = sheet.frame.filter(~told).with_columns(none[1])
     identity.of_jobs(sheet, named, options)
