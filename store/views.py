@@ -100,21 +100,30 @@ _WERE_THERE = (  # only these GPUs can have a name that a file of jobs says: mos
     "ON g.gpu = h.gpu AND g.cluster IS NOT DISTINCT FROM h.cluster)"
 )
 _ALWAYS, _NEVER = "TIMESTAMP_NS '1970-01-01'", "TIMESTAMP_NS '2262-01-01'"
-# Who was in which slot, from when to when: cards are exchanged, and a reboot may number them anew. The first card that
-# was seen in a slot counts as there before too, as a file of jobs may be older than what the store knows of its GPUs.
-_NAMED_GPUS = (
-    f"SELECT cluster, name, gpu, IF(here = 1 AND of_gpu = 1, {_ALWAYS}, seen) AS since, coalesce(until, {_NEVER}) "
-    "AS until FROM (SELECT *, node || '/' || slot AS name, least(lead(seen) OVER place, lead(seen) OVER card) "
-    "AS until, row_number() OVER place AS here, row_number() OVER card AS of_gpu "
-    "FROM (SELECT cluster, gpu, uuid, node, slot, "
-    f"coalesce(first_seen, {_ALWAYS}) AS seen FROM {_WERE_THERE} WHERE parent IS NULL AND node IS NOT NULL "
-    "QUALIFY slot IS NOT NULL OR count(slot) OVER (PARTITION BY cluster, gpu, node) = 0) "
-    "WINDOW place AS (PARTITION BY cluster, node, slot ORDER BY seen, gpu), "
-    "card AS (PARTITION BY cluster, gpu ORDER BY seen, node, slot)) WHERE name IS NOT NULL "
-    # Beside a key without a UUID nobody knows which card it was.
-    "QUALIFY bool_and(uuid IS NOT NULL) OVER (PARTITION BY cluster, name) "
-    "OR count(DISTINCT gpu) OVER (PARTITION BY cluster, name) = 1"
-)
+
+
+def cards(gpus: str) -> str:
+    """Who was in which slot, from when to when, by these rows of `gpus`: cluster, name, gpu, since, until.
+
+    Cards are exchanged, and a reboot may number them anew. The first card that was seen in a slot counts as there
+    before too, as a file may be older than what the store knows of its GPUs.
+    """
+    return (
+        f"SELECT cluster, name, gpu, IF(here = 1 AND of_gpu = 1, {_ALWAYS}, seen) AS since, coalesce(until, {_NEVER}) "
+        "AS until FROM (SELECT *, node || '/' || slot AS name, least(lead(seen) OVER place, lead(seen) OVER card) "
+        "AS until, row_number() OVER place AS here, row_number() OVER card AS of_gpu "
+        "FROM (SELECT cluster, gpu, uuid, node, slot, "
+        f"coalesce(first_seen, {_ALWAYS}) AS seen FROM {gpus} WHERE parent IS NULL AND node IS NOT NULL "
+        # A file that says node and slot of a card, and not its UUID, was given it by its name.
+        "QUALIFY (uuid IS NOT NULL OR max(uuid) OVER (PARTITION BY cluster, gpu) IS NULL) "
+        "AND (slot IS NOT NULL OR count(slot) OVER (PARTITION BY cluster, gpu, node) = 0)) "
+        "WINDOW place AS (PARTITION BY cluster, node, slot ORDER BY seen, gpu), "
+        "card AS (PARTITION BY cluster, gpu ORDER BY seen, node, slot)) WHERE name IS NOT NULL "
+        # Beside a key without a UUID nobody knows which card it was.
+        "QUALIFY bool_and(uuid IS NOT NULL) OVER (PARTITION BY cluster, name) "
+        "OR count(DISTINCT gpu) OVER (PARTITION BY cluster, name) = 1"
+    )
+
 
 JOBS_NOW = View(
     "jobs_now",
@@ -122,8 +131,8 @@ JOBS_NOW = View(
     "left out, so that no time of a GPU counts twice. A GPU that a file calls by its name (node/slot) has the key "
     "of the card that was there when the job began",
     "SELECT * FROM (WITH newest AS (SELECT * FROM jobs QUALIFY recorded = max(recorded) OVER (PARTITION BY cluster, "
-    f"allocation)), named AS ({_NAMED_GPUS}) SELECT n.* REPLACE (coalesce(k.gpu, n.gpu) AS gpu) FROM (SELECT n.* "
-    "FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
+    f"allocation)), named AS ({cards(_WERE_THERE)}) SELECT n.* REPLACE (coalesce(k.gpu, n.gpu) AS gpu) FROM "
+    "(SELECT n.* FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
     "ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster) n LEFT JOIN named k "
     f"ON n.gpu_from = '{GpuFrom.FILE}' AND k.name = n.gpu AND k.cluster IS NOT DISTINCT FROM n.cluster "
     "AND n.began >= k.since AND n.began < k.until)",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
+from .. import views
 from . import allocations, formats, runs, superseding, telemetry
 from .content import LINE, Sheet
 from .layout import Layout, recognise
@@ -66,7 +67,8 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     known, models, addresses = (
         partial(_known, store, options.cluster, column) for column in ("name", "model", "node || ' ' || pci_bus_id")
     )
-    found = _parse(sheet, replace(options, known=known, models=models, addresses=addresses))
+    cards = partial(_cards, store, options.cluster)
+    found = _parse(sheet, replace(options, known=known, models=models, addresses=addresses, cards=cards))
     with store.exclusive():  # no other import may store the same rows between the check and the append
         before = provenance.earlier(store)
         if before is not None:
@@ -84,6 +86,13 @@ def _known(store: Store, cluster: str, column: str) -> dict[str, str]:
     """The GPUs of a cluster: key -> what an expression of columns gives."""
     rows = store.sql(f"select cluster, gpu, {column} as it from gpus_now where {column} is not null").to_pylist()
     return {row["gpu"]: row["it"] for row in rows if row["cluster"] == cluster}
+
+
+def _cards(store: Store, cluster: str) -> pl.DataFrame:
+    """The slots of a cluster in which several cards were, one after another: name, card, since."""
+    several = f"SELECT * FROM ({views.cards('gpus')}) QUALIFY count(DISTINCT gpu) OVER (PARTITION BY cluster, name) > 1"
+    found = store.sql(f"SELECT cluster, name, gpu AS card, since FROM ({several}) WHERE since < until").polars()
+    return found.filter(pl.col("cluster") == cluster).drop("cluster").cast({"since": pl.Datetime("ns")})
 
 
 def _parse(sheet: Sheet, options: Options) -> Parsed:

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from ...errors import InputError
 
 
@@ -27,6 +29,7 @@ class Options:
     known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
     models: Callable[[], Mapping[str, str]] = dict  # and key -> product name
     addresses: Callable[[], Mapping[str, str]] = dict  # and key -> node and PCI address, with a space between
+    cards: Callable[[], pl.DataFrame] = pl.DataFrame  # name, card, since: of slots in which several cards were
 
     def __post_init__(self) -> None:
         for option in ("cluster", "gpu", "workload", "model", "node", "at", "header"):

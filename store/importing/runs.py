@@ -10,7 +10,7 @@ import polars as pl
 from ...errors import InputError
 from ..conditions import Clock
 from ..outcomes import Outcome
-from . import happened, identity, swapped, timeunit
+from . import cards, happened, identity, swapped, timeunit
 from .content import LINE, RECORD, Rule, Sheet
 from .figures import named, unit
 from .layout import Bound, Layout
@@ -54,6 +54,10 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         sheet.used.add("at")
         at = pl.lit(instant(options.at, options.time_zone, "--at")).cast(pl.Datetime("ns"))
         sheet.frame = sheet.frame.with_columns(at.alias("=began"))
+    if "=began" in sheet.frame.columns:
+        cards.of_the_time(sheet, "=began", seen, options)
+        whose = sheet.frame.select(LINE, pl.col("=gpu").alias("gpu"))
+        events = events.drop("gpu").join(whose, on=LINE, how="left", maintain_order="left")
     sheet.refuse((pl.col("=time") <= 0, f"{time.column} is not above 0"))
     training = sheet.frame["=workload"].str.to_lowercase().str.contains_any(_TRAINING).all()
     timeunit.decide(sheet, time, seen, training=training, by_size=not time.mapped)

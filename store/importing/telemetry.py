@@ -9,7 +9,7 @@ import polars as pl
 from ...errors import InputError
 from ..power_sensors import sensor_of_model
 from ..schema import GPUS, TELEMETRY, Table
-from . import happened, identity
+from . import cards, happened, identity
 from .content import LINE, Sheet
 from .layout import METRIC_KINDS, Bound, Layout
 from .marks import marked, set_back
@@ -31,6 +31,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     source = identity.of_telemetry(sheet, bound, seen, options)
     seen.notes.append(f"the GPU is taken from {source}")
     times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
+    cards.of_the_time(sheet, "=timestamp", seen, options)
     said = happened.of_rows(sheet, options, seen)
     metrics = [b for b in bound.values() if b.meaning.kind in METRIC_KINDS]
     numbers(sheet, metrics, seen, minus_one=False)

@@ -150,10 +150,12 @@ def test_numbers_of_gpus_are_looked_up_on_their_node(run: Any, store: Store) -> 
 
 
 def test_a_number_means_the_card_that_was_there_when_the_job_began(run: Any, store: Store) -> None:
-    """At 1793530000 a reboot numbered the GPUs of n01 anew; later the card in slot 1 was exchanged."""
-    seen = [dt.datetime.fromtimestamp(1793530000 + s, dt.UTC).replace(tzinfo=None) for s in (-9000, -9000, 0, 0, 9000)]
-    known = {"gpu": [A, B, A, B, "GPU-c"], "slot": [0, 1, 1, 0, 1], "first_seen": seen}
-    known |= {"cluster": ["fleet"] * 5, "uuid": known["gpu"], "node": ["n01"] * 5}
+    """At 1793530000 a reboot numbered the GPUs of n01 anew; later the card in slot 1 was exchanged. A row without a
+    UUID, from an old log that had numbers only, says nothing of which card was there."""
+    seconds = (-9000, -9000, 0, 0, 9000, -5000)
+    seen = [dt.datetime.fromtimestamp(1793530000 + s, dt.UTC).replace(tzinfo=None) for s in seconds]
+    known = {"gpu": [A, B, A, B, "GPU-c", "GPU-c"], "slot": [0, 1, 1, 0, 1, 1], "first_seen": seen}
+    known |= {"cluster": ["fleet"] * 6, "uuid": [A, B, A, B, "GPU-c", None], "node": ["n01"] * 6}
     store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
     began = {"1": -99999, "2": -1, "3": 0, "4": 8999, "5": 9000}  # job 1: older than what is known
     rows = [f"{job},n01,1,{1793530000 + s},{1793530001 + s}" for job, s in began.items()]

@@ -1,0 +1,53 @@
+"""Files that number the GPUs of a node, of times before a card was exchanged or GPUs were numbered anew."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from whorl.store import Store
+from whorl.store.importing import Options, Report, import_file
+from whorl.store.schema import arrow_rows
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+OLD, NEW, OTHER = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{n}" for n in range(3))
+
+
+@pytest.fixture
+def exchanged(store: Store) -> Store:
+    """A store that knows: the card in slot 1 of n01 was exchanged on 5 November."""
+    known = {"gpu": [OLD, NEW, OTHER], "uuid": [OLD, NEW, OTHER], "slot": [1, 1, 0]}
+    known |= {
+        "cluster": ["fleet"] * 3,
+        "node": ["n01"] * 3,
+        "first_seen": [dt.datetime(2026, 11, d) for d in (1, 5, 1)],
+    }
+    store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
+    return store
+
+
+def read(store: Store, path: Path, lines: list[str], **options: object) -> Report:
+    path.write_text("\n".join([*lines, ""]))
+    return import_file(store, path, Options(**options))  # type: ignore[arg-type]
+
+
+def test_readings_belong_to_the_card_that_was_there(exchanged: Store, tmp_path: Path) -> None:
+    rows = [f"2026/11/0{day} 10:00:00, {slot}, {100 * day + slot} W" for day in (2, 6) for slot in (0, 1)]
+    lines = ["timestamp, index, power.draw [W]", *rows]
+    report = read(exchanged, tmp_path / "smi.csv", lines, node="n01")
+    assert "1 row is of a card that is not there any more, or has another number now: n01/1" in report.notes
+    found = exchanged.sql("select gpu, power_mw / 1000 w from telemetry order by w").to_pylist()
+    assert [(row["gpu"], row["w"]) for row in found] == [(OTHER, 200), (OLD, 201), (OTHER, 600), (NEW, 601)]
+
+
+def test_runs_belong_to_the_card_that_was_there(exchanged: Store, tmp_path: Path) -> None:
+    """One before the store knew the slot, one of each card, and one of a time that is not known."""
+    rows = [f"n01,1,{when},{20 + n}" for n, when in enumerate(["2026-10-01 10:00:00", "2026-11-04 10:00:00",
+            "2026-11-06 10:00:00", ""])]  # fmt: skip
+    columns = {"host": "node", "number": "index", "when": "began", "ms": "time:ms"}
+    read(exchanged, tmp_path / "gemm.csv", ["host,number,when,ms", *rows], columns=columns)
+    found = exchanged.sql("select gpu, value from results where figure = 'time' order by value").to_pylist()
+    assert [row["gpu"] for row in found] == [OLD, OLD, NEW, NEW]
