@@ -17,6 +17,7 @@ from . import problems
 from .activities import Activities
 from .claims import OPEN, Fleet, Ints, Key, clipped, read_claims
 from .frames import Made, Metered, metered_frame, pieces_frame
+from .moves import Moves
 from .problems import Finding, JobProblem, JobReason
 from .shreds import ABOVE, ENERGY, IDLE_J, JOB, UNATTRIBUTED, Shreds
 from .splitting import Crowd, Crowding, split
@@ -70,9 +71,10 @@ class Booking:
         cluster: str | None = None,
         gpus: Collection[tuple[str, str]] | None = None,
     ) -> None:
-        self._cuts = np.unique(np.asarray(cuts, np.int64))
         self._since, self._until = since_ns, until_ns
         self._only = None if gpus is None else set(gpus)
+        self._moves = Moves.read(store, self._only)
+        self._cuts = np.unique(np.asarray([*cuts, *self._moves.times], np.int64))
         self._fleet = Fleet.read(store, self._only)
         self._claims = read_claims(
             store, self._fleet, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=self._only
@@ -120,11 +122,11 @@ class Booking:
             yield self._taken()
         rest = [*self._unread(), *self._unknown(), *self._backward()]
         if rest:
-            yield pieces_frame(rest, self._claims)
+            yield self._moves.placed(pieces_frame(rest, self._claims))
 
     def _taken(self) -> pl.DataFrame:
         made, self._made, self._rows = self._made, [], 0
-        return pieces_frame(made, self._claims)
+        return self._moves.placed(pieces_frame(made, self._claims))
 
     # -- GPUs with meters -----------------------------------------------------------------------------------
 
@@ -168,15 +170,17 @@ class Booking:
 
     def _not_told(self, some: Meters, nodes: list[str | None], shreds: Shreds) -> None:
         """Keep what is unattributed on nodes of which jobs had GPUs that nobody knows."""
-        for number, ((cluster, _), node) in enumerate(zip(some.gpus, nodes, strict=True)):
-            place = cluster, node
-            if node is None or place not in self._claims.of_node:
-                continue
-            last = int(some.last_ns[number])
-            self._seen_to[place] = max(self._seen_to.get(place, last), last)
-            of = (shreds.gpu == number) & (shreds.kind == UNATTRIBUTED)
-            most = shreds.figures[ENERGY, of] + shreds.figures[ABOVE, of]
-            self._unattributed[place].append((shreds.began[of], shreds.ended[of], most))
+        for number, (key, now) in enumerate(zip(some.gpus, nodes, strict=True)):
+            for node, since, until in self._moves.stays(key, now):
+                place = key[0], node
+                if node is None or place not in self._claims.of_node:
+                    continue
+                last = min(int(some.last_ns[number]), until)
+                self._seen_to[place] = max(self._seen_to.get(place, last), last)
+                of = (shreds.gpu == number) & (shreds.kind == UNATTRIBUTED)
+                of &= (shreds.began >= since) & (shreds.began < until)
+                most = shreds.figures[ENERGY, of] + shreds.figures[ABOVE, of]
+                self._unattributed[place].append((shreds.began[of], shreds.ended[of], most))
 
     def _crowded(self, problem: JobProblem, crowds: list[Crowd]) -> None:
         """A row for each pair of claims of a GPU; one row, with the first pair, where they are very many."""
@@ -193,12 +197,17 @@ class Booking:
 
     def _not_known(self, some: Meters, nodes: list[str | None]) -> dict[int, tuple[Times, Times]]:
         found = {}
-        for number, ((cluster, _), node) in enumerate(zip(some.gpus, nodes, strict=True)):
-            rows = self._claims.of_node.get((cluster, node)) if node is not None else None
-            if rows is not None:
-                last = int(some.last_ns[number])
-                _, began, ended = clipped(self._claims, rows, last, self._since, self._until)
-                found[number] = np.sort(began), np.sort(ended)
+        for number, (key, now) in enumerate(zip(some.gpus, nodes, strict=True)):
+            times = []
+            for node, since, until in self._moves.stays(key, now):
+                rows = self._claims.of_node.get((key[0], node)) if node is not None else None
+                if rows is not None:
+                    low = since if self._since is None else max(since, self._since)
+                    high = until if self._until is None else min(until, self._until)
+                    times.append(clipped(self._claims, rows, int(some.last_ns[number]), low, high)[1:])
+            if times:
+                began, ended = (np.sort(np.concatenate(one)) for one in zip(*times, strict=True))
+                found[number] = began, ended
         return found
 
     def _reloaded(self, rows: range, began: int, ended: int) -> None:

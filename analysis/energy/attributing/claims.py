@@ -65,7 +65,7 @@ class Fleet:
     @classmethod
     def read(cls, store: Store, gpus: Collection[Key] | None = None) -> Fleet:
         """The fleet of a store, or some of its physical GPUs with their instances."""
-        where = "" if gpus is None else f" WHERE gpu IN ({_listed(gpus)}) OR parent IN ({_listed(gpus)})"
+        where = "" if gpus is None else f" WHERE gpu IN ({listed(gpus)}) OR parent IN ({listed(gpus)})"
         answer = store.sql(
             "SELECT cluster, gpu, node, model, parent, mig_profile, "
             "coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 AS limit_w FROM gpus_now"
@@ -110,7 +110,7 @@ def read_claims(
     wanted = ["TRUE"]
     if gpus is not None:
         instances = [key for key, parent in fleet.parent.items() if (key[0], parent) in gpus]
-        wanted.append(f"(gpu IS NULL OR gpu IN ({_listed([*gpus, *instances])}))")
+        wanted.append(f"(gpu IS NULL OR gpu IN ({listed([*gpus, *instances])}))")
     if until_ns is not None:
         wanted.append(f"began < make_timestamp_ns({int(until_ns)})")
     if since_ns is not None:
@@ -124,7 +124,7 @@ def read_claims(
     return claims(jobs if cluster is None else jobs.filter(pl.col("cluster") == cluster), fleet)
 
 
-def _listed(gpus: Collection[Key]) -> str:
+def listed(gpus: Collection[Key]) -> str:
     """The names of GPUs in SQL."""
     return ", ".join(sorted({literal(gpu) for _, gpu in gpus})) or "NULL"
 
