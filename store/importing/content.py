@@ -31,6 +31,7 @@ LINE = f"{OWN}line"
 RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
 _MOST_COMMENTS = 100  # lines
+_OF_EXCEL = re.compile(r"^\s*\"?sep=.\"?\s*$", re.IGNORECASE)  # a line that tells Excel the delimiter
 _OF_INFLUX = ("#group,", "#datatype,", "#default,")  # lines in front of the header of InfluxDB
 _PIECE = 1 << 20  # bytes
 _VALUE = r"[0-9]{4}[-/]|[-+]?[0-9]+(?:\.[0-9]*)?(?: *(?:W|MHz|MiB|%|C))?$"  # what no column is called
@@ -233,6 +234,8 @@ def _from_text(sheet: Sheet, data: bytes, path: Path, given: str | None) -> None
     table = table.filter(pl.col("text").str.strip_chars() != "")
     if not table.height:
         raise InputError(f"{path} is empty ({len(data)} bytes): nothing to import")
+    if _OF_EXCEL.match(table["text"][0]) and table.height > 1:
+        table = table.slice(1)
     table = _without_comments(table)
     header = table["text"][0]
     if re.match(r"\s*(?:\{|\[\s*(?:\{|$))", header):

@@ -213,3 +213,6 @@ def test_comments_in_front_of_the_header_are_no_header(tmp_path: Path) -> None:
     assert content.read(path).names == ["uuid", "perf"]
     path.write_text("#uuid;perf\na;1\n")
     assert content.read(path).names == ["#uuid", "perf"]
+    path.write_text("sep=;\r\nuuid;perf\r\na;1\r\n")  # for Excel
+    found = content.read(path)
+    assert (found.names, found.rows, found.frame["=line"].to_list()) == (["uuid", "perf"], 1, [3])
