@@ -27,7 +27,10 @@ _RUNS = (
 )  # fmt: skip
 _TIMES = ("time_median", "time")
 _KNOWN = "FROM runs WHERE cluster IS NOT NULL AND workload IS NOT NULL AND gpu IS NOT NULL"
-_WORKS = f"SELECT DISTINCT cluster, workload, gpu, conditions {_KNOWN}"
+_WORKS = (  # the first and the last run of each: another card may stand in the place now
+    "SELECT cluster, workload, gpu, conditions, unnest([arg_min(run_id, began), arg_max(run_id, began)]) AS run_id "
+    f"{_KNOWN} GROUP BY cluster, workload, gpu, conditions"
+)
 _CAMPAIGNS = f"SELECT cluster, campaign, min(began) AS began {_KNOWN} GROUP BY ALL"
 
 

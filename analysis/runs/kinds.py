@@ -22,21 +22,26 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
 
     `runs`: with run_id, cluster, workload and gpu; with `conditions`, these are not read again. A workload whose runs
     are alike in these keeps its name; one of two models becomes `sgemm [Tesla V100]` and `sgemm [A100]`. What is not
-    known is a kind of its own.
+    known is a kind of its own. Where a GPU is known by its place only, cards of several models may have been there: a
+    run is of the model that was there when it began.
     """
-    models = store.scan("gpus").drop_nulls("model").sort("first_seen", nulls_last=False, maintain_order=True)
-    models = models.group_by("cluster", "gpu").agg(pl.col("model").last())
+    seen = store.scan("gpus").drop_nulls("model").sort("first_seen", nulls_last=False, maintain_order=True)
+    models = seen.group_by("cluster", "gpu").agg(pl.col("model").last())
     kinds = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
     keys = ["cluster", "workload"]
     told = limits(store, runs)
     # Most stores have one kind of each workload: then no row needs a name of its own.
+    then = _models_then(store, seen)
     who = runs.select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique().cast(pl.String)
     who = store.collect(who.lazy().join(models, on=["cluster", "gpu"], how="left"))
     one_model = who.group_by(keys).agg(pl.col("model").n_unique() == 1)["model"].all()
-    if one_model and all(told[name].n_unique() <= 1 for name in ("limit", "lock")):
+    if one_model and then is None and all(told[name].n_unique() <= 1 for name in ("limit", "lock")):
         return runs.with_columns(pl.col("workload").cast(pl.Categorical))
     named = runs.select(pl.col(*keys, "gpu").cast(pl.String)).hstack(told).lazy()
     named = named.join(models, on=["cluster", "gpu"], how="left", maintain_order="left")
+    if then is not None:
+        named = named.with_columns(runs["run_id"].cast(pl.String)).join(then, "run_id", "left", maintain_order="left")
+        named = named.with_columns(pl.coalesce("then", "model").alias("model"))
     parts = [
         pl.when(pl.col(kind).n_unique().over(keys) > 1).then(pl.col(kind).fill_null(unknown))
         for kind, unknown in kinds.items()
@@ -44,6 +49,24 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     kind = pl.concat_str(parts, separator=", ", ignore_nulls=True)
     named = named.select(pl.when(kind == "").then("workload").otherwise(pl.format("{} [{}]", "workload", kind)))
     return runs.with_columns(store.collect(named)["workload"].cast(pl.Categorical))
+
+
+def _models_then(store: Store, seen: pl.LazyFrame) -> pl.LazyFrame | None:
+    """The model at the time of each run (`run_id`, `then`) of a place in which cards of several models were.
+
+    A card with a UUID is of one model, however its name is spelled.
+    """
+    of = ["cluster", "gpu"]
+    plain = pl.col("model").str.to_lowercase().str.replace_all("nvidia|tesla", "").str.extract("([a-z]+ ?[0-9]+[a-z]*)")
+    places = seen.filter(pl.col("uuid").is_null().all().over(of)).with_columns(plain.alias("plain"))
+    known = store.collect(places.filter(pl.col("plain").n_unique().over(of) > 1))
+    if known.is_empty():
+        return None
+    known = known.select(*of, pl.col("first_seen").alias("began"), pl.col("model").alias("then")).drop_nulls("began")
+    runs = store.scan("runs").drop_nulls("began").select("run_id", *of, "began")
+    runs = runs.join(known.select(of).unique().lazy(), on=of, how="semi").sort("began")
+    found = runs.join_asof(known.sort("began").lazy(), on="began", by=of, check_sortedness=False)
+    return found.select("run_id", "then")
 
 
 def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pyarrow as pa
 import pytest
 
 from whorl.analysis import measurements, mixed_conditions
+from whorl.analysis.fleet.runs_of import comparable
 from whorl.analysis.placement import available, scores
 from whorl.analysis.runs.probing import probed
 from whorl.dashboards.store_report import look
 from whorl.errors import InputError
 from whorl.jobs.advice import advise
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
 
 
@@ -63,6 +66,30 @@ def test_models_power_limits_and_clocks_part_a_workload(store: Store) -> None:
     assert dict(probed(store).runs.select("run_id", "workload").iter_rows()) == expected
     assert {row.workload for row in look(store).spread} == set(expected.values())
     assert available(store) == sorted({("c", name) for name in expected.values()})
+
+
+def test_a_place_in_which_another_model_stands_now_parts_its_runs_by_time(tmp_path: Path) -> None:
+    """A card with a UUID stays one model, however tools spell it; of a place, only the model that was there counts."""
+    made = new_store(tmp_path / "store")
+    may, june, july = (dt.datetime(2026, month, 1) for month in (5, 6, 7))  # noqa: DTZ001
+    runs = [("1", "n1:0", may), ("2", "n1:0", june), ("3", "n1:0", None), ("4", "n1:1", may), ("5", "GPU-u", may)]
+    columns = dict(zip(("run_id", "gpu", "began"), map(list, zip(*runs, strict=True)), strict=True))
+    same = {"cluster": ["c"] * 5, "workload": ["sgemm"] * 5}
+    made.append({"runs": arrow_rows("runs", columns | same)}, "runs")
+    times = {"run_id": columns["run_id"], "figure": ["time"] * 5, "value": [1.0] * 5, "unit": ["ms"] * 5} | same
+    gpus = [
+        ("n1:0", None, "Tesla V100-SXM2-16GB", may), ("n1:0", None, "NVIDIA A100-SXM4-40GB", june),
+        ("n1:1", None, "NVIDIA A100", may), ("n1:1", None, "NVIDIA A100-SXM4-40GB", july),
+        ("GPU-u", "GPU-u", "Tesla V100-SXM2-16GB", may), ("GPU-u", "GPU-u", "NVIDIA A100-SXM4-40GB", june),
+    ]  # fmt: skip
+    known = dict(zip(("gpu", "uuid", "model", "first_seen"), map(list, zip(*gpus, strict=True)), strict=True))
+    known["cluster"] = ["c"] * len(gpus)
+    made.append({"results": arrow_rows("results", times), "gpus": arrow_rows("gpus", known)}, "rest")
+    v100, a100 = "sgemm [Tesla V100-SXM2-16GB]", "sgemm [NVIDIA A100-SXM4-40GB]"
+    found = dict(measurements(made, run_ids=True).select("run_id", "workload").iter_rows())
+    assert found == {"1": v100, "2": a100, "3": a100, "4": a100, "5": a100}
+    (cluster,) = comparable(made)
+    assert {work.name: work.gpus for work in cluster.works} == {v100: 1, a100: 3}
 
 
 def test_what_is_told_apart_is_not_said_to_be_pooled(store: Store) -> None:
