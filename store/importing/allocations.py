@@ -44,7 +44,8 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     began, ended = pl.col("=began"), pl.col("=ended")
     sheet.refuse(
         (is_placeholder(bound["job"].column, minus_one=False), "it names no job"),
-        (_several_nodes(bound), "it names several nodes: write a row for each"),
+        (_node_has(bound, r"[\[,;\s+]"), "it names several nodes: write a row for each"),
+        (_node_has(bound, r"[/*()]"), "its node is no name of a host: write n01, not n01/0*8 as PBS does"),
         (began.is_null(), f"{bound['began'].column} is missing"),
         ((ended < began).fill_null(False), BACKWARD),
     )
@@ -56,12 +57,12 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     return once.sort(LINE), _refused(texts.join(stamps, on=LINE, how="left"), sheet, bound), duplicates
 
 
-def _several_nodes(bound: dict[str, Bound]) -> pl.Expr:
-    """Whether the field of the node is a list, such as `n[01-04]`: no GPU is ever found on a node of that name."""
+def _node_has(bound: dict[str, Bound], characters: str) -> pl.Expr:
+    """Whether the field of the node has characters of a list, such as `n[01-04]`: no GPU is on a node of that name."""
     if "node" not in bound:
         return pl.lit(False)
     node = bound["node"].column
-    return ~is_placeholder(node, minus_one=False) & pl.col(node).str.contains(r"[\[,;\s]")
+    return ~is_placeholder(node, minus_one=False) & pl.col(node).str.contains(characters)
 
 
 def _in_second_hour() -> pl.Expr:

@@ -50,8 +50,12 @@ def test_each_row_is_an_allocation(run: Any, store: Store) -> None:
 
 def test_an_unknown_end_is_of_a_running_job_and_a_list_of_nodes_is_refused(run: Any, store: Store) -> None:
     times = "2026-11-01 10:00:00,Unknown,"
-    report = run(f"7,alice,,n01,{A},{times}", f"8,bob,,n[01-04],,{times}", f"9,bob,,n01 n02,,{times}", cluster="c")
-    assert report.refusals == {"it names several nodes: write a row for each": [3, 4]}
+    nodes = ("n[01-04]", "n01 n02", "n01/0*8+n02/0*8", "n01/0*8", "(n01:ncpus=8:ngpus=4)")
+    report = run(f"7,alice,,n01,{A},{times}", *(f"8,bob,,{node},,{times}" for node in nodes), cluster="c")
+    assert report.refusals == {
+        "it names several nodes: write a row for each": [3, 4, 5],
+        "its node is no name of a host: write n01, not n01/0*8 as PBS does": [6, 7],
+    }
     assert now(store, "job_id, ended") == [("7", None)]
 
 
