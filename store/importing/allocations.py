@@ -13,7 +13,7 @@ from . import identity, superseding
 from .content import LINE, Sheet
 from .layout import Bound, Layout
 from .meanings import PLACEHOLDERS
-from .options import Options
+from .options import Options, typed
 from .stamps import times
 from .values import Seen, is_placeholder, numbers, parsed
 
@@ -21,6 +21,7 @@ BACKWARD = "it ended before it began: a clock was set back, or the columns were 
 _BETWEEN = re.compile(r"[;,|]\s*|\s+(?=(?:GPU|MIG)-)", re.IGNORECASE)  # between the GPUs of one field
 _NUMBERS = re.compile(r"^(?:.*\(IDX:)?([0-9]{1,3}(?:-[0-9]{1,3})?(?:\s*[;,|]\s*[0-9]{1,3}(?:-[0-9]{1,3})?)*)\)?$")
 _MOST = 128  # GPUs of one node
+_MANY = 10  # rows, of which one would have the first GPU
 
 
 def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
@@ -100,12 +101,19 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
 
 
 def _which_or_how_many(sheet: Sheet, named: Bound, unknown: pl.Expr) -> None:
-    """Refuse a column `gpus` of plain numbers that nobody mapped: accounts of jobs count the GPUs in such a one."""
+    """Refuse plain numbers that may count the GPUs of a job, as accounts do, unless --map says that they do not.
+
+    In a column `gpus` they may always; in a column `gpu` where many rows have numbers and none has 0, the first GPU.
+    """
     said = sheet.frame.filter(~unknown)[named.column]
-    if named.column.lower() == "gpus" and not named.mapped and len(said) and said.str.contains("^[0-9]+$").all():
+    if named.mapped or not len(said) or not said.str.contains("^[0-9]+$").all():
+        return
+    name = named.column
+    if name.lower() == "gpus" or (name.lower() == "gpu" and len(said) >= _MANY and not said.str.contains("^0+$").any()):
         raise InputError(
-            f"{sheet.file}: column 'gpus' may say which GPU of the node a job had, or how many: if which, say --map "
-            "gpus=gpu; if how many, take the column out, and the jobs are stored for their nodes, without GPUs"
+            f"{sheet.file}: column {name!r} may say which GPU of the node a job had, or how many: if which, say "
+            f"{typed('--map', name, 'gpu')}; if how many, take the column out, and the jobs are stored for their "
+            "nodes, without GPUs"
         )
 
 

@@ -246,3 +246,8 @@ def test_a_column_that_may_count_gpus_is_not_taken_for_their_numbers(run: Any, s
     assert run(*rows, header=header, columns={"gpus": "gpu"}).gpus == 2
     listed = [row.replace(",4,", ",0-3,") for row in rows]
     assert run(*listed, header=header, name="lists.csv").gpus == 4
+    several = [f"{job},n02,{2 ** (job % 3)},1793527200,1793530800" for job in range(10)]
+    with pytest.raises(InputError, match="column 'gpu' may say which GPU of the node a job had, or how many"):
+        run(*several, header="job_id,node,gpu,start,end", name="counts.csv")
+    zero = "99,n02,0,1793527200,1793530800"
+    assert run(*several, zero, header="job_id,node,gpu,start,end", name="numbers.csv").gpus == 4
