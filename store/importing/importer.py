@@ -18,6 +18,7 @@ import polars as pl
 
 from ...errors import InputError
 from .. import views
+from ..names import by_number
 from . import allocations, formats, runs, superseding, telemetry
 from .content import LINE, Sheet
 from .layout import Layout, recognise
@@ -197,6 +198,12 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
             f"the store has readings of {', '.join(earlier[:3])} already: if that is another GPU of the same name, "
             f"give each a name of its own (--gpu NAME, or query uuid)"
         )
+    if len(numbered := _known_by_number(store, found.frame, options.cluster)):
+        found.report.notes.append(
+            f"the store knows {', '.join(numbered[:3])}{', ...' if len(numbered) > 3 else ''} by node and number only, "
+            "and this file has UUIDs there: each counts as two GPUs, and so does its energy; import files with UUIDs "
+            "into a new store first, and files with numbers find their GPUs"
+        )
     span = ts.is_between(found.frame["ts"].min(), found.frame["ts"].max())
     frame = _unseen(found, store.collect(known.filter(span)))
     cluster = pl.lit(options.cluster).alias("cluster")
@@ -206,6 +213,17 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
     events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode()))
     readings = frame.drop(LINE, *of_gpus).with_columns(cluster)
     return {"telemetry": readings, "events": superseding.new_events(store, events, options.cluster), "gpus": gpus}
+
+
+def _known_by_number(store: Store, frame: pl.DataFrame, cluster: str) -> list[str]:
+    """The names of GPUs of which the store has no UUID, and these rows have one."""
+    placed = frame.filter(pl.col("uuid").str.starts_with("GPU-") & pl.col("slot").is_not_null())
+    names = placed.select(pl.format("{}/{}", "node", "slot").alias("name")).unique().drop_nulls()["name"]
+    if not len(names):
+        return []
+    bare = store.sql("select cluster, name, gpu from gpus_now where uuid is null and parent is null and name <> gpu")
+    known = {row["name"] for row in bare.to_pylist() if row["cluster"] == cluster}
+    return sorted(known & set(names), key=by_number)
 
 
 def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:

@@ -51,3 +51,15 @@ def test_runs_belong_to_the_card_that_was_there(exchanged: Store, tmp_path: Path
     read(exchanged, tmp_path / "gemm.csv", ["host,number,when,ms", *rows], columns=columns)
     found = exchanged.sql("select gpu, value from results where figure = 'time' order by value").to_pylist()
     assert [row["gpu"] for row in found] == [OLD, OLD, NEW, NEW]
+
+
+def test_gpus_that_the_store_knows_by_number_only_are_told_of(store: Store, tmp_path: Path) -> None:
+    numbers = ["timestamp,index,power.draw [W]", "2026/11/02 10:00:00,0,100", "2026/11/02 10:00:00,1,100"]
+    read(store, tmp_path / "numbers.csv", numbers, node="n01")
+    uuids = [
+        "timestamp,index,uuid,power.draw [W]",
+        f"2026/11/02 10:00:05,1,{OLD},100",
+        f"2026/11/02 10:00:05,2,{NEW},9",
+    ]
+    (note,) = [note for note in read(store, tmp_path / "uuids.csv", uuids, node="n01").notes if "UUIDs" in note]
+    assert note.startswith("the store knows n01/1 by node and number only, and this file has UUIDs there")
