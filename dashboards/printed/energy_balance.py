@@ -39,6 +39,7 @@ TO_DO: Mapping[str, str] = {
     Problem.DISAGREE: "nothing, where the GPU's model is known; else name it (`whorl import --model`)",
     Problem.DRIVER_RELOAD: _LOADED,
     Problem.CLOCK_STEP: "keep the clock of the node with chrony or NTP",
+    Problem.TWICE: "import the files with UUIDs into a new store, and then those with numbers, which find their GPUs",
     JobProblem.BACKWARD: "mend the times of the job in what was imported, and import it again",
     JobProblem.REFUSED: "mend what the sentence names, and import it again",
     JobProblem.OVERLAP: _WITH_SHARES,

@@ -74,6 +74,7 @@ class Booking:
         self._since, self._until = since_ns, until_ns
         self._only = None if gpus is None else set(gpus)
         self._moves = Moves.read(store, self._only)
+        self._store = store
         self._cuts = np.unique(np.asarray([*cuts, *self._moves.times], np.int64))
         self._fleet = Fleet.read(store, self._only)
         self._claims = read_claims(
@@ -120,6 +121,7 @@ class Booking:
         """The pieces that are left when all GPUs were added, then the jobs whose GPU nobody knows or read."""
         if self._made:
             yield self._taken()
+        self._findings += problems.twice(self._store, self.metered)
         rest = [*self._unread(), *self._unknown(), *self._backward()]
         if rest:
             yield self._moves.placed(pieces_frame(rest, self._claims))

@@ -9,7 +9,7 @@ import polars as pl
 
 from ....store.events import EventKind
 from ....store.outcomes import Code
-from ..metering import Note
+from ..metering import Note, Problem
 
 if TYPE_CHECKING:
     from ....store import Store
@@ -79,6 +79,28 @@ class Finding:
     percent: float | None = None
     n: int = 1
     detail: str | None = None
+
+
+def twice(store: Store, metered: pl.DataFrame) -> list[Finding]:
+    """GPUs of one name that were read at the same time, of which one has no UUID: they are the same.
+
+    `metered`: rows of `Books.metered`.
+    """
+    of = ["cluster", "gpu"]
+    named = store.sql(
+        "SELECT cluster, gpu, name, uuid IS NULL AS bare FROM gpus_now WHERE parent IS NULL AND name <> gpu "
+        "QUALIFY count(*) OVER (PARTITION BY cluster, name) > 1"
+    ).polars()
+    read = metered.join(named, on=of, nulls_equal=True)
+    pairs = read.filter("bare").join(read.filter(~pl.col("bare")), on=["cluster", "name"], nulls_equal=True)
+    pairs = pairs.with_columns(
+        pl.max_horizontal("first", "first_right").cast(pl.Int64).alias("began"),
+        pl.min_horizontal("last", "last_right").cast(pl.Int64).alias("ended"),
+    ).filter(pl.col("ended") > pl.col("began"))
+    return [
+        Finding(row["cluster"], row["gpu"], row["node"], Problem.TWICE, row["began"], row["ended"])
+        for row in pairs.sort("cluster", "gpu").iter_rows(named=True)
+    ]
 
 
 def refused(store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None) -> list[Finding]:

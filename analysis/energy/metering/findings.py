@@ -32,6 +32,7 @@ class Problem(Code):
     DISAGREE = "counter and power disagree", "the energy counter and the integrated power differ; the interval has both"
     DRIVER_RELOAD = "driver reload", "the driver was loaded again, which sets the energy counter to 0"
     CLOCK_STEP = "clock step", "the wall clock was set: times around it may be wrong by as much"
+    TWICE = "counted twice", "the store knows the GPU by its number only and by its UUID: both are in the sums"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pytest
 
 from whorl.analysis.energy.attributing import Books, JobProblem, JobReason, books
 from whorl.analysis.energy.attributing.claims import profile_share
+from whorl.analysis.energy.metering import Problem
 from whorl.analysis.energy.pieces import add_up
 from whorl.tests.analysis.energy.stored import at, gpu, job, readings, store_of
 
@@ -264,3 +265,15 @@ def test_the_result_does_not_depend_on_how_many_gpus_are_in_a_frame(tmp_path: Pa
 def test_no_jobs_and_no_readings_make_empty_books(tmp_path: Path) -> None:
     found = books(store_of(tmp_path / "s", [gpu("GPU-a")], [], []))
     assert (found.pieces.height, found.metered.height, found.problems.height) == (0, 0, 0)
+
+
+def test_a_gpu_that_is_known_by_number_and_by_uuid_is_told_of_where_both_were_read(tmp_path: Path) -> None:
+    """GPU-a is `n1:0` too, from a log without UUIDs; `n1:1` was read before GPU-b, which is no doubt."""
+    known = [("GPU-a", 0, "GPU-a"), ("n1:0", 0, None), ("GPU-b", 1, "GPU-b"), ("n1:1", 1, None)]
+    gpus = [gpu(name, slot=slot, uuid=uuid) for name, slot, uuid in known]
+    read = [("GPU-a", 0), ("n1:0", 50), ("GPU-b", 300), ("n1:1", 0)]
+    telemetry = [readings(name, range(begin, begin + 101), [100.0] * 101) for name, begin in read]
+    found = made(tmp_path, telemetry, [], gpus=gpus)
+    (row,) = found.problems.iter_rows(named=True)
+    assert (row["gpu"], row["problem"]) == ("n1:0", Problem.TWICE)
+    assert (row["ended"] - row["began"]).total_seconds() == 50
