@@ -73,6 +73,7 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
+_AS_CSV = "write who had which GPU as a CSV with job_id, node, gpu, began, ended"
 # What begins like a table and holds nothing that can be stored: a pattern of its head, and what to do instead.
 _OTHERS = (
     (
@@ -91,6 +92,14 @@ _OTHERS = (
     (
         r"\A(?:\w+\|)*JobID(?:Raw)?\||\A\s*\{[\s\S]*\"derived_exit_code\"",
         "what sacct prints of jobs; read it with whorl jobs import --file",
+    ),
+    (
+        r"\A[0-9]{2}/[0-9]{2}/[0-9]{4} [0-9:]{8}(?:\.[0-9]+)?;[A-Za-z]{1,2};|\A\"JOB_[A-Z]+\" \"[0-9.]+\" [0-9]+ ",
+        f"an account of jobs as PBS or LSF writes it; {_AS_CSV}",
+    ),
+    (
+        r"\A\s*\{[\s\S]{0,9999}\"nodeName\"|\A\s*\{[\s\S]{0,9999}\"JOBID\":",
+        f"what kubectl or bjobs print of jobs; {_AS_CSV}",
     ),
 )
 
