@@ -136,7 +136,10 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
         seen.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {how}")
     if repeated and stream:
         gpu = f"{OWN}gpu"
-        fell = twice & (clock.diff().over(gpu) < pl.duration(minutes=-30)).fill_null(False)
+        half = (pl.col(f"{OWN}late") - pl.col(f"{OWN}early")) // 2  # of what the clocks go back by
+        diff = clock.diff().cast(pl.Int64)
+        rare = diff.filter(diff > 0).median().over(gpu) >= half  # such readings may just not go on: 02:00, 02:00
+        fell = twice & ((diff.over(gpu) < -half) | (rare & (diff.over(gpu) <= 0))).fill_null(False)
         utc = pl.when(twice & (fell.cum_sum().over(gpu, clock.dt.date()) > 0)).then(pl.col(f"{OWN}late")).otherwise(utc)
     sheet.frame = sheet.frame.with_columns(pl.coalesce(own, pl.when(local).then(utc).otherwise(zoned)))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, timedelta
 from datetime import datetime as at
-from datetime import timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -226,6 +227,19 @@ def test_the_hour_that_is_skipped_and_the_one_that_comes_twice(write: Write, par
     times = zoned(write, parse, "Europe/Berlin", *twice)
     assert times == sorted(times)
     assert [(t.hour, t.minute) for t in times] == [(23, 30), (0, 10), (0, 50), (1, 10), (1, 50), (2, 30)]
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "minutes"), [("Europe/Berlin", 25, 60), ("Europe/Berlin", 25, 30), ("Australia/Lord_Howe", 5, 5)]
+)
+def test_readings_that_are_rare_and_clocks_that_go_back_by_half_an_hour(
+    zone: str, day: int, minutes: int, write: Write, parse: Parse
+) -> None:
+    """An hourly reading at 02:00 is followed by one at 02:00, and on Lord Howe no time goes back by an hour."""
+    begin = at(2026, 10 if day == 25 else 4, day, tzinfo=UTC) - timedelta(hours=12)
+    true = [begin + timedelta(minutes=minutes * i) for i in range(1440 // minutes)]
+    clocks = [f"{when.astimezone(ZoneInfo(zone)):%Y/%m/%d %H:%M:%S}" for when in true]
+    assert zoned(write, parse, zone, *clocks) == [when.replace(tzinfo=None) for when in true]
 
 
 @pytest.mark.parametrize("zone", ["Mars/Base", "Europe", "localtime", "", "../etc", "/etc/passwd"])
