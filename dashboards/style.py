@@ -13,6 +13,9 @@ from typing import Any
 BLUE, ORANGE, GREEN, PINK = "#3d8fd1", "#e69f00", "#1f9e78", "#cc79a7"
 RED, SKY, GREY, OLIVE = "#d55e00", "#56b4e9", "#8a8f98", "#a8a000"
 
+LEGEND: dict[str, Any] = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "font": {"size": 12}}
+"""Above a figure. Plotly gives it half of the height at most, and then lays it over the figure."""
+
 SLOWNESS: list[list[Any]] = [[0.0, "#2f7fd0"], [0.5, "rgba(138,143,152,0.28)"], [1.0, "#d55e00"]]
 """A colour scale from fast to slow. Its middle lets the paper through: quiet on white and on black."""
 
@@ -61,7 +64,7 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
         "height": height,
         "margin": {"l": 64, "r": 16, "t": 60, "b": 52},
         "hovermode": "closest",
-        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "font": {"size": 12}},
+        "legend": LEGEND,
         "template": "none",
         **more,
     }

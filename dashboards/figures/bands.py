@@ -12,7 +12,7 @@ import numpy as np
 from ...analysis.fleet.side_by_side import Floats
 from ...analysis.one_gpu.past import Line, Scatter
 from ...analysis.one_gpu.standing import Five, Standing
-from ..style import BLUE, GREY, RED, layout
+from ..style import BLUE, GREY, LEGEND, RED, layout
 from ..table import MISSING, count, many, minus, number
 from ..verdict_words import interval, percent
 from .bent import bent, bent_axis
@@ -21,7 +21,8 @@ from .looks import plain
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ROW, _AROUND = 30, 98
+_ROW, _AROUND = 30, 118  # on a phone, each name of the legend takes a line of it
+_PEERS = "its peers: 5 to 95 %, 25 to 75 %, median"
 _OUTER, _INNER = "rgba(138,143,152,0.22)", "rgba(138,143,152,0.42)"
 _LOOKS = {False: ("this GPU", BLUE, "circle"), True: ("this GPU, beyond 90 % of its peers", RED, "diamond")}
 _WORDS = {
@@ -125,19 +126,20 @@ def drawn(rows: Sequence[Row], axis: Axis, *, on: Callable[[Any], Floats] = bent
     place = np.arange(len(rows))[::-1]
     traces: list[Any] = []
     known = [(at, row.band) for at, row in zip(place, rows, strict=True) if row.band is not None]
-    for first, last, colour, name in ((0, 4, _OUTER, "its peers, 5 to 95 %"), (1, 3, _INNER, "25 to 75 %")):
+    # One name in the legend, as Plotly lays a long legend over the rows.
+    peers: dict[str, Any] = {"name": _PEERS, "legendgroup": _PEERS, "hoverinfo": "skip"}
+    for first, last, colour in ((0, 4, _OUTER), (1, 3, _INNER)):
         start, end = (on([band[edge] for _, band in known]) for edge in (first, last))
         traces.append(
             Bar(
-                y=[at for at, _ in known], x=end - start, base=start, orientation="h", width=0.62, name=name,
-                marker={"color": colour}, hoverinfo="skip", showlegend=bool(known),
+                y=[at for at, _ in known], x=end - start, base=start, orientation="h", width=0.62,
+                marker={"color": colour}, showlegend=bool(known) and first == 1, **peers,
             )
         )  # fmt: skip
     traces.append(
         Scatter(
-            x=on([band[2] for _, band in known]), y=[at for at, _ in known], mode="markers", name="median",
-            marker={"symbol": "line-ns", "size": 17, "line": {"width": 2, "color": GREY}}, hoverinfo="skip",
-            showlegend=bool(known),
+            x=on([band[2] for _, band in known]), y=[at for at, _ in known], mode="markers", showlegend=False,
+            marker={"symbol": "line-ns", "size": 17, "line": {"width": 2, "color": GREY}}, **peers,
         )
     )  # fmt: skip
     for outside, (name, colour, symbol) in _LOOKS.items():
@@ -164,6 +166,7 @@ def drawn(rows: Sequence[Row], axis: Axis, *, on: Callable[[Any], Floats] = bent
             _AROUND + _ROW * len(rows),
             barmode="overlay",
             margin={"l": 8, "r": 12, "t": 32, "b": 52},
+            legend=LEGEND | {"tracegroupgap": 0},
             xaxis=axis(min(values), max(values)),
             yaxis={
                 "tickvals": list(place),

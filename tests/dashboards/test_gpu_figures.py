@@ -82,7 +82,7 @@ def test_a_gpu_beyond_its_peers_looks_other_than_one_among_them() -> None:
     assert beyond.x[0] + beyond.error_x.array[0] == pytest.approx(float(bent(5.5)))
     assert beyond.x[0] - beyond.error_x.arrayminus[0] == pytest.approx(float(bent(4.5)))
     assert (inside.marker.symbol, beyond.marker.symbol) == ("circle", "diamond")
-    outer = found["its peers, 5 to 95 %"]
+    outer = drawn["time"].data[0]
     assert (outer.base[0], outer.base[0] + outer.x[0]) == pytest.approx((float(bent(-2)), float(bent(2))))
     assert "20 runs in 5 sittings" in beyond.text[0]
     assert "90 % of 64 GPUs: -2.0 to +2.0 %" in beyond.text[0].replace("−", "-")
@@ -101,6 +101,14 @@ def test_without_peers_there_is_a_point_and_no_band() -> None:
     found = bands.fingerprint([_standing("time", 0.3, off_low_pct=None, off_high_pct=None, band_pct=None)])["time"]
     assert list(_traces(found)["this GPU"].error_x.array) == [0]
     assert not any(trace.showlegend for trace in found.data if trace.name != "this GPU")
+
+
+@pytest.mark.parametrize("off", [(5.0,), (5.0, 1.0)])
+def test_on_a_phone_the_legend_of_few_rows_has_room_above_them(off: tuple[float, ...]) -> None:
+    found = bands.fingerprint([_standing("time", one) for one in off])["time"]
+    names = [trace.name for trace in found.data if trace.showlegend is not False]  # there, each takes a line
+    assert len(names) == len(off) + 1
+    assert 19 * len(names) + 8 < found.layout.height / 2, "Plotly lays the rest of a legend over the rows"
 
 
 def _line(*sittings: Sitting, **more: Any) -> Line:
