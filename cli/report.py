@@ -45,8 +45,8 @@ def _of_gpu(store: str, gpu: str, campaign: str | None, cluster: str | None, out
         raise click.UsageError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
     with Progress() as progress:
         found = write(store, out, cluster=cluster, gpu=gpu, progress=progress.say)
-    said = () if found.found is None else found.found.verdicts
-    smallest = () if found.found is None else found.found.smallest
-    told = findings(found.name, said, smallest, measured_at_all=bool(found.lines))
+    of = found.found
+    said, smallest, judged = ((), (), 0) if of is None else (of.verdicts, of.smallest, of.judged)
+    told = findings(found.name, said, smallest, judged if found.lines else None)
     show([f"{found.name}: {many(len(said), 'finding')}", *told])
     show([Line(f"report: {out} (open it in a browser; it needs no network)")])

@@ -128,6 +128,8 @@ def verdict_in_short(found: Found | None, runs: pl.DataFrame) -> str:
         return f"Found against it: {some(kinds, 6)}."
     if runs.is_empty():
         return "It was never measured: nothing can be said of it."
+    if not found.judged and not found.verdicts:
+        return "No GPU of its cluster could be judged: nothing can be said of it."
     return "Nothing was found against it."
 
 

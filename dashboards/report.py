@@ -180,7 +180,7 @@ def _named(judged: Judgement) -> str:
             "No GPU stands out: no difference is both larger than chance and large enough to matter, no result was "
             "wrong, and no GPU failed."
             if judged.gpus
-            else "No GPU stands out, but there were too few GPUs to compare."
+            else "No GPU could be judged: the notes at the end say why."
         )
     called = short(one.name for one in found)
     listed = "; ".join(f"{called[one.name]} ({one.kind}, {one.state})" for one in found[:6])
@@ -231,7 +231,7 @@ def _tiles(
     if judged.gpus or judged.rows:
         tiles.append((f"{named:,}", "GPU stands out" if named == 1 else "GPUs stand out"))
     else:
-        tiles.append((MISSING, "GPUs stand out: too few to compare"))
+        tiles.append((MISSING, "GPUs stand out: none could be judged"))
     if planted:
         caught = sum(bool(one.found) for one in planted)
         tiles.append((f"{caught} of {len(planted)}", "planted faults found"))

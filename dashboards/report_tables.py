@@ -16,7 +16,6 @@ from ..analysis.fleet.timelines import Timelines
 from ..analysis.fleet.trend import Trend
 from ..analysis.runs.probing import Probed
 from ..analysis.verdicts import Cause, Judgement, Level, Verdict
-from ..analysis.verdicts.comparing import LEAST_GPUS
 from ..analysis.verdicts.planted import Planted
 from ..store.conditions import clock_in_words, read
 from .figures.campaigns import over_campaigns
@@ -68,7 +67,7 @@ def stand_out(
         says = (
             f"{judged.looks:,} comparisons; no difference is both larger than chance and large enough to matter.{below}"
             if judged.gpus
-            else f"No comparison was made: it needs at least {LEAST_GPUS} GPUs of a model."
+            else "No comparison was made: no GPU could be judged. The notes at the end say why."
         )
         none = Table(["GPU"], [["none"]], title="What was found", says=says)
         parts.append(none if judged.gpus else Table((), (), title="What was found", says=says))

@@ -32,6 +32,8 @@ class Found:
     """Dates at which its level changed."""
     smallest: tuple[Smallest, ...]
     """In its workloads, the smallest effect that could have been named; nothing where it was judged earlier."""
+    judged: int
+    """How many GPUs of its cluster were judged."""
     newer: int | None
     """Runs of the cluster that are not in the judgement; None where that is not known."""
 
@@ -75,6 +77,7 @@ def _found(
         watch,
         tuple(one for one in said.changes if one.gpu in row["keys"]),
         tuple(one for one in said.smallest if one.workload in workloads and one.model in (None, row["model"])),
+        said.gpus,
         newer,
     )
 

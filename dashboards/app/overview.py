@@ -13,6 +13,8 @@ from .grid import MOST, Column, table
 from .page import RUNS, VERDICTS, Page, heading, rows, section, tiles, told
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dash.development.base_component import Component
 
     from .reading import Reading
@@ -45,9 +47,7 @@ def _found(reading: Reading) -> Component:
         return section("Who stands out", todo)
     found = reading.answer(last_findings)
     about = "; ".join(
-        f"{one['cluster'] or 'no cluster'}: {many(one['findings'], 'finding')} about {many(one['gpus'], 'GPU')}, "
-        f"judged {_when(one['judged_at'])} UTC"
-        for one in judged
+        f"{one['cluster'] or 'no cluster'}: {_judging(one)} on {_when(one['judged_at'])} UTC" for one in judged
     )
     open_ = [
         told(
@@ -58,11 +58,23 @@ def _found(reading: Reading) -> Component:
         for cluster in reading.answer(not_judged)
     ]
     if found.is_empty():
-        return section("Who stands out", told(html.P("No GPU stands out."), kind="empty"), *open_, says=f"{about}.")
+        none = (
+            "No GPU stands out."
+            if any(one["gpus"] for one in judged)
+            else "No GPU could be judged: the page Fleet says why, for each probe."
+        )
+        return section("Who stands out", told(html.P(none), kind="empty"), *open_, says=f"{about}.")
     shown = found.head(MOST)
     cut = [html.P(f"The worst {MOST:,} of {found.height:,}.", className="soft")] if found.height > MOST else []
     drawn = table("findings", _findings(several=len(judged) > 1), shown, label="Findings, worst first", height=480)
     return section("Who stands out", *cut, drawn, *open_, says=f"{about}.")
+
+
+def _judging(one: Mapping[str, Any]) -> str:
+    """What a judging of a cluster came to."""
+    if not one["gpus"] and not one["findings"]:
+        return "none of its GPUs could be judged"
+    return f"{many(one['findings'], 'finding')}, {many(one['gpus'], 'GPU')} judged"
 
 
 def _findings(*, several: bool) -> list[Column]:

@@ -122,11 +122,7 @@ def stand_out(looked: Looked) -> Iterable[str | Table]:
     judged = looked.judged
     compared = f"{judged.looks:,} comparisons; of 100 named, at most {100 * ERROR_RATE:g} should be healthy"
     if not judged.rows:
-        yield (
-            f"no GPU stands out ({compared})"
-            if judged.gpus
-            else ("no GPU stands out; there were too few GPUs to compare")
-        )
+        yield (f"no GPU stands out ({compared})" if judged.gpus else "no GPU could be judged")
         yield ""
         return
     n = len(looked.verdicts)

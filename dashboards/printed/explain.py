@@ -25,7 +25,7 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     key = "" if found.gpu == found.name else f" ({found.gpu})"
     yield f"{found.name}{key}: {model}; {', '.join([f'cluster {found.cluster}', *said])}"
     yield ""
-    yield from findings(found.name, found.verdicts, found.smallest, measured_at_all=bool(found.places))
+    yield from findings(found.name, found.verdicts, found.smallest, found.judged if found.places else None)
     yield from places(found.places)
     yield from _history(found)
     if found.conditions:
@@ -45,18 +45,21 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
         yield Line(f"      {again}   # on {identity['node']}: measure it again")
 
 
-def findings(
-    name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest], *, measured_at_all: bool
-) -> Iterable[str]:
-    """What was found about the GPU of this name, with cause, evidence and what to do."""
+def findings(name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest], judged: int | None) -> Iterable[str]:
+    """What was found about the GPU of this name, with cause, evidence and what to do.
+
+    `judged`: how many GPUs of its cluster were judged; None where this one has no times.
+    """
     if not verdicts:
-        if measured_at_all:
+        if judged:
             yield "nothing was found against it"
             said = least(smallest)
             if said is not None:
                 yield said
-        else:
+        elif judged is None:
             yield "it has no runs that ended well with a time: nothing can be said of it"
+        else:
+            yield "no GPU of its cluster could be judged: nothing can be said of it"
         yield ""
         return
     for one in verdicts:

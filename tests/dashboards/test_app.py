@@ -18,11 +18,13 @@ import click.testing
 import pytest
 from werkzeug.test import TestResponse
 
+from whorl.analysis.verdicts.answers.explaining import explain
 from whorl.analysis.verdicts.recording import conclude
 from whorl.cli import cli
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.serving import Server, without_prefix
+from whorl.dashboards.printed.explain import findings
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.dashboards.asking import Asked
@@ -79,7 +81,7 @@ def client(hostile: Store) -> Any:
 
 def test_the_first_page_shows_the_findings_with_what_is_not_known_as_n_a(client: Any) -> None:
     said = _text(_show(client, "/"))
-    assert "c: 1 finding about 1 GPU, judged n/a UTC" in said
+    assert "c: 1 finding, 1 GPU judged on n/a UTC" in said
     assert '"n/a"' in said
 
 
@@ -436,7 +438,7 @@ def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several
     one = Asked(store).said("")
     columns = [column["headerName"] for column in _table(one, "findings")["columnDefs"]]
     assert columns == ["GPU, node or batch", "finding", "state", "effect", "95 %", "95 %, up to", "n", "what was seen"]
-    assert f"{CLUSTER}: 1 finding about 16 GPUs" in one
+    assert f"{CLUSTER}: 1 finding, 16 GPUs judged on" in one
     assert "Nobody has judged" not in one
     judged = {"judgement": ["2"], "cluster": ["other"], "judged_at": [BEGAN_NS], "gpus": [1], "findings": [0]}
     store.append({"judgements": arrow_rows("judgements", judged)}, "other")
@@ -448,6 +450,21 @@ def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several
     said = Asked(store).said("")
     assert "Nobody has judged the GPUs of it's new yet" in said
     assert f"""whorl verdicts --store {store.root} --cluster 'it'\\"'\\"'s new'""" in said
+
+
+def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_path: Path) -> None:
+    """Of many GPUs, too: here what differs belongs to the runs."""
+    store = judged_store(tmp_path / "S", 16, (0, 0.1, 0.2), spread=0, workloads=["gemm-fp32"])
+    [judgement] = conclude(store).judgements
+    assert (judgement.gpus, judgement.rows) == (0, ())
+    asked = Asked(store)
+    first = asked.said("")
+    assert f"{CLUSTER}: none of its GPUs could be judged on " in first
+    assert "No GPU could be judged: the page Fleet says why" in first
+    assert "No GPU of its cluster could be judged: nothing can be said of it." in asked.said("gpu?gpu=n01/1")
+    explained = explain(store, "n01/1", [judgement])
+    printed = findings(explained.name, explained.verdicts, explained.smallest, explained.judged)
+    assert next(iter(printed)) == "no GPU of its cluster could be judged: nothing can be said of it"
 
 
 def _table(said: str, name: str) -> dict[str, Any]:

@@ -93,6 +93,8 @@ class Explained:
     simulated: bool = False
     smallest: tuple[Smallest, ...] = ()
     """In its workloads, the smallest effect that could have been named."""
+    judged: int = 0
+    """How many GPUs of its cluster were judged."""
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `whorl.explain/1`."""
@@ -141,6 +143,7 @@ def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster
             for one in each.smallest
             if one.workload in workloads and one.model in (None, row["model"])
         ),
+        sum(each.gpus for each in mine),
     )
 
 
