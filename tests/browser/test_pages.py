@@ -83,6 +83,7 @@ def test_a_page_says_that_the_server_does_not_answer_or_asks_for_the_token(
     says, link = page.locator("#unanswered"), page.get_by_role("link", name="SQL", exact=True)
     for answer, text in (
         (lambda route: route.abort(), "does not answer"),
+        (lambda route: route.fulfill(status=502, body="Bad Gateway"), "does not answer"),  # of a proxy in front
         (lambda route: route.fulfill(status=401, body=""), "token"),
     ):
         page.route("**/_dash-update-component*", answer)
