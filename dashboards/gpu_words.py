@@ -165,7 +165,10 @@ def notes(
         yield Note("Nobody has judged its cluster yet:", f"whorl verdicts {where} {cluster}")
     else:
         yield from _judged(found, f"whorl verdicts {where} {cluster}")
-        if runs["began"].drop_nulls().dt.date().n_unique() < 2:
+        days = runs["began"].drop_nulls().dt.date().n_unique()
+        if not days:
+            yield Note("Nobody knows when it was measured, as its runs have no date: its past cannot be shown.")
+        elif days < 2:
             again = f"whorl probe run --gpu {name} {where}" if not simulated else ""
             yield Note(f"It was measured on one day only: {_AGAIN} to see what repeats.", again)
 

@@ -467,6 +467,21 @@ def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_pa
     assert next(iter(printed)) == "no GPU of its cluster could be judged: nothing can be said of it"
 
 
+def test_of_runs_without_a_date_no_page_says_that_they_are_of_one_day_or_one_run(store: Store) -> None:
+    n = range(24)
+    own = {"cluster": ["c"] * 24, "gpu": [f"g{one % 8}" for one in n]}
+    runs = own | {"run_id": [f"r{one}" for one in n], "workload": ["w"] * 24}
+    times = {"repeat": [0] * 24, "figure": ["time"] * 24, "unit": ["ms"] * 24, "value": [10 + one / 99 for one in n]}
+    tables: dict[str, dict[str, Any]] = {"gpus": own, "runs": runs | {"status": ["ok"] * 24}, "results": runs | times}
+    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "imported")
+    conclude(store)
+    said = Asked(store).said("gpu?gpu=g1")
+    assert "its runs have no date: its past cannot be shown" in said
+    assert "Its runs have no date, so that nobody knows which are of one sitting" in said
+    assert "one day only" not in said
+    assert "ran once" not in said
+
+
 def _table(said: str, name: str) -> dict[str, Any]:
     """What a table of a page was given."""
 

@@ -223,7 +223,7 @@ def placed(asked: Asked, found: Beside, judged: Judgement | None, own: pl.DataFr
         orient="row",
     )
     rows = rows.join(told, on="gpu", how="left", maintain_order="left")
-    if judged is not None:
+    if judged is not None and judged.gpus:
         rows = rows.with_columns(pl.col("finding").fill_null(NONE))
     if own is not None:
         rows = rows.join(own, on="gpu", how="left", maintain_order="left")

@@ -248,7 +248,11 @@ def its_past(reading: Reading, row: Row, state: State) -> Component | None:
 def _repeats(lines: Any) -> list[Any]:
     spread = bands.repeatability(lines)
     if spread is None:
-        return [told(html.P("Each workload ran once: measure again to see how well its times repeat."))]
+        once = all(one.runs < 2 for one in lines)
+        why = (
+            "Each workload ran once" if once else "Its runs have no date, so that nobody knows which are of one sitting"
+        )
+        return [told(html.P(f"{why}: measure again to see how well its times repeat."))]
     columns = [
         Column("workload", "workload"),
         Column("runs", "runs", "number"),
