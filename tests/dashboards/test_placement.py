@@ -97,6 +97,7 @@ def test_nodes_are_marked_as_the_advice_says_and_drawn_with_their_interval(store
     assert worst["low"] < worst["score"] < worst["high"]
     assert (worst["worst"], worst["gpus"]) == ("n02/1", 4)
     figure: Any = nodes_by_score(nodes, hard=1.1, soft=1.05)
+    assert figure.layout.xaxis.autotickangles == (0, 90), "a slanted name of the slowest node is left out on a phone"
     (drawn,) = [trace for trace in figure.data if trace.name == "exclude"]
     assert drawn.y[0] == pytest.approx(worst["score"], rel=1e-5)
     assert drawn.error_y.array[0] == pytest.approx(worst["high"] - worst["score"], abs=1e-4)
