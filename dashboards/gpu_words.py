@@ -16,7 +16,7 @@ from ..analysis.one_gpu.standing import Figures, Standing, times
 from ..analysis.verdicts import Kind, Level, State, Verdict
 from ..analysis.verdicts.answers.alike import Neighbour
 from .table import MISSING, count, many
-from .verdict_words import chances, effect, interval, measured, some
+from .verdict_words import chances, effect, interval, measured, percent, some
 
 _IDENTITY = {
     "model": "model", "uuid": "UUID", "serial": "serial number", "vbios": "VBIOS", "driver": "driver",
@@ -111,7 +111,10 @@ def summary(stands: Sequence[Standing], found: Found | None) -> list[tuple[str, 
         one = own[0]
         bounds = interval(one.off_low_pct, one.off_high_pct)
         tiles.append(
-            (f"{one.off_pct:+.1f} %", f"time in {one.workload}, against its peers; 95 %: {bounds}; n {one.n} runs")
+            (
+                f"{percent(one.off_pct)} %",
+                f"time in {one.workload}, against its peers; 95 %: {bounds}; n {many(one.n, 'run')}",
+            )
         )
         if one.rank is not None:
             tiles.append((f"{one.rank:,} of {count(one.peers)}", f"its rank in {one.workload}; 1 is the fastest"))

@@ -76,12 +76,16 @@ def chances(one: Verdict) -> list[str]:
 
 
 def percent(value: float | None) -> str:
-    return MISSING if value is None else f"{value:+.1f}"
+    """With a sign; what rounds to 0 has none."""
+    if value is None:
+        return MISSING
+    text = f"{value:+.1f}"
+    return text if text.strip("+-.0") else text[1:]
 
 
 def interval(low: float | None, high: float | None) -> str:
     """A 95 % interval; n/a where there is none."""
-    return MISSING if low is None or high is None else f"[{low:+.1f}, {high:+.1f}]"
+    return MISSING if low is None or high is None else f"[{percent(low)}, {percent(high)}]"
 
 
 def some(names: Sequence[str], most: int = _NAMED) -> str:

@@ -166,7 +166,7 @@ def test_the_past_shows_each_sitting_beside_its_peers_of_that_day() -> None:
     peers = _traces(drawn)["its peers on that day, 5 to 95 %"]
     assert [one for one in peers.y if one is not None] == [-2, 2, -2, 2]
     assert drawn.layout.yaxis.title.text == "slower than its peers, %"
-    assert "4 runs<br>slower than its peers: +1.0 % [+0.0, +2.0]<br>than 63 peers on that day: +1.0 %" in own.text[0]
+    assert "4 runs<br>slower than its peers: +1.0 % [0.0, +2.0]<br>than 63 peers on that day: +1.0 %" in own.text[0]
     assert "1,380 MHz, 250.0 W" in own.text[0]
 
 

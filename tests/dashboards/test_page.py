@@ -16,6 +16,7 @@ from plotly.utils import PlotlyJSONEncoder
 from whorl.dashboards.app.page import prose, rows, tiles
 from whorl.dashboards.page import Drawing, Section, page
 from whorl.dashboards.table import Table, minus, signed
+from whorl.dashboards.verdict_words import interval, percent
 from whorl.tests.dashboards.browser import needs_browser, rendered
 
 NASTY = '<script>document.title = "gone"</script> & "quoted" {braces}'
@@ -65,6 +66,7 @@ def test_a_negative_number_has_a_minus_sign_and_a_name_its_hyphen(text: str, sho
 
 def test_every_part_of_a_page_has_the_same_minus_sign() -> None:
     assert (signed(-0.5), signed(2, 1), signed(-0.004)) == ("−0.50", "+2.0", "0.00")
+    assert (percent(-0.04), percent(0.06), interval(-0.04, 10.0)) == ("0.0", "+0.1", "[0.0, +10.0]")
     said = "-4 % [-5, -3], as `nice -5` says"
     parts = [tiles([("-4 %", "[-5, -3]")]), rows(["a"], [["-4 %"], [3]], label="l"), prose(said)]
     of_app = json.dumps(parts, cls=PlotlyJSONEncoder)
