@@ -22,6 +22,7 @@ from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.energy_table import shown
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.dashboards.asking import Asked
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 _OUTPUTS = (
@@ -207,6 +208,17 @@ def test_without_telemetry_jobs_or_a_cluster_there_is_a_sentence(client: Any, tm
 
 
 @pytest.mark.long
+def test_a_cluster_of_a_bookmark_that_no_list_has_stays_in_the_address_and_is_told(client: Any, store: Store) -> None:
+    """A list that lacks it has no value, which is not what a person chose: all clusters."""
+    found = _done(client, "?cluster=gone")
+    assert "no telemetry of cluster gone" in _words(found)
+    assert found["energy-cluster"]["value"] is None
+    answers = Asked(store).changed(
+        {"energy-cluster.value": None, "url.search": "?cluster=gone", "energy-by.value": "user"}, "energy-cluster.value"
+    )
+    assert "search" not in json.dumps(answers)
+
+
 def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ _EVERY_MS = 1000
 
 def layout(reading: Reading, state: Address) -> Component:
     """The inputs, and room for what follows the address."""
-    known = reading.answer(clusters, tables=("gpus", "jobs"))
+    known = _clusters(reading)
     asked = ask(state)
     return html.Div(
         [
@@ -40,7 +41,10 @@ def layout(reading: Reading, state: Address) -> Component:
             html.Div(
                 [
                     html.Label(
-                        ["Cluster", dcc.Dropdown(list(known), state.cluster, id=CLUSTER, placeholder="all clusters")],
+                        [
+                            "Cluster",
+                            dcc.Dropdown(list(known), _listed(state, known), id=CLUSTER, placeholder="all clusters"),
+                        ],
                         hidden=len(known) < 2 and state.cluster is None,
                     ),
                     html.Div(
@@ -75,6 +79,16 @@ def layout(reading: Reading, state: Address) -> Component:
     )
 
 
+def _clusters(reading: Reading) -> Collection[str]:
+    return reading.answer(clusters, tables=("gpus", "jobs"))
+
+
+def _listed(state: Address, known: Collection[str]) -> str | None:
+    """The cluster of an address as the list has it. One that no list has stays in the address, so that the page goes
+    on saying so."""
+    return state.cluster if state.cluster in known else None
+
+
 def _chosen(name: str, options: dict[str, str], value: str) -> Component:
     listed = [{"label": label, "value": one} for one, label in options.items()]
     return dcc.Dropdown(listed, value, id=name, clearable=False, searchable=False)
@@ -87,7 +101,7 @@ def _typed(name: str, **more: Any) -> Component:
 def register(app: Dash, reading: Reading) -> None:
     """Add the callbacks of the page."""
     _follow(app, reading)
-    _change(app)
+    _change(app, reading)
     whole.register(app, reading)
 
 
@@ -114,7 +128,7 @@ def _follow(app: Dash, reading: Reading) -> None:
         state = asked.state
         same = dict.fromkeys(outputs, no_update)
         inputs = {
-            "cluster": state.cluster,
+            "cluster": _listed(state, _clusters(reading)),
             "last": state.last or "",
             "by": asked.by.value,
             "job": state.job or "",
@@ -157,7 +171,7 @@ def _waiting(asked: Asked) -> Component:
     return told(html.P(says), kind="note")
 
 
-def _change(app: Dash) -> None:
+def _change(app: Dash, reading: Reading) -> None:
     @app.callback(
         Output(URL, "search", allow_duplicate=True),
         Output(WRONG, "children"),
@@ -177,7 +191,8 @@ def _change(app: Dash) -> None:
         state = new = ask(parse(search)[0]).state
         match ctx.triggered_id:
             case one if one == CLUSTER:
-                new = state if cluster == state.cluster else replace(state, cluster=cluster, job=None)
+                same = cluster == _listed(state, _clusters(reading))
+                new = state if same else replace(state, cluster=cluster, job=None)
             case one if one == LAST:
                 if (last or None) != state.last:
                     new = replace(state, last=last or None, since=None, until=None)
