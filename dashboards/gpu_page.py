@@ -6,11 +6,13 @@ One file that needs no network. The figures are those of the dashboard's page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from .. import __version__
 from ..analysis.one_gpu.past import Scatter
 from ..analysis.one_gpu.standing import Standing
 from ..analysis.one_gpu.whole import OneGpu, whole
@@ -19,6 +21,7 @@ from ..store.conditions import clock_in_words, read
 from . import gpu_words as say
 from .figures import bands, history, reasons, timeline, waterfall
 from .page import Drawing, Facts, Section, page, refuse_unwritable, write_page
+from .report import software
 from .table import MISSING, Table, count, many, number
 from .verdict_words import interval, least, percent
 
@@ -28,10 +31,15 @@ if TYPE_CHECKING:
 _DRAWN = 12  # workloads whose past is drawn
 _RUNS = 200  # in the table, the newest
 _EVENTS = 60
+PROBED = "Every GPU ran the same work of known size, under conditions that are stated with each run."
+IMPORTED = (
+    "Imported from files of other tools: {} of {}. Which work these runs did, and under which conditions, is known as "
+    "far as the files say; n/a is what they do not say."
+)
 METHOD = (
-    "Every GPU of the cluster ran the same work of known size, under conditions that are stated with each run. The "
-    "time that it took is compared with that of its peers: the other GPUs of the same model. Runs without a pause of "
-    "6 hours are one sitting; the level of a GPU is the median of its sittings, without what a day did to all GPUs.",
+    "The time that a run took is compared with that of the peers: the other GPUs of the same model. Runs without a "
+    "pause of 6 hours are one sitting; the level of a GPU is the median of its sittings, without what a day did to all "
+    "GPUs.",
     "An interval in brackets holds the level in another sitting with a chance of 95 %. A GPU is named only where its "
     "difference is larger than chance and large enough to matter (1 % of the time): of the GPUs that are named, at "
     "most 3 in 100 should be healthy. p is the chance that a healthy GPU shows this; q is the share of healthy ones "
@@ -100,7 +108,23 @@ def _sections(found: OneGpu, verdicts: Sequence[Verdict]) -> Iterator[Section]:
         yield Section("What happened", "", [_events(found)])
     if found.alike:
         yield Section("GPUs like it", "", [_alike(found)])
-    yield Section("How it was measured", "", [Table((), (), says=text) for text in METHOD])
+    yield Section("How it was measured", "", [Table((), (), says=text) for text in _method(found.runs)])
+
+
+def _method(runs: pl.DataFrame) -> Iterator[str]:
+    """How its runs were measured and judged, and what wrote the page, and when."""
+    imported = int(runs["probe_version"].is_null().sum())
+    if imported < runs.height:
+        probes = (
+            runs.drop_nulls("probe_version").select("plain", "probe_version").unique().sort("plain", "probe_version")
+        )
+        named = ", ".join(f"{probe} {version}" for probe, version in probes.iter_rows())
+        ran = software(runs["versions"])
+        yield f"{PROBED} Versions of the probes: {named}." + (f" Software: {ran}." if ran else "")
+    if imported:
+        yield IMPORTED.format(f"{imported:,}", many(runs.height, "run"))
+    yield from METHOD
+    yield f"whorl {__version__} wrote this page on {say.day(datetime.now(UTC))} UTC."
 
 
 def _identity(found: OneGpu) -> Facts:

@@ -74,15 +74,14 @@ def probe_report(
     if over := tables.over_all_campaigns(trends, found, names):
         sections.append(Section("Trend", "", over))
     if n > 1 and not beside.is_empty():
-        sections.append(Section("Every GPU", "", [tables.every_gpu(campaign, beside, found, names)]))
+        sections.append(Section("Every GPU", "", [tables.every_gpu(campaign, beside, judged, names)]))
     if lines is not None and lines.gpus:
         drawn = tables.telemetry(lines, found, names, n)
         sections.append(Section("One GPU over the campaign", "", [drawn]))
     if energy is not None:
         sections.append(energy_section(energy))
-    sections.append(
-        Section("Figures, conditions and versions", "", [*tables.figures(campaign), *tables.conditions(campaign)])
-    )
+    if last := [*tables.figures(campaign), *tables.conditions(campaign)]:
+        sections.append(Section("Figures, conditions and versions", "", last))
     return page(
         f"Probes on {what}" if campaign.campaign else f"Runs of cluster {campaign.cluster}",
         _summary(campaign, judged, by_gpu, planted, what),
@@ -249,7 +248,8 @@ def _about(campaign: Probed) -> dict[str, str]:
         "cluster": campaign.cluster,
         "campaign": campaign.campaign or "none: all runs of the cluster",
         **({"models": ", ".join(campaign.models)} if campaign.models else {}),
-        "measured": f"{_instant(began)} to {_instant(ended)} UTC" + (", simulated" if campaign.simulated else ""),
+        "measured": (MISSING if began is None else f"{_instant(began)} to {_instant(ended)} UTC")
+        + (", simulated" if campaign.simulated else ""),
     }
     for key, name in (
         ("suite", "suite"),
@@ -262,13 +262,18 @@ def _about(campaign: Probed) -> dict[str, str]:
         values = _distinct(one.get(key) for one in conditions)
         if values:
             about[name] = ", ".join(values)
-    versions: dict[str, list[str]] = {}
-    for text in campaign.runs["versions"].drop_nulls().unique().sort().to_list():
-        for name, version in _object(text).items():
-            versions.setdefault(name, []).append(str(version))
-    if versions:
-        about["versions"] = ", ".join(f"{name} {'/'.join(_distinct(all_))}" for name, all_ in sorted(versions.items()))
+    if versions := software(campaign.runs["versions"]):
+        about["versions"] = versions
     return about
+
+
+def software(versions: pl.Series) -> str:
+    """What ran, and in which versions: `cuda 12.4, driver 570.1/570.2`. `versions`: of `runs`."""
+    found: dict[str, list[str]] = {}
+    for text in versions.drop_nulls().unique().sort().to_list():
+        for name, version in _object(text).items():
+            found.setdefault(name, []).append(str(version))
+    return ", ".join(f"{name} {'/'.join(_distinct(every))}" for name, every in sorted(found.items()))
 
 
 def _notes(campaign: Probed, judged: Judgement, probes: Sequence[Against]) -> list[str]:

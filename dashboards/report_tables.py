@@ -264,10 +264,9 @@ def _against_power(rows: pl.DataFrame, names: Mapping[str, str], drawn: Mapping[
     return against_power(Powered.of(rows), [names[gpu] for gpu in gpus], marked)
 
 
-def every_gpu(
-    campaign: Probed, beside: pl.DataFrame, verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str]
-) -> Listing:
+def every_gpu(campaign: Probed, beside: pl.DataFrame, judged: Judgement, names: Mapping[str, str]) -> Listing:
     """All GPUs in each probe, as far as they fit into a page."""
+    verdicts, none = judged.by_key(campaign.gpus), "none" if judged.gpus else MISSING
     noun, keys = _noun(campaign), campaign.gpus["gpu"].to_list()
     probes = _timed_first(beside)
     room = max(1, LISTED_VALUES // (len(_LISTED) * max(1, len(keys))))
@@ -279,7 +278,7 @@ def every_gpu(
         .get_columns()
         for probe in probes[:room]
     }
-    found = [", ".join(f"{one.kind} ({one.state})" for one in verdicts.get(gpu, ())) or "none" for gpu in keys]
+    found = [", ".join(f"{one.kind} ({one.state})" for one in verdicts.get(gpu, ())) or none for gpu in keys]
     return Listing(
         "All GPUs",
         f"Every GPU (n = {len(keys):,}) in one {noun}: its level, and how much slower it is than the median GPU of its "
