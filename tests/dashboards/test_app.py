@@ -29,6 +29,7 @@ from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store
+from whorl.tests.probed_fleet import stored
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, run_without
 
@@ -465,6 +466,17 @@ def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_pa
     explained = explain(store, "n01/1", [judgement])
     printed = findings(explained.name, explained.verdicts, explained.smallest, explained.judged)
     assert next(iter(printed)) == "no GPU of its cluster could be judged: nothing can be said of it"
+
+
+def test_what_moves_on_with_the_newest_readings_has_no_fixed_range_in_its_fields(tmp_path: Path) -> None:
+    states = Asked(stored(tmp_path / "S", 8)[0])
+    assert '"telemetry-from": {"value": "2026-01-0' in states.said("telemetry?gpu=c001-1/0")
+    live = states.said("telemetry?gpu=c001-1/0&live=5m")
+    assert '"telemetry-from": {"value": ""}, "telemetry-to": {"value": ""}' in live
+    now = {"window": 300_000_000_000, "ends": ["", ""], "search": "?live=5m"}
+    left = {"telemetry-live.value": "5m", "url.search": "?live=5m", "telemetry-shown.data": now}
+    answers = states.changed(left | {"telemetry-from.n_blur": 1}, "telemetry-from.n_blur")
+    assert "search" not in json.dumps(answers), "to leave a field does not end it"
 
 
 def test_of_runs_without_a_date_no_page_says_that_they_are_of_one_day_or_one_run(store: Store) -> None:

@@ -240,7 +240,7 @@ def _of_length(state: Address, length: str, now: dict[str, Any]) -> Address:
 
 def _typed(state: Address, began: str | None, ended: str | None, now: dict[str, Any]) -> tuple[Address, Any]:
     """The address with the range that was typed, and what is wrong with it."""
-    if now and [began, ended] == now["ends"]:
+    if now and [began or "", ended or ""] == now["ends"]:
         return state, None
     found = []
     for text in (began, ended):

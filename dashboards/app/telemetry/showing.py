@@ -94,7 +94,7 @@ def register(app: Dash, reading: Reading) -> None:
         now = {
             "search": search or "",
             "structure": structure,
-            "ends": asked.range.ends,
+            "ends": _typed_ends(asked),
             **{name: at and str(at) for name, at in times.items()},  # a number of a browser has 53 bits
             **more,
         }
@@ -145,9 +145,14 @@ def _happened(store: Store, which: Any, since: int, until: int, apart: bool) -> 
     return happened(store, which, since, until, apart=apart)
 
 
+def _typed_ends(asked: Asked) -> tuple[str, str]:
+    """What the fields of the range say: nothing of one that moves on with the newest readings."""
+    return ("", "") if asked.window else asked.range.ends
+
+
 def _set_inputs(state: Address, asked: Asked, set_now: tuple[Any, ...]) -> None:
     """Let the inputs say what is shown. Those that say it already are left alone: a person may be using them."""
-    began, ended = asked.range.ends
+    began, ended = _typed_ends(asked)
     set_props(FROM, {"value": began})
     set_props(TO, {"value": ended})
     shall = (values_of(state), list(asked.metrics), state.cluster, window_of(state))
