@@ -21,7 +21,7 @@ from .looks import plain
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ROW, _AROUND = 30, 118  # on a phone, each name of the legend takes a line of it
+_ROW, _HIGHER, _AROUND = 30, 36, 118  # on a phone, each name of the legend takes a line of it
 _PEERS = "its peers: 5 to 95 %, 25 to 75 %, median"
 _OUTER, _INNER = "rgba(138,143,152,0.22)", "rgba(138,143,152,0.42)"
 _LOOKS = {False: ("this GPU", BLUE, "circle"), True: ("this GPU, beyond 90 % of its peers", RED, "diamond")}
@@ -40,6 +40,7 @@ class Row:
     """A row: the GPU's value with its 95 % interval, beside the quantiles of its peers."""
 
     label: str
+    """At most two lines; of each, 30 letters are shown."""
     value: float
     low: float | None
     high: float | None
@@ -79,7 +80,7 @@ def kinds(stands: Sequence[Standing]) -> dict[str, list[Row]]:
         kind = words(one.figure)
         label = subject(one)
         if kind not in _KINDS:
-            kind, label = _REST, kind if one.workload is None else f"{kind}: {one.workload}"
+            kind, label = _REST, kind if one.workload is None else f"{kind}\n{one.workload}"
         row = Row(label, one.off_pct, one.off_low_pct, one.off_high_pct, one.band_pct, _says(one))
         rows.setdefault(kind, []).append(row)
     return {kind: rows[kind] for kind in (*_KINDS, _REST) if kind in rows}
@@ -103,7 +104,7 @@ def repeatability(lines: Iterable[Line]) -> Figure | None:
     alike = f" {wheres.pop()}" if len(wheres) == 1 else ""  # said once, where it is the same of all
     rows = [
         Row(
-            line.workload if alike else f"{line.workload}: {where}",
+            line.workload if alike else f"{line.workload}\n{where}",
             one.pct,
             one.low_pct,
             one.high_pct,
@@ -163,14 +164,14 @@ def drawn(rows: Sequence[Row], axis: Axis, *, on: Callable[[Any], Floats] = bent
     return Figure(
         traces,
         layout(
-            _AROUND + _ROW * len(rows),
+            _AROUND + (_HIGHER if any("\n" in row.label for row in rows) else _ROW) * len(rows),
             barmode="overlay",
             margin={"l": 8, "r": 12, "t": 32, "b": 52},
             legend=LEGEND | {"tracegroupgap": 0},
             xaxis=axis(min(values), max(values)),
             yaxis={
                 "tickvals": list(place),
-                "ticktext": [plain(row.label, 30) for row in rows],
+                "ticktext": ["<br>".join(plain(line, 30) for line in row.label.split("\n", 1)) for row in rows],
                 "range": [-0.6, len(rows) - 0.4],
                 "showgrid": False,
                 "zeroline": False,

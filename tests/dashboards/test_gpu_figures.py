@@ -97,6 +97,16 @@ def test_figures_are_put_together_by_what_they_are_of() -> None:
     assert drawn["other figures"].layout.yaxis.ticktext == ("warming per watt",)
 
 
+def test_rows_of_long_names_have_each_its_own_name() -> None:
+    names = ("gemm-fp16 [H100-SXM5]", "gemm-fp32 [H100-SXM5]")
+    drawn = bands.fingerprint([_standing("power_at_fixed_clock", 1.0, name) for name in names])["other figures"]
+    assert drawn.layout.yaxis.ticktext == tuple(f"power at fixed clock<br>{name}" for name in names)
+    scatter = Scatter(0.3, 0.2, 0.5, 20, None, 0)
+    spread = bands.repeatability([replace(_line(within=scatter, between=scatter), workload=names[0])])
+    assert spread is not None
+    assert len(set(spread.layout.yaxis.ticktext)) == 2
+
+
 def test_without_peers_there_is_a_point_and_no_band() -> None:
     found = bands.fingerprint([_standing("time", 0.3, off_low_pct=None, off_high_pct=None, band_pct=None)])["time"]
     assert list(_traces(found)["this GPU"].error_x.array) == [0]
@@ -126,7 +136,7 @@ def test_a_gpu_that_repeats_better_than_its_peers_does_not_stand_out() -> None:
     assert list(found["this GPU"].y) == [1]
     assert list(found["this GPU, beyond 90 % of its peers"].y) == [0]
     assert found["this GPU"].x[0] == pytest.approx(np.log10(0.01))
-    assert drawn.layout.yaxis.ticktext == ("gemm: within a sitting", "gemm: between sittings")
+    assert drawn.layout.yaxis.ticktext == ("gemm<br>within a sitting", "gemm<br>between sittings")
     assert drawn.layout.xaxis.title.text == "standard deviation, %"
 
 
