@@ -30,7 +30,12 @@ def _holds(reading: Reading) -> Component:
             + ("; some may have two names" if has.maybe_twice else ""),
         ),
         (has.models or MISSING, "models of the GPUs" if ", " in (has.models or "") else "model of the GPUs"),
-        (f"{has.runs:,}", f"runs of {has.workloads:,} different probes and workloads"),
+        (
+            f"{has.runs:,}",
+            f"runs of {has.workloads:,} different probes and workloads"
+            if has.workloads > 1
+            else "runs of one probe or workload",
+        ),
         (_when(has.last), f"newest run (UTC); the first was {_when(has.first)}"),
     ]
     return tiles(shown)

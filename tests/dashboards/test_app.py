@@ -479,6 +479,14 @@ def test_what_moves_on_with_the_newest_readings_has_no_fixed_range_in_its_fields
     assert "search" not in json.dumps(answers), "to leave a field does not end it"
 
 
+def test_of_one_gpu_no_page_speaks_of_how_far_90_percent_of_them_are_apart(tmp_path: Path) -> None:
+    states = Asked(judged_store(tmp_path / "S", 1, workloads=["gemm-fp32"]))
+    fleet = states.said("fleet?probe=gemm-fp32")
+    assert "Time: the only GPU has " in fleet
+    assert "90 % of the GPUs are" not in fleet
+    assert "runs of one probe or workload" in states.said("")
+
+
 def test_of_runs_without_a_date_no_page_says_that_they_are_of_one_day_or_one_run(store: Store) -> None:
     n = range(24)
     own = {"cluster": ["c"] * 24, "gpu": [f"g{one % 8}" for one in n]}

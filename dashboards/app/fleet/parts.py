@@ -199,10 +199,11 @@ def said(of: View, problems: Sequence[str], store: Path) -> list[Component]:
     if n:
         middle = of.rows[words.value].median()
         low, high = (values.quantile(at, "linear") for at in (0.05, 0.95))
+        spread = f"90 % of the GPUs are {words.shown(low)} to {words.shown(high)} away from the median of their model"
         parts.append(
-            f"{words.name.capitalize()}: the median GPU has {_number(middle, words.digits)} {words.unit}".rstrip()
-            + f"; 90 % of the GPUs are {words.shown(low)} to {words.shown(high)} away from the median of their model "
-            f"(n = {n:,})."
+            f"{words.name.capitalize()}: the {'median' if n > 1 else 'only'} GPU has "
+            + f"{_number(middle, words.digits)} {words.unit}".rstrip()
+            + (f"; {spread} (n = {n:,})." if n > 1 else " (n = 1).")
         )
     found: list[Component] = [html.P(" ".join(parts))]
     notes = [*problems, *beside.notes]
