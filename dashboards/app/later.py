@@ -31,6 +31,8 @@ class Later(Generic[T]):
     """What is being done to make it, or to make it again; None where nothing is."""
     made_at: datetime | None
     """Of the store at this time, UTC."""
+    newer: bool = False
+    """Whether more was stored since."""
 
 
 @dataclass
@@ -91,7 +93,11 @@ class Slowly:
             if made is not None:
                 self._made.move_to_end(name)
             doing = None if task is None else task.doing
-            return Later(None, doing, None) if made is None else Later(made.answer, doing, made.at)
+            return (
+                Later(None, doing, None)
+                if made is None
+                else Later(made.answer, doing, made.at, made.version != version)
+            )
 
     def give_up(self, name: Hashable) -> None:
         """Make an answer no further; what is being made ends when it next says what it does."""

@@ -154,7 +154,7 @@ def _follow(app: Dash, reading: Reading) -> None:
             inputs |= times
             made |= times
             body = whole.body(found.answer, asked, reading.store.root)
-        says = f"as of {found.made_at:%Y-%m-%d %H:%M:%S} UTC"
+        says = f"as of {found.made_at:%Y-%m-%d %H:%M:%S} UTC" + ("; more was stored since" if found.newer else "")
         return inputs | now | {"body": body, "made": says, "alone": False, "shown": made}
 
 
