@@ -61,7 +61,12 @@ GPUS = Table(
         Column("memory_total", "BIGINT", "B", "device memory"),
         Column("parent", "VARCHAR", "", "of a MIG instance: the UUID of the physical GPU; NULL for a whole GPU"),
         Column("mig_profile", "VARCHAR", "", "of a MIG instance: its profile, as 1g.10gb; NULL for a whole GPU"),
-        Column("first_seen", "TIMESTAMP_NS", "UTC", "when this identity was seen first; NULL where unknown"),
+        Column(
+            "first_seen",
+            "TIMESTAMP_NS",
+            "UTC",
+            "when this identity was seen first, or first again after another; NULL where unknown",
+        ),
         IMPORT,
     ),
     sorted_by=("cluster", "gpu"),
