@@ -259,7 +259,7 @@ class Collecting:
         self._close(failed=False)
         if self.sampler.waiting_for_store:
             raise StoreError(f"the store {self.plan.store} does not answer; readings acknowledged before are stored")
-        return counts
+        return self.sampler.counts
 
     def _close(self, *, failed: bool) -> None:
         if self.sampler.waiting_for_store:

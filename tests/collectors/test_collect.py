@@ -148,6 +148,7 @@ def test_a_signal_ends_it_well(nvml_library: NvmlLibrary, tmp_path: Path, number
     stored = rows(tmp_path / "S")
     assert f"{number.name} received; stored {stored:,} rows" in errors
     assert kinds(tmp_path / "S")[-1] == "collect_ended"
+    assert f"{len(kinds(tmp_path / 'S'))} events, in" in errors
     assert not list((tmp_path / "S" / "journal").glob("*.arrow"))  # sealed
 
 
