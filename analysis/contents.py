@@ -38,12 +38,12 @@ _VERDICTS = (
     "n, looks FROM verdicts_now ORDER BY cluster, place"
 )
 _JUDGED = (
-    "SELECT cluster, judged_at, gpus, findings FROM judgements WHERE campaign IS NULL QUALIFY row_number() OVER "
-    "(PARTITION BY cluster ORDER BY judged_at DESC) = 1 ORDER BY cluster"
+    "SELECT cluster, judged_at, gpus, findings FROM judgements WHERE campaign IS NULL AND since IS NULL "
+    "QUALIFY row_number() OVER (PARTITION BY cluster ORDER BY judged_at DESC) = 1 ORDER BY cluster"
 )
 _UNJUDGED = (
     "SELECT DISTINCT cluster FROM runs WHERE cluster NOT IN (SELECT cluster FROM judgements WHERE campaign IS NULL "
-    "AND cluster IS NOT NULL) ORDER BY 1"
+    "AND since IS NULL AND cluster IS NOT NULL) ORDER BY 1"
 )
 _WORKLOADS = (
     "SELECT * FROM (SELECT cluster, workload, count(DISTINCT gpu) AS gpus FROM results WHERE figure = 'time' "

@@ -83,9 +83,10 @@ HISTORY = View(
 
 VERDICTS_NOW = View(
     "verdicts_now",
-    "a finding of the newest judgement of its cluster, of those about every run and not about one campaign",
+    "a finding of the newest judgement of its cluster, of those about every run: not those about one campaign, or "
+    "about the runs since a time",
     "SELECT v.* FROM verdicts v JOIN (SELECT arg_max(judgement, judged_at) AS judgement FROM judgements "
-    "WHERE campaign IS NULL GROUP BY cluster) USING (judgement)",
+    "WHERE campaign IS NULL AND since IS NULL GROUP BY cluster) USING (judgement)",
 )
 
 FINGERPRINTS_NOW = View(

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -75,16 +75,20 @@ def record(
     """Store judgements, each unless the newest one of its kind says the same. Returns notes for people."""
     if not store.writable():
         return (f"the findings are not stored: this user may only read {store.root}",)
-    last = _contents(store)
-    new = [one for one in judgements if last.get((one.cluster, campaign)) != _content(one)]
+    last = _last(store)
+    kind = campaign, since is not None
+    new = [one for one in judgements if last.get((one.cluster, *kind), ("",))[0] != _content(one)]
     if not new:
         return ()
     keys = _keys(store)
     rows: dict[str, list[dict[str, Any]]] = {"judgements": [], "verdicts": []}
     for one in new:
         content = _content(one)
-        common = {"cluster": one.cluster, "judged_at": at, "version": __version__}
-        common["judgement"] = hashlib.sha256(f"{one.cluster} {campaign} {at} {content}".encode()).hexdigest()[:16]
+        when = at
+        if (one.cluster, *kind) in last:  # by a clock that was ahead, the last one would stay the newest for long
+            when = max(at, last[one.cluster, *kind][1] + timedelta(microseconds=1))
+        common = {"cluster": one.cluster, "judged_at": when, "version": __version__}
+        common["judgement"] = hashlib.sha256(f"{one.cluster} {campaign} {when} {content}".encode()).hexdigest()[:16]
         rows["judgements"].append(
             common
             | {"campaign": campaign, "since": since, "gpus": one.gpus, "looks": one.looks, "findings": len(one.rows)}
@@ -130,7 +134,7 @@ def newest(store: Store) -> list[Judgement]:
 
 def stored(store: Store, cluster: str | None = None) -> list[Stored]:
     """The same of a cluster, or of every one, with what else is stored of it."""
-    whole = pl.col("campaign").is_null()
+    whole = pl.col("campaign").is_null() & pl.col("since").is_null()
     of = whole if cluster is None else whole & (pl.col("cluster") == cluster)
     known = store.scan("judgements").filter(of).sort("judged_at").group_by("cluster").last()
     judgements = store.collect(known.sort("cluster").with_columns(pl.col("judged_at").cast(pl.Datetime("us"))))
@@ -182,11 +186,13 @@ def _content(judgement: Judgement) -> str:
     return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {said}".encode()).hexdigest()[:16]
 
 
-def _contents(store: Store) -> dict[tuple[str, str | None], str]:
-    """The content of the newest judgement, by cluster and campaign."""
-    known = store.scan("judgements").sort("judged_at").group_by("cluster", "campaign").last()
-    rows = store.collect(known.select("cluster", "campaign", "content")).iter_rows()
-    return {(cluster, campaign): content for cluster, campaign, content in rows}
+def _last(store: Store) -> dict[tuple[str, str | None, bool], tuple[str, datetime]]:
+    """The content of the newest judgement and when it was made, by cluster, campaign and whether it is since a time."""
+    kind = ("cluster", "campaign", "dated")
+    dated = store.scan("judgements").with_columns(pl.col("since").is_not_null().alias("dated"))
+    known = dated.sort("judged_at").group_by(kind).last()
+    rows = store.collect(known.select(*kind, "content", pl.col("judged_at").cast(pl.Datetime("us"))))
+    return {(cluster, campaign, dated): (content, at) for cluster, campaign, dated, content, at in rows.iter_rows()}
 
 
 def _keys(store: Store) -> dict[tuple[str, str], str]:

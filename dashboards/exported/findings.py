@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _IDENTITIES = f"select cluster, gpu, {', '.join(IDENTITY)}, memory_total from gpus_now"
 _JUDGED = (
-    "select cluster, epoch_ns(judged_at) as at, gpus from judgements where campaign is null "
+    "select cluster, epoch_ns(judged_at) as at, gpus from judgements where campaign is null and since is null "
     "qualify row_number() over (partition by cluster order by judged_at desc) = 1"
 )
 _VERDICTS = "select cluster, level, keys, kind, state, effect_pct, n from verdicts_now"

@@ -17,7 +17,7 @@ from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import record
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.store import Store
-from whorl.store.schema import FINGERPRINTS, arrow_rows
+from whorl.store.schema import FINGERPRINTS, arrow_rows, arrow_schema
 from whorl.tests.cli.test_verdicts import AT, ODD, document, texts, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, WORKLOADS, judged_store, uuid
@@ -85,9 +85,11 @@ def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path)
     judged_store(tmp_path / "S", 9, (5,), seed=2)
     moved = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "node": ["n09"], "slot": [0]}
     store.append({"gpus": arrow_rows("gpus", moved | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "moved")
+    ahead = store.sql("select * replace (made_at + interval 20 years as made_at) from fingerprints")
+    store.append({"fingerprints": ahead.cast(arrow_schema("fingerprints").remove_metadata())}, "ahead")
     document("fingerprint", "--store", str(store.root))
     [second] = store.sql(made).to_pylist()
-    assert (second["n"], second["rows"]) == (2, 2 * first["rows"])
+    assert (second["n"], second["rows"]) == (3, 3 * first["rows"])
     now = "select name, n from fingerprints_now join gpus_now using (cluster, gpu) where figure = 'time' "
     now += "and workload = 'gemm-fp32'"
     assert {(row["name"], row["n"]) for row in store.sql(now).to_pylist()} >= {("n09/0", 3), ("n01/0", 3)}

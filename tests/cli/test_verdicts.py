@@ -89,11 +89,23 @@ def test_the_newest_judgement_counts_and_the_same_again_is_not_stored(tmp_path: 
     assert newest(store) == [judgement(finding())]
 
 
-def test_a_judgement_of_one_campaign_is_not_the_newest_of_the_cluster(tmp_path: Path) -> None:
+def test_a_judgement_of_one_campaign_or_since_a_time_is_not_the_newest_of_the_cluster(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 4)
     record(store, [judgement(finding())], AT)
     record(store, [judgement()], AT.replace(day=5), campaign="c1")
+    record(store, [judgement()], AT.replace(day=6), since=AT)  # who asks about the last days changes no verdict
     assert newest(store) == [judgement(finding())]
+    assert store.sql("select count(*) as n from verdicts_now").to_pylist() == [{"n": 1}]
+    record(store, [judgement()], AT.replace(day=7), since=AT.replace(day=2))
+    assert store.sql("select count(*) as n from judgements").to_pylist() == [{"n": 3}]
+
+
+def test_a_judgement_by_a_clock_that_was_ahead_does_not_stay_the_newest(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 4)
+    record(store, [judgement(finding())], AT.replace(year=AT.year + 20))
+    record(store, [judgement()], AT)
+    assert newest(store) == [judgement()]
+    assert store.sql("select count(*) as n from verdicts_now").to_pylist() == [{"n": 0}]
 
 
 def test_a_finding_stays_with_a_card_that_moves(tmp_path: Path) -> None:

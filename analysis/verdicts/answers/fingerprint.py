@@ -7,7 +7,7 @@ are taken out where there is a model (`channels`): power at the peers' clock, id
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -261,12 +261,16 @@ def store_fingerprint(store: Store, found: pl.DataFrame) -> tuple[str, ...]:
     clusters = found["cluster"].unique().to_list()
     known = store.scan("fingerprints").filter(pl.col("cluster").is_in(clusters))
     last = store.collect(
-        known.filter(pl.col("made_at") == pl.col("made_at").max().over("cluster")).select(*same, "version")
+        known.filter(pl.col("made_at") == pl.col("made_at").max().over("cluster")).select(*same, "version", "made_at")
     )
+    newest = last["made_at"].cast(pl.Datetime("us")).max()
+    last = last.drop("made_at")
     wanted = with_version.select(*same, "version").cast(last.schema)
     if wanted.sort(same, nulls_last=True).equals(last.sort(same, nulls_last=True)):
         return ()
     at = datetime.now(UTC).replace(tzinfo=None)
+    if isinstance(newest, datetime) and newest >= at:  # by a clock that was ahead: it would stay the newest for long
+        at = newest + timedelta(microseconds=1)
     rows = with_version.with_columns(pl.lit(at).cast(pl.Datetime("ns")).alias("made_at"))
     schema = arrow_schema(FINGERPRINTS.name)
     table = rows.select(FINGERPRINTS.names).to_arrow().cast(schema.remove_metadata())
