@@ -28,7 +28,7 @@ from .rows import journal_file, placing, replacing, writing
 from .rows.arranging import KEY
 from .rows.footers import stamp
 from .rows.soundness import damage, forget, looks_whole, reason_to_skip
-from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
+from .schema import BOOKKEEPING, CATALOG, FORMAT, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .system import files
 from .writers import commits
 
@@ -300,32 +300,9 @@ class Store:
         Slow: it reads the whole store. Reading through `sql` and `scan` notices damage inside a file only where
         the file cannot be decoded; this notices every changed byte of data, as does `arrow`.
         """
-        found = {}
-        with files.readable(self.root):
-            parts, strange = journal_file.parts(self.root), journal_file.strange(self.root)
-            aside = [n for n in files.names_in(self.root / journal_file.FOLDER) if n.endswith(journal_file.DAMAGED)]
-        for part in parts:
-            try:
-                reason = journal_file.damage(part)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                reason = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
-            if reason is not None:
-                found[part.path] = reason
-        found |= dict.fromkeys(strange, "it is no regular file; remove it")
-        for one in aside:
-            found[self.root / journal_file.FOLDER / one] = (
-                "some bytes of it changed on the disk; its other rows are stored: move it out of the store when you "
-                "have no further use for it"
-            )
-        for spec in (*TABLES, LATE):
-            for path in self.files(spec.name):
-                with contextlib.suppress(FileNotFoundError):
-                    reason = damage(path)
-                    if reason is not None:
-                        found[path] = f"{reason}; restore it from a backup or move it out of the store"
-        return self.skipped | found
+        from .readers import checking
+
+        return checking.check(self)
 
     def arrow(self, name: str, columns: list[str] | None = None, gpus: Gpus | None = None) -> pa.Table:
         """A table as Arrow, in memory: all of it, or only the rows of some `gpus` (cluster and GPU of each).

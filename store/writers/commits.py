@@ -220,6 +220,22 @@ def recover(root: Path) -> None:
                     remove_inside(root, str(leftover.relative_to(root)))
 
 
+def damaged(root: Path) -> dict[Path, str]:
+    """The intents that cannot be read, with the reason: what they committed is not in place. Raises OSError."""
+    found = {}
+    for intent in (root / PENDING / name for name in names_in(root / PENDING) if name.endswith(".json")):
+        try:
+            _moves(read_small(intent, _MOST))
+        except FileNotFoundError:
+            continue
+        except (ValueError, TypeError) as error:
+            found[intent] = (
+                f"it is damaged ({error}), and the rows that were stored with it are not in place: remove it, and run "
+                "the command that stored them again"
+            )
+    return found
+
+
 def finish(root: Path) -> None:
     """Put in place what was committed and is not in place yet. Raises StoreError if the disk does not say what that is.
 
