@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -221,11 +221,12 @@ def said(root: Path, rows: pa.Table) -> pa.Table:
 def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
     """The files of a table to join, group by group."""
     found = reading.snapshot(root)
+    with_journal = {part.generation for part in journal_file.parts(root)}
     paths = [
         path
         for path in sound(spec, found.files[spec.name])
         if path.name != reading.EMPTY
-        and journal_file.live_of(path) is None
+        and (journal_file.live_of(path) is None or is_orphan(path, with_journal, now))
         and replacing.key(root, path) not in found.noted
         and _rows(path) < _MOST_ROWS // 2
     ]
@@ -246,10 +247,17 @@ def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
         hour_over = (bounds.last // _HOUR + 1) * _HOUR + _SETTLED <= now
         if hour_over:
             period = -1 if day_over else bounds.first // _HOUR
-            name = journal_file.name_in(path.stem)
+            # Orphans come first: a segment that was made of them may have corrected their rows.
+            name = "" if journal_file.live_of(path) else journal_file.name_in(path.stem)
             periods.setdefault((path.relative_to(root).parts[1], period), []).append((name, bounds.first, path))
     for key in sorted(periods):
         yield from _filled([path for _, _, path in sorted(periods[key])])
+
+
+def is_orphan(path: Path, with_journal: Collection[str], now: int) -> bool:
+    """Whether a published file will never be sealed, as its journal is gone: in a copy made while collectors wrote."""
+    live = journal_file.live_of(path)
+    return live is not None and live[0] not in with_journal and now - path.stat().st_mtime_ns > _SETTLED
 
 
 def _filled(paths: Iterable[Path]) -> Iterator[list[Path]]:

@@ -118,12 +118,15 @@ def prune(
             for one in note.new
         }
         late = [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
+        with_journal = {part.generation for part in journal_file.parts(root)}
         for day, paths in sorted(by_day.items()):
             mine = [bounds for path in paths if (bounds := placing.bounds(path)) is not None]
             noted = {one for path in paths if (one := replacing.key(root, path)) in found.noted}
             if dry_run:  # `recover` would end these first
                 noted = {one for one in noted if free_at.get(one, math.inf) > now_s}
-            written = any(journal_file.live_of(path) for path in paths)
+            written = any(
+                journal_file.live_of(path) and not compaction.is_orphan(path, with_journal, now) for path in paths
+            )
             if noted or written or (not dry_run and any(one.overlap(other) for one in mine for other in late)):
                 done.waiting += 1
                 if noted and not written and noted <= free_at.keys():
@@ -211,9 +214,10 @@ def _rejoined(minutes: pa.Table, paths: list[Path], until: int) -> pa.Table:
         parts.append(
             inside.join(twice, left_on=["cluster", "gpu", "minute"], right_on=keys, how="semi", nulls_equal=True)
         )
-    again = as_minutes(pl.concat(parts).drop("minute").to_arrow())
-    once = frame.join(twice, on=keys, how="anti", nulls_equal=True).to_arrow().cast(minutes.schema)
-    return pa.concat_tables([once, again]).sort_by([("gpu", "ascending"), ("ts", "ascending")])
+    once = pl.concat(parts).unique(["cluster", "gpu", "ts"], maintain_order=True)  # a copy may hold rows twice
+    again = as_minutes(once.drop("minute").to_arrow())
+    others = frame.join(twice, on=keys, how="anti", nulls_equal=True).to_arrow().cast(minutes.schema)
+    return pa.concat_tables([others, again]).sort_by([("gpu", "ascending"), ("ts", "ascending")])
 
 
 def _minute() -> pl.Expr:
