@@ -17,6 +17,8 @@ from .curve import WIDTH
 from .figures import figure_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from .spans import Span
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class Keeper:
         self._node = this_node()
         self._job = os.environ.get("SLURM_JOB_ID")
         self._spans: list[Span] = []
+        self._begun: tuple[str, pa.Table] | None = None  # a file and its rows that may be stored or not: it failed
         self._flush_at = clock.steady() + 1e9 * _EVERY_S
         self._failed = False
         self.dropped = 0
@@ -50,19 +53,24 @@ class Keeper:
 
     def flush(self, *, all_of_it: bool = False) -> None:
         """Write what waits, if it is time to. A store that cannot be written is said once; the rows go on waiting."""
-        now = self._clock.steady()
-        if not self._spans or not (all_of_it or now >= self._flush_at or len(self._spans) % _TOGETHER == 0):
+        now, many = self._clock.steady(), bool(self._spans) and len(self._spans) % _TOGETHER == 0
+        if not (self._spans or self._begun) or not (all_of_it or now >= self._flush_at or many):
             return
         self._flush_at = now + 1e9 * _EVERY_S
         try:
-            self._store.append({"spans": arrow_rows("spans", self._columns())}, f"spans-{self._node}-{uuid4().hex}")
+            while self._begun or self._spans:
+                if self._begun is None:
+                    self._begun = f"spans-{self._node}-{uuid4().hex}", arrow_rows("spans", self._columns())
+                    self._spans = []
+                name, rows = self._begun
+                self._store.append({"spans": rows}, name)
+                self._begun = None
         except Exception as error:  # whatever it is, the application goes on
             if not self._failed:
                 log.warning("spans wait to be stored: %s", error)
             self._failed = True
             return
         self._failed = False
-        self._spans = []
 
     def _columns(self) -> dict[str, list[Any]]:
         shift = self._clock.wall() - self._clock.steady()

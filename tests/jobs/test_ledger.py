@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import os
 import threading
 import time
@@ -620,3 +621,26 @@ def test_spans_of_processes_on_other_gpus_add_up(tmp_path: Path) -> None:
     assert (row["spans"], row["twice"]) == (2, False)
     assert row["total_j"] == pytest.approx((request.energy_j or 0) + (worker.energy_j or 0))
     assert row["low_j"] == pytest.approx((request.low_j or 0) + (worker.low_j or 0))
+
+
+def test_spans_that_are_stored_and_not_yet_in_place_are_stored_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whorl.store import Store
+    from whorl.store.writers import commits
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with copied_stores():
+        bench = Bench(Board(steady(200)), store=tmp_path / "s")
+        bench.span(2, 4)
+        keeper = bench.book.keeper
+        assert keeper is not None
+        with monkeypatch.context() as disk:
+            disk.setattr(commits, "rename_inside", fails)
+            keeper.flush(all_of_it=True)
+        bench.span(5, 6, "later")
+        bench.ledger.close()
+    rows = Store.open(tmp_path / "s").sql("SELECT name FROM spans ORDER BY began").to_pylist()
+    assert [row["name"] for row in rows] == ["work", "later"]
