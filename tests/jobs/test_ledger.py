@@ -637,6 +637,7 @@ def test_spans_that_are_stored_and_not_yet_in_place_are_stored_once(
         bench.span(2, 4)
         keeper = bench.book.keeper
         assert keeper is not None
+        bench.book.settle(1)
         with monkeypatch.context() as disk:
             disk.setattr(commits, "rename_inside", fails)
             keeper.flush(all_of_it=True)
