@@ -30,6 +30,7 @@ COSTS = ("co2e_g", "cost", "embodied_g", "host_j")
 
 _DAY_NS = 86_400_000_000_000
 _KEYS = ["cluster", "gpu"]
+_LAST_NS = 9_214_646_400 * 10**9  # 2262-01-01: a store can hold little more, and what is around must fit as well
 AROUND, _AROUND_FEW_NS = timedelta(hours=1), _DAY_NS
 """So much before and after is read too, so that windows have no open ends and what a GPU draws without work is known.
 More of it where only some GPUs are read."""
@@ -267,14 +268,14 @@ def _covered(
 ) -> tuple[int, int, Sequence[str]]:
     """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters."""
     if cluster and since is not None and until is not None and until > since and has_telemetry(store, cluster):
-        return nanoseconds(since), nanoseconds(until), [cluster]
+        return _counted(nanoseconds(since)), _counted(nanoseconds(until)), [cluster]
     found = covered(store, cluster=cluster)
     of = "" if cluster is None else f" of cluster {cluster}"
     if found.is_empty():
         raise InputError(f"{store.root} has no telemetry{of}: `whorl collect` or `whorl import` adds some")
     first, last = int(found["first"].cast(pl.Int64).min()), int(found["last"].cast(pl.Int64).max())  # type: ignore[arg-type]
-    began = first if since is None else nanoseconds(since)
-    ended = last if until is None else nanoseconds(until)
+    began = _counted(first if since is None else nanoseconds(since))
+    ended = _counted(last if until is None else nanoseconds(until))
     if ended <= began:
         raise InputError(
             f"{store.root} has no telemetry{of} in this time: it has some from {date_of_ns(first):%Y-%m-%d %H:%M} to "
@@ -283,6 +284,11 @@ def _covered(
     jobs = store.scan("jobs").select("cluster").unique() if cluster is None else None
     others = [] if jobs is None else store.collect(jobs)["cluster"].to_list()
     return began, ended, sorted({one for one in (*found["cluster"], *others) if one is not None})
+
+
+def _counted(at_ns: int) -> int:
+    """An instant, or the last that is counted: readings by a clock that is centuries ahead lie after it."""
+    return min(at_ns, _LAST_NS)
 
 
 def nanoseconds(when: datetime) -> int:

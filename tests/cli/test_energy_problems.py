@@ -10,7 +10,7 @@ import pytest
 from whorl.analysis.energy.attributing import JobProblem, JobReason
 from whorl.analysis.energy.metering import Problem, Reason
 from whorl.store.outcomes import Code
-from whorl.tests.analysis.energy.stored import at, gpu, job, readings, store_of
+from whorl.tests.analysis.energy.stored import NOON, S, at, gpu, job, readings, store_of
 from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
 
@@ -238,3 +238,12 @@ def test_what_cannot_be_answered_is_one_sentence(bad: Path, arguments: tuple[str
 def test_each_code_stands_in_the_documentation(codes: type[Code]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "energy.md").read_text()
     assert [code for code in codes if f"| {code} | " not in page] == []
+
+
+def test_readings_by_a_clock_that_is_centuries_ahead_are_not_counted(tmp_path: Path) -> None:
+    seconds, last = range(0, 600, 5), (2**63 - 1 - NOON) / S
+    told = [readings("GPU-a", seconds, [200.0] * 120), readings("GPU-a", [last - 60, last - 30], [200.0] * 2)]
+    store_of(tmp_path / "S", [gpu("GPU-a")], told, [])
+    for more in ((), ("--until", "2300-01-01"), ("--by", "day")):
+        [row] = document("--store", str(tmp_path / "S"), *more)["rows"]
+        assert row["energy_j"] == pytest.approx(200 * 595, rel=0.01)
