@@ -150,8 +150,9 @@ def _gpus_of(home: str) -> frozenset[int]:
         with os.fdopen(open_regular(Path(home, GPUS)), encoding="ascii") as file:
             text = file.read()
         gpus = placing.from_text(text)
-        if _home(name.rpartition("~")[0], text) == name:
-            _know(name, gpus)
+        if _home(name.rpartition("~")[0], text) != name:
+            raise ValueError("it has changed since it was written")
+        _know(name, gpus)
     return gpus
 
 

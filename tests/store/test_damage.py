@@ -22,6 +22,7 @@ import pytest
 from whorl.errors import StoreError
 from whorl.store import Journal, Store, compaction, retention
 from whorl.store.rows import footers, journal_file, replacing
+from whorl.store.writers import rivals
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
 from whorl.tests.stores import plain_client
@@ -87,6 +88,17 @@ def test_strange_files_are_left_where_they_are(store: Store) -> None:
     assert {path for path in strange if not path.exists()} == set()
     unsound = Store.open(store.root).check()
     assert strange <= unsound.keys()
+
+
+def test_a_folder_that_names_a_wrong_gpu_after_a_flipped_bit_is_still_compared(store: Store) -> None:
+    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
+        journal.append(batch(range(10)))
+    (says,) = (store.root / "telemetry").rglob(rivals.GPUS)
+    content = says.read_text()
+    says.write_text(content[:-1] + ("0" if content[-1] != "0" else "1"))
+    rivals._homes.clear()  # as in another process
+    store.append({"telemetry": pa.Table.from_batches([batch(range(10))])}, "again")
+    assert counted(store)[0] == 10
 
 
 def test_a_file_damaged_inside_hinders_neither_storing_nor_compaction(
