@@ -228,6 +228,8 @@ def damaged(root: Path) -> dict[Path, str]:
             _moves(read_small(intent, _MOST))
         except FileNotFoundError:
             continue
+        except OSError as error:
+            found[intent] = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
         except (ValueError, TypeError) as error:
             found[intent] = (
                 f"it is damaged ({error}), and the rows that were stored with it are not in place: remove it, and run "
