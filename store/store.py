@@ -255,6 +255,8 @@ class Store:
                 raise _Gone from error
             except OSError as error:
                 reason = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
+                if path.is_symlink():
+                    reason = "it is a link, and whorl follows none: put what it leads to in its place"
             if reason is None:
                 good.append(path)
             else:

@@ -151,10 +151,13 @@ def _kinds(parts: Iterable[Part]) -> list[set[str]]:
 
 
 def names_in(root: Path, table: str) -> set[str]:
-    """Everything under a table's folder with the name of a Parquet file, as paths under the root."""
+    """Everything under a table's folder with the name of a Parquet file, as paths under the root.
+
+    Links to folders are among them: as files that cannot be read they are named, and what they hide is not passed over.
+    """
     folder = f"{root}/{table}"
     cut = len(folder) - len(table)
-    return {path[cut:] for path in files.files_under(folder, lambda name: name.endswith(".parquet"))}
+    return {path[cut:] for path in files.files_under(folder, lambda name: name.endswith(".parquet"), links=True)}
 
 
 def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, set[str]]) -> None:

@@ -204,8 +204,11 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
-def files_under(folder: Path | str, wanted: Callable[[str], bool]) -> Iterator[str]:
-    """The files in a folder and its subfolders whose names are wanted. Raises OSError if a folder is unreadable."""
+def files_under(folder: Path | str, wanted: Callable[[str], bool], *, links: bool = False) -> Iterator[str]:
+    """The files in a folder and its subfolders whose names are wanted. Raises OSError if a folder is unreadable.
+
+    With `links` also the links to folders, which are not followed.
+    """
     waiting = [str(folder)]
     while waiting:
         try:
@@ -215,6 +218,8 @@ def files_under(folder: Path | str, wanted: Callable[[str], bool]) -> Iterator[s
                         yield entry.path
                     elif entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
+                    elif links and entry.is_dir():
+                        yield entry.path
         except (FileNotFoundError, NotADirectoryError):
             continue
 

@@ -98,6 +98,23 @@ def test_nothing_is_written_through_a_linked_folder(store: Store, tmp_path: Path
     assert list(outside.iterdir()) == []
 
 
+@pytest.mark.parametrize("depth", ["day=2023-11-15", "day=2023-11-15/n~*"])
+def test_a_linked_folder_is_named_and_not_passed_over(tmp_path: Path, depth: str) -> None:
+    """An old day was moved to another disk."""
+    store = new_store(tmp_path / "day")
+    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
+        journal.append(batch(["a"], 1, 7))
+    (folder,) = (store.root / "telemetry").glob(depth)
+    shutil.move(folder, tmp_path / "outside")
+    folder.symlink_to(tmp_path / "outside")
+    store = Store.open(store.root)
+    assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 0}]
+    assert list(store.skipped) == list(store.check()) == [folder]
+    assert "is a link" in store.skipped[folder]
+    compaction.compact(store.root, pace=replacing.OFFLINE)
+    assert folder.is_symlink()
+
+
 def test_nothing_is_made_behind_a_linked_folder(store: Store, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
