@@ -257,7 +257,10 @@ def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
 def is_orphan(path: Path, with_journal: Collection[str], now: int) -> bool:
     """Whether a published file will never be sealed, as its journal is gone: in a copy made while collectors wrote."""
     live = journal_file.live_of(path)
-    return live is not None and live[0] not in with_journal and now - path.stat().st_mtime_ns > _SETTLED
+    try:
+        return live is not None and live[0] not in with_journal and now - path.stat().st_mtime_ns > _SETTLED
+    except FileNotFoundError:  # it was sealed just now
+        return False
 
 
 def _filled(paths: Iterable[Path]) -> Iterator[list[Path]]:
