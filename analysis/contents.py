@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ..store.views import OF_ALL_RUNS
 from .runs.probing import other_names
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ _VERDICTS = (
     "n, looks FROM verdicts_now ORDER BY cluster, place"
 )
 _JUDGED = (
-    "SELECT cluster, judged_at, gpus, findings FROM judgements WHERE campaign IS NULL AND since IS NULL "
+    f"SELECT cluster, judged_at, gpus, findings FROM judgements WHERE {OF_ALL_RUNS} "
     "QUALIFY row_number() OVER (PARTITION BY cluster ORDER BY judged_at DESC) = 1 ORDER BY cluster"
 )
 _UNJUDGED = (
-    "SELECT DISTINCT cluster FROM runs WHERE cluster NOT IN (SELECT cluster FROM judgements WHERE campaign IS NULL "
-    "AND since IS NULL AND cluster IS NOT NULL) ORDER BY 1"
+    "SELECT DISTINCT cluster FROM runs WHERE cluster NOT IN (SELECT cluster FROM judgements WHERE "
+    f"{OF_ALL_RUNS} AND cluster IS NOT NULL) ORDER BY 1"
 )
 _WORKLOADS = (
     "SELECT * FROM (SELECT cluster, workload, count(DISTINCT gpu) AS gpus FROM results WHERE figure = 'time' "

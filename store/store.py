@@ -256,7 +256,9 @@ class Store:
             except OSError as error:
                 reason = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
                 if path.is_symlink():
-                    reason = "it cannot be read (it is a link and not a regular file); put what it leads to there"
+                    reason = (
+                        "it cannot be read (it is a link and not a regular file); put what it leads to in its place"
+                    )
             if reason is None:
                 good.append(path)
             else:

@@ -81,12 +81,15 @@ HISTORY = View(
     f"{', '.join(_as_minutes(c) for c in TELEMETRY.columns if c.kind)} FROM telemetry",
 )
 
+OF_ALL_RUNS = "campaign IS NULL AND since IS NULL"
+"""SQL: whether a row of `judgements` is about all runs of a cluster, not about one campaign or those since a time."""
+
 VERDICTS_NOW = View(
     "verdicts_now",
     "a finding of the newest judgement of its cluster, of those about every run: not those about one campaign, or "
     "about the runs since a time",
     "SELECT v.* FROM verdicts v JOIN (SELECT arg_max(judgement, judged_at) AS judgement FROM judgements "
-    "WHERE campaign IS NULL AND since IS NULL GROUP BY cluster) USING (judgement)",
+    f"WHERE {OF_ALL_RUNS} GROUP BY cluster) USING (judgement)",
 )
 
 FINGERPRINTS_NOW = View(

@@ -13,6 +13,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.sensor_error import SensorError
+from ...store.views import OF_ALL_RUNS
 from .answers import Answer, energy
 from .booked import nanoseconds
 from .choices.ground import Ground
@@ -83,7 +84,7 @@ def one_job(
         gpus = gpus.join(elsewhere.places, on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
         elsewhere = replace(elsewhere, booked=small)
     gpus = gpus.join(verdicts(store), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
-    every = store.sql("select distinct cluster from judgements where campaign is null and since is null").polars()
+    every = store.sql(f"SELECT DISTINCT cluster FROM judgements WHERE {OF_ALL_RUNS}").polars()
     judged = every["cluster"].cast(pl.String).to_list()
     calm = pl.col("gpu").is_not_null() & pl.col("verdicts").is_null() & pl.col("cluster").is_in(judged)
     gpus = gpus.with_columns(pl.when(calm).then(pl.lit(NO_VERDICT)).otherwise("verdicts").alias("verdicts"))

@@ -14,6 +14,7 @@ import polars as pl
 from ... import __version__
 from ...errors import StoreError
 from ...store.schema import VERDICTS, arrow_rows
+from ...store.views import OF_ALL_RUNS
 from ..runs.probing import campaigns
 from .judging import judge
 from .verdict import TIME, Change, Judgement, Kind, Level, NotJudged, State, Verdict
@@ -134,7 +135,7 @@ def newest(store: Store) -> list[Judgement]:
 
 def stored(store: Store, cluster: str | None = None) -> list[Stored]:
     """The same of a cluster, or of every one, with what else is stored of it."""
-    whole = pl.col("campaign").is_null() & pl.col("since").is_null()
+    whole = pl.sql_expr(OF_ALL_RUNS)
     of = whole if cluster is None else whole & (pl.col("cluster") == cluster)
     known = store.scan("judgements").filter(of).sort("judged_at").group_by("cluster").last()
     judgements = store.collect(known.sort("cluster").with_columns(pl.col("judged_at").cast(pl.Datetime("us"))))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Level, State
 from ...store.events import EventKind
+from ...store.views import OF_ALL_RUNS
 from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Labels, Point, Series, Who, identity, series
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _IDENTITIES = f"select cluster, gpu, {', '.join(IDENTITY)}, memory_total from gpus_now"
 _JUDGED = (
-    "select cluster, epoch_ns(judged_at) as at, gpus from judgements where campaign is null and since is null "
+    f"select cluster, epoch_ns(judged_at) as at, gpus from judgements where {OF_ALL_RUNS} "
     "qualify row_number() over (partition by cluster order by judged_at desc) = 1"
 )
 _VERDICTS = "select cluster, level, keys, kind, state, effect_pct, n from verdicts_now"

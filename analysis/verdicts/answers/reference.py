@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from ....store.conditions import stated
+from ....store.views import OF_ALL_RUNS
 from ...runs.measurements import SOUND
 from ..comparing import LEAST_GPUS
 from ..levels.noise import UNKNOWN
@@ -140,13 +141,7 @@ def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_o
 
 def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
     """The findings of the newest judgement of each cluster that cover these GPUs, by GPU."""
-    judged = (
-        store.scan("judgements")
-        .filter(pl.col("campaign").is_null() & pl.col("since").is_null())
-        .sort("judged_at")
-        .group_by("cluster")
-        .last()
-    )
+    judged = store.scan("judgements").filter(pl.sql_expr(OF_ALL_RUNS)).sort("judged_at").group_by("cluster").last()
     chosen = store.collect(judged.select("judgement"))["judgement"].implode()
     rows = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
     found: dict[str, list[Verdict]] = {}
