@@ -139,7 +139,7 @@ def run(store: Path, browser: Any, warm_s: float) -> dict[str, Any]:
     with serving(store) as one:
         browsing = Browsing(browser, one.url)
         opened = time.perf_counter()
-        browsing.open("", there="#findings .ag-row")
+        browsing.open("", there="#overview-found td")
         first = {"listening_s": one.listening_s, "page_s": browsing.came_s - opened}
         time.sleep(warm_s)
         one.taken()

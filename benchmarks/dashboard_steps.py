@@ -97,6 +97,7 @@ _BY_NAME = (
 )
 STEPS: dict[str, Step] = {
     "open overview": lambda one: one.open(""),
+    "overview: all findings": lambda one: one.click("#overview-found a[href*='findings=all']"),
     "overview: sort the findings": lambda one: one.click("#findings .ag-header-cell[col-id=n] .ag-header-cell-label"),
     "open fleet": lambda one: one.open("fleet?probe=gemm", there="#fleet-trend .nsewdrag"),
     "fleet: another workload": lambda one: one.go("fleet?probe=spmv"),

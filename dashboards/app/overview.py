@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dash import dcc, html
+from dash import Input, Output, dcc, html
 
 from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns, not_judged
 from ..table import MISSING, many
+from ..verdict_words import interval, percent
 from .first import MOST_CAMPAIGNS
 from .grid import MOST, Column, table
-from .page import RUNS, VERDICTS, Page, heading, rows, section, tiles, told
+from .page import RUNS, URL, VERDICTS, Page, following, heading, rows, section, tiles, told
+from .state import parse
+
+_WORST = 20
+"""Findings of a cluster that are shown at first."""
+_FOUND = "overview-found"
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import polars as pl
+    from dash import Dash
     from dash.development.base_component import Component
 
     from .reading import Reading
@@ -41,7 +49,7 @@ def _holds(reading: Reading) -> Component:
     return tiles(shown)
 
 
-def _found(reading: Reading) -> Component:
+def _found(reading: Reading, state: State) -> Component:
     judged = reading.answer(last_judgements)
     if not judged:
         todo = told(
@@ -69,10 +77,47 @@ def _found(reading: Reading) -> Component:
             else "No GPU could be judged: the page Fleet says why, for each probe."
         )
         return section("Who stands out", told(html.P(none), kind="empty"), *open_, says=f"{about}.")
-    shown = found.head(MOST)
+    several = len(judged) > 1
+    shown = _all(found, state, several=several) if state.findings == "all" else _worst(found, state, several=several)
+    return section("Who stands out", *shown, *open_, says=f"{about}.")
+
+
+def _worst(found: pl.DataFrame, state: State, *, several: bool) -> list[Component]:
+    """The worst as plain rows: they are there at once. What draws large tables takes the browser half a second."""
+    worst = found.group_by("cluster", maintain_order=True).head(_WORST)
+    cells = [
+        [
+            one["name"] if one["gpu"] is None else dcc.Link(one["name"], href=_its(one, state)),
+            one["kind"],
+            one["state"],
+            None if one["effect_pct"] is None else f"{percent(one['effect_pct'])} %",
+            f"{interval(one['low_pct'], one['high_pct'])} %",
+            None if one["n"] is None else f"{one['n']:,}",
+            one["looks"],
+            *([one["cluster"]] if several else []),
+        ]
+        for one in worst.iter_rows(named=True)
+    ]
+    columns = _findings(several=several)
+    head = [one.title for one in columns]
+    drawn = rows(head, cells, right=(3, 4, 5), wrapped=(6,), cards=True, label="Findings, worst first")
+    if worst.height == found.height:
+        return [drawn]
+    of = "of each cluster" if several else f"of {found.height:,}"
+    link = dcc.Link(f"Show all {found.height:,}, to sort and to filter", href=state.href("", findings="all"))
+    return [drawn, html.P([f"The worst {_WORST} {of}. ", link, "."])]
+
+
+def _its(one: Mapping[str, Any], state: State) -> str:
+    """The address of the page of a GPU."""
+    return state.href("gpu", gpu=(one["gpu"],), cluster=one["cluster"], findings=None)
+
+
+def _all(found: pl.DataFrame, state: State, *, several: bool) -> list[Component]:
+    """All of them, in a table that a person sorts and filters."""
     cut = [html.P(f"The worst {MOST:,} of {found.height:,}.", className="soft")] if found.height > MOST else []
-    drawn = table("findings", _findings(several=len(judged) > 1), shown, label="Findings, worst first", height=480)
-    return section("Who stands out", *cut, drawn, *open_, says=f"{about}.")
+    fewer = html.P(dcc.Link("Show the worst only", href=state.href("", findings=None)))
+    return [*cut, table("findings", _findings(several=several), found.head(MOST), label="Findings", height=640), fewer]
 
 
 def _judging(one: Mapping[str, Any]) -> str:
@@ -133,7 +178,14 @@ def _when(at: Any) -> str:
 
 
 def _layout(reading: Reading, state: State) -> Component:
-    return html.Div([heading("Overview"), _holds(reading), _found(reading), _campaigns(reading, state)])
+    found = html.Div(_found(reading, state), id=_FOUND)
+    return html.Div([heading("Overview"), _holds(reading), found, _campaigns(reading, state)])
 
 
-PAGE = Page("", "Overview", (RUNS,), _layout, lambda *_: None)
+def _register(app: Dash, reading: Reading) -> None:
+    @following(app, "", Output(_FOUND, "children"), Input(URL, "search"), prevent_initial_call=True)
+    def show(search: str | None) -> Component:
+        return _found(reading, parse(search)[0])
+
+
+PAGE = Page("", "Overview", (RUNS,), _layout, _register)

@@ -35,14 +35,14 @@ PROBLEM = "problem"
 """Id of the line above each page that says what failed."""
 
 
-def following(app: Dash, path: str, *parts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Like `app.callback(*parts)`, for a page that follows the address; `path` is its own.
+def following(app: Dash, path: str, *parts: Any, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Like `app.callback(*parts, **more)`, for a page that follows the address; `path` is its own.
 
     A person who leaves the page changes the address too. Without this, the page would answer that of the next one.
     """
 
     def add(answer: Callable[..., Any]) -> Callable[..., Any]:
-        @app.callback(*parts, Also(URL, "pathname"))
+        @app.callback(*parts, Also(URL, "pathname"), **more)
         def asked(*given: Any) -> Any:
             *own, now = given
             if (now or "").rpartition("/")[2] != path:
@@ -166,9 +166,11 @@ def rows(
     *,
     right: Sequence[int] = (),
     wrapped: Sequence[int] = (),
+    cards: bool = False,
     label: str,
 ) -> Component:
-    """A small table. None is shown as n/a. Large ones are a dash-ag-grid."""
+    """A small table. None is shown as n/a. Large ones are a dash-ag-grid. `wrapped`: columns of sentences. `cards`: on
+    a telephone, each row is a card."""
 
     def look(place: int) -> str:
         return "r" if place in right else "w" if place in wrapped else ""
@@ -177,6 +179,10 @@ def rows(
         return MISSING if cell is None else minus(cell) if isinstance(cell, str) else cell
 
     top = [html.Th(name, scope="col", className=look(place)) for place, name in enumerate(head)]
-    body = [html.Tr([html.Td(shown(cell), className=look(place)) for place, cell in enumerate(row)]) for row in cells]
+    named: list[dict[str, Any]] = [{"data-head": name} if cards else {} for name in head]
+    body = [
+        html.Tr([html.Td(shown(cell), className=look(place), **named[place]) for place, cell in enumerate(row)])
+        for row in cells
+    ]
     table = html.Table([html.Thead(html.Tr(top)), html.Tbody(body)])
-    return html.Div(table, className="wide", role="region", tabIndex=0, **labelled(label))
+    return html.Div(table, className="wide cards" if cards else "wide", role="region", tabIndex=0, **labelled(label))

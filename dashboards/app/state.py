@@ -58,6 +58,8 @@ class State:
     """Of a replay."""
     query: str | None = None
     """SQL."""
+    findings: str | None = None
+    """`all`: the first page shows all of them."""
     chart: str | None = None
     """How its answer is drawn, with the columns `x`, `y` and `colour`."""
     x: str | None = None

@@ -200,10 +200,24 @@ def test_the_token_can_be_typed(hostile: Store) -> None:
 @pytest.mark.parametrize("prefix", ["/", "/node/7/"])
 def test_what_draws_tables_is_loaded_before_a_table_asks_for_it(store: Store, prefix: str) -> None:
     client: Any = make_app(Reading(store), prefix=prefix).server.test_client()
-    (address,) = re.findall(r'<script async src="([^"]*)"', client.get("/").text)
+    (address,) = re.findall(r'<link rel="prefetch" as="script" href="([^"]*)"', client.get("/").text)
     assert address.startswith(prefix)
     answer = client.get(address.removeprefix(prefix[:-1]))
     assert (answer.status_code, len(answer.data) > 100_000) == (200, True)
+
+
+def test_nothing_for_old_browsers_is_loaded_and_no_part_of_dash_needs_more_than_the_page_has(store: Store) -> None:
+    client: Any = make_app(Reading(store)).server.test_client()
+    page = client.get("/").text
+    assert "polyfill" not in page
+    addresses = re.findall(r'<script src="([^"]*_dash-component-suites[^"]*)"', page)
+    assert len(addresses) > 8
+    scripts = ""
+    for one in addresses:
+        with client.get(one) as answer:
+            scripts += answer.text
+    used = "".join(re.findall(r"regeneratorRuntime[^}]*}", scripts))
+    assert set(re.findall(r"\.(\w+)", used)) == {"mark", "wrap", "prev", "next", "stop", "isReady"}
 
 
 def test_who_types_the_token_gets_the_page_that_was_asked_for(hostile: Store) -> None:
@@ -437,20 +451,45 @@ def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several
     store = judged_store(tmp_path / "S", 16, (0, 2), slow={5: 0.12})
     conclude(store)
     one = Asked(store).said("")
-    columns = [column["headerName"] for column in _table(one, "findings")["columnDefs"]]
+    assert "sort and" not in one, "there is one finding"
+    all_ = Asked(store).said("?findings=all")
+    columns = [column["headerName"] for column in _table(all_, "findings")["columnDefs"]]
     assert columns == ["GPU, node or batch", "finding", "state", "effect", "95 %", "95 %, up to", "n", "what was seen"]
     assert f"{CLUSTER}: 1 finding, 16 GPUs judged on" in one
     assert "Nobody has judged" not in one
     judged = {"judgement": ["2"], "cluster": ["other"], "judged_at": [BEGAN_NS], "gpus": [1], "findings": [0]}
     store.append({"judgements": arrow_rows("judgements", judged)}, "other")
-    assert [column["headerName"] for column in _table(Asked(store).said(""), "findings")["columnDefs"]] == [
-        *columns, "cluster",
-    ]  # fmt: skip
+    both = _table(Asked(store).said("?findings=all"), "findings")["columnDefs"]
+    assert [column["headerName"] for column in both] == [*columns, "cluster"]
     run = {"run_id": ["r"], "cluster": ["it's new"], "gpu": ["x"]}
     store.append({"runs": arrow_rows("runs", run)}, "new")
     said = Asked(store).said("")
     assert "Nobody has judged the GPUs of it's new yet" in said
     assert f"""whorl verdicts --store {store.root} --cluster 'it'\\"'\\"'s new'""" in said
+
+
+def test_of_many_findings_the_worst_of_each_cluster_are_shown_and_a_link_to_all(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    for cluster, many in (("a", 25), ("b", 3)):
+        judged = {"judgement": [cluster], "cluster": [cluster]}
+        names = {"name": [f"{cluster}{one:02}" for one in range(many)], "place": list(range(many))}
+        of = {"judgement": [cluster] * many, "cluster": [cluster] * many, "level": ["gpu"] * many}
+        store.append(
+            {
+                "judgements": arrow_rows(
+                    "judgements", {**judged, "judged_at": [BEGAN_NS], "gpus": [30], "findings": [many]}
+                ),
+                "verdicts": arrow_rows("verdicts", of | names),
+                "runs": arrow_rows("runs", {"run_id": [cluster], "cluster": [cluster], "gpu": ["x"]}),
+            },
+            cluster,
+        )
+    one = Asked(store).said("")
+    named = dict.fromkeys(re.findall(r'"href": "gpu\?cluster=[ab]&gpu=([ab]..)', one))
+    assert list(named) == [f"a{place:02}" for place in range(20)] + ["b00", "b01", "b02"]
+    assert "The worst 20 of each cluster" in one
+    assert '"./?findings=all"' in one
+    assert len(_table(Asked(store).said("?findings=all"), "findings")["rowData"]) == 28
 
 
 def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_path: Path) -> None:
