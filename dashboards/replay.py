@@ -12,6 +12,7 @@ from ..analysis.replay.comparison import Gain
 from ..analysis.replay.findings import heading
 from ..analysis.replay.fleet import Fleet
 from ..analysis.replay.outcome import Outcome
+from .figures.drawing import Bar, Scatter, figure_of
 from .figures.looks import single
 from .style import SKY, SLOWNESS, layout, line_of
 
@@ -108,8 +109,6 @@ def _curves(
 
     So a line that lies on others for a part of its way leaves an edge of them to be seen.
     """
-    from plotly.graph_objects import Figure, Scatter
-
     looks = line_of(curves)
     alike: dict[tuple[bytes, bytes], list[str]] = {}
     for policy, (x, y) in curves.items():
@@ -129,7 +128,7 @@ def _curves(
                 hovertemplate=f"{name}{hover}<extra></extra>",
             )
         )
-    return Figure(traces, layout(height, **axes))
+    return figure_of(traces, layout(height, **axes))
 
 
 def binned_steps(time_s: Floats, values: Floats, edges: Floats) -> Floats:
@@ -148,8 +147,6 @@ def gantt(outcome: Outcome, fleet: Fleet | None, limit: int = BARS) -> tuple[Fig
     A bar is one job on neighbouring GPUs. Where there are more than `limit`, it shows the time until the next one
     would be too many; that time, in s, is returned beside the figure.
     """
-    from plotly.graph_objects import Bar, Figure
-
     began, ended, first, height, job, slow = _bars(outcome, fleet)
     until = outcome.end_s if len(began) <= limit else float(began[limit])
     shown = np.flatnonzero(began < until) if len(began) > limit else np.arange(len(began))
@@ -167,7 +164,7 @@ def gantt(outcome: Outcome, fleet: Fleet | None, limit: int = BARS) -> tuple[Fig
         }
     bars = Bar(
         orientation="h",
-        base=single(began / 3600),
+        base=single(began / 3600).tolist(),
         x=single((ended - began) / 3600),
         y=single(first + height / 2 - 0.5),
         width=single(height),
@@ -179,7 +176,7 @@ def gantt(outcome: Outcome, fleet: Fleet | None, limit: int = BARS) -> tuple[Fig
         hovertemplate=f"job %{{customdata[0]}}, %{{customdata[1]}} GPUs here{slowdown}"
         "<br>from hour %{base:,.2f}, for %{x:,.2f} h<extra></extra>",
     )
-    figure = Figure(
+    figure = figure_of(
         [bars],
         layout(
             440,
@@ -226,8 +223,6 @@ def _slowdown(outcome: Outcome, fleet: Fleet | None, job: int, gpus: Sequence[in
 def gain_by_seed(gains: Sequence[Gain]) -> Figure:
     """What each policy gained over one baseline, or over itself without scores: a row of points, one for each seed, and
     on it the mean with its 90 % interval. Seeds have no order, so nothing joins them."""
-    from plotly.graph_objects import Figure, Scatter
-
     lines = line_of(gain.policy for gain in gains)
     rows = list(range(len(gains)))[::-1]  # the first one is at the top
     traces = []
@@ -265,7 +260,7 @@ def gain_by_seed(gains: Sequence[Gain]) -> Figure:
                 hovertemplate=f"{gain.policy}, mean of {gain.n} seeds<br>%{{x:+.2f}} %<extra></extra>",
             )
         )
-    return Figure(
+    return figure_of(
         traces,
         layout(
             90 + 30 * len(gains),

@@ -65,6 +65,6 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
         "margin": {"l": 64, "r": 16, "t": 60, "b": 52},
         "hovermode": "closest",
         "legend": LEGEND,
-        "template": "none",
+        "template": {},
         **more,
     }

@@ -44,6 +44,7 @@ def _find_whorl() -> None:
 
 _find_whorl()
 
+from whorl.dashboards.figures import drawing  # noqa: E402 - as sizes
 from whorl.tests import sizes  # noqa: E402 - the module that the tests import
 
 
@@ -53,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     sizes.choose(long=config.getoption("--long"))
+    drawing.checked = True
     _choose_examples()
 
 

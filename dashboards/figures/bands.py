@@ -15,7 +15,9 @@ from ...analysis.one_gpu.standing import Five, Standing
 from ..style import BLUE, GREY, LEGEND, RED, layout
 from ..table import MISSING, count, many, minus, number
 from ..verdict_words import interval, percent
+from . import drawing
 from .bent import bent, bent_axis
+from .drawing import Bar, figure_of
 from .looks import plain
 
 if TYPE_CHECKING:
@@ -122,8 +124,6 @@ Axis = Callable[[float, float], dict[str, Any]]
 
 def drawn(rows: Sequence[Row], axis: Axis, *, on: Callable[[Any], Floats] = bent) -> Figure:
     """The rows, the first on top. `axis`: of the lowest and highest value that are drawn; `on`: where a value is."""
-    from plotly.graph_objects import Bar, Figure, Scatter
-
     place = np.arange(len(rows))[::-1]
     traces: list[Any] = []
     known = [(at, row.band) for at, row in zip(place, rows, strict=True) if row.band is not None]
@@ -133,12 +133,12 @@ def drawn(rows: Sequence[Row], axis: Axis, *, on: Callable[[Any], Floats] = bent
         start, end = (on([band[edge] for _, band in known]) for edge in (first, last))
         traces.append(
             Bar(
-                y=[at for at, _ in known], x=end - start, base=start, orientation="h", width=0.62,
+                y=[at for at, _ in known], x=end - start, base=start.tolist(), orientation="h", width=0.62,
                 marker={"color": colour}, showlegend=bool(known) and first == 1, **peers,
             )
         )  # fmt: skip
     traces.append(
-        Scatter(
+        drawing.Scatter(
             x=on([band[2] for _, band in known]), y=[at for at, _ in known], mode="markers", showlegend=False,
             marker={"symbol": "line-ns", "size": 17, "line": {"width": 2, "color": GREY}}, **peers,
         )
@@ -150,7 +150,7 @@ def drawn(rows: Sequence[Row], axis: Axis, *, on: Callable[[Any], Floats] = bent
         x = on([row.value for _, row in mine])
         low, high = (on([row.value if end is None else end for end, row in ends]) for ends in _ends(mine))
         traces.append(
-            Scatter(
+            drawing.Scatter(
                 x=x, y=[at for at, _ in mine], mode="markers", name=name,
                 error_x={
                     "type": "data", "symmetric": False, "array": high - x, "arrayminus": x - low, "color": colour,
@@ -161,7 +161,7 @@ def drawn(rows: Sequence[Row], axis: Axis, *, on: Callable[[Any], Floats] = bent
             )
         )  # fmt: skip
     values = [v for row in rows for v in (row.value, row.low, row.high, *(row.band or ())) if v is not None]
-    return Figure(
+    return figure_of(
         traces,
         layout(
             _AROUND + (_HIGHER if any("\n" in row.label for row in rows) else _ROW) * len(rows),

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..style import BLUE, GREY, PINK
+from .drawing import Scatter
 from .looks import plain
 
 NAMED = 12
@@ -38,8 +39,6 @@ def typed(values: NDArray[Any]) -> dict[str, Any]:
 
 def chosen(x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> Any:
     """Rings around the chosen GPUs, with their names where there are few."""
-    from plotly.graph_objects import Scatter
-
     few = len(names) <= NAMED
     return Scatter(
         x=list(x),

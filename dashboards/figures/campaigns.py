@@ -11,6 +11,7 @@ import polars as pl
 from ...analysis.fleet.trend import Trend
 from ..style import BLUE, GREEN, OLIVE, ORANGE, PINK, RED, SKY, layout, room
 from ..table import signed
+from .drawing import Scatter, figure_of
 from .looks import plain
 from .scale import Scale
 
@@ -25,8 +26,6 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", 
 
 def over_campaigns(of: Trend, gpus: Sequence[str], names: Mapping[str, str]) -> Figure:
     """The median of the fleet with its 95 % interval, the middle half and nine tenths of it, and lines of `gpus`."""
-    from plotly.graph_objects import Figure, Scatter
-
     periods = of.periods
     lines = {gpu: rows for gpu in gpus[:MOST] if (rows := of.of(gpu)).height}
     values = [periods["p5"], periods["p95"], *(rows["slower_pct"] for rows in lines.values())]
@@ -67,7 +66,7 @@ def over_campaigns(of: Trend, gpus: Sequence[str], names: Mapping[str, str]) -> 
         colour, symbol = _COLOURS[place % len(_COLOURS)], _SYMBOLS[place % len(_SYMBOLS)]
         middle, low, high = rows["slower_pct"], rows["low"], rows["high"]
         traces.append(_line(rows["began"].to_list(), middle, low, high, scale, name, colour, symbol, own))
-    return Figure(
+    return figure_of(
         traces,
         layout(
             400,
@@ -97,8 +96,6 @@ def _line(
     symbol: str,
     text: Sequence[str],
 ) -> Any:
-    from plotly.graph_objects import Scatter
-
     y, below, above = (
         scale.bend(one.cast(pl.Float64).fill_null(float("nan")).to_numpy()) for one in (middle, low, high)
     )

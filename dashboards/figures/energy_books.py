@@ -9,6 +9,7 @@ import polars as pl
 from ..energy_words import unit_of, with_interval
 from ..style import BLUE, GREY, ORANGE, layout
 from ..table import MISSING, many
+from .drawing import Bar, Scatter
 from .looks import plain
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ def books(rows: pl.DataFrame) -> Figure:
 
 def _panel(rows: pl.DataFrame, unit: str, joules: float, *, lying: bool, legend: bool) -> list[Any]:
     """The bars of a cluster. `lying`: whether energy is drawn from left to right."""
-    from plotly.graph_objects import Bar, Scatter
-
     day, energy = ("y", "x") if lying else ("x", "y")
     across = {"orientation": "h", "width": 0.7} if lying else {"width": 0.8 * _DAY_MS}
     bars = [

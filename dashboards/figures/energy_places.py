@@ -9,6 +9,7 @@ import polars as pl
 from ...analysis.energy.one_job import NO_VERDICT
 from ..style import BLUE, RED, layout
 from ..table import signed
+from .drawing import Scatter, figure_of
 from .energy_books import WHISKER
 from .looks import plain
 
@@ -25,8 +26,6 @@ def places(rows: pl.DataFrame) -> Figure | None:
 
     `rows`: as `energy_table.of_gpus` has them. A GPU with a verdict is red, and its verdict stands where it is hovered.
     """
-    from plotly.graph_objects import Figure, Scatter
-
     known = rows.filter(pl.col("slower_pct").is_not_null()) if "slower_pct" in rows.columns else rows.clear()
     if known.is_empty():
         return None
@@ -59,7 +58,7 @@ def places(rows: pl.DataFrame) -> Figure | None:
         showlegend=False,
     )
     names = known["what"].to_list()
-    return Figure(
+    return figure_of(
         [points],
         layout(
             96 + 24 * max(3, len(at)),

@@ -13,6 +13,7 @@ from ...analysis.energy.pieces import Kind
 from ..energy_words import REASONS, name_of, unit_of, with_interval
 from ..style import BLUE, layout
 from ..table import MISSING, many
+from .drawing import Bar, Scatter, figure_of
 from .energy_books import PARTS, WHISKER
 from .looks import plain
 
@@ -42,8 +43,6 @@ def largest(
     any, as `answers.beyond` gives it. Of people, what nobody used stands below them. `several`: whether names say their
     cluster.
     """
-    from plotly.graph_objects import Bar, Figure, Scatter
-
     bars, own = _bars(by, rows, first, beyond, several=several)
     unit, joules = unit_of([one.row["high_j"] for one in bars])
     reach = _FAR * max((one.row["high_j"] or 0.0 for one in bars[:own]), default=0.0) / joules
@@ -88,7 +87,7 @@ def largest(
     if any(far):
         axis["range"] = [0, 1.1 * max(end for end, cut in zip(high, far, strict=True) if not cut)]
     names = [one.name if len(one.name) <= _LONGEST else f"{one.name[: _LONGEST - 1]}…" for one in bars]
-    return Figure(
+    return figure_of(
         [drawn, *([missing] if none else [])],
         layout(
             84 + 26 * max(3, len(bars)),

@@ -13,6 +13,8 @@ from ...analysis.telemetry.readings import Key
 from ...store.events import EventKind
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import many
+from . import drawing
+from .drawing import Scatter, figure_of
 from .looks import plain
 from .telemetry import LEFT, RIGHT, duration, label, times
 
@@ -85,29 +87,18 @@ def of_happened(placed: Arranged, since: int, until: int) -> Figure | None:
 
     The browser hides names that have no room, as only it knows how wide the figure is.
     """
-    from plotly.graph_objects import Figure, Scatter
-
     if not placed.rows:
         return None
-    figure = Figure(
-        layout=layout(
-            round(_BAR / placed.thick) * len(placed.rows) + _TOP + _BOTTOM,
-            margin={"l": LEFT, "r": RIGHT, "t": _TOP, "b": _BOTTOM},
-            barmode="overlay",
-            showlegend=False,
-            dragmode="zoom",
-            uniformtext={"mode": "hide", "minsize": _SMALLEST},
-        )
-    )
     workloads = list(dict.fromkeys(bar.name for bar, _ in placed.runs))
     jobs = list(dict.fromkeys(bar.name for bar, _ in placed.jobs))
+    traces = []
     for bars, what, colours in (
         (placed.jobs, "job", [_JOBS[jobs.index(bar.name) % len(_JOBS)] for bar, _ in placed.jobs]),
         (placed.runs, "probe", [_RUNS[workloads.index(bar.name) % len(_RUNS)] for bar, _ in placed.runs]),
     ):
-        figure.add_trace(_bars(bars, what, colours, placed, since, until))
+        traces.append(_bars(bars, what, colours, placed, since, until))
     marks = [mark for mark, _ in placed.marks]
-    figure.add_trace(
+    traces.append(
         Scatter(
             x=times(np.array([mark.at for mark in marks], np.int64)),
             y=np.array([row for _, row in placed.marks]),
@@ -122,15 +113,34 @@ def of_happened(placed: Arranged, since: int, until: int) -> Figure | None:
             hovertemplate="%{text}<extra></extra>",
         )
     )
-    figure.update_yaxes(
-        tickvals=list(range(len(placed.rows))), ticktext=placed.rows, range=[len(placed.rows) - 0.5, -0.5],
-        tickfont={"size": 11}, fixedrange=True, zeroline=False, showgrid=False,
-    )  # fmt: skip
-    figure.update_xaxes(
-        type="date", range=[since / 1e6, until / 1e6], title_text="UTC", zeroline=False,
-        automargin="bottom", hoverformat="%Y-%m-%d %H:%M:%S",
-    )  # fmt: skip
-    return figure
+    return figure_of(
+        traces,
+        layout(
+            round(_BAR / placed.thick) * len(placed.rows) + _TOP + _BOTTOM,
+            margin={"l": LEFT, "r": RIGHT, "t": _TOP, "b": _BOTTOM},
+            barmode="overlay",
+            showlegend=False,
+            dragmode="zoom",
+            uniformtext={"mode": "hide", "minsize": _SMALLEST},
+            xaxis={
+                "type": "date",
+                "range": [since / 1e6, until / 1e6],
+                "title": {"text": "UTC"},
+                "zeroline": False,
+                "automargin": "bottom",
+                "hoverformat": "%Y-%m-%d %H:%M:%S",
+            },
+            yaxis={
+                "tickvals": list(range(len(placed.rows))),
+                "ticktext": placed.rows,
+                "range": [len(placed.rows) - 0.5, -0.5],
+                "tickfont": {"size": 11},
+                "fixedrange": True,
+                "zeroline": False,
+                "showgrid": False,
+            },
+        ),
+    )
 
 
 def behind(found: Happened, since: int, until: int) -> list[dict[str, Any]]:
@@ -179,14 +189,12 @@ def in_words(placed: Arranged) -> str:
 def _bars(
     bars: Sequence[tuple[Bar, float]], what: str, colours: Sequence[str], placed: Arranged, since: int, until: int
 ) -> Any:
-    from plotly.graph_objects import Bar as Drawn
-
     length = until - since  # a bar that goes on is cut a screen beyond the range
     began = np.array([max(bar.began, since - length) for bar, _ in bars], np.int64)
     ended = np.array([min(bar.ended or until + length, until + length) for bar, _ in bars], np.int64)
-    return Drawn(
+    return drawing.Bar(
         orientation="h",
-        base=times(began),
+        base=times(began).tolist(),
         x=(ended - began) / 1e6,
         y=np.array([row for _, row in bars]),
         width=placed.thick,

@@ -11,6 +11,7 @@ from ...analysis.verdicts.verdict import Change
 from ..style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, layout, room
 from ..table import MISSING, many, minus, number
 from ..verdict_words import interval, percent
+from .drawing import Scatter, figure_of
 from .looks import plain
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ def history(line: Line, changes: Sequence[Change] = (), marks: Sequence[Mark] = 
 
     `changes`: those of its workload, as the judge found them: a band from the last sitting before to the first after.
     """
-    from plotly.graph_objects import Figure
-
     sat = line.sittings
     mine = [one for one in changes if one.workload == line.workload]
     shown = list(marks)[-_MOST_MARKS:]
@@ -59,7 +58,7 @@ def history(line: Line, changes: Sequence[Change] = (), marks: Sequence[Mark] = 
         for one in shown
         if one.what in _MARKS
     ]  # fmt: skip
-    return Figure(
+    return figure_of(
         traces,
         layout(
             360,
@@ -96,8 +95,6 @@ def _reach(sat: Sequence[Sitting]) -> tuple[float, float]:
 
 def _peers(sat: Sequence[Sitting]) -> list[Any]:
     """Of each sitting a bar from 5 to 95 % of its peers, one from 25 to 75 %, and their median."""
-    from plotly.graph_objects import Scatter
-
     known = [one for one in sat if one.peers_pct is not None]
     if not known:
         return []
@@ -141,8 +138,6 @@ def _peers(sat: Sequence[Sitting]) -> list[Any]:
 
 
 def _own(sat: Sequence[Sitting], against: str) -> Any:
-    from plotly.graph_objects import Scatter
-
     more = [(one.off_pct if one.high_pct is None else one.high_pct) - one.off_pct for one in sat]
     less = [one.off_pct - (one.off_pct if one.low_pct is None else one.low_pct) for one in sat]
     return Scatter(
@@ -173,8 +168,6 @@ def _says(one: Sitting, against: str) -> str:
 
 def _changes(changes: Sequence[Change], high: float) -> list[Any]:
     """The sizes of changes, above the bands that show when."""
-    from plotly.graph_objects import Scatter
-
     known = [one for one in changes if one.since is not None and one.at is not None]
     if not known:
         return []
@@ -204,8 +197,6 @@ def _look(one: Mark) -> tuple[str, str, str]:
 
 def _marks(marks: Sequence[Mark], high: float) -> list[Any]:
     """What happened, at the top, by its kind."""
-    from plotly.graph_objects import Scatter
-
     found = []
     for look in dict.fromkeys(map(_look, marks)):
         mine = [one for one in marks if _look(one) == look]

@@ -18,6 +18,7 @@ from ...analysis.fleet.side_by_side import labels
 from ..style import SLOWNESS, layout
 from ..table import minus, signed
 from .brushed import chosen
+from .drawing import Heatmap, Scatter, figure_of
 from .looks import Look, ending, plain
 
 if TYPE_CHECKING:
@@ -153,8 +154,6 @@ class Grid:
         `live`: for a page that says itself what the pointer is on. Then trace 1 is for the cells that a brush holds,
         and trace 2 for the chosen GPUs.
         """
-        from plotly.graph_objects import Figure, Heatmap
-
         high_ticks = [float(tick) for tick in _TICKS if tick <= 0.9 * end][-3:] or [end]
         ticks = [*(-tick for tick in reversed(high_ticks)), 0.0, *high_ticks]
         named = self.named
@@ -201,7 +200,7 @@ class Grid:
         ]
         if named:
             traces.append(self._names())
-        return Figure(
+        return figure_of(
             traces,
             layout(
                 round(160 + high * len(self.rows)),
@@ -250,8 +249,6 @@ class Grid:
         self, values: Mapping[str, float], unit: str, drawn: Mapping[str, Look], *, live: bool = False
     ) -> list[Any]:
         """The GPUs that have verdicts, by kind."""
-        from plotly.graph_objects import Scatter
-
         found = []
         for look in dict.fromkeys(drawn.values()):
             marked = [gpu for gpu in drawn if drawn[gpu] == look and gpu in self.cell]
@@ -279,8 +276,6 @@ class Grid:
 
     def _names(self) -> Any:
         """The names of the nodes, above their cells."""
-        from plotly.graph_objects import Scatter
-
         return Scatter(
             x=[column for _, _, column in self.nodes],
             y=[row - 0.5 for _, row, _ in self.nodes],

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .drawing import figure_of
+
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
@@ -32,8 +34,6 @@ def stacked(
     `level`: what all axes below the panels have in common; they move together, and only the lowest has numbers.
     `under`: its title.
     """
-    from plotly.graph_objects import Figure
-
     n = len(upright)
     height = (1 - apart * (n - 1)) / n
     axes: dict[str, Any] = {}
@@ -46,4 +46,4 @@ def stacked(
             shared = {"title": {"text": under}} if under else {}
         axes[names["xaxis"].replace("x", "xaxis")] = {"anchor": names["yaxis"], "domain": [0, 1], **level, **shared}
         axes[names["yaxis"].replace("y", "yaxis")] = {"anchor": names["xaxis"], "domain": [low, low + height], **own}
-    return Figure(list(traces), {**layout, **axes})
+    return figure_of(list(traces), {**layout, **axes})

@@ -9,6 +9,7 @@ import polars as pl
 
 from ...analysis.placement.shown import AVOIDED, EXCLUDED, KEPT, PREFERRED, UNMARKED
 from ..style import BLUE, GREY, ORANGE, RED, layout
+from .drawing import Scatter, figure_of
 from .looks import single
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ def nodes_by_score(rows: pl.DataFrame, *, hard: float | None = None, soft: float
     `rows`: of `analysis.placement.shown.node_rows`, of one kind of a workload. `hard`, `soft`: the lines from which a
     node is excluded or avoided, if its interval lies above.
     """
-    from plotly.graph_objects import Figure, Scatter
-
     shown = rows.drop_nulls("score").with_row_index("rank")
     few = shown.height <= _FEW
     traces: list[Any] = []
@@ -56,7 +55,7 @@ def nodes_by_score(rows: pl.DataFrame, *, hard: float | None = None, soft: float
         axis |= {"tickvals": list(range(len(names))), "ticktext": names, "showgrid": False}
         axis["autotickangles"] = [0, 90]  # Plotly leaves out a slanted name that ends beyond the figure: the slowest
     lines = [one for one in (1.0, soft, hard) if one is not None]
-    return Figure(
+    return figure_of(
         traces,
         layout(
             400,
@@ -81,8 +80,6 @@ def _reaches(rows: pl.DataFrame, line: float) -> bool:
 
 
 def _points(rows: pl.DataFrame, colour: str, symbol: str, size: int, name: str, *, bars: bool) -> Any:
-    from plotly.graph_objects import Scatter
-
     score = rows["score"].to_numpy()
     more: dict[str, Any] = {}
     if bars:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..style import layout, nothing
 from ..table import signed
 from .brushed import chosen, points
+from .drawing import Scatter, Scattergl, figure_of
 from .looks import FEW, MANY, Look, mark, plain, thinned
 from .scale import Scale
 from .strips import DRAWN_AS_IMAGE
@@ -67,8 +68,6 @@ def against_power(
     says itself what the pointer is on, with every GPU in trace 0; otherwise the points do, and of a large fleet
     `POINTS` are drawn. GPUs without a power are not drawn.
     """
-    from plotly.graph_objects import Figure, Scatter, Scattergl
-
     known = np.flatnonzero(np.isfinite(at.y))
     shown = np.arange(len(at.y))
     if not live:
@@ -110,7 +109,7 @@ def against_power(
                     hoverinfo="none" if live else "text",
                 )
             )
-    return Figure(
+    return figure_of(
         traces,
         layout(
             420,

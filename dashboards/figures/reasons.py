@@ -10,6 +10,7 @@ import numpy as np
 from ...analysis.one_gpu.reasons import Held, Reasons
 from ..style import layout
 from ..table import many
+from .drawing import Heatmap, figure_of
 from .looks import plain, single
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ def caption(found: Reasons) -> str:
 def over_time(found: Reasons) -> Figure:
     """The share of each step in which each reason held the clock. Time in which nothing was read is left blank, and
     shown shorter than it was."""
-    from plotly.graph_objects import Figure, Heatmap
-
     breaks = np.flatnonzero(np.diff(found.stretch))
     x = np.arange(len(found.stretch)) + _GAP * found.stretch
     wide = int(x[-1]) + 1
@@ -81,7 +80,7 @@ def over_time(found: Reasons) -> Figure:
         if len(breaks) <= _NAMED_GAPS
     ]  # fmt: skip
     at, names = _ticks(found, x)
-    return Figure(
+    return figure_of(
         [
             Heatmap(
                 z=shares, text=text, hovertemplate="%{text}<extra></extra>", hoverongaps=False, zmin=0, zmax=100,

@@ -11,6 +11,7 @@ from ...analysis.fleet.side_by_side import Against
 from ..style import BLUE, GREY, layout
 from ..table import minus, signed
 from .bent import bent, bent_axis
+from .drawing import Bar, Box, Scatter, figure_of
 from .looks import Look, plain, single, thinned
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ _REACH = 3.0  # how far a close view of a probe goes, in ranges of the middle ha
 
 def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
     """Every probe's GPUs in a row: how much slower or faster than the median, on a scale that is linear near 0 only."""
-    from plotly.graph_objects import Box, Figure, Scatter
-
     random = np.random.default_rng(1)
     shown = list(reversed(probes))
     traces: list[Any] = []
@@ -88,7 +87,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
                 hovertemplate="%{text}<extra></extra>",
             )
         )
-    return Figure(
+    return figure_of(
         traces,
         layout(
             110 + 40 * len(shown),
@@ -109,8 +108,6 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
 
 def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
     """One probe's GPUs as a histogram; those that stand out beyond its edges are drawn at the edge, with their size."""
-    from plotly.graph_objects import Bar, Figure, Scatter
-
     excess = one.excess_pct
     first, third = (float(q) for q in np.quantile(excess, (0.25, 0.75)))
     reach = max(_REACH * (third - first), 0.1)
@@ -160,7 +157,7 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
                 hovertemplate=f"{name}<br>{signed(value)} %{'' if look is None else f'<br>{look.name}'}<extra></extra>",
             )
         )
-    return Figure(
+    return figure_of(
         traces,
         layout(
             340,

@@ -12,6 +12,7 @@ import polars as pl
 from ...analysis.fleet.side_by_side import by_place
 from ..style import GREY, layout, nothing
 from .brushed import chosen, points
+from .drawing import Box, Scatter, Scattergl, figure_of
 from .looks import FEW, MANY, Look, ending, mark, plain
 from .scale import Scale
 from .words import Words
@@ -98,8 +99,6 @@ def strips(
 
     `live`: for a page that says itself what the pointer is on; otherwise the points do.
     """
-    from plotly.graph_objects import Box, Figure, Scatter, Scattergl
-
     words = at.words
     kind: Any = Scattergl if len(at.y) > DRAWN_AS_IMAGE else Scatter
     text = None if live else [f"{plain(name)}" for name in names]
@@ -148,7 +147,7 @@ def strips(
             )
         )
     step = max(1, -(-len(at.places) // _LABELS))
-    return Figure(
+    return figure_of(
         traces,
         layout(
             430,

@@ -12,6 +12,7 @@ from ...analysis.telemetry.lines import Line, Lines, Span
 from ...analysis.telemetry.readings import Floats, Key, Times
 from ...analysis.telemetry.shown import shown
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
+from .drawing import figure_of
 from .looks import ending, plain, single
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def of_lines(found: Lines, names: Names, *, listed: bool = False) -> Figure:
             -1,
             type="bar",
             orientation="h",
-            base=times(np.array([one.began for one in spans], np.int64)),
+            base=times(np.array([one.began for one in spans], np.int64)).tolist(),
             x=np.array([(one.ended - one.began) / 1e6 for one in spans]),
             y=np.array([number + (shares.index(one.key) + 0.5) / len(shares) * 0.8 - 0.4 for one in spans]),
             width=0.8 / len(shares),
@@ -263,8 +264,6 @@ class _Drawing:
 
     def figure(self, since: int, until: int, *, together: bool) -> Figure:
         """The figure from `since` to `until` (ns). `together`: all values of an instant are shown at once."""
-        from plotly.graph_objects import Figure
-
         x = {
             "anchor": self._axis(-1),
             "type": "date",
@@ -279,4 +278,4 @@ class _Drawing:
         y = {f"yaxis{self._axis(panel)[1:]}": axis for panel, axis in enumerate(self._axes)}
         whole = self._layout | {"xaxis": x} | y
         whole |= {"annotations": self._notes, "hovermode": "x" if together else "closest"}
-        return Figure(self._traces, whole | {"hoversubplots": "axis", "hoverdistance": 30})
+        return figure_of(self._traces, whole | {"hoversubplots": "axis", "hoverdistance": 30})

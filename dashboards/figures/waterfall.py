@@ -9,6 +9,7 @@ from ...analysis.verdicts.verdict import Verdict
 from ..style import BLUE, GREY, ORANGE, layout
 from ..table import minus
 from ..verdict_words import interval, percent
+from .drawing import Bar, Scatter, figure_of
 from .looks import plain
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ def waterfall(one: Verdict) -> Figure:
 
     Raises ValueError for a verdict without causes.
     """
-    from plotly.graph_objects import Bar, Figure, Scatter
-
     if not one.causes or one.effect_pct is None:
         raise ValueError(f"the verdict about {one.name} has no causes")
     parts = sorted(one.causes, key=lambda part: -abs(part.pct))
@@ -71,7 +70,7 @@ def waterfall(one: Verdict) -> Figure:
         }
         for tip, at in zip(tips[:-1], place, strict=False)
     ]  # fmt: skip
-    return Figure(
+    return figure_of(
         traces,
         layout(
             _AROUND + _ROW * len(rows),

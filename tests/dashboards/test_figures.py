@@ -8,7 +8,7 @@ import statistics
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,9 @@ from whorl.analysis.fleet.timelines import Timelines, Window
 from whorl.analysis.fleet.trend import trend_of
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import judged
+from whorl.dashboards.figures import drawing
 from whorl.dashboards.figures.campaigns import over_campaigns
+from whorl.dashboards.figures.drawing import Scatter, figure_of
 from whorl.dashboards.figures.looks import Look, looks
 from whorl.dashboards.figures.map import Grid, maps, shade
 from whorl.dashboards.figures.places import PLACES, places
@@ -30,6 +32,9 @@ from whorl.dashboards.report_tables import over_all_campaigns
 from whorl.dashboards.style import room
 from whorl.dashboards.table import signed
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 
 @pytest.fixture(scope="module")
@@ -241,23 +246,40 @@ def test_around_a_single_time_an_axis_shows_half_a_day_and_no_milliseconds() -> 
     assert room([noon, datetime(2026, 11, 2)]) == room([]) == {}  # noqa: DTZ001
 
 
-def test_names_in_figures_of_the_report_stay_text() -> None:
-    hostile = "<u>x</u><br><a href='https://evil.example'>y</a>"
-    one = Against(hostile, ("a", "b", "c"), (hostile, "b", "c"), np.array([-1.0, 0.0, 90.0]), 1.0)
-    quantiles = pl.DataFrame({"workload": ["p"], "place": [hostile], "n": [3]}).with_columns(
+def _of_names(named: str) -> list[Figure]:
+    """Figures with this name in them."""
+    one = Against(named, ("a", "b", "c"), (named, "b", "c"), np.array([-1.0, 0.0, 90.0]), 1.0)
+    quantiles = pl.DataFrame({"workload": ["p"], "place": [named], "n": [3]}).with_columns(
         *(pl.Series(name, [[1.0, 2.0, 3.0, 4.0, 5.0]]) for name in PLACED)
     )
-    rows = pl.DataFrame({"gpu": ["a"], "node": [hostile], **{name: [1.0] for name in PLACED}})
+    rows = pl.DataFrame({"gpu": ["a"], "node": [named], **{name: [1.0] for name in PLACED}})
     look = {"a": Look("#000", "star", "slow")}
     times = np.arange(4.0)
     own = {"power_w": times, "sm_clock_mhz": times, "temperature_c": times}
-    lines = Timelines(1.0, times, {"a": own}, {"a": own}, {"a": (Window(hostile, 0.0, 2.0),)}, 2)
-    for drawn in (
+    lines = Timelines(1.0, times, {"a": own}, {"a": own}, {"a": (Window(named, 0.0, 2.0),)}, 2)
+    return [
         overview([one], look),
         closely(one, look),
-        places(quantiles, rows, "node", {"a": hostile}, look),
-        over_time(lines, "a", hostile),
-    ):
+        places(quantiles, rows, "node", {"a": named}, look),
+        over_time(lines, "a", named),
+    ]
+
+
+def test_names_in_figures_of_the_report_stay_text() -> None:
+    for drawn in _of_names("<u>x</u><br><a href='https://evil.example'>y</a>"):
         said = json.dumps(drawn.to_plotly_json(), default=list)
         assert "&lt;u&gt;" in said
         assert "<u>" not in said
+
+
+def test_a_figure_is_the_same_whether_plotly_checks_it_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = [Scatter(x=[1], y=[2], mode="lines", wrong=3)]
+    with pytest.raises(ValueError, match="wrong"):
+        figure_of(wrong, {})
+    ours = [json.loads(str(drawn.to_json())) for drawn in _of_names("n1")]
+    monkeypatch.setattr(drawing, "checked", False)
+    readers = [json.loads(str(drawn.to_json())) for drawn in _of_names("n1")]
+    for one in (*ours, *readers):  # what is empty is left out, or filled with nothing, where a figure is checked
+        one["layout"] = {name: value for name, value in one["layout"].items() if value != [] and name != "template"}
+    assert readers == ours
+    assert figure_of(wrong, {}).to_plotly_json()["data"] == wrong

@@ -244,7 +244,7 @@ def test_names_are_no_markup_in_figures(small: View) -> None:
         *parts.figures(small, [0]).values(),
     ]
     ring = parts.rings(small, [0])[parts.MAP]
-    assert ring.text == ("&lt;img src=x onerror=alert(1)&gt;",)
+    assert ring["text"] == ["&lt;img src=x onerror=alert(1)&gt;"]
     assert not any(HOSTILE in figure.to_json() for figure in drawn)
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from dash import dcc, html
-from plotly.graph_objects import Figure
 
 from ....analysis.verdicts import Level
 from ...figures import power, strips
 from ...figures.brushed import box, chosen, points
 from ...figures.campaigns import MOST, over_campaigns
+from ...figures.drawing import figure_of
 from ...figures.scale import Scale
 from ...figures.words import MEASURED_WORDS, Words
 from ...style import layout, nothing
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dash.development.base_component import Component
+    from plotly.graph_objects import Figure
 
     from ..reading import Reading
     from ..state import State
@@ -415,7 +416,7 @@ def trend_figure(reading: Reading, of: View, state: State) -> Figure:
 
 
 def _nothing(why: str) -> Figure:
-    return Figure(layout=layout(160, xaxis={"visible": False}, yaxis={"visible": False}, annotations=[nothing(why)]))
+    return figure_of([], layout(160, xaxis={"visible": False}, yaxis={"visible": False}, annotations=[nothing(why)]))
 
 
 # -- the table ----------------------------------------------------------------------------------------------------
