@@ -37,9 +37,10 @@ from .shreds import (
     joined,
     merged,
 )  # fmt: skip
-from .times import Parts, Unknown, minutes, parts_of
+from .times import Parts, Unknown, cut_at, minutes, parts_of
 
 _IDLE_MORE, _IDLE_MORE_W = 0.15, 5.0  # so much above its idle power a GPU still does nothing
+_LONG_S = 60  # what was read just before and after a longer gap counts, though most of its minute has no readings
 _OVER = 1e-9
 
 Activity = Callable[[int, Times, Times], Floats | None]
@@ -226,6 +227,7 @@ def _nobodys(
     """The times that nobody holds, from the first to the last reading: idle or unattributed, minute by minute."""
     mine = (holders == 0) & (times.left >= first[times.gpu]) & (times.right <= last[times.gpu])
     parts = minutes(Parts(times.gpu[mine], times.left[mine], times.right[mine]), first, last)
+    parts = cut_at(parts, *meters.gaps(_LONG_S))
     energies = meters.over(parts.gpu, parts.left, parts.right)
     lasted = (parts.right - parts.left) / 1e9
     most = meters.idle_w[parts.gpu] * (1 + _IDLE_MORE) + _IDLE_MORE_W

@@ -71,3 +71,22 @@ def minutes(times: Parts, first: Times, last: Times) -> Parts:
     marks = (before[of] + within) * step[of]
     ends = np.minimum(marks + step[of], times.right[of])
     return Parts(times.gpu[of], np.where(within == 0, times.left[of], marks), ends)
+
+
+def cut_at(times: Parts, gpu: Ints, at: Times) -> Parts:
+    """The times cut where these GPUs have a mark within one of theirs."""
+    if not len(times) or not len(at):
+        return times
+    of, left = np.concatenate([times.gpu, gpu]), np.concatenate([times.left, at])
+    mark = np.arange(len(of)) >= len(times)
+    order = np.lexsort((mark, left, of))
+    of, left, mark = of[order], left[order], mark[order]
+    whole = np.cumsum(~mark) - 1  # the time that each lies in, if in any
+    known = whole >= 0
+    inside = known & (times.gpu[whole] == of) & (left < times.right[whole]) & (left > np.append(-1, left[:-1]))
+    kept = ~mark | inside
+    of, left, whole = of[kept], left[kept], whole[kept]
+    right = times.right[whole]
+    on = np.flatnonzero(whole[1:] == whole[:-1])
+    right[on] = left[on + 1]
+    return Parts(of, left, right)

@@ -130,6 +130,14 @@ class Meters:
         first, last = (self._upto(at, share) for _, at, _, share in (self._where(of, one) for one in (began, ended)))
         return last - first
 
+    def gaps(self, longer_s: float) -> tuple[Ints, Times]:
+        """Where times of more than `longer_s` without readings begin and end: the GPUs (numbers) and when (ns UTC)."""
+        lasted, measured = np.diff(self.knots_s), np.diff(self.parts[PARTS.index("measured_s")])
+        at = np.flatnonzero((lasted > longer_s) & (measured <= 0))
+        of = np.searchsorted(self.begins, at, "right") - 1
+        since = (self.origin_ns - self.knots_ns[self.begins])[of]
+        return np.repeat(of, 2), (np.stack([self.knots_ns[at], self.knots_ns[at + 1]]) + since).T.ravel()
+
     def between(self, since_ns: int | None, until_ns: int | None) -> Meters:
         """The same meters of less time, without those that have none of it."""
         if since_ns is None and until_ns is None:

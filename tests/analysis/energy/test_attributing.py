@@ -246,11 +246,17 @@ def test_a_gpu_that_was_never_idle_splits_all_by_share(tmp_path: Path) -> None:
     assert kinds["unattributed"] == pytest.approx(800 * 250 + 0.75 * 200 * 250, rel=0.01)
 
 
-def test_a_time_without_readings_is_not_called_idle(tmp_path: Path) -> None:
-    seconds = [*range(301), *range(700, 1001)]
+def test_a_time_without_readings_is_not_called_idle_and_what_was_read_just_before_and_after_it_is(
+    tmp_path: Path,
+) -> None:
+    """Most of the minute in which readings end, and of that in which they begin again, has none."""
+    seconds = [*range(306), *range(86_445, 87_001)]
     found = made(tmp_path, [readings("GPU-a", seconds, [IDLE_W] * len(seconds))], [])
     gap = found.pieces.filter(pl.col("kind") == "unattributed")
-    assert (gap["ended"] - gap["began"]).dt.total_seconds().sum() == pytest.approx(400, abs=61)
+    assert (gap["ended"] - gap["began"]).dt.total_seconds().to_list() == [86_445 - 305]
+    idle = found.pieces.filter(pl.col("kind") == "idle")
+    assert idle["measured_s"].sum() == pytest.approx(305 + 555)
+    assert idle["energy_j"].sum() == pytest.approx((305 + 555) * IDLE_W)
 
 
 def test_the_result_does_not_depend_on_how_many_gpus_are_in_a_frame(tmp_path: Path) -> None:
