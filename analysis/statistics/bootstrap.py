@@ -61,11 +61,13 @@ class Resampled:
         if unit is not None:
             groups, count = unit[gpus], int(unit.max()) + 1
             layout = by_group(groups, np.arange(len(ordered)), count)
-        self.groups = groups
         self.sums = sums(self.moments, unit)
         n = len(ordered)
         self.width = max(64, math.isqrt(n), -(-n * count // _CELLS))
         buckets = -(-n // self.width)
+        # What is beyond the last value belongs to a unit that is never drawn.
+        self.rows = np.full((buckets + 1, self.width), count)
+        self.rows.ravel()[:n] = groups
         # Counted group by group: in the order of the values every step would miss the cache.
         cell = groups[layout] * buckets + layout // self.width
         table = np.bincount(cell, minlength=count * buckets).reshape(count, buckets)
@@ -83,8 +85,7 @@ class Resampled:
         totals = (drawn.astype(self.table.dtype) @ self.table).astype(np.int64)
         reach = np.zeros((len(drawn), totals.shape[1] + 1), dtype=np.int64)
         np.cumsum(totals, axis=1, out=reach[:, 1:])
-        found = np.array([self._places(one, to) for one, to in zip(drawn, reach, strict=True)])
-        p5, q1, median, q3, p95, low, high, worst = found.T
+        p5, q1, median, q3, p95, low, high, worst = self._places(drawn, reach)
         weight = drawn.astype(np.float64)
         between, within, mean, sd = components(weight, self.sums, self.moments.centre)
         with np.errstate(all="ignore"):
@@ -99,43 +100,37 @@ class Resampled:
                 **logarithms(weight, self.sums, self.moments.centre),
             }
 
-    def _places(self, drawn: Counts, reach: npt.NDArray[np.int64]) -> list[float]:
-        """P5, Q1, median, Q3, P95, the two whisker ends and the largest value of one replicate."""
-        n = int(reach[-1])
-        at = [p * (n - 1) for p in PROBABILITIES]
-        wanted = [place for q in at for place in (math.floor(q), min(math.floor(q) + 1, n - 1))]
-        values = self._select(drawn, reach, np.array([*wanted, n - 1]))
-        quantiles = [
-            lower + (q - math.floor(q)) * (upper - lower)
-            for q, lower, upper in zip(at, values[0:-1:2], values[1:-1:2], strict=True)
-        ]
+    def _places(self, drawn: Counts, reach: Ints) -> list[Floats]:
+        """P5, Q1, median, Q3, P95, the two whisker ends and the largest value of each replicate."""
+        drawn = np.pad(drawn, ((0, 0), (0, 1)))
+        last = reach[:, -1] - 1
+        quantiles = []
+        for p in PROBABILITIES:
+            at = p * last
+            under = np.floor(at).astype(np.int64)
+            lower, upper = (self._select(drawn, reach, one) for one in (under, np.minimum(under + 1, last)))
+            quantiles.append(lower + (at - under) * (upper - lower))
         reach_of_fence = 1.5 * (quantiles[3] - quantiles[1])
-        first = int(np.searchsorted(self.ordered, quantiles[1] - reach_of_fence, side="left"))
-        past = int(np.searchsorted(self.ordered, quantiles[3] + reach_of_fence, side="right"))
-        ends = np.array([self._before(drawn, reach, first), self._before(drawn, reach, past) - 1])
-        low, high = self._select(drawn, reach, np.clip(ends, 0, n - 1))
-        return [*quantiles, low, high, values[-1]]
+        first = np.searchsorted(self.ordered, quantiles[1] - reach_of_fence, side="left")
+        past = np.searchsorted(self.ordered, quantiles[3] + reach_of_fence, side="right")
+        ends = self._before(drawn, reach, first), self._before(drawn, reach, past) - 1
+        return [*quantiles, *(self._select(drawn, reach, np.clip(one, 0, last)) for one in (*ends, last))]
 
-    def _before(self, drawn: Counts, reach: npt.NDArray[np.int64], position: int) -> int:
-        """How many values of the replicate stand before a position of `ordered`."""
-        bucket = position // self.width
-        inside = drawn[self.groups[bucket * self.width : position]]
-        return int(reach[bucket]) + int(inside.sum())
+    def _before(self, drawn: Counts, reach: Ints, position: Ints) -> Ints:
+        """How many values of each replicate stand before its position of `ordered`."""
+        bucket, within = np.divmod(position, self.width)
+        row = np.arange(len(drawn))
+        inside = np.where(np.arange(self.width) < within[:, None], drawn[row[:, None], self.rows[bucket]], 0)
+        found: Ints = reach[row, bucket] + inside.sum(axis=1)
+        return found
 
-    def _select(self, drawn: Counts, reach: npt.NDArray[np.int64], places: Ints) -> list[float]:
-        """The replicate's order statistics at `places`, counted from 0."""
-        found = []
-        seen = -1
-        running = np.empty(0, dtype=np.int64)
-        for place, bucket in zip(
-            places.tolist(), (np.searchsorted(reach, places, side="right") - 1).tolist(), strict=True
-        ):
-            start = bucket * self.width
-            if bucket != seen:  # neighbouring places mostly share their bucket
-                running = np.cumsum(drawn[self.groups[start : start + self.width]])
-                seen = bucket
-            inside = int(np.searchsorted(running, place - reach[bucket], side="right"))
-            found.append(float(self.ordered[start + inside]))
+    def _select(self, drawn: Counts, reach: Ints, place: Ints) -> Floats:
+        """Each replicate's order statistic at its place, counted from 0."""
+        bucket = (reach <= place[:, None]).sum(axis=1) - 1
+        row = np.arange(len(drawn))
+        running = np.cumsum(drawn[row[:, None], self.rows[bucket]], axis=1)
+        inside = (running <= (place - reach[row, bucket])[:, None]).sum(axis=1)
+        found: Floats = self.ordered[bucket * self.width + inside]
         return found
 
 
