@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,7 @@ def demo(
     Exit status 0; of real GPUs 1 where a result was wrong, and 6 where one failed: the report is there all the same.
     """
     from ..analysis.verdicts.planted import compared
+    from ..analysis.verdicts.recording import record
     from ..dashboards.printed import demo as printed
     from ..dashboards.store_report import look
     from ..jobs.demo import STORE, measure_demo
@@ -92,11 +94,12 @@ def demo(
         later = ["whorl", "report", "--store", str(folder / STORE), "--out", str(folder / _REPORT)]
         stays(f"everything that was measured is stored; to write the report, run: {shlex.join(later)}")
         looked = look(made.store, report.campaign, report.cluster, every=True, progress=progress.say)
+        notes = record(made.store, [looked.judged], datetime.now(UTC).replace(tzinfo=None))
         caught = (
             None if made.planted is None else compared(made.planted, looked.judged, looked.campaign, report.ended_ns)
         )
         progress.say("writing the report")
-        unwritten = _write(folder, looked, caught, printed.left_out(looked, report))
+        unwritten = _write(folder, looked, caught, [*notes, *printed.left_out(looked, report)])
     page = None if unwritten else folder / _REPORT
     told = printed.DemoResult(
         looked,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..energy_words import unit_of, with_interval
-from ..style import BLUE, GREY, ORANGE, layout
+from ..style import BLUE, GREY, LEGEND, ORANGE, layout
 from ..table import MISSING, many
 from .drawing import Bar, Scatter
 from .looks import plain
+from .panels import axes_of, stacked
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -27,6 +28,7 @@ WHISKER = {"color": "#59626e", "thickness": 1.5, "width": 4}
 """How a 95 % interval is drawn at the end of a bar; pages give it the colour of text."""
 _FEW = 4  # days: side by side they would be a few huge bars
 _ROW_PX, _BETWEEN_PX = 40, 56
+_TOP_PX, _BOTTOM_PX = 60, 52
 _TITLE_PX = 26  # of the name of a cluster
 _DAY_MS = 86_400_000
 
@@ -37,47 +39,48 @@ def books(rows: pl.DataFrame) -> Figure:
     `rows`: of `analysis.energy.answers.energy`, by day. A day without an honest figure is marked n/a. Few days lie
     below each other, many beside each other.
     """
-    from plotly.subplots import make_subplots
-
     clusters = rows["cluster"].unique().sort().to_list()[:CLUSTERS]
     several = len(clusters) > 1
     unit, joules = unit_of(rows.select(pl.coalesce("high_j", "known_j")).to_series())
     days = rows["day"].drop_nulls().unique().sort()
     lying = len(days) <= _FEW
     panel_px = _ROW_PX * max(1, len(days)) + 30 if lying else 210
-    figure = make_subplots(
-        rows=max(1, len(clusters)),
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=_BETWEEN_PX / (panel_px + _BETWEEN_PX) / len(clusters) if several else 0.0,
-        subplot_titles=[plain(str(one)) for one in clusters] if several else None,
-    )
+    traces: list[dict[str, Any]] = []
     for row, cluster in enumerate(clusters, 1):
         own = rows.filter(pl.col("cluster").eq_missing(pl.lit(cluster, pl.String))).sort("day")
-        figure.add_traces(_panel(own, unit, joules, lying=lying, legend=row == 1), rows=row, cols=1)
+        traces += [one | axes_of(row) for one in _panel(own, unit, joules, lying=lying, legend=row == 1)]
     count = max(1, len(clusters))
-    height = 110 + count * panel_px + (count - 1) * _BETWEEN_PX
-    figure.update_layout(layout(height, barmode="stack", hovermode="closest" if lying else "x"))
-    if several:  # on a phone the legend takes the whole width: it stands above the name of the first cluster
-        top = figure.layout.margin.t
-        inside = height - top - figure.layout.margin.b
-        figure.update_layout(
-            height=height + _TITLE_PX, margin={"t": top + _TITLE_PX}, legend={"y": 1 + _TITLE_PX / inside}
-        )
+    between = _BETWEEN_PX / (panel_px + _BETWEEN_PX) / count if several else 0.0
+    high = (1 - between * (count - 1)) / count
+    above = _TITLE_PX if several else 0  # on a phone the legend takes the whole width: it stands above the first name
+    inside = count * panel_px + (count - 1) * _BETWEEN_PX
     energy = {"rangemode": "tozero", "zeroline": False}
-    if lying:
-        named = [f"{day:%-d %b %Y}" for day in days]
-        figure.update_xaxes(energy)
-        figure.update_xaxes(title_text=unit, row=count, col=1)
-        figure.update_yaxes(
-            tickvals=[str(day) for day in days], ticktext=named, type="category", autorange="reversed", zeroline=False,
-            showgrid=False, categoryarray=[str(day) for day in days],
-        )  # fmt: skip
-        figure.update_layout(margin={"l": 96})
-    else:
-        figure.update_yaxes(energy, title_text=unit)
-        figure.update_xaxes(zeroline=False, showgrid=False, type="date", tickformat="%-d %b %Y", hoverformat="%Y-%m-%d")
-    return figure
+    named = {
+        "type": "category", "tickvals": [str(day) for day in days], "ticktext": [f"{day:%-d %b %Y}" for day in days],
+        "categoryarray": [str(day) for day in days], "autorange": "reversed", "zeroline": False, "showgrid": False,
+    }  # fmt: skip
+    dated = {"type": "date", "tickformat": "%-d %b %Y", "hoverformat": "%Y-%m-%d", "zeroline": False, "showgrid": False}
+    return stacked(
+        traces,
+        [named if lying else energy | {"title": {"text": unit}}] * count,
+        energy if lying else dated,
+        layout(
+            _TOP_PX + above + inside + _BOTTOM_PX,
+            margin={"l": 96 if lying else 64, "r": 16, "t": _TOP_PX + above, "b": _BOTTOM_PX},
+            barmode="stack",
+            hovermode="closest" if lying else "x",
+            legend=LEGEND | {"y": LEGEND["y"] + above / inside},
+            annotations=[
+                {
+                    "text": plain(str(cluster)), "x": 0.5, "y": 1 - row * (high + between), "xref": "paper",
+                    "yref": "paper", "xanchor": "center", "yanchor": "bottom", "showarrow": False, "font": {"size": 16},
+                }
+                for row, cluster in enumerate(clusters if several else ())
+            ],
+        ),
+        apart=between,
+        under=unit if lying else None,
+    )  # fmt: skip
 
 
 def _panel(rows: pl.DataFrame, unit: str, joules: float, *, lying: bool, legend: bool) -> list[Any]:

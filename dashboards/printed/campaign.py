@@ -55,7 +55,8 @@ def sound(campaign: Probed) -> int:
 def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
     """Commands that show more of the same store."""
     quoted = shlex.quote(str(store))
-    yield Line(f"next: whorl variability --store {quoted}")
+    yield Line(f"next: whorl dashboard --store {quoted}")
+    yield Line(f"      whorl variability --store {quoted}")
     workload = _worst(looked) or _widest(looked) or next((row.workload for row in looked.spread), None)
     if workload is not None:
         cluster = f" --cluster {shlex.quote(looked.campaign.cluster)}"

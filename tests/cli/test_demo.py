@@ -108,6 +108,8 @@ def test_the_report_is_one_page_that_names_what_was_found(shown: tuple[Path, dic
     assert "Of 4 planted faults 4 were found; no healthy GPU was named." in page
     for one in document["planted"]:
         assert one["gpu"] in page
+    stored = Store.open(out / "store").sql("select gpu from gpus_now semi join verdicts_now v using (name)").to_pylist()
+    assert {row["gpu"] for row in stored} == {one["gpu"] for one in document["planted"]}, "the dashboard shows them"
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "store"]
 
 
@@ -119,7 +121,7 @@ def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(
     assert "no GPU stands out" in done.stdout
     assert "planted nothing: every GPU is healthy" in done.stdout
     assert f"report: {tmp_path / 'D' / 'report.html'}" in done.stdout
-    assert f"next: whorl variability --store {tmp_path / 'D' / 'store'}" in done.stdout
+    assert f"next: whorl dashboard --store {tmp_path / 'D' / 'store'}" in done.stdout
     assert f"      whorl energy --store {tmp_path / 'D' / 'store'}" in done.stdout
     again = run(*FEW, "--faults", "1", out=tmp_path / "D")  # the same GPUs with a fault: another fleet
     assert again.exit_code == 0, again.output
