@@ -13,23 +13,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-Bar = partial(dict[str, Any], type="bar")
-Box = partial(dict[str, Any], type="box")
-Heatmap = partial(dict[str, Any], type="heatmap")
-Scatter = partial(dict[str, Any], type="scatter")
-Scattergl = partial(dict[str, Any], type="scattergl")
+
+def _trace(kind: str, given: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
+    """A trace; what is None is left out."""
+    return {"type": kind, **{name: value for name, value in {**(given or {}), **more}.items() if value is not None}}
+
+
+Bar = partial(_trace, "bar")
+Box = partial(_trace, "box")
+Heatmap = partial(_trace, "heatmap")
+Scatter = partial(_trace, "scatter")
+Scattergl = partial(_trace, "scattergl")
 
 checked = False
 """Whether Plotly checks each figure: tests set it."""
 
 
 def figure_of(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> Figure:
-    """A figure of traces that the names above make. What is None in a trace is left out.
+    """A figure of traces that the names above make.
 
     Its data are lists and arrays of numpy, no series of Polars; `base` of a bar is a list. Raises ValueError, where it
     is checked, for what Plotly does not know.
     """
     from plotly.graph_objects import Figure
 
-    told = [{name: value for name, value in one.items() if value is not None} for one in traces]
-    return Figure(told, dict(layout), _validate=checked)
+    return Figure([dict(one) for one in traces], dict(layout), _validate=checked)  # which changes what it is given

@@ -193,10 +193,10 @@ def _changed(of: View, held: pl.Series | None, picked: Sequence[int], state: Add
             patch["data"][1]["visible"] = held is not None
             if held is not None:
                 patch["data"][1]["z"] = typed(of.cells_of(held))
-            patch["data"][2] = rings[name].to_plotly_json()
+            patch["data"][2] = rings[name]
         else:
             patch["data"][0]["marker"] = parts.points_of(of, held)
-            patch["data"][1] = rings[name].to_plotly_json()
+            patch["data"][1] = rings[name]
         patch["layout"]["shapes"] = edges[name]
         patch["layout"]["selections"] = []
         patch["layout"]["selectionrevision"] = state.search()
