@@ -258,14 +258,13 @@ def _refuse_other_faults(claimed: Claim, truth: Sequence[_Fault]) -> None:
     kinds |= {one.uuid: (one.kind, one.size_pct) for one in claimed.planted}
     for row in truth:
         kind, size_pct = kinds.get(row.gpu, (row.kind, row.size_pct))
-        # An older version of whorl stored neither sizes nor populations.
-        if row.kind != kind or (row.size_pct is not None and row.size_pct != size_pct):
+        if (row.kind, row.size_pct) != (kind, size_pct):
             size = "" if row.size_pct is None or row.kind != kind else f" of {row.size_pct:g} %"
             raise InputError(
                 f"the store holds this fleet with other faults ({row.gpu} is {row.kind!r}{size} there): "
                 "choose another --seed or --cluster"
             )
-        if row.population is not None and row.population != claimed.fleet.population:
+        if row.population != claimed.fleet.population:
             raise InputError(
                 f"the store holds this fleet as one of the population {row.population!r}, not "
                 f"{claimed.fleet.population!r}: choose another --seed or --cluster"

@@ -16,7 +16,6 @@ class Column:
     description: str
     encoding: str = ""  # the encoding in Parquet, if measurements found one better than the default dictionary
     kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # for telemetry: how a minute keeps it ("": not at all)
-    reads: str = ""  # SQL that gives its value for rows that an older whorl wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,6 @@ class Table:
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
-
-    @property
-    def reads(self) -> dict[str, str]:
-        """The columns that rows of an older whorl hold elsewhere, and the SQL that gives their values."""
-        return {column.name: column.reads for column in self.columns if column.reads}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,11 @@
 """The conditions of runs: the keys of the JSON object in `runs.conditions`, their types and values, and its reader.
 
-Code that writes conditions uses these keys. Code that reads them calls `read` or `stated`, which also know the spelling
-of an older whorl.
+Code that writes conditions uses these keys. Code that reads them calls `read` or `stated`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -101,8 +99,6 @@ CONDITIONS = (
     Condition("steady_state", "boolean", "", "whether it was computed for steady state, not stepped through time"),
 )
 
-_LOCKED = re.compile(r"locked at ([0-9.]+) MHz")  # of an older whorl, as its "not locked"
-
 
 def read(text: str | None) -> Mapping[str, Any]:
     """The conditions of a run by key; empty if they are missing or not a JSON object."""
@@ -110,37 +106,14 @@ def read(text: str | None) -> Mapping[str, Any]:
         found = json.loads(text or "{}")
     except ValueError:
         return {}
-    if not isinstance(found, dict):
-        return {}
-    clock = found.get("clock")
-    if clock not in (None, *Clock):
-        older = _LOCKED.fullmatch(str(clock))
-        found |= {"clock": Clock.LOCKED, "locked_clock_mhz": float(older[1])} if older else {"clock": Clock.FREE}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 def stated(key: str) -> pl.Expr:
     """The value of a key in the column `conditions`, as text: 'none' for null, NULL if the key is missing."""
     import polars as pl
 
-    column = pl.col("conditions")
-
-    def value(key: str) -> pl.Expr:
-        return pl.when(states(key)).then(column.str.json_path_match(f"$.{key}").fill_null("none"))
-
-    if key == "clock":
-        clock = value(key)
-        return (
-            pl.when(clock.is_in([*(one.value for one in Clock), "none"]))
-            .then(clock)
-            .when(clock.str.contains(_LOCKED.pattern))
-            .then(pl.lit(Clock.LOCKED.value))
-            .when(clock.is_not_null())
-            .then(pl.lit(Clock.FREE.value))
-        )
-    if key == "locked_clock_mhz":
-        return pl.coalesce(value(key), value("clock").str.extract(_LOCKED.pattern))
-    return value(key)
+    return pl.when(states(key)).then(pl.col("conditions").str.json_path_match(f"$.{key}").fill_null("none"))
 
 
 def states(key: str) -> pl.Expr:

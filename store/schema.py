@@ -15,16 +15,24 @@ from .allocations import JOBS
 from .columns import CLUSTER, IMPORT, Column
 from .columns import Table as Table
 from .metrics import METRICS
-from .outcomes import EndedBy, Outcome
 from .spans import SPANS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # The number in `store.toml` and in every file's metadata. It grows when an older whorl would misunderstand a file; a
-# new nullable column alone does not change it. 2: replaced files (`replaced/`), late rows (`late/`) and journals, which
-# format 1 does not have. 3: a folder for every collector within a day, which changes the names of files in `replaced/`.
+# new nullable column alone does not change it. Formats 1 and 2 were never released.
 FORMAT = 3
+
+
+def other_format(version: str) -> str | None:
+    """Why this whorl does not read what has this format number; None if it does."""
+    if version == str(FORMAT):
+        return None
+    if version.isdecimal() and int(version) < FORMAT:
+        return f"it has format {version}, from before the first release of whorl: import or measure again"
+    return f"it has format {version or '?'} but this whorl reads format {FORMAT}; install a newer whorl"
+
 
 CATALOG = "whorl.duckdb"  # the file of views and macros
 
@@ -112,22 +120,6 @@ CAMPAIGNS = Table(
     sorted_by=("cluster", "campaign", "stored_to"),
 )
 
-# Rows that whorl wrote before `status` was a code hold a sentence there, and events say everything in `detail`.
-_CODES = ", ".join(f"'{code}'" for code in Outcome)
-_STATUS = (
-    f"CASE WHEN status IS NULL OR status IN ({_CODES}) THEN status "
-    f"WHEN ended_by <> '{EndedBy.FAILED}' THEN '{Outcome.WRONG_RESULT}' ELSE '{Outcome.FAILED}' END"
-)
-_STATUS_DETAIL = f"CASE WHEN status IS NULL OR status IN ({_CODES}) THEN status_detail ELSE status END"
-_CODE = (
-    "CASE WHEN code IS NULL AND kind = 'xid' "
-    "THEN TRY_CAST(split_part(split_part(detail, 'XID ', 2), ':', 1) AS BIGINT) ELSE code END"
-)
-_VERSION = (
-    "coalesce(version, CASE WHEN kind = 'driver_reloaded' "
-    "THEN nullif(split_part(replace(detail, ', version unknown', ''), ', version ', 2), '') END)"
-)
-
 RUNS = Table(
     "runs",
     "one workload or probe on one GPU, once",
@@ -155,8 +147,8 @@ RUNS = Table(
             "why it ended: 'precise', 'time limit', 'most repeats', 'complete' (its length is fixed) or 'failed' (no "
             "figures); NULL where it was imported",
         ),
-        Column("status", "VARCHAR", "", "how it came out, a code: 'ok', else why not to trust it", reads=_STATUS),
-        Column("status_detail", "VARCHAR", "", "the same in a sentence; NULL where it is 'ok'", reads=_STATUS_DETAIL),
+        Column("status", "VARCHAR", "", "how it came out, a code: 'ok', else why not to trust it"),
+        Column("status_detail", "VARCHAR", "", "the same in a sentence; NULL where it is 'ok'"),
         IMPORT,
     ),
     sorted_by=("cluster", "workload", "gpu", "began"),
@@ -190,12 +182,12 @@ EVENTS = Table(
         Column("workload", "VARCHAR", "", "the probe that it is about"),
         Column("metric", "VARCHAR", "", "the column of `telemetry` that it is about"),
         Column("quality", "VARCHAR", "", "the mark of `telemetry.quality` that it is about"),
-        Column("code", "BIGINT", "", "number of an error: of an XID, the driver's", reads=_CODE),
+        Column("code", "BIGINT", "", "number of an error: of an XID, the driver's"),
         Column("before", "DOUBLE", "of `metric`", "what it was"),
         Column("value", "DOUBLE", "of `metric`", "what it is now; of a power sensor, mW"),
         Column("n", "BIGINT", "", "how many: ticks, wrong elements, MIG instances"),
         Column("duration_ns", "BIGINT", "ns", "how long"),
-        Column("version", "VARCHAR", "", "version of the driver", reads=_VERSION),
+        Column("version", "VARCHAR", "", "version of the driver"),
         Column("campaign", "VARCHAR", "", "the campaign in which it happened; NULL where it belongs to none"),
         Column("job_id", "VARCHAR", "", "the batch job in which it happened; NULL where it belongs to none"),
         Column("detail", "VARCHAR", "", "the same in a sentence, for people"),

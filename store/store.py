@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ..errors import FormatError, QueryError, StoreError
-from .readers import older, reading
+from .readers import reading
 from .rows import journal_file, placing, replacing, writing
 from .rows.arranging import KEY
 from .rows.footers import stamp
@@ -61,7 +61,7 @@ class Store:
     """A store opened for reading and appending.
 
     Reading gives Arrow (`arrow`), Polars (`scan`, lazy) or the answer to SQL (`sql`). A file that is torn,
-    not whorl's, or of a newer format is skipped: a warning names it, and `skipped` lists it with the reason.
+    not whorl's, or of another format is skipped: a warning names it, and `skipped` lists it with the reason.
     """
 
     def __init__(self, root: Path) -> None:
@@ -79,7 +79,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
-        """The store at `path`. Raises StoreError if there is none, FormatError if a newer whorl made it."""
+        """The store at `path`. Raises StoreError if there is none, FormatError if it has another format."""
         root = _root(path)
         about = root / _ABOUT
         last = time.monotonic() + _MAKING_S
@@ -114,10 +114,15 @@ class Store:
         version = known.get("format")
         if type(version) is not int or version < 1:
             raise _damaged(about, "it has no format number")
+        if version < FORMAT:
+            raise FormatError(
+                f"{root} has format {version}, from before the first release of whorl; this whorl reads format "
+                f"{FORMAT}: import or measure again into a new store"
+            )
         if version > FORMAT:
             raise FormatError(
                 f"{root} has format {version}, made by {known.get('created_by', 'a newer whorl')}; this whorl "
-                f"reads up to format {FORMAT}: install a newer whorl"
+                f"reads format {FORMAT}: install a newer whorl"
             )
         if strange:  # what is repaired, removed or locked in it could be another store's
             raise StoreError(
@@ -128,7 +133,7 @@ class Store:
             return store
         commits.recover(root)
         replacing.recover(root)
-        whole = version == FORMAT and store._views_point_here(known.get("place")) and store._shaped()
+        whole = store._views_point_here(known.get("place")) and store._shaped()
         if not whole and os.access(root, os.W_OK):
             try:
                 store._furnish(known.get("created", "unknown"), known.get("keep"))
@@ -319,9 +324,7 @@ class Store:
         verified = ds.ParquetFileFormat(
             default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         )
-        spec = table(name)
-        wanted = columns or spec.names
-        stored = older.needed(spec, wanted)
+        wanted = columns or table(name).names
         only = None if gpus is None else ds.field("gpu").isin([gpu for _, gpu in gpus])
         hashed = None if gpus is None else placing.hashes(gpus)
 
@@ -333,14 +336,14 @@ class Store:
             return rows if only is None else rows.filter(only)
 
         def read_all(rows: reading.Rows) -> pa.Table:
-            parts = [read(rows.free, stored)]
+            parts = [read(rows.free, wanted)]
             if rows.late is not None:
-                keys = [*KEY, *(c for c in stored if c not in KEY)]
+                keys = [*KEY, *(c for c in wanted if c not in KEY)]
                 kept = reading.without_late(read(rows.contested, keys), rows.late)
-                parts += [kept.select(stored), some(rows.late).select(stored)]
+                parts += [kept.select(wanted), some(rows.late).select(wanted)]
             if rows.live is not None:
-                parts.append(some(rows.live).select(stored))
-            return older.as_arrow(spec, parts[0] if len(parts) == 1 else pa.concat_tables(parts), wanted)
+                parts.append(some(rows.live).select(wanted))
+            return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
         for _ in range(_TRIES):
             rows = self._rows([name], gpus=hashed)[name]
@@ -389,7 +392,7 @@ class Store:
             parts.append(frame(rows.live))
         if not parts:
             return frame(arrow_schema(name).empty_table())
-        return older.as_frame(spec, parts[0] if len(parts) == 1 else pl.concat(parts))
+        return parts[0] if len(parts) == 1 else pl.concat(parts)
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
         """The rows of a frame made from `scan`. If a file is damaged or cannot be read, raises StoreError, which names

@@ -32,7 +32,6 @@ from ..rows.arranging import KEY
 from ..schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, Table
 from ..system.files import write_bytes
 from ..views import VIEWS
-from .older import as_sql
 
 if TYPE_CHECKING:
     import duckdb
@@ -172,7 +171,7 @@ def _select(spec: Table, root: str) -> str:
         )
     rows = f"SELECT {select_list(spec)} FROM {_shown(spec, root)}"
     if spec != TELEMETRY:
-        return as_sql(spec, rows)
+        return rows
     same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM l.{name}" for name in KEY)
     return f"SELECT * FROM ({rows}) s ANTI JOIN late l ON {same} UNION ALL FROM late"
 

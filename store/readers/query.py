@@ -35,11 +35,10 @@ from ..columns import View
 from ..rows.arranging import KEY
 from ..rows.footers import is_intact, stamp
 from ..rows.soundness import State, known, remember
-from ..schema import FORMAT, TABLES, Table, table
+from ..schema import TABLES, Table, other_format, table
 from ..views import VIEWS
 from . import asked, guard
 from .catalog import literal, pattern, quoted, select_list
-from .older import as_sql
 from .reading import EMPTY, FEW, Rows, holding, part_of
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ class Connection:
             return  # one of them is torn
         for file, belongs, version in formats:
             found = dict(text.rsplit(" ", 1) for text in shapes.get(file, ()))
-            sound = belongs == name and (version or "").isdecimal() and int(version) <= FORMAT
+            sound = belongs == name and other_format(version or "") is None
             if sound and file in stamps and all(types.get(column, kind) == kind for column, kind in found.items()):
                 remember(stamps[file][0], name, State(stamps[file][1], None, frozenset(found)))
 
@@ -218,8 +217,7 @@ class Connection:
             connection.execute("SET enable_external_access = false")
         for spec in TABLES:
             if spec.name in tables:
-                rows_of = self._select(spec, tables[spec.name])
-                connection.execute(f"CREATE VIEW {spec.name} AS {as_sql(spec, rows_of)}")
+                connection.execute(f"CREATE VIEW {spec.name} AS {self._select(spec, tables[spec.name])}")
         for view in VIEWS:
             if tables.keys() >= _used(view):
                 connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
@@ -341,8 +339,6 @@ class Connection:
             self._number = itertools.count(self._lists)  # these views and their lists of files are replaced
         for spot in sorted(before.spots, key=lambda spot: (spot.piece, spot.begin), reverse=True):
             spec, piece = table(spot.table), pieces[spot.piece]
-            if spec.reads.keys() & before.columns:
-                continue
             gpus = None if spot.gpus is None else [constants[number][1:-1].decode() for number in spot.gpus]
             named = b"" if spot.named else b" AS " + piece[spot.begin : spot.end]
             source = self._source(spec, before.columns, gpus).encode()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ..schema import FORMAT, TABLES, arrow_schema
+from ..schema import FORMAT, TABLES, arrow_schema, other_format
 from ..system import files, light
 from .journal_runs import run_from
 
@@ -263,8 +263,8 @@ def reason_to_skip(schema: pa.Schema, table: str | None = None) -> str | None:
     if found != (table or found) or found not in {spec.name for spec in TABLES}:
         return f"it belongs to table {found!r}; move it out of the store"
     version = schema.metadata.get(b"whorl.format", b"").decode("utf-8", "replace")
-    if not version.isdecimal() or int(version) > FORMAT:
-        return f"it has format {version or '?'} but this whorl reads up to {FORMAT}; install a newer whorl"
+    if why := other_format(version):
+        return why
     known = _types(found)
     for field in schema:
         kind = known.get(field.name, "none of the table's")

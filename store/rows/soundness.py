@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..schema import FORMAT, arrow_schema
+from ..schema import arrow_schema, other_format
 from ..system.files import is_seen, open_regular
 from . import footers, placing
 from .footers import CHANGED, Shape, distrust, footer, is_intact, stamp
@@ -94,8 +94,8 @@ def _look(path: Path, name: str, now: tuple[int, int]) -> tuple[str | None, froz
         what = f"it belongs to table {belongs!r}" if belongs else "whorl did not write it"
         return f"{what}; move it out of {name}/", none
     version = found.about.get(b"whorl.format", b"").decode("utf-8", "replace")
-    if not version.isdecimal() or int(version) > FORMAT:
-        return f"it has format {version or '?'} but this whorl reads up to {FORMAT}; install a newer whorl", none
+    if why := other_format(version):
+        return why, none
     if not placing.readable(found.about):
         return f"what it says of its times and GPUs is damaged; move it out of {name}/", none
     return _columns(found.shape, name)

@@ -190,7 +190,7 @@ def _moves(text: str) -> list[tuple[str, str]]:
     if not isinstance(content, dict) or not isinstance(content.get("moves"), list):
         raise ValueError("it is not a commit file")  # noqa: TRY004 - one kind of error for a damaged file
     version = content.get("format")
-    if type(version) is not int or not 1 <= version <= FORMAT:
+    if type(version) is not int or version != FORMAT:
         raise ValueError(f"it has format {version!r}, this whorl knows {FORMAT}")
     moves = []
     for move in content["moves"]:

@@ -166,7 +166,7 @@ def every_kind(dead: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     temporary = shutil.copy(segment, segment.with_name(".tmp-made"))
     replacing.replace(root, [segment], {Path(temporary): made}, replacing.Pace(0, 60))
     (root / "pending").mkdir(exist_ok=True)
-    (root / "pending" / "z-0.json").write_text('{"format": 1, "moves": [["runs/.tmp-a", "runs/z.parquet"]]}')
+    (root / "pending" / "z-0.json").write_text('{"format": 3, "moves": [["runs/.tmp-a", "runs/z.parquet"]]}')
     return root
 
 

@@ -239,18 +239,3 @@ def test_opening_leaves_a_store_in_its_place_alone(tmp_path: Path) -> None:
     store.check()
     store.sql("from measurements")
     assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in root.rglob("*")} == before
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("version", sample(range(1, FORMAT), short=1))
-def test_a_store_of_an_earlier_format_is_taken_over(tmp_path: Path, version: int) -> None:
-    root = tmp_path / "s"
-    Store.create(root).append(group("a"), "a")
-    for name in ("late", "replaced", "latest", "telemetry_minutes") if version == 1 else ():  # which that had not
-        shutil.rmtree(root / name)
-    about = root / "store.toml"
-    about.write_text(about.read_text().replace(f"format = {FORMAT}", f"format = {version}"))
-    assert len(Store(root).arrow("runs")) == 3  # as by a user who may not write there
-    assert len(Store.open(root).arrow("runs")) == 3
-    assert f"format = {FORMAT}\n" in about.read_text()
-    assert counted(root) == ONE

@@ -260,7 +260,7 @@ def pending(store: Store, text: str) -> Path:
 
 
 def torn_intents() -> list[Any]:
-    whole = json.dumps({"format": 1, "moves": [["runs/.tmp-h-s-1-0", "runs/a.parquet"]]})
+    whole = json.dumps({"format": 3, "moves": [["runs/.tmp-h-s-1-0", "runs/a.parquet"]]})
     moves: list[Any] = [
         [["runs/.tmp-h-s-1-0", "../../elsewhere.parquet"]],
         [["/etc/passwd", "runs/a.parquet"]],
@@ -273,7 +273,7 @@ def torn_intents() -> list[Any]:
         None,
     ]
     texts = [whole[:cut] for cut in (0, 1, 20, len(whole) - 1)] + ["[]", "\x00" * 100, "\\xff", "null"]
-    texts += [json.dumps({"format": 1, "moves": move}) for move in moves]
+    texts += [json.dumps({"format": 3, "moves": move}) for move in moves]
     return [*texts, json.dumps({"format": 99, "moves": []}), json.dumps({"moves": []})]
 
 
@@ -293,7 +293,7 @@ def test_a_damaged_intent_is_named_and_moves_nothing(store: Store, text: str, ca
 
 
 def test_an_intent_whose_files_are_gone_is_named_and_ends(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    intent = pending(store, json.dumps({"format": 1, "moves": [["runs/.tmp-h-s-1-0", "runs/a.parquet"]]}))
+    intent = pending(store, json.dumps({"format": 3, "moves": [["runs/.tmp-h-s-1-0", "runs/a.parquet"]]}))
     with caplog.at_level(logging.WARNING, "whorl"):
         opened = Store.open(store.root)
     assert "runs/a.parquet, which is lost" in caplog.text

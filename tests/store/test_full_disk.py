@@ -184,7 +184,7 @@ def test_a_store_that_this_user_may_only_read() -> None:
             if name.endswith("with-leftovers"):
                 left = f"{files.TEMPORARY}{processes.host()}-{processes.pid_namespace()}-999999999-0"
                 (root / "runs" / left).write_bytes(b"half")
-                (root / "pending" / "x-0.json").write_text('{"format": 1, "moves": []}')
+                (root / "pending" / "x-0.json").write_text('{"format": 3, "moves": []}')
             roots.append(root.rename(place / name))
         place.chmod(0o755)
         before = content(place)
