@@ -43,7 +43,6 @@ import numpy as np
 
 from whorl.store.metrics import METRICS
 
-ROOT = Path(__file__).resolve().parents[1]
 SETTLE_S = 8.0
 POLL_S = 1.0
 EDGE_US = 2_000_000  # samples so near the window's ends are not looked at: not everyone has read them

@@ -48,7 +48,7 @@ that differ by 1 %; by twice as much as the measured ones, with t3 tails; gemm a
 own sensor; each GPU measured in one sitting only."""
 SLOW, HUNGRY = 0.12, 0.20
 _RUN, _DAY = 0.0015, 0.002
-_JOBS, _DAYS = 14, 14
+_JOBS = 14
 _DAY_S = 86_400.0
 
 

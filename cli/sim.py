@@ -149,6 +149,7 @@ def run(
     from ..simulation.models import find_model
     from ..simulation.spread import USUAL, find_population
     from ..store import Store
+    from ..store.instants import iso
     from .output import Progress, print_json
 
     _refuse_mixed(
@@ -185,8 +186,8 @@ def run(
                 "gpus": stored.gpus,
                 "seed": seed,
                 "load": load.name,
-                "began": _iso(stored.began_ns),
-                "ended": _iso(stored.ended_ns),
+                "began": iso(stored.began_ns),
+                "ended": iso(stored.ended_ns),
                 "rows": stored.rows,
                 "stored_before": stored.before,
                 "planted": [
@@ -195,8 +196,8 @@ def run(
                         "place": one.place,
                         "kind": one.kind,
                         "size_pct": one.size_pct,
-                        "began": None if one.began_ns is None else _iso(one.began_ns),
-                        "ended": None if one.ended_ns is None else _iso(one.ended_ns),
+                        "began": None if one.began_ns is None else iso(one.began_ns),
+                        "ended": None if one.ended_ns is None else iso(one.ended_ns),
                     }
                     for one in stored.planted
                 ],
@@ -206,12 +207,12 @@ def run(
     spoken = load_name.strip().lower()  # one of the names of the load
     click.echo(
         f"simulated {stored.gpus:,} {fleet.model.name} GPUs of seed {seed} under load {spoken}, "
-        f"{_iso(stored.began_ns)} to {_iso(stored.ended_ns)}: campaign {stored.campaign}"
+        f"{iso(stored.began_ns)} to {iso(stored.ended_ns)}: campaign {stored.campaign}"
     )
     listed = stored.planted[:_MOST_LISTED]
     for one in listed:
-        when = "" if one.began_ns is None else f", from {_iso(one.began_ns)}"
-        when += "" if one.ended_ns is None else f" to {_iso(one.ended_ns)}"
+        when = "" if one.began_ns is None else f", from {iso(one.began_ns)}"
+        when += "" if one.ended_ns is None else f" to {iso(one.ended_ns)}"
         click.echo(f"planted {one.label}: {one.name} ({one.uuid}){when}")
     if len(stored.planted) > len(listed):
         click.echo(f"planted {len(stored.planted) - len(listed):,} more: they are in the table `truth`")
@@ -242,22 +243,15 @@ def _refuse_mixed(*, steady: bool, timed: dict[str, object], repeated: dict[str,
 
 def _nanoseconds(text: str) -> int:
     """A time in ISO 8601, UTC where it names no zone, in ns. InputError where it is none."""
-    from datetime import UTC, datetime, timedelta
+    from datetime import UTC, datetime
 
     from ..errors import InputError
+    from ..store.instants import nanoseconds
 
     try:
-        at = datetime.fromisoformat(text)
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-        since = at - (epoch := datetime(1970, 1, 1, tzinfo=UTC))
+        at = nanoseconds(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         raise InputError(f"{text!r} is not a time: write it as 2026-01-05T08:00:00") from None
-    if not timedelta(0) <= since < datetime(2160, 1, 1, tzinfo=UTC) - epoch:
+    if not 0 <= at < nanoseconds(datetime(2160, 1, 1, tzinfo=UTC)):
         raise InputError(f"{text} cannot be the start: choose a time from 1970 to 2159")
-    return since // timedelta(microseconds=1) * 1000
-
-
-def _iso(nanoseconds: int) -> str:
-    from ..collectors.claim import iso
-
-    return iso(nanoseconds)
+    return at

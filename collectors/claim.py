@@ -27,6 +27,7 @@ from ..simulation.fleet import Fleet
 from ..simulation.identity import Identity, identities
 from ..simulation.spread import POPULATIONS, USUAL
 from ..store import Store
+from ..store.instants import iso
 from ..store.schema import arrow_rows
 from .planted import Planted, planted_in, truth_of
 from .recording import identify
@@ -269,10 +270,3 @@ def _refuse_other_faults(claimed: Claim, truth: Sequence[_Fault]) -> None:
                 f"the store holds this fleet as one of the population {row.population!r}, not "
                 f"{claimed.fleet.population!r}: choose another --seed or --cluster"
             )
-
-
-def iso(nanoseconds: int) -> str:
-    """A time in UTC ns as ISO 8601, with every digit that it has."""
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
-    return f"{text}.{rest:09d}".rstrip("0") + "Z" if rest else f"{text}Z"

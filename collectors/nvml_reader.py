@@ -22,7 +22,7 @@ from . import nvml_gpm
 from .backends import Status
 
 _FIELD = "IIqqII"  # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code; then 8 bytes of value
-_TYPE, _RETURNED, _WORDS = 4, 5, 7
+_RETURNED, _WORDS = 5, 7
 _READ = "24xQ"  # of it, what a tick reads: type and return code as one word, and the value
 _TOLD_READ, _VALUE_READ, _WORDS_READ = 0, 1, 2
 _LOW, _HIGH = 2**32 - 1, 32  # of such a word: the type is in the low half

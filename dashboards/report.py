@@ -54,13 +54,12 @@ def probe_report(
     made = f"{'simulated ' if campaign.simulated else ''}{' and '.join(models)}".strip()
     upto = "up to " if campaign.maybe_twice else ""
     what = f"{upto}{n:,} {made} GPU{'s' if n != 1 else ''}".replace("  ", " ")
+    noun = tables.noun_of(campaign)
     sections = [
         Section("Which stand out", "", tables.stand_out(judged, campaign.gpus, planted, names)),
-        Section(
-            "How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, found, _noun(campaign))
-        ),
+        Section("How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, found, noun)),
     ]
-    beside, noun = side_by_side(campaign), _noun(campaign)
+    beside = side_by_side(campaign)
     if n > 1 and probes:
         sections.append(
             Section(
@@ -148,13 +147,8 @@ def _summary(
     return sentences
 
 
-def _noun(campaign: Probed) -> str:
-    """What a campaign runs is a probe; what other tools measured is a workload."""
-    return "probe" if campaign.campaign else "workload"
-
-
 def _ran(campaign: Probed) -> str:
-    return many(len(campaign.probes), _noun(campaign))
+    return many(len(campaign.probes), tables.noun_of(campaign))
 
 
 def _fence(row: Variability) -> float:

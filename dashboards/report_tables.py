@@ -184,7 +184,7 @@ def spread(
 
 
 def machine(campaign: Probed, beside: pl.DataFrame, verdicts: Mapping[str, Sequence[Verdict]]) -> Drawing:
-    noun = _noun(campaign)
+    noun = noun_of(campaign)
     large = "" if campaign.gpus.height <= CELLS else f" The fleet is too large for a map of each {noun}."
     return Drawing(
         "The machine",
@@ -267,7 +267,7 @@ def _against_power(rows: pl.DataFrame, names: Mapping[str, str], drawn: Mapping[
 def every_gpu(campaign: Probed, beside: pl.DataFrame, judged: Judgement, names: Mapping[str, str]) -> Listing:
     """All GPUs in each probe, as far as they fit into a page."""
     verdicts, none = judged.by_key(campaign.gpus), "none" if judged.gpus else MISSING
-    noun, keys = _noun(campaign), campaign.gpus["gpu"].to_list()
+    noun, keys = noun_of(campaign), campaign.gpus["gpu"].to_list()
     probes = _timed_first(beside)
     room = max(1, LISTED_VALUES // (len(_LISTED) * max(1, len(keys))))
     cut = f" Of {len(probes)} {noun}s the first {room} are here." if len(probes) > room else ""
@@ -382,7 +382,7 @@ def figures(campaign: Probed) -> list[Table]:
     one_gpu = campaign.gpus.height == 1
     return [
         Table(
-            [_noun(campaign), "GPUs", *(head for _, head, _ in shown)],
+            [noun_of(campaign), "GPUs", *(head for _, head, _ in shown)],
             rows,
             range(1, len(shown) + 2),
             cards=True,
@@ -398,7 +398,8 @@ def figures(campaign: Probed) -> list[Table]:
     ]
 
 
-def _noun(campaign: Probed) -> str:
+def noun_of(campaign: Probed) -> str:
+    """What a campaign runs is a probe; what other tools measured is a workload."""
     return "probe" if campaign.campaign else "workload"
 
 

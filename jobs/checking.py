@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PROBES = ("gemm-fp32", "stream-triad")
 """What is run: the cores and the memory; 15 s a GPU at most."""
 WARNING_PCT, CRITICAL_PCT = 3.0, 10.0
-_QUICK_S, _PER_GPU_S, _LEAST_S = 30.0, 30.0, 60.0
+_PER_GPU_S, _LEAST_S = 30.0, 60.0
 
 
 class Status(IntEnum):

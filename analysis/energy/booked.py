@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from ...errors import InputError
+from ...store.instants import date_of_ns, nanoseconds
 from ...store.sensor_error import SensorError
 from .attributing.booking import Booking
 from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
@@ -289,14 +290,3 @@ def _covered(
 def _counted(at_ns: int) -> int:
     """An instant, or the last that is counted: readings by a clock that is centuries ahead lie after it."""
     return min(at_ns, _LAST_NS)
-
-
-def nanoseconds(when: datetime) -> int:
-    """A time in UTC without zone, ns since 1970."""
-    since = when.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since // timedelta(microseconds=1)) * 1000
-
-
-def date_of_ns(at_ns: int) -> datetime:
-    """The time in UTC without zone, as in tables, that so many ns since 1970 are."""
-    return datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001

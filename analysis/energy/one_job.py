@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
+from ...store.instants import nanoseconds
 from ...store.sensor_error import SensorError
 from ...store.views import OF_ALL_RUNS
 from .answers import Answer, energy
-from .booked import nanoseconds
 from .choices.ground import Ground
 from .choices.placed import verdicts
 from .choices.quoted import Quoted, quote

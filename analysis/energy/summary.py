@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
+from ...store.instants import date_of_ns, nanoseconds
 from .answers import Answer, By, allocations, answered, beyond, parts
 from .balance import Balance, held
-from .booked import AROUND, Booked, booked_both, date_of_ns, nanoseconds
+from .booked import AROUND, Booked, booked_both
 from .carbon.settings import Settings, find_settings
 from .metering import covered, rows_since
 from .pieces import Kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...store.clock_events import CLOCK_EVENTS, ClockEvent
+from ...store.instants import date_of_ns
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -117,7 +118,7 @@ def _reasons(rows: pl.DataFrame, minutes: pl.DataFrame, *, cut: bool) -> Reasons
     covered = _summed(bins[1:][whole], apart[whole], len(stretch)) / ((edges[1] - edges[0]) / 1e9)
     held = [found for one in _SHOWN if (found := _held(one, every, ts, bins, len(stretch))) is not None]
     held.sort(key=lambda one: -(one.whole or 0.0))
-    began, ended = (tuple(_date(int(one)) for one in ends) for ends in edges)
+    began, ended = (tuple(date_of_ns(int(one)) for one in ends) for ends in edges)
     told = any(every[name].count() for name in ("clock_event_reasons", *_COUNTERS))
     return Reasons(
         began, ended, stretch, n, np.minimum(covered, 1.0), tuple(held), int(n.sum()),
@@ -212,7 +213,3 @@ def _points(minutes: pl.DataFrame) -> pl.DataFrame:
         )
         for end, (at, many) in ends.items()
     )  # fmt: skip
-
-
-def _date(at_ns: int) -> datetime:
-    return datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001  as times in tables

@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 
 from ...analysis.energy.answers import SCHEMA
-from ...analysis.energy.booked import date_of_ns
 from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.choices.quoting import Option, Quote
+from ...store.instants import date_of_ns
 from ..energy_words import TIMES, unit_of
 from ..table import MISSING, Table, number
 from .energy import rows_as_csv, some_gpus

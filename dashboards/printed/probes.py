@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ...store.instants import iso
 from ...store.names import by_number, gpu_name
 from ...store.outcomes import EndedBy
 from ..table import MISSING, Line, Table, many, number
@@ -255,8 +256,4 @@ def _place(one: Summary, *, whole: bool = False) -> str:
 
 
 def _iso(nanoseconds: int | None) -> str | None:
-    if nanoseconds is None:
-        return None
-    from ...collectors.claim import iso
-
-    return iso(nanoseconds)
+    return None if nanoseconds is None else iso(nanoseconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Sequence
 
@@ -15,8 +14,6 @@ from ...errors import InputError
 from ...store.metrics import BOARD_POWER, ROW
 from .curve import Curve
 from .unseen import sees
-
-log = logging.getLogger(__name__)
 
 _SHORTEST_S, _LONGEST_S = 0.02, 0.05  # between two readings
 _LOOK_AGAIN_S = 2.0

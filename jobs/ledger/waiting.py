@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError, WhorlError
+from ...store.instants import nanoseconds
 
 if TYPE_CHECKING:
     from ...analysis.energy.carbon.greenest import Greenest
@@ -50,5 +51,4 @@ def greenest_start(
 def _ns(when: datetime, name: str) -> int:
     if when.tzinfo is None:
         raise InputError(f"{name} has no time zone: write datetime(..., tzinfo=UTC), or call .astimezone() of it")
-    since = when - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    return nanoseconds(when)

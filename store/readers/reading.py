@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..rows import contents, journal_file, placing, replacing
 from ..rows.arranging import take
-from ..rows.footers import footer, least_and_most
+from ..rows.footers import least_and_most
 from ..rows.journal_file import WRITTEN, Part
 from ..rows.soundness import known, undecodable
 from ..schema import BOOKKEEPING, LATE, LATEST, TABLES, TELEMETRY, arrow_schema
@@ -192,7 +192,7 @@ def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: fro
     for by_number in published.values():
         whole = True
         for number in sorted(by_number):
-            about = _published(by_number[number][0]) if whole else None
+            about = journal_file.told(by_number[number][0]) if whole else None
             whole = about is not None and len(by_number[number]) == about.files
             if about is not None and whole:
                 start |= about.upto
@@ -201,16 +201,6 @@ def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: fro
     if partial:
         visible = {name: [p for p in paths if p not in partial] for name, paths in visible.items()}
     return Snapshot(visible, [(part, start.get(part.path.name, 0)) for part in parts], noted)
-
-
-def _published(path: Path) -> journal_file.Published | None:
-    """What a published file says of itself; None if it is torn or gone."""
-    import pyarrow as pa
-
-    try:
-        return journal_file.published(footer(path).about)
-    except (OSError, ValueError, pa.ArrowException):
-        return None
 
 
 def tails(found: Snapshot, names: Iterable[str], skip: Skip) -> dict[str, pa.Table] | None:

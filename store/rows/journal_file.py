@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING
 
 from ..schema import FORMAT, TABLES, arrow_schema, other_format
 from ..system import files, light
+from .footers import footer
 from .journal_runs import run_from
 
 if TYPE_CHECKING:
@@ -131,6 +132,16 @@ def with_written(data: pa.Table) -> pa.Table:
     import pyarrow as pa
 
     return data if WRITTEN in data.column_names else data.append_column(WRITTEN, pa.nulls(len(data), pa.int64()))
+
+
+def told(path: Path) -> Published | None:
+    """What a published file says of itself; None if it is torn or gone."""
+    import pyarrow as pa
+
+    try:
+        return published(footer(path).about)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
 
 
 def parts(root: Path, generation: str = "") -> list[Part]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from ...errors import StoreError
 from ..rows import arranging, contents, journal_file, placing, replacing, writing
-from ..rows.footers import footer
 from ..rows.journal_file import WRITTEN, Part, live_of, name_in
 from ..rows.replacing import Pace
 from ..rows.soundness import reason_to_skip
@@ -72,7 +71,7 @@ class Sealer:
         for number, paths in sorted(by_number.items()):
             self._number = number + 1
             readable = {path: name for path in paths if (name := _table_of(path)) is not None}
-            about = _about(paths[0])
+            about = journal_file.told(paths[0])
             complete = about is not None and about.files == len(readable) == len(paths)
             if about is not None and complete and gap:
                 self._fold(about.upto)
@@ -303,16 +302,6 @@ def _joined(name: str, tables: list[pa.Table]) -> pa.Table:
     there = set(rows.column_names)  # asked once: it makes a new list every time
     own = [column for column in schema.names if column in there and column != WRITTEN]
     return rows.select([*own, WRITTEN]).replace_schema_metadata(schema.metadata)
-
-
-def _about(path: Path) -> journal_file.Published | None:
-    """What a published file says of itself; None if it is damaged or gone."""
-    import pyarrow as pa
-
-    try:
-        return journal_file.published(footer(path).about)
-    except (OSError, ValueError, pa.ArrowException):
-        return None
 
 
 def _table_of(path: Path) -> str | None:

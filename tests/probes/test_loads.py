@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.collectors.claim import FIRST_NS, iso
+from whorl.collectors.claim import FIRST_NS
 from whorl.errors import InputError
 from whorl.probes.loads import Stored, run_load, run_steady
 from whorl.simulation.fleet import Fleet
@@ -21,6 +21,7 @@ from whorl.simulation.models import H100, V100
 from whorl.simulation.units import unit_ms
 from whorl.simulation.workloads import SGEMM
 from whorl.store import Store
+from whorl.store.instants import iso
 from whorl.tests.stores import new_store
 
 S = 1_000_000_000

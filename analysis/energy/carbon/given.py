@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ....errors import InputError
+from ....store.instants import nanoseconds
 from ....store.outcomes import Code
 from .dated import ALWAYS, NEVER
 
@@ -104,6 +105,4 @@ def instant(table: dict[str, Any], key: str, zone: str, missing: int, where: str
         raise InputError(f"{key} of {where} must be a date, as 2026-01-31, not {value!r}")
     if value.tzinfo is None:
         value = value.replace(tzinfo=zone_info(zone))
-    since = value - datetime(1970, 1, 1, tzinfo=UTC)
-    at = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-    return min(max(at, ALWAYS), NEVER)  # the year 9999 is no int64
+    return min(max(nanoseconds(value), ALWAYS), NEVER)  # the year 9999 is no int64

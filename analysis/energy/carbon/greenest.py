@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import numpy as np
 
 from ....errors import InputError
+from ....store.instants import date_of_ns
 from ....store.outcomes import Code
 from ...statistics.student import quantile
 from .dated import EMPTY, Floats, Steps, Times
@@ -78,8 +79,7 @@ class Greenest:
     @property
     def start_time(self) -> datetime | None:
         """The start, in UTC."""
-        since = datetime(1970, 1, 1, tzinfo=UTC)
-        return None if self.start is None else since + timedelta(microseconds=self.start // 1000)
+        return None if self.start is None else date_of_ns(self.start).replace(tzinfo=UTC)
 
 
 def greenest(

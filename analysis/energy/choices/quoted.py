@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from ....errors import InputError
+from ....store.instants import nanoseconds
 from ....store.sensor_error import SensorError
 from ..answers import Answer, energy
 from ..booked import Booked
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 86_400.0
 _SUMS = ("co2e_g", "cost", "host_j")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ def quote(
         quotes.append(usual_gpu(ran, of_all[0]))
     quotes += other_models(ran, base.models, sensor)
     quotes += caps(ran, base.caps)
-    at = (datetime.now(UTC) if now is None else now.replace(tzinfo=UTC)) - _EPOCH
-    at_ns = at // timedelta(microseconds=1) * 1000
+    at_ns = nanoseconds(datetime.now(UTC) if now is None else now)
     quotes += starts(ran, found.booked.settings, at_ns, at_ns + round(deadline_s * 1e9))
     lost = of_all[0] if of_all else None
     return Quoted(job, ran, with_pareto(quotes), found.booked, base.notes, lost, places(rows, base.stands.filter(own)))

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MOST_GPUS = 10_000_000  # of a job; more is a slip of the pen, or a number of something else
 CALENDAR_S = 1e8  # three years: a time beyond is one since 1970, as nothing in a trace begins so long after its start
 LINE = "=line"  # the line number; no column of a file may be called so
-JOBS = ("name", "submit_s", "gpus", "ideal_s", "limit_s", "model")  # what a reader's frame of jobs has
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ _EVIDENCE = 20
 _BY_NAME = {"sgemm": COMPUTE, "gemm": COMPUTE, "hgemm": COMPUTE, "dgemm": COMPUTE}
 _OF_RUN = ("run_id", "gpu", "model", "workload")
 _OF_JOB = ("job_id", "node", "probe_version")
-_KEYS = ["cluster", "gpu", "serial", "model", "class", "workload", "figure", "unit"]
 
 
 def fingerprint(
