@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Span, json_option
+from .options import Span, any_store_option, json_option
 
 if TYPE_CHECKING:
     from ..jobs.kubernetes import KubeNode
@@ -33,17 +33,6 @@ class Share(click.ParamType[float]):
         return share
 
 
-def _store_option(command: Any) -> Any:
-    """`--store`, which may also stand before `apply`."""
-    return click.option(
-        "--store",
-        metavar="DIR",
-        envvar="WHORL_STORE",
-        show_envvar=True,
-        help="The store: a folder of tables.",
-    )(command)
-
-
 _workload_option = click.option(
     "--workload", metavar="NAME", help="The workload whose runs are used.  [default: the store's only one]"
 )
@@ -51,7 +40,7 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 
 
 @click.group("advise", invoke_without_command=True, short_help="Where a job should run, and what that gains.")
-@_store_option
+@any_store_option
 @_workload_option
 @_cluster_option
 @click.option("--model", metavar="NAME", help="Only GPUs of this model: its name, or a part of it, as a100.")
@@ -234,7 +223,7 @@ def _names(path: str | None) -> Sequence[str] | Mapping[str, KubeNode] | None:
 
 @advise.command("apply", short_help="Change the excluded nodes of your own waiting job.")
 @click.argument("job", metavar="JOBID")
-@_store_option
+@any_store_option
 @_workload_option
 @_cluster_option
 @click.option("--dry-run", is_flag=True, help="Print the command and run nothing.")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Span, json_option, store_option
+from .options import Span, json_option, options, store_option
 
 if TYPE_CHECKING:
     from ..jobs.campaign.asking import Asked
@@ -50,15 +49,6 @@ _budget_option = click.option(
 )
 
 
-def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorated(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorated
-
-
 @click.group("campaign", short_help="Measure every GPU of a cluster, through its batch system.")
 def campaign() -> None:
     """Measure every GPU of a cluster through Slurm, in the gaps between other jobs.
@@ -75,7 +65,7 @@ def campaign() -> None:
 
 
 @campaign.command("plan", short_help="What would be measured, and what it costs; nothing is sent.")
-@_with(*_asked_options, *_how_options, _budget_option, json_option)
+@options(*_asked_options, *_how_options, _budget_option, json_option)
 def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
     """Say how many nodes and GPUs a campaign would measure now, and how many GPU-hours that takes. Nothing is sent."""
     from ..jobs.campaign.status import plan_campaign
@@ -92,7 +82,7 @@ def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
 
 
 @campaign.command("run", short_help="Submit jobs until every node is measured; stop and go on as you like.")
-@_with(*_asked_options, *_how_options, _budget_option)
+@options(*_asked_options, *_how_options, _budget_option)
 @click.option(
     "--max-pending",
     type=click.IntRange(1),
@@ -224,7 +214,7 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
 @click.option("--node", metavar="NAME", help="The node.  [default: an idle one]")
 @click.option("--partition", metavar="NAME", help="A node of this partition. Several with commas.")
 @click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them.")
-@_with(*_how_options)
+@options(*_how_options)
 @click.option("--wait", type=Span(), help="Wait for the job's answer for so long.  [default: 5min]")
 @click.option("--here", is_flag=True, help="Send no job: look here, and print what was found as JSON.")
 @json_option

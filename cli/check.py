@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import Span, json_option, store_option
+from .options import Span, json_option, model_option, seed_option, store_option
 
 
 class _Unknown(click.UsageError):
@@ -62,8 +62,8 @@ class _FailsOpen(click.Command):
     help="Which GPUs; auto: those here, else simulated.",
 )
 @click.option("--gpus", type=click.IntRange(1, 64), help="Simulated: how many GPUs.  [default: 4]")
-@click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
-@click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
+@model_option
+@seed_option
 @click.option(
     "--fault",
     multiple=True,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .ending import Ending, stays
-from .options import json_option
+from .options import fault_option, json_option, model_option, seed_option, suite_option
 from .probe import leave
 
 if TYPE_CHECKING:
@@ -25,31 +25,19 @@ _REPORT = "report.html"  # in the demo's folder
 
 @click.command("demo", short_help="Measure, compare and report in one command; needs no GPU.")
 @click.option("--out", metavar="DIR", default="demo", show_default=True, help="Folder of the store and the report.")
-@click.option(
-    "--suite",
-    type=click.Choice(["quick", "standard", "full"]),
-    default="quick",
-    show_default=True,
-    help="How many probes, and how thoroughly.",
-)
+@suite_option("How many probes, and how thoroughly.")
 @click.option(
     "--backend",
     type=click.Choice(["auto", "cuda", "simulated"]),
     help="Where the probes run; auto: on the GPUs here, else simulated.  [default: auto]",
 )
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 64]")
-@click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
-@click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
+@model_option
+@seed_option
 @click.option(
     "--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 1 in 16, 3 at most]"
 )
-@click.option(
-    "--fault",
-    "kinds",
-    multiple=True,
-    metavar="KIND[=SIZE]",
-    help="Simulated: plant this fault, as hot=20%; `whorl sim describe V100` lists them. Repeatable.",
-)
+@fault_option
 @json_option
 def demo(
     out: str,

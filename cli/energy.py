@@ -11,7 +11,7 @@ from .energy_excess import excess
 from .energy_options import joined, shared
 from .energy_quote import quote
 from .energy_reconcile import reconcile
-from .options import exclusive, json_option
+from .options import csv_option, exclusive, json_option
 
 _BY = ("job", "user", "account", "gpu", "node", "day")
 
@@ -21,7 +21,7 @@ _BY = ("job", "user", "account", "gpu", "node", "day")
 @click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="What the rows are of.")
 @click.option("--job", metavar="JOBID", help="Only this job, with everything that is known of it.")
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@csv_option
 @click.pass_context
 def energy(
     ctx: click.Context,

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from .energy_options import joined, shared
-from .options import exclusive, json_option
+from .energy_options import joined, shared, show_rows
+from .options import csv_option, exclusive, json_option
 
 
 @click.command("excess", short_help="What slow and hungry GPUs cost.")
@@ -16,7 +16,7 @@ from .options import exclusive, json_option
     "--by", type=click.Choice(("gpu", "node", "job")), default="gpu", show_default=True, help="What the rows are of."
 )
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@csv_option
 @click.pass_obj
 def excess(inherited: dict[str, Any] | None, /, by: str, as_json: bool, as_csv: bool, **given: Any) -> None:
     """Say what the place of jobs cost: energy and time beyond what the median GPU of the model would have needed.
@@ -28,19 +28,11 @@ def excess(inherited: dict[str, Any] | None, /, by: str, as_json: bool, as_csv: 
     """
     from ..analysis.energy.choices.placed import placed
     from ..dashboards.printed import energy_excess as printed
-    from .output import Progress, print_json, show, tell
+    from .output import Progress
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(inherited, given)
     store = options.pop("store")
     with Progress() as progress:
         found = placed(store, by, **options, progress=progress.say)
-    if as_json:
-        print_json(printed.document(found))
-        return
-    for note in found.notes:
-        tell(f"note: {note}")
-    if as_csv:
-        click.echo(printed.as_csv(found), nl=False)
-    else:
-        show(printed.answer(found, store))
+    show_rows(printed, found, printed.answer(found, store), as_json=as_json, as_csv=as_csv)

@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .options import When
+from .options import When, any_store_option, cluster_option, options
 
-
-def shared(command: Any) -> Any:
-    """The options that `whorl energy` and its sub-verbs share. They may stand before the sub-verb too."""
-    for option in reversed(
-        (
-            click.option(
-                "--store",
-                metavar="DIR",
-                envvar="WHORL_STORE",
-                show_envvar=True,
-                help="The store: a folder of tables.",
-            ),
-            click.option("--cluster", metavar="NAME", help="Only this cluster."),
-            click.option("--since", type=When(), help="Only from this time on: 2026-11-01 (UTC), or 7d ago."),
-            click.option("--until", type=When(), help="Only up to this time.  [default: the last reading]"),
-            click.option(
-                "--settings",
-                metavar="FILE",
-                type=click.Path(dir_okay=False, path_type=Path),
-                help="Carbon, prices and more.  [default: energy.toml in the store's folder]",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+shared = options(
+    any_store_option,
+    cluster_option,
+    click.option("--since", type=When(), help="Only from this time on: 2026-11-01 (UTC), or 7d ago."),
+    click.option("--until", type=When(), help="Only up to this time.  [default: the last reading]"),
+    click.option(
+        "--settings",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Carbon, prices and more.  [default: energy.toml in the store's folder]",
+    ),
+)
+"""The options that `whorl energy` and its sub-verbs share. They may stand before the sub-verb too."""
 
 
 def joined(inherited: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
     """The shared options of a sub-verb: its own, else those that stand before it. Raises UsageError without a store."""
     both = {**(inherited or {}), **{name: value for name, value in given.items() if value is not None}}
-    options = {name: both.get(name) for name in ("store", "cluster", "since", "until", "settings")}
-    if not options["store"]:
+    chosen = {name: both.get(name) for name in ("store", "cluster", "since", "until", "settings")}
+    if not chosen["store"]:
         raise click.UsageError("Missing option '--store'.")
-    if options["since"] and options["until"] and options["until"] <= options["since"]:
+    if chosen["since"] and chosen["until"] and chosen["until"] <= chosen["since"]:
         raise click.UsageError("--until must be later than --since")
-    return options
+    return chosen
+
+
+def show_rows(printed: Any, found: Any, shown: Iterable[Any], *, as_json: bool, as_csv: bool) -> None:
+    """Print what a sub-verb found, by a module of `dashboards.printed`: as JSON, or its notes and CSV or `shown`."""
+    from .output import print_json, show, tell
+
+    if as_json:
+        print_json(printed.document(found))
+        return
+    for note in found.notes:
+        tell(f"note: {note}")
+    if as_csv:
+        click.echo(printed.as_csv(found), nl=False)
+    else:
+        show(shown)

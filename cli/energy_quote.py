@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from .energy_options import joined, shared
-from .options import Span, exclusive, json_option
+from .energy_options import joined, shared, show_rows
+from .options import Span, csv_option, exclusive, json_option
 
 
 @click.command("quote", short_help="A job on other GPUs, under power caps, at another hour.")
@@ -17,7 +17,7 @@ from .options import Span, exclusive, json_option
     "--deadline", type=Span(), default="24h", show_default=True, help="It must end within this time from now."
 )
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@csv_option
 @click.pass_obj
 def quote(
     inherited: dict[str, Any] | None, /, job: str, deadline: float, as_json: bool, as_csv: bool, **given: Any
@@ -34,18 +34,10 @@ def quote(
     """
     from ..analysis.energy.choices.quoted import quote as quoted
     from ..dashboards.printed import energy_quote as printed
-    from .output import Progress, print_json, show, tell
+    from .output import Progress
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(inherited, given)
     with Progress() as progress:
         found = quoted(options.pop("store"), job, deadline_s=deadline, **options, progress=progress.say)
-    if as_json:
-        print_json(printed.document(found))
-        return
-    for note in found.notes:
-        tell(f"note: {note}")
-    if as_csv:
-        click.echo(printed.as_csv(found), nl=False)
-    else:
-        show(printed.answer(found))
+    show_rows(printed, found, printed.answer(found), as_json=as_json, as_csv=as_csv)

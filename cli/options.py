@@ -18,7 +18,41 @@ store_option = click.option(
     help="The store: a folder of tables.",
 )
 
+any_store_option = click.option(
+    "--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store: a folder of tables."
+)
+"""Not required, as it may also stand before the sub-verb."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with a `schema` key, for programs.")
+
+
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+model_option = click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
+seed_option = click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
+fault_option = click.option(
+    "--fault",
+    "kinds",
+    multiple=True,
+    metavar="KIND[=SIZE]",
+    help="Simulated: plant this fault, as hot=20%; `whorl sim describe V100` lists them. Repeatable.",
+)
+
+
+def options(*several: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one."""
+
+    def decorated(command: Any) -> Any:
+        for option in reversed(several):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+def suite_option(says: str) -> Callable[[Any], Any]:
+    """How thoroughly to measure; quick where nothing is said."""
+    suites = click.Choice(["quick", "standard", "full"])
+    return click.option("--suite", type=suites, default="quick", show_default=True, help=says)
 
 
 def exclusive(*names: str) -> Callable[[dict[str, Any]], None]:

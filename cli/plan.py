@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Span, cluster_option, json_option, store_option
+from .options import Span, cluster_option, json_option, store_option, suite_option
 
 if TYPE_CHECKING:
     from ..analysis.verdicts.answers.planning import Planned
@@ -27,13 +27,7 @@ _LISTED, _COMMANDS = 20, 10
     metavar="NAME",
     help="Which probe. Repeatable.  [default: gemm-fp32, stream-triad]",
 )
-@click.option(
-    "--suite",
-    type=click.Choice(["quick", "standard", "full"]),
-    default="quick",
-    show_default=True,
-    help="How thoroughly.",
-)
+@suite_option("How thoroughly.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 100, min_open=True),

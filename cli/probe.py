@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .ending import Ending, stays
-from .options import Span, json_option, store_option
+from .options import Span, fault_option, json_option, model_option, seed_option, store_option
 from .probe_list import list_probes
 
 if TYPE_CHECKING:
@@ -84,16 +84,10 @@ probe.add_command(list_probes)
 @click.option("--campaign", metavar="NAME", help="Name of the campaign; runs that it has stored are not repeated.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 4]")
-@click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
-@click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
+@model_option
+@seed_option
 @click.option("--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 0]")
-@click.option(
-    "--fault",
-    "kinds",
-    multiple=True,
-    metavar="KIND[=SIZE]",
-    help="Simulated: plant this fault, as hot=20%; `whorl sim describe V100` lists them. Repeatable.",
-)
+@fault_option
 @click.option(
     "--population",
     metavar="NAME",

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from .options import exclusive, json_option, store_option
+from .options import csv_option, exclusive, json_option, store_option
 
 
 @click.command("sql", short_help="Answer an SQL query over the tables of a store.")
 @store_option
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@csv_option
 @click.option("--unsafe", is_flag=True, help="Let the query reach other files, the network and extensions.")
 @click.argument("query")
 def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> None:
