@@ -27,7 +27,7 @@ import pyarrow as pa
 from whorl.analysis.placement import Scores, advise, scores, together
 from whorl.analysis.placement.tiers import HARD
 from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json
+from whorl.benchmarks.reporting import as_json, ends
 from whorl.store import Store
 from whorl.store.names import plain_workload
 
@@ -175,17 +175,11 @@ def advised(found: Scores, name: str) -> set[int]:
 
 
 def share(hits: list[bool]) -> dict[str, Any]:
-    n, k, z = len(hits), sum(hits), 1.96
+    n, k = len(hits), sum(hits)
     if n == 0:
         return {"n": 0, "share": None}
-    middle, width = (k + z * z / 2) / (n + z * z), z * math.sqrt(k * (n - k) / n + z * z / 4) / (n + z * z)
-    return {
-        "n": n,
-        "hits": k,
-        "share": round(k / n, 3),
-        "low": round(max(0.0, middle - width), 3),
-        "high": round(min(1.0, middle + width), 3),
-    }
+    low, high = ends(k, n)
+    return {"n": n, "hits": k, "share": round(k / n, 3), "low": round(low, 3), "high": round(high, 3)}
 
 
 def stored(root: Path, population: Population, times: dict[str, Floats]) -> Store:

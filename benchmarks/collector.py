@@ -45,7 +45,6 @@ import re
 import runpy
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -234,11 +233,6 @@ def loop(name: str, rate: float) -> None:
 # Measuring
 
 
-def cpu_s(process: int) -> float:
-    """CPU time of a process so far, ended threads included: its own clock, by the kernel's numbering of clocks."""
-    return time.clock_gettime((~process << 3) | 2)
-
-
 def memory_bytes(process: int) -> dict[str, int]:
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     found = {
@@ -249,6 +243,8 @@ def memory_bytes(process: int) -> dict[str, int]:
 
 def measured(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> dict[str, Any]:
     """Run a command, look at it over a window, end it with SIGTERM; what it cost, and what it said."""
+    from whorl.benchmarks.machine import cpu_s  # here: the interpreter of the peers has no whorl
+
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
     with (folder / "said").open("w+") as said:
         process = subprocess.Popen(command, cwd=folder, env=environment, text=True, stderr=said, **streams)
@@ -344,6 +340,8 @@ while True:
 
 def beside(given: argparse.Namespace, library: Any) -> dict[str, Any]:
     """Ticks that whorl and the plain durable loop keep beside other work, all of them at the same time."""
+    from whorl.benchmarks.machine import cpu_s
+
     library.write(f"gpus {given.gpus}", "model H100", "load 10 0.7", "limit 650000")
     collect = [sys.executable, "-c", WHORL, "collect", "--store", "S", "--interval", str(1 / given.rate)]
     plain = [sys.executable, str(Path(__file__).resolve()), "--variant", "plain_durable", "--rate", str(given.rate)]
@@ -386,16 +384,10 @@ def beside(given: argparse.Namespace, library: Any) -> dict[str, Any]:
     return {"computing": given.busy, "writing": given.busy_disk, "ticks_due": round(given.seconds * given.rate)} | found
 
 
-def spread(values: list[float], digits: int) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), digits),
-        "min": round(min(values), digits),
-        "max": round(max(values), digits),
-    }
-
-
 def summary(turns: list[dict[str, Any]]) -> dict[str, Any]:
     """Median, least and most over the turns of one variant."""
+    from whorl.benchmarks.reporting import spread
+
     if failed := [one for one in turns if "did_not_run" in one]:
         return failed[0]
     figures = (
@@ -414,6 +406,8 @@ def summary(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 def ratios(turns: dict[str, list[dict[str, Any]]], figure: str) -> Iterator[tuple[str, dict[str, float]]]:
     """A figure of each variant that has it over whorl's, turn by turn."""
+    from whorl.benchmarks.reporting import spread
+
     for name, theirs in turns.items():
         pairs = [
             (other[figure], own[figure])
@@ -422,16 +416,6 @@ def ratios(turns: dict[str, list[dict[str, Any]]], figure: str) -> Iterator[tupl
         ]
         if pairs and name != "whorl":
             yield name, spread([other / own for other, own in pairs], 2)
-
-
-def file_system(path: Path) -> str:
-    """Type of the file system that a path lies on."""
-    best = ("", "unknown")
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, mounted, kind, *_ = line.split()
-        if path.is_relative_to(mounted) and len(mounted) > len(best[0]):
-            best = (mounted, kind)
-    return best[1]
 
 
 def versions(python: Path | None) -> dict[str, str]:
@@ -463,13 +447,13 @@ def main() -> None:
     if given.variant:
         loop(given.variant, given.rate)
         return
-    from whorl.benchmarks.machine import machine  # here: the interpreter of the peers has no whorl
+    from whorl.benchmarks.machine import file_system, machine  # here: the interpreter of the peers has no whorl
     from whorl.benchmarks.reporting import as_json, say
 
     simulated = runpy.run_path(str(ROOT / "tests" / "nvml_library.py"))
     names = tuple(given.only or (*OURS, *PEERS))
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    before = machine() | {"file_system": file_system(Path(tempfile.gettempdir()).resolve())}
+    before = machine() | {"file_system": file_system(Path(tempfile.gettempdir()))}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
         library = simulated["NvmlLibrary"](simulated["compile_library"](folder), folder)

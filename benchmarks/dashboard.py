@@ -42,7 +42,7 @@ from typing import Any
 
 from whorl.benchmarks.dashboard_steps import STEPS, Browsing
 from whorl.benchmarks.machine import machine, peak_mb
-from whorl.benchmarks.reporting import as_json, say
+from whorl.benchmarks.reporting import as_json, say, spread
 
 
 def serve(store: Path) -> None:
@@ -205,8 +205,8 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     for name in runs[0]["steps"]:
         of = [one["steps"][name] for one in runs]
         steps[name] = {
-            "server_ms": _spread([one["server_ms"] for one in of]),
-            "summed_ms": _spread([one["summed_ms"] for one in of]),
+            "server_ms": spread([one["server_ms"] for one in of], 1),
+            "summed_ms": spread([one["summed_ms"] for one in of], 1),
             "bytes": max(one["bytes"] for one in of),
             "requests": max(one["requests"] for one in of),
             "shown_ms": round(statistics.median(one["shown_ms"] for one in of)),
@@ -225,20 +225,12 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
     return {
         "repeats": len(runs),
-        "first": {key: _spread([one["first"][key] for one in runs], 2) for key in runs[0]["first"]},
+        "first": {key: spread([one["first"][key] for one in runs], 2) for key in runs[0]["first"]},
         "interactions": p95(used),
         "opened": p95(opened),
         "memory_mb": max(one["memory_mb"] for one in runs),
         "errors": sorted({error for one in runs for error in one["errors"]}),
         "steps": steps,
-    }
-
-
-def _spread(values: list[float], digits: int = 1) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), digits),
-        "min": round(min(values), digits),
-        "max": round(max(values), digits),
     }
 
 

@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -41,6 +39,8 @@ from typing import Any
 
 import numpy as np
 
+from whorl.benchmarks.machine import cpu_s, machine, peak_bytes
+from whorl.benchmarks.reporting import as_json
 from whorl.store.metrics import METRICS
 
 SETTLE_S = 8.0
@@ -158,16 +158,6 @@ def raise_priority(process: int) -> int:
     return os.getpriority(os.PRIO_PROCESS, process)
 
 
-def cpu_s(process: int) -> float:
-    """CPU time of a process so far, ended threads included: its own clock, by the kernel's numbering of clocks."""
-    return time.clock_gettime((~process << 3) | 2)
-
-
-def peak_bytes(process: int) -> int:
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-
-
 def of_stream(folder: Path, truth: Any, window: tuple[float, float], _every_us: int) -> dict[str, Any]:
     ends = (window[0] * 1e6 + EDGE_US, window[1] * 1e6 - EDGE_US)
     wanted, got = np.unique(between(truth, *ends), axis=0), between(np.load(folder / "seen.npy"), *ends)
@@ -259,7 +249,7 @@ def measure(given: argparse.Namespace, engine: Any, folders: dict[str, Path]) ->
         time.sleep(given.seconds)
         for name, process in running.items():
             if process.poll() is None:
-                used[name], memory[name] = cpu_s(process.pid) - before[name], peak_bytes(process.pid)
+                used[name], memory[name] = cpu_s(process.pid) - before[name], peak_bytes(process.pid) or 0
         of_engine, ended = cpu_s(engine.pid) - of_engine, time.time()
         time.sleep(2 * POLL_S)
         truth = auditor.samples(round(began * 1e6))
@@ -320,7 +310,7 @@ def main() -> None:
     from whorl.tests.dcgm_library import DcgmEngine, compile_dcgm
     from whorl.tests.nvml_library import NvmlLibrary, compile_library
 
-    load = os.getloadavg()
+    before = machine()
     with tempfile.TemporaryDirectory(prefix="dcgm-") as temporary:
         folder = Path(temporary)
         folders = {name: folder / name for name in (given.only or VARIANTS)}
@@ -337,13 +327,7 @@ def main() -> None:
             engine.stop()
     result: dict[str, Any] = {
         "benchmark": "dcgm",
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "load_before": [round(one, 2) for one in load],
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "python": platform.python_version(),
-        },
+        "machine": before,
         "workload": {
             "gpus": given.gpus,
             "fields": len(FIELDS),
@@ -359,7 +343,7 @@ def main() -> None:
         result["cpu_per_value_over_dcgm_readers"] = {
             name: found[name]["cpu_us_per_value"] / theirs for name in ("collect", "stream")
         }
-    print(json.dumps(rounded(result), indent=2))
+    print(as_json(rounded(result)))
 
 
 if __name__ == "__main__":

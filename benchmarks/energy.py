@@ -30,10 +30,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -44,10 +41,9 @@ import numpy as np
 import pyarrow as pa
 
 from whorl.benchmarks.machine import machine, peak_mb
-from whorl.benchmarks.reporting import as_json, say
+from whorl.benchmarks.reporting import THREADS, alone, as_json, say
 from whorl.store import Store
 
-THREADS = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
 BEGAN_NS, S, DAY_S = 1_793_577_600_000_000_000, 10**9, 86_400
 PART = 400  # GPUs made at a time
 LONG_S = 300
@@ -247,9 +243,8 @@ def main() -> None:
             for repeat in range(given.repeats):
                 for name in CONTENDERS:
                     say(f"{shape}, {name}, {repeat + 1} of {given.repeats}")
-                    command = [sys.executable, __file__, "--only", name, "--store", str(root)]
-                    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | THREADS)
-                    rows.append({"shape": shape, **json.loads(done.stdout)})
+                    found = alone(__file__, "--only", name, "--store", str(root), **THREADS)
+                    rows.append({"shape": shape, **found})
             apart[shape] = differ(root)
     size = {"gpus": given.gpus, "step_s": given.step, "telemetry_rows": given.gpus * len(range(0, DAY_S, given.step))}
     found = {"benchmark": "energy", "threads": 2, **size, "jobs": {"few": given.few, "many": given.many}}

@@ -19,8 +19,6 @@ Three parts, which assert nothing:
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import resource
 import subprocess
 import sys
@@ -44,7 +42,7 @@ from whorl.analysis.verdicts.past.one_workload import ALARM, Past, past
 from whorl.analysis.verdicts.past.online import update
 from whorl.analysis.verdicts.past.own_past import interval, shapes
 from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import ends
+from whorl.benchmarks.reporting import as_json, ends
 from whorl.store import Store
 
 Floats = npt.NDArray[np.float64]
@@ -541,12 +539,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     answer["online"] = {} if asked.only_longhorn else online_rates()
     if not (asked.quick or asked.only_longhorn):
         answer["speed"] = speed(27_648, 12)
-    print(in_lines(json.dumps(answer, indent=1)))
-
-
-def in_lines(document: str) -> str:
-    """The same with each innermost object on a line."""
-    return re.sub(r"\{[^{}\[\]]*\}", lambda found: " ".join(found.group().split()), document)
+    print(as_json(answer))
 
 
 def online_rates(sittings_each: int = 6000) -> dict[str, Any]:

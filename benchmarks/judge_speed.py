@@ -26,9 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -40,10 +37,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from whorl.benchmarks.machine import machine, peak_mb
-from whorl.benchmarks.reporting import as_json, say
+from whorl.benchmarks.reporting import THREADS, alone, as_json, say
 from whorl.store import Store
 
-THREADS = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
 PER_NODE, SITTINGS = 6, 5
 FAULTS = ("memory", "compute", "heat", "step", "drift")
 FIGURES = ("value", "sm_clock_mhz", "power_w")
@@ -261,9 +257,8 @@ def main() -> None:
             for number in range(max(1, given.repeats * 4 // workloads)):
                 for name in CONTENDERS:
                     say(f"{workloads} workloads, {name}, {number + 1}")
-                    command = [sys.executable, __file__, "--only", name, "--store", str(root)]
-                    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | THREADS)
-                    rows.append({"workloads": workloads, **json.loads(done.stdout)})
+                    found = alone(__file__, "--only", name, "--store", str(root), **THREADS)
+                    rows.append({"workloads": workloads, **found})
     size = {"gpus": given.gpus, "runs_of_each_in_a_workload": given.runs, "figures_of_a_workload": len(FIGURES)}
     print(as_json({"benchmark": "judge_speed", "threads": 2, **size, "rows": rows, "machine": before}))
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, say
+from whorl.benchmarks.machine import machine, peak_bytes
+from whorl.benchmarks.reporting import alone, as_json, say
 from whorl.probes.catalogue import PROBES
 from whorl.probes.conditions import Asked, Setting, asked_of
 from whorl.probes.effort import EFFORTS
@@ -104,15 +102,9 @@ def whole(store: Store) -> int:
     return len(found)
 
 
-def peak_mb() -> float:
-    """The most memory that this process has had. `getrusage` would count that of its parent."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
-
-
 def task(root: str, what: str, nodes: int, gpus: int) -> dict[str, Any]:
     """Do one thing in this process, and say what it cost."""
-    before, began, wall = peak_mb(), time.process_time(), time.perf_counter()
+    before, began, wall = peak_bytes() or 0, time.process_time(), time.perf_counter()
     store = Store.open(root)
     if what == "own":
         answer = len(past_of(store, CLUSTER, gpus_of(nodes // 2, gpus)).runs_of(CAMPAIGN))
@@ -126,7 +118,7 @@ def task(root: str, what: str, nodes: int, gpus: int) -> dict[str, Any]:
     return {
         "cpu_s": round(time.process_time() - began, 3),
         "wall_s": round(time.perf_counter() - wall, 3),
-        "memory_mb": round(peak_mb() - before, 1),
+        "memory_mb": round(((peak_bytes() or 0) - before) / 2**20, 1),
         "found": answer,
     }
 
@@ -155,11 +147,8 @@ def main() -> None:
 
 def measured(root: Path, what: str, given: argparse.Namespace) -> dict[str, Any]:
     """The median process, by CPU time, of several."""
-    command = [sys.executable, __file__, "--nodes", str(given.nodes), "--gpus", str(given.gpus)]
-    found = [
-        json.loads(subprocess.run([*command, "--task", str(root), what], capture_output=True, check=True).stdout)
-        for _ in range(given.repeats)
-    ]
+    of = ("--nodes", str(given.nodes), "--gpus", str(given.gpus), "--task", str(root), what)
+    found = [alone(__file__, *of) for _ in range(given.repeats)]
     say(f"{what}: {found}")
     return sorted(found, key=lambda one: float(one["cpu_s"]))[len(found) // 2]  # type: ignore[no-any-return]
 

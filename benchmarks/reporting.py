@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
+import subprocess
 import sys
 import time
 from typing import Any
 
 WIDTH = 118
+THREADS = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
+"""What leaves a process two threads."""
 
 
 def say(text: str) -> None:
@@ -17,14 +21,22 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
+def alone(program: str, *arguments: str, **environment: str) -> Any:
+    """What a program prints as JSON, in a process of its own."""
+    command = [sys.executable, program, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | environment)
+    return json.loads(done.stdout)
+
+
+def spread(values: list[float], digits: int) -> dict[str, float]:
+    """Median, minimum and maximum."""
+    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, digits) for name, value in found.items()}
+
+
 def wall_times(seconds: list[float], counted: str) -> dict[str, Any]:
     """Median, minimum and maximum (s), and their number under the key `counted`."""
-    return {
-        "median_s": round(statistics.median(seconds), 4),
-        "min_s": round(min(seconds), 4),
-        "max_s": round(max(seconds), 4),
-        counted: len(seconds),
-    }
+    return {f"{name}_s": value for name, value in spread(seconds, 4).items()} | {counted: len(seconds)}
 
 
 def ends(count: float, of: int) -> tuple[float, float]:

@@ -27,7 +27,6 @@ import contextlib
 import json
 import os
 import runpy
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -147,13 +146,9 @@ def turn(way: str, spans: int, python: str, environment: dict[str, str]) -> dict
 
 
 def summary(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key in turns[0]:
-        values = [one[key] for one in turns]
-        found[key] = {
-            "median": round(statistics.median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)
-        }  # fmt: skip
-    return found | {"turns": len(turns)}
+    from whorl.benchmarks.reporting import spread  # here: the interpreter of the peers has no whorl
+
+    return {key: spread([one[key] for one in turns], 3) for key in turns[0]} | {"turns": len(turns)}
 
 
 def main() -> None:

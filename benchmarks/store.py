@@ -39,8 +39,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, say
+from whorl.benchmarks.machine import file_system, machine
+from whorl.benchmarks.reporting import as_json, say, spread
 from whorl.benchmarks.store_engines import DuckDB, Files, SQLite, Whorl
 from whorl.benchmarks.store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
 from whorl.benchmarks.store_questions import QUESTIONS
@@ -59,12 +59,7 @@ TOLERANCE = 1e-9
 
 def summary(seconds: list[float], scale: float = 1e3, digits: int = 2) -> dict[str, Any]:
     """Median, least and most, in ms unless `scale` says otherwise, and how many."""
-    return {
-        "median": round(scale * statistics.median(seconds), digits),
-        "min": round(scale * min(seconds), digits),
-        "max": round(scale * max(seconds), digits),
-        "n": len(seconds),
-    }
+    return spread([scale * one for one in seconds], digits) | {"n": len(seconds)}
 
 
 @contextlib.contextmanager
@@ -301,16 +296,6 @@ def here(parent: Path | None) -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "postgresql": postgres_version(),
     }
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system that holds `path`."""
-    mounts = Path("/proc/self/mounts")
-    if not mounts.exists():
-        return "unknown"
-    found = [(line.split()[1], line.split()[2]) for line in mounts.read_text().splitlines()]
-    holding = [(len(place), kind) for place, kind in found if path.resolve().is_relative_to(place)]
-    return max(holding)[1] if holding else "unknown"
 
 
 def main() -> None:

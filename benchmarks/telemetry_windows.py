@@ -19,10 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,12 +30,11 @@ import numpy as np
 import pyarrow as pa
 
 from whorl.benchmarks.machine import machine, peak_mb
-from whorl.benchmarks.reporting import as_json, say
+from whorl.benchmarks.reporting import THREADS, alone, as_json, say
 from whorl.benchmarks.store_workload import BEGAN_NS, workload
 from whorl.store import Store
 from whorl.store.metrics import power_is_trusted
 
-THREADS = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
 PART, SHORT = 400, 100  # GPUs made at a time; runs of a GPU
 SHAPES = ("jobs", "short")
 WATTS = "coalesce(power_instant_mw, power_mw)"
@@ -159,9 +155,8 @@ def main() -> None:
             for shape in SHAPES:
                 for name in CONTENDERS:
                     say(f"{shape}, {name}, {number + 1} of {given.repeats}")
-                    command = [sys.executable, __file__, "--only", name, "--store", str(Path(place) / shape)]
-                    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | THREADS)
-                    rows.append({"shape": shape, **json.loads(done.stdout)})
+                    found = alone(__file__, "--only", name, "--store", str(Path(place) / shape), **THREADS)
+                    rows.append({"shape": shape, **found})
     compared = {shape: times([row for row in rows if row["shape"] == shape]) for shape in SHAPES}
     size = {"gpus": given.gpus, "seconds": given.seconds, "telemetry_rows": rows[0]["rows"]}
     found = {"benchmark": "telemetry_windows", "threads": 2, **size, "times_scan": compared, "rows": rows}

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -29,8 +28,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, wall_times
+from whorl.benchmarks.machine import machine, peak_bytes
+from whorl.benchmarks.reporting import alone, as_json, wall_times
 
 SEED = 20260
 LONGHORN = Path(__file__).resolve().parents[2] / "shared" / "data" / "longhorn"
@@ -138,35 +137,23 @@ def variant(name: str, path: Path, replicates: int, repeats: int) -> dict[str, A
     return result
 
 
-def peak_bytes() -> int:
-    """The peak resident set of this process."""
-    status = Path("/proc/self/status")
-    if status.exists():  # ru_maxrss would count what the parent held before this process became itself
-        lines = [line.split() for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(lines[0][1]) * 1024
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-
-
 def generated(gpus: int, runs: int, replicates: int, repeats: int) -> dict[str, Any]:
     """Part (b): the generated fleet, each variant in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fleet.parquet"
         fleet(gpus, runs).write_parquet(path)
 
-        def alone(name: str, replicates: int, repeats: int) -> dict[str, Any]:
-            order = [sys.executable, __file__, "--variant", name, "--data", str(path)]
-            order += ["--replicates", str(replicates), "--repeats", str(repeats)]
-            done = subprocess.run(order, check=True, capture_output=True, text=True)
-            found: dict[str, Any] = json.loads(done.stdout)
+        def by_itself(name: str, replicates: int, repeats: int) -> dict[str, Any]:
+            of = ("--replicates", str(replicates), "--repeats", str(repeats))
+            found: dict[str, Any] = alone(__file__, "--variant", name, "--data", str(path), *of)
             return found
 
-        point = alone("both", 0, repeats)
-        bootstrap = alone("both", replicates, max(3, repeats - 2))
+        point = by_itself("both", 0, repeats)
+        bootstrap = by_itself("both", replicates, max(3, repeats - 2))
         peaks = {
-            "plain": alone("plain", 0, 1)["peak_rss_bytes"],
-            "variability": alone("variability", 0, 1)["peak_rss_bytes"],
-            "variability_with_bootstrap": alone("variability", replicates, 1)["peak_rss_bytes"],
+            "plain": by_itself("plain", 0, 1)["peak_rss_bytes"],
+            "variability": by_itself("variability", 0, 1)["peak_rss_bytes"],
+            "variability_with_bootstrap": by_itself("variability", replicates, 1)["peak_rss_bytes"],
         }
     return {
         "gpus": gpus,

@@ -16,12 +16,11 @@ docs/operating-characteristics.md is made from the result. Shares have 95 % Wils
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from whorl.analysis.verdicts.levels.groups import modes
 from whorl.analysis.verdicts.looks import looks
 from whorl.analysis.verdicts.saying import Part
 from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import say, share
+from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, Made, made
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
@@ -318,17 +317,6 @@ def valleys(seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def in_lines(result: dict[str, Any]) -> str:
-    """JSON with a line for each key and each row of a list: there are hundreds of rows."""
-    parts = []
-    for key, value in result.items():
-        text = json.dumps(value)
-        if isinstance(value, list):
-            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n]"
-        parts.append(f"{json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(parts) + "\n}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longhorn", type=Path, help="folder of the Longhorn files")
@@ -355,8 +343,7 @@ def main() -> None:
     start = time.perf_counter()
     found = {name: parts[name]() for name in given.parts}
     took = round(time.perf_counter() - start)
-    made_at = datetime.now(UTC).date().isoformat()
-    print(in_lines({"benchmark": "verdicts", "date": made_at, "machine": machine(), "took_s": took, **found}))
+    print(as_json({"benchmark": "verdicts", "machine": machine(), "took_s": took, **found}))
 
 
 if __name__ == "__main__":
