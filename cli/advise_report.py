@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.placement.saying import percent
 from ..dashboards.table import MISSING, Line, Table, count, many, number
 from ..jobs.hostlist import compress
 
@@ -93,8 +94,8 @@ def _gains(advice: Advice, of: str) -> Iterable[str | Table]:
         [
             _CHOICES.get(gain.choice, gain.choice),
             _AGAINST.get(gain.against, gain.against),
-            _percent(gain.median),
-            f"[{_percent(gain.lower)}, {_percent(gain.upper)}]",
+            percent(gain.median),
+            f"[{percent(gain.lower)}, {percent(gain.upper)}]",
             "" if gain.measurable else "no measurable benefit",
         ]
         for gain in gains
@@ -102,10 +103,6 @@ def _gains(advice: Advice, of: str) -> Iterable[str | Table]:
     title = f"Time saved by a job of {many(advice.gpus, 'GPU')} ({of})"
     yield Table(("choice", "against", "saved", "[90 %]", ""), rows, (2,), title, wrapped=(0, 1, 4))
     yield ""
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %".replace("-0.0", "0.0")
 
 
 def _nodes(steering: Steering, advice: Advice) -> Iterable[str | Table]:

@@ -22,7 +22,7 @@ from . import gpu_words as say
 from .figures import bands, history, reasons, timeline, waterfall
 from .page import Drawing, Facts, Section, page, refuse_unwritable, write_page
 from .report import software
-from .table import MISSING, Table, count, many, number
+from .table import MISSING, Table, count, many, minute, number
 from .verdict_words import interval, least, percent
 
 if TYPE_CHECKING:
@@ -124,14 +124,14 @@ def _method(runs: pl.DataFrame) -> Iterator[str]:
     if imported:
         yield IMPORTED.format(f"{imported:,}", many(runs.height, "run"))
     yield from METHOD
-    yield f"whorl {__version__} wrote this page on {say.day(datetime.now(UTC))} UTC."
+    yield f"whorl {__version__} wrote this page on {minute(datetime.now(UTC))} UTC."
 
 
 def _identity(found: OneGpu) -> Facts:
     began = found.runs["began"].drop_nulls()
     measured = f"{found.runs.height:,}"
     if len(began):
-        measured += f", from {say.day(began.min())} to {say.day(began.max())} UTC"  # type: ignore[arg-type]
+        measured += f", from {minute(began.min())} to {minute(began.max())} UTC"  # type: ignore[arg-type]
     return Facts([*say.identity(found.row, found.shared), ("runs", measured)])
 
 
@@ -277,7 +277,7 @@ def _runs(runs: pl.DataFrame) -> Table:
         limit = of.get("asked_power_limit_w") or of.get("power_limit_w")
         rows.append(
             [
-                say.day(row["began"]), row["workload"], f"{number(row['value'])} ms" if row["value"] else MISSING,
+                minute(row["began"]), row["workload"], f"{number(row['value'])} ms" if row["value"] else MISSING,
                 number(row["sm_clock_mhz"], 4), number(row["power_w"], 3), number(row["temperature_c"], 2),
                 clock or MISSING, MISSING if limit is None else f"{limit:g} W", str(of.get("neighbours") or MISSING),
                 row["status"] or MISSING, row["campaign"] or MISSING,
@@ -303,7 +303,7 @@ def _runs(runs: pl.DataFrame) -> Table:
 
 def _events(found: OneGpu) -> Table:
     shown = found.events[:_EVENTS]
-    rows = [[say.day(one.ts), one.kind, one.detail or one.meaning or MISSING] for one in shown]
+    rows = [[minute(one.ts), one.kind, one.detail or one.meaning or MISSING] for one in shown]
     more = len(found.events) - len(shown)
     says = "Newest first." + (f" {more:,} earlier ones are in the store." if more else "")
     return Table(("when (UTC)", "what", "detail"), rows, wrapped=(2,), says=says)

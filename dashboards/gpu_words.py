@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -15,7 +14,7 @@ from ..analysis.one_gpu.happened import Happened, lost_since
 from ..analysis.one_gpu.standing import Figures, Standing, times
 from ..analysis.verdicts import Kind, Level, State, Verdict
 from ..analysis.verdicts.answers.alike import Neighbour
-from .table import MISSING, count, many
+from .table import MISSING, count, many, minute
 from .verdict_words import chances, effect, interval, measured, percent, some
 
 _IDENTITY = {
@@ -79,7 +78,7 @@ def _evidence(one: Verdict) -> list[str]:
     if one.runs:
         parts.append(many(len(one.runs), "run"))
     if one.first_seen is not None:
-        parts.append(f"from {day(one.first_seen)} to {day(one.last_seen)}")
+        parts.append(f"from {minute(one.first_seen)} to {minute(one.last_seen)}")
     return parts
 
 
@@ -151,7 +150,7 @@ def notes(
     lost = lost_since(events)
     if lost is not None:
         yield Note(
-            f"It has not answered since {day(lost)} UTC. Take the node out of service, check its XID errors, its "
+            f"It has not answered since {minute(lost)} UTC. Take the node out of service, check its XID errors, its "
             "seating and its power, then reboot it.",
             matters=True,
         )
@@ -185,7 +184,7 @@ def _judged(found: Found, command: str) -> Iterator[Note]:
         return
     if found.newer:
         came = "1 run of its cluster came" if found.newer == 1 else f"{found.newer:,} runs of its cluster came"
-        yield Note(f"As judged on {day(found.judged_at)} UTC; {came} since:", command)
+        yield Note(f"As judged on {minute(found.judged_at)} UTC; {came} since:", command)
 
 
 def without_figures(row: Mapping[str, Any], store: str) -> Note:
@@ -201,7 +200,7 @@ def older_figures(figures: Figures | None, stands: Sequence[Standing], runs: int
     inside = sum(one.n for one in times(stands))
     newer = max(0, runs - inside)
     came = f"; {many(newer, 'run')} of it came since: run whorl fingerprint" if newer else ""
-    return f" As stored on {day(figures.made_at)} UTC{came}."
+    return f" As stored on {minute(figures.made_at)} UTC{came}."
 
 
 def likeness(near: Sequence[Neighbour]) -> str:
@@ -212,11 +211,6 @@ def likeness(near: Sequence[Neighbour]) -> str:
     )
     none = f"No GPU is like it: even the nearest is {near[0].distance:,.1f} standard deviations away. "
     return f"{none if near[0].distance > _UNLIKE else ''}{says}"
-
-
-def day(at: datetime | None) -> str:
-    """A time, to the minute."""
-    return MISSING if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _capital(text: str) -> str:

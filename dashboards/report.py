@@ -22,7 +22,7 @@ from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page
 from .report_energy import energy_section
-from .table import MISSING, many
+from .table import MISSING, many, second
 from .verdict_words import short, some
 
 SHOWN = 64
@@ -235,14 +235,14 @@ def _tiles(
 
 
 def _about(campaign: Probed) -> dict[str, str]:
-    began = campaign.runs["began"].min()
+    began = campaign.runs.select(pl.col("began").min()).item()
     ended = campaign.runs.select(pl.coalesce("ended", "began").max()).item()  # imported runs may say no end
     conditions = [read(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
     about = {
         "cluster": campaign.cluster,
         "campaign": campaign.campaign or "none: all runs of the cluster",
         **({"models": ", ".join(campaign.models)} if campaign.models else {}),
-        "measured": (MISSING if began is None else f"{_instant(began)} to {_instant(ended)} UTC")
+        "measured": (MISSING if began is None else f"{second(began)} to {second(ended)} UTC")
         + (", simulated" if campaign.simulated else ""),
     }
     for key, name in (
@@ -305,7 +305,3 @@ def _object(text: str) -> Mapping[str, object]:
 
 def _distinct(values: Iterable[object]) -> list[str]:
     return list(dict.fromkeys(str(value) for value in values if value is not None))
-
-
-def _instant(value: object) -> str:
-    return MISSING if value is None else f"{value:%Y-%m-%d %H:%M:%S}"

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 MISSING = "n/a"
 _MINUS = re.compile(r"(?<![^\s\[(>])-(?=\.?\d)")
@@ -63,6 +64,16 @@ def signed(value: float, digits: int = 2) -> str:
     """A number of a page with its sign, + as well; with so many digits behind the point. What rounds to 0 has none."""
     text = f"{value:+.{digits}f}"
     return minus(text) if re.search("[1-9]", text) else text[1:]
+
+
+def minute(at: datetime | None) -> str:
+    """A time, to the minute."""
+    return MISSING if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def second(at: datetime | None, missing: str = MISSING) -> str:
+    """A time, to the second."""
+    return missing if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def count(value: int | None) -> str:

@@ -13,8 +13,8 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.events import EventKind
+from ...store.readers.catalog import quoted
 from ..by_number import by_number
-from ..telemetry.readings import literal
 from .booked import COSTS, Booked, booked
 from .carbon.billing import NoFigure
 from .metering import has_telemetry
@@ -339,16 +339,16 @@ def _of_gpus(store: Store, pieces: pl.DataFrame, found: Booked) -> pl.DataFrame:
 
 def _named(store: Store, gpus: pl.Series | None = None) -> pl.DataFrame:
     """What the store knows of all GPUs, or of some of them."""
-    where = "" if gpus is None else f" where gpu in ({', '.join(map(literal, gpus.unique().to_list())) or 'NULL'})"
+    where = "" if gpus is None else f" where gpu in ({', '.join(map(quoted, gpus.unique().to_list())) or 'NULL'})"
     return store.sql(f"select cluster, gpu, name, node, model from gpus_now{where}").polars()
 
 
 def _of_job(store: Store, job: str, cluster: str | None) -> pl.DataFrame:
     """The allocations of a job: by its number, the number that the job itself sees, or all tasks of an array."""
-    number = literal(job)
-    mine = f" where (job_id = {number} or raw_id = {number} or starts_with(job_id, {literal(f'{job}_')}))"
+    number = quoted(job)
+    mine = f" where (job_id = {number} or raw_id = {number} or starts_with(job_id, {quoted(f'{job}_')}))"
     if cluster is not None:
-        mine += f" and cluster = {literal(cluster)}"
+        mine += f" and cluster = {quoted(cluster)}"
     found = store.sql(_ALLOCATIONS + mine + _EACH).polars()
     if found.is_empty():
         where = "" if cluster is None else f" of cluster {cluster}"
@@ -384,8 +384,8 @@ def _beside(store: Store, jobs: pl.DataFrame) -> pl.DataFrame:
 
 def _these(jobs: pl.DataFrame) -> str:
     """SQL: whether a row `j` is of these allocations, all of one cluster."""
-    listed = ", ".join(map(literal, jobs["allocation"].unique().to_list()))
-    return f"j.cluster is not distinct from {literal(jobs['cluster'][0])} and j.allocation in ({listed})"
+    listed = ", ".join(map(quoted, jobs["allocation"].unique().to_list()))
+    return f"j.cluster is not distinct from {quoted(jobs['cluster'][0])} and j.allocation in ({listed})"
 
 
 def _of_these(

@@ -46,7 +46,7 @@ def finding(
         return f"No measurable benefit: for {workload}, {reason}. Use any node{elsewhere}."
     best = _best(gains, gpus, drained)
     if not sensitive:
-        within = f"90 % of the GPUs lie within {_percent(width)}"
+        within = f"90 % of the GPUs lie within {percent(width)}"
         if not slow:
             return f"{workload} runs almost equally fast on all GPUs ({within}). Use any node{elsewhere}{best}."
         return f"Exclude nothing: {_soft(slow, hard)}. The others are almost equal ({within}){elsewhere}{best}."
@@ -118,8 +118,9 @@ def _best(gains: Sequence[Gain], gpus: int, drained: Sequence[str]) -> str:
 
 
 def _less(gain: Gain) -> str:
-    return f"{_percent(gain.median)} ({_percent(gain.lower)} to {_percent(gain.upper)}) less time"
+    return f"{percent(gain.median)} ({percent(gain.lower)} to {percent(gain.upper)}) less time"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in %, to a tenth; what rounds to 0 has no sign."""
     return f"{100.0 * share:.1f} %".replace("-0.0", "0.0")

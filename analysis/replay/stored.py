@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
+from ...store.readers.catalog import quoted
 from .answering import Answered, answered
 from .job import Job, Trace
 from .setting import general_of
@@ -37,8 +38,7 @@ class StoredJobs:
 
 def _read(store: Store, cluster: str) -> pl.DataFrame:
     """The jobs of a cluster, with why each cannot be replayed; null where it can."""
-    quoted = "'" + cluster.replace("'", "''") + "'"
-    found = store.sql(_JOBS.format(cluster=quoted)).polars()
+    found = store.sql(_JOBS.format(cluster=quoted(cluster))).polars()
     return found.with_columns(
         pl.when(pl.col("began").is_null() | pl.col("ended").is_null())
         .then(pl.lit("it is not known when they began and ended"))

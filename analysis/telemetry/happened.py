@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...store.events import EventKind
-from .readings import Key, Which, instant, literal, of
+from ...store.readers.catalog import quoted
+from .readings import Key, Which, instant, of
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -109,7 +110,7 @@ def _bars(
 def _marks(store: Store, keys: Which, since: int, until: int, *, apart: bool) -> tuple[tuple[Mark, ...], int]:
     """Marks of events, and how many events there are. An event of a node counts for each of its GPUs."""
     width = max(1, (until - since) // _STRETCHES)
-    quiet = ", ".join(literal(kind) for kind in _QUIET)
+    quiet = ", ".join(quoted(kind) for kind in _QUIET)
     nodes = (
         "false"
         if keys is None

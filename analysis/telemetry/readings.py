@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import QueryError
 from ...store.metrics import METRICS, ROW
+from ...store.readers.catalog import quoted
 from .pauses import near
 
 if TYPE_CHECKING:
@@ -103,11 +104,6 @@ def read(
                 yield _of_gpu((cluster, gpu), metrics, of_rows.get(gpu, {}), of_minutes.get(gpu, {}), inside)
 
 
-def literal(text: str | None) -> str:
-    """A text in SQL."""
-    return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
-
-
 def instant(at: int) -> str:
     """A time in SQL, ns since 1970."""
     return f"make_timestamp_ns({at})"
@@ -115,13 +111,13 @@ def instant(at: int) -> str:
 
 def these(cluster: str | None, gpus: Sequence[str]) -> str:
     """SQL: whether a row is of these GPUs of a cluster."""
-    return f"cluster IS NOT DISTINCT FROM {literal(cluster)} AND gpu IN ({', '.join(map(literal, gpus))})"
+    return f"cluster IS NOT DISTINCT FROM {quoted(cluster)} AND gpu IN ({', '.join(map(quoted, gpus))})"
 
 
 def of(keys: Which) -> str:
     """SQL: whether a row is of these GPUs."""
     if keys is None or isinstance(keys, str):
-        return "true" if keys is None else f"cluster = {literal(keys)}"
+        return "true" if keys is None else f"cluster = {quoted(keys)}"
     clusters = dict.fromkeys(cluster for cluster, _ in keys)
     return " OR ".join(f"({these(one, [gpu for its, gpu in keys if its == one])})" for one in clusters) or "false"
 

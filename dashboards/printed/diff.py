@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 
 from ...analysis.verdicts.answers.difference import ERROR_RATE, Difference
-from ..table import Line, Table, count, many, number
+from ..table import Line, Table, count, many, minute, number
 from ..verdict_words import interval, percent, short, some
 
 _LISTED = 20
@@ -32,7 +31,7 @@ def answer(found: Difference, store: str | Path) -> Iterable[str | Table]:
         ("workload", "ms before", "ms after", "step %", "[95 %]", "GPUs", "moved"),
         rows,
         (1, 2, 3, 5, 6),
-        title=f"cluster {found.cluster}: before {_at(found.before)} and since {_at(found.after)} (UTC)",
+        title=f"cluster {found.cluster}: before {minute(found.before)} and since {minute(found.after)} (UTC)",
         leaves=(2, 1),
     )
     if not rows:
@@ -90,7 +89,3 @@ def _moved(found: Difference) -> Iterable[str | Table]:
 def _first(found: Difference) -> str:
     name = found.moved[0].name
     return short([name])[name]
-
-
-def _at(when: datetime) -> str:
-    return f"{when:%Y-%m-%d %H:%M}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -14,7 +13,7 @@ from ...analysis.energy.booked import Booked
 from ...analysis.energy.carbon.billing import NoFigure, lacking
 from ...analysis.energy.metering import Problem
 from ..energy_words import REASONS, TIMES, unit_of
-from ..table import MISSING, Table, count, many, number
+from ..table import MISSING, Table, count, many, number, second
 from .energy import gpu_time, with_clusters
 
 _PARTS = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
@@ -102,7 +101,7 @@ def about(row: Row) -> str:
     of = [f"{what} {name}" for what, name in places if name][:1]
     of += [f"job {row['job_id']}"] if row["job_id"] else []
     of += [f"and job {row['other_job_id']}"] if row["other_job_id"] else []
-    when = f", {_at(row['began'])} to {_at(row['ended'])}" if row["began"] is not None else ""
+    when = f", {second(row['began'], 'now')} to {second(row['ended'], 'now')}" if row["began"] is not None else ""
     joules = f", {number(row['joules'])} J" if row["joules"] is not None else ""
     differ = f", {row['percent']:+.1f} %" if row["percent"] is not None else ""
     times = f", {row['n']:,} times" if row["n"] > 1 else ""
@@ -208,7 +207,3 @@ def _problems(found: Balance) -> Iterable[str | Table]:
             yield f"  {about({**one, 'gpu': names.get((one['cluster'], one['gpu']), one['gpu'])})}"
         if own.height > _EXAMPLES:
             yield f"  and {own.height - _EXAMPLES:,} more: --json has all"
-
-
-def _at(when: datetime | None) -> str:
-    return "now" if when is None else f"{when:%Y-%m-%d %H:%M:%S}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from ...analysis.energy.answers import Answer
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.one_job import OneJob
 from ..energy_words import REASONS, unit_of, with_interval
-from ..table import MISSING, Table, many, number
+from ..table import MISSING, Table, many, number, second
 from .energy import carbon, costs_of, percent, some_gpus
 from .energy import document as energy_document
 from .energy_excess import EXCESS_REASONS, excess_interval
@@ -66,7 +65,7 @@ def said(row: Row) -> str:
     state = f", {row['state']}" if row["state"] else ""
     runs = f", {row['allocations']} runs" if row["allocations"] > 1 else ""
     return (
-        f"job {row['job_id']}{whose}{state}: {_at(row['began'])} to {_at(row['ended'], 'now')} (UTC){runs}, "
+        f"job {row['job_id']}{whose}{state}: {second(row['began'])} to {second(row['ended'], 'now')} (UTC){runs}, "
         f"{lasted(row['duration_s'])} on {some_gpus(row['gpus'])}"
     )
 
@@ -147,7 +146,3 @@ def lasted(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _at(when: datetime | None, missing: str = MISSING) -> str:
-    return missing if when is None else f"{when:%Y-%m-%d %H:%M:%S}"

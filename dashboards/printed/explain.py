@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from ...analysis.verdicts import Smallest, Verdict
 from ...analysis.verdicts.answers.explaining import Explained, Place, Sitting, stands_in
-from ..table import MISSING, Line, Table, count, many, number
+from ..table import MISSING, Line, Table, count, many, minute, number
 from ..verdict_words import chances, interval, least, measured, percent
 from .verdicts import not_judged
 
@@ -71,7 +70,7 @@ def findings(name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest
         if one.causes:
             shown = [f"{part.pct:+.1f} % {part.what} {interval(part.low_pct, part.high_pct)}" for part in one.causes]
             yield f"  cause: {', '.join(shown)}"
-        seen = [f"first seen {_day(one.first_seen)}, last {_day(one.last_seen)}"] if one.first_seen else []
+        seen = [f"first seen {minute(one.first_seen)}, last {minute(one.last_seen)}"] if one.first_seen else []
         chance = chances(one)
         of = f"compared with {one.reference}" if one.reference else f"n {count(one.n)}"
         of = of if one.figure else "seen, which needs no test"
@@ -128,7 +127,7 @@ def _history(found: Explained) -> Iterable[str | Table]:
 
 def _sitting(one: Sitting) -> list[str]:
     return [
-        _day(one.began),
+        minute(one.began),
         count(one.n),
         percent(one.effect_pct),
         percent(one.that_day_pct),
@@ -145,9 +144,5 @@ def events(found: Explained) -> Iterable[str]:
     of = f", the last {_EVENTS}" if len(found.events) > _EVENTS else ""
     yield f"events{of}:"
     for one in found.events[:_EVENTS]:
-        yield f"  {_day(one.ts)} {one.kind}: {one.detail or MISSING}"
+        yield f"  {minute(one.ts)} {one.kind}: {one.detail or MISSING}"
     yield ""
-
-
-def _day(at: datetime | None) -> str:
-    return MISSING if at is None else f"{at:%Y-%m-%d %H:%M}"

@@ -49,9 +49,9 @@ _ELSEWHERE = (
 )
 
 
-def quoted(text: str) -> str:
-    """`text` as an SQL string literal."""
-    return "'" + text.replace("'", "''") + "'"
+def quoted(text: str | None) -> str:
+    """`text` as an SQL string literal, or NULL."""
+    return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
 
 
 def pattern(path: Path | str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ...telemetry.readings import literal
+from ....store.readers.catalog import quoted
 from ..metering.readings import Floats, Times
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def read_claims(
 
 def listed(gpus: Collection[Key]) -> str:
     """The names of GPUs in SQL."""
-    return ", ".join(sorted({literal(gpu) for _, gpu in gpus})) or "NULL"
+    return ", ".join(sorted({quoted(gpu) for _, gpu in gpus})) or "NULL"
 
 
 def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:

@@ -6,9 +6,8 @@ the service does not know stand there without a value.
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import os
+import io
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ....errors import InputError, StoreError
-from ....store.system.files import temporary_name
+from ....store.system.files import put
 from .adapters import Adapter
 from .dated import Times
 from .factors import canonical, table
@@ -134,16 +133,11 @@ def _lines(kept: Kept) -> Iterable[tuple[str, str, str]]:
 
 
 def _write(path: Path, kept: Kept) -> None:
-    temporary = temporary_name(path)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(_lines(kept))
     try:
-        with temporary.open("w", encoding="utf-8", newline="") as out:
-            csv.writer(out, lineterminator="\n").writerows(_lines(kept))
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
+        put(path, text.getvalue().encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise StoreError(
             f"cannot write {path}: {error.strerror}; copy the settings to a folder of yours, and name them with "
             "--settings"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from ....store.readers.catalog import quoted
 from ...statistics.ordering import Floats, Ints
-from ...telemetry.readings import literal
 from ..pieces import Kind
 from .excess import BUSY
 
@@ -37,10 +37,10 @@ def busy(store: Store, pieces: pl.DataFrame) -> pl.DataFrame:
 def _of_gpus(store: Store, cluster: str, gpus: list[str], jobs: pl.DataFrame) -> pl.DataFrame:
     """The shares of the time of some GPUs of a cluster: the mean over the readings while the job had the GPU."""
     began, ended = (jobs[name].dt.timestamp("ns").to_numpy() for name in ("began", "ended"))
-    named = ", ".join(literal(one) for one in gpus)
+    named = ", ".join(quoted(one) for one in gpus)
     query = f"""
         select gpu, epoch_ns(ts) as at_ns, n, utilization_mean as busy, memory_utilization_mean as memory from history
-        where cluster = {literal(cluster)} and gpu in ({named}) and utilization_mean is not null
+        where cluster = {quoted(cluster)} and gpu in ({named}) and utilization_mean is not null
             and ts between make_timestamp_ns({int(began.min())}) and make_timestamp_ns({int(ended.max())})
         order by gpu, ts
     """
@@ -85,7 +85,7 @@ def _workloads(store: Store, allocations: pl.Series) -> pl.DataFrame:
     """The workload of each job and GPU whose runs are all of one: cluster, gpu, allocation, workload. Where few
     allocations are asked for, only of these."""
     few = allocations.to_list() if len(allocations) <= _FEW else []
-    where = f"where j.allocation in ({', '.join(map(literal, few))})" if few else ""
+    where = f"where j.allocation in ({', '.join(map(quoted, few))})" if few else ""
     query = f"""
         select j.cluster, j.gpu, j.allocation, any_value(r.workload) as workload
         from jobs_now j join runs r on r.cluster is not distinct from j.cluster and r.gpu = j.gpu

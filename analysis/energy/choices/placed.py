@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ....errors import InputError
+from ....store.readers.catalog import quoted
 from ...runs.probing import campaigns, probed
-from ...telemetry.readings import literal
 from ...verdicts.answers.fingerprint import fingerprint
 from ..booked import Booked, booked
 from ..pieces import Kind, add_up
@@ -120,7 +120,7 @@ def identities(store: Store) -> pl.DataFrame:
 
 def job_allocations(store: Store, numbers: pl.Series | None = None) -> pl.DataFrame:
     """The job of each allocation: cluster, allocation, job_id, user, account; of all jobs, or of some numbers."""
-    where = "" if numbers is None else f"where job_id in ({', '.join(map(literal, numbers.unique().to_list()))}) "
+    where = "" if numbers is None else f"where job_id in ({', '.join(map(quoted, numbers.unique().to_list()))}) "
     query = "select cluster, allocation, any_value(job_id) as job_id, any_value(user) as user, any_value(account) as "
     return store.sql(f"{query} account from jobs_now {where}group by cluster, allocation").polars().cast(pl.String)
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from ....store.metrics import BOARD_POWER
-from ...telemetry.readings import literal
+from ....store.readers.catalog import quoted
 from .building import build_all
 from .findings import Note
 from .happened import happened
@@ -109,7 +109,7 @@ def _together(readings: Readings) -> Iterator[tuple[int, int]]:
 def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
     """What time has telemetry, by cluster: `cluster`, `first` and `last` (UTC). Raises StoreError."""
     parts = []
-    where = "" if cluster is None else f"where cluster = {literal(cluster)} "
+    where = "" if cluster is None else f"where cluster = {quoted(cluster)} "
     for name in _tables(store):
         lasts = " + interval 1 minute" if name == "telemetry_minutes" else ""  # its time stamps are when minutes begin
         ends = f"min(ts)::timestamp_ns as first, (max(ts){lasts})::timestamp_ns as last"
@@ -120,14 +120,14 @@ def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
 
 def has_telemetry(store: Store, cluster: str) -> bool:
     """Whether there is any telemetry of a cluster: quicker than `covered`."""
-    where = f"where cluster = {literal(cluster)} limit 1"
+    where = f"where cluster = {quoted(cluster)} limit 1"
     return any(len(store.sql(f"select 1 from {name} {where}").to_pylist()) for name in _tables(store))
 
 
 def rows_since(store: Store, since: Sequence[datetime], until: datetime, *, cluster: str | None = None) -> list[int]:
     """How many rows of telemetry there are from each of these times to `until` (UTC). Raises StoreError."""
     counts = ", ".join(f"count(*) filter (ts >= timestamp '{one}') as n{number}" for number, one in enumerate(since))
-    where = f"ts < timestamp '{until}'" + ("" if cluster is None else f" and cluster = {literal(cluster)}")
+    where = f"ts < timestamp '{until}'" + ("" if cluster is None else f" and cluster = {quoted(cluster)}")
     found = [store.sql(f"select {counts} from {name} where {where}").polars().row(0) for name in _tables(store)]
     return [sum(one) for one in zip(*found, strict=True)]
 
