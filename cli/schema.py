@@ -54,7 +54,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
             {
                 "schema": "whorl.schema/1",
                 "format": FORMAT,
-                "tables": [_as_dict(table) for table in chosen],
+                "tables": [{"name": one.name, "row": one.row, "columns": _dicts(one.columns)} for one in chosen],
                 "views": [
                     {"name": v.name, "row": v.row, "columns": _dicts(columns[v.name]), "sql": v.sql} for v in views
                 ],
@@ -145,10 +145,6 @@ def _metrics() -> list[list[str]]:
         [m.name, m.kind, m.tier, str(m.nvml or ""), str(m.dcgm or ""), ", ".join(m.prometheus), ", ".join(m.smi)]
         for m in METRICS
     ]
-
-
-def _as_dict(table: Table) -> dict[str, object]:
-    return {"name": table.name, "row": table.row, "columns": _dicts(table.columns)}
 
 
 def _dicts(columns: Iterable[Column]) -> list[dict[str, str | None]]:

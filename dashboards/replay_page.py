@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -151,41 +151,16 @@ def _over_time(results: Sequence[Replayed], bars: int) -> list[Drawing]:
 
 
 def _figures_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
-    rows = []
-    for policy in policies:
-        own = [result.metrics for result in results if result.case.policy == policy]
-        rows.append(
-            [
-                policy,
-                *(
-                    f"{fmean(getattr(one, name) for one in own):,.0f}"
-                    for name in ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
-                ),
-                f"{100 * fmean(one.util_held for one in own):.1f} %",
-            ]
-        )
+    cells = _in_s("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
+    rows = _means(results, policies, cells | {"util_held": lambda share: f"{100 * share:.1f} %"})
     header = [of_seeds(results), "avg JCT, s", "median, s", "p99, s", "makespan, s", "GPUs held"]
     return Table(header, rows, range(1, 6))
 
 
 def _waiting_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
-    rows = []
-    for policy in policies:
-        own = [result.metrics for result in results if result.case.policy == policy]
-        rows.append(
-            [
-                policy,
-                *(
-                    f"{fmean(getattr(one, name) for one in own):,.0f}"
-                    for name in ("queueing_p50_s", "queueing_p95_s", "queueing_p99_s")
-                ),
-                *(
-                    number(fmean(getattr(one, name) for one in own), 3)
-                    for name in ("bounded_slowdown", "fairness_worst")
-                ),
-                f"{100 * fmean(one.unfair_share for one in own):.0f} %",
-            ]
-        )
+    cells = _in_s("queueing_p50_s", "queueing_p95_s", "queueing_p99_s")
+    cells |= dict.fromkeys(("bounded_slowdown", "fairness_worst"), lambda mean: number(mean, 3))
+    rows = _means(results, policies, cells | {"unfair_share": lambda share: f"{100 * share:.0f} %"})
     header = [of_seeds(results), "queueing p50, s", "p95, s", "p99, s", "bounded slowdown", "worst rho", "unfair jobs"]
     says = (
         "Queueing is the time for which a job had no GPUs. The slowdown is the mean over the jobs, each of "
@@ -193,3 +168,18 @@ def _waiting_table(results: Sequence[Replayed], policies: Sequence[str]) -> Tabl
         "treated unfairly."
     )
     return Table(header, rows, range(1, 7), says=says)
+
+
+def _in_s(*names: str) -> dict[str, Callable[[float], str]]:
+    return dict.fromkeys(names, "{:,.0f}".format)
+
+
+def _means(
+    results: Sequence[Replayed], policies: Sequence[str], cells: Mapping[str, Callable[[float], str]]
+) -> list[list[str]]:
+    """A row for each policy: its name, and the means of figures over its seeds, each written by a function."""
+    rows = []
+    for policy in policies:
+        own = [result.metrics for result in results if result.case.policy == policy]
+        rows.append([policy, *(write(fmean(getattr(one, name) for one in own)) for name, write in cells.items())])
+    return rows

@@ -183,12 +183,9 @@ def _named(judged: Judgement) -> str:
         if any(one.q is not None for one in found)
         else ""
     )
-    again = " Measure again on another day: what is suspected was seen once." if _suspected(judged) else ""
+    suspected = any(one.state is State.SUSPECTED for one in judged.rows)
+    again = " Measure again on another day: what is suspected was seen once." if suspected else ""
     return f"{many(len(found), 'finding')}: {listed}{more}.{rate}{again}"
-
-
-def _suspected(judged: Judgement) -> bool:
-    return any(one.state is State.SUSPECTED for one in judged.rows)
 
 
 def _caught(planted: Sequence[Planted], healthy: Sequence[str]) -> str:

@@ -66,7 +66,8 @@ def _ask(host: str | None, socket: str | None) -> list[Finding]:
         made = connect(bindings, Target(host, socket), interval_us=_EVERY_US, slow_us=_EVERY_US)
     except InputError as error:
         return [Finding("DCGM", False, str(error), _DCGM)]
-    library, engine = (version or "(version not told)" for version in (bindings.version(), _engine(made)))
+    versions = bindings.version(), bindings.engine_version(made.handle)
+    library, engine = (version or "(version not told)" for version in versions)
     number = len(_whole(made))
     where = (
         "no engine runs on this node, so one runs within the collector"
@@ -77,10 +78,6 @@ def _ask(host: str | None, socket: str | None) -> list[Finding]:
     found = [Finding("DCGM", True, f"library {library}, {where}, {shows}", _DCGM, number=number), _profiling(made)]
     made.close()
     return found
-
-
-def _engine(made: Connection) -> str | None:
-    return made.bindings.engine_version(made.handle)
 
 
 def _whole(made: Connection) -> list[Any]:

@@ -112,7 +112,7 @@ def _line(workload: str, runs: pl.DataFrame, peers: pl.DataFrame, centre: float 
     if centre is None and beside.any():
         centre = float(np.median(sat.value[sat.series > 0]))
     usual = float(np.median(sat.value[sat.series == 0])) if centre is None and dated.height else centre or 0.0
-    within, between = _within(sat, each), _between(sat, steps)
+    within, between = _scatter(*_sds(each.value, each.sitting, sat.series)), _between(sat, steps)
     own = np.flatnonzero(sat.series == 0)
     error = _error(sat, each, within)
     read = _read(dated)
@@ -179,10 +179,6 @@ def _scatter(sd: Floats, freedom: Ints, kurtosis: float) -> Scatter | None:
     band = _five(100 * others) if len(others) >= _FEWEST else None
     low, high = (None, None) if ends is None else (100 * ends[0], 100 * ends[1])
     return Scatter(100 * own, low, high, int(freedom[0]), band, len(others))
-
-
-def _within(sat: Sittings, each: Runs) -> Scatter | None:
-    return _scatter(*_sds(each.value, each.sitting, sat.series))
 
 
 def _between(sat: Sittings, steps: Floats) -> Scatter | None:

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Level, State
@@ -149,9 +150,7 @@ def _counted(events: Iterable[Row], who: Who, now_ns: int) -> Series:
 
 
 def _last_xid(events: Iterable[Row]) -> dict[Gpu, int]:
-    known = sorted((row for row in events if row["kind"] == EventKind.XID and row["code"] is not None), key=_at)
+    known = sorted(
+        (row for row in events if row["kind"] == EventKind.XID and row["code"] is not None), key=itemgetter("at")
+    )
     return {(row["cluster"], row["gpu"]): row["code"] for row in known}
-
-
-def _at(row: Row) -> int:
-    return int(row["at"])

@@ -11,6 +11,7 @@ import logging
 import secrets
 import threading
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,7 +189,7 @@ class Book:
             events = []
             while self._events and self._events[0][0] <= 1e9 * end_s:
                 events.append(self._events.popleft())
-            events.sort(key=_time)
+            events.sort(key=itemgetter(0))
             # One that was noted late counts from where the books are.
             spread = [(max(at / 1e9, self._taken_s), span, begins) for at, span, begins in events]
             for first in range(0, len(spread), _TOGETHER):
@@ -262,7 +263,3 @@ class Book:
                 self.sensing.close()
             except Exception:
                 log.warning("the ledger could not leave the driver", exc_info=True)
-
-
-def _time(event: tuple[int, Span, bool]) -> int:
-    return event[0]

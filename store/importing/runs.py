@@ -192,7 +192,7 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
         *(
             pl.col(parsed(one.meaning)).alias(f"{FIGURE}{one.meaning.name}")
             for one in bound.values()
-            if _is_figure(one)
+            if one.meaning.kind == "number" and not one.meaning.column
         ),
         *identity.of_board(bound, options),
         _repeat(bound).alias("repeat"),
@@ -202,10 +202,6 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
     ]
     out = frame.select(columns)
     return out.with_columns(pl.Series("run_id", _run_ids(sheet, bound, options), dtype=pl.String))
-
-
-def _is_figure(item: Bound) -> bool:
-    return item.meaning.kind == "number" and not item.meaning.column
 
 
 def results(frame: pl.DataFrame) -> pl.DataFrame:
