@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -82,3 +83,15 @@ def open_stores() -> Iterator[None]:
 def plain_client(root: Path) -> duckdb.DuckDBPyConnection:
     """A plain DuckDB connection to the views of the store at `root`, without whorl's code. The caller closes it."""
     return duckdb.connect(root / "whorl.duckdb", read_only=True)
+
+
+def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
+    """What whorl answers, and what another client of DuckDB answers; the views of the store must be its own."""
+    with contextlib.closing(plain_client(store.root)) as client:
+        return [store.sql(query).to_pylist(), client.sql(query).to_arrow_table().to_pylist()]
+
+
+def ask(store: Path, query: str) -> list[dict[str, Any]]:
+    """The rows of an answer, by a store that is opened anew."""
+    found: list[dict[str, Any]] = Store.open(store).sql(query).to_pylist()
+    return found

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -26,10 +25,9 @@ from whorl.collectors.nvml import Nvml
 from whorl.collectors.recording import StoreRecorder
 from whorl.collectors.sampler import Sampler
 from whorl.errors import InputError
-from whorl.store import Store
 from whorl.store.journal import Journal
 from whorl.tests.nvml_library import NvmlLibrary
-from whorl.tests.stores import new_store
+from whorl.tests.stores import ask, new_store
 
 PATIENCE_S = 60.0
 WHORL = [sys.executable, "-m", "whorl", "collect"]
@@ -69,11 +67,6 @@ def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> No
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < last, "it did not come to pass"
         time.sleep(0.4)  # looking costs more than waiting
-
-
-def ask(store: Path, query: str) -> list[dict[str, Any]]:
-    answer: list[dict[str, Any]] = Store.open(store).sql(query).to_pylist()
-    return answer
 
 
 def rows(store: Path) -> int:

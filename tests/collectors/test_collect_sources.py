@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,22 +19,16 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli
 from whorl.collectors import collecting, streaming
 from whorl.errors import InputError
-from whorl.store import Store
 from whorl.tests.collectors.meanwhile import LONG, meanwhile, until
-from whorl.tests.dcgm_library import DcgmEngine
+from whorl.tests.dcgm_library import DcgmEngine, free_port
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
-from whorl.tests.stores import new_store
+from whorl.tests.stores import ask, new_store
 from whorl.tests.without import COMMAND, NODE, run_without
 
 
 def collected(store: Path, *options: str) -> Result:
     new_store(store)
     return CliRunner().invoke(cli, ["collect", "--store", str(store), "--node", "n1", *options])
-
-
-def rows_of(store: Path, query: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = Store.open(store).sql(query).to_pylist()
-    return found
 
 
 @contextmanager
@@ -47,12 +40,6 @@ def later(*acts: tuple[float, Callable[[], object]]) -> Iterator[None]:
     yield
     for timer in timers:
         timer.join()
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # Exporters
@@ -90,13 +77,13 @@ def test_collect_goes_on_whatever_an_exporter_shows(tmp_path: Path, monkeypatch:
         done = collected(store, *options, "--duration", "1.5")
     assert done.exit_code == 0, done.stderr
     assert "Traceback" not in done.stderr
-    told = rows_of(store, "select power_mw, temperature_c, energy_mj from telemetry order by energy_mj, power_mw")
+    told = ask(store, "select power_mw, temperature_c, energy_mj from telemetry order by energy_mj, power_mw")
     assert [row["energy_mj"] for row in told] == [
         1_000_000 + 100_000 * second for second in (0, 1, 2, 3, 5, 6, 7) for _ in range(2)
     ]
     assert [row["power_mw"] for row in told if row["energy_mj"] == 1_300_000] == [None, None]
     assert {row["temperature_c"] for row in told if row["energy_mj"] == 1_600_000} == {None}
-    events = rows_of(store, "select kind, detail from events order by ts")
+    events = ask(store, "select kind, detail from events order by ts")
     kinds = [event["kind"] for event in events]
     assert (kinds.count("source_gone"), kinds.count("source_back")) == (1, 1)
     assert "500" in next(event["detail"] for event in events if event["kind"] == "source_gone")
@@ -128,7 +115,7 @@ def test_a_page_does_not_steer_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 def test_an_exporter_that_is_not_there(tmp_path: Path, host: str) -> None:
-    url = f"http://{host}:{closed_port()}/metrics"
+    url = f"http://{host}:{free_port()}/metrics"
     done = collected(tmp_path / "S", "--backend", "prometheus", "--url", url)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert url in done.stderr
@@ -154,7 +141,7 @@ def test_a_node_without_the_packages_of_the_analysis_collects(
         where = ["--host", stopped_engine.address] if backend == "dcgm" else ["--url", exporter.url]
         done = run_without(NODE, COMMAND, "collect", *options, *where)
     assert done.returncode == 0, done.stderr
-    (told,) = rows_of(store, "select count(*) n, count(distinct gpu) g, count(power_mw) p from telemetry")
+    (told,) = ask(store, "select count(*) n, count(distinct gpu) g, count(power_mw) p from telemetry")
     assert told["g"] == 2
     assert told["p"] > told["n"] / 2 > 0
 
@@ -183,11 +170,11 @@ def of_dcgm(engine: DcgmEngine, store: Path, *options: str) -> Result:
 
 def gaps(store: Path) -> list[str]:
     kinds = ("source_gone", "source_back", "hung")
-    return [row["kind"] for row in rows_of(store, f"select kind from events where kind in {kinds} order by ts")]
+    return [row["kind"] for row in ask(store, f"select kind from events where kind in {kinds} order by ts")]
 
 
 def stored(store: Path) -> int:
-    return len(rows_of(store, "select gpu from telemetry"))
+    return len(ask(store, "select gpu from telemetry"))
 
 
 def test_collect_over_an_engine_that_restarts(two: DcgmEngine, tmp_path: Path) -> None:
@@ -206,12 +193,12 @@ def test_collect_over_an_engine_that_restarts(two: DcgmEngine, tmp_path: Path) -
         done = of_dcgm(two, store, *LONG)
     assert done.exit_code == 0, done.stderr
     assert gaps(store) == ["source_gone", "source_back"]
-    told = rows_of(store, "select gpu, count(*) n, count(power_mw) p from telemetry group by gpu")
+    told = ask(store, "select gpu, count(*) n, count(power_mw) p from telemetry group by gpu")
     assert len(told) == 2
     for row in told:
         assert row["p"] > row["n"] / 2 > 0  # a pause of this machine cuts a cycle in two rows
     # From the second connection too, there is a row for each cycle, and none twice.
-    assert rows_of(store, "select count(*) n, count(distinct (gpu, ts)) d from telemetry") == [
+    assert ask(store, "select count(*) n, count(distinct (gpu, ts)) d from telemetry") == [
         {"n": sum(row["n"] for row in told), "d": sum(row["n"] for row in told)}
     ]
 
@@ -223,7 +210,7 @@ def test_collect_over_an_engine_that_hangs(two: DcgmEngine, tmp_path: Path) -> N
         done = of_dcgm(two, store, "--duration", "4", "--hung", "0.8")
     assert done.exit_code == 0, done.stderr
     assert gaps(store) == ["hung", "source_back"]
-    (told,) = rows_of(store, f"select {SPAN} s from telemetry")
+    (told,) = ask(store, f"select {SPAN} s from telemetry")
     assert told["s"] > 1.5
 
 
@@ -234,10 +221,10 @@ def test_collect_without_permission_for_profiling_has_the_rest(two: DcgmEngine, 
     store = tmp_path / "S"
     done = of_dcgm(two, store, "--duration", "1.5")
     assert done.exit_code == 0, done.stderr
-    (told,) = rows_of(store, "select count(*) n, count(power_mw) p, count(sm_active_ppm) s from telemetry")
+    (told,) = ask(store, "select count(*) n, count(power_mw) p, count(sm_active_ppm) s from telemetry")
     assert told["p"] > told["n"] / 2 > 0  # a pause of this machine cuts a cycle in two rows
     assert told["s"] == 0
-    (event,) = rows_of(store, "select detail from events where kind = 'not_permitted'")
+    (event,) = ask(store, "select detail from events where kind = 'not_permitted'")
     assert "NVreg_RestrictProfilingToAdminUsers=0" in event["detail"]
     assert done.stderr.count(event["detail"]) == 1
     assert re.search(r"stored \d+ rows of \d+ polls, \d+ polls? missed", done.stderr)

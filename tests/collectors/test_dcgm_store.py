@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -24,7 +23,7 @@ from whorl.store import Store
 from whorl.store.events import EventKind
 from whorl.tests.collectors.meanwhile import LONG, meanwhile, until
 from whorl.tests.dcgm_library import DcgmEngine
-from whorl.tests.stores import new_store
+from whorl.tests.stores import ask, new_store
 
 PATIENCE_S = 60.0
 
@@ -46,19 +45,14 @@ def options(engine: DcgmEngine, store: Path) -> list[str]:
     return ["collect", *where, "--interval", "0.1", "--store", str(store)]
 
 
-def query(store: Path, sql: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = Store.open(store).sql(sql).to_pylist()
-    return found
-
-
 @contextmanager
 def collecting(engine: DcgmEngine, store: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that collects, and has stored something."""
     command = [sys.executable, "-m", "whorl", *options(engine, store)]
     with subprocess.Popen(command, env=engine.environment(), stderr=subprocess.PIPE, text=True) as process:
         try:
-            rows, last = len(query(store, "from telemetry")), time.monotonic() + PATIENCE_S
-            while len(query(store, "from telemetry")) <= rows:
+            rows, last = len(ask(store, "from telemetry")), time.monotonic() + PATIENCE_S
+            while len(ask(store, "from telemetry")) <= rows:
                 assert process.poll() is None, process.stderr.read() if process.stderr else ""
                 assert time.monotonic() < last, "nothing is stored"
                 time.sleep(0.1)
@@ -81,7 +75,7 @@ def test_a_collector_that_is_killed_loses_nothing_and_a_second_one_doubles_nothi
     every = "select gpu, epoch_ns(ts) ts, power_mw, energy_mj from telemetry order by ts, gpu"
     with collecting(two, store) as process:
         time.sleep(0.5)
-        before = query(store, every)
+        before = ask(store, every)
         process.send_signal(signal.SIGKILL)
         process.wait()
     with collecting(two, store) as process:
@@ -91,7 +85,7 @@ def test_a_collector_that_is_killed_loses_nothing_and_a_second_one_doubles_nothi
         one.Delete()
     handle.Shutdown()
     assert process.returncode == 0, said
-    after = query(store, every)
+    after = ask(store, every)
     assert len(after) > len(before) > 0
     assert all(row in after for row in before)
     assert len({(row["gpu"], row["ts"]) for row in after}) == len(after)
@@ -124,22 +118,22 @@ def test_a_lost_gpu_an_xid_and_a_sick_gpu_are_events_and_the_rest_goes_on(two: D
     new_store(store)
 
     def powers() -> int:
-        return len(query(store, "select gpu from telemetry where power_mw is not null"))
+        return len(ask(store, "select gpu from telemetry where power_mw is not null"))
 
     def fail() -> None:
         until(lambda: powers() >= 8)
         two.nvml.add(f"from {time.time()} gpu 0 xid 48")
-        until(lambda: query(store, "select gpu from events where kind = 'xid'"))
+        until(lambda: ask(store, "select gpu from events where kind = 'xid'"))
         two.nvml.add(f"from {time.time()} gpu 1 lost")
-        until(lambda: query(store, "select gpu from events where kind = 'lost'"))
-        until(lambda: query(store, "select gpu from events where kind = 'health'"))
+        until(lambda: ask(store, "select gpu from events where kind = 'lost'"))
+        until(lambda: ask(store, "select gpu from events where kind = 'health'"))
         before = powers()
         until(lambda: powers() >= before + 8)
 
     with meanwhile(fail):
         done = CliRunner().invoke(cli, [*options(two, store), *LONG])
     assert done.exit_code == 0, done.stderr
-    (first, second) = query(
+    (first, second) = ask(
         store,
         "select gpu, count(*) n, count(power_mw) p, count(*) filter (quality = 'lost') lost, max(ts) last "
         "from telemetry group by gpu order by gpu",
@@ -148,7 +142,7 @@ def test_a_lost_gpu_an_xid_and_a_sick_gpu_are_events_and_the_rest_goes_on(two: D
     assert (first["lost"], second["lost"]) == (0, 1)
     for row in (first, second):
         assert row["p"] > row["n"] / 2  # a pause of this machine cuts a cycle in two rows
-    events = query(store, "select gpu, kind, code, value, detail from events order by ts")
+    events = ask(store, "select gpu, kind, code, value, detail from events order by ts")
     told = {event["kind"]: event for event in events}
     assert (told["xid"]["gpu"], told["xid"]["code"]) == (first["gpu"], 48)
     assert told["lost"]["gpu"] == second["gpu"]
@@ -185,8 +179,8 @@ def test_a_time_in_which_the_clock_was_held_down_is_one_event(
     done = CliRunner().invoke(cli, [*options(two, store), "--duration", "4"])
     timer.join()
     assert done.exit_code == 0, done.stderr
-    (event,) = query(store, "select * from events where kind = 'held_down' and metric = 'power_brake_ns'")
-    assert event["gpu"] == max(row["gpu"] for row in query(store, "select distinct gpu from telemetry"))
+    (event,) = ask(store, "select * from events where kind = 'held_down' and metric = 'power_brake_ns'")
+    assert event["gpu"] == max(row["gpu"] for row in ask(store, "select distinct gpu from telemetry"))
     assert event["duration_ns"] == pytest.approx(0.8e9, abs=0.2e9)
     assert event["value"] == pytest.approx(0.9, abs=0.4)
 
@@ -200,7 +194,7 @@ def test_the_engines_statistics_of_a_job_are_events_at_the_end(
     two.nvml.add(f"from {time.time() + 1} gpu 1 xid 31")
     done = CliRunner().invoke(cli, [*options(two, store), "--duration", "2.5", "--job", "4711"])
     assert done.exit_code == 0, done.stderr
-    told = query(
+    told = ask(
         store,
         "select gpu, job_id, value, n, duration_ns, detail, epoch_ns(ts) ended from events "
         "where kind = 'job_statistics' order by gpu",
@@ -238,7 +232,7 @@ def test_statistics_of_a_job_that_others_began_stay_theirs(two: DcgmEngine, tmp_
     group.stats.StartJobStats("12")
     done = CliRunner().invoke(cli, [*options(two, store), "--duration", "1.2", "--job", "12"])
     assert done.exit_code == 0, done.stderr
-    assert len(query(store, "select gpu from events where kind = 'job_statistics' and job_id = '12'")) == 2
+    assert len(ask(store, "select gpu from events where kind = 'job_statistics' and job_id = '12'")) == 2
     group.stats.StopJobStats("12")
     assert group.stats.GetJobStats("12").numGpus == 2
     group.stats.RemoveJob("12")

@@ -18,15 +18,9 @@ from whorl.store.readers.newest import Following, Newest
 from whorl.store.system import light
 from whorl.tests.exported.rows import SECOND, ago, batch, journal_of
 from whorl.tests.sizes import count, sample
-from whorl.tests.stores import new_store
 
 NOW = 1_800_000_000 * SECOND
 AGE_S = 60.0
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "store")
 
 
 def value(newest: Newest, name: str, gpu: str = "g1", cluster: str = "c") -> int | None:

@@ -13,7 +13,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +25,6 @@ from whorl.dashboards.listening import address
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.exported.rows import SECOND, ago, batch, journal_of
-from whorl.tests.stores import new_store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "store")
 
 
 @contextmanager

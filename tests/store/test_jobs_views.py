@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 from collections.abc import Iterator
 from typing import Any
 
-import duckdb
 import pytest
 
 from whorl.store import Store
-from whorl.store.schema import CATALOG, arrow_rows
+from whorl.store.schema import arrow_rows
+from whorl.tests.stores import answers
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -49,12 +48,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     add(made, "third", job(3, allocation="2@1", job_id="2", gpu="GPU-2", began=at(8), ended=at(10), tag="tag-2"))
     add(made, "fourth", job(3, **{**tag, "job_id": "3"}, allocation="tag-3"))
     return made
-
-
-def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
-    """What whorl answers, and what another client of DuckDB answers."""
-    with contextlib.closing(duckdb.connect(str(store.root / CATALOG), read_only=True)) as client:
-        return [store.sql(query).to_pylist(), client.sql(query).to_arrow_table().to_pylist()]
 
 
 @pytest.mark.long

@@ -41,11 +41,6 @@ Rows = list[tuple[str, int, int]]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "store")
-
-
-@pytest.fixture
 def journal(store: Store) -> Iterator[Journal]:
     with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as made:
         yield made

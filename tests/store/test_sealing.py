@@ -38,11 +38,6 @@ def event(second: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"ts": pa.array([BEGAN + second], pa.timestamp("ns")), "kind": ["gap"]})
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "store")
-
-
 @pytest.mark.long
 def test_a_segment_of_many_pieces_has_every_row_once_in_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealing, "_PIECE", 3000)  # a few batches are published at a time

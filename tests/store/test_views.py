@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 from pathlib import Path
-from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
 from whorl.errors import QueryError
 from whorl.store import Store
-from whorl.store.schema import CATALOG, TABLES
+from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
+from whorl.tests.stores import answers
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -44,12 +42,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     results = {"run_id": ["a", "b", "c"], "figure": ["time"] * 3, "unit": ["ms"] * 3, "value": [1.0, 2.0, 3.0]}
     made.append({"gpus": pa.table(gpus), "runs": pa.table(runs), "results": pa.table(results)}, "x")
     return made
-
-
-def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
-    """What whorl answers, and what another client of DuckDB answers."""
-    with contextlib.closing(duckdb.connect(str(store.root / CATALOG), read_only=True)) as client:
-        return [store.sql(query).to_pylist(), client.sql(query).to_arrow_table().to_pylist()]
 
 
 @pytest.mark.long
