@@ -96,10 +96,17 @@ Work = Callable[[], Any]
 
 
 def whorl(store: Store) -> Work:
-    from whorl.analysis.energy.attributing import books
+    import polars as pl
+
+    from whorl.analysis.energy.attributing import Booking
+    from whorl.analysis.energy.metering import meters_of_many as read
     from whorl.analysis.energy.pieces import add_up
 
-    return lambda: add_up(books(store).pieces, ["allocation"]).select("allocation", "energy_j", "duration_s")
+    def added() -> pl.DataFrame:
+        pieces = pl.concat(Booking(store).pieces(read(store)), rechunk=False)
+        return add_up(pieces, ["allocation"]).select("allocation", "energy_j", "duration_s")
+
+    return added
 
 
 def meters(store: Store) -> Work:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from whorl.analysis.energy.metering import Energies, Readings
-from whorl.analysis.energy.metering.building import build
 from whorl.collectors.prometheus.target import Target
 from whorl.store.metrics import ROW
+from whorl.tests.analysis.energy.stored import build
 from whorl.tests.exporter import Exported, page, usual
 
 S = 10**9

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from ..metering import Meters, Problem, Reason, meters_of_many
+from ..metering import Meters, Problem, Reason
 from ..metering.readings import Floats, Times
-from ..pieces import SCHEMA
 from . import problems
 from .activities import Activities
 from .claims import OPEN, Fleet, Ints, Key, clipped, read_claims
@@ -29,35 +27,6 @@ _PAIRS = 100  # of claims of one GPU, of which each has a row of problems
 _ROWS = 100_000  # of a frame of pieces, about
 
 
-@dataclass(frozen=True)
-class Books:
-    """The energy of a store's GPUs: all pieces, what was metered, and what is wrong."""
-
-    pieces: pl.DataFrame
-    metered: pl.DataFrame
-    problems: pl.DataFrame
-
-
-def books(
-    store: Store,
-    *,
-    cuts: Sequence[int] = (),
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-    cluster: str | None = None,
-    gpus: Collection[tuple[str, str]] | None = None,
-) -> Books:
-    """The books of a store from `since_ns` to `until_ns` (UTC; None: all telemetry). Raises StoreError.
-
-    `cuts` are times (ns, UTC) at which every piece ends.
-    """
-    read = meters_of_many(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns)
-    booking = Booking(store, cuts=cuts, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus)
-    frames = list(booking.pieces(read))
-    empty = pl.DataFrame(schema=SCHEMA)
-    return Books(pl.concat([empty, *frames], rechunk=False), booking.metered, booking.problems)
-
-
 class Booking:
     """The making of the books, some GPUs at a time; `metered` and `problems` are whole when `pieces` has ended."""
 
@@ -71,6 +40,10 @@ class Booking:
         cluster: str | None = None,
         gpus: Collection[tuple[str, str]] | None = None,
     ) -> None:
+        """The books of a store from `since_ns` to `until_ns` (UTC; None: all telemetry). Raises StoreError.
+
+        `cuts` are times (ns, UTC) at which every piece ends.
+        """
         self._since, self._until = since_ns, until_ns
         self._only = None if gpus is None else set(gpus)
         self._moves = Moves.read(store, self._only)

@@ -9,7 +9,7 @@ import numpy as np
 from ....store.unseen import FLOOR, LIKELY, LOCKED_S, SUMS
 from . import counters
 from .findings import Note, Problem, Reason
-from .meter import PARTS, Meter, Meters
+from .meter import PARTS, Meters
 from .power import power_of
 from .readings import Flags, Floats, Groups, Ints, Readings, Times, median
 from .sampling import unseen
@@ -21,18 +21,6 @@ _IDLE_READINGS = 5
 _OFTEN = 0.99  # quantile of the readings that counts as the most that work draws
 _AGREE = 0.02  # a difference between counter and power that needs no mention
 _AGREE_S = 10.0  # less time than this tells nothing of it
-
-
-def build(
-    cluster: str,
-    gpu: str,
-    readings: Readings,
-    limit_w: float | None = None,
-    model: str | None = None,
-    events: Sequence[Note] = (),
-) -> Meter:
-    """The meter of one GPU, as `build_all` makes it."""
-    return Meter(build_all([(cluster, gpu)], readings, [limit_w], [model], [events]), 0)
 
 
 def build_all(

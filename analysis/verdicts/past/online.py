@@ -94,11 +94,6 @@ def update(
     return _judged(now, expected)
 
 
-def level(state: State) -> float | None:
-    """The level of the sittings before the present one, in the unit of the durations; None before there is one."""
-    return None if state["n"] == 0 else math.exp(state["level"])
-
-
 def _sitting(before: dict[str, Any] | None, x: float, at_s: float, warmth: float | None) -> dict[str, Any]:
     """A state in which a sitting begins."""
     start = {"schema": SCHEMA, "n": 0, "level": 0.0, "ended_s": at_s, "score": 0.0, "since_s": at_s}

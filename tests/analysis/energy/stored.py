@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
+from whorl.analysis.energy.attributing import Booking
+from whorl.analysis.energy.metering import Meter, Note, Readings, meters_of_many
+from whorl.analysis.energy.metering.building import build_all
+from whorl.analysis.energy.pieces import SCHEMA
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
@@ -69,3 +75,31 @@ def store_of(
         tables["events"] = rows("events", events)
     store.append(tables, "made")
     return store
+
+
+@dataclass(frozen=True)
+class Books:
+    """The energy of a store's GPUs: all pieces, what was metered, and what is wrong."""
+
+    pieces: pl.DataFrame
+    metered: pl.DataFrame
+    problems: pl.DataFrame
+
+
+def books(store: Store, **of: Any) -> Books:
+    """The books of a store; `of`: as `Booking` takes it."""
+    booking = Booking(store, **of)
+    frames = booking.pieces(meters_of_many(store, **{name: one for name, one in of.items() if name != "cuts"}))
+    return Books(pl.concat([pl.DataFrame(schema=SCHEMA), *frames], rechunk=False), booking.metered, booking.problems)
+
+
+def build(
+    cluster: str,
+    gpu: str,
+    readings: Readings,
+    limit_w: float | None = None,
+    model: str | None = None,
+    events: Sequence[Note] = (),
+) -> Meter:
+    """The meter of one GPU."""
+    return Meter(build_all([(cluster, gpu)], readings, [limit_w], [model], [events]), 0)

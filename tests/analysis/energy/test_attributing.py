@@ -11,11 +11,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from whorl.analysis.energy.attributing import Books, JobProblem, JobReason, books
+from whorl.analysis.energy.attributing import JobProblem, JobReason
 from whorl.analysis.energy.attributing.claims import profile_share
 from whorl.analysis.energy.metering import Problem
 from whorl.analysis.energy.pieces import add_up
-from whorl.tests.analysis.energy.stored import at, gpu, job, readings, store_of
+from whorl.tests.analysis.energy.stored import Books, at, books, gpu, job, readings, store_of
 
 IDLE_W = 50.0
 

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from whorl.analysis.energy.attributing import Books, books
 from whorl.cli import cli
 from whorl.store import Store
+from whorl.tests.analysis.energy.stored import Books, books
 
 pytestmark = pytest.mark.usefixtures("stores_are_copied", "stores_stay_open")
 

@@ -24,8 +24,7 @@ from whorl.analysis.energy.attributing.shreds import (
 )
 from whorl.analysis.energy.attributing.splitting import split
 from whorl.analysis.energy.metering import Meter, Readings
-from whorl.analysis.energy.metering.building import build
-from whorl.tests.analysis.energy.stored import NOON, S, at
+from whorl.tests.analysis.energy.stored import NOON, S, at, build
 from whorl.tests.sizes import count
 
 LASTS = 1800

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from whorl.analysis.energy.booked import booked
 from whorl.analysis.energy.metering import Meter, Note, Problem, Readings, Reason, covered, meters
-from whorl.analysis.energy.metering.building import build
 from whorl.store import Store, retention
 from whorl.store.importing import Options, import_file
 from whorl.store.rows import replacing
 from whorl.store.sensor_error import NORMAL_95, SENSOR_ERROR
+from whorl.tests.analysis.energy.stored import build
 
 POWER = Path(__file__).resolve().parents[4] / "shared" / "data" / "power"
 S = 10**9

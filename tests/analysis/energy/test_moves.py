@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.attributing import books
-from whorl.tests.analysis.energy.stored import at, gpu, job, readings, store_of
+from whorl.tests.analysis.energy.stored import at, books, gpu, job, readings, store_of
 
 
 def test_boards_that_were_exchanged_have_their_energy_on_both_nodes(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.attributing import books
 from whorl.analysis.energy.pieces import add_up
 from whorl.probes.loads import run_load
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import find_load
 from whorl.simulation.models import find_model
 from whorl.store import Store
+from whorl.tests.analysis.energy.stored import books
 from whorl.tests.stores import new_store
 
 CASES = [(model, load) for model in ("A100", "V100", "H100", "H200") for load in ("square", "mixed")]
