@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 0.95
-FEWEST = 6
-"""Fewer independent values than these have no 95 % interval of the median."""
 FEWEST_WORTH = 10.0
 """With values worth fewer independent ones, the autocorrelation time itself is not known well enough."""
 

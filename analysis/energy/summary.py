@@ -34,10 +34,9 @@ READINGS = 12_000_000
 LENGTHS = {name: timedelta(minutes=one) for name, one in (
     ("10min", 10), ("1h", 60), ("6h", 360), ("1d", 1440), ("7d", 7 * 1440), ("30d", 30 * 1440)
 )}  # fmt: skip
-"""Times up to the last reading, by the name that `last` of `summary` has."""
+"""Times up to the last reading, by the name that `last` of `summary` has. Where no time is asked for, the longest of
+them that has not too many readings."""
 ALL = "all"
-USUAL = "30d"
-"""Where no time is asked for; less where it has too many readings."""
 _MUCH_LESS = 0.8
 
 
@@ -56,7 +55,7 @@ class Summary:
     balance: Balance
     booked: Booked
     cut: bool
-    """Whether the time is shorter than `USUAL`, as that has so many readings."""
+    """Whether the time is shorter than the longest of `LENGTHS`, as that has so many readings."""
 
     @property
     def ends_ns(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import pytest
 import scipy
 from numpy.typing import NDArray
 
-from whorl.probes.interval import FEWEST, interval_of, lag_one, rank
+from whorl.probes.interval import interval_of, lag_one, rank
 
 
 def wandering(random: np.random.Generator, n: int, correlation: float, *, skewed: bool = False) -> NDArray[np.float64]:
@@ -38,11 +38,11 @@ def test_the_rank_is_the_binomials(n: int) -> None:
 
 
 def test_too_few_values_have_no_interval() -> None:
-    values = np.arange(1.0, FEWEST)
+    values = np.arange(1.0, 6.0)
     answer = interval_of(values)
     assert (answer.median, answer.low, answer.high, answer.relative) == (3.0, None, None, None)
     more = interval_of(np.array([3.0, 1.0, 5.0, 2.0, 6.0, 4.0]))
-    assert (more.n, more.low, more.high) == (FEWEST, 1.0, 6.0)
+    assert (more.n, more.low, more.high) == (6, 1.0, 6.0)
 
 
 @pytest.mark.parametrize("n", [20, 50, 200])
