@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import polars as pl
 
 from ...errors import InputError
@@ -15,9 +16,11 @@ from .layout import METRIC_KINDS, Bound, Layout
 from .marks import marked, set_back
 from .options import Options
 from .stamps import times
-from .values import Seen, further_numbers, numbers, parsed
+from .values import Seen, further_numbers, is_placeholder, numbers, parsed
 
 _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream
+_PAUSE = 3  # a gap this many times as long as the one before or after it parts two groups of readings
+_GROUPS = 5  # so many groups of equal size are no chance
 
 
 def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
@@ -46,6 +49,8 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
             f"{sheet.file}: {again} of {sheet.frame.height} readings have the time stamp of an earlier one and nothing "
             f"says which GPU they are of; query uuid as well, or say which column does with --map COLUMN=gpu"
         )
+    if not {"gpu", "index"} & bound.keys():
+        _told_apart(sheet, bound, seen, options)
     if again:
         sheet.refuse((~first, "it is a second reading of the same GPU at the same time"))
     columns = [
@@ -67,6 +72,47 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
             seen.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
     frame, events = marked(frame, went_back, seen)
     return frame, pl.concat([events, said.drop(LINE)], how="diagonal"), duplicates
+
+
+def _told_apart(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
+    """Refuse readings of several GPUs of which nothing says which is whose: a tool that reads a node's GPUs reads them
+    within milliseconds, and then pauses. With --gpu, somebody says that they are of one GPU; a note tells of it."""
+    boards = [bound[key].column for key in ("serial", "pci_bus_id") if key in bound]
+    if any(sheet.counts(*(~is_placeholder(name, minus_one=False) for name in boards))):
+        return
+    if "model" in bound:
+        models = sheet.frame.filter(~is_placeholder(bound["model"].column, minus_one=False))[bound["model"].column]
+        if (models != models.shift()).sum() > 1:  # once may be a new driver, which calls the card otherwise
+            names = models.unique(maintain_order=True)
+            raise InputError(
+                f"{sheet.file} has readings of {names[0]} and of {names[1]} in turn, and nothing says which GPU they "
+                "are of; query uuid as well, or say which column does with --map COLUMN=gpu"
+            )
+    size = _together(sheet.frame["=timestamp"])
+    if size < 2:
+        return
+    what = f"the readings come in groups of {size}, as if {size} GPUs were read in turn"
+    if options.gpu is None:
+        raise InputError(
+            f"{sheet.file}: {what}, and nothing says which GPU they are of; query uuid as well, or say which column "
+            "does with --map COLUMN=gpu; if they are all of one GPU, say --gpu NAME"
+        )
+    seen.notes.append(f"{what}; --gpu says that they are all of one")
+
+
+def _together(times: pl.Series) -> int:
+    """How many readings follow each other before each pause, where that is always the same number; else 1."""
+    gaps = times.diff().drop_nulls().cast(pl.Int64).to_numpy()
+    if len(gaps) < 2 * _GROUPS:
+        return 1
+    padded = np.concatenate([gaps[1:2], gaps, gaps[-2:-1]])
+    pauses = np.flatnonzero(gaps > _PAUSE * np.minimum(padded[:-2], padded[2:]))
+    sizes = np.diff(pauses)
+    if len(sizes) < _GROUPS:
+        return 1
+    size = int(np.median(sizes))
+    even = (sizes == size).mean() > 0.9 and pauses[0] < 2 * size and len(gaps) - pauses[-1] < 2 * size
+    return size if even else 1
 
 
 def _with_window(frame: pl.DataFrame, models: Mapping[str, str]) -> pl.DataFrame:

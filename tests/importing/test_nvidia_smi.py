@@ -77,6 +77,23 @@ def test_several_gpus_without_a_name_are_refused(write: Write, refusal: Callable
     assert "query uuid as well" in refusal(write("timestamp, temperature.gpu", rows))
 
 
+def test_gpus_that_were_read_in_turn_are_not_taken_for_one(
+    write: Write, parse: Parse, refusal: Callable[..., str]
+) -> None:
+    header = "timestamp, power.draw [W], name"
+    times = [(second, 3 * gpu) for second in range(10) for gpu in range(4)]
+    rows = "\n".join(f"2023/07/14 10:12:{s:02d}.{ms:03d}, {60 + 80 * ms}.1 W, NVIDIA A100" for s, ms in times)
+    text = refusal(write(header, rows))
+    assert all(part in text for part in ("in groups of 4", "--map COLUMN=gpu", "--gpu NAME"))
+    said = parse(write(header, rows), gpu="n1")
+    assert said.frame.height == 40
+    assert any("in groups of 4" in note for note in said.report.notes)
+    boards = rows.replace("NVIDIA A100", "00000000:07:00.0")  # then all of them are of one card
+    assert parse(write(header.replace("name", "pci.bus_id"), boards)).report.gpus == 1
+    slow = "\n".join(f"2023/07/14 10:12:{s:02d}.000, 60.1 W, NVIDIA A{100 - 90 * (s % 2)}" for s in range(8))
+    assert "readings of NVIDIA A100 and of NVIDIA A10 in turn" in refusal(write(header, slow))
+
+
 def test_every_kind_of_unknown_is_null(write: Write, parse: Parse) -> None:
     texts = ["[N/A]", "N/A", "[Not Supported]", "[GPU is lost]", "[Unknown Error]", "", "[Insufficient Permissions]"]
     texts += ["[GPU requires reset]", "[Requested functionality has been deprecated]", "Unknown"]
