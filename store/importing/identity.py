@@ -69,6 +69,7 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
         _note_unused(seen, options)
     if "gpu" in bound:
         _named(sheet, bound["gpu"], options)
+        _numbers_alone(sheet, bound["gpu"], seen)
     elif "index" in bound and not _one_of_name(sheet, seen, options):
         seen.notes.append(f"the GPU is taken from {_by_index(sheet, bound['index'], options)}")
         _by_address(sheet, bound, options)
@@ -150,6 +151,7 @@ def _of_gpus(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options
     if "gpu" in bound:
         _note_unused(seen, options)
         _named(sheet, bound["gpu"], options)
+        _numbers_alone(sheet, bound["gpu"], seen)
         return _where(sheet, bound["gpu"])
     stem = _stem(sheet, options)
     if "index" in bound:
@@ -346,13 +348,32 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
 
 
 def _not_numbers(sheet: Sheet, column: str) -> None:
-    """Refuse a file that numbers the GPUs of each node in this column: GPU 0 of one node is not GPU 0 of another."""
+    """Refuse a file that numbers the GPUs of each node in this column: GPU 0 of one node is not GPU 0 of another.
+
+    Where a file is of one node, the number says nothing else: the file of another node has the same ones.
+    """
     numbers = sheet.frame.filter(pl.col(column).str.contains("^[0-9]{1,3}$") & pl.col("=node").is_not_null())
+    every = numbers["=node"].unique().sort()
     nodes = numbers.group_by(column).agg(pl.col("=node").unique().sort()).filter(pl.col("=node").list.len() > 1)
     for number, (first, second, *_) in nodes.sort(column).head(1).iter_rows():
         raise InputError(
             f"{sheet.file}: column {column!r} has {number} on {first} and on {second}, so it numbers the GPUs of a "
             f"node: say {typed('--map', column, 'index')}"
+        )
+    if numbers.height and numbers.height == sheet.frame.height and len(every) == 1:
+        raise InputError(
+            f"{sheet.file}: column {column!r} has only numbers, such as {numbers[column][0]}, and all are of node "
+            f"{every[0]}: say {typed('--map', column, 'index')}, as other nodes have GPUs of the same numbers"
+        )
+
+
+def _numbers_alone(sheet: Sheet, bound: Bound, seen: Seen) -> None:
+    """Tell that GPUs are named by their numbers only. Of another file with the same numbers nobody could say more."""
+    if sheet.frame.height and sheet.frame["=gpu"].str.contains("^[0-9]{1,3}$").all():
+        seen.notes.append(
+            f"the GPUs have no name but a number: one of the same number in another file is the same GPU; if "
+            f"{bound.column!r} numbers the GPUs of a node, import it into a new store with "
+            f"{typed('--map', bound.column, 'index')} --node NAME"
         )
 
 

@@ -204,6 +204,20 @@ def test_numbers_of_gpus_on_several_nodes_are_not_taken_for_names(
     assert parse(apart, columns={"gpu": "gpu"}).frame["gpu"].n_unique() == 8
 
 
+def test_numbers_of_gpus_on_one_node_are_not_taken_for_names(
+    write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
+) -> None:
+    of_one = write("host,gpu,perf_s", [["n0", i % 4, 2 + i / 100] for i in range(16)])
+    assert "all are of node n0: say --map gpu=index" in refusal(of_one, columns={"gpu": "gpu"})
+    rows = [[1_748_000_000 + i // 4, i % 4, 61 + i] for i in range(16)]
+    stream = write("time,gpu,watt", rows, name="stream.csv")
+    said = {"time": "timestamp", "watt": "power:W"}
+    assert "all are of node n7: say --map gpu=index" in refusal(stream, node="n7", columns=said | {"gpu": "gpu"})
+    assert parse(stream, node="n7", columns=said | {"gpu": "index"}).frame["gpu"].max() == "n7:3"
+    (note,) = (n for n in parse(stream, columns=said | {"gpu": "gpu"}).report.notes if "no name but a number" in n)
+    assert "--map gpu=index --node NAME" in note
+
+
 STUDY = "exp,reps,cabinet,node,device,train_time,mean_iter_dur,{},uuid"
 OF_STUDY = [
     ["resnet", r, "c196", 11 + i // 4, i % 4, 186.3, 0.14, 0.135 + i / 1e4, f"GPU-{i:08x}-0000-0000-0000-000000000000"]
