@@ -24,7 +24,7 @@ def fits(first: str) -> bool:
 
 def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:  # noqa: ARG001
     """Jobs of the file that held GPUs and ended. A job runs for as long as all its attempts together, on the GPUs of
-    its last one; the model is the virtual cluster (`vc`)."""
+    the last one that held any; the model is the virtual cluster (`vc`)."""
     try:
         told = json.loads(text)
     except ValueError as error:
@@ -48,7 +48,9 @@ def _job(path: Path, number: int, one: Any) -> tuple[Any, ...]:
     try:
         attempts = one["attempts"]
         ends = [(_seconds(its["start_time"]), _seconds(its["end_time"])) for its in attempts]
-        gpus = sum(len(machine["gpus"]) for machine in attempts[-1]["detail"]) if attempts else 0
+        # An attempt that got no machine, such as one that was killed while it waited, does not say how many it wanted.
+        held = [sum(len(machine["gpus"]) for machine in its["detail"]) for its in attempts]
+        gpus = next((n for n in reversed(held) if n), 0)
         ran = sum(end - start for start, end in ends if start is not None and end is not None)
         ended = bool(ends) and ends[-1][1] is not None
         cluster = str(one.get("vc") or "")

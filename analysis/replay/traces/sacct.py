@@ -162,17 +162,17 @@ def _span(found: Sheet, name: str) -> pl.Series:
 
 def instant(found: Sheet, name: str) -> pl.Series:
     """A time stamp in seconds: ISO 8601, with an offset from UTC or without, or seconds since 1970."""
+    return _strict(found, name, seconds(name), "a time such as 2026-01-31T12:00:00")
+
+
+def seconds(name: str) -> pl.Expr:
+    """The same, and null where it is none."""
     text = pl.col(name).str.replace(" ", "T", literal=True).str.replace(r"Z$", "+0000").str.replace(r"\.\d+", "")
     text = text.str.replace(r"([+-]\d{2}):(\d{2})$", "$1$2")
     local = text.str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False, time_unit="ms").dt.epoch("s")
     zoned = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%z", strict=False, time_unit="ms", time_zone="UTC").dt.epoch("s")
     stamp = pl.coalesce(local, zoned)
-    return _strict(
-        found,
-        name,
-        pl.coalesce(stamp.cast(pl.Float64), pl.col(name).cast(pl.Float64, strict=False)),
-        "a time such as 2026-01-31T12:00:00",
-    )
+    return pl.coalesce(stamp.cast(pl.Float64), pl.col(name).cast(pl.Float64, strict=False))
 
 
 def _strict(found: Sheet, name: str, value: pl.Expr, what: str) -> pl.Series:

@@ -335,6 +335,21 @@ def test_the_model_of_a_job_of_acme_is_its_type(tmp_path: Path) -> None:
     assert (job.gpus, job.ideal_s, job.model) == (8, 117, "SFT")
 
 
+def test_a_duration_that_holds_the_wait_in_the_queue_is_not_taken_for_the_run_time(tmp_path: Path) -> None:
+    kalos = "job_id,user,node_num,gpu_num,type,state,submit_time,start_time,end_time,fail_time,duration,queue,gpu_time"
+    day = "2023-05-17 11:"
+    rows = [
+        f"a,u,8,64,Other,FAILED,{day}00:58+00:00,{day}01:08+00:00,{day}01:16+00:00,,18,10.0,1152.0",
+        f"b,u,8,64,Other,CANCELLED,{day}28:42+00:00,{day}28:54+00:00,{day}30:04+00:00,,82,12.0,5248.0",
+        f"c,u,8,64,Other,CANCELLED,{day}28:42+00:00,,{day}30:04+00:00,,82,,5248.0",
+        f"d,u,8,64,Other,COMPLETED,{day}28:42+00:00,{day}28:54+00:00,{day}30:04+00:00,,70,12.0,4480.0",
+    ]
+    trace = read_trace(written(tmp_path, "\n".join([kalos, *rows])))
+    assert [(j.name, j.ideal_s) for j in trace.jobs] == [("a", 8), ("b", 70), ("d", 70)]
+    assert "1 job left out: they never ran" in trace.notes
+    assert any(note.startswith("duration of 2 jobs is from submit_time to end_time") for note in trace.notes)
+
+
 def test_durations_of_tiresias_are_seconds_also_of_models_that_pal_counts_in_iterations(tmp_path: Path) -> None:
     rows = ["0,1,0,606,vgg19,164,30", "1,8,30,133,resnet50,147,23", "2,0,53,157,vgg11,127,26", "3,1,79,5,vgg16,0,20"]
     trace = read_trace(written(tmp_path, TIRESIAS_HEAD + "\n".join(rows)))
@@ -387,15 +402,18 @@ def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_pa
         philly("c", (ran[0], None)),
         philly("d"),
         philly("e", (None, ran[1]), ran),
+        philly("f", ran, (None, ran[1])),
     ]
     told[3]["attempts"] = []
+    told[5]["attempts"][1]["detail"] = []  # killed while it waited
     trace = read_trace(written(tmp_path, json.dumps(told, indent=1), "cluster_job_log"))
     assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
         ("b", 0, 2, 60, "vc1"),
         ("a", 39, 8, 3674, "vc1"),
         ("e", 39, 2, 3600, "vc1"),
+        ("f", 39, 2, 3600, "vc1"),
     ]
-    for note in ("1 job left out: they never ran", "1 job left out: they had not ended", "2 jobs ran in several"):
+    for note in ("1 job left out: they never ran", "1 job left out: they had not ended", "3 jobs ran in several"):
         assert any(one.startswith(note) for one in trace.notes), trace.notes
 
 
