@@ -15,6 +15,7 @@ from .table import LINE, MOST_GPUS, Reading, Sheet, jobs, sheet
 
 _UNKNOWN = ("", "Unknown", "None", "N/A", "Partition_Limit", "UNLIMITED", "INVALID")
 _GPU = re.compile(r"(?:^|,)(?:gres[/:])?gpu(?P<type>:[^:=,(]+)?[:=](?P<gpus>\d+)(?=[,(]|$)")
+_INSTANCE = r"gpu:[^:=,]*\d+g\.\d+gb"  # the usual name of a MIG instance's type
 _NO_TIME_YET = ("PENDING", "CONFIGURING", "RESV_DEL_HOLD")
 _STILL = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED", "SIGNALING", "STAGE_OUT")
 
@@ -68,6 +69,9 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     found.leave_out(found.frame["=gpus"].fill_null(0) < 1, "they held no GPU")
     found.leave_out(found.frame["=elapsed"].fill_null(0) <= 0, "they never ran")
     found.leave_out(found.frame["=arrival"].is_null(), "their submit time is not known")
+    parts = found.frame.select(pl.any_horizontal(pl.col(tres).str.contains(_INSTANCE)).sum()).item()
+    if parts:
+        found.notes.append(f"{jobs(parts)} held MIG instances, and each of these counts as a whole GPU")
     return found, _names(found, job).select(
         name="=name",
         submit_s="=arrival",
@@ -94,7 +98,7 @@ def _names(found: Sheet, job: str) -> pl.DataFrame:
     if n:
         found.notes.append(f"{jobs(n)} ran again after being requeued; each time counts as a job of its own")
     if "jobid" in found.frame.columns and (parts := int(found.frame["jobid"].str.contains("+", literal=True).sum())):
-        found.notes.append(f"{jobs(parts)} are components of heterogeneous jobs; each counts as a job of its own")
+        found.notes.append(f"components of heterogeneous jobs count as jobs of their own: {jobs(parts)}")
     return found.frame.with_columns(
         pl.when(again > 1).then(pl.format("{}#{}", job, again)).otherwise(pl.col(job)).alias("=name")
     )

@@ -237,7 +237,14 @@ def test_sacct_counts_every_time_a_job_ran_once(tmp_path: Path) -> None:
     text = (SACCT_HEAD + sacct(job="7+0") + sacct(job="7+1")).replace("JobIDRaw", "JobID")
     trace = read_trace(written(tmp_path, text, "het.txt"))
     assert [job.name for job in trace.jobs] == ["7+0", "7+1"]
-    assert any(note.startswith("2 jobs are components of heterogeneous jobs") for note in trace.notes)
+    assert any(note == "components of heterogeneous jobs count as jobs of their own: 2 jobs" for note in trace.notes)
+
+
+def test_instances_of_mig_count_as_gpus_and_are_told(tmp_path: Path) -> None:
+    rows = [sacct(tres="cpu=1,gres/gpu:a100_1g.10gb=2,gres/gpu=2"), sacct(tres="gres/gpu:a100=1,gres/gpu=1", job="8")]
+    trace = read_trace(written(tmp_path, SACCT_HEAD + "".join(rows)))
+    assert [job.gpus for job in trace.jobs] == [2, 1]
+    assert "1 job held MIG instances, and each of these counts as a whole GPU" in trace.notes
 
 
 def test_sacct_without_states_goes_by_the_end(tmp_path: Path) -> None:
