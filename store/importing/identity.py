@@ -20,10 +20,11 @@ from .values import Seen, is_placeholder
 _HEX = "[0-9a-fA-F]"
 # The forms of an identity: name and pattern. The first form that most rows have is used.
 _FORMS = {
-    "UUID": f"^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
+    "UUID": f"(?i)^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
     "place (cabinet-node-device)": r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$",
     "hardware id": f"^(?:GPU-)?(?:0[xX])?{_HEX}{{12,32}}$",
 }
+_NUMBER = "(?i)^(?:(?:gpu|card|nvidia|device|cuda|accel)[ _:-]?)?([0-9]{1,3})$"  # of a GPU on its node: 3, card3
 _SAID = {"gpu": "UUIDs", "index": "numbers", "serial": "serial numbers", "pci_bus_id": "PCI addresses"}
 _CROWDED = 20  # a device column is believed if fewer than one place in this many has two GPUs
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
@@ -133,13 +134,13 @@ def _of_instances(frame: pl.DataFrame, bound: dict[str, Bound], stem: str, optio
     base = host
     if "gpu" in bound:
         said = pl.col(bound["gpu"].column).str.to_lowercase()
-        known = said.str.contains("(?i)" + _FORMS["UUID"])
+        known = said.str.contains(_FORMS["UUID"])
         parent = pl.when(known & said.str.starts_with("gpu-")).then("GPU-" + said.str.slice(4))
         uuid = pl.when(known & said.str.starts_with("mig-")).then("MIG-" + said.str.slice(4))
         base = pl.coalesce(parent, host)
     elif "index" in bound:
-        number = pl.col(bound["index"].column)
-        parent = pl.when(number.str.contains("^[0-9]{1,3}$")).then(_key(host, number, options))
+        number = pl.col(bound["index"].column).str.extract(_NUMBER, 1)
+        parent = pl.when(number.is_not_null()).then(_key(host, number, options))
     own = pl.coalesce(uuid, base + ":" + pl.col(bound["instance"].column))
     return frame.with_columns(parent.alias("=parent"), uuid.alias("=uuid"), own.alias("=gpu"))
 
@@ -169,11 +170,12 @@ def _of_gpus(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options
 
 def _slot(sheet: Sheet, bound: Bound, *, by_uuid: bool) -> None:
     index = bound.column
-    strange = ~pl.col(index).str.contains("^[0-9]{1,3}$")
+    strange = ~pl.col(index).str.contains(_NUMBER)
     if by_uuid:  # then the index only adds the place
         strange &= ~is_placeholder(index, minus_one=False)
     refuse_strange(sheet, (index, strange, "index of a GPU"))
-    sheet.frame = sheet.frame.with_columns(pl.col(index).cast(pl.Int64, strict=False).alias("=slot"))
+    number = pl.col(index).str.extract(_NUMBER, 1)
+    sheet.frame = sheet.frame.with_columns(number.cast(pl.Int64, strict=False).alias("=slot"))
 
 
 def _stem(sheet: Sheet, options: Options) -> str:
@@ -352,7 +354,7 @@ def _not_numbers(sheet: Sheet, column: str) -> None:
 
     Where a file is of one node, the number says nothing else: the file of another node has the same ones.
     """
-    numbers = sheet.frame.filter(pl.col(column).str.contains("^[0-9]{1,3}$") & pl.col("=node").is_not_null())
+    numbers = sheet.frame.filter(pl.col(column).str.contains(_NUMBER) & pl.col("=node").is_not_null())
     every = numbers["=node"].unique().sort()
     nodes = numbers.group_by(column).agg(pl.col("=node").unique().sort()).filter(pl.col("=node").list.len() > 1)
     for number, (first, second, *_) in nodes.sort(column).head(1).iter_rows():
@@ -369,7 +371,7 @@ def _not_numbers(sheet: Sheet, column: str) -> None:
 
 def _numbers_alone(sheet: Sheet, bound: Bound, seen: Seen) -> None:
     """Tell that GPUs are named by their numbers only. Of another file with the same numbers nobody could say more."""
-    if sheet.frame.height and sheet.frame["=gpu"].str.contains("^[0-9]{1,3}$").all():
+    if sheet.frame.height and sheet.frame["=gpu"].str.contains(_NUMBER).all():
         seen.notes.append(
             f"the GPUs have no name but a number: one of the same number in another file is the same GPU; if "
             f"{bound.column!r} numbers the GPUs of a node, import it into a new store with "

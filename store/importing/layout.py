@@ -122,7 +122,8 @@ def _mapped(options: Options, runs: dict[str, Bound], telemetry: dict[str, Bound
         del found["index"]  # in a table of any kind, it may be the number of the row
     names_it = options.gpu is not None or said & {"gpu", "cabinet", "node", "slot", "index"}
     if names_it or (kind == "runs" and not _names_gpus(found)):
-        found = {}
+        # The node stays: GPU 3 of one node is not GPU 3 of another.
+        found = {name: bound for name, bound in found.items() if name == "node" and "node" not in said}
     if kind == "telemetry" and "timestamp" in usual:
         found["timestamp"] = usual["timestamp"]
     return Layout("mapped", kind, found)

@@ -16,7 +16,7 @@ from .values import Seen, is_placeholder, missing, parsed
 _ZONED = r"(?:Z|[+-](?:0[0-9]|1[0-4]):?[0-5][0-9])$"
 # Years are bounded here because a time in ns beyond 2262 wraps round without an error.
 _SHAPE = (
-    r"^(?:19[7-9][0-9]|20[0-9]{2})-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+    r"^(?:19[7-9][0-9]|20[0-9]{2})-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?"
     + f"(?:{_ZONED[:-1]})?$"
 )
 # 1990 to 2100: outside, a digit was damaged or the number is no time.
@@ -103,7 +103,7 @@ def _fractions(sheet: Sheet, bound: Bound) -> None:
 def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bool) -> None:
     name, own, clock = bound.column, parsed(bound.meaning), pl.col(f"{OWN}clock")
     text = pl.col(name).str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
-    text = pl.when(text.str.contains(_SHAPE)).then(text)
+    text = pl.when(text.str.contains(_SHAPE)).then(text.str.replace(",", ".", literal=True))
     sheet.frame = sheet.frame.with_columns(
         text.str.replace(_ZONED, "").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
         .alias(f"{OWN}clock"),

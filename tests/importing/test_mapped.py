@@ -218,6 +218,27 @@ def test_numbers_of_gpus_on_one_node_are_not_taken_for_names(
     assert "--map gpu=index --node NAME" in note
 
 
+def test_words_with_numbers_are_numbers_of_gpus_on_their_node(
+    write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
+) -> None:
+    rows = [[1_748_000_000 + i // 4, f"n{i % 4 // 2}", f"card{i % 2}", 61 + i] for i in range(16)]
+    path = write("time,host,device,watt", rows)
+    said = {"time": "timestamp", "watt": "power:W"}
+    text = refusal(path, columns=said | {"device": "gpu"})
+    assert "has card0 on n0 and on n1, so it numbers the GPUs of a node: say --map device=index" in text
+    runs = write("time,host,device,watt", rows, name="runs.csv")
+    for columns in (said | {"device": "index"}, {"watt": "time:ms", "device": "index"}):
+        assert sorted(parse(runs, columns=columns).frame["gpu"].unique()) == ["n0:0", "n0:1", "n1:0", "n1:1"]
+
+
+def test_readings_of_several_nodes_are_not_taken_for_one_gpu(
+    write: Callable[..., Path], refusal: Callable[..., str]
+) -> None:
+    rows = [[1_748_000_000 + 7 * i, f"n{i // 3}", 61 + i] for i in range(9)]
+    text = refusal(write("time,host,watt", rows), columns={"time": "timestamp", "watt": "power:W"})
+    assert "readings of node n0 and of node n1, and nothing says which GPU" in text
+
+
 STUDY = "exp,reps,cabinet,node,device,train_time,mean_iter_dur,{},uuid"
 OF_STUDY = [
     ["resnet", r, "c196", 11 + i // 4, i % 4, 186.3, 0.14, 0.135 + i / 1e4, f"GPU-{i:08x}-0000-0000-0000-000000000000"]

@@ -38,6 +38,11 @@ def test_units_beside_the_values_and_without(write: Write, parse: Parse) -> None
     assert row["gpu"] == row["uuid"] == UUID
 
 
+def test_a_uuid_is_the_same_in_upper_and_lower_case(write: Write, parse: Parse) -> None:
+    rows = "\n".join(line(s, u) for s, u in enumerate((UUID, UUID.upper(), UUID.lower(), UUID[4:])))
+    assert parse(write(HEADER, rows)).frame["gpu"].to_list() == [UUID] * 4
+
+
 def test_several_gpus_by_uuid_and_by_index(write: Write, parse: Parse) -> None:
     other = UUID.replace("0a", "ff")
     found = parse(write(HEADER, "\n".join(line(s, u) for s in range(5) for u in (UUID, other))))
@@ -228,6 +233,8 @@ def test_time_zones(write: Write, parse: Parse) -> None:
         at(2023, 7, 14, 10),
         at(2023, 7, 14, 19, 30),
     ]
+    with_commas = write("timestamp;temperature.gpu", "2023-07-14T12:00:00,25+02:00;40", name="comma.csv")
+    assert parse(with_commas).frame["ts"].item() == at(2023, 7, 14, 10, 0, 0, 250000)
 
 
 def test_the_hour_that_is_skipped_and_the_one_that_comes_twice(write: Write, parse: Parse) -> None:
