@@ -114,7 +114,8 @@ def _names_gpus(bound: dict[str, Bound]) -> bool:
 
 
 def _mapped(options: Options, runs: dict[str, Bound], telemetry: dict[str, Bound]) -> Layout:
-    """The layout of a file of which --map says everything; the GPU and the time also have their usual names."""
+    """The layout of a file of which --map says everything; the GPU, the workload and the time of a reading also have
+    their usual names."""
     kind, usual = ("runs", runs) if _maps(options, "time") else ("telemetry", telemetry)
     said = {text.partition(":")[0] for text in options.columns.values()}
     found: dict[str, Bound] = {n: usual[n] for n in ("gpu", "cabinet", "node", "slot", "index") if n in usual}
@@ -124,6 +125,10 @@ def _mapped(options: Options, runs: dict[str, Bound], telemetry: dict[str, Bound
     if names_it or (kind == "runs" and not _names_gpus(found)):
         # The node stays: GPU 3 of one node is not GPU 3 of another.
         found = {name: bound for name, bound in found.items() if name == "node" and "node" not in said}
+    # Several workloads in one would compare their times with each other. A `model` may be that of the GPU.
+    workload = usual.get("workload") if kind == "runs" and options.workload is None else None
+    if workload is not None and "workload" not in said and workload.column.lower() != "model":
+        found["workload"] = workload
     if kind == "telemetry" and "timestamp" in usual:
         found["timestamp"] = usual["timestamp"]
     return Layout("mapped", kind, found)

@@ -299,3 +299,13 @@ def test_a_capital_begins_a_unit_only_if_it_is_one(write: Write, parse: Parse, r
     assert found.frame["value"].to_list() == pytest.approx([2200.0] * 4, rel=1e-6)
     for name in ("perfMin", "perfMax", "perfId"):
         assert "has no unit" in refusal(write(f"board,{name}", rows), columns={name: "time", "board": "gpu"})
+
+
+def test_workloads_of_a_usual_name_are_not_mixed(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
+    rows = [[f"n{i % 4}", i % 2, ("sgemm", "bert")[i // 8], (2 if i < 8 else 90) + i / 100] for i in range(16)]
+    path = write("host,slot,app,elapsed", rows)
+    said = {"elapsed": "time:s", "slot": "index"}
+    assert parse(path, columns=said).frame["workload"].unique().sort().to_list() == ["bert", "sgemm"]
+    assert parse(path, columns=said, workload="all").frame["workload"].unique().to_list() == ["all"]
+    models = write("host,slot,model,elapsed", rows, name="models.csv")  # of the GPU, or of the work: nobody knows
+    assert parse(models, columns=said).frame["workload"].unique().to_list() == ["models"]
