@@ -20,6 +20,7 @@ from .values import Seen, further_numbers, is_placeholder, numbers, parsed
 
 _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream
 _PAUSE = 3  # a gap this many times as long as the one before or after it parts two groups of readings
+_OF_METRIC = {"metric", "metric_name", "field", "_field", "measurement", "_measurement"}  # what a `value` is of
 _GROUPS = 5  # so many groups of equal size are no chance
 
 
@@ -30,6 +31,8 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     """
     bound = layout.bound
     duplicates = identity.drop_duplicates(sheet)
+    if layout.name == "mapped":
+        _of_one_metric(sheet, layout)
     sheet.frame = sheet.frame.select(LINE, *dict.fromkeys(b.column for b in bound.values()))
     source = identity.of_telemetry(sheet, bound, seen, options)
     seen.notes.append(f"the GPU is taken from {source}")
@@ -72,6 +75,17 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
             seen.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
     frame, events = marked(frame, went_back, seen)
     return frame, pl.concat([events, said.drop(LINE)], how="diagonal"), duplicates
+
+
+def _of_one_metric(sheet: Sheet, layout: Layout) -> None:
+    """Refuse a long table, in which a row is one value of one metric, where it has rows of several metrics."""
+    metrics = [b.column for b in layout.bound.values() if b.meaning.kind in METRIC_KINDS]
+    for name in layout.ignored(sheet):
+        if len(metrics) == 1 and name.lower() in _OF_METRIC and len(said := sheet.frame[name].unique().sort()) > 1:
+            raise InputError(
+                f"{sheet.file}: column {name!r} has {said[0]!r} and {said[1]!r}, so column {metrics[0]!r} holds "
+                "several metrics; write the rows of each metric to a file of its own and import that"
+            )
 
 
 def _told_apart(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:

@@ -309,3 +309,13 @@ def test_workloads_of_a_usual_name_are_not_mixed(write: Callable[..., Path], par
     assert parse(path, columns=said, workload="all").frame["workload"].unique().to_list() == ["all"]
     models = write("host,slot,model,elapsed", rows, name="models.csv")  # of the GPU, or of the work: nobody knows
     assert parse(models, columns=said).frame["workload"].unique().to_list() == ["models"]
+
+
+def test_a_table_with_rows_of_several_metrics_is_refused(
+    write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
+) -> None:
+    rows = [[1_748_000_000 + i, "n1", ("power", "temp")[i % 2], (61, 40)[i % 2]] for i in range(8)]
+    said = {"time": "timestamp", "value": "power:W"}
+    text = refusal(write("time,node,metric,value", rows), columns=said)
+    assert "column 'metric' has 'power' and 'temp', so column 'value' holds several metrics" in text
+    assert parse(write("time,node,metric,value", rows[::2], name="one.csv"), columns=said).frame.height == 4
