@@ -27,6 +27,7 @@ _FORMS = {
 _NUMBER = "(?i)^(?:(?:gpu|card|nvidia|device|cuda|accel)[ _:-]?)?([0-9]{1,3})$"  # of a GPU on its node: 3, card3
 _SAID = {"gpu": "UUIDs", "index": "numbers", "serial": "serial numbers", "pci_bus_id": "PCI addresses"}
 _CROWDED = 20  # a device column is believed if fewer than one place in this many has two GPUs
+CLUSTER = ("cluster", "cluster_name")  # columns that say of which cluster a row is: --cluster says it of all
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
 _CABINET = r"^[A-Za-z]{1,8}-?[0-9]{1,4}$"
 _NODE = (
@@ -81,6 +82,12 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
         place = pl.col("=place")
         sheet.frame = sheet.frame.with_columns(place.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
     elif options.gpu is not None:
+        nodes = sheet.frame["=node"].drop_nulls().unique(maintain_order=True)
+        if len(nodes) > 1:
+            raise InputError(
+                f"{sheet.file} has runs on node {nodes[0]} and on node {nodes[1]}, so they are not of one GPU, as "
+                "--gpu says; name the column that has the GPU with --map COLUMN=gpu (COLUMN=index if it is a number)"
+            )
         _constant(sheet, _known(sheet, options.gpu, seen, options))
     else:
         raise InputError(
@@ -90,6 +97,29 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
         )
     if {"gpu", "slot"} <= bound.keys():
         _check_places(sheet, seen)
+
+
+def of_one_cluster(sheet: Sheet, seen: Seen, options: Options) -> None:
+    """Refuse rows of several clusters that have GPUs of the same name, and tell of other rows of several clusters."""
+    for column in (name for name in sheet.frame.columns if name.lower() in CLUSTER):
+        rows = sheet.frame.filter(~is_placeholder(column, minus_one=False)).with_columns(
+            pl.col(column).str.strip_chars().str.to_lowercase()
+        )
+        clusters = rows[column].unique().sort()
+        if len(clusters) < 2:
+            continue
+        what = f"column {column!r} has rows of {clusters[0]} and of {clusters[1]}"
+        how = "split the file, and import each part with --cluster NAME"
+        of = (
+            rows.filter(pl.col("=uuid").is_null())
+            .group_by("=gpu")
+            .agg(pl.col(column).n_unique())
+            .filter(pl.col(column) > 1)
+            .sort("=gpu")
+        )
+        if of.height:
+            raise InputError(f"{sheet.file}: {what}, and both have a GPU {of['=gpu'][0]}: {how}")
+        seen.notes.append(f"{what}, and all are stored as of cluster {options.cluster}: if they differ, {how}")
 
 
 def _one_of_name(sheet: Sheet, seen: Seen, options: Options) -> bool:

@@ -40,6 +40,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     _workload(sheet, bound, options, seen)
     _check_texts(sheet, layout)
     identity.of_runs(sheet, bound, seen, options)
+    identity.of_one_cluster(sheet, seen, options)
     events = happened.of_rows(sheet, options, seen)
     _status(sheet, bound)
     measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.lenient]

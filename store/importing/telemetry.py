@@ -33,8 +33,10 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     duplicates = identity.drop_duplicates(sheet)
     if layout.name == "mapped":
         _of_one_metric(sheet, layout)
-    sheet.frame = sheet.frame.select(LINE, *dict.fromkeys(b.column for b in bound.values()))
+    clusters = [name for name in sheet.names if name.lower() in identity.CLUSTER]
+    sheet.frame = sheet.frame.select(LINE, *dict.fromkeys([*(b.column for b in bound.values()), *clusters]))
     source = identity.of_telemetry(sheet, bound, seen, options)
+    identity.of_one_cluster(sheet, seen, options)
     seen.notes.append(f"the GPU is taken from {source}")
     times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
     cards.of_the_time(sheet, "=timestamp", seen, options)

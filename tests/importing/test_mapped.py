@@ -319,3 +319,16 @@ def test_a_table_with_rows_of_several_metrics_is_refused(
     text = refusal(write("time,node,metric,value", rows), columns=said)
     assert "column 'metric' has 'power' and 'temp', so column 'value' holds several metrics" in text
     assert parse(write("time,node,metric,value", rows[::2], name="one.csv"), columns=said).frame.height == 4
+
+
+def test_gpus_of_several_clusters_or_nodes_do_not_become_one(
+    write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
+) -> None:
+    head = "cluster,cabinet,node,device,exp,perf_ms"
+    rows = [[("ls6", "frontera")[i % 2], "c001", 1 + i % 2, i // 2 % 4, "sgemm", 2100 + i] for i in range(16)]
+    (note,) = (n for n in parse(write(head, rows), cluster="x").report.notes if "column 'cluster'" in n)
+    assert "rows of frontera and of ls6, and all are stored as of cluster x" in note
+    same = [[*row[:2], 1, *row[3:]] for row in rows]
+    assert "both have a GPU c001-1-0: split the file, and import each part" in refusal(write(head, same, name="s.csv"))
+    hosts = write("host,elapsed", [[f"n{i % 2}", 2 + i / 10] for i in range(8)], name="hosts.csv")
+    assert "so they are not of one GPU, as --gpu says" in refusal(hosts, columns={"elapsed": "time:s"}, gpu="g")
