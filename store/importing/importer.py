@@ -205,7 +205,10 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
             "into a new store first, and files with numbers find their GPUs"
         )
     span = ts.is_between(found.frame["ts"].min(), found.frame["ts"].max())
-    frame = _unseen(found, store.collect(known.filter(span)))
+    stored = store.collect(known.filter(span))
+    if options.gpu is None:
+        _of_another_file(found, stored)
+    frame = _unseen(found, stored)
     cluster = pl.lit(options.cluster).alias("cluster")
     of_gpus = ["uuid", "node", "slot", *BOARD, *(c for c in ("parent", *LIMITS) if c in found.frame.columns)]
     named = ["gpu", *of_gpus]
@@ -213,6 +216,21 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
     events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode()))
     readings = frame.drop(LINE, *of_gpus).with_columns(cluster)
     return {"telemetry": readings, "events": superseding.new_events(store, events, options.cluster), "gpus": gpus}
+
+
+def _of_another_file(found: Parsed, stored: pl.DataFrame) -> None:
+    """Refuse readings between those of another GPU whose file has the same name, such as n1/gpu.csv and n2/gpu.csv."""
+    stem = found.sheet.file.split(".")[0]
+    named = pl.col("uuid").is_null() & pl.col("node").is_null()
+    own = found.frame.filter(named & ((pl.col("gpu") == stem) | pl.col("gpu").str.starts_with(f"{stem}:")))
+    for (name,), rows in own.group_by("gpu", maintain_order=True):
+        theirs = stored.filter(pl.col("gpu") == name)["ts"]
+        within = rows.filter(pl.col("ts").is_between(theirs.min(), theirs.max()))["ts"]
+        if min((~within.is_in(theirs.implode())).sum(), (~theirs.is_in(rows["ts"].implode())).sum()) > 1:
+            raise InputError(
+                f"{found.sheet.file}: the store has other readings of {name} of the same time, from another file of "
+                "this name: they are of another GPU; give this one a name of its own (--node NAME, --gpu NAME, or uuid)"
+            )
 
 
 def _known_by_number(store: Store, frame: pl.DataFrame, cluster: str) -> list[str]:

@@ -99,6 +99,22 @@ def test_gpus_that_were_read_in_turn_are_not_taken_for_one(
     assert "readings of NVIDIA A100 and of NVIDIA A10 in turn" in refusal(write(header, slow))
 
 
+def test_files_of_one_name_are_of_one_gpu_only_if_their_times_agree(tmp_path: Path, store: Store) -> None:
+    def log(node: str, seconds: range, ms: int) -> Path:
+        path = tmp_path / node / "gpu.csv"
+        path.parent.mkdir()
+        rows = [f"2023/07/14 10:12:{s:02d}.{ms + g:03d}, {g}, 4{g}" for s in seconds for g in (0, 1)]
+        path.write_text("\n".join(["timestamp, index, temperature.gpu", *rows]) + "\n")
+        return path
+
+    import_file(store, log("n1", range(8), 100), Options())
+    with pytest.raises(InputError, match="other readings of gpu:0 of the same time, from another file of this name"):
+        import_file(store, log("n2", range(8), 150), Options())
+    assert import_file(store, log("grown", range(20), 100), Options()).total.kept == 24
+    assert import_file(store, log("next", range(30, 34), 150), Options()).total.kept == 8
+    assert import_file(store, tmp_path / "n2" / "gpu.csv", Options(node="n2")).total.kept == 16
+
+
 def test_every_kind_of_unknown_is_null(write: Write, parse: Parse) -> None:
     texts = ["[N/A]", "N/A", "[Not Supported]", "[GPU is lost]", "[Unknown Error]", "", "[Insufficient Permissions]"]
     texts += ["[GPU requires reset]", "[Requested functionality has been deprecated]", "Unknown"]
