@@ -66,15 +66,15 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
     found, frame = chosen.read(path, text, reading or Reading())
     notes = list(found.notes)
     if frame.is_empty():
-        raise InputError(f"{path} has no job that can be replayed: {'; '.join(notes)}")
-    if chosen.name != "csv":
-        notes.append("run times count as times on GPUs of median speed")
-        # Its own first instant is what such a file counts from; a replay counts from the first job.
-        frame = frame.with_columns(pl.col("submit_s") - pl.col("submit_s").min())
+        raise InputError(f"{path} has no job that can be replayed: {'; '.join(notes) or 'it holds none'}")
     for name, *times in frame.select("name", "submit_s", "ideal_s").filter(_too_long()).head(1).iter_rows():
         raise InputError(
             f"{path}: job {name} has a time of {max(times):g} s, which is over 300 years; check the unit of the times"
         )
+    if chosen.name != "csv":
+        notes.append("run times count as times on GPUs of median speed")
+        # Its own first instant is what such a file counts from; a replay counts from the first job.
+        frame = frame.with_columns(pl.col("submit_s") - pl.col("submit_s").min())
     if frame.select((pl.col("submit_s") > CALENDAR_S).all()).item():  # else the fleet stands empty until then
         notes.append("submit times look like seconds since 1970, so they count from the first job")
         frame = frame.with_columns(pl.col("submit_s") - pl.col("submit_s").min())

@@ -335,6 +335,12 @@ def test_helios_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
     assert "line 2: submit_time is '2020-06-09 yesterday'" in refusal(written(tmp_path, text))
 
 
+def test_times_in_milliseconds_are_not_taken_for_seconds(tmp_path: Path) -> None:
+    rows = [f"{n},u,v,1,1,1,COMPLETED,17480000{n}0000,17480000{n}1000,17480000{n}9000,8,1\n" for n in (1, 2)]
+    assert "over 300 years; check the unit of the times" in refusal(written(tmp_path, HELIOS_HEAD + "".join(rows)))
+    assert refusal(written(tmp_path, "[]")).endswith("has no job that can be replayed: it holds none")
+
+
 def test_the_model_of_a_job_of_acme_is_its_type(tmp_path: Path) -> None:
     head = "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time\n"
     row = "57,u59,1,8,128,SFT,FAILED,2023-03-01 00:18:22+08:00,2023-03-01 00:18:54+08:00,x,117,32,936.0\n"
