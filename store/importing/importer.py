@@ -147,11 +147,19 @@ def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
 
 def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
     """The rows of each table. Runs that the store already has are counted as duplicates."""
-    known = store.collect(store.scan("runs").filter(pl.col("cluster") == options.cluster).select("run_id"))
+    known = store.collect(store.scan("runs").filter(pl.col("cluster") == options.cluster).select("run_id", "gpu"))
     again = found.frame["run_id"].is_in(known["run_id"].implode())
     frame = found.frame.filter(~again)
     duplicates = [*found.duplicates, *found.frame.filter(again)[LINE]]
     report = found.report
+    if options.gpu is None:
+        earlier = frame.filter(_after_the_file(found.sheet))["gpu"].unique().sort()
+        earlier = earlier.filter(earlier.is_in(known["gpu"].unique().implode()))
+        if len(earlier):
+            report.notes.append(
+                f"the store has runs of {', '.join(earlier[:3])} already, from another file of this name: if those are "
+                "of another node, import both into a new store with --node NAME"
+            )
     report.total.kept, report.total.duplicates = frame.height, len(duplicates)
     report.workloads = _by_workload(found, frame, duplicates)
     gpus = (
@@ -218,12 +226,15 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
     return {"telemetry": readings, "events": superseding.new_events(store, events, options.cluster), "gpus": gpus}
 
 
+def _after_the_file(sheet: Sheet) -> pl.Expr:
+    """Whether a row's GPU is named after its file, as nothing else names it."""
+    stem, gpu = sheet.file.split(".")[0], pl.col("gpu")
+    return pl.col("uuid").is_null() & pl.col("node").is_null() & ((gpu == stem) | gpu.str.starts_with(f"{stem}:"))
+
+
 def _of_another_file(found: Parsed, stored: pl.DataFrame) -> None:
     """Refuse readings between those of another GPU whose file has the same name, such as n1/gpu.csv and n2/gpu.csv."""
-    stem = found.sheet.file.split(".")[0]
-    named = pl.col("uuid").is_null() & pl.col("node").is_null()
-    own = found.frame.filter(named & ((pl.col("gpu") == stem) | pl.col("gpu").str.starts_with(f"{stem}:")))
-    for (name,), rows in own.group_by("gpu", maintain_order=True):
+    for (name,), rows in found.frame.filter(_after_the_file(found.sheet)).group_by("gpu", maintain_order=True):
         theirs = stored.filter(pl.col("gpu") == name)["ts"]
         within = rows.filter(pl.col("ts").is_between(theirs.min(), theirs.max()))["ts"]
         if min((~within.is_in(theirs.implode())).sum(), (~theirs.is_in(rows["ts"].implode())).sum()) > 1:

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from whorl.errors import InputError
-from whorl.store.importing import Parsed
+from whorl.store import Store
+from whorl.store.importing import Options, Parsed, import_file
 from whorl.store.importing.meanings import TELEMETRY_MEANINGS
 from whorl.store.importing.units import UNITS
 from whorl.store.metrics import METRICS
@@ -332,3 +333,15 @@ def test_gpus_of_several_clusters_or_nodes_do_not_become_one(
     assert "both have a GPU c001-1-0: split the file, and import each part" in refusal(write(head, same, name="s.csv"))
     hosts = write("host,elapsed", [[f"n{i % 2}", 2 + i / 10] for i in range(8)], name="hosts.csv")
     assert "so they are not of one GPU, as --gpu says" in refusal(hosts, columns={"elapsed": "time:s"}, gpu="g")
+
+
+def test_runs_of_files_of_one_name_are_told(tmp_path: Path, store: Store) -> None:
+    notes: list[list[str]] = []
+    for node in ("n1", "n2"):
+        path = tmp_path / node / "r.csv"
+        path.parent.mkdir()
+        path.write_text(f"gpu,time_ms\n0,{100 + len(notes)}\n1,{110 + len(notes)}\n")
+        options = Options(columns={"gpu": "index", "time_ms": "time"}, workload="g")
+        notes.append([n for n in import_file(store, path, options).notes if "another file of this name" in n])
+    assert notes[0] == []
+    assert notes[1][0].startswith("the store has runs of r:0, r:1 already")
