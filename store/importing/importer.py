@@ -295,6 +295,7 @@ def _jobs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
     return {"jobs": kept, "events": superseding.new_events(store, found.events, options.cluster)}
 
 
+_OF_ALL = ("timestamp", "began", "node")  # meanings of columns that all GPUs of a table may share
 _TABLES = {"runs": _runs, "telemetry": _telemetry, "jobs": _jobs}
 
 
@@ -314,7 +315,8 @@ class _Provenance:
         if (same := self.same(store)) is not None:
             return same
         rows = self._imports(store)
-        if rows.height and not any(self._reads_alike(stated) for stated in rows["options"]):
+        of_others = all(self._of_another_gpu(stated) for stated in rows["options"])
+        if not of_others and not any(self._reads_alike(*row) for row in rows.select("options", "workload").iter_rows()):
             raise InputError(
                 f"{self.loaded.file} was imported before, {self._differing(rows[0, 'options'])}; stored rows are not "
                 "changed: leave this file out, or import it into a new store"
@@ -345,10 +347,22 @@ class _Provenance:
             told.append(f"with {flag} {_as_given(earlier[key])}" if earlier.get(key) else f"without {flag}")
         return " and ".join(told)
 
-    def _reads_alike(self, stated: str) -> bool:
-        """Whether earlier options give the same values. --gpu and --workload change only names."""
+    def _reads_alike(self, stated: str, workload: str | None) -> bool:
+        """Whether earlier options give the same rows. Of runs, --gpu and --workload change only names; a reading under
+        another --gpu would be there twice."""
         earlier, now = json.loads(stated), self.options.as_dict()
-        return all(earlier.get(key) == value for key, value in now.items() if key not in ("gpu", "workload"))
+        names = ("workload",) if workload is None else ("gpu", "workload")
+        return all(earlier.get(key) == value for key, value in now.items() if key not in names)
+
+    def _of_another_gpu(self, stated: str) -> bool:
+        """Whether the earlier options are of another GPU and of other columns, in a table with a column for each."""
+        earlier, now = json.loads(stated), json.loads(self.stated)
+        known, asked = (
+            {column for column, meaning in said["map"].items() if meaning.partition(":")[0] not in _OF_ALL}
+            for said in (earlier, now)
+        )
+        named = bool(earlier["gpu"] and now["gpu"] and earlier["gpu"] != now["gpu"])
+        return named and bool(asked) and not asked & known and earlier["time_zone"] == now["time_zone"]
 
     def rows(self, report: Report) -> pl.DataFrame:
         """The rows of `imports`: one per workload, or one for a stream."""

@@ -345,3 +345,18 @@ def test_runs_of_files_of_one_name_are_told(tmp_path: Path, store: Store) -> Non
         notes.append([n for n in import_file(store, path, options).notes if "another file of this name" in n])
     assert notes[0] == []
     assert notes[1][0].startswith("the store has runs of r:0, r:1 already")
+
+
+def test_a_table_with_a_column_for_each_gpu_is_imported_once_for_each(write: Callable[..., Path], store: Store) -> None:
+    path = write("time,gpu0,gpu1", [[1_748_000_000 + i, 61 + i, 301 + i] for i in range(5)])
+
+    def of(gpu: str, column: str) -> Options:
+        return Options(gpu=gpu, columns={"time": "timestamp", column: "power:W"})
+
+    assert [import_file(store, path, of(f"n1/{n}", f"gpu{n}")).total.kept for n in (0, 1)] == [5, 5]
+    assert import_file(store, path, of("n1/1", "gpu1")).already
+    for gpu, column in (("n1/0", "gpu1"), ("n1/2", "gpu1")):  # the second GPU in the place of another
+        with pytest.raises(InputError, match="was imported before"):
+            import_file(store, path, of(gpu, column))
+    rows = store.sql("select gpu, max(power_mw) as most from telemetry group by gpu order by gpu").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [("n1/0", 65_000), ("n1/1", 305_000)]

@@ -99,6 +99,14 @@ def test_gpus_that_were_read_in_turn_are_not_taken_for_one(
     assert "readings of NVIDIA A100 and of NVIDIA A10 in turn" in refusal(write(header, slow))
 
 
+def test_a_stream_is_not_stored_twice_under_two_names(write: Write, store: Store) -> None:
+    path = write("timestamp, temperature.gpu", "2023/07/14 10:12:00, 50")
+    import_file(store, path, Options())
+    for gpu in ("n1", "n2"):
+        with pytest.raises(InputError, match="was imported before, without --gpu"):
+            import_file(store, path, Options(gpu=gpu))
+
+
 def test_files_of_one_name_are_of_one_gpu_only_if_their_times_agree(tmp_path: Path, store: Store) -> None:
     def log(node: str, seconds: range, ms: int) -> Path:
         path = tmp_path / node / "gpu.csv"
