@@ -5,6 +5,7 @@ The result is six columns: `=gpu` (the key), `=uuid`, `=place`, `=cabinet`, `=no
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -272,7 +273,15 @@ def _without_zeros(name: pl.Expr) -> pl.Expr:
 
 
 def _constant(sheet: Sheet, name: str) -> None:
-    sheet.frame = sheet.frame.with_columns(pl.lit(name).alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
+    uuid = _uuid(pl.lit(name)) if re.match(_FORMS["UUID"], name) else pl.lit(None, pl.String)
+    sheet.frame = sheet.frame.with_columns(pl.coalesce(uuid, pl.lit(name)).alias("=gpu"), uuid.alias("=uuid"))
+
+
+def _uuid(text: pl.Expr) -> pl.Expr:
+    """A UUID as the driver writes it, GPU-... in lower case; some tools drop the prefix."""
+    lower = text.str.to_lowercase()
+    prefix = pl.when(lower.str.starts_with("mig-")).then(pl.lit("MIG-")).otherwise(pl.lit("GPU-"))
+    return prefix + lower.str.replace("^(?:gpu|mig)-", "")
 
 
 def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
@@ -344,10 +353,7 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     if fits[list(forms).index(form)] < sheet.frame.height:
         sheet.refuse((~text.str.contains(forms[form]), f"{name} is not a {form}"))
     if form == "UUID":
-        # The driver writes GPU-... in lower case; some tools drop the prefix.
-        lower = text.str.to_lowercase()
-        prefix = pl.when(lower.str.starts_with("mig-")).then(pl.lit("MIG-")).otherwise(pl.lit("GPU-"))
-        uuid = prefix + lower.str.replace("^(?:gpu|mig)-", "")
+        uuid = _uuid(text)
         sheet.frame = sheet.frame.with_columns(uuid.alias("=gpu"), uuid.alias("=uuid"))
         return
     if not form.startswith("place"):

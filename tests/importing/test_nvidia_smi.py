@@ -41,6 +41,8 @@ def test_units_beside_the_values_and_without(write: Write, parse: Parse) -> None
 def test_a_uuid_is_the_same_in_upper_and_lower_case(write: Write, parse: Parse) -> None:
     rows = "\n".join(line(s, u) for s, u in enumerate((UUID, UUID.upper(), UUID.lower(), UUID[4:])))
     assert parse(write(HEADER, rows)).frame["gpu"].to_list() == [UUID] * 4
+    bare = write("timestamp, temperature.gpu", "2023/07/14 10:12:00, 50", name="bare.csv")
+    assert parse(bare, gpu=UUID.upper()).frame.select("gpu", "uuid").row(0) == (UUID, UUID)
 
 
 def test_several_gpus_by_uuid_and_by_index(write: Write, parse: Parse) -> None:
