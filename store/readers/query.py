@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import re
+import sys
 import tempfile
 import threading
 import warnings
@@ -132,6 +133,7 @@ class Connection:
         self._tables: dict[str, Rows] = {}
         self._passed: dict[asked.Pieces, asked.Asked] = {}  # queries that were run: their like is not checked again
         self._sources: dict[tuple[object, ...], str] = {}  # views that stand for a table in a query
+        self._views: set[str] = set()  # those of `VIEWS` that were made
         self._number, self._lists = itertools.count(), 0  # of the lists of files; how many of them views have
         self._pool = ThreadPoolExecutor(1)
         self._connection = duckdb.connect(":memory:", config=config)
@@ -152,9 +154,10 @@ class Connection:
     def look(self, name: str, paths: Sequence[Path]) -> None:
         """Note which files of a table are sound, all at once: for a few files this is quicker than loading pyarrow.
 
-        Files that are not noted here are checked in `soundness`, which says what is wrong with them.
+        Files that are not noted here are checked in `soundness`, which says what is wrong with them. Where pyarrow is
+        loaded already, that is quicker.
         """
-        if len(paths) > FEW:
+        if len(paths) > FEW or "pyarrow._parquet" in sys.modules:
             return
         spec, stamps = table(name), {}
         for path in paths:
@@ -218,9 +221,6 @@ class Connection:
         for spec in TABLES:
             if spec.name in tables:
                 connection.execute(f"CREATE VIEW {spec.name} AS {self._select(spec, tables[spec.name])}")
-        for view in VIEWS:
-            if tables.keys() >= _used(view):
-                connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
         self._lists = next(self._number)
         if not self._unsafe:
             connection.execute("SET lock_configuration = true")
@@ -301,6 +301,7 @@ class Connection:
         """The statements of a query that may run. Queries that differ in texts only are not looked through again."""
         text = query.encode()
         pieces, _ = asked.pieces_of(text)
+        self._make_views(query)
         statements = self._connection.extract_statements(query)
         if not statements or "\0" in query:
             raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
@@ -312,6 +313,15 @@ class Connection:
                 self._passed.clear()
             self._passed[pieces] = asked.asked(tree, text, statements[0].query.encode())
         return statements
+
+    def _make_views(self, query: str) -> None:
+        """Make the views of `VIEWS` that a query may name: to make all of them takes longer than many queries."""
+        text = query.lower()
+        every = self._unsafe or _ABOUT_TABLES.search(text)
+        for view in VIEWS:
+            if view.name not in self._views and (every or view.name in text) and self.tables >= _used(view):
+                self._connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+                self._views.add(view.name)
 
     def _but(self, how: str) -> str:
         """What a person at this machine may do all the same."""
