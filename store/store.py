@@ -10,6 +10,7 @@ fleet/
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import logging
@@ -367,7 +368,7 @@ class Store:
         rows = self._rows([name])[name]
         held = None if gpus is None else reading.holding(rows, gpus)
         rows = rows if held is None else reading.part_of(rows, held)
-        shape = cast("pl.DataFrame", pl.from_arrow(arrow_schema(name).empty_table())).schema
+        shape = _frame_schema(name)
 
         def frame(data: pa.Table) -> pl.LazyFrame:
             return cast("pl.DataFrame", pl.from_arrow(data)).lazy().select(spec.names)
@@ -528,6 +529,14 @@ def _half_made(root: Path) -> bool:
     if not root.is_dir() or not any(root.iterdir()) or not all(_ours(p.name) for p in root.iterdir()):
         return False
     return all(path.name == _EMPTY for spec in TABLES for path in (root / spec.name).rglob("*.parquet"))
+
+
+@functools.cache
+def _frame_schema(name: str) -> pl.Schema:
+    """The columns of a table as Polars has them: to make them takes as long as the rest of a scan."""
+    import polars as pl
+
+    return cast("pl.DataFrame", pl.from_arrow(arrow_schema(name).empty_table())).schema
 
 
 def _toml_string(text: str) -> str:

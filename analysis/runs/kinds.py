@@ -25,7 +25,8 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     known is a kind of its own. Where a GPU is known by its place only, cards of several models may have been there: a
     run is of the model that was there when it began.
     """
-    seen = store.scan("gpus").drop_nulls("model").sort("first_seen", nulls_last=False, maintain_order=True)
+    seen = store.scan("gpus").select("cluster", "gpu", "uuid", "model", "first_seen").drop_nulls("model")
+    seen = store.collect(seen.sort("first_seen", nulls_last=False, maintain_order=True)).lazy()  # it is asked thrice
     models = seen.group_by("cluster", "gpu").agg(pl.col("model").last())
     kinds = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
     keys = ["cluster", "workload"]
