@@ -106,12 +106,17 @@ _FIRST = (
 """What takes one worker longest, the longest first: begun last, it would be waited for alone."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+_LEFT_OUT = pytest.StashKey[int]()
+"""How many tests run with `--long` only."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rank = {part: place for place, part in enumerate(_FIRST)}
     items.sort(key=lambda item: min((rank[part] for part in _FIRST if part in item.nodeid), default=len(_FIRST)))
     if sizes.is_long():
         return
     seen: dict[str, int] = {}
+    left_out: list[pytest.Item] = []
     for item in items:
         mark = item.get_closest_marker("long")
         if mark is None:
@@ -119,17 +124,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test = item.nodeid.partition("[")[0]
         seen[test] = seen.get(test, 0) + 1
         if seen[test] > mark.kwargs.get("short", 0):
-            item.add_marker(pytest.mark.skip(reason="long: runs with --long (make test-all)"))
+            left_out.append(item)
+    if left_out:  # to skip one, with a report to the process that starts workers, takes ten milliseconds
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+        config.hook.pytest_deselected(items=left_out)
+    config.stash[_LEFT_OUT] = len(left_out)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left out"] = len(left_out)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was skipped: a line for each reason. A line for each place would be hundreds in the short form."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each worker collected the same tests."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[_LEFT_OUT] = max(node.config.stash.get(_LEFT_OUT, 0), output.get("left out", 0))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What was skipped: a line for each reason. A line for each place would be hundreds."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
-    if reasons:
+    reasons["long: runs with --long (make test-all)"] += config.stash.get(_LEFT_OUT, 0)
+    if any(reasons.values()):
         terminalreporter.section("skipped")
     for reason, count in reasons.most_common():
-        terminalreporter.line(f"{count:>5}  {reason}")
+        if count:
+            terminalreporter.line(f"{count:>5}  {reason}")
 
 
 def pytest_collection_finish() -> None:
