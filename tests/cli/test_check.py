@@ -189,6 +189,7 @@ def finding(gpu: int, kind: Kind, state: State, effect: float | None, figure: st
     )  # fmt: skip
 
 
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize(
     ("kind", "state", "effect", "figure", "status"),
     [

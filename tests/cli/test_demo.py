@@ -21,12 +21,12 @@ from whorl.probes import catalogue
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import V100
 from whorl.store import Store
-from whorl.tests.sizes import is_long, sample
+from whorl.tests.sizes import count, is_long, sample
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
 
 FEW = ("--backend", "simulated", "--gpus", "24")
-MANY = 32
+MANY = count(32, short=24)
 FOUR = ("idle", "gemm-fp32", "stream-triad", "pagerank")  # they show the faults that are planted here
 
 

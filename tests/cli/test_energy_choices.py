@@ -253,6 +253,7 @@ def test_a_job_on_gpus_that_nobody_knows_is_a_row_without_an_excess(fleet: Path,
         assert (row["energy_j"], row["excess_j"], row["gpus"]) == (None, None, None)
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     "arguments",
     [

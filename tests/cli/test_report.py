@@ -39,7 +39,7 @@ def report(store: object, *arguments: object, out: Path) -> Result:
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one campaign over many GPUs, one of which is slow."""
     path = tmp_path_factory.mktemp("campaign") / "S"
-    stored(path, count(104, short=32), 3, kinds=("pinned",))
+    stored(path, count(104, short=24), 3, kinds=("pinned",))
     return path
 
 

@@ -150,7 +150,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "expected"), sample(VALUES, short=16))
+@pytest.mark.parametrize(("expression", "expected"), sample(VALUES, short=8))
 def test_every_kind_of_value_is_json(store: Store, expression: str, expected: object) -> None:
     assert rows(store, f"select {expression} as x") == [{"x": expected}]
 
@@ -222,7 +222,7 @@ def outside(tmp_path: Path, store: Store, other: Store, monkeypatch: pytest.Monk
     assert (fingerprint(tmp_path), fingerprint(store.root.parent)) == before
 
 
-@pytest.mark.parametrize("query", sample(READING, short=11))
+@pytest.mark.parametrize("query", sample(READING, short=6))
 def test_nothing_outside_is_read(store: Store, outside: Path, query: str) -> None:
     result = whorl(store, "--json", query.format(o=outside, s=store.root))
     assert result.exit_code == 4, result.output
@@ -238,7 +238,7 @@ def test_nothing_is_written(store: Store, outside: Path, query: str, target: str
     assert result.stderr.startswith("whorl: ")
 
 
-@pytest.mark.parametrize("query", sample(OTHER, short=11))
+@pytest.mark.parametrize("query", sample(OTHER, short=6))
 def test_only_queries_are_run(store: Store, outside: Path, query: str) -> None:
     result = whorl(store, query)
     assert result.exit_code == 4, result.output

@@ -61,6 +61,7 @@ def collecting(engine: DcgmEngine, store: Path) -> Iterator[subprocess.Popen[str
             process.kill()
 
 
+@pytest.mark.long
 def test_a_collector_that_is_killed_loses_nothing_and_a_second_one_doubles_nothing(
     two: DcgmEngine, tmp_path: Path
 ) -> None:

@@ -430,6 +430,7 @@ cli.main()
 """
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("reads", ["ahead", "slowly"])
 def test_a_command_ends_at_once_where_a_thread_still_reads_for_pages(reads: str) -> None:
     done = subprocess.run(
@@ -447,6 +448,7 @@ def test_a_missing_package_is_told_with_the_extra_that_has_it(hostile: Store) ->
     assert "pip install 'whorl[dashboard]'" in done.stderr
 
 
+@pytest.mark.long
 def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 16, (0, 2), slow={5: 0.12})
     conclude(store)
@@ -518,6 +520,7 @@ def test_what_moves_on_with_the_newest_readings_has_no_fixed_range_in_its_fields
     assert "search" not in json.dumps(answers), "to leave a field does not end it"
 
 
+@pytest.mark.long
 def test_of_one_gpu_no_page_speaks_of_how_far_90_percent_of_them_are_apart(tmp_path: Path) -> None:
     states = Asked(judged_store(tmp_path / "S", 1, workloads=["gemm-fp32"]))
     fleet = states.said("fleet?probe=gemm-fp32")
@@ -526,6 +529,7 @@ def test_of_one_gpu_no_page_speaks_of_how_far_90_percent_of_them_are_apart(tmp_p
     assert "runs of one probe or workload" in states.said("")
 
 
+@pytest.mark.long
 def test_of_runs_without_a_date_no_page_says_that_they_are_of_one_day_or_one_run(store: Store) -> None:
     n = range(24)
     own = {"cluster": ["c"] * 24, "gpu": [f"g{one % 8}" for one in n]}

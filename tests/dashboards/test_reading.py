@@ -26,11 +26,12 @@ from whorl.dashboards.app.state import parse
 from whorl.store import Store
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.probed_fleet import stored
+from whorl.tests.stores import new_store
 
 
 @pytest.fixture
 def reading(tmp_path: Path) -> Reading:
-    return Reading(Store.create(tmp_path / "store"))
+    return Reading(new_store(tmp_path / "store"))
 
 
 @pytest.fixture(scope="module")

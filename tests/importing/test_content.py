@@ -148,6 +148,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, refusal: Refusal) -> None:
     assert "this user has no permission to read it" in refusal(path)
 
 
+@pytest.mark.long(short=20)
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\n", " \r\n", "\n   \n"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", ", ", " ; "])
 @pytest.mark.parametrize("last", [True, False])

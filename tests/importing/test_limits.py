@@ -52,6 +52,7 @@ def test_a_parquet_file_of_very_many_columns_is_one_sentence(tmp_path: Path) -> 
         read(path)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "columns",
     [{"ms": pa.nulls(1_000_000, pa.int64()).fill_null(0)}, {"text": ["x" * 1_000_000] * 20}],

@@ -40,7 +40,7 @@ def extracts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_damaged_files(extracts: Path, tmp_path: Path) -> None:
     script = Path(__file__).with_name("mutations.py")
-    pairs, parsed, stored = count(2, short=1), count(240, short=0), count(80, short=8)
+    pairs, parsed, stored = count(2, short=1), count(120, short=0), count(40, short=6)
     plan: list[tuple[int, int, list[Path]]] = []
     for number in range(pairs):
         plan += [(100_000 * (number + 1), parsed, []), (100_000 * (number + 3), stored, [tmp_path / f"S{number}"])]
@@ -64,6 +64,6 @@ def test_damaged_files(extracts: Path, tmp_path: Path) -> None:
             failures += answer.pop("failures")
             seen = {key: seen[key] + answer[key] for key in seen}
     assert failures == []
-    assert seen["tried"] == pairs * (parsed + stored) == count(640, short=8)
+    assert seen["tried"] == pairs * (parsed + stored) == count(320, short=6)
     # The damage is neither so light that all is kept nor so heavy that nothing is judged.
     assert min(seen["kept"], seen["refused"]) > 0.3 * seen["tried"]

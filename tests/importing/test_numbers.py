@@ -132,6 +132,7 @@ def test_instants_that_are_refused(text: str, write: Write, parse: Parse) -> Non
     assert found.report.refusals == {"ts is not a readable time stamp": [12]}
 
 
+@pytest.mark.long(short=16)
 @pytest.mark.parametrize("text", ["nan", "inf", "1e-320", "1e308", "-5", "0", ""])
 @pytest.mark.parametrize("column", ["min_temp", "max_temp", "train_time", "kern_min_start", "num_kerns", "perf_s"])
 def test_columns_that_only_check_never_break_the_import(

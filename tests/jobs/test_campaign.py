@@ -30,7 +30,7 @@ from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows
 from whorl.store.system.locks import locked
 from whorl.tests.jobs.fake_slurm import FakeSlurm, node_line, store_runs
-from whorl.tests.stores import copied_stores
+from whorl.tests.stores import copied_stores, new_store
 
 LAUNCH = Asked("autumn", "quick", ("launch",))
 REQUEST = Request("autumn", "quick", ("launch", "idle"), True, "busy", cluster="fake", began_ns=10**18)
@@ -258,7 +258,7 @@ def test_a_campaign_whose_first_jobs_all_failed_goes_on_when_it_is_run_again(slu
 def test_a_store_that_cannot_be_written_gets_no_jobs(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Store.create(tmp_path / "store")
+    new_store(tmp_path / "store")
     monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may write everywhere
     with pytest.raises(StoreError, match="cannot be written by this user"):
         drive(slurm, tmp_path / "store")
@@ -335,7 +335,7 @@ def test_a_job_without_its_comment_counts_only_for_its_user(slurm: FakeSlurm, tm
 
 @pytest.mark.long
 def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     monkeypatch.setattr(driving, "_LONGER_S", 0.0)
     slurm.timeout_s = 0.5
     with (
@@ -350,7 +350,7 @@ def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, mo
 @pytest.mark.long
 def test_a_driver_that_was_killed_while_sbatch_ran_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
     """sbatch holds the campaign's lock: a driver that starts meanwhile would not yet see the job in the queue."""
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     (slurm.folder / "held").touch()
     slurm.sbatch(before="ls -l /proc/self/fd | grep -c campaign-autumn.lock > {folder}/locks\n")
     assert drive(slurm, store.root).is_complete
@@ -515,7 +515,7 @@ def tell(store: Store, kind: EventKind, gpu: str | None, **more: Any) -> None:
 
 
 def test_what_counts_as_measured(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     store_runs(store, REQUEST, "n01", "1", failed=2)
     store_runs(store, Request("winter", "quick", ("launch",), True, "busy", cluster="fake", began_ns=1), "n02", "2")
     tell(store, EventKind.PROBE_FAILED, "GPU-n03-0", node="n03")
@@ -532,7 +532,7 @@ def test_what_counts_as_measured(tmp_path: Path) -> None:
 
 
 def test_what_is_not_possible_on_a_gpu_is_not_missing(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     only = Request("autumn", "quick", ("launch",), True, "busy", cluster="fake", began_ns=10**18)
     store_runs(store, only, "n01", "1", gpus=1)
     assert coverage(store, REQUEST)["n01"].count(GpuState.PARTIAL) == 1
@@ -542,7 +542,7 @@ def test_what_is_not_possible_on_a_gpu_is_not_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("off_s", "word"), [(-3600, "behind"), (3600, "ahead")])
 def test_a_clock_that_is_wrong_is_said(slurm: FakeSlurm, tmp_path: Path, off_s: int, word: str) -> None:
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     request = declare(store, choose(store, LAUNCH))
     now = time.time_ns()
     tell(store, EventKind.JOB_SUBMITTED, None, node="n01", n=1, job_id="7", ts_ns=now)
@@ -556,7 +556,7 @@ def test_a_clock_that_is_wrong_is_said(slurm: FakeSlurm, tmp_path: Path, off_s: 
 
 
 def test_a_campaign_goes_on_as_it_began(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     first = declare(store, choose(store, Asked(suite="quick", partition="gpu")))
     assert first.neighbours == "busy"
     assert len(first.probes) == 11
@@ -608,7 +608,7 @@ def test_where_no_slurm_is_the_answer_says_what_measures_without(
 
 
 def test_a_store_without_a_campaign_says_how_to_begin_one(tmp_path: Path) -> None:
-    Store.create(tmp_path / "fleet")
+    new_store(tmp_path / "fleet")
     done = CliRunner().invoke(cli, ["campaign", "status", "--store", str(tmp_path / "fleet")])
     assert done.exit_code == 2
     assert "has no campaign of jobs: `whorl campaign run" in done.stderr

@@ -315,6 +315,7 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
     ]  # fmt: skip
 
 
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize(
     ("content", "why"),
     [

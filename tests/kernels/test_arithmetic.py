@@ -104,6 +104,7 @@ def test_a_mistake_in_the_source_is_found(name: str) -> None:
     assert device.wrong() > 0
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", RUN_HERE)
 def test_one_wrong_element_is_found_wherever_it_is(name: str) -> None:
     device = HostDevice(small_work(name), seed=5)
@@ -120,12 +121,14 @@ def test_one_wrong_element_is_found_wherever_it_is(name: str) -> None:
             bits[place] = kept
 
 
+@pytest.mark.long(short=8)
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_a_result_that_was_never_written_is_wrong(name: str) -> None:
     device = HostDevice(small_work(name), seed=5)
     assert device.wrong() == sum(device.arrays[output.buffer].size for output in device.work.outputs)
 
 
+@pytest.mark.long(short=8)
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_other_seeds_have_other_inputs_and_results(name: str) -> None:
     work = small_work(name)
@@ -202,6 +205,7 @@ def test_a_transformer_block_without_tensor_cores_is_right_in_fp32() -> None:
     assert np.max(tolerance) < 1e-4
 
 
+@pytest.mark.long(short=8)
 @pytest.mark.parametrize("name", [name for name in sorted(KERNELS) if name not in ("chase", "launch")])
 def test_the_reference_is_made_once_for_a_fleet(name: str) -> None:
     """Devices that are given the same work share its reference."""

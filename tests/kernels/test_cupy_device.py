@@ -53,6 +53,7 @@ def test_a_broken_cupy_is_a_sentence(code: str, says: str, tmp_path: Path, monke
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize(
     ("built", "driver", "status", "visible", "says"),
     [

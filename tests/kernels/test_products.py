@@ -44,6 +44,7 @@ def product(precision: str, k: int, distribution: str, seed: int) -> tuple[Doubl
     return a, b, work.outputs[0].expect(seed)
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("distribution", "precision", "block"),
     sample(itertools.product(("uniform", "normal"), ("tf32", "fp16", "bf16"), (4, 8, 16)), short=4),
@@ -55,6 +56,7 @@ def test_sums_that_are_cut_off_are_within_the_tolerance(distribution: str, preci
     assert 1e-3 < used.max() < 0.6
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("distribution", ["uniform", "small-integers"])
 def test_fp8_products_are_exact_in_14_bits(distribution: str) -> None:
     a, b, _ = product("fp8", gemm.LONGEST["fp8"], distribution, seed=1)

@@ -79,6 +79,7 @@ def test_the_next_command_restores(nvml: NvmlLibrary, state: Path, tmp_path: Pat
     assert not path.exists()
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("planted", ["written by all", "another user's", "a link", "a limit out of range"])
 def test_a_planted_restore_file_sets_nothing(nvml: NvmlLibrary, state: Path, tmp_path: Path, planted: str) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
@@ -152,6 +153,7 @@ def test_on_a_file_system_without_locks_the_process_decides(
     assert not notes(state)
 
 
+@pytest.mark.long(short=4)
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[]", "null", '{"format": 1}', '{"format": 2, "gpus": {}}', '{"format": 1, "gpus": 3}', "\udcff", "cut"],

@@ -103,6 +103,7 @@ def test_a_noted_file_that_is_gone_or_was_written_anew_is_looked_at(store: Store
     assert powers(Store.open(store.root)) == list(range(SECONDS))
 
 
+@pytest.mark.long(short=4)
 @pytest.mark.parametrize(
     "text",
     [

@@ -36,6 +36,7 @@ def rows(store: Store) -> tuple[int, int]:
     return found["n"], found["d"]
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("journal", [True, False])
 def test_rows_that_are_there_twice_are_named_and_mended(store: Store, tmp_path: Path, journal: bool) -> None:
     copy = copied(store, tmp_path / "copy", journal=journal)

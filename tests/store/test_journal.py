@@ -384,6 +384,7 @@ def test_a_journal_torn_at_every_byte_ends_before(store: Store, journal: Journal
     assert len(journal_file.read(copy).table) == 3
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("rows", [1, 5, 8, 11])
 def test_many_alike_batches_are_read_as_each_of_them_alone(
     store: Store, journal: Journal, rows: int, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def as_nobody(root: Path) -> Iterator[None]:
         os.setegid(0)
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("name", ["journal", "replaced", "runs", "pending"])
 def test_a_folder_that_its_owner_may_not_read_is_one_sentence(
     place: Path, name: str, caplog: pytest.LogCaptureFixture

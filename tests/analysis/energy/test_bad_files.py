@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import Books, books
+from whorl.tests.stores import new_store
 
 pytestmark = pytest.mark.usefixtures("stores_are_copied", "stores_stay_open")
 
@@ -100,7 +101,7 @@ def test_each_fault_of_a_stream_has_a_row(store: Store, tmp_path: Path) -> None:
     assert "counter reset, 1 time on 1 GPU" in printed
     assert "  GPU n1/1, 2026-11-02 12:0" in printed  # by its name
     assert "in gaps of the readings" not in printed
-    right = kept(Store.create(tmp_path / "right"), tmp_path, stream()).metered["metered_j"][0]
+    right = kept(new_store(tmp_path / "right"), tmp_path, stream()).metered["metered_j"][0]
     assert metered[GPUS[0]] == pytest.approx(right)  # the counter saw the time that the clock showed twice
 
 
@@ -110,7 +111,7 @@ def test_power_in_another_unit_gives_the_same_energy(store: Store, tmp_path: Pat
     lines = stream().replace("power.draw [W]", "power.draw [mW]").splitlines()
     rows = [line.split(", ") for line in lines[1:]]
     rows = [[*row[:5], f"{1000 * float(row[5]):.0f}", *row[6:]] for row in rows]
-    other = Store.create(tmp_path / "other")
+    other = new_store(tmp_path / "other")
     text = "\n".join([lines[0], *map(", ".join, rows), ""])
     assert kept(other, tmp_path, text).metered["metered_j"].to_list() == pytest.approx(watts, rel=1e-9)
     mislabelled = tmp_path / "wrong.csv"

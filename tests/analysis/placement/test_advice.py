@@ -252,6 +252,7 @@ def test_the_share_is_never_passed_not_even_by_one_node(tmp_path: Path, nodes: i
         assert len(advise(found, "w", now=NOW, max_share=wanted).exclude) == len(slow)
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(("nodes", "excluded"), [(3, 1), (19, 1), (39, 1), (41, 2)])
 def test_where_no_share_is_stated_it_is_5_percent_or_one_node(tmp_path: Path, nodes: int, excluded: int) -> None:
     slow = {f"g{4 * node}": 2.8 for node in range(0, nodes, 8)}

@@ -83,6 +83,7 @@ def test_sgemm_differs_and_a_gpu_that_was_slow_on_one_of_two_days_is_to_be_measu
     assert packed.upper - packed.lower > 0.003  # of days, not of runs
 
 
+@pytest.mark.long
 @needs_longhorn
 def test_pagerank_hardly_minds_and_a_packed_job_gains_next_to_nothing(measured: Scores) -> None:
     advice = advise(measured, "pagerank", gpus=4)

@@ -48,6 +48,7 @@ def test_rows_come_sorted_two_for_each_workload() -> None:
     assert list(table()) == [(workload, level) for workload in WORKLOADS for level in ("run", "gpu")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("other", "pearson", "spearman"),
     [("sm_clock", -0.947, -0.981), ("power", -0.298, -0.031), ("temperature", 0.443, 0.412)],

@@ -212,6 +212,7 @@ def test_jobs() -> None:
     assert (alone.value, alone.reason) == (None, "no job holds several GPUs")
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("between", "within", "level", "words"),
     [
