@@ -304,11 +304,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suite has two of its probes, for tests of something else; all with `--long`."""
+    """A suite has two of its probes, for tests of something else."""
     from whorl.probes import catalogue
 
     suite = catalogue.suite
-    if not sizes.is_long():
-        monkeypatch.setattr(
-            catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in ("idle", "gemm-fp32"))
-        )
+    monkeypatch.setattr(
+        catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in ("idle", "gemm-fp32"))
+    )

@@ -243,6 +243,9 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     from whorl.probes.campaign import Plan, Report
     from whorl.probes.simulated import run_simulated
 
+    suite = catalogue.suite
+    monkeypatch.setattr(catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in FOUR))
+
     def fleet() -> Fleet:
         return Fleet.draw(V100, 4, 1, faults=len(kinds), kinds=kinds)
 
