@@ -68,7 +68,7 @@ def _choose_examples() -> None:
     from hypothesis import settings
 
     settings.register_profile("same", derandomize=True, deadline=None)
-    settings.register_profile("short", settings.get_profile("same"), max_examples=20)
+    settings.register_profile("short", settings.get_profile("same"), max_examples=12)
     settings.register_profile("search", max_examples=2000, deadline=None)
     settings.load_profile("same" if sizes.is_long() else "short")
 

@@ -57,7 +57,7 @@ def test_damaged_logs(tmp_path: Path) -> None:
     r, path = random.Random(1), tmp_path / "log"
     options = Options(node="n1", at="2026-11-20 10:00:00", every=1.0)
     kept, sentences = 0, []
-    tries = count(240, short=40)
+    tries = count(160, short=24)
     for _ in range(tries):
         path.write_bytes(damaged(LOGS[r.choice(list(LOGS))], r))
         try:

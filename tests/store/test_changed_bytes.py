@@ -176,7 +176,7 @@ def kinds(root: Path) -> dict[str, Path]:
     return {str(path.relative_to(root).parts[0]) + path.suffix: path for path in files}
 
 
-@pytest.mark.parametrize("seed", sample([5, 0, 3, 7, 133, 167, 169], short=1))
+@pytest.mark.parametrize("seed", sample([5, 0, 133, 167, 169], short=1))
 def test_one_flipped_bit_in_any_kind_of_file_is_no_traceback(every_kind: Path, tmp_path: Path, seed: int) -> None:
     expected = {*ROWS, (BEGAN, "c", 6)}
     found = kinds(every_kind)

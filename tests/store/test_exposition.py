@@ -90,7 +90,7 @@ _LABELS = st.dictionaries(
 )
 
 
-@settings(max_examples=count(2000, short=60))
+@settings(max_examples=count(800, short=40))
 @given(
     name=_NAMES,
     labels=_LABELS,

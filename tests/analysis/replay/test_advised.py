@@ -169,7 +169,7 @@ def plain_pack(free: Sequence[Sequence[int]], weight: Sequence[int], wanted: int
     return sorted([gpu for node in order for gpu in free[node]][:wanted])
 
 
-@settings(max_examples=count(300, short=60), deadline=None)
+@settings(max_examples=count(150, short=30), deadline=None)
 @given(
     nodes=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2)), min_size=1, max_size=8),
     wanted=st.integers(1, 16),

@@ -112,7 +112,7 @@ def reserved(outcome_starts: list[float], jobs: Trace, now: float, head: int, gp
     return now
 
 
-@settings(max_examples=count(150, short=30), deadline=None)
+@settings(max_examples=count(80, short=15), deadline=None)
 @given(jobs=limited())
 def test_the_first_is_never_later_than_its_reservation(jobs: Trace) -> None:
     outcome = replay(jobs, flat(1, 8), options=EASY)
@@ -125,7 +125,7 @@ def test_the_first_is_never_later_than_its_reservation(jobs: Trace) -> None:
             assert begun[waiting[0]] <= reserved(begun, jobs, now, waiting[0], 8) + 1e-9
 
 
-@settings(max_examples=count(100, short=25), deadline=None)
+@settings(max_examples=count(60, short=12), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_search_finds_the_job_that_a_look_at_every_one_does(seed: int) -> None:
     draw = random.Random(seed)
@@ -154,7 +154,7 @@ def test_a_search_finds_the_job_that_a_look_at_every_one_does(seed: int) -> None
         assert tree.next((0.0, after), free, spare, float(time_s)) == next(fits, None)
 
 
-@settings(max_examples=count(60, short=15), deadline=None)
+@settings(max_examples=count(40, short=10), deadline=None)
 @given(seed=st.integers(0, 10**6), many=st.sampled_from([5, 300, 900]))
 def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
     draw = random.Random(seed)

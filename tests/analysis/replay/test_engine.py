@@ -241,7 +241,7 @@ def test_any_replay_is_sound(
 
 
 @pytest.mark.parametrize("easy", [False, True])
-@settings(max_examples=count(60, short=20), deadline=None)
+@settings(max_examples=count(40, short=10), deadline=None)
 @given(jobs=traces(), fleet=fleets())
 def test_equals_a_plain_replay(easy: bool, jobs: Trace, fleet: Fleet) -> None:
     same = [Job(one.name, one.submit_s, one.gpus, one.ideal_s, "A", one.limit_s) for one in jobs.jobs]

@@ -88,7 +88,7 @@ def plain_pack(free: list[bool], node: list[int], wanted: int) -> list[int] | No
     return sorted(found)
 
 
-@settings(max_examples=count(200, short=40), deadline=None)
+@settings(max_examples=count(120, short=20), deadline=None)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8), seed=st.integers(0, 10**6))
 def test_packed_is_as_it_is_said_on_nodes_of_any_size(sizes: list[int], seed: int) -> None:
     node = [number for number, size in enumerate(sizes) for _ in range(size)]
@@ -250,7 +250,7 @@ def plain_pm_first(candidates: list[int], wanted: int, scores: list[float], node
     return sorted(sorted(candidates, key=key)[:wanted])
 
 
-@settings(max_examples=count(300, short=60), deadline=None)
+@settings(max_examples=count(150, short=30), deadline=None)
 @given(
     scores=st.lists(st.sampled_from([0.9, 1.0, 1.25, 2.5]), min_size=12, max_size=12),
     held=st.sets(st.integers(0, 11), max_size=8),
