@@ -21,6 +21,7 @@ DuckDB shape it:
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import tempfile
 from pathlib import Path
@@ -80,6 +81,7 @@ def select_list(spec: Table, present: frozenset[str] | None = None, names: froze
     return ", ".join(parts)
 
 
+@functools.cache
 def columns_of_views() -> dict[str, list[Column]]:
     """The columns of each view: of the first table in its query that has such a column, or its own."""
     import duckdb

@@ -127,7 +127,7 @@ def test_provenance(store: Store) -> None:
 
 @pytest.mark.long
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    kills, killed_rows = 15, sizes.count(60_000, short=10_000)
+    kills, killed_rows = 15, sizes.count(30_000, short=10_000)
     r = random.Random(8)
     rows = (f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + r.random() * 99:.6f}" for i in range(killed_rows))
     path = tmp_path / "big.csv"

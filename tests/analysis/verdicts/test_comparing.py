@@ -18,7 +18,7 @@ from whorl.tests.sizes import count
 
 @pytest.mark.parametrize("population", POPULATIONS)
 def test_healthy_fleets_are_left_alone(population: str) -> None:
-    fleets = count(120, 5)
+    fleets = count(60, 3)
     random = np.random.default_rng(7)
     found = [int(named(compared(draw(random, 256, population))).sum()) for _ in range(fleets)]
     # At most 5 % of the fleets, and 1 GPU in 1,000: with few fleets, what chance allows of that.
@@ -114,7 +114,7 @@ def test_one_mode_has_no_valley(shape: str) -> None:
         "exponential": lambda: random.exponential(size=300),
         "t3": lambda: random.standard_t(3, 300),
     }
-    assert sum(bool(modes(draws[shape]()).any()) for _ in range(count(1000, 20))) <= 1
+    assert sum(bool(modes(draws[shape]()).any()) for _ in range(count(500, 20))) <= 1
 
 
 def test_readings_in_steps_are_no_modes() -> None:
@@ -205,7 +205,7 @@ def test_two_nodes_with_a_driver_of_their_own_are_one_batch() -> None:
 
 
 def test_what_nodes_share_is_no_hidden_batch() -> None:
-    for seed in range(count(200, 8)):
+    for seed in range(count(100, 5)):
         found = compared(draw(np.random.default_rng(seed), 64, "nodes share", spread=0.01))
         assert not [one for one in found.shifts if one.what == "mode"]
 
