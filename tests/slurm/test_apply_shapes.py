@@ -105,7 +105,7 @@ def test_random_jobs_can_start_with_the_advice(mixed: Mixed) -> None:
 
 
 def test_random_jobs_can_start_beside_reservations(mixed: Mixed, reservations: None) -> None:
-    assert share_advised(mixed, range(1000, 1100), short=8) > 0.1
+    assert share_advised(mixed, range(1000, 1100), short=16) > 0.1
 
 
 def test_advised_jobs_do_start(mixed: Mixed) -> None:
