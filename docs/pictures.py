@@ -1,7 +1,6 @@
 """Makes the pictures of docs/dashboard.md: every page of the dashboard over the demo's fleet, light and dark.
 
     whorl demo --backend simulated --out demo
-    whorl verdicts --store demo/store
     whorl fingerprint --store demo/store
     python docs/pictures.py demo/store
 

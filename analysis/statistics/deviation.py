@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-_TERMS, _HALVINGS = 500, 80
+_TERMS, _STEPS, _CLOSE = 500, 80, 1e-13
 _NORMAL = 3.0
 
 
@@ -24,10 +24,17 @@ def quantile(share: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while _below(high, freedom) < share:
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _below(middle, freedom) < share else (low, middle)
-    return (low + high) / 2
+    at = (low + high) / 2
+    for _ in range(_STEPS):  # Newton's; where one would leave the interval, it is halved
+        below = _below(at, freedom)
+        low, high = (at, high) if below < share else (low, at)
+        density = math.exp((freedom / 2 - 1) * math.log(at / 2) - at / 2 - math.lgamma(freedom / 2)) / 2
+        before, at = at, at + (share - below) / density if density else low
+        if not low < at < high:
+            at = (low + high) / 2
+        if abs(at - before) <= _CLOSE * at:
+            break
+    return at
 
 
 def _below(value: float, freedom: float) -> float:
