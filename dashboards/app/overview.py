@@ -14,10 +14,6 @@ from .grid import MOST, Column, table
 from .page import RUNS, URL, VERDICTS, Page, following, heading, rows, section, tiles, told
 from .state import parse
 
-_WORST = 20
-"""Findings of a cluster that are shown at first."""
-_FOUND = "overview-found"
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,6 +23,10 @@ if TYPE_CHECKING:
 
     from .reading import Reading
     from .state import State
+
+_WORST = 20
+"""Findings of a cluster that are shown at first."""
+_FOUND = "overview-found"
 
 
 def _holds(reading: Reading) -> Component:
@@ -90,8 +90,8 @@ def _worst(found: pl.DataFrame, state: State, *, several: bool) -> list[Componen
             one["name"] if one["gpu"] is None else dcc.Link(one["name"], href=_its(one, state)),
             one["kind"],
             one["state"],
-            None if one["effect_pct"] is None else f"{percent(one['effect_pct'])} %",
-            f"{interval(one['low_pct'], one['high_pct'])} %",
+            _with_unit(percent(one["effect_pct"])),
+            _with_unit(interval(one["low_pct"], one["high_pct"])),
             None if one["n"] is None else f"{one['n']:,}",
             one["looks"],
             *([one["cluster"]] if several else []),
@@ -106,6 +106,10 @@ def _worst(found: pl.DataFrame, state: State, *, several: bool) -> list[Componen
     of = "of each cluster" if several else f"of {found.height:,}"
     link = dcc.Link(f"Show all {found.height:,}, to sort and to filter", href=state.href("", findings="all"))
     return [drawn, html.P([f"The worst {_WORST} {of}. ", link, "."])]
+
+
+def _with_unit(text: str) -> str:
+    return text if text == MISSING else f"{text} %"
 
 
 def _its(one: Mapping[str, Any], state: State) -> str:

@@ -83,7 +83,8 @@ def client(hostile: Store) -> Any:
 def test_the_first_page_shows_the_findings_with_what_is_not_known_as_n_a(client: Any) -> None:
     said = _text(_show(client, "/"))
     assert "c: 1 finding, 1 GPU judged on n/a UTC" in said
-    assert '"n/a"' in said
+    assert said.count('"n/a"') > 4
+    assert "n/a %" not in said
 
 
 def test_names_with_html_in_them_stay_text(client: Any) -> None:
