@@ -132,9 +132,14 @@ class Meters:
 
     def gaps(self, longer_s: float) -> tuple[Ints, Times]:
         """Where times of more than `longer_s` without readings begin and end: the GPUs (numbers) and when (ns UTC)."""
+        if not len(self):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
         lasted, measured = np.diff(self.knots_s), np.diff(self.parts[PARTS.index("measured_s")])
         at = np.flatnonzero((lasted > longer_s) & (measured <= 0))
-        of = np.searchsorted(self.begins, at, "right") - 1
+        order = np.argsort(self.begins)  # of some GPUs: `only` keeps the knots of all
+        of = order[np.searchsorted(self.begins[order], at, "right") - 1]
+        own = (at >= self.begins[of]) & (at < self.ends[of] - 1)
+        of, at = of[own], at[own]
         since = (self.origin_ns - self.knots_ns[self.begins])[of]
         return np.repeat(of, 2), (np.stack([self.knots_ns[at], self.knots_ns[at + 1]]) + since).T.ravel()
 
