@@ -218,7 +218,7 @@ def test_another_client_that_watches_faster_changes_neither_our_rows_nor_its_own
     assert np.median(np.diff(stamps)) > 0.6 * EVERY_S * 1e9
     before = other.count()
     time.sleep(0.3)
-    assert other.count() > before + 15
+    assert other.count() > before + 9  # six, if it had our rate now, and thirty where the engine has the time
     other.close()
 
 
