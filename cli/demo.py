@@ -82,12 +82,13 @@ def demo(
         later = ["whorl", "report", "--store", str(folder / STORE), "--out", str(folder / _REPORT)]
         stays(f"everything that was measured is stored; to write the report, run: {shlex.join(later)}")
         looked = look(made.store, report.campaign, report.cluster, every=True, progress=progress.say)
-        notes = record(made.store, [looked.judged], datetime.now(UTC).replace(tzinfo=None))
+        for note in record(made.store, [looked.judged], datetime.now(UTC).replace(tzinfo=None)):
+            tell(f"note: {note}")
         caught = (
             None if made.planted is None else compared(made.planted, looked.judged, looked.campaign, report.ended_ns)
         )
         progress.say("writing the report")
-        unwritten = _write(folder, looked, caught, [*notes, *printed.left_out(looked, report)])
+        unwritten = _write(folder, looked, caught, printed.left_out(looked, report))
     page = None if unwritten else folder / _REPORT
     told = printed.DemoResult(
         looked,

@@ -29,7 +29,7 @@ def queried(
     `rows`: columns of numbers, times and texts. `kind`: one of `KINDS`; a histogram needs no `y`. `colour`: a column
     whose values are told apart: seven of them, and all others in grey. Rows in which a value is missing are left out.
     """
-    from plotly.graph_objects import Figure
+    from plotly.graph_objects import Figure  # it checks what it is given: these data may be anything
 
     chosen = [name for name in (x, None if kind == "histogram" else y, colour) if name is not None]
     frame = rows.select(list(dict.fromkeys(chosen)))

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.figures import drawing
 from whorl.tests.dashboards.browser import CHROMIUM
 
 if TYPE_CHECKING:
@@ -166,11 +167,14 @@ Opened = Callable[..., "Page"]
 
 
 @pytest.fixture
-def opened(window: BrowserContext, dashboard: str) -> Iterator[Opened]:
+def opened(window: BrowserContext, dashboard: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     """Opens a page of the dashboard, and waits until it is there: `opened("gpu?gpu=n1/0", width=1024, scheme="dark")`.
+
+    Figures are as readers get them: Plotly does not check them, as it does in all other tests.
 
     At the end of the test no page may have said an error, asked another host, or met a request that failed.
     """
+    monkeypatch.setattr(drawing, "checked", False)
     pages: list[Page] = []
     said: list[str] = []
 

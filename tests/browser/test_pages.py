@@ -43,6 +43,15 @@ def test_a_page_opens_and_has_no_serious_fault(path: str, opened: Opened) -> Non
     assert faults(page) == []
 
 
+def test_all_findings_are_a_table_and_a_click_leads_back_to_the_worst(opened: Opened) -> None:
+    page = opened("?findings=all")
+    page.locator("#findings .ag-row a").first.wait_for()
+    page.get_by_role("link", name="Show the worst only").click()
+    page.locator("#overview-found td a").first.wait_for()
+    assert page.locator("#findings").count() == 0
+    assert "findings" not in page.url
+
+
 def test_the_theme_follows_the_system_until_it_is_chosen(opened: Opened) -> None:
     page = opened(scheme="light")
     assert page.get_attribute("html", "data-theme") == "light"
