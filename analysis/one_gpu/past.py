@@ -6,12 +6,15 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from ..runs.sittings import UNKNOWN, Floats, Ints, date_of, numbered
 from ..statistics.deviation import interval_of_sd
+from ..statistics.ordering import bounds, quantiles
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.causes.states import codes
 from ..verdicts.levels.estimate import in_pct
@@ -86,6 +89,7 @@ def past(runs: pl.DataFrame, peers: pl.DataFrame, stands: Iterable[Standing], ke
     centres = {one.workload: _centre(one) for one in stands if one.figure == "time" and one.workload is not None}
     order = [*centres, *sorted(set(runs["workload"]) - set(centres))]
     others = peers.filter(~pl.col("gpu").is_in(list(keys)))
+    others = others.with_columns(pl.Series("series", codes(others["gpu"], others["gpu"].unique().sort().to_list()) + 1))
     found = []
     for workload in order:
         of_it = pl.col("workload") == workload
@@ -104,13 +108,15 @@ def _centre(one: Standing) -> float | None:
 
 def _line(workload: str, runs: pl.DataFrame, peers: pl.DataFrame, centre: float | None) -> Line:
     dated = runs.filter(pl.col("at") > UNKNOWN).sort("at", maintain_order=True)
-    number = codes(peers["gpu"], peers["gpu"].unique().sort().to_list()) + 1
-    series = np.concatenate([np.zeros(dated.height, np.int64), number])
+    series = np.concatenate([np.zeros(dated.height, np.int64), peers["series"].to_numpy()])
     at, x = (np.concatenate([dated[name].to_numpy(), peers[name].to_numpy()]) for name in ("at", "x"))
     sat, each = sittings(series, at, x)
-    steps, beside = _days(sat)
-    if centre is None and beside.any():
-        centre = float(np.median(sat.value[sat.series > 0]))
+    day, days = _days(sat)
+    values = sat.value[sat.series > 0]
+    middle = float(np.median(values)) if len(values) else 0.0
+    if centre is None and len(values):
+        centre = middle
+    steps = np.array([float(np.median(one.values)) - middle if one.peers >= _FEWEST else 0.0 for one in days])[day]
     usual = float(np.median(sat.value[sat.series == 0])) if centre is None and dated.height else centre or 0.0
     within, between = _scatter(*_sds(each.value, each.sitting, sat.series)), _between(sat, steps)
     own = np.flatnonzero(sat.series == 0)
@@ -118,17 +124,16 @@ def _line(workload: str, runs: pl.DataFrame, peers: pl.DataFrame, centre: float 
     read = _read(dated)
     listed = []
     for row, place in enumerate(own.tolist()):
-        day = (np.floor(sat.at) == np.floor(sat.at[place])) & (sat.series > 0)
-        value, many = float(sat.value[place]), len(np.unique(sat.series[day]))
+        value, others = float(sat.value[place]), days[day[place]]
         half = None if error is None else _REACH * _MEDIAN * error / math.sqrt(int(sat.runs[place]))
-        known = many >= _FEWEST
+        known = others.peers >= _FEWEST
         listed.append(
             Sitting(
                 date_of(sat.at[place]), int(sat.runs[place]), in_pct(value - usual),
                 None if half is None else in_pct(value - usual - half),
                 None if half is None else in_pct(value - usual + half),
-                in_pct(value - float(np.median(sat.value[day]))) if known else None,
-                _five(np.expm1(sat.value[day] - usual) * 100) if known else None, many, *read[row],
+                in_pct(value - float(np.median(others.values))) if known else None,
+                _five(np.expm1(others.values - usual) * 100) if known else None, others.peers, *read[row],
             )
         )  # fmt: skip
     return Line(
@@ -136,18 +141,21 @@ def _line(workload: str, runs: pl.DataFrame, peers: pl.DataFrame, centre: float 
     )  # fmt: skip
 
 
-def _days(sat: Sittings) -> tuple[Floats, Ints]:
-    """(sittings,) the median of the peers of the same day, 0 for fewer than three; and how many they are."""
-    steps, many = np.zeros(len(sat)), np.zeros(len(sat), np.int64)
-    day = np.floor(sat.at)
-    usual = float(np.median(sat.value[sat.series > 0])) if (sat.series > 0).any() else 0.0
-    for one in np.unique(day):
-        there = day == one
-        peers = there & (sat.series > 0)
-        many[there] = len(np.unique(sat.series[peers]))
-        if many[there][0] >= _FEWEST:
-            steps[there] = float(np.median(sat.value[peers])) - usual
-    return steps, many
+class _Day(NamedTuple):
+    """The peers on a day: the values of their sittings, ascending, and how many peers they are."""
+
+    values: Floats
+    peers: int
+
+
+def _days(sat: Sittings) -> tuple[Ints, list[_Day]]:
+    """(sittings,) the number of the day of each sitting; and the peers of each day."""
+    _, day = np.unique(np.floor(sat.at), return_inverse=True)
+    peers = np.flatnonzero(sat.series > 0)
+    order = peers[np.lexsort((sat.value[peers], day[peers]))]
+    starts = bounds(day[peers], int(day.max(initial=-1)) + 1)
+    rows = (order[begin:end] for begin, end in pairwise(starts))
+    return day, [_Day(sat.value[own], len(np.unique(sat.series[own]))) for own in rows]
 
 
 def _sds(values: Floats, group: Ints, series: Ints) -> tuple[Floats, Ints, float]:
@@ -204,7 +212,7 @@ def _read(runs: pl.DataFrame) -> list[tuple[float | None, float | None, float | 
 
 
 def _five(values: Floats) -> Five:
-    low, first, middle, third, high = np.quantile(values, PROBABILITIES).tolist()
+    low, first, middle, third, high = quantiles(np.sort(values), PROBABILITIES).tolist()
     return low, first, middle, third, high
 
 

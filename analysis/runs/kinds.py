@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 LIMITS = ("asked_power_limit_w", "power_cap_w")
 APART = (*LIMITS, "clock")
 """The keys of `runs.conditions` that part the runs of a workload."""
+_FEW = 10_000  # runs: nothing is read of other GPUs
 _LOCKED = pl.format("locked at {} MHz", stated("locked_clock_mhz").str.strip_suffix(".0"))
 
 
@@ -26,6 +27,8 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     run is of the model that was there when it began.
     """
     seen = store.scan("gpus").select("cluster", "gpu", "uuid", "model", "first_seen").drop_nulls("model")
+    if runs.height <= _FEW:
+        seen = seen.filter(pl.col("gpu").is_in(runs["gpu"].drop_nulls().unique().cast(pl.String).to_list()))
     seen = store.collect(seen.sort("first_seen", nulls_last=False, maintain_order=True)).lazy()  # it is asked thrice
     models = seen.group_by("cluster", "gpu").agg(pl.col("model").last())
     kinds = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from ...store.clock_events import CLOCK_EVENTS
-from .readings import MINUTE_NS, Bools, Floats, Key, Times, instant, read, these
+from ...store.instants import in_sql
+from .readings import MINUTE_NS, Bools, Floats, Key, Times, read, these
 from .shown import Shown, shown
 
 if TYPE_CHECKING:
@@ -144,9 +145,9 @@ def _of_stretches(
         gpus = [gpu for of, gpu in keys if of == cluster]
         found.append(
             store.sql(
-                f"SELECT cluster, gpu, ({at}) // {width} AS stretch, {'sum(n)' if pruned else 'count(*)'} AS n, "
+                f"SELECT cluster, gpu, ({at}) // '{width}'::BIGINT AS stretch, {'sum(n)' if pruned else 'count(*)'} AS n, "
                 f"{', '.join(parts)} FROM {'history' if pruned else 'telemetry'} WHERE {these(cluster, gpus)} AND "
-                f"ts >= {instant(since)} AND ts < {instant(until)} GROUP BY cluster, gpu, stretch"
+                f"ts >= {in_sql(since)} AND ts < {in_sql(until)} GROUP BY cluster, gpu, stretch"
             ).polars()
         )
     return pl.concat(found)

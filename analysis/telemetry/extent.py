@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ...errors import QueryError
-from .readings import MINUTE_NS, Key, Which, instant, of
+from ...store.instants import in_sql
+from .readings import MINUTE_NS, Key, Which, of
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -65,7 +66,7 @@ def last_hour(store: Store, keys: Sequence[Key], first: int, last: int) -> int:
     the first reading of all was."""
     since, begun = last - LENGTHS["hour"], first
     if first <= since:
-        query = f"SELECT epoch_ns(min(ts)) FROM telemetry WHERE ({of(keys)}) AND ts >= {instant(since)}"
+        query = f"SELECT epoch_ns(min(ts)) FROM telemetry WHERE ({of(keys)}) AND ts >= {in_sql(since)}"
         ((begun,),) = store.sql(query).polars().rows()
     return since if begun is None else max(since, begun - (last - begun) // _BEFORE)
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...store.events import EventKind
+from ...store.instants import in_sql
 from ...store.readers.catalog import quoted
-from .readings import Key, Which, instant, of
+from .readings import Key, Which, of
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -73,7 +74,7 @@ def happened(store: Store, keys: Which, since: int, until: int, *, apart: bool) 
         apart=apart,
     )  # fmt: skip
     jobs, all_jobs = _bars(
-        store, "jobs_now", "coalesce(job_id, allocation)", "concat_ws(', ', \"user\", state)", "allocation", keys,
+        store, "jobs_now", "coalesce(job_id, allocation)", "concat_ws(', ', jobs_now.user, state)", "allocation", keys,
         since, until, apart=apart,
     )  # fmt: skip
     marks, events = _marks(store, keys, since, until, apart=apart)
@@ -85,7 +86,7 @@ def _bars(
     apart: bool,
 ) -> tuple[tuple[Bar, ...], int]:  # fmt: skip
     """Bars of a table, and how many there are. `one`: the column that, with the name, tells one from another."""
-    during = f"began < {instant(until)} AND coalesce(ended, {_FOR_EVER}) >= {instant(since)}"
+    during = f"began < {in_sql(until)} AND coalesce(ended, {_FOR_EVER}) >= {in_sql(since)}"
     if apart:
         rows = f"cluster, gpu, {name} AS name, {says} AS says, began, ended, 1 AS gpus"
         group = ""
@@ -119,9 +120,9 @@ def _marks(store: Store, keys: Which, since: int, until: int, *, apart: bool) ->
     )
     found = store.sql(
         f"SELECT cluster, {'gpu' if apart else 'NULL AS gpu'}, kind, epoch_ns(min(ts)), arg_min(detail, ts), count(*), "
-        f"(sum(count(*)) OVER ())::BIGINT FROM events WHERE ts >= {instant(since)} AND ts < {instant(until)} "
+        f"(sum(count(*)) OVER ())::BIGINT FROM events WHERE ts >= {in_sql(since)} AND ts < {in_sql(until)} "
         f"AND kind NOT IN ({quiet}) AND (({of(keys)}) OR ({nodes})) "
-        f"GROUP BY cluster, {'gpu, ' if apart else ''}kind, epoch_ns(ts) // {width} "
+        f"GROUP BY cluster, {'gpu, ' if apart else ''}kind, epoch_ns(ts) // '{width}'::BIGINT "
         f"ORDER BY count(*) OVER (PARTITION BY kind), min(ts) LIMIT {MOST}"
     ).polars()
     marks = [

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import QueryError
+from ...store.instants import in_sql
 from ...store.metrics import METRICS, ROW
 from ...store.readers.catalog import quoted
 from .pauses import near
@@ -104,11 +105,6 @@ def read(
                 yield _of_gpu((cluster, gpu), metrics, of_rows.get(gpu, {}), of_minutes.get(gpu, {}), inside)
 
 
-def instant(at: int) -> str:
-    """A time in SQL, ns since 1970."""
-    return f"make_timestamp_ns({at})"
-
-
 def these(cluster: str | None, gpus: Sequence[str]) -> str:
     """SQL: whether a row is of these GPUs of a cluster."""
     return f"cluster IS NOT DISTINCT FROM {quoted(cluster)} AND gpu IN ({', '.join(map(quoted, gpus))})"
@@ -135,7 +131,7 @@ def _rows(
         since -= MINUTE_NS
     found = store.sql(
         f"SELECT {', '.join(dict.fromkeys(columns))} FROM {table} WHERE {these(cluster, gpus)} "
-        f"AND ts >= {instant(since)} AND ts < {instant(until)} LIMIT {most + 1}"
+        f"AND ts >= {in_sql(since)} AND ts < {in_sql(until)} LIMIT {most + 1}"
     ).table
     return found if found.num_rows <= most else None
 

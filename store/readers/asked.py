@@ -60,6 +60,11 @@ class Asked:
     columns: frozenset[str]
     spots: tuple[Spot, ...]
 
+    @property
+    def of_gpus(self) -> bool:
+        """Whether it asks for some GPUs only, so that few files need be opened."""
+        return any(spot.gpus is not None for spot in self.spots)
+
 
 NOTHING = Asked(frozenset(), ())
 

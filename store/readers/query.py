@@ -58,6 +58,8 @@ _NUMBERS = _INTEGERS | {"INTEGER", "FLOAT", "DOUBLE"}
 _PLAIN = _NUMBERS | {"BOOLEAN", "VARCHAR"}
 
 
+_PASSED: dict[asked.Pieces, asked.Asked] = {}
+"""Queries that were run, by any connection: their like is not checked again."""
 TOO_LARGE = "the query needs more memory than it may use: ask for fewer rows or columns at once"
 
 
@@ -131,7 +133,6 @@ class Connection:
         self._shapes: dict[str, tuple[object, ...]] = {}
         self._given: dict[tuple[str, str], pa.Table] = {}
         self._tables: dict[str, Rows] = {}
-        self._passed: dict[asked.Pieces, asked.Asked] = {}  # queries that were run: their like is not checked again
         self._sources: dict[tuple[object, ...], str] = {}  # views that stand for a table in a query
         self._views: set[str] = set()  # those of `VIEWS` that were made
         self._number, self._lists = itertools.count(), 0  # of the lists of files; how many of them views have
@@ -275,12 +276,13 @@ class Connection:
         with self._told(query):
             text = query.encode()
             pieces, constants = asked.pieces_of(text)
-            before = None if self._unsafe else self._passed.get(pieces)
-            if before is not None and not plain:
+            again = pieces in _PASSED
+            statements = self._checked(query)
+            before = None if plain or self._unsafe else _PASSED[pieces]
+            if before is not None and (again or before.of_gpus):
                 with contextlib.suppress(duckdb.Error):  # for an error that shows the query as it was written
                     short = self._shortened(before, list(pieces), constants)
                     return self._interruptible(lambda: _arrow(self._connection, short))
-            statements = self._checked(query)
             return self._interruptible(lambda: _answer(self._connection, statements, plain=plain))
 
     def stream(self, query: str, read: Callable[[Stream], T]) -> T:
@@ -305,13 +307,13 @@ class Connection:
         statements = self._connection.extract_statements(query)
         if not statements or "\0" in query:
             raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
-        if not (self._unsafe or pieces in self._passed):
+        if not (self._unsafe or pieces in _PASSED):
             if len(statements) > 1:
                 raise QueryError(f"there are {len(statements)} statements: give only one{self._but(' ({} several)')}")
             tree = guard.checked(self._connection, statements[0], self._but("; {} it all the same"))
-            if len(self._passed) >= _MOST:
-                self._passed.clear()
-            self._passed[pieces] = asked.asked(tree, text, statements[0].query.encode())
+            if len(_PASSED) >= _MOST:
+                _PASSED.clear()
+            _PASSED[pieces] = asked.asked(tree, text, statements[0].query.encode())
         return statements
 
     def _make_views(self, query: str) -> None:

@@ -191,4 +191,4 @@ def test_many_queries_are_forgotten(store: Store, monkeypatch: pytest.MonkeyPatc
     kept = store._kept
     assert kept is not None
     assert len(kept._sources) <= 4
-    assert len(kept._passed) <= 3
+    assert len(query._PASSED) <= 3

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ....store.instants import in_sql
 from ....store.readers.catalog import quoted
 from ..metering.readings import Floats, Times
 
@@ -112,9 +113,9 @@ def read_claims(
         instances = [key for key, parent in fleet.parent.items() if (key[0], parent) in gpus]
         wanted.append(f"(gpu IS NULL OR gpu IN ({listed([*gpus, *instances])}))")
     if until_ns is not None:
-        wanted.append(f"began < make_timestamp_ns({int(until_ns)})")
+        wanted.append(f"began < {in_sql(int(until_ns))}")
     if since_ns is not None:
-        since = f"make_timestamp_ns({int(since_ns)})"
+        since = in_sql(int(since_ns))
         wanted.append(f"(ended IS NULL OR ended >= {since} OR ended < began AND began >= {since})")
     answer = store.sql(
         "SELECT cluster, allocation, job_id, node, gpu, share, node_gpus, began, ended, recorded "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from ....store.instants import in_sql
 from ....store.readers.catalog import quoted
 from ...statistics.ordering import Floats, Ints
 from ..pieces import Kind
@@ -41,7 +42,7 @@ def _of_gpus(store: Store, cluster: str, gpus: list[str], jobs: pl.DataFrame) ->
     query = f"""
         select gpu, epoch_ns(ts) as at_ns, n, utilization_mean as busy, memory_utilization_mean as memory from history
         where cluster = {quoted(cluster)} and gpu in ({named}) and utilization_mean is not null
-            and ts between make_timestamp_ns({int(began.min())}) and make_timestamp_ns({int(ended.max())})
+            and ts between {in_sql(int(began.min()))} and {in_sql(int(ended.max()))}
         order by gpu, ts
     """
     read = store.sql(query).polars().with_columns(pl.col("gpu").cast(pl.String))
