@@ -25,7 +25,7 @@ from .listing import Listing
 from .table import Table, minus
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from .figures.drawing import Figure
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _table(table: Table) -> str:
 def _drawing(drawing: Drawing, figures: list[Any]) -> str:
     """The place of a figure; what it shows is appended to `figures`."""
     first = len(figures)
-    figures += [json.loads(figure.to_json()) for figure in drawing.figures.values()]
+    figures += [json.loads(str(figure.to_json())) for figure in drawing.figures.values()]
     choice = ""
     if len(drawing.figures) > 1:
         options = "".join(
@@ -207,7 +207,7 @@ def _drawing(drawing: Drawing, figures: list[Any]) -> str:
         )
         opens = " data-opens" if drawing.opens else ""
         choice = f'<select aria-label="{escape(drawing.title)}"{opens}>{options}</select>'
-    height = max(int(figure.layout.height or 400) for figure in drawing.figures.values())
+    height = max(int(figure["layout"].get("height", 400)) for figure in figures[first:])
     return (
         f"<figure><figcaption><h3>{escape(drawing.title)}</h3>{choice}<p>{_prose(drawing.says)}</p></figcaption>"
         f'<div class="plot" data-figure="{first}" style="height:{height}px"></div></figure>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,9 @@ from ..analysis.replay.comparison import Gain
 from ..analysis.replay.findings import heading
 from ..analysis.replay.fleet import Fleet
 from ..analysis.replay.outcome import Outcome
-from .figures.drawing import Bar, Scatter, figure_of
+from .figures.drawing import Bar, Figure, Scatter, figure_of
 from .figures.looks import single
 from .style import SKY, SLOWNESS, layout, line_of
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from .replay import BARS, Floats, gain_by_seed, gantt, jct_against, jct_distribu
 from .table import Table, number
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from .figures.drawing import Figure
 
 _BARS_OF_A_PAGE = 20_000  # some 10 bytes each, compressed
 

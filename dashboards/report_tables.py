@@ -32,7 +32,7 @@ from .table import MISSING, Table
 from .verdict_words import EFFECT_SAYS, chances, effect, interval, least, measured, name, percent
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from .figures.drawing import Figure
 
 LISTED = 40
 """Verdicts in the table; `whorl verdicts --json` has all."""

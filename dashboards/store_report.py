@@ -37,9 +37,8 @@ from .page import refuse_unwritable, write_page
 from .report import probe_report, to_show
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from ..store import Store
+    from .figures.drawing import Figure
 
 _NAMED = 6
 REPLICATES = 500

@@ -81,26 +81,18 @@ def reasons(
     at = pl.col("ts").cast(pl.Int64)
     of = of if since_ns is None else of & (at >= since_ns)
     of = of if until_ns is None else of & (at < until_ns)
-    days = [
-        store.scan(name, keys).filter(of).select(at.alias("day") // 86_400_000_000_000)
-        for name in ("telemetry", "telemetry_minutes")
-    ]
+    readings, pruned = store.scan("telemetry", keys), store.scan("telemetry_minutes", keys)
+    days = [some.filter(of).select(at.alias("day") // 86_400_000_000_000) for some in (readings, pruned)]
     counted = store.collect(pl.concat(days).group_by("day").len().sort("day", descending=True))
     if counted.is_empty():
         return None
     fits_in = counted.filter((pl.col("len").cum_sum() <= _ROWS) | (pl.int_range(pl.len()) == 0))
     cut = fits_in.height < counted.height
     of = of & (at >= int(fits_in["day"][-1]) * 86_400_000_000_000)
-    rows = store.collect(
-        store.scan("telemetry", keys)
-        .filter(of)
-        .select(at, "clock_event_reasons", *_COUNTERS, pl.lit(1, pl.Int64).alias("n"))
-    )
-    minutes = store.collect(
-        store.scan("telemetry_minutes", keys)
-        .filter(of)
-        .select(at, "n", "clock_event_reasons", *(f"{one}_{end}" for one in _COUNTERS for end in ("first", "last")))
-    )
+    told = "clock_event_reasons"
+    rows = store.collect(readings.filter(of).select(at, told, *_COUNTERS, pl.lit(1, pl.Int64).alias("n")))
+    ends = (f"{one}_{end}" for one in _COUNTERS for end in ("first", "last"))
+    minutes = store.collect(pruned.filter(of).select(at, "n", told, *ends))
     return _reasons(rows, minutes, cut=cut)
 
 

@@ -140,14 +140,15 @@ def _of_stretches(
     pruned = len(store.files("telemetry_minutes")) > 1
     parts = [part for one in named for part in _of_stretch(one, pruned=pruned)]
     at = f"epoch_ns(ts) + CASE WHEN n > 1 THEN {MINUTE_NS // 2} ELSE 0 END" if pruned else "epoch_ns(ts)"
+    table, counted = ("history", "sum(n)") if pruned else ("telemetry", "count(*)")
     found = []
     for cluster in dict.fromkeys(cluster for cluster, _ in keys):
         gpus = [gpu for of, gpu in keys if of == cluster]
         found.append(
             store.sql(
-                f"SELECT cluster, gpu, ({at}) // '{width}'::BIGINT AS stretch, {'sum(n)' if pruned else 'count(*)'} AS n, "
-                f"{', '.join(parts)} FROM {'history' if pruned else 'telemetry'} WHERE {these(cluster, gpus)} AND "
-                f"ts >= {in_sql(since)} AND ts < {in_sql(until)} GROUP BY cluster, gpu, stretch"
+                f"SELECT cluster, gpu, ({at}) // '{width}'::BIGINT AS stretch, {counted} AS n, {', '.join(parts)} "
+                f"FROM {table} WHERE {these(cluster, gpus)} AND ts >= {in_sql(since)} "
+                f"AND ts < {in_sql(until)} GROUP BY cluster, gpu, stretch"
             ).polars()
         )
     return pl.concat(found)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from dash import Dash
     from dash.development.base_component import Component
-    from plotly.graph_objects import Figure
 
+    from ..figures.drawing import Figure
     from .reading import Reading
     from .state import State
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +17,8 @@ from ..table import MISSING, count, many, minus, number
 from ..verdict_words import interval, percent
 from . import drawing
 from .bent import bent, bent_axis
-from .drawing import Bar, figure_of
+from .drawing import Bar, Figure, figure_of
 from .looks import plain
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _ROW, _HIGHER, _AROUND = 30, 36, 118  # on a phone, each name of the legend takes a line of it
 _PEERS = "its peers: 5 to 95 %, 25 to 75 %, median"

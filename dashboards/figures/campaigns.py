@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,12 +11,9 @@ import polars as pl
 from ...analysis.fleet.trend import Trend
 from ..style import BLUE, GREEN, OLIVE, ORANGE, PINK, RED, SKY, layout, room
 from ..table import signed
-from .drawing import Scatter, figure_of
+from .drawing import Figure, Scatter, figure_of
 from .looks import plain
 from .scale import Scale
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 MOST = 8
 """Lines of single GPUs."""

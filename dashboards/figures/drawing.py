@@ -1,17 +1,38 @@
 """What figures are made of: traces as plain dictionaries.
 
-Plotly's own classes check each part where it is made, and again where it is put into a figure: that takes most of the
-time of a figure. All our figures are checked in the tests (`checked`), and not again for each reader.
+Plotly's own classes check each part where it is made, and again where it is put into a figure, and copy all of it where
+it is sent: that takes most of the time of a figure. All our figures are checked in the tests (`checked`), and not again
+for each reader.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+import numpy as np
+
+
+class Figure(Protocol):
+    """A figure, plain or of Plotly's class: what pages and reports take."""
+
+    @property
+    def data(self) -> Any:
+        """Its traces."""
+
+    @property
+    def layout(self) -> Any:
+        """Its axes and all else."""
+
+    def to_plotly_json(self) -> dict[str, Any]:
+        """What a browser gets; Dash calls it."""
+
+    def to_json(self) -> str | None:
+        """The same as text."""
 
 
 def _trace(kind: str, given: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
@@ -35,6 +56,50 @@ def figure_of(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) ->
     Its data are lists and arrays of numpy, no series of Polars; `base` of a bar is a list. Raises ValueError, where it
     is checked, for what Plotly does not know.
     """
-    from plotly.graph_objects import Figure
+    drawn = _Plain([dict(one) for one in traces], dict(layout))
+    if not checked:
+        return drawn
+    from plotly.graph_objects import Figure as Checked
 
-    return Figure([dict(one) for one in traces], dict(layout), _validate=checked)  # which changes what it is given
+    made: Figure = Checked(drawn.data, drawn.layout)
+    return made
+
+
+@dataclass(frozen=True)
+class _Plain:
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+
+    def to_plotly_json(self) -> dict[str, Any]:
+        return {"data": _sent(self.data), "layout": _sent(self.layout)}
+
+    def to_json(self) -> str:
+        from plotly.utils import PlotlyJSONEncoder
+
+        return json.dumps(self, cls=PlotlyJSONEncoder)
+
+
+def _sent(part: Any) -> Any:
+    """A part of a figure with its arrays of numbers as Plotly's script takes them: base64, as short as they can be."""
+    if isinstance(part, dict):
+        return {name: _sent(value) for name, value in part.items()}
+    if isinstance(part, list | tuple):
+        return [_sent(value) for value in part] if part and isinstance(part[0], dict) else part
+    if not isinstance(part, np.ndarray) or part.dtype.kind not in "iuf" or not part.size:
+        return part
+    if part.dtype in (np.int64, np.uint64):
+        part = _short(part)
+    if part.dtype in (np.int64, np.uint64):
+        return part  # a number of a browser has 53 bits: as text it is cut and not another one
+    shape = {"shape": ", ".join(map(str, part.shape))} if part.ndim > 1 else {}
+    bytes_of = base64.b64encode(part.tobytes()).decode("ascii")
+    return {"dtype": f"{part.dtype.kind}{part.dtype.itemsize}", "bdata": bytes_of, **shape}
+
+
+def _short(numbers: Any) -> Any:
+    """Whole numbers in the shortest type that holds them."""
+    low, high = int(numbers.min()), int(numbers.max())
+    for size in (np.int8, np.int16, np.int32):
+        if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
+            return numbers.astype(size)
+    return numbers

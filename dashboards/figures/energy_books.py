@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from ..energy_words import unit_of, with_interval
 from ..style import BLUE, GREY, LEGEND, ORANGE, layout
 from ..table import MISSING, many
-from .drawing import Bar, Scatter
+from .drawing import Bar, Figure, Scatter
 from .looks import plain
 from .panels import axes_of, stacked
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 PARTS = {
     "job": ("attributed_j", "of jobs", BLUE),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from ...analysis.energy.one_job import NO_VERDICT
 from ..style import BLUE, RED, layout
 from ..table import signed
-from .drawing import Scatter, figure_of
+from .drawing import Figure, Scatter, figure_of
 from .energy_books import WHISKER
 from .looks import plain
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _CALM = (None, NO_VERDICT)
 GPUS = 32

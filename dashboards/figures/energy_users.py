@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -13,12 +13,9 @@ from ...analysis.energy.pieces import Kind
 from ..energy_words import REASONS, name_of, unit_of, with_interval
 from ..style import BLUE, layout
 from ..table import MISSING, many
-from .drawing import Bar, Scatter, figure_of
+from .drawing import Bar, Figure, Scatter, figure_of
 from .energy_books import PARTS, WHISKER
 from .looks import plain
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _OTHERS = "rgba(61,143,209,0.55)"
 _LONGEST = 28  # letters of a name beside its bar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from ...store.events import EventKind
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import many
 from . import drawing
-from .drawing import Scatter, figure_of
+from .drawing import Figure, Scatter, figure_of
 from .looks import plain
 from .telemetry import LEFT, RIGHT, duration, label, times
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _TOP, _BOTTOM = 12, 64  # px; below the drawing, slanted times have room
 _BAR = 20  # px: of lower ones a browser makes the names too small

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...analysis.one_gpu.happened import Mark
 from ...analysis.one_gpu.past import Line, Sitting
@@ -11,11 +11,8 @@ from ...analysis.verdicts.verdict import Change
 from ..style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, layout, room
 from ..table import MISSING, many, minus, number
 from ..verdict_words import interval, percent
-from .drawing import Scatter, figure_of
+from .drawing import Figure, Scatter, figure_of
 from .looks import plain
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _MARKS = {
     "driver": ("driver", GREEN, "triangle-down"),

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 from math import asinh
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,11 +18,8 @@ from ...analysis.fleet.side_by_side import labels
 from ..style import SLOWNESS, layout
 from ..table import minus, signed
 from .brushed import chosen
-from .drawing import Heatmap, Scatter, figure_of
+from .drawing import Figure, Heatmap, Scatter, figure_of
 from .looks import Look, ending, plain
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 Shades = NDArray[np.float32]
 

@@ -6,12 +6,9 @@ A figure that is made a part at a time is checked at each part, which takes seve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .drawing import figure_of
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from .drawing import Figure, figure_of
 
 
 def axes_of(panel: int) -> dict[str, str]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from ...analysis.placement.shown import AVOIDED, EXCLUDED, KEPT, PREFERRED, UNMARKED
 from ..style import BLUE, GREY, ORANGE, RED, layout
-from .drawing import Scatter, figure_of
+from .drawing import Figure, Scatter, figure_of
 from .looks import single
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _FEW = 64  # nodes that are named on the axis, each with its own bar
 _MARKS = {

@@ -13,7 +13,7 @@ from .looks import Look, plain
 from .panels import axes_of, stacked
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from .drawing import Figure
 
 PLACES = 48
 """Boxes that are drawn; of more places, half are the slowest and half the fastest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 from ..style import layout, nothing
 from ..table import signed
 from .brushed import chosen, points
-from .drawing import Scatter, Scattergl, figure_of
+from .drawing import Figure, Scatter, Scattergl, figure_of
 from .looks import FEW, MANY, Look, mark, plain, thinned
 from .scale import Scale
 from .strips import DRAWN_AS_IMAGE
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 POINTS = 600
 """GPUs drawn; of more, evenly many over their order, and all that have findings."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...analysis.one_gpu.reasons import Held, Reasons
 from ..style import layout
 from ..table import many
-from .drawing import Heatmap, figure_of
+from .drawing import Figure, Heatmap, figure_of
 from .looks import plain, single
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _ROW, _AROUND = 34, 122
 _COLOURS = [[0.0, "rgba(138,143,152,0.16)"], [0.02, "#f2d9a8"], [0.3, "#e69f00"], [1.0, "#a03c00"]]

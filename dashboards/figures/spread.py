@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +11,8 @@ from ...analysis.fleet.side_by_side import Against
 from ..style import BLUE, GREY, layout
 from ..table import minus, signed
 from .bent import bent, bent_axis
-from .drawing import Bar, Box, Scatter, figure_of
+from .drawing import Bar, Box, Figure, Scatter, figure_of
 from .looks import Look, plain, single, thinned
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 POINTS = 600
 """GPUs drawn of a probe; of more, evenly many over their order, and all that stand out."""

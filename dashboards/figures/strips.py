@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,13 +12,10 @@ import polars as pl
 from ...analysis.fleet.side_by_side import by_place
 from ..style import GREY, layout, nothing
 from .brushed import chosen, points
-from .drawing import Box, Scatter, Scattergl, figure_of
+from .drawing import Box, Figure, Scatter, Scattergl, figure_of
 from .looks import FEW, MANY, Look, ending, mark, plain
 from .scale import Scale
 from .words import Words
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 MOST = 300
 """Strips that are drawn; of more, half are the slowest and half the fastest."""

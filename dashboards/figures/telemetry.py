@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,8 @@ from ...analysis.telemetry.lines import Line, Lines, Span
 from ...analysis.telemetry.readings import Floats, Key, Times
 from ...analysis.telemetry.shown import shown
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
-from .drawing import figure_of
+from .drawing import Figure, figure_of
 from .looks import ending, plain, single
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 Names = Mapping[Key, str]
 

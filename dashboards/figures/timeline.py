@@ -12,7 +12,7 @@ from .looks import plain, single
 from .panels import axes_of, stacked
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from .drawing import Figure
 
 _ROOM = 0.12  # above and below the values, of their range
 _LETTERS = 24  # of a name

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...analysis.verdicts.verdict import Verdict
 from ..style import BLUE, GREY, ORANGE, layout
 from ..table import minus
 from ..verdict_words import interval, percent
-from .drawing import Bar, Scatter, figure_of
+from .drawing import Bar, Figure, Scatter, figure_of
 from .looks import plain
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _ROW, _AROUND = 42, 84
 _WHOLE = "rgba(138,143,152,0.4)"

@@ -245,7 +245,7 @@ def test_names_are_no_markup_in_figures(small: View) -> None:
     ]
     ring = parts.rings(small, [0])[parts.MAP]
     assert ring["text"] == ["&lt;img src=x onerror=alert(1)&gt;"]
-    assert not any(HOSTILE in figure.to_json() for figure in drawn)
+    assert not any(HOSTILE in str(figure.to_json()) for figure in drawn)
 
 
 def test_strips_are_sorted_by_their_median_and_hold_every_gpu(small: View) -> None:

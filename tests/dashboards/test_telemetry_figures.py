@@ -85,7 +85,7 @@ def test_reasons_and_marks_are_bars_in_rows_of_their_own() -> None:
 def test_lines_that_are_added_to_are_lists() -> None:
     line = _line(A, "power_mw", [1.23456789, np.nan])
     assert plainly(line) == {"x": [0.0, 1000.0], "y": [1.23457, None]}
-    (trace,) = of_lines(_lines(line), NAMES, listed=True).to_dict()["data"]
+    (trace,) = of_lines(_lines(line), NAMES, listed=True).to_plotly_json()["data"]
     assert (list(trace["x"]), list(trace["y"])) == ([0.0, 1000.0], [1.23457, None])
 
 

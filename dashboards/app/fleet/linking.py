@@ -163,17 +163,17 @@ def _chosen(asked: Asked) -> dict[str, str]:
 def _whole(of: View, held: pl.Series | None, picked: Sequence[int], state: Address) -> list[Any]:
     figures, edges = parts.figures(of, picked), parts.boxes(of, state)
     for name, figure in figures.items():
-        figure.update_layout(
+        figure.layout.update(
             dragmode="select",
             uirevision="/".join(map(str, of.asked.key)),
             selectionrevision=state.search(),
             shapes=edges[name],
         )
         if name != parts.MAP:
-            figure.data[0].marker = parts.points_of(of, held)
+            figure.data[0]["marker"] = parts.points_of(of, held)
     if held is not None:
         heat = figures[parts.MAP]
-        heat.data[0].opacity = parts.FADED
+        heat.data[0]["opacity"] = parts.FADED
         heat.data[1].update(z=of.cells_of(held), visible=True)
     heat = figures[parts.MAP]
     heat.data[2].update(parts.rings(of, picked)[parts.MAP])

@@ -14,7 +14,7 @@ from ....analysis.verdicts import Level
 from ...figures import power, strips
 from ...figures.brushed import box, chosen, points
 from ...figures.campaigns import MOST, over_campaigns
-from ...figures.drawing import figure_of
+from ...figures.drawing import Figure, figure_of
 from ...figures.scale import Scale
 from ...figures.words import MEASURED_WORDS, Words
 from ...style import layout, nothing
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dash.development.base_component import Component
-    from plotly.graph_objects import Figure
 
     from ..reading import Reading
     from ..state import State

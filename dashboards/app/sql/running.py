@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from dash import ClientsideFunction, Input, Output, State, ctx, html, no_update
-from plotly.graph_objects import Figure
 
 from ....analysis.example_queries import EXAMPLES
 from ....errors import WhorlError
@@ -77,7 +76,7 @@ def _drawn(answers: Answers, name: str, kind: str, chosen: dict[str, str | None]
     figure, said = queried(points, kind, x=x, y=y, colour=colour)
     said += "" if answer.whole else f" Of the answer, the first {points.height:,} rows can be drawn."
     what = f"{x}" if kind == "histogram" else f"{y} by {x}"
-    return html.Div([graph(cast("Figure", figure), f"{kind}: {what}"), html.P(said, className="soft")])
+    return html.Div([graph(figure, f"{kind}: {what}"), html.P(said, className="soft")])
 
 
 def _address(asked: Asked, kind: str, chosen: dict[str, str | None]) -> str:

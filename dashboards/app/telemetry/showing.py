@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dash import Dash, Input, Output, Patch, State, ctx, dcc, html, no_update, set_props
-from plotly.graph_objects import Figure
 
 from ....analysis.telemetry.bands import Bands, bands, sample
 from ....analysis.telemetry.extent import extent, last_readings, written
@@ -15,6 +14,7 @@ from ....analysis.telemetry.happened import Happened, happened
 from ....analysis.telemetry.lines import Lines, lines, stretch
 from ....analysis.telemetry.shown import shown
 from ....errors import QueryError
+from ...figures.drawing import Figure
 from ...figures.happened import arranged, behind, in_words, of_happened
 from ...figures.telemetry import duration, of_bands, of_lines
 from ...table import many, minus
@@ -82,10 +82,11 @@ def register(app: Dash, reading: Reading) -> None:
                 return (no_update,) * 5  # what came since is added to the lines
             if settled(asked.range.until):
                 reading.soon(partial(_during, reading, asked))  # `meanwhile` asks for it next
-            figure, says, more = _drawn(reading, asked)
+            drawn, says, more = _drawn(reading, asked)
         except QueryError as error:
             return no_update, True, told(html.P(str(error)), kind="empty"), None, True
         _set_inputs(state, asked, set_now)
+        figure = drawn.to_plotly_json()
         structure = _structure(figure)
         times = {
             "since": asked.range.since, "until": asked.range.until, "first": asked.first, "last": asked.last,
@@ -235,21 +236,21 @@ def _of_bands(found: Bands, names: dict[Any, str]) -> str:
     return text + (f" Far from the median of the others: {told}." if far else "")
 
 
-def _structure(figure: Figure) -> str:
+def _structure(figure: dict[str, Any]) -> str:
     """The same for two figures of which one can take the numbers of the other."""
-    parts = [(trace.type, trace.name, trace.yaxis) for trace in figure.data]
-    heads = [one.text for one in figure.layout.annotations]
-    return hashlib.sha256(repr((parts, heads, figure.layout.height)).encode()).hexdigest()[:16]
+    parts = [[trace.get(part) for part in ("type", "name", "yaxis")] for trace in figure["data"]]
+    heads = [one["text"] for one in figure["layout"].get("annotations", ())]
+    return hashlib.sha256(repr((parts, heads, figure["layout"].get("height"))).encode()).hexdigest()[:16]
 
 
-def _patch(figure: Figure) -> Patch:
+def _patch(figure: dict[str, Any]) -> Patch:
     """The numbers of a figure, for one of the same structure: what a person hid or moved in it stays."""
-    drawn, patch = figure.to_dict(), Patch()
-    for place, trace in enumerate(drawn["data"]):
+    patch = Patch()
+    for place, trace in enumerate(figure["data"]):
         for name in ("x", "y", "base", "text", "customdata", "marker", "width"):
             if name in trace:
                 patch["data"][place][name] = trace[name]
-    for name, value in drawn["layout"].items():
+    for name, value in figure["layout"].items():
         if name == "xaxis" or (name.startswith("yaxis") and "ticktext" in value):
             patch["layout"][name] = value
     return patch
