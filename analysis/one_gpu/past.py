@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from ..runs.sittings import UNKNOWN, Floats, Ints, date_of, numbered
+from ..runs.sittings import UNKNOWN, Floats, date_of, numbered
 from ..statistics.deviation import interval_of_sd
-from ..statistics.ordering import bounds, quantiles
+from ..statistics.ordering import quantiles
 from ..statistics.spread import PROBABILITIES
-from ..verdicts.causes.states import codes
 from ..verdicts.levels.estimate import in_pct
 from ..verdicts.levels.sittings import Runs, Sittings, sittings
+from .peers import FEWEST, NO_PEERS, Peers, Sds, scatter, squares
 from .standing import Five, Standing
 
-_FEWEST = 3  # GPUs of a day, before their median says what was usual on it
 _MEDIAN = 1.2533  # standard error of a median over that of a mean, of normal values
 _REACH = 1.96
-_ILL = 4.0  # usual standard deviations of the peers
 _SAYS = 2  # degrees of freedom from which on a standard deviation has an interval
 _OWN_FREEDOM = 5  # with so many degrees a GPU's own scatter is known, else that of its peers counts
 _READ = ("sm_clock_mhz", "power_w", "temperature_c")
@@ -83,20 +79,16 @@ class Line:
     """Of the medians of sittings, without what the day did to its peers too; None for fewer than two."""
 
 
-def past(runs: pl.DataFrame, peers: pl.DataFrame, stands: Iterable[Standing], keys: Collection[str]) -> list[Line]:
-    """The past in each workload, in which it is slowest first. `runs`: of `timed`; `peers`: of `peers_runs`; `keys`: of
-    the GPU."""
+def past(runs: pl.DataFrame, others: Mapping[str, Peers], stands: Iterable[Standing]) -> list[Line]:
+    """The past in each workload, in which it is slowest first. `runs`: of `timed`; `others`: of `beside`."""
     centres = {one.workload: _centre(one) for one in stands if one.figure == "time" and one.workload is not None}
-    order = [*centres, *sorted(set(runs["workload"]) - set(centres))]
-    others = peers.filter(~pl.col("gpu").is_in(list(keys)))
-    others = others.with_columns(pl.Series("series", codes(others["gpu"], others["gpu"].unique().sort().to_list()) + 1))
-    found = []
-    for workload in order:
-        of_it = pl.col("workload") == workload
-        mine = runs.filter(of_it)
-        if mine.height:
-            found.append(_line(workload, mine, others.filter(of_it), centres.get(workload)))
-    return found
+    of = runs.partition_by("workload", as_dict=True)
+    order = [*centres, *sorted({str(workload) for (workload,) in of} - set(centres))]
+    return [
+        _line(workload, mine, others.get(workload, NO_PEERS), centres.get(workload))
+        for workload in order
+        if (mine := of.get((workload,))) is not None
+    ]
 
 
 def _centre(one: Standing) -> float | None:
@@ -106,101 +98,51 @@ def _centre(one: Standing) -> float | None:
     return math.log(one.value) - math.log1p(one.off_pct / 100)
 
 
-def _line(workload: str, runs: pl.DataFrame, peers: pl.DataFrame, centre: float | None) -> Line:
+def _line(workload: str, runs: pl.DataFrame, others: Peers, centre: float | None) -> Line:
     dated = runs.filter(pl.col("at") > UNKNOWN).sort("at", maintain_order=True)
-    series = np.concatenate([np.zeros(dated.height, np.int64), peers["series"].to_numpy()])
-    at, x = (np.concatenate([dated[name].to_numpy(), peers[name].to_numpy()]) for name in ("at", "x"))
-    sat, each = sittings(series, at, x)
-    day, days = _days(sat)
-    values = sat.value[sat.series > 0]
-    middle = float(np.median(values)) if len(values) else 0.0
-    if centre is None and len(values):
-        centre = middle
-    steps = np.array([float(np.median(one.values)) - middle if one.peers >= _FEWEST else 0.0 for one in days])[day]
-    usual = float(np.median(sat.value[sat.series == 0])) if centre is None and dated.height else centre or 0.0
-    within, between = _scatter(*_sds(each.value, each.sitting, sat.series)), _between(sat, steps)
-    own = np.flatnonzero(sat.series == 0)
-    error = _error(sat, each, within)
-    read = _read(dated)
+    sat, each = sittings(np.zeros(dated.height, np.int64), dated["at"].to_numpy(), dated["x"].to_numpy())
+    centre = others.middle if centre is None else centre
+    usual = float(np.median(sat.value)) if centre is None and dated.height else centre or 0.0
+    within, between = scatter(sat, each, others.step(sat.at))
+    runs_scatter = _scatter(within, others.within)
+    error = _error(sat, each, runs_scatter, others)
     listed = []
-    for row, place in enumerate(own.tolist()):
-        value, others = float(sat.value[place]), days[day[place]]
-        half = None if error is None else _REACH * _MEDIAN * error / math.sqrt(int(sat.runs[place]))
-        known = others.peers >= _FEWEST
+    for at, value, n, read in zip(sat.at.tolist(), sat.value.tolist(), sat.runs.tolist(), _read(dated), strict=True):
+        day, half = others.on(at), None if error is None else _REACH * _MEDIAN * error / math.sqrt(n)
         listed.append(
             Sitting(
-                date_of(sat.at[place]), int(sat.runs[place]), in_pct(value - usual),
+                date_of(at), n, in_pct(value - usual),
                 None if half is None else in_pct(value - usual - half),
                 None if half is None else in_pct(value - usual + half),
-                in_pct(value - float(np.median(others.values))) if known else None,
-                _five(np.expm1(others.values - usual) * 100) if known else None, others.peers, *read[row],
+                in_pct(value - float(np.median(day.values))) if day.is_known else None,
+                _five(np.expm1(day.values - usual) * 100) if day.is_known else None, day.peers, *read,
             )
         )  # fmt: skip
+    undated = runs.height - dated.height
     return Line(
-        workload, tuple(listed), centre is not None, runs.height, runs.height - dated.height, within, between
+        workload, tuple(listed), centre is not None, runs.height, undated, runs_scatter,
+        _scatter(between, others.between),
     )  # fmt: skip
 
 
-class _Day(NamedTuple):
-    """The peers on a day: the values of their sittings, ascending, and how many peers they are."""
-
-    values: Floats
-    peers: int
-
-
-def _days(sat: Sittings) -> tuple[Ints, list[_Day]]:
-    """(sittings,) the number of the day of each sitting; and the peers of each day."""
-    _, day = np.unique(np.floor(sat.at), return_inverse=True)
-    peers = np.flatnonzero(sat.series > 0)
-    order = peers[np.lexsort((sat.value[peers], day[peers]))]
-    starts = bounds(day[peers], int(day.max(initial=-1)) + 1)
-    rows = (order[begin:end] for begin, end in pairwise(starts))
-    return day, [_Day(sat.value[own], len(np.unique(sat.series[own]))) for own in rows]
-
-
-def _sds(values: Floats, group: Ints, series: Ints) -> tuple[Floats, Ints, float]:
-    """By series the standard deviation of values about the mean of their group, its degrees of freedom, and the
-    kurtosis of the peers' values. `series`: of each group."""
-    n = np.bincount(group, minlength=len(series))
-    mean = np.bincount(group, values, minlength=len(series)) / np.maximum(n, 1)
-    off = values - mean[group]
-    freedom = np.bincount(series, np.maximum(n - 1, 0)).astype(np.int64)
-    squares = np.bincount(series, np.bincount(group, off**2, minlength=len(series)))
-    # A mean of few takes a part of what its values differ by.
-    full = off * np.sqrt(n / np.maximum(n - 1, 1))[group]
-    with np.errstate(all="ignore"):
-        sd = np.sqrt(squares / freedom)
-    usual = float(np.median(sd[1:][freedom[1:] > 0])) if (freedom[1:] > 0).any() else 0.0
-    healthy = sd <= _ILL * usual  # those that scatter more by far are ill, and say nothing about tails
-    peers = full[(series[group] > 0) & healthy[series[group]] & (n[group] > 1)]
-    second = float((peers**2).mean()) if len(peers) else 0.0
-    kurtosis = float((peers**4).mean()) / second**2 if second > 0 else 3.0
-    return sd, freedom, kurtosis
-
-
-def _scatter(sd: Floats, freedom: Ints, kurtosis: float) -> Scatter | None:
-    if not len(freedom) or freedom[0] < 1:
+def _scatter(mine: Sds, others: Sds) -> Scatter | None:
+    if not len(mine.freedom) or mine.freedom[0] < 1:
         return None
-    own = float(sd[0])
-    ends = None if freedom[0] < _SAYS else interval_of_sd(own, int(freedom[0]), kurtosis)
-    others = sd[1:][freedom[1:] >= min(2, int(freedom[0]))]
-    band = _five(100 * others) if len(others) >= _FEWEST else None
+    own, freedom = float(mine.sd[0]), int(mine.freedom[0])
+    ends = None if freedom < _SAYS else interval_of_sd(own, freedom, others.kurtosis)
+    known = others.sd[others.freedom >= min(2, freedom)]
+    band = _five(100 * known) if len(known) >= FEWEST else None
     low, high = (None, None) if ends is None else (100 * ends[0], 100 * ends[1])
-    return Scatter(100 * own, low, high, int(freedom[0]), band, len(others))
+    return Scatter(100 * own, low, high, freedom, band, len(known))
 
 
-def _between(sat: Sittings, steps: Floats) -> Scatter | None:
-    every = np.arange(sat.count)
-    return _scatter(*_sds(sat.value - steps, sat.series, every))
-
-
-def _error(sat: Sittings, each: Runs, own: Scatter | None) -> float | None:
+def _error(sat: Sittings, each: Runs, own: Scatter | None, others: Peers) -> float | None:
     """Standard deviation of a run within a sitting: the GPU's own where it is known, else that of all."""
     if own is not None and own.freedom >= _OWN_FREEDOM:
         return own.pct / 100
-    off = each.value - sat.value[each.sitting]
-    freedom = int(np.maximum(sat.runs - 1, 0).sum())
-    return float(np.sqrt((off**2).sum() / freedom)) if freedom else None
+    total, freedom = squares(sat, each)
+    freedom += others.freedom
+    return math.sqrt((total + others.squares) / freedom) if freedom else None
 
 
 def _read(runs: pl.DataFrame) -> list[tuple[float | None, float | None, float | None]]:

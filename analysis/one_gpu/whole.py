@@ -18,6 +18,7 @@ from ..verdicts.judging import judged
 from . import happened, standing
 from .found import Found, found_now
 from .past import Line, past
+from .peers import beside
 from .reasons import Reasons, reasons
 from .runs import days_of, kinds_of, own_runs, peers_runs, timed
 
@@ -99,7 +100,7 @@ def whole(
         found,
         tuple(stands),
         tuple(near),
-        tuple(past(mine, peers, stands, keys)),
+        tuple(past(mine, beside(peers, keys), stands)),
         tuple(happened.marks(store, where, keys, row["node"])),
         tuple(happened.events(store, where, keys, row["node"])),
         runs,

@@ -12,6 +12,7 @@ from ....analysis.choosing import known_gpus, meant
 from ....analysis.one_gpu import happened, standing
 from ....analysis.one_gpu.found import Found, Named, found, last_judgement, named, runs_of_cluster
 from ....analysis.one_gpu.past import Line, past
+from ....analysis.one_gpu.peers import beside
 from ....analysis.one_gpu.reasons import Reasons, reasons
 from ....analysis.one_gpu.runs import days_of, kinds_of, own_runs, peers_runs, timed
 
@@ -86,12 +87,14 @@ def lines(reading: Reading, row: Row) -> Sequence[Line]:
     def make() -> Sequence[Line]:
         mine = timed(runs(reading, row))
         kinds, days = kinds_of(mine), days_of(mine)
-        peers = reading.kept(
-            ("peers", row["cluster"], row["model"], kinds, days),
-            lambda: peers_runs(reading.store, row["cluster"], known(reading), row["model"], kinds, days),
-            tables=_RUNS,
-        )
-        return past(mine, peers, stands(reading, row), row["keys"])
+        of = row["cluster"], row["model"], kinds, days
+        read = lambda: peers_runs(reading.store, row["cluster"], known(reading), row["model"], kinds, days)  # noqa: E731
+        peers = reading.kept(("peers", *of), read, tables=_RUNS)
+        if peers["gpu"].is_in(list(row["keys"])).any():
+            others = beside(peers, row["keys"])
+        else:
+            others = reading.kept(("beside", *of), lambda: beside(peers), tables=_RUNS)
+        return past(mine, others, stands(reading, row))
 
     return _kept(reading, "lines", row, make, _RUNS)
 

@@ -12,6 +12,7 @@ import pytest
 from whorl.analysis.choosing import find, known_gpus
 from whorl.analysis.one_gpu import runs as reading
 from whorl.analysis.one_gpu.past import Line, past
+from whorl.analysis.one_gpu.peers import beside
 from whorl.analysis.one_gpu.runs import days_of, kinds_of, own_runs, peers_runs, timed
 from whorl.analysis.one_gpu.standing import figures, standings
 from whorl.analysis.runs.probing import probed
@@ -30,7 +31,7 @@ def lines(store: Store, gpu: str) -> dict[str, Line]:
     stands = [] if of is None else standings(store, of, gpu)
     mine = timed(own_runs(store, CLUSTER, row["keys"], stands))
     peers = peers_runs(store, CLUSTER, known_gpus(store), row["model"], kinds_of(mine), days_of(mine))
-    return {one.workload: one for one in past(mine, peers, stands, row["keys"])}
+    return {one.workload: one for one in past(mine, beside(peers, row["keys"]), stands)}
 
 
 @pytest.fixture(scope="module")
