@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -189,6 +190,6 @@ class Reading:
 def _changed(store: Store, name: str) -> int:
     """When the folder of a table, or a file, changed last, ns since 1970; 0 where there is none."""
     try:
-        return (store.root / name).stat().st_mtime_ns
+        return os.stat(f"{store.root}/{name}").st_mtime_ns  # noqa: PTH116 - some hundred times for a page
     except OSError:
         return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from math import asinh
 from operator import itemgetter
@@ -14,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ...analysis.fleet.side_by_side import labels
+from ...analysis.fleet.side_by_side import Floats, labels
 from ..style import SLOWNESS, layout
 from ..table import minus, signed
 from .brushed import chosen
@@ -22,6 +21,7 @@ from .drawing import Figure, Heatmap, Scatter, figure_of
 from .looks import Look, ending, plain
 
 Shades = NDArray[np.float32]
+Ints = NDArray[np.integer[Any]]
 
 CELLS = 4_096
 """GPUs whose map is drawn for each probe; of a larger fleet there is one map."""
@@ -144,12 +144,12 @@ class Grid:
         unit: str,
         drawn: Mapping[str, Look],
         end: float,
-        live: bool = False,
+        live: Shades | None = None,
     ) -> Figure:
         """The map of one figure. `values`: by GPU, 0 is the fleet's median; the colours end at `end`.
 
-        `live`: for a page that says itself what the pointer is on. Then trace 1 is for the cells that a brush holds,
-        and trace 2 for the chosen GPUs.
+        `live`: the cells (of `placed`) for a page that says itself what the pointer is on: then `values` are not
+        needed, trace 1 is for the cells that a brush holds, and trace 2 for the chosen GPUs.
         """
         high_ticks = [float(tick) for tick in _TICKS if tick <= 0.9 * end][-3:] or [end]
         ticks = [*(-tick for tick in reversed(high_ticks)), 0.0, *high_ticks]
@@ -164,8 +164,7 @@ class Grid:
             "zmax": 1,
             "colorscale": SLOWNESS,
         }
-        shades = self.shades(values, end)
-        if live:
+        if live is not None:
             cells |= {"hoverinfo": "none", "zmin": _GAP, "zmax": -_GAP - 1, "colorscale": _WITH_GAPS}
         else:
             text = [[""] * self.columns for _ in self.rows]
@@ -175,12 +174,12 @@ class Grid:
             cells |= {"text": text, "hovertemplate": "%{text}<extra></extra>"}
         traces: list[Any] = [
             Heatmap(
-                z=sent(shades) if live else shades,
+                z=self.shades(values, end) if live is None else sent(live),
                 **cells,
                 colorbar={
                     "title": {"text": f"{title} (0: the median GPU)", "side": "top", "font": {"size": 12}},
                     "orientation": "h",
-                    "tickvals": [(-_GAP - 1 if live else 1) * shade(tick, end) for tick in ticks],
+                    "tickvals": [(1 if live is None else -_GAP - 1) * shade(tick, end) for tick in ticks],
                     "ticktext": [minus(f"{tick:+g}") if tick else "0" for tick in ticks],
                     "tickangle": 0,
                     "thickness": 10,
@@ -192,8 +191,8 @@ class Grid:
                     "outlinewidth": 0,
                 },
             ),
-            *([Heatmap(**cells, showscale=False, visible=False), chosen([], [], [])] if live else []),
-            *self._marks(values, unit, drawn, live=live),
+            *([] if live is None else [Heatmap(**cells, showscale=False, visible=False), chosen([], [], [])]),
+            *self._marks(values, unit, drawn, live=live is not None),
         ]
         if named:
             traces.append(self._names())
@@ -222,16 +221,16 @@ class Grid:
 
     def shades(self, values: Mapping[str, float], end: float) -> Shades:
         """(rows, columns) where on the colours each cell is; NaN for a cell without a value."""
-        found: Shades = np.full(len(self.rows) * self.columns, np.nan, dtype=np.float32)
-        place = np.array([self._place.get(gpu, -1) for gpu in values], dtype=np.int64)
-        value, there, near = np.array([*values.values()], dtype=np.float64), place >= 0, _NEAR * end
-        found[place[there]] = np.round(np.arcsinh(value[there] / near) / asinh(end / near), 3)
-        return found.reshape(len(self.rows), self.columns)
+        there = [gpu for gpu in values if gpu in self.cell]
+        row, column = np.array([self.cell[gpu] for gpu in there], dtype=np.int64).reshape(-1, 2).T
+        return self.placed(row, column, np.array([values[gpu] for gpu in there], dtype=np.float64), end)
 
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        """The cell of each GPU as one number."""
-        return {gpu: row * self.columns + column for gpu, (row, column) in self.cell.items()}
+    def placed(self, row: Ints, column: Ints, value: Floats, end: float) -> Shades:
+        """The same for values in these cells."""
+        found: Shades = np.full((len(self.rows), self.columns), np.nan, dtype=np.float32)
+        near = _NEAR * end
+        found[row, column] = np.round(np.arcsinh(value / near) / asinh(end / near), 3)
+        return found
 
     def _axis(self) -> dict[str, Any]:
         """The names of the rows, as many as have room."""

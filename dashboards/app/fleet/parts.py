@@ -341,12 +341,12 @@ def figures(of: View, picked: Sequence[int]) -> dict[str, Figure]:
     return {
         STRIPS: strips.strips(of.strips, names, of.looks, picked, live=True),
         MAP: of.grid.drawn(
-            of.values(),
+            {},
             words.difference,
             f" {words.apart_unit}",
             {of.rows["gpu"][row]: look for row, look in of.looks.items()},
             of.end,
-            live=True,
+            live=of.shades(),
         ),
         POWER: power.against_power(of.powered, names, of.looks, picked, live=True),
     }
@@ -411,7 +411,7 @@ def trend_figure(reading: Reading, of: View, state: State) -> Figure:
         return _nothing("No run with a time says when it began.")
     gpus = of.rows["gpu"]
     shown = [gpus[row] for row in of.picked(state)[:MOST]] or list(of.verdicts)[:_ODD]
-    return over_campaigns(found, shown, dict(zip(gpus, of.names, strict=True)))
+    return over_campaigns(found, shown, {gpu: of.names[of.numbers[gpu]] for gpu in shown if gpu in of.numbers})
 
 
 def _nothing(why: str) -> Figure:

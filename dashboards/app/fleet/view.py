@@ -18,7 +18,7 @@ from ....analysis.fleet.trend import Trend, trend
 from ....analysis.verdicts import Judgement, Verdict
 from ....analysis.verdicts.recording import newest
 from ...figures.looks import Look, looks
-from ...figures.map import Grid, end_of, sent
+from ...figures.map import Grid, Shades, end_of, sent
 from ...figures.power import Powered
 from ...figures.strips import Strips
 from ...figures.words import MEASURED_WORDS, Words, find, printed_words
@@ -128,14 +128,16 @@ class View:
     def _places(state: State) -> list[tuple[str, str, str]]:
         return [one.partition(":") for one in state.place]
 
-    def values(self, rows: pl.Series | None = None) -> dict[str, float]:
-        """How far each GPU is from the median, by its key; of those rows, or all."""
+    def shades(self, rows: pl.Series | None = None) -> Shades:
+        """How far each GPU is from the median, as cells of the map; of those rows, or all."""
         shown = self.rows if rows is None else self.rows.filter(rows)
-        return dict(shown.select("gpu", self.asked.figure.apart).drop_nulls().iter_rows())
+        known = shown.select("row", "column", pl.col(self.asked.figure.apart).cast(pl.Float64)).drop_nulls()
+        row, column, apart = (one.to_numpy() for one in known)
+        return self.grid.placed(row, column, apart, self.end)
 
     def cells_of(self, rows: pl.Series) -> NDArray[np.int8]:
         """The cells of the map of these rows."""
-        return sent(self.grid.shades(self.values(rows), self.end))
+        return sent(self.shades(rows))
 
 
 def ask(reading: Reading, state: State) -> tuple[Asked | None, tuple[str, ...]]:
@@ -228,14 +230,14 @@ def placed(asked: Asked, found: Beside, judged: Judgement | None, own: pl.DataFr
     if own is not None:
         rows = rows.join(own, on="gpu", how="left", maintain_order="left")
     grid = Grid.of(rows)
-    cells = [grid.cell[gpu] for gpu in rows["gpu"]]
+    cells = [grid.cell[gpu] for gpu in rows["gpu"].to_list()]
     rows = rows.with_columns(
         pl.Series("row", [row for row, _ in cells], dtype=pl.Int32),
         pl.Series("column", [column for _, column in cells], dtype=pl.Int32),
     )
     level = asked.by or level_of(rows)
     rows = rows.with_columns(pl.col(asked.figure.apart).median().over(level).alias(f"{level}_median"))
-    numbers = {gpu: row for row, gpu in enumerate(rows["gpu"])}
+    numbers = {gpu: row for row, gpu in enumerate(rows["gpu"].to_list())}
     words = asked.figure
     return View(
         asked,
