@@ -409,9 +409,9 @@ def trend_figure(reading: Reading, of: View, state: State) -> Figure:
     found = trend_of(reading, of.asked.cluster.cluster, of.asked.workload)
     if found is None:
         return _nothing("No run with a time says when it began.")
-    gpus = of.rows["gpu"]
-    shown = [gpus[row] for row in of.picked(state)[:MOST]] or list(of.verdicts)[:_ODD]
-    return over_campaigns(found, shown, {gpu: of.names[of.numbers[gpu]] for gpu in shown if gpu in of.numbers})
+    shown = [of.rows["gpu"][row] for row in of.picked(state)[:MOST]] or list(of.verdicts)[:_ODD]
+    names = of.rows.filter(pl.col("gpu").is_in(shown)).select("gpu", "label")
+    return over_campaigns(found, shown, dict(names.iter_rows()))
 
 
 def _nothing(why: str) -> Figure:
