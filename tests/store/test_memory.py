@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-import io, re
+import re
 import pyarrow as pa, pyarrow.parquet as pq
 from whorl.store.system.memory import give_back_code
 
@@ -15,9 +15,9 @@ def mapped():
 
 def work():
     rows = pa.table({"gpu": ["b", "a"], "power_mw": [1, 2]}).sort_by("gpu")
-    file = io.BytesIO()
+    file = pa.BufferOutputStream()
     pq.write_table(rows, file, compression="zstd")
-    return pq.read_table(file).to_pylist()
+    return pq.read_table(pa.BufferReader(file.getvalue())).to_pylist()
 
 before, expected = mapped(), work()
 give_back_code()
