@@ -147,14 +147,15 @@ def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     escaped = f"regexp_replace({place}, {quoted(_SPECIAL.pattern)}, '[\\1]', 'g')"
     connection.execute("BEGIN")  # each of some 300 statements would commit
     for spec in TABLES:
-        connection.execute(f"CREATE VIEW {spec.name} AS WITH {_common(escaped, root)} {_select(spec, escaped)}")
+        rows = f"{_common(escaped, root, late=spec == TELEMETRY)} {_select(spec, escaped)}"
+        connection.execute(f"CREATE VIEW {spec.name} AS WITH {rows}")
         connection.execute(f"COMMENT ON VIEW {spec.name} IS {quoted('One row: ' + spec.row)}")
         for column in spec.columns:
             text = f"{column.description} [{column.unit}]" if column.unit else column.description
             connection.execute(f'COMMENT ON COLUMN {spec.name}."{column.name}" IS {quoted(text)}')
     for view in VIEWS:
         # Each table is read once: what changes places between two tables does so at once.
-        parts = [_common(escaped, root)]
+        parts = [_common(escaped, root, late=TELEMETRY.name in view.sql)]
         parts += [f"{t.name} AS NOT MATERIALIZED ({_select(t, escaped)})" for t in TABLES if t.name in view.sql]
         connection.execute(f"CREATE VIEW {view.name} AS WITH {', '.join(parts)} {view.sql}")
         connection.execute(f"COMMENT ON VIEW {view.name} IS {quoted('One row: ' + view.row)}")
@@ -178,18 +179,25 @@ def _select(spec: Table, root: str) -> str:
     return f"SELECT * FROM ({rows}) s ANTI JOIN late l ON {same} UNION ALL FROM late"
 
 
-def _common(root: str, written: Path) -> str:
-    """The files that are left out and the late rows, as common tables, and an error if the place is not the right one.
+def _common(root: str, written: Path, *, late: bool) -> str:
+    """The files that are left out and, of telemetry, the late rows, as common tables; and an error if the place is not
+    the right one.
 
     Each is read once, so that a query sees one state. Every view joins with `hidden` or `elsewhere`.
     """
-    return (
+    found = (
         f"elsewhere AS MATERIALIZED (SELECT error({quoted(_ELSEWHERE.format(written))} || d.path)::VARCHAR AS says "
         f"FROM (SELECT string_agg(path, ', ') AS path FROM duckdb_databases()) d WHERE NOT ({_right(written)})), "
         f"hidden AS MATERIALIZED (SELECT table_name, file FROM {_read(root, 'replaced/*')} "
-        "GROUP BY table_name, file HAVING arg_max(hidden, step) UNION ALL SELECT says, says FROM elsewhere), "
-        f"late AS MATERIALIZED (SELECT {select_list(TELEMETRY)} FROM {_shown(LATE, root)} "
-        f"QUALIFY row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1)"
+        "GROUP BY table_name, file HAVING arg_max(hidden, step) UNION ALL SELECT says, says FROM elsewhere)"
+    )
+    return (
+        found
+        if not late
+        else (
+            f"{found}, late AS MATERIALIZED (SELECT {select_list(TELEMETRY)} FROM {_shown(LATE, root)} "
+            f"QUALIFY row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1)"
+        )
     )
 
 
