@@ -31,7 +31,7 @@ class Day(NamedTuple):
         return self.peers >= FEWEST
 
 
-NOBODY = Day(np.zeros(0), 0)
+_NOBODY = Day(np.zeros(0), 0)
 
 
 class Sds(NamedTuple):
@@ -66,7 +66,7 @@ class Peers:
 
     def on(self, at: float) -> Day:
         """The peers on the day of a time."""
-        return self.days.get(int(np.floor(at)), NOBODY)
+        return self.days.get(int(np.floor(at)), _NOBODY)
 
 
 _NONE = Sds(np.zeros(0), np.zeros(0, np.int64), 3.0)

@@ -191,13 +191,11 @@ def _common(root: str, written: Path, *, late: bool) -> str:
         f"hidden AS MATERIALIZED (SELECT table_name, file FROM {_read(root, 'replaced/*')} "
         "GROUP BY table_name, file HAVING arg_max(hidden, step) UNION ALL SELECT says, says FROM elsewhere)"
     )
+    if not late:
+        return found
     return (
-        found
-        if not late
-        else (
-            f"{found}, late AS MATERIALIZED (SELECT {select_list(TELEMETRY)} FROM {_shown(LATE, root)} "
-            f"QUALIFY row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1)"
-        )
+        f"{found}, late AS MATERIALIZED (SELECT {select_list(TELEMETRY)} FROM {_shown(LATE, root)} "
+        f"QUALIFY row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1)"
     )
 
 

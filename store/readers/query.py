@@ -278,7 +278,7 @@ class Connection:
             pieces, constants = asked.pieces_of(text)
             again = pieces in _PASSED
             statements = self._checked(query)
-            before = None if plain or self._unsafe else _PASSED[pieces]
+            before = None if plain or self._unsafe else _PASSED.get(pieces)
             if before is not None and (again or before.of_gpus):
                 with contextlib.suppress(duckdb.Error):  # for an error that shows the query as it was written
                     short = self._shortened(before, list(pieces), constants)

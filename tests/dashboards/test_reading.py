@@ -11,6 +11,9 @@ from weakref import ref
 import pytest
 
 from whorl.analysis.fleet.runs_of import comparable, runs_of
+from whorl.analysis.one_gpu import runs as of_one
+from whorl.analysis.one_gpu.past import past
+from whorl.analysis.one_gpu.peers import beside
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import conclude
@@ -19,6 +22,7 @@ from whorl.dashboards.app import reading as reading_
 from whorl.dashboards.app.fleet import view as fleet_view
 from whorl.dashboards.app.fleet.view import ask as ask_fleet
 from whorl.dashboards.app.fleet.view import view
+from whorl.dashboards.app.gpu import asked as of_page
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.pages import PAGES
 from whorl.dashboards.app.reading import Reading
@@ -221,3 +225,22 @@ def test_the_first_page_finds_all_that_it_asks_for_already_read(
     said = Asked(make_app(anew)).said("")
     assert "Who stands out" in said
     assert tuple(sorted({need.table for page in PAGES for need in page.needs})) == first.NEEDED
+
+
+def test_gpus_that_are_no_peers_have_the_same_peers_and_those_that_are_do_without_themselves(
+    fleet: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_one, "PEERS", 4)
+    monkeypatch.setattr(of_one, "_LEAST_PEERS", 3)
+    counted: list[tuple[object, ...]] = []
+    monkeypatch.setattr(of_page, "beside", lambda *given: counted.append(given) or beside(*given))
+    reading, known = Reading(fleet.store), of_page.known(fleet)
+    for row in known.iter_rows(named=True):
+        found, mine = of_page.lines(reading, row), of_one.timed(of_page.runs(reading, row))
+        of = row["model"], of_one.kinds_of(mine), of_one.days_of(mine)
+        peers = of_one.peers_runs(fleet.store, row["cluster"], known, *of)
+        assert found == past(mine, beside(peers, row["keys"]), of_page.stands(reading, row))
+        among = set(peers["gpu"]) & set(row["keys"])
+        assert {one.peers for line in found for one in line.sittings} == {3 if among else 4}
+    assert [len(given) for given in counted].count(1) == 1, "once for all four that are no peers"
+    assert [len(given) for given in counted].count(2) == 4
