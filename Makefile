@@ -36,9 +36,9 @@ cupy: $(READY)  ## install the CuPy that fits this machine's driver into .venv; 
 	$(UV) pip install --quiet --python .venv --constraint requirements.lock --editable ".[$$extra]" $$ctk || \
 		echo "CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md" >&2
 
-# Two workers for each core and one more, up to eight, as many tests wait; tests/conftest.py says which stay with one worker.
+# Two workers for each core and two more, up to eight, as many tests wait; tests/conftest.py says which stay with one worker.
 CORES  := $(or $(shell nproc 2>/dev/null),2)
-PYTEST = $(BIN)/python -m pytest --numprocesses $$((2 * $(CORES) + 1)) --maxprocesses 8 --durations 10
+PYTEST = $(BIN)/python -m pytest --numprocesses $$((2 * $(CORES) + 2)) --maxprocesses 8 --durations 10
 
 test: $(WARM)  ## the tests, in minutes: what can be tried in thousands of ways is tried in some
 	$(PYTEST)

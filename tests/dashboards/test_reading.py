@@ -232,8 +232,13 @@ def test_gpus_that_are_no_peers_have_the_same_peers_and_those_that_are_do_withou
 ) -> None:
     monkeypatch.setattr(of_one, "PEERS", 4)
     monkeypatch.setattr(of_one, "_LEAST_PEERS", 3)
-    counted: list[tuple[object, ...]] = []
-    monkeypatch.setattr(of_page, "beside", lambda *given: counted.append(given) or beside(*given))
+    counted: list[int] = []
+
+    def counting(*given: Any) -> Any:
+        counted.append(len(given))
+        return beside(*given)
+
+    monkeypatch.setattr(of_page, "beside", counting)
     reading, known = Reading(fleet.store), of_page.known(fleet)
     for row in known.iter_rows(named=True):
         found, mine = of_page.lines(reading, row), of_one.timed(of_page.runs(reading, row))
@@ -242,5 +247,5 @@ def test_gpus_that_are_no_peers_have_the_same_peers_and_those_that_are_do_withou
         assert found == past(mine, beside(peers, row["keys"]), of_page.stands(reading, row))
         among = set(peers["gpu"]) & set(row["keys"])
         assert {one.peers for line in found for one in line.sittings} == {3 if among else 4}
-    assert [len(given) for given in counted].count(1) == 1, "once for all four that are no peers"
-    assert [len(given) for given in counted].count(2) == 4
+    assert counted.count(1) == 1, "once for all four that are no peers"
+    assert counted.count(2) == 4
