@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LIMITS = ("asked_power_limit_w", "power_cap_w")
 APART = (*LIMITS, "clock")
 """The keys of `runs.conditions` that part the runs of a workload."""
-_FEW = 10_000  # runs: nothing is read of other GPUs
+_FEW = 10_000  # runs: of so few, only the rows of their own GPUs are read
 _LOCKED = pl.format("locked at {} MHz", stated("locked_clock_mhz").str.strip_suffix(".0"))
 
 

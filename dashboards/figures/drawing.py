@@ -46,6 +46,9 @@ Heatmap = partial(_trace, "heatmap")
 Scatter = partial(_trace, "scatter")
 Scattergl = partial(_trace, "scattergl")
 
+_KNOWN = frozenset(("i1", "i2", "i4", "u1", "u2", "u4", "f4", "f8"))
+"""Types of numbers that Plotly's script takes as bytes."""
+
 checked = False
 """Whether Plotly checks each figure: tests set it."""
 
@@ -85,15 +88,16 @@ def _sent(part: Any) -> Any:
         return {name: _sent(value) for name, value in part.items()}
     if isinstance(part, list | tuple):
         return [_sent(value) for value in part] if part and isinstance(part[0], dict) else part
-    if not isinstance(part, np.ndarray) or part.dtype.kind not in "iuf" or not part.size:
+    if not isinstance(part, np.ndarray) or not part.size:
         return part
     if part.dtype in (np.int64, np.uint64):
         part = _short(part)
-    if part.dtype in (np.int64, np.uint64):
-        return part  # a number of a browser has 53 bits: as text it is cut and not another one
+    kind = f"{part.dtype.kind}{part.dtype.itemsize}"
+    if kind not in _KNOWN:
+        return part  # Dash sends it as a list
     shape = {"shape": ", ".join(map(str, part.shape))} if part.ndim > 1 else {}
     bytes_of = base64.b64encode(part.tobytes()).decode("ascii")
-    return {"dtype": f"{part.dtype.kind}{part.dtype.itemsize}", "bdata": bytes_of, **shape}
+    return {"dtype": kind, "bdata": bytes_of, **shape}
 
 
 def _short(numbers: Any) -> Any:
