@@ -7,6 +7,9 @@
 # It writes one small file into FOLDER; `whorl jobs import --tags FOLDER` reads it. It always exits with status 0, after
 # WHORL_TAG_SECONDS (5) at the latest, also where the file system or the driver hangs. It passes over jobs without GPUs.
 #
+# It makes a new file, and writes into none that is there. As root it writes only into a folder of root's that nobody
+# else may write to: for another folder, run it as the folder's owner (runuser -u OWNER -- sh whorl-tag ...).
+#
 # Which GPUs a job has is certain if it has all of the node, and if CUDA_VISIBLE_DEVICES holds UUIDs. For other jobs,
 # and for indices on a node where a GPU has vanished, whorl does not guess. If you know that Slurm's index of a GPU is
 # the number of its device file (gres.conf lists /dev/nvidia0, /dev/nvidia1, ... in this order, on one line or lines of
@@ -54,8 +57,18 @@ gpus() { # a line for each GPU of the node: its UUID and the number of its devic
 	done
 }
 
+safe() { # whether no other user can plant or exchange a file under root's hands
+	[ "$(id -u)" = 0 ] || return 0
+	case $(stat -c '%u %A' .) in
+	'0 d'????-??-?) ;;
+	*) return 1 ;;
+	esac
+}
+
 write() {
 	umask 022
+	cd -P -- "$folder" && safe || return 1
+	set -C # a file that is there, or a link, is not opened
 	now=$(date +%s) node=${SLURMD_NODENAME:-}
 	[ -n "$node" ] || { node=$(uname -n) && node=${node%%.*}; }
 	name=$node-$SLURM_JOB_ID-$event-$now-$$
@@ -81,7 +94,7 @@ write() {
 		done <"$proc/stat"
 		gpus
 		echo end=1
-	} >"$folder/.$name" && mv "$folder/.$name" "$folder/$name.tag"
+	} >".$name" && mv -T -- ".$name" "$name.tag"
 }
 
 case $event in
@@ -95,7 +108,7 @@ esac
 sleep "$limit" </dev/null >/dev/null 2>&1 &
 clock=$!
 trap 'kill "$clock" 2>/dev/null; exit 0' USR1
-trap 'kill "$clock" 2>/dev/null; echo "whorl-tag: no tag can be written into $folder" >&2; exit 0' USR2
+trap 'kill "$clock" 2>/dev/null; echo "whorl-tag: no tag can be written into $folder (root writes only into a folder that root alone may write to: run this as the owner of another)" >&2; exit 0' USR2
 {
 	if write; then kill -USR1 $$; else kill -USR2 $$; fi
 } </dev/null >/dev/null 2>&1 &

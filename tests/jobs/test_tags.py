@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,46 @@ def test_the_script_exits_0_whatever_happens(proc: Path, tmp_path: Path) -> None
     assert late.returncode == 0
     assert "no tag was written within 1 s" in late.stderr
     assert not tags.read([folder]).events
+
+
+def planted(folder: Path, target: Path, pid: int) -> None:
+    """Links under every name that the script of this process can choose within 20 s."""
+    for at in range(int(time.time()) - 1, int(time.time()) + 20):
+        (folder / f".n01-7-begin-{at}-{pid}").symlink_to(target)
+
+
+def test_a_link_under_the_name_of_a_tag_is_not_followed(proc: Path, tmp_path: Path) -> None:
+    folder, precious = tmp_path / "tags", tmp_path / "precious"
+    folder.mkdir(mode=0o755)
+    precious.write_text("secret\n")
+    (tmp_path / "tag.sh").write_text(tagging.script())
+    line = ["sh", "-c", 'read go; exec sh "$@"', "sh", str(tmp_path / "tag.sh"), "begin", str(folder)]
+    env = {"PATH": os.environ["PATH"], "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01", **JOB}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, env=env, stdin=pipe, stderr=pipe, text=True) as process:
+        planted(folder, precious, process.pid)
+        _, complaint = process.communicate("go\n")
+    assert (process.returncode, precious.read_text()) == (0, "secret\n")
+    assert "no tag can be written" in complaint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+@pytest.mark.parametrize(("owner", "mode"), [(12345, 0o755), (0, 0o1777), (0, 0o775)])
+def test_root_writes_only_where_nobody_else_may_and_the_owner_of_a_folder_for_himself(
+    owner: int, mode: int, proc: Path
+) -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        os.chown(folder, owner, owner)
+        folder.chmod(mode)
+        done = script("begin", folder, proc, **JOB)
+        assert (done.returncode, list(folder.iterdir())) == (0, [])
+        assert "run this as the owner" in done.stderr
+        os.chown(folder, 12345, 12345)
+        line = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-s", "--", "begin", name]
+        env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n01", **JOB}
+        assert subprocess.run(line, input=tagging.script(), env=env, text=True, check=False).returncode == 0
+        assert [path.stat().st_uid for path in folder.glob("*.tag")] == [12345]
 
 
 def test_where_the_driver_has_not_read_a_gpu_nvidia_smi_is_asked(proc: Path, tmp_path: Path) -> None:
