@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InputError
 from .options import Span, json_option, options, store_option
 
 if TYPE_CHECKING:
@@ -290,6 +291,17 @@ def _asked(given: dict[str, Any]) -> Asked:
     )
 
 
+def _words(program: str) -> tuple[str, ...]:
+    """The words of `--program`, split as a shell does. Raises InputError for a quote without its end."""
+    try:
+        return tuple(shlex.split(program))
+    except ValueError as error:
+        raise InputError(
+            f"--program {program} cannot be read as a shell reads it ({error}): put a backslash before each quote that "
+            "belongs to a name"
+        ) from error
+
+
 def _how(given: dict[str, Any]) -> How:
     from ..jobs.campaign.planning import NICE, START_UP_S, How
 
@@ -302,7 +314,7 @@ def _how(given: dict[str, Any]) -> How:
         nice=NICE if given["nice"] is None else given["nice"],
         setup=given["setup"],
         options=given["sbatch"],
-        program=tuple(shlex.split(given["program"])) if given["program"] else None,
+        program=_words(given["program"]) if given["program"] else None,
         template=path("template"),
         output=path("output"),
         start_up_s=START_UP_S if given["start_up"] is None else given["start_up"],

@@ -7,13 +7,16 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
 from whorl.cli.campaign import campaign
 from whorl.errors import InputError
 from whorl.jobs.batch import TEMPLATES, BatchJob, render, schedulers, unused, values
@@ -180,6 +183,27 @@ def test_a_hostile_name_stays_one_word(scheduler: str, tmp_path: Path) -> None:
     for line in text.splitlines():
         if line.startswith(("#PBS -N ", "#BSUB -J ")):
             assert re.fullmatch(r"#\w+ -\w [a-z0-9-]{1,63}", line)
+
+
+@pytest.mark.parametrize("scheduler", schedulers())
+def test_a_program_with_quotes_in_its_name_is_called(scheduler: str, tmp_path: Path) -> None:
+    stub = tmp_path / """a'b "c" $d"""
+    stub.write_text("#!/bin/sh\necho called\n")
+    stub.chmod(0o755)
+    line = ["campaign", "render", "--scheduler", scheduler, "--suite", "quick", "--store", str(tmp_path / "S")]
+    done = CliRunner().invoke(cli, [*line, "--program", shlex.quote(str(stub))])
+    assert done.exit_code == 0, done.output
+    text = done.stdout
+    if scheduler == "kubernetes":
+        block = text.partition("            - |\n")[2].partition("          env:")[0]
+        text = expanded(textwrap.dedent(block))
+    for options, expected in ((["-n"], ""), ([], "called\n")):
+        ran = subprocess.run(["bash", *options], input=text, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout) == (0, expected), ran.stderr
+    done = CliRunner().invoke(cli, [*line, "--program", "a'b"])
+    assert done.exit_code == 2
+    assert "put a backslash before each quote" in done.stderr
+    assert isinstance(done.exception, SystemExit), "a traceback"
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(BatchJob) if one.name not in ("minutes", "gpus")])
