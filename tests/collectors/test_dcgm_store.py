@@ -6,7 +6,6 @@ import itertools
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -171,19 +170,19 @@ def test_a_time_in_which_the_clock_was_held_down_is_one_event(
     new_store(store)
     two.nvml.write("gpus 2", "model H100", "load 10 1")
 
-    def hold(statement: str, seconds: float) -> None:
+    def hold() -> None:
+        until(lambda: ask(store, "select gpu from telemetry where power_mw is not null"))
         now = time.time()
-        two.nvml.add(f"from {now} until {now + seconds} gpu 1 {statement}")
+        two.nvml.add(f"from {now} until {now + 0.8} gpu 1 slowdown brake")
+        until(lambda: ask(store, "select gpu from events where kind = 'held_down'"))
 
-    timer = threading.Timer(1.2, hold, ("slowdown brake", 0.8))
-    timer.start()
-    done = CliRunner().invoke(cli, [*options(two, store), "--duration", "4"])
-    timer.join()
+    with meanwhile(hold):
+        done = CliRunner().invoke(cli, [*options(two, store), *LONG])
     assert done.exit_code == 0, done.stderr
     (event,) = ask(store, "select * from events where kind = 'held_down' and metric = 'power_brake_ns'")
     assert event["gpu"] == max(row["gpu"] for row in ask(store, "select distinct gpu from telemetry"))
     assert event["duration_ns"] == pytest.approx(0.8e9, abs=0.2e9)
-    assert event["value"] == pytest.approx(0.9, abs=0.4)
+    assert event["value"] >= 0.6  # a pause of this machine makes it longer
 
 
 def test_the_engines_statistics_of_a_job_are_events_at_the_end(
@@ -192,8 +191,20 @@ def test_the_engines_statistics_of_a_job_are_events_at_the_end(
     monkeypatch.setattr("whorl.collectors.dcgm.job._EVERY_US", 100_000)
     store = tmp_path / "S"
     new_store(store)
-    two.nvml.add(f"from {time.time() + 1} gpu 1 xid 31")
-    done = CliRunner().invoke(cli, [*options(two, store), "--duration", "2.5", "--job", "4711"])
+    newest = "select gpu, max(energy_mj) / 1000.0 j from telemetry group by gpu order by gpu"
+    within: list[float] = []  # what telemetry saw each GPU use while the statistics ran, J
+
+    def work() -> None:
+        until(lambda: len(ask(store, newest)) == 2)
+        two.nvml.add(f"from {time.time()} gpu 1 xid 31")
+        until(lambda: ask(store, "select gpu from events where kind = 'xid'"))
+        first = [row["j"] for row in ask(store, newest)]
+        until(lambda: all(row["j"] > j + 100 for row, j in zip(ask(store, newest), first, strict=True)))
+        within.extend(row["j"] - j for row, j in zip(ask(store, newest), first, strict=True))
+
+    began = time.time()
+    with meanwhile(work):
+        done = CliRunner().invoke(cli, [*options(two, store), *LONG, "--job", "4711"])
     assert done.exit_code == 0, done.stderr
     told = ask(
         store,
@@ -202,11 +213,9 @@ def test_the_engines_statistics_of_a_job_are_events_at_the_end(
     )
     assert [(event["job_id"], event["n"]) for event in told] == [("4711", 0), ("4711", 1)]
     for number, event in enumerate(told):
-        ended, length = event["ended"] / 1e9, event["duration_ns"] / 1e9
-        assert 2 < length < 5
-        true = two.nvml.energy_j(number, ended) - two.nvml.energy_j(number, ended - length)
-        assert event["value"] == pytest.approx(true, rel=0.2)  # of samples every 100 ms
-        assert event["detail"].startswith("DCGM's statistics of job 4711: ")
+        assert 0 < event["duration_ns"] < (time.time() - began) * 1e9
+        true = two.nvml.energy_j(number, event["ended"] / 1e9) - two.nvml.energy_j(number, began)
+        assert within[number] <= event["value"] <= true + 100  # the counter is up to 0.1 s old
         assert "n/a" not in event["detail"]
 
 

@@ -149,6 +149,12 @@ class FakeRuntime:
         if self.device in self.ruined and name not in ("getDeviceCount", "getDeviceProperties", "setDevice"):
             raise CUDARuntimeError(self.ruined[self.device])
 
+    def end(self) -> None:
+        """What hangs comes to its end now."""
+        self.hang = False
+        self._tail.clear()
+        self._events = dict.fromkeys(self._events, 0.0)
+
     def enqueue(self, action: Callable[[], None], stream: int) -> None:
         """Run in a stream, or remember where a capture is under way."""
         if self._captured is not None:

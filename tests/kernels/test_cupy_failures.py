@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -267,10 +266,8 @@ def test_a_kernel_that_hangs_is_given_up_and_the_other_gpu_goes_on(blas: Library
     loaded = load(first, counted())
     run(loaded)
     runtime.hang = True
-    began = time.monotonic()
     with pytest.raises(DeviceError, match=r"GPU-.*: counted hangs: 3 repetitions did not end within 0.2 s") as caught:
         run(loaded, limit_s=0.2)
-    assert time.monotonic() - began < 5
     assert caught.value.gone
     with pytest.raises(DeviceError, match="counted hangs"):
         finish(loaded.poison())
@@ -285,17 +282,21 @@ def test_a_kernel_that_hangs_is_given_up_and_the_other_gpu_goes_on(blas: Library
 def test_slow_work_is_late_and_not_gone(
     device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cupy_loaded, "GRACE_S", 30.0)
     loaded = load(device, twice())
     run(loaded)
-    runtime.launch_s = 0.1  # long enough that a machine that pauses finds it late, too
-    with pytest.raises(DeviceError, match=r"twice: 12 repetitions did not end within 0.1 s$") as caught:
-        run(loaded, 12, limit_s=0.1)
-    assert not caught.value.gone
-    with pytest.raises(DeviceError, match=r"twice: 1 repetition did not end within 0.01 s$"):
-        run(loaded, 1, limit_s=0.01)
+    drained = cupy_waiting.Waiting.drained
+
+    def ends_at_last(waiting: cupy_waiting.Waiting, within_s: float) -> bool:
+        runtime.end()
+        return drained(waiting, within_s)
+
+    monkeypatch.setattr(cupy_waiting.Waiting, "drained", ends_at_last)
+    for count, says in ((12, "12 repetitions"), (1, "1 repetition")):
+        runtime.hang = True
+        with pytest.raises(DeviceError, match=rf"twice: {says} did not end within 0.01 s$") as caught:
+            run(loaded, count, limit_s=0.01)
+        assert not caught.value.gone
     assert device.lost is None
-    runtime.launch_s = 5e-6
     run(loaded)
 
 
