@@ -2,7 +2,6 @@
 PYTHON ?= python3
 UV     := $(or $(shell command -v uv 2>/dev/null),.uv/bin/uv)
 READY  := .venv/.ready
-WARM   := .venv/.compiled
 BIN    := .venv/bin
 export UV_PYTHON_DOWNLOADS := never
 # The tests start hundreds of processes: each compiles all of its modules where none may keep what was compiled.
@@ -36,15 +35,11 @@ cupy: $(READY)  ## install the CuPy that fits this machine's driver into .venv; 
 	$(UV) pip install --quiet --python .venv --constraint requirements.lock --editable ".[$$extra]" $$ctk || \
 		echo "CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md" >&2
 
-# Two workers for each core and two more, up to eight, as many tests wait; tests/conftest.py says which stay with one worker.
-CORES  := $(or $(shell nproc 2>/dev/null),2)
-PYTEST = $(BIN)/python -m pytest --numprocesses $$((2 * $(CORES) + 2)) --maxprocesses 8 --durations 10
+test: $(READY)  ## the tests, in minutes: what can be tried in thousands of ways is tried in some
+	$(BIN)/python tests/shards.py
 
-test: $(WARM)  ## the tests, in minutes: what can be tried in thousands of ways is tried in some
-	$(PYTEST)
-
-test-all: $(WARM)  ## the tests, with many more cases
-	$(PYTEST) --long
+test-all: $(READY)  ## the tests, with many more cases
+	$(BIN)/python tests/shards.py --long
 
 check: lint types layers test  ## everything that must pass before a change lands
 
@@ -67,14 +62,6 @@ $(READY): requirements.lock pyproject.toml | $(UV)
 	@$(UV) pip install --quiet --no-deps --python .venv --editable .
 	@$(BIN)/python -m ensurepip --default-pip >/dev/null 2>&1 || true  # else pip install, which pages name, is another Python's
 	@mkdir -p .venv/tree && ln -sfn ../.. .venv/tree/whorl
-	@touch $@
-
-# In a fresh clone each worker would compile all tests and what they import for itself, at half a minute of CPU each.
-$(WARM): $(READY)
-	@echo "compiling the tests" >&2
-	@for part in "tests/a*" "tests/[b-z]*"; do \
-		$(BIN)/python -m pytest --collect-only --quiet -p no:cacheprovider $$part >.venv/collected 2>&1 & \
-	done; wait
 	@touch $@
 
 .uv/bin/uv:

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import gc
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -50,6 +51,7 @@ from whorl.tests import sizes  # noqa: E402 - the module that the tests import
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="try everything; without it tests try a sample")
+    parser.addoption("--summary-to", metavar="FILE", help="write counts and durations as JSON, for tests/shards.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,46 +75,11 @@ def _choose_examples() -> None:
     settings.load_profile("same" if sizes.is_long() else "short")
 
 
-@pytest.hookimpl(optionalhook=True)  # a GPU node may lack pytest-xdist
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Keep these tests in one worker: those of one file, those of pages in one browser, and those of one Slurm.
-
-    Slurm's wait most of the time. Those that have clusters of their own follow each other in a second worker.
-
-    Not with `--dist loadgroup`: pytest-xdist 3.8 ignores the groups under pytest 9.2.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    def together(nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        if path.endswith(("/slurm/test_accounting.py", "/slurm/test_apply_shapes.py", "/slurm/test_filter_shapes.py")):
-            return "clusters of their own"
-        return next(
-            (folder for folder in ("tests/slurm/", "tests/dashboards/", "tests/browser/") if folder in path), path
-        )
-
-    config.option.loadscopereorder = False  # pytest_collection_modifyitems says what begins first
-    scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = together
-    return scheduler
-
-
-_FIRST = (
-    "tests/slurm/", "tests/browser/", "tests/dashboards/", "/test_changed_bytes.py", "/test_mutations.py",
-    "/test_published.py", "/test_resuming.py", "/test_faults.py", "/test_oracle.py", "/test_demo.py",
-    "/test_conservation.py", "/test_interval_holds.py", "/test_newest.py", "/test_report.py", "/test_comparing.py",
-    "/test_clients.py", "/test_fingerprint.py", "/test_kinds.py", "/test_advice.py",
-)  # fmt: skip
-"""What takes one worker longest, the longest first: begun last, it would be waited for alone."""
-
-
 _LEFT_OUT = pytest.StashKey[int]()
 """How many tests run with `--long` only."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    rank = {part: place for place, part in enumerate(_FIRST)}
-    items.sort(key=lambda item: min((rank[part] for part in _FIRST if part in item.nodeid), default=len(_FIRST)))
     if sizes.is_long():
         return
     seen: dict[str, int] = {}
@@ -130,27 +97,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gone]
         config.hook.pytest_deselected(items=left_out)
     config.stash[_LEFT_OUT] = len(left_out)
-    if hasattr(config, "workeroutput"):
-        config.workeroutput["left out"] = len(left_out)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Each worker collected the same tests."""
-    output = getattr(node, "workeroutput", {})
-    node.config.stash[_LEFT_OUT] = max(node.config.stash.get(_LEFT_OUT, 0), output.get("left out", 0))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """What was skipped: a line for each reason. A line for each place would be hundreds."""
-    reports = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    stats = terminalreporter.stats
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in stats.get("skipped", []))
     reasons["long: runs with --long (make test-all)"] += config.stash.get(_LEFT_OUT, 0)
-    if any(reasons.values()):
+    reasons = +reasons
+    if config.option.summary_to:
+        _write_summary(Path(config.option.summary_to), stats, reasons)
+        return
+    if reasons:
         terminalreporter.section("skipped")
     for reason, count in reasons.most_common():
-        if count:
-            terminalreporter.line(f"{count:>5}  {reason}")
+        terminalreporter.line(f"{count:>5}  {reason}")
+
+
+def _write_summary(path: Path, stats: dict[str, list[Any]], reasons: Counter[str]) -> None:
+    """For tests/shards.py, which adds up the summaries of several processes."""
+    outcomes = {name: len(stats.get(name, [])) for name in ("passed", "failed", "error", "skipped")}
+    reports = [report for name in ("passed", "failed") for report in stats.get(name, [])]
+    slowest = sorted(((report.duration, report.nodeid) for report in reports), reverse=True)[:10]
+    path.write_text(json.dumps({"outcomes": outcomes, "skip_reasons": reasons, "slowest": slowest}))
 
 
 def pytest_collection_finish() -> None:
@@ -185,17 +154,15 @@ def interruptible() -> None:
 
 @pytest.fixture(scope="session")
 def built_once(tmp_path_factory: pytest.TempPathFactory) -> BuiltOnce:
-    """Makes a folder once for the tests of all workers, which only read it.
+    """Makes a folder once for the tests of all processes (see shards.py), which only read it.
 
     `built_once("fleet", write_fleet)` returns the folder. The first call runs `write_fleet(folder)`; others wait.
     """
-    common = tmp_path_factory.getbasetemp().resolve()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        common = common.parent  # the folder of a worker is in that of the session
+    built = Path(os.environ.get("WHORL_TESTS_BUILT") or tmp_path_factory.getbasetemp() / "built").resolve()
 
     def get_folder(name: str, build: Callable[[Path], object]) -> Path:
-        folder, done = common / "built" / name, common / "built" / f"{name}.done"
-        folder.parent.mkdir(exist_ok=True)
+        folder, done = built / name, built / f"{name}.done"
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_name(f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():

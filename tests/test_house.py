@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from whorl.cli import cli
 from whorl.store.events import TYPED, EventKind
 from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
+from whorl.tests import house
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (
@@ -74,6 +76,29 @@ def test_every_folder_says_what_it_is_in_the_table_for_who_contributes() -> None
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     told = re.findall(r"^\| `([a-z_/]+)/` \| \S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert sorted(told) == sorted(name.partition(".")[2].replace(".", "/") for name in packages[1:])
+
+
+def test_names_arguments_homonyms_and_circles_only_become_fewer() -> None:
+    above = house.excess(house.measure(), json.loads(house.LIMITS.read_text()))
+    assert not above, "; ".join(above)
+
+
+def test_the_measures_of_the_house_notice_what_they_are_for(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "store" / "a.py").write_text(
+        "from . import b\nclass Kind: ...\ndef f(one, p2, p3, p4, p5, p6, p7): ...\n"
+    )
+    (tmp_path / "store" / "b.py").write_text("if TYPE_CHECKING:\n    from .a import Kind\nfound = 1\n")
+    (tmp_path / "jobs" / "c.py").write_text("from ..store import a\nclass Kind: ...\nrun_ids = []\n")
+    for command in (["init", "--quiet"], ["add", "."]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    measures = house.measure(tmp_path)
+    assert measures["store"] == {"vague_pct": 25.0, "many_parameters": 1, "homonyms": 1, "circles": 2}
+    assert measures["jobs"] == {"vague_pct": 0.0, "many_parameters": 0, "homonyms": 1, "circles": 0}
+    assert house.excess(measures, {"store": {**measures["store"], "vague_pct": 24.9}, "jobs": measures["jobs"]}) == [
+        "store: vague_pct is 25, and may be 24.9 at most"
+    ]
 
 
 def test_no_other_module_lies_in_the_root() -> None:
