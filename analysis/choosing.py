@@ -84,7 +84,8 @@ def meant(known: pl.DataFrame, said: str, cluster: str | None, where: str) -> Ma
         if found.height == 1:
             return found.row(0, named=True)
         if found.height:
-            raise several_gpus(said, _first(found, several), found.height)
+            clusters = found["cluster"].drop_nulls().unique().sort().to_list()
+            raise several_gpus(said, _first(found, several), found.height, clusters if len(clusters) > 1 else ())
     raise no_such_gpu(said, f"in {where}", _first(rows, several), rows.height)
 
 

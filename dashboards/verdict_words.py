@@ -13,9 +13,10 @@ _NAMED = 4
 _PART = 12  # of a UUID: `GPU-` and eight digits
 _OF = {one.name: one.unit for one in CHANNELS} | {THROTTLED.name: "its runs"}
 EFFECT_SAYS = (
-    "effect: how much more than its peers, in % of their level: of time, W, MHz or K/W (kelvin a watt); of its runs, "
-    "how many more of 100. The time of what is slower than before, drifting or unstable: more than its own level. "
-    "Slower, hotter and more are positive. [95 %]: where the level lies in another sitting"
+    "effect: how much more than its peers, in % of their level: of their time, or of what it names, W, MHz or K/W "
+    "(kelvin a watt); of its runs, how many more of 100. The time of what is slower than before, drifting or "
+    "unstable: more than its own level. Slower, hotter and more are positive. [95 %]: where the level lies in another "
+    "sitting"
 )
 
 
@@ -66,7 +67,7 @@ def least(given: Sequence[Smallest]) -> str | None:
 
 def causes(one: Verdict) -> str:
     """The parts of the effect in words: `4.0 power cap, 1.3 heat`."""
-    parts = [f"{part.pct:.1f} {part.what}" for part in one.causes]
+    parts = [f"{part.pct:.1f} {part.what}" for part in one.causes if abs(part.pct) >= 0.05]
     return ", ".join(parts) if parts else MISSING
 
 

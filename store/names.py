@@ -109,9 +109,12 @@ def no_such_gpu(said: str, there: str, gpus: Sequence[tuple[str, str]], n: int |
     return InputError(f"there is no GPU {said!r} {there}; there is {_some(gpus, n) or 'none'}")
 
 
-def several_gpus(said: str, gpus: Sequence[tuple[str, str]], n: int | None = None) -> InputError:
-    """That `n` GPUs fit, of which `gpus` are the first: name and key."""
-    return InputError(f"{said!r} fits {len(gpus) if n is None else n} GPUs: {_some(gpus, n)}; give more of the name")
+def several_gpus(
+    said: str, gpus: Sequence[tuple[str, str]], n: int | None = None, clusters: Sequence[str] = ()
+) -> InputError:
+    """That `n` GPUs fit, of which `gpus` are the first: name and key. `clusters`: of them all, where these differ."""
+    choose = f"choose the cluster with --cluster: {', '.join(clusters)}" if clusters else "give more of the name"
+    return InputError(f"{said!r} fits {len(gpus) if n is None else n} GPUs: {_some(gpus, n)}; {choose}")
 
 
 def known_gpu(said: str, known: Mapping[str, Iterable[str]]) -> str | None:

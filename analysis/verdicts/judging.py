@@ -26,7 +26,7 @@ from .past.history import Histories, histories
 from .past.own_past import discoveries
 from .saying import action_of
 from .smallest import smallest
-from .verdict import TIME, Cause, Change, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
+from .verdict import HELD, TIME, Cause, Change, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -272,8 +272,8 @@ class _Judge:
                 continue
             kind = channel.kind
             # A held clock is told by the causes of the time; and the power of a braked GPU tells no kelvin a watt.
-            held = found and kind in (Kind.UNDER_CAP, Kind.PINNED, Kind.STARVED, Kind.UNSTABLE)
-            held = held or (kind is Kind.HOT and bool(kinds & {Kind.UNDER_CAP, Kind.PINNED}))
+            held = found and kind in (*HELD, Kind.STARVED, Kind.UNSTABLE)
+            held = held or (kind is Kind.HOT and bool(kinds & HELD))
             if kind in kinds or held:
                 continue
             kinds.add(kind)

@@ -23,7 +23,7 @@ from .levels.estimate import RELEVANT
 from .looks import usable
 
 LOOKS_LIKE = {
-    "brake": Kind.UNDER_CAP,
+    "brake": Kind.BRAKED,
     "hot": Kind.HOT,
     "pinned": Kind.PINNED,
     "slow_memory": Kind.SLOW,

@@ -30,10 +30,10 @@ class Part(StrEnum):
 
 
 _KIND = {
-    Part.LIMIT: Kind.UNDER_CAP,
+    Part.LIMIT: Kind.LIMITED,
     Part.HEAT: Kind.HOT,
-    Part.BRAKE: Kind.UNDER_CAP,
-    Part.SLOWDOWN: Kind.UNDER_CAP,
+    Part.BRAKE: Kind.BRAKED,
+    Part.SLOWDOWN: Kind.SLOWED,
     Part.PINNED: Kind.PINNED,
     Part.UNTOLD: Kind.UNDER_CAP,
     Part.STARVED: Kind.STARVED,
@@ -47,10 +47,9 @@ def kind_of(main: str) -> Kind:
 
 _HEAT = "Clean its heat sink and filters, and check fans, airflow and inlet temperature; then its thermal paste."
 _ACTIONS: dict[Kind | tuple[Kind, str], str] = {
-    (Kind.UNDER_CAP, Part.LIMIT): "Set its power limit to that of its peers: `nvidia-smi -i GPU -pl WATTS`.",
-    (Kind.UNDER_CAP, Part.BRAKE): "Check the node's power supplies and cables: they assert the external power brake.",
-    (Kind.UNDER_CAP, Part.SLOWDOWN): "Check its power cables and supplies, then its cooling; if that does not help, "
-    "ask the vendor.",
+    Kind.LIMITED: "Set its power limit to that of its peers: `nvidia-smi -i GPU -pl WATTS`.",
+    Kind.BRAKED: "Check the node's power supplies and cables: they assert the external power brake.",
+    Kind.SLOWED: "Check its power cables and supplies, then its cooling; if that does not help, ask the vendor.",
     Kind.UNDER_CAP: "Record why its clock is held (`whorl collect`), then check power supplies and cooling.",
     Kind.HOT: _HEAT,
     Kind.PINNED: "Look for a clock that is set by hand (`nvidia-smi -q -d CLOCK`) and reset it: `nvidia-smi -rgc`.",

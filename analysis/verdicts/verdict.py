@@ -42,7 +42,11 @@ class Kind(StrEnum):
     FAILED = "failed"
     SLOW = "slow"
     HOT = "hot"
+    BRAKED = "power brake"
+    SLOWED = "hardware slowdown"
+    LIMITED = "lower power limit"
     UNDER_CAP = "under its cap"
+    """Its clock is held, and nobody recorded why."""
     PINNED = "pinned clock"
     POWER_HUNGRY = "power-hungry"
     UNSTABLE = "unstable"
@@ -55,6 +59,10 @@ class Kind(StrEnum):
     MEMORY_ERRORS = "memory errors"
     """The driver told of errors of its memory, or of pages retired or rows remapped for them."""
     FAST = "fast"
+
+
+HELD = frozenset({Kind.BRAKED, Kind.SLOWED, Kind.LIMITED, Kind.UNDER_CAP, Kind.PINNED})
+"""The kinds that say why a clock is held, heat apart."""
 
 
 @dataclass(frozen=True, slots=True)

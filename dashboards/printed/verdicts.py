@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...analysis.verdicts import SCHEMA, Judgement, Level, NotJudged, Verdict
+from ...analysis.verdicts import SCHEMA, TIME, Judgement, Level, NotJudged, Verdict
 from ..table import Line, Table, many
 from ..verdict_words import EFFECT_SAYS, causes, effect, interval, least, measured, name, percent, short, some
 
@@ -86,8 +86,8 @@ def _to_watch(rows: Sequence[Verdict]) -> Iterable[str | Table]:
 
 
 def table(rows: Sequence[Verdict]) -> Table:
-    """One line a finding."""
-    header = ("level", "name", "finding", "state", "effect", "[95 %]", "of", "in", "cause, % of the time")
+    """One line a finding. The cause stays on the narrowest terminal: it says what to do."""
+    header = ("level", "name", "finding", "state", "effect", "[95 %]", "in", "cause, % of the time")
     names = short(one.name for one in rows)
     cells = [
         [
@@ -95,15 +95,14 @@ def table(rows: Sequence[Verdict]) -> Table:
             name(one, names),
             str(one.kind),
             str(one.state),
-            effect(one),
+            effect(one) if one.figure in (TIME, "") else f"{effect(one)} of {measured(one)}",
             interval(one.low_pct, one.high_pct),
-            measured(one),
             some(one.workloads, 2),
             causes(one),
         ]
         for one in rows
     ]
-    return Table(header, cells, (4,), wrapped=(1, 7, 8), leaves=(0, 7, 8))
+    return Table(header, cells, (), wrapped=(1, 6, 7), leaves=(0, 6, 5))
 
 
 def what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:

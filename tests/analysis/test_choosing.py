@@ -71,7 +71,7 @@ def test_nodes_and_gpus_are_listed_as_people_count_on_all_pages_and_in_advice(tm
 def test_a_name_in_two_clusters_is_told_apart(tmp_path: Path) -> None:
     store = new_store(tmp_path / "S")
     gpus(store, cluster=["east", "west"], gpu=["a", "b"], node=["n1", "n1"], slot=[0, 0])
-    with pytest.raises(InputError, match="fits 2 GPUs"):
+    with pytest.raises(InputError, match=r"fits 2 GPUs: .*--cluster: east, west$"):
         find(store, "n1/0")
     assert find(store, "n1/0", "west")["gpu"] == "b"
     assert find(store, "west:n1/0")["gpu"] == "b"

@@ -54,7 +54,7 @@ def test_what_was_planted_is_found_and_nothing_else(shown: tuple[Path, dict[str,
     assert document["simulated"] is True
     assert (document["gpus"], document["suite"], document["seed"]) == (MANY, "quick", 4)
     assert {one["kind"]: one["found"] for one in document["planted"]} == {
-        "brake": "under its cap",
+        "brake": "power brake",
         "pinned": "pinned clock",
         "slow_memory": "slow",
         "wrong_results": "wrong results",
@@ -145,7 +145,7 @@ def test_the_next_commands_work(shown: tuple[Path, dict[str, Any]]) -> None:
         done = CliRunner().invoke(cli, [verb[0], "--store", str(out / "store"), *verb[1:]])
         assert done.exit_code == 0, done.output
         said[verb[0]] = done.stdout
-    slow = [one for one in document["stand_out"] if one["cause"] in ("under its cap", "pinned clock")]
+    slow = [one for one in document["stand_out"] if one["cause"] in ("power brake", "pinned clock")]
     assert len(slow) == 2
     for one in slow:  # what the report names, advice names too: two sittings show that it repeats
         assert f"{one['node']}/{one['slot']}" in said["advise"]
@@ -285,7 +285,7 @@ def test_too_few_gpus_are_not_called_alike(tmp_path: Path) -> None:
     assert "0.00" not in re.sub("<h2>Energy</h2>.*?</section>", "", measured, flags=re.DOTALL)
     done = run("--gpus", "8", "--fault", "brake", "--fault", "pinned", "--fault", "hot", out=tmp_path / "eight")
     [brake] = [line for line in done.stdout.splitlines() if line.startswith("planted brake ")]
-    assert "found, under its cap" in brake, "17 % slower is no chance where the others differ by 1 %"
+    assert "found, power brake" in brake, "17 % slower is no chance where the others differ by 1 %"
     [hot] = [line for line in done.stdout.splitlines() if line.startswith("planted hot ")]
     assert re.search("found, hot|missed \\(.+\\)", hot)
     assert "planted nothing" in run("--gpus", "8", out=tmp_path / "default").stdout

@@ -44,12 +44,12 @@ CASES: dict[str, tuple[Mapping[str, Change], str, Kind]] = {
     "brake with its counter": (
         {"gemm": {"events": {"power_brake": 0.2 * RUN_S, "hw_slowdown": 0.19 * RUN_S}, "slower": 1.11, "power": 0.9}},
         Part.BRAKE,
-        Kind.UNDER_CAP,
+        Kind.BRAKED,
     ),
     "hardware slowdown without a brake or heat": (
         {"gemm": {"events": {"hw_slowdown": 0.2 * RUN_S}, "slower": 1.11, "power": 0.9}},
         Part.SLOWDOWN,
-        Kind.UNDER_CAP,
+        Kind.SLOWED,
     ),
     "heat, with its counter": (
         {"gemm": {"events": {"thermal_software": 0.8 * RUN_S}, "clock": 0.95, "temperature": 20, "power": 0.95}},
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Mapping[str, Change], str, Kind]] = {
     "lower power limit": (
         {"": {"limit_w": 250.0}, "gemm": {"power": 250 / 300, "clock": (250 / 300) ** 0.4}},
         Part.LIMIT,
-        Kind.UNDER_CAP,
+        Kind.LIMITED,
     ),
     "silicon that needs more power": ({"gemm": {"clock": 0.94}}, Part.CAP, Kind.SLOW),
     "pinned clock": (

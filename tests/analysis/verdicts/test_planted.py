@@ -22,7 +22,7 @@ from whorl.tests.sizes import sample
 
 CAUSES = {"brake": Part.BRAKE, "hot": Part.HEAT, "pinned": Part.PINNED, "slow_memory": Part.MEMORY}
 SEEN = {"stuck_sensor": Kind.SENSOR, "wrong_results": Kind.WRONG, "lost": Kind.LOST}
-NAMED = {"brake": Kind.UNDER_CAP, "pinned": Kind.PINNED, "slow_memory": Kind.SLOW, **SEEN}
+NAMED = {"brake": Kind.BRAKED, "pinned": Kind.PINNED, "slow_memory": Kind.SLOW, **SEEN}
 """The verdict of each kind of fault that one campaign shows beyond doubt."""
 
 
