@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .analysis import variability
     from .analysis.energy.answers import energy
+    from .dashboards.answers.judging import across, diff, explain, fingerprint, variability, verdicts
     from .dashboards.store_report import look, report
     from .jobs import ledger
     from .jobs.advice import advise
@@ -21,28 +21,29 @@ __version__ = "0.1.0"
 
 # Loaded on first use, so that `import whorl` and `whorl --help` stay instant.
 _LAZY = {
-    "Store": ".store",
-    "advise": ".jobs.advice",
-    "campaign_status": ".jobs.campaign.status",
-    "collect": ".jobs.collecting",
-    "energy": ".analysis.energy.answers",
-    "look": ".dashboards.store_report",
-    "measure": ".jobs.measuring",
-    "plan_campaign": ".jobs.campaign.status",
-    "report": ".dashboards.store_report",
-    "run_campaign": ".jobs.campaign.driving",
-    "variability": ".analysis",
+    ".analysis.energy.answers": ("energy",),
+    ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "variability", "verdicts"),
+    ".dashboards.store_report": ("look", "report"),
+    ".jobs.advice": ("advise",),
+    ".jobs.campaign.driving": ("run_campaign",),
+    ".jobs.campaign.status": ("campaign_status", "plan_campaign"),
+    ".jobs.collecting": ("collect",),
+    ".jobs.measuring": ("measure",),
+    ".store": ("Store",),
 }
-
-_MODULES = {"ledger": ".jobs.ledger"}
+_MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 __all__ = [
     "Store",
     "__version__",
+    "across",
     "advise",
     "campaign_status",
     "collect",
+    "diff",
     "energy",
+    "explain",
+    "fingerprint",
     "ledger",
     "look",
     "measure",
@@ -50,12 +51,17 @@ __all__ = [
     "report",
     "run_campaign",
     "variability",
+    "verdicts",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name], __name__), name)
+    if name == "ledger":
+        return import_module(".jobs.ledger", __name__)
     if name in _MODULES:
-        return import_module(_MODULES[name], __name__)
+        return getattr(import_module(_MODULES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.sax.saxutils import escape, quoteattr
 
-from ..dashboards.table import Table, number
+from ..dashboards.table import Table, number, printable
 from ..jobs.checking import Answer, Now, Status
-from .output import shown
 
 _NAMED = 3
 
@@ -57,7 +56,7 @@ def nagios(found: Answer, warning: float, critical: float) -> str:
         if now.own_pct is not None
     ]
     data.append(f"time={found.seconds:.1f}s")
-    return shown(f"WHORL {found.status.name} - {text} | {' '.join(data)}")
+    return printable(f"WHORL {found.status.name} - {text} | {' '.join(data)}")
 
 
 def junit(found: Answer) -> str:
@@ -82,7 +81,7 @@ def junit(found: Answer) -> str:
     failures = sum(one.status in (Status.WARNING, Status.CRITICAL) for one in found.gpus)
     skipped = len(cases) - len(found.gpus) + sum(one.status is Status.UNKNOWN for one in found.gpus)
     note = f"<system-out>{escape('; '.join(found.says))}</system-out>" if found.says else ""
-    return shown(
+    return printable(
         f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuite name="whorl check" hostname={quoteattr(found.node)} '
         f'tests="{len(cases)}" failures="{failures}" skipped="{skipped}" time="{found.seconds:.3f}">'
         f"{''.join(cases)}{note}</testsuite>"

@@ -26,14 +26,10 @@ def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_
     What changed for all GPUs alike, as at a driver update, is said once. Then come the GPUs that moved against it,
     with intervals, and those that are new or gone.
     """
-    from ..analysis.verdicts.answers.difference import difference
-    from ..dashboards.printed.diff import answer
-    from .output import Progress, print_json, show
+    from ..dashboards.answers.judging import diff as compared
+    from .output import Progress, print_reply
 
     with Progress() as progress:
         progress.say("comparing")
-        found = difference(store, before, after, cluster=cluster)
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        show(answer(found, store))
+        reply = compared(store, before=before, after=after, cluster=cluster)
+    print_reply(reply, as_json=as_json)

@@ -19,20 +19,10 @@ def explain(name: str, store: str, cluster: str | None, as_json: bool) -> None:
     whorl explain c001-4/3 --store S
     whorl explain 87570fdd --store S
     """
-    from ..analysis.choosing import find
-    from ..analysis.verdicts.answers.explaining import explain as explained
-    from ..analysis.verdicts.recording import judgements
-    from ..dashboards.printed.explain import answer
-    from ..store import Store
-    from .output import Progress, print_json, show
+    from ..dashboards.answers.judging import explain as explained
+    from .output import Progress, print_reply
 
-    opened = Store.open(store)
-    row = find(opened, name, cluster)
-    of, gpu = str(row["cluster"]), str(row["gpu"])
     with Progress() as progress:
         progress.say("judging the GPUs")
-        found = explained(opened, gpu, judgements(opened, of), cluster=of)
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        show(answer(found, store))
+        reply = explained(store, name, cluster=cluster)
+    print_reply(reply, as_json=as_json)

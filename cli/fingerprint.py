@@ -10,9 +10,9 @@ from .options import cluster_option, json_option, store_option
 @click.command("fingerprint", short_help="What each GPU is, per class of workload, beside its peers.")
 @store_option
 @cluster_option
-@click.option("--gpu", "name", metavar="NAME", help="All figures of this GPU: node/slot, UUID, serial or a part.")
+@click.option("--gpu", metavar="NAME", help="All figures of this GPU: node/slot, UUID, serial or a part.")
 @json_option
-def fingerprint(store: str, cluster: str | None, name: str | None, as_json: bool) -> None:
+def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool) -> None:
     """Compute the fingerprints of a cluster's GPUs, store them beside the earlier ones, and show them.
 
     \b
@@ -21,16 +21,10 @@ def fingerprint(store: str, cluster: str | None, name: str | None, as_json: bool
 
     Every figure has the 95 % interval of another sitting. docs/verdicts.md explains the figures.
     """
-    from ..analysis.verdicts.answers.fingerprinting import fingerprints
-    from ..dashboards.printed.fingerprint import answer, document
-    from .output import Progress, print_json, show, tell
+    from ..dashboards.answers.judging import fingerprint as computed
+    from .output import Progress, print_reply
 
     with Progress() as progress:
         progress.say("computing the fingerprints")
-        found = fingerprints(store, cluster=cluster, gpu=name)
-    for note in found.notes:
-        tell(f"note: {note}")
-    if as_json:
-        print_json(document(found))
-    else:
-        show(answer(found, store))
+        reply = computed(store, cluster=cluster, gpu=gpu)
+    print_reply(reply, as_json=as_json)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
+
+from ..errors import InputError
+from ..store.instants import SPAN, UNIT_S, time_of
 
 store_option = click.option(
     "--store",
@@ -67,10 +69,6 @@ def exclusive(*names: str) -> Callable[[dict[str, Any]], None]:
     return check
 
 
-_SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d|w)?")
-_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-
-
 class Span(click.ParamType[float]):
     """A time: 0.1, 100ms, 60s, 5min, 12h, 7d, 2w; in seconds."""
 
@@ -84,12 +82,12 @@ class Span(click.ParamType[float]):
         text = str(value).strip().lower()
         if text in self._words:
             return self._words[text]
-        match = _SPAN.fullmatch(text)
+        match = SPAN.fullmatch(text)
         if match is None or not (match[2] or self._plain):
             words = "".join(f", or {word!r}" for word in self._words)
             units = f"a number with ms, s, min, h, d or w{words}"
             self.fail(f"{value!r} is not a time: give {'seconds, or ' if self._plain else ''}{units}", param, ctx)
-        return float(match[1]) * _SECONDS[match[2] or "s"]
+        return float(match[1]) * UNIT_S[match[2] or "s"]
 
 
 class When(click.ParamType[datetime]):
@@ -98,22 +96,10 @@ class When(click.ParamType[datetime]):
     name = "date"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        text = str(value).strip()
-        match = _SPAN.fullmatch(text.lower())
         try:
-            if match is not None and match[2]:
-                ago = timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
-                return datetime.now(UTC).replace(tzinfo=None) - ago
-            found = datetime.fromisoformat(text)
-        except (ValueError, OverflowError):
-            self.fail(
-                f"{value!r} is not a date: write 2026-10-01, 2026-10-01T12:00 (UTC), or how long ago, as 30d",
-                param,
-                ctx,
-            )
-        return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
+            return time_of(value if isinstance(value, datetime) else str(value))
+        except InputError as error:
+            self.fail(str(error), param, ctx)
 
 
 cluster_option = click.option("--cluster", metavar="NAME", help="Only this cluster.")

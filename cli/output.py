@@ -6,13 +6,10 @@ no `rich`, and in a file or a pipe, rows are lines of aligned cells.
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import importlib.util
 import json
 import math
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -23,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..dashboards.table import Line, Table
+from ..dashboards.answers.reply import Reply, Shown, plain
+from ..dashboards.table import GAP, Line, Table, printable
 from ..dashboards.table import number as number  # cli/sim.py has it from here
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-_GAP = 2  # columns of a terminal between two columns of a table
 _NARROWEST = 16  # of a column of sentences, unless its longest word is longer
 _WORD = 40  # a longer word may break there: a UUID has 40 letters, so what does is a path
 _FILLED = 100  # a line of text is no longer, however wide the terminal
@@ -40,33 +37,24 @@ _SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 # -- JSON -----------------------------------------------------------------------------------------------------
 
 
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters but tab and the end of a line
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON knows it: times as ISO 8601 in UTC, what is no number as null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dt.datetime):
-        return value.isoformat() + ("Z" if value.tzinfo is None else "")
-    if isinstance(value, (dt.date, dt.time, dt.timedelta)):
-        return str(value)
-    if isinstance(value, decimal.Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return str(value)
-
-
 def print_json(document: dict[str, Any]) -> None:
     """Print a document; its first key must be `schema`."""
     click.echo(json.dumps(plain(document), ensure_ascii=False, allow_nan=False))
+
+
+def print_reply(reply: Shown, *, as_json: bool) -> None:
+    """Print a reply as JSON or for people; its notes stand on standard error."""
+    tell_notes(reply)
+    if as_json:
+        click.echo(json.dumps(reply.json(), ensure_ascii=False, allow_nan=False))
+    else:
+        show(reply.parts())
+
+
+def tell_notes(reply: Shown) -> None:
+    """Print the notes of a reply on standard error."""
+    for note in reply.notes if isinstance(reply, Reply) else ():
+        tell(f"note: {note}")
 
 
 # -- text and tables ------------------------------------------------------------------------------------------
@@ -80,15 +68,9 @@ def width() -> int | None:
     return (shutil.get_terminal_size().columns or 80) if sys.stdout.isatty() else None
 
 
-def shown(text: str) -> str:
-    """A text as a terminal may show it: names of files and GPUs may hold control characters, which would steer it."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
 def tell(sentence: str) -> None:
     """Print a note beside the answer, on standard error."""
-    click.echo(f"whorl: {shown(sentence)}", err=True)
+    click.echo(f"whorl: {printable(sentence)}", err=True)
 
 
 def say(text: str, first: str = "", rest: str = "") -> None:
@@ -96,7 +78,7 @@ def say(text: str, first: str = "", rest: str = "") -> None:
 
     If the output is not a terminal it is one line, which programs can search.
     """
-    available, text = width(), shown(text)
+    available, text = width(), printable(text)
     if available is None:
         click.echo(first + text)
         return
@@ -114,7 +96,7 @@ def show(parts: Iterable[str | Table]) -> None:
         if isinstance(part, Table):
             print_table(part)
         elif isinstance(part, Line) or not part:
-            click.echo(shown(part))
+            click.echo(printable(part))
         else:
             indent = part[: len(part) - len(part.lstrip())]
             say(part.lstrip(), indent, f"{indent}  " if indent else "")
@@ -131,7 +113,9 @@ def print_table(table: Table) -> None:
     If there is no room, sentences break into lines. Then columns are left out in the table's order, and a line names
     them. Then heads break. If that is not enough, each row takes a line per column. A number is never split.
     """
-    table = replace(table, header=list(map(shown, table.header)), rows=[list(map(shown, row)) for row in table.rows])
+    table = replace(
+        table, header=list(map(printable, table.header)), rows=[list(map(printable, row)) for row in table.rows]
+    )
     available = width()
     rich = available is not None and importlib.util.find_spec("rich") is not None
     if table.title:
@@ -144,7 +128,7 @@ def print_table(table: Table) -> None:
     elif rich:
         _print_rich(fitted, available or 0)
     else:
-        _print_aligned(fitted)
+        click.echo("\n".join(replace(fitted, title="", says="").lines()))
     if left_out:
         named = ", ".join(f"'{head}'" if "," in head else head for head in left_out)
         say(f"No room for {named}: a wider terminal shows more.")
@@ -195,7 +179,7 @@ def _least(table: Table, *, breaks: bool) -> int:
     widths = _widths(table)
     for place in table.wrapped if breaks else ():
         widths[place] = min(widths[place], _narrowest(table, place))
-    return sum(widths) + _GAP * (len(widths) - 1)
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _narrowest(table: Table, place: int) -> int:
@@ -212,16 +196,6 @@ def _print_cells(table: Table) -> None:
         for name, cell in zip(table.header, row, strict=True):
             if cell:
                 say(cell, f"  {name.ljust(longest)}  ", " " * (longest + 4))
-
-
-def _print_aligned(table: Table) -> None:
-    widths = _widths(table)
-    for row in (table.header, *table.rows):
-        cells = [
-            cell.rjust(wide) if place in table.right else cell.ljust(wide)
-            for place, (cell, wide) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo((" " * _GAP).join(cells).rstrip())
 
 
 def _console(*, error: bool = False, columns: int | None = None) -> Console:
@@ -241,7 +215,7 @@ def _print_rich(table: Table, available: int) -> None:
     from rich.table import Table as Drawn
 
     console = _console(columns=available)
-    drawn = Drawn(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    drawn = Drawn(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
     for place, name in enumerate(table.header):
         breaks = place in table.wrapped
         drawn.add_column(name, justify="right" if place in table.right else "left", overflow="fold", no_wrap=not breaks)

@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
 
 def _cell(value: Any) -> Any:
     """A value in one cell: what has parts as JSON, bytes in hexadecimal digits."""
-    from .output import plain
+    from ..dashboards.answers.reply import plain
 
     if isinstance(value, (dict, list)):
         return json.dumps(plain(value), ensure_ascii=False)

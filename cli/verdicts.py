@@ -24,17 +24,10 @@ def verdicts(store: str, cluster: str | None, campaign: str | None, since: datet
 
     The findings are stored in table `verdicts`, beside the earlier ones. docs/verdicts.md explains them.
     """
-    from ..analysis.verdicts.recording import conclude
-    from ..dashboards.printed.verdicts import answer, document
-    from ..store import Store
-    from .output import Progress, print_json, show, tell
+    from ..dashboards.answers.judging import verdicts as judged
+    from .output import Progress, print_reply
 
     with Progress() as progress:
         progress.say("judging the GPUs")
-        found = conclude(Store.open(store), cluster=cluster, campaign=campaign, since=since)
-    for note in found.notes:
-        tell(f"note: {note}")
-    if as_json:
-        print_json(document(found.judgements))
-    else:
-        show(answer(found.judgements, store))
+        reply = judged(store, cluster=cluster, campaign=campaign, since=since)
+    print_reply(reply, as_json=as_json)

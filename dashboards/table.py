@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 MISSING = "n/a"
+GAP = 2
+"""Columns of a terminal between two columns of a table."""
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters but tab and the end of a line
 _MINUS = re.compile(r"(?<![^\s\[(>])-(?=\.?\d)")
 
 
@@ -37,11 +40,30 @@ class Table:
         lines = [self.header, rule, *self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
+    def lines(self) -> list[str]:
+        """The title, the cells in aligned columns, and the text about them, as lines."""
+        widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+        cells = [
+            [
+                cell.rjust(width) if place in self.right else cell.ljust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            for row in (self.header, *self.rows)
+        ]
+        aligned = [(" " * GAP).join(row).rstrip() for row in cells]
+        return [*filter(None, [self.title]), *aligned, *filter(None, [self.says])]
+
 
 class Line(str):
     """A line that is printed as it is, such as a command to copy."""
 
     __slots__ = ()
+
+
+def printable(text: str) -> str:
+    """A text without control characters, which would steer a terminal: names of files and GPUs may hold some."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from typing import overload
 
+from ..errors import InputError
+
+SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d|w)?")
+"""How people write a span of time: a number and a unit."""
+UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _LAST_NS = 2**63 - 2  # one more is what DuckDB calls infinity
 
 
@@ -32,3 +39,27 @@ def in_sql(at_ns: int) -> str:
     """
     seconds, rest = divmod(min(max(at_ns, -_LAST_NS), _LAST_NS), 1_000_000_000)
     return f"TIMESTAMP_NS '{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d}'"
+
+
+@overload
+def time_of(when: datetime | str) -> datetime: ...
+@overload
+def time_of(when: datetime | str | None) -> datetime | None: ...
+def time_of(when: datetime | str | None) -> datetime | None:
+    """A time in UTC without zone: of one with a zone, of 2026-10-01 or 2026-10-01T12:00 (UTC), or how long ago: 30d.
+
+    Raises InputError for a text that is neither.
+    """
+    if when is None:
+        return None
+    try:
+        if not isinstance(when, datetime):
+            span = SPAN.fullmatch(when.strip().lower())
+            if span is not None and span[2]:
+                return datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=float(span[1]) * UNIT_S[span[2]])
+            when = datetime.fromisoformat(when.strip())
+        return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"{when!r} is not a date: write 2026-10-01, 2026-10-01T12:00 (UTC), or how long ago, as 30d"
+        ) from None

@@ -189,7 +189,7 @@ def across_answer(pairs: Sequence[Across]) -> list[Table]:
     times = [pair for pair in pairs if pair.figure_a == pair.figure_b == "time"]
     others = [pair for pair in pairs if pair not in times and pair.spearman is not None]
     others.sort(key=lambda pair: -abs(pair.spearman or 0.0))
-    tables = [("Do the same GPUs take long in both?", times)]
+    tables = [("Do the same GPUs take long in both?", times)] if pairs else []
     if others:
         title = f"The strongest of {len(others)} other pairs of figures (of so many, some are strong by chance)"
         tables.append((title, others[:_LISTED]))

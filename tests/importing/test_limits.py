@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.cli.output import shown
+from whorl.dashboards.table import printable
 from whorl.errors import InputError
 from whorl.store.importing.content import load, read
 from whorl.tests.sizes import count
@@ -118,5 +118,5 @@ def test_a_name_that_is_no_utf8_or_steers_a_terminal_is_shown_as_text(tmp_path: 
         assert done.exception is None or isinstance(done.exception, SystemExit)
         assert "\x1b" not in done.output
         assert "\\x1b[31mred" in done.output
-    assert shown("a\tb\nc") == "a\tb\nc"
-    assert shown("\x07\x9b") == "\\x07\\x9b"
+    assert printable("a\tb\nc") == "a\tb\nc"
+    assert printable("\x07\x9b") == "\\x07\\x9b"

@@ -1,0 +1,192 @@
+"""What is wrong with which GPU, and how much the GPUs differ: the functions of the verbs of that kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InputError
+from ...store.instants import time_of
+from .reply import Reply, folder, opened
+
+if TYPE_CHECKING:
+    from ...analysis import Across, Variability
+    from ...analysis.verdicts import Judgement
+    from ...analysis.verdicts.answers.difference import Difference
+    from ...analysis.verdicts.answers.explaining import Explained
+    from ...analysis.verdicts.answers.fingerprinting import Fingerprints
+    from ...store import Store
+
+
+def verdicts(
+    store: Store | str | Path,
+    *,
+    cluster: str | None = None,
+    campaign: str | None = None,
+    since: datetime | str | None = None,
+) -> Reply[Sequence[Judgement]]:
+    """Judge every GPU against its peers and its own past, and store the findings, as `whorl verdicts` does.
+
+    `frame` has a row for each finding, the worst first. `since`: a time (UTC), or how long ago: "30d".
+    Raises InputError where there are no runs, StoreError where there is no store.
+    """
+    from ...analysis.verdicts import Verdict
+    from ...analysis.verdicts.recording import conclude
+    from ..printed import verdicts as printed
+
+    concluded = conclude(opened(store), cluster=cluster, campaign=campaign, since=time_of(since))
+    return Reply(
+        concluded.judgements,
+        partial(printed.document, concluded.judgements),
+        partial(printed.answer, concluded.judgements, folder(store)),
+        row=Verdict,
+        notes=concluded.notes,
+    )
+
+
+def explain(store: Store | str | Path, name: str, *, cluster: str | None = None) -> Reply[Explained]:
+    """Explain one GPU: rank among its peers, history, cause, what to do, as `whorl explain` does.
+
+    `name` is node/slot, the UUID, the serial number, or a part that no other GPU has. `frame` has a row for each
+    workload in which it was measured, the slowest first. Raises InputError where no GPU or several fit.
+    """
+    from ...analysis.choosing import find
+    from ...analysis.verdicts.answers import explaining
+    from ...analysis.verdicts.recording import judgements
+    from ..printed.explain import answer
+
+    read = opened(store)
+    row = find(read, name, cluster)
+    where, gpu = str(row["cluster"]), str(row["gpu"])
+    explained = explaining.explain(read, gpu, judgements(read, where), cluster=where)
+    return Reply(
+        explained, explained.as_dict, partial(answer, explained, folder(store)), rows_key="places", row=explaining.Place
+    )
+
+
+def fingerprint(
+    store: Store | str | Path, *, cluster: str | None = None, gpu: str | None = None
+) -> Reply[Fingerprints]:
+    """Compute the fingerprints of a cluster's GPUs and store them, as `whorl fingerprint` does.
+
+    `frame` has a row for each figure of each GPU, or of the one that `gpu` names. Raises InputError where there are no
+    runs, and where no GPU or several fit.
+    """
+    from ...analysis.verdicts.answers.fingerprinting import fingerprints
+    from ..printed import fingerprint as printed
+
+    computed = fingerprints(opened(store), cluster=cluster, gpu=gpu)
+    return Reply(
+        computed,
+        partial(printed.document, computed),
+        partial(printed.answer, computed, folder(store)),
+        notes=computed.notes,
+    )
+
+
+def diff(
+    store: Store | str | Path, *, before: datetime | str, after: datetime | str, cluster: str | None = None
+) -> Reply[Difference]:
+    """Compare every GPU with itself: its runs before a time with those since another, as `whorl diff` does.
+
+    `frame` has a row for each GPU that moved against the fleet. Times are UTC, or how long ago: "30d". Raises
+    InputError where the times are in the wrong order, or one side has no runs.
+    """
+    from ...analysis.verdicts.answers.difference import Moved, difference
+    from ..printed.diff import answer
+
+    changed = difference(opened(store), time_of(before), time_of(after), cluster=cluster)
+    return Reply(changed, changed.as_dict, partial(answer, changed, folder(store)), rows_key="moved", row=Moved)
+
+
+def variability(
+    store: Store | str | Path,
+    *,
+    cluster: str | Sequence[str] = (),
+    workload: str | Sequence[str] = (),
+    replicates: int = 1000,
+    seed: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Reply[Sequence[Variability]]:
+    """Say how much the GPUs differ, per cluster and workload, as `whorl variability` does.
+
+    `frame` has two rows for each workload: of level `run` and of level `gpu`. `cluster` and `workload` are one name or
+    several; `replicates` are those of the bootstrap behind the intervals, 0 for no intervals. Raises InputError where
+    there are no such runs.
+    """
+    from ... import analysis
+    from ..printed import variability as printed
+
+    read, runs, notes = _compared(store, cluster, workload)
+    rows = analysis.variability(
+        runs,
+        replicates=replicates,
+        seed=analysis.SEED if seed is None else seed,
+        progress=progress,
+        imported=analysis.imported(read),
+    )
+    document = {"schema": "whorl.variability/1", "seed": rows[0].seed, "replicates": rows[0].replicates}
+    return Reply(
+        rows,
+        lambda: document | {"rows": [row.as_dict() for row in rows], "notes": notes},
+        lambda: printed.answer(rows, gpu_names(read)),
+        notes=notes,
+    )
+
+
+def across(
+    store: Store | str | Path, *, cluster: str | Sequence[str] = (), workload: str | Sequence[str] = ()
+) -> Reply[Sequence[Across]]:
+    """Say whether the same GPUs are slow in several workloads, as `whorl variability --across` does.
+
+    `frame` has a row for each pair of figures, with the rank correlation. Raises InputError where there are no such
+    runs.
+    """
+    from ... import analysis
+    from ..printed import variability as printed
+
+    read, runs, notes = _compared(store, cluster, workload)
+    pairs = analysis.across(runs, identities=analysis.identities(read))
+    notes += [] if pairs else ["no cluster has two workloads, so there is nothing to compare"]
+    return Reply(
+        pairs,
+        lambda: {"schema": "whorl.across/1", "rows": [pair.as_dict() for pair in pairs]},
+        partial(printed.across_answer, pairs),
+        row=analysis.Across,
+        notes=notes,
+    )
+
+
+def gpu_names(store: Store | str | Path) -> dict[tuple[str, str], str]:
+    """The GPU's name for people, by cluster and GPU."""
+    rows = opened(store).sql("select cluster, gpu, name from gpus_now").to_pylist()
+    return {(row["cluster"], row["gpu"]): row["name"] for row in rows}
+
+
+def _compared(
+    store: Store | str | Path, cluster: str | Sequence[str], workload: str | Sequence[str]
+) -> tuple[Store, Any, list[str]]:
+    """The store, the runs that are compared, and what is to know about them. InputError where there are none."""
+    from ... import analysis
+    from ...analysis.placement import available
+    from ...store.names import find_workload, plain_workload
+
+    read = opened(store)
+    clusters, workloads = ([names] if isinstance(names, str) else list(names) for names in (cluster, workload))
+    if workloads:
+        measured = {name for _, full in available(read) for name in (full, plain_workload(full))}
+        workloads = [find_workload(name, measured) for name in workloads]
+    runs = analysis.measurements(read, clusters=clusters, workloads=workloads)
+    if runs.is_empty():
+        chosen = [f"cluster {name}" for name in clusters] + [f"workload {name}" for name in workloads]
+        which = f"of {' and '.join(chosen)} " if chosen else ""
+        has = "; ".join(f"{full} on {name}" for name, full in available(read))
+        path = folder(store)
+        adds = f"`whorl import --store {path} FILES` or `whorl probe run --store {path}` adds some"
+        hint = f"it has {has}" if has else adds
+        raise InputError(f"{path} holds no runs {which}to compare; {hint}")
+    notes = analysis.mixed_conditions(read, clusters=clusters, workloads=workloads)
+    return read, runs, notes + analysis.untrusted(read, clusters=clusters, workloads=workloads)

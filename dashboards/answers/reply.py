@@ -1,0 +1,138 @@
+"""What a function of whorl replies: it shows itself in a notebook and at a prompt, as a frame and as JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..table import Line, Table, printable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ...store import Store
+
+Result = TypeVar("Result")
+
+
+class Shown:
+    """An object that shows itself: a subclass gives its document for programs, and its sentences and tables."""
+
+    rows_key = "rows"
+    """The list of the document that `frame` has."""
+    columns: Sequence[str] = ()
+    """The columns of `frame` where it has no rows."""
+
+    def document(self) -> Mapping[str, Any]:
+        """The document, with the key `schema`; times are datetimes."""
+        raise NotImplementedError
+
+    def parts(self) -> Iterable[str | Table]:
+        """What people read: sentences and tables."""
+        raise NotImplementedError
+
+    def json(self) -> dict[str, Any]:
+        """The document that the verb prints with `--json`: of numbers, texts, lists and dictionaries."""
+        return {str(key): plain(value) for key, value in self.document().items()}
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """The rows of the document as a Polars frame; docs/cli.md explains the columns."""
+        import polars as pl
+
+        rows = list(self.document()[self.rows_key])
+        return pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else pl.DataFrame(schema=self.columns)
+
+    def __repr__(self) -> str:
+        lines: list[str] = []
+        for part in self.parts():
+            lines += [printable(line) for line in (part.lines() if isinstance(part, Table) else [part])]
+        return "\n".join(lines).strip("\n")
+
+    def _repr_html_(self) -> str:
+        return f'<div class="whorl">{"".join(map(_html, self.parts()))}</div>'
+
+
+class Reply(Shown, Generic[Result]):
+    """The reply of one function: `result` is the typed answer, `notes` are sentences about how it was made."""
+
+    def __init__(
+        self,
+        result: Result,
+        document: Callable[[], Mapping[str, Any]],
+        parts: Callable[[], Iterable[str | Table]],
+        *,
+        rows_key: str = "rows",
+        row: type | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """`row`: the dataclass of a row, whose fields are the columns where there is none."""
+        self.result, self.notes, self.rows_key = result, tuple(notes), rows_key
+        self.columns = [] if row is None else [field.name for field in fields(row)]
+        self._document, self._parts = document, parts
+
+    def document(self) -> Mapping[str, Any]:
+        return self._document()
+
+    def parts(self) -> Iterable[str | Table]:
+        return self._parts()
+
+
+def opened(store: Store | str | Path) -> Store:
+    """The store itself, or the one in this folder. StoreError where there is none."""
+    from ...store import Store
+
+    return store if isinstance(store, Store) else Store.open(store)
+
+
+def folder(store: Store | str | Path) -> str:
+    """How commands for people spell the store."""
+    return str(getattr(store, "root", store))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: times as ISO 8601 in UTC, what is no number as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dt.datetime):
+        return value.isoformat() + ("Z" if value.tzinfo is None else "")
+    if isinstance(value, (dt.date, dt.time, dt.timedelta)):
+        return str(value)
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
+
+
+def _html(part: str | Table) -> str:
+    """A sentence, a command or a table as HTML."""
+    if isinstance(part, Table):
+        cells = [_row("th", part.header), *(_row("td", row) for row in part.rows)]
+        caption = f"<caption>{_text(part.title)}</caption>" if part.title else ""
+        below = f"<p>{_text(part.says)}</p>" if part.says else ""
+        return f"<table>{caption}{''.join(cells)}</table>{below}"
+    if isinstance(part, Line):
+        return f"<pre>{_text(part)}</pre>"
+    return f"<p>{_text(part)}</p>" if part else ""
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{_text(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,121 @@
+"""The Python functions: each replies what its verb prints, shows itself, and takes a path or a store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+import whorl
+from whorl.cli import cli
+from whorl.errors import InputError, StoreError
+from whorl.tests.conftest import BuiltOnce
+
+SECOND_DAY = "2026-01-05T12:00"  # between the two sittings of the demo
+
+
+def run(*words: object) -> Any:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def fleet(built_once: BuiltOnce, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated fleet of 16 GPUs with one bad GPU, two sittings, jobs and telemetry."""
+
+    def measure(folder: Path) -> None:
+        done = run("demo", "--gpus", 16, "--fault", "pinned", "--out", folder)
+        assert done.exit_code == 0, done.output
+
+    copy = tmp_path_factory.mktemp("python") / "fleet"
+    shutil.copytree(built_once("python-functions", measure) / "store", copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def slow_gpu(fleet: Path) -> str:
+    return str(whorl.verdicts(fleet).frame.filter(pl.col("level") == "gpu")["name"][0])
+
+
+Call = Callable[[Any, str], Any]
+CASES: dict[str, tuple[Call, list[str]]] = {
+    "verdicts": (lambda store, _: whorl.verdicts(store), []),
+    "verdicts --since": (lambda store, _: whorl.verdicts(store, since=SECOND_DAY), [SECOND_DAY]),
+    "explain GPU": (whorl.explain, []),
+    "fingerprint": (lambda store, _: whorl.fingerprint(store), []),
+    "fingerprint --gpu GPU": (lambda store, gpu: whorl.fingerprint(store, gpu=gpu), []),
+    "diff --before": (
+        lambda store, _: whorl.diff(store, before=datetime.fromisoformat(SECOND_DAY), after=SECOND_DAY),
+        [SECOND_DAY, "--after", SECOND_DAY],
+    ),
+    "variability --replicates 20 --workload gemm-fp32": (
+        lambda store, _: whorl.variability(store, replicates=20, workload="gemm-fp32"),
+        [],
+    ),
+    "variability --across": (lambda store, _: whorl.across(store), []),
+}
+"""By the words of a command line without the store: the function, and further words."""
+CLOCK = {"wall_s", "age_days", "newest_days", "oldest_days"}
+
+
+def without_clock(value: Any) -> Any:
+    """A document without what depends on when it is made."""
+    if isinstance(value, dict):
+        return {key: without_clock(inner) for key, inner in value.items() if key not in CLOCK}
+    return [without_clock(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_a_function_replies_what_its_verb_prints(words: str, fleet: Path, slow_gpu: str) -> None:
+    function, more = CASES[words]
+    reply = function(whorl.Store.open(fleet), slow_gpu)
+    line = [slow_gpu if word == "GPU" else word for word in words.split()]
+    printed = run(*line, *more, "--store", fleet, "--json")
+    assert printed.exit_code == 0, printed.output
+    document = json.loads(printed.stdout)
+    assert document["schema"].startswith("whorl.")
+    assert without_clock(reply.json()) == without_clock(document)
+    assert reply.frame.height == len(document[reply.rows_key])
+    assert reply.frame.width > 0, "also where there is no row"
+    page = ET.fromstring(reply._repr_html_())
+    assert page.tag == "div"
+    assert all(cell in repr(reply) for table in page.iter("table") for cell in table.itertext() if len(cell) < 20)
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_no_store_is_one_sentence(words: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="absent") as error:
+        CASES[words][0](tmp_path / "absent", "c001-1/0")
+    assert "\n" not in str(error.value)
+
+
+def test_names_are_escaped_where_a_reply_shows_itself(tmp_path: Path) -> None:
+    cluster = "<b>R&D</b>"
+    probes = ("gemm-fp32", "stream-triad")
+    whorl.measure(tmp_path / "S", *probes, suite="quick", backend="simulated", gpus=4, cluster=cluster)
+    for function in (whorl.verdicts, whorl.variability, whorl.across):
+        page = function(tmp_path / "S")._repr_html_()
+        assert escape(cluster) in page
+        assert cluster not in page
+        assert cluster in "".join(ET.fromstring(page).itertext())
+    assert whorl.verdicts(tmp_path / "S").frame.columns[:2] == ["level", "name"], "also where nothing was found"
+
+
+def test_a_time_is_a_datetime_or_as_an_option_spells_it(fleet: Path) -> None:
+    berlin = datetime.fromisoformat("2026-01-05T13:00+01:00")
+    assert whorl.verdicts(fleet, since=berlin).json() == whorl.verdicts(fleet, since=SECOND_DAY).json()
+    with pytest.raises(InputError, match="is not a date"):
+        whorl.verdicts(fleet, since="yesterday")
+
+
+def test_the_public_names_are_listed() -> None:
+    assert set(whorl.__all__) <= set(dir(whorl))
+    assert all(getattr(whorl, name) is not None for name in dir(whorl))
