@@ -26,7 +26,7 @@ class _FailsOpen(click.Command):
 
 @click.command("check", cls=_FailsOpen, short_help="This node's GPUs, now: exit status 0 OK, 1, 2, 3 unknown.")
 @store_option
-@click.option("--quick", is_flag=True, help="Run no probe: ask the driver and the store only.")
+@click.option("--quick", is_flag=True, help="Run no probe and store nothing: ask the driver and the store.")
 @click.option(
     "--format",
     "form",
@@ -59,7 +59,7 @@ class _FailsOpen(click.Command):
     type=click.Choice(["cuda", "simulated", "auto"]),
     default="cuda",
     show_default=True,
-    help="Which GPUs; auto: those here, else simulated.",
+    help="Which GPUs: cuda or auto, those here; simulated.",
 )
 @click.option("--gpus", type=click.IntRange(1, 64), help="Simulated: how many GPUs.  [default: 4]")
 @model_option
@@ -89,8 +89,11 @@ def check(
     whorl check --store S --format nagios
     whorl check --store S --quick            # in a job's prologue
 
-    Exit status: 0 OK; 1 warning; 2 critical (very slow, a wrong result, a GPU that is lost); 3 unknown. It fails open:
-    no store, no driver, no GPU, a hanging call or a wrong option is 3. A probe takes at most 15 s of a GPU.
+    Exit status: 0 OK; 1 warning; 2 critical: very slow, a wrong result, or a GPU that is expected here and absent, also
+    if the driver is gone; 3 unknown: no GPU is expected here, no store, a hanging call, a wrong option.
+
+    Expected are the GPUs that collectors or campaigns saw on this node within 30 days, and on no other node since.
+    After you take one out: `whorl store retire GPU`. A probe takes at most 15 s of a GPU.
     """
     from ..jobs.checking import check as checked
     from . import check_report

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import json_option, store_option
+from .options import cluster_option, json_option, store_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,6 +166,28 @@ def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
             f"{_left(written)}: a collector or another process still writes to {_of(written)}. "
             "Run this command again later"
         )
+
+
+@store_group.command("retire", short_help="A GPU left its node: `whorl check` does not miss it.")
+@click.argument("gpu", metavar="GPU")
+@store_option
+@cluster_option
+@json_option
+def retire(gpu: str, store: str, cluster: str | None, as_json: bool) -> None:
+    """Note that a GPU was taken out of its node. GPU is node/slot, the UUID, or a part that no other GPU has.
+
+    `whorl check` does not miss it from now on. If a collector or a campaign sees it again, it counts again. All that
+    is stored of it stays.
+    """
+    from ..jobs.checking import retire as note
+    from ..store import Store
+    from .output import print_json
+
+    event = note(Store.open(store), gpu, cluster)
+    if as_json:
+        print_json({"schema": "whorl.store.retire/1", "gpu": event.gpu, "node": event.node})
+    else:
+        click.echo(f"{event.gpu} is retired until it is seen again")
 
 
 def _left(days: int) -> str:

@@ -1,7 +1,7 @@
 """Check the GPUs of this node now: what is known of them, and a short probe beside their own level.
 
-It fails open: whatever keeps it from an answer (no store, no driver, no GPU, a call that does not return) is
-"unknown", and never an alarm. A GPU that was there and does not answer any more is one.
+It fails open: whatever keeps it from an answer (no store, a call that does not return, no GPU that is expected here) is
+"unknown", and never an alarm. A GPU that is expected on this node and absent is one, also where the driver is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeviceError, WhorlError
+from ..errors import DeviceError, InputError, WhorlError
 from ..store.names import this_node
 from ..store.outcomes import Outcome
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..analysis.verdicts.answers.reference import Known, Level
     from ..probes.campaign import Report
     from ..store import Store
+    from ..store.events import Event
 
 PROBES = ("gemm-fp32", "stream-triad")
 """What is run: the cores and the memory; 15 s a GPU at most."""
@@ -131,9 +132,10 @@ def check(
     """Check the GPUs of this node. It raises nothing but KeyboardInterrupt, and returns after `timeout` (s) at the
     latest, by default 30 s a GPU and 60 s at least.
 
-    `quick`: run no probe; ask the driver which GPUs are there, and the store what is known of them. `backend` is
-    "cuda", "simulated" or "auto" (simulated without a GPU). `warning`, `critical`: per cent that a probe takes longer
-    than the GPU's own level. `simulated`: arguments of `measure` for a simulated node (gpus, model, seed, fault).
+    `quick`: run no probe and store nothing; ask the driver which GPUs are there, and the store what is known of them.
+    `backend` is "cuda" or "auto" (the GPUs here; both are the same), or "simulated". `warning`, `critical`: per cent
+    that a probe takes longer than the GPU's own level. `simulated`: arguments of `measure` for a simulated node (gpus,
+    model, seed, fault).
     """
     began = time.monotonic()
     answer = Answer(this_node())
@@ -160,6 +162,25 @@ def check(
     return answer
 
 
+def retire(store: Store, gpu: str, cluster: str | None = None) -> Event:
+    """Note that a GPU was taken out of its node: until it is seen again, a check does not miss it.
+
+    `gpu` is one of its names, or a part that no other GPU has. Returns the event that is stored. Raises InputError for
+    a GPU that the store does not know, StoreError where the store cannot be written.
+    """
+    import pyarrow as pa
+
+    from ..analysis.choosing import find
+    from ..store.events import Event, EventKind, event_rows
+
+    row = find(store, gpu, cluster)
+    says = f"{row['gpu']} was taken out of {row['node'] or 'its node'}"
+    event = Event(EventKind.RETIRED, row["gpu"], says, ts_ns=time.time_ns(), node=row["node"])
+    rows = pa.Table.from_batches([event_rows([event], cluster=row["cluster"])])
+    store.append({"events": rows}, f"retired-{event.ts_ns}")
+    return event
+
+
 class _Check:
     """The work of one check, in a thread of its own."""
 
@@ -181,86 +202,123 @@ class _Check:
         known = isinstance(error, WhorlError)
         self._answer.says.append(str(error) if known else f"the check failed ({type(error).__name__}: {error})")
         if isinstance(error, DeviceError):
-            lost = OfGpu("", "GPU")
-            lost.found(Status.CRITICAL, str(error))
-            self._answer.gpus.append(lost)
+            self._lost("", "GPU", str(error))
 
     def run(self, *, quick: bool, gpus: Callable[[int], None]) -> None:
+        from ..analysis.verdicts.answers.reference import seen_on
         from ..store import Store
 
         opened = self._store if isinstance(self._store, Store) else Store.open(self._store)
-        if self._backend == "auto":
-            self._backend = "cuda" if self._has_gpu() else "simulated"
         if self._backend == "simulated":
-            report = self._probe(opened)
-            self._judge(opened, report, {run.gpu: f"{run.node}/{run.index}" for run in report.runs})
+            if quick:
+                self._judge(opened, None, self._simulated_gpus())
+            else:
+                report = self._probe(opened)
+                self._judge(opened, report, {run.gpu: f"{run.node}/{run.index}" for run in report.runs})
             return
-        here = self._shown() if quick else self._here()
-        gpus(len(here))
-        for gpu, name in here.items():
-            self._answer.gpus.append(OfGpu(gpu, name))
-        self._missing(opened, here)
+        driver, problem = self._driver_gpus()
+        gpus(len(driver))
+        expected = seen_on(opened, this_node(), time.time_ns())
         if quick:
-            self._judge(opened, None, here)
-        else:
-            self._judge(opened, self._probe(opened), here)
-
-    @staticmethod
-    def _has_gpu() -> bool:
-        from ..probes.here import local_devices
-
+            self._absent(expected, driver, problem)
+            self._judge(opened, None, driver)
+            for row in self._answer.gpus:
+                if row.gpu not in expected:
+                    row.found(
+                        Status.UNKNOWN,
+                        "no collector or campaign saw it here within 30 days: run `whorl collect` or `whorl probe run`",
+                    )
+            if problem is not None or not driver:
+                self._answer.failed = True
+                self._answer.says.append(problem or "the driver shows no GPU")
+            return
         try:
-            return bool(local_devices())
+            usable = self._usable_gpus()
         except WhorlError:
-            return False
+            self._absent(expected, driver, problem)
+            raise
+        for gpu, name in usable.items():
+            self._answer.gpus.append(OfGpu(gpu, name))
+        self._absent(expected, driver | usable, None)
+        self._judge(opened, self._probe(opened), usable)
 
-    def _shown(self) -> dict[str, str]:
-        """The whole GPUs that the driver shows, by UUID: needs no CUDA, and touches no GPU."""
-        from ..collectors.collecting import open_backend
+    def _simulated_gpus(self) -> dict[str, str]:
+        """The GPUs of the simulated node, by UUID; one that is planted as lost is noted as such."""
+        from ..simulation.identity import identities
+        from .measuring import drawn_fleet
 
-        backend = open_backend("nvml", {})
-        assert backend is not None
+        fleet = drawn_fleet(**self._simulated)
+        shown = {}
+        for position, identity in enumerate(identities(fleet.seed, len(fleet), fleet.model.name)):
+            if fleet.fault_of(position).falls:
+                self._lost(identity.uuid, identity.name, "it has fallen off the bus: check its node")
+            else:
+                shown[identity.uuid] = identity.name
+        return shown
+
+    def _driver_gpus(self) -> tuple[dict[str, str], str | None]:
+        """The whole GPUs that the driver shows, by UUID, and why it does not answer, None where it does.
+
+        It needs no CUDA, and touches no GPU. Raises InputError where whorl cannot ask a driver at all.
+        """
+        from ..collectors.backends import find_backend
+
         try:
-            whole = [one for one in backend.devices() if one.parent is None]
+            import pynvml  # noqa: F401  without it nothing is known of the driver
+        except ImportError as error:
+            raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
+        driver = find_backend("nvml")()
+        try:
+            driver.open()
+        except InputError as error:
+            return {}, str(error)
+        try:
+            whole = [device for device in driver.devices() if device.parent is None]
         finally:
-            backend.close()
-        self._answer.node = this_node()
-        return {one.gpu: f"{self._answer.node}/{one.row.get('nvml_index')}" for one in whole}
+            driver.close()
+        return {device.gpu: f"{self._answer.node}/{device.row.get('nvml_index')}" for device in whole}, None
 
-    def _here(self) -> dict[str, str]:
+    def _usable_gpus(self) -> dict[str, str]:
         """The GPUs that CUDA shows, by UUID; those that cannot be used are noted as lost."""
         from ..probes.here import local_devices
 
         devices = local_devices()
-        for bad in devices.unusable:
-            lost = OfGpu(bad.gpu or "", bad.gpu or f"index {bad.ordinal}")
-            lost.found(Status.CRITICAL, bad.says)
-            self._answer.gpus.append(lost)
-        found = {one.facts.gpu: f"{one.facts.node}/{one.facts.index}" for one in devices}
-        for one in devices:
-            self._answer.node = one.facts.node
-        return found
+        for device in devices.unusable:
+            self._lost(device.gpu or "", device.gpu or f"index {device.ordinal}", device.says)
+        return {device.facts.gpu: f"{device.facts.node}/{device.facts.index}" for device in devices}
 
-    def _missing(self, store: Store, here: Mapping[str, str]) -> None:
-        """GPUs that the store last saw on this node, and that are not shown any more."""
-        from ..analysis.verdicts.answers.reference import last_seen_on
+    def _absent(self, expected: Mapping[str, str], shown: Mapping[str, str], problem: str | None) -> None:
+        """Note the expected GPUs that are not shown. A job with CUDA_VISIBLE_DEVICES expects those that it names."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        words = [word.strip() for word in (visible or "").split(",")]
+        noted = {row.gpu for row in self._answer.gpus}
+        why = "the driver does not show it" if problem is None else "the driver does not answer"
+        for gpu, name in expected.items():
+            # An index does not say which GPU it is; that the driver is gone is certain all the same.
+            mine = visible is None or any(word and gpu.startswith(word) for word in words)
+            mine |= problem is not None and any(word.isdecimal() for word in words)
+            if mine and gpu not in shown and gpu not in noted:
+                self._lost(
+                    gpu, name, f"expected on this node, and {why}: check it, or `whorl store retire {gpu}` if it left"
+                )
 
-        if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
-            return  # a job sees its own GPUs only
-        bad = {one.gpu for one in self._answer.gpus}
-        for gpu, name in last_seen_on(store, self._answer.node).items():
-            if gpu not in here and gpu not in bad:
-                lost = OfGpu(gpu, name)
-                lost.found(Status.CRITICAL, "the store knows it on this node, and it is not shown any more")
-                self._answer.gpus.append(lost)
+    def _lost(self, gpu: str, name: str, sentence: str) -> None:
+        row = OfGpu(gpu, name)
+        row.found(Status.CRITICAL, sentence)
+        self._answer.gpus.append(row)
 
     def _probe(self, store: Store) -> Report:
         """Run the probes; their runs are stored if this user may write to the store."""
         from .measuring import measure
 
         name = f"check-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-        arguments: dict[str, Any] = {"suite": "quick", "backend": self._backend, "campaign": name}
-        arguments |= self._simulated if self._backend == "simulated" else {}
+        simulated = self._backend == "simulated"
+        arguments: dict[str, Any] = {
+            "suite": "quick",
+            "backend": "simulated" if simulated else "cuda",
+            "campaign": name,
+            **(self._simulated if simulated else {}),
+        }
         self._answer.probed = True
         if store.writable():
             return measure(store, *PROBES, **arguments).report
@@ -286,8 +344,6 @@ class _Check:
             self._stored(one, levels)
             if report is not None:
                 self._measured(one, report, levels)
-            elif not levels.levels.get(gpu) and not one.says:
-                one.found(Status.UNKNOWN, "the store has no runs of it: `whorl probe run` measures it")
         self._answer.gpus.sort(key=lambda one: one.name)
         for gpu, sentence in ({} if report is None else report.failures).items():
             lost = by_gpu.get(gpu) or next((one for one in self._answer.gpus if one.gpu == gpu), None)

@@ -132,7 +132,7 @@ def measure(
     begun = begins or (lambda _: None)
     place = None if fleet is None else choose_node(fleet, node, gpu)
     devices, notes = (None, []) if place else _devices(backend, gpu, exclusive=exclusive, tell=tell)
-    drawn = None if place or devices is not None else _fleet(gpus, model, seed, faults, fault, population)
+    drawn = None if place or devices is not None else drawn_fleet(gpus, model, seed, faults, fault, population)
     for one in (place[0].cluster.drawn if place else None, drawn):
         if one is not None:
             one.limits(power_limit, lock_clock)
@@ -301,13 +301,13 @@ def _devices(
     return here.choose(found, [str(one) for one in chosen]), []
 
 
-def _fleet(
-    gpus: int | None,
-    model: str | None,
-    seed: int | None,
-    faults: int | None,
-    kinds: Sequence[str],
-    population: str | None,
+def drawn_fleet(
+    gpus: int | None = None,
+    model: str | None = None,
+    seed: int | None = None,
+    faults: int | None = None,
+    fault: Sequence[str] = (),
+    population: str | None = None,
 ) -> Fleet:
     """The simulated fleet that the options ask for. Raises InputError if there is no such fleet."""
     from ..simulation.fleet import Fleet
@@ -319,6 +319,6 @@ def _fleet(
         4 if gpus is None else gpus,
         1 if seed is None else seed,
         find_population(USUAL if population is None else population),
-        faults=faults if faults is not None or kinds else 0,
-        kinds=tuple(kinds),
+        faults=faults if faults is not None or fault else 0,
+        kinds=tuple(fault),
     )

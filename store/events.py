@@ -33,6 +33,7 @@ class EventKind(StrEnum):
     LOST = "lost", "the GPU does not answer any more"
     RETURNED = "returned", "a GPU that was lost answers again"
     APPEARED = "appeared", "a GPU that was not there before"
+    RETIRED = "retired", "the GPU was taken out of its node; until it is seen again, `whorl check` does not miss it"
     MIG = "mig", "the MIG instances of the GPU changed; `n` are there now", "n"
     DRIVER_GONE = "driver_gone", "the driver was unloaded or replaced"
     DRIVER_RELOADED = "driver_reloaded", "the driver is back; `version` is its version", "version"

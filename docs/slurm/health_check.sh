@@ -14,7 +14,8 @@ says=$(timeout -k 2 30 runuser -u "${WHORL_USER:-nobody}" -- \
 status=$?
 says=$(printf '%s' "$says" | sed 's/ | .*//' | tr '\n' ' ')
 
-# 0: sound. 1: a warning. 2: critical. Anything else: the check could not be done, which says nothing about the GPUs.
+# 0: sound. 1: a warning. 2: critical, also where an expected GPU is absent or the driver is gone. Anything else: the
+# check could not be done or no GPU is expected here, which says nothing about the GPUs.
 case $status in
     0) exit 0 ;;
     1) level=warning ;;

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +23,10 @@ from whorl.jobs import checking
 from whorl.jobs.checking import Answer, Status
 from whorl.probes.here import Local
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.cli.test_verdicts import AT, whorl
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.judged_fleet import CLUSTER, MODEL, judged_store, uuid
+from whorl.tests.judged_fleet import CLUSTER, DAY_NS, MODEL, judged_store, uuid
 from whorl.tests.nvml_library import NvmlLibrary
 
 
@@ -131,16 +136,24 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise shown[0]
         return Local(one for one in shown)
 
-    def driver(name: str, _: Any) -> Any:
-        assert name == "nvml"
-        rows = [Device(one.facts.gpu, {"nvml_index": one.facts.index}) for one in local_devices()]
-        return SimpleNamespace(devices=lambda: rows, close=lambda: None)
+    def driver(_: str) -> Any:
+        rows = [] if shown and isinstance(shown[0], Exception) else [Device(one.facts.gpu, {}) for one in shown]
+        return lambda: SimpleNamespace(open=lambda: None, devices=lambda: rows, close=lambda: None)
 
     monkeypatch.setattr("whorl.probes.here.local_devices", local_devices)
-    monkeypatch.setattr("whorl.collectors.collecting.open_backend", driver)
+    monkeypatch.setattr("whorl.collectors.backends.find_backend", driver)
     monkeypatch.setattr("whorl.jobs.checking.this_node", lambda: "n01")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return shown
+
+
+def seen(store: Store, node: str, *gpus: str, days_ago: float = 0) -> None:
+    """These GPUs were seen on a node."""
+    at = time.time_ns() - int(days_ago * DAY_NS)
+    n = len(gpus)
+    columns = {"cluster": [CLUSTER] * n, "gpu": gpus, "uuid": gpus, "node": [node] * n, "slot": range(n)}
+    rows = arrow_rows("gpus", columns | {"first_seen": [at] * n})
+    store.append({"gpus": rows}, f"seen-{at}")
 
 
 class Shown:
@@ -154,25 +167,6 @@ class Shown:
 def fleet(built_once: BuiltOnce) -> str:
     """16 GPUs on four nodes, measured on two days."""
     return str(built_once("checked-fleet", lambda folder: judged_store(folder / "S", 16)) / "S")
-
-
-def test_all_gpus_there_and_nothing_known_against_them_is_ok(fleet: str, here: list[Any]) -> None:
-    here += [Shown(gpu) for gpu in range(4)]
-    found = checked("--store", fleet, "--quick", status=0)
-    assert [one["name"] for one in found["gpus"]] == ["n01/0", "n01/1", "n01/2", "n01/3"]
-    assert found["probed"] is False
-
-
-def test_a_gpu_that_is_gone_is_critical_unless_a_job_hides_it(
-    fleet: str, here: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here += [Shown(gpu) for gpu in (0, 1, 3)]
-    found = checked("--store", fleet, "--quick", status=2)
-    [lost] = [one for one in found["gpus"] if one["status"] == "critical"]
-    assert lost["name"] == "n01/2"
-    assert "not shown any more" in lost["says"][0]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,3")
-    checked("--store", fleet, "--quick", status=0)
 
 
 def test_gpus_that_are_shown_and_cannot_be_used_are_critical(fleet: str, here: list[Any]) -> None:
@@ -203,6 +197,7 @@ def test_what_was_judged_counts(
     kind: Kind, state: State, effect: float | None, figure: str, status: int, here: list[Any], tmp_path: Path
 ) -> None:
     store = judged_store(tmp_path / "S", 4, (0,))
+    seen(store, "n01", *map(uuid, range(4)))
     record(store, [Judgement(CLUSTER, (finding(1, kind, state, effect, figure),), (), 4, 4)], AT)
     here += [Shown(gpu) for gpu in range(4)]
     found = checked("--store", str(store.root), "--quick", status=status)
@@ -247,22 +242,110 @@ def test_a_small_change_that_lasts_is_noticed_over_several_checks() -> None:
     assert first.since_s >= 8 * day
 
 
-@pytest.mark.long
-def test_a_quick_check_asks_the_driver_and_needs_no_cuda(
-    nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NVIDIA's own Python bindings over a small C library: 4 GPUs, then the same without one of them."""
+# -- which GPUs are expected: NVIDIA's own Python bindings over a small C library --------------------------------
+
+GONE = "from 1 reload 4000000000"  # the driver is not loaded
+
+
+@pytest.fixture
+def collected(nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store whose collector has seen four GPUs on this node, which is n01."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "n01")
     nvml.write("gpus 4", "model H100")
-    done = whorl("collect", "--store", str(tmp_path / "S"), "--duration", "0.2", "--interval", "0.1")
+    collect(tmp_path / "S")
+    return Store.open(tmp_path / "S")
+
+
+def collect(store: Path) -> None:
+    done = whorl("collect", "--store", str(store), "--duration", "0.2", "--interval", "0.1")
     assert done.exit_code == 0, done.output
-    found = checked("--store", str(tmp_path / "S"), "--quick", status=3)
-    assert [one["says"][0] for one in found["gpus"]] == [
-        "the store has no runs of it: `whorl probe run` measures it"
-    ] * 4
+
+
+def quick(store: Store, status: int, *options: str) -> list[str]:
+    """The keys of the GPUs that a quick check calls critical, in their order."""
+    found = checked("--store", str(store.root), "--quick", *options, status=status)
+    assert found["probed"] is False
+    return [one["gpu"] for one in found["gpus"] if one["status"] == "critical"]
+
+
+def contents(store: Store) -> set[Path]:
+    return {path for path in store.root.rglob("*") if path.is_file()}
+
+
+def test_an_expected_gpu_that_is_absent_is_critical(collected: Store, nvml: NvmlLibrary) -> None:
+    before = contents(collected)
+    for backend in ("cuda", "auto"):
+        assert quick(collected, 0, "--backend", backend) == []
+    nvml.add("gpu 2 lost")
+    [lost] = quick(collected, 2)
+    nvml.write("gpus 4", "model H100", GONE)
+    assert lost in quick(collected, 2, "--backend", "auto")
+    line = whorl("check", "--store", str(collected.root), "--quick", "--backend", "auto", "--format", "nagios")
+    assert (line.exit_code, line.output.startswith("WHORL CRITICAL - n01/0: ")) == (2, True)
+    assert "the driver does not answer" in line.output
+    assert "NVML: " in line.output
+    assert contents(collected) == before, "a quick check writes nothing"
+
+
+def test_a_node_without_the_library_of_the_driver_is_critical(collected: Store) -> None:
+    line = ["check", "--store", str(collected.root), "--quick", "--backend", "auto", "--format", "nagios"]
+    hidden = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    done = subprocess.run([sys.executable, "-m", "whorl", *line], env=hidden, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.startswith("WHORL CRITICAL - ")) == (2, True), done.stdout
+
+
+def test_a_gpu_that_moved_or_was_retired_is_expected_again_when_it_is_seen_here(
+    collected: Store, nvml: NvmlLibrary
+) -> None:
     nvml.write("gpus 3", "model H100")
-    found = checked("--store", str(tmp_path / "S"), "--quick", status=2)
-    assert [one["status"] for one in found["gpus"]].count("critical") == 1
+    [absent] = quick(collected, 2)
+    done = whorl("store", "retire", absent, "--store", str(collected.root), "--json")
+    assert (done.exit_code, json.loads(done.stdout)["gpu"]) == (0, absent), done.output
+    assert quick(collected, 0) == []
+    nvml.write("gpus 4", "model H100")
+    collect(collected.root)
+    nvml.write("gpus 3", "model H100")
+    assert quick(collected, 2) == [absent]
+    seen(collected, "n02", absent)
+    assert quick(collected, 0) == []
+    assert whorl("store", "retire", "n09/7", "--store", str(collected.root)).exit_code == 2
+
+
+def test_a_job_expects_the_gpus_that_it_names_by_uuid(
+    collected: Store, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.write("gpus 3", "model H100")
+    [absent] = quick(collected, 2)
+    for visible, status in ((absent, 2), (absent[:12], 2), ("0,1", 0), ("", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert quick(collected, status) == [absent] * (status == 2)
+    nvml.add(GONE)
+    for visible, status, critical in (("0,1", 2, 4), (absent, 2, 1), ("", 3, 0), ("NoDevFiles", 3, 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert len(quick(collected, status)) == critical
+
+
+def test_where_nothing_is_expected_the_answer_is_unknown(
+    store: Store, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "n01")
+    nvml.write("gpus 2", "model H100")
+    assert quick(store, 3) == []
+    nvml.write("gpus 2", "model H100", GONE)
+    assert quick(store, 3) == []
+    seen(store, "n01", uuid(1), days_ago=31)
+    assert quick(store, 3) == []
+    seen(store, "n01", uuid(2), days_ago=29)
+    assert quick(store, 2) == [uuid(2)]
+
+
+def test_a_simulated_quick_check_needs_to_be_asked_for_and_stores_nothing(store: Store) -> None:
+    before = contents(store)
+    assert quick(store, 0, *SIMULATED) == []
+    assert len(quick(store, 2, *SIMULATED, "--fault", "lost")) == 1
+    assert contents(store) == before
 
 
 # -- it fails open ----------------------------------------------------------------------------------------------
@@ -289,10 +372,3 @@ def test_a_call_that_does_not_return_is_unknown_in_time(fleet: str, monkeypatch:
     found = checked("--store", fleet, "--timeout", "0.2s", status=3)
     assert "no answer within 0.2 s" in found["says"][0]
     never.set()
-
-
-def test_a_node_that_was_never_measured_is_unknown(here: list[Any], tmp_path: Path) -> None:
-    store = judged_store(tmp_path / "S", 4, ())
-    here += [Shown(gpu) for gpu in range(4)]
-    found = checked("--store", str(store.root), "--quick", status=3)
-    assert "the store has no runs of it" in found["gpus"][0]["says"][0]
