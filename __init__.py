@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .analysis.energy.answers import energy
-    from .dashboards.answers.judging import across, diff, explain, fingerprint, variability, verdicts
-    from .dashboards.store_report import look, report
+    from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
+    from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
+    from .dashboards.answers.report import look, report
     from .jobs import ledger
     from .jobs.advice import advise
     from .jobs.campaign.driving import run_campaign
@@ -21,9 +21,9 @@ __version__ = "0.1.0"
 
 # Loaded on first use, so that `import whorl` and `whorl --help` stay instant.
 _LAZY = {
-    ".analysis.energy.answers": ("energy",),
-    ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "variability", "verdicts"),
-    ".dashboards.store_report": ("look", "report"),
+    ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
+    ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
+    ".dashboards.answers.report": ("look", "report"),
     ".jobs.advice": ("advise",),
     ".jobs.campaign.driving": ("run_campaign",),
     ".jobs.campaign.status": ("campaign_status", "plan_campaign"),
@@ -42,11 +42,15 @@ __all__ = [
     "collect",
     "diff",
     "energy",
+    "energy_excess",
+    "energy_quote",
+    "energy_reconcile",
     "explain",
     "fingerprint",
     "ledger",
     "look",
     "measure",
+    "plan",
     "plan_campaign",
     "report",
     "run_campaign",

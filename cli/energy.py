@@ -57,34 +57,14 @@ def energy(
                 raise click.UsageError(f"{name} must follow {ctx.invoked_subcommand}, not precede it")
         ctx.obj = given
         return
-    from ..analysis.energy import answers
-    from ..analysis.energy.one_job import one_job
-    from ..dashboards.printed import energy as printed
-    from ..dashboards.printed import energy_job
-    from ..store import Store
-    from .output import Progress, print_json, show, tell
+    from ..dashboards.answers.energy import energy as counted
+    from .output import Progress, print_reply
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(None, given)
-    del options["store"]
-    whole = None
     with Progress() as progress:
-        opened = Store.open(store or "")
-        if job is not None and by == answers.By.JOB and not as_csv:
-            whole = one_job(opened, job, **options, progress=progress.say)
-            found = whole.answer
-        else:
-            found = answers.energy(opened, by, job=job, **options, progress=progress.say)
-    for note in whole.elsewhere.notes if whole is not None and whole.elsewhere is not None else ():
-        tell(f"note: {note}")
-    if as_json:
-        print_json(printed.document(found) if whole is None else energy_job.document(whole))
-    elif as_csv:
-        click.echo(printed.rows_as_csv(found.rows), nl=False)
-    elif whole is None or whole.elsewhere is None:
-        show(printed.answer(found, str(store)))
-    else:
-        show(energy_job.answer(found, whole.elsewhere))
+        reply = counted(options.pop("store"), by, job=job, **options, progress=progress.say)
+    print_reply(reply, as_json=as_json, as_csv=as_csv)
 
 
 for _command in (reconcile, excess, quote):

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .energy_options import joined, shared, show_rows
+from .energy_options import joined, shared
 from .options import csv_option, exclusive, json_option
 
 
@@ -26,13 +26,11 @@ def excess(inherited: dict[str, Any] | None, /, by: str, as_json: bool, as_csv: 
     \b
     whorl energy excess --store S --since 30d
     """
-    from ..analysis.energy.choices.placed import placed
-    from ..dashboards.printed import energy_excess as printed
-    from .output import Progress
+    from ..dashboards.answers.energy import energy_excess
+    from .output import Progress, print_reply
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(inherited, given)
-    store = options.pop("store")
     with Progress() as progress:
-        found = placed(store, by, **options, progress=progress.say)
-    show_rows(printed, found, printed.answer(found, store), as_json=as_json, as_csv=as_csv)
+        reply = energy_excess(options.pop("store"), by, **options, progress=progress.say)
+    print_reply(reply, as_json=as_json, as_csv=as_csv)

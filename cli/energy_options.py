@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,3 @@ def joined(inherited: dict[str, Any] | None, given: dict[str, Any]) -> dict[str,
     if chosen["since"] and chosen["until"] and chosen["until"] <= chosen["since"]:
         raise click.UsageError("--until must be later than --since")
     return chosen
-
-
-def show_rows(printed: Any, found: Any, shown: Iterable[Any], *, as_json: bool, as_csv: bool) -> None:
-    """Print what a sub-verb found, by a module of `dashboards.printed`: as JSON, or its notes and CSV or `shown`."""
-    from .output import print_json, show, tell
-
-    if as_json:
-        print_json(printed.document(found))
-        return
-    for note in found.notes:
-        tell(f"note: {note}")
-    if as_csv:
-        click.echo(printed.as_csv(found), nl=False)
-    else:
-        show(shown)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .energy_options import joined, shared, show_rows
+from .energy_options import joined, shared
 from .options import Span, csv_option, exclusive, json_option
 
 
@@ -32,12 +32,11 @@ def quote(
 
     An option without such data is n/a, with the reason. "best": no other option is as good in time, energy and grams.
     """
-    from ..analysis.energy.choices.quoted import quote as quoted
-    from ..dashboards.printed import energy_quote as printed
-    from .output import Progress
+    from ..dashboards.answers.energy import energy_quote
+    from .output import Progress, print_reply
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(inherited, given)
     with Progress() as progress:
-        found = quoted(options.pop("store"), job, deadline_s=deadline, **options, progress=progress.say)
-    show_rows(printed, found, printed.answer(found), as_json=as_json, as_csv=as_csv)
+        reply = energy_quote(options.pop("store"), job, deadline=deadline, **options, progress=progress.say)
+    print_reply(reply, as_json=as_json, as_csv=as_csv)

@@ -23,17 +23,12 @@ def reconcile(inherited: dict[str, Any] | None, /, as_json: bool, **given: Any) 
 
     Exit status 1 if the books do not balance.
     """
-    from ..analysis.energy.balance import reconcile as hold
-    from ..dashboards.printed import energy_balance as printed
-    from ..store import Store
-    from .output import Progress, print_json, show
+    from ..dashboards.answers.energy import energy_reconcile
+    from .output import Progress, print_reply
 
     options = joined(inherited, given)
     with Progress() as progress:
-        found = hold(Store.open(options.pop("store")), **options, progress=progress.say)
-    if as_json:
-        print_json(printed.document(found))
-    else:
-        show(printed.answer(found))
-    if not found.balances:
+        reply = energy_reconcile(options.pop("store"), **options, progress=progress.say)
+    print_reply(reply, as_json=as_json)
+    if not reply.result.balances:
         sys.exit(1)

@@ -42,11 +42,15 @@ def print_json(document: dict[str, Any]) -> None:
     click.echo(json.dumps(plain(document), ensure_ascii=False, allow_nan=False))
 
 
-def print_reply(reply: Shown, *, as_json: bool) -> None:
-    """Print a reply as JSON or for people; its notes stand on standard error."""
+def print_reply(reply: Shown, *, as_json: bool, as_csv: bool = False) -> None:
+    """Print a reply as JSON, its rows as CSV, or for people; its notes stand on standard error."""
     tell_notes(reply)
     if as_json:
         click.echo(json.dumps(reply.json(), ensure_ascii=False, allow_nan=False))
+    elif as_csv:
+        from ..dashboards.printed.energy import rows_as_csv
+
+        click.echo(rows_as_csv(reply.frame), nl=False)
     else:
         show(reply.parts())
 

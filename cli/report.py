@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from .options import store_option
@@ -23,30 +21,9 @@ def report(store: str, campaign: str | None, cluster: str | None, gpu: str | Non
 
     With --gpu it is the page of one GPU: what was found about it, its place, its past and its figures.
     """
-    if gpu is not None:
-        _of_gpu(store, gpu, campaign, cluster, out)
-        return
-    from ..dashboards.printed.campaign import answer
-    from ..dashboards.store_report import report as write
+    from ..dashboards.answers.report import report as write
     from .output import Progress, show
 
     with Progress() as progress:
-        looked = write(store, out, campaign, cluster, progress=progress.say)
-    show(answer(looked, store, Path(out)))
-
-
-def _of_gpu(store: str, gpu: str, campaign: str | None, cluster: str | None, out: str) -> None:
-    from ..dashboards.printed.explain import findings
-    from ..dashboards.store_report import report as write
-    from ..dashboards.table import Line, many
-    from .output import Progress, show
-
-    if campaign is not None:
-        raise click.UsageError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
-    with Progress() as progress:
-        found = write(store, out, cluster=cluster, gpu=gpu, progress=progress.say)
-    of = found.found
-    said, smallest, judged = ((), (), 0) if of is None else (of.verdicts, of.smallest, of.judged)
-    told = findings(found.name, said, smallest, judged if found.lines else None)
-    show([f"{found.name}: {many(len(said), 'finding')}", *told])
-    show([Line(f"report: {out} (open it in a browser; it needs no network)")])
+        reply = write(store, out, campaign, cluster=cluster, gpu=gpu, progress=progress.say)
+    show(reply.parts())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -22,7 +22,6 @@ from ..analysis.fleet.runs_of import comparable
 from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
 from ..analysis.fleet.timelines import Timelines, timelines
 from ..analysis.fleet.trend import Trend, trend_of
-from ..analysis.one_gpu.whole import OneGpu
 from ..analysis.runs.probing import Probed, probed
 from ..analysis.verdicts import Judgement, Verdict, judge, judged
 from ..analysis.verdicts.planted import Planted
@@ -32,8 +31,7 @@ from .figures.looks import Look, looks
 from .figures.map import maps
 from .figures.spread import closely, overview
 from .figures.timeline import over_time
-from .gpu_page import gpu_report
-from .page import refuse_unwritable, write_page
+from .page import write_page
 from .report import probe_report, to_show
 
 if TYPE_CHECKING:
@@ -196,48 +194,3 @@ def _trends(store: Store, campaign: Probed) -> list[Trend]:
     named = {work.name for one in comparable(store) if one.cluster == campaign.cluster for work in one.works}
     found = (trend_of(store, campaign.cluster, probe) for probe in campaign.probes if probe in named)
     return [one for one in found if one is not None]
-
-
-@overload
-def report(
-    store: Store | str | Path,
-    out: str | Path = ...,
-    campaign: str | None = ...,
-    cluster: str | None = ...,
-    *,
-    gpu: None = None,
-    progress: Callable[[str], None] | None = ...,
-) -> Looked: ...
-@overload
-def report(
-    store: Store | str | Path,
-    out: str | Path = ...,
-    campaign: None = None,
-    cluster: str | None = ...,
-    *,
-    gpu: str,
-    progress: Callable[[str], None] | None = ...,
-) -> OneGpu: ...
-def report(
-    store: Store | str | Path,
-    out: str | Path = "report.html",
-    campaign: str | None = None,
-    cluster: str | None = None,
-    *,
-    gpu: str | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Looked | OneGpu:
-    """Write the report of a store to a file, as `whorl report` does; with `gpu`, the evidence page of that GPU.
-
-    InputError, StoreError.
-    """
-    if gpu is not None:
-        if campaign is not None:
-            raise InputError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
-        return gpu_report(store, out, gpu, cluster, progress=progress)
-    refuse_unwritable(Path(out), "--out")
-    looked = look(store, campaign, cluster, progress=progress)
-    if progress is not None:
-        progress("writing the report")
-    looked.write(out)
-    return looked

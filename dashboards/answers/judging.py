@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from ...analysis.verdicts.answers.difference import Difference
     from ...analysis.verdicts.answers.explaining import Explained
     from ...analysis.verdicts.answers.fingerprinting import Fingerprints
+    from ...analysis.verdicts.answers.planning import Planned
     from ...store import Store
+
+PLANNED_PROBES = ("gemm-fp32", "stream-triad")
+"""The probes of a plan where none is named: the cores and the memory."""
 
 
 def verdicts(
@@ -100,6 +104,45 @@ def diff(
 
     changed = difference(opened(store), time_of(before), time_of(after), cluster=cluster)
     return Reply(changed, changed.as_dict, partial(answer, changed, folder(store)), rows_key="moved", row=Moved)
+
+
+def plan(
+    store: Store | str | Path,
+    *,
+    budget: float = 7200.0,
+    probe: Sequence[str] = PLANNED_PROBES,
+    suite: str = "quick",
+    threshold: float = 3.0,
+    cluster: str | None = None,
+) -> Reply[Planned]:
+    """Say which GPUs to probe next, as `whorl plan` does.
+
+    `budget`: seconds of GPU time; `threshold`: per cent slower that matters. `frame` has a row for each GPU, the most
+    telling first. Raises InputError where there are no GPUs, several clusters and none named, or no such probe.
+    """
+    from ...analysis.verdicts.answers.planning import Next, planned
+    from ...probes.campaign import Plan
+    from ...probes.catalogue import choose
+    from ...probes.conditions import Asked
+    from ...probes.effort import EFFORTS
+    from ..printed import plan as printed
+
+    if not budget > 0:
+        raise InputError("the budget must be longer than 0 s")
+    if suite not in EFFORTS:
+        raise InputError(f"there is no suite {suite!r}; there are {', '.join(EFFORTS)}")
+    chosen = choose(tuple(probe))
+    seconds = Plan(chosen, Asked(EFFORTS[suite]), "plan").expected_s()
+    names = [each.name for each in chosen]
+    plan = planned(opened(store), names, budget_s=budget, seconds=seconds, cluster=cluster, threshold_pct=threshold)
+    path = folder(store)
+    return Reply(
+        plan,
+        partial(printed.document, plan, path, suite),
+        lambda: printed.answer(plan, list(printed.commands(plan, path, suite)), threshold),
+        rows_key="gpus",
+        row=Next,
+    )
 
 
 def variability(

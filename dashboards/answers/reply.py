@@ -61,7 +61,10 @@ class Shown:
 
 
 class Reply(Shown, Generic[Result]):
-    """The reply of one function: `result` is the typed answer, `notes` are sentences about how it was made."""
+    """The reply of one function: `result` is the typed answer, whose attributes the reply has too.
+
+    `notes` are sentences about how it was made.
+    """
 
     def __init__(
         self,
@@ -71,12 +74,25 @@ class Reply(Shown, Generic[Result]):
         *,
         rows_key: str = "rows",
         row: type | None = None,
+        frame: pl.DataFrame | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        """`row`: the dataclass of a row, whose fields are the columns where there is none."""
+        """`row`: the dataclass of a row, whose fields are the columns where there is no row. `frame`: the rows,
+        where they are a frame already."""
         self.result, self.notes, self.rows_key = result, tuple(notes), rows_key
         self.columns = [] if row is None else [field.name for field in fields(row)]
         self._document, self._parts = document, parts
+        if frame is not None:
+            self.frame = frame
+
+    def __getattr__(self, name: str) -> Any:
+        """What is an attribute of the result is one of the reply."""
+        if name.startswith("_") or name == "result":  # while it is copied, or asked for by a protocol
+            raise AttributeError(name)
+        return getattr(self.result, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self.result) if not name.startswith("_"))})
 
     def document(self) -> Mapping[str, Any]:
         return self._document()

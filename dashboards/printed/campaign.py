@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _LISTED = 12
 
 
-def answer(looked: Looked, store: str | Path, page: str | Path) -> Iterable[str | Table]:
-    """What `whorl report` says: what was compared, how the GPUs differ, which stand out, and where the page is."""
+def answer(looked: Looked, store: str | Path, page: str | Path | None) -> Iterable[str | Table]:
+    """What `whorl report` says: what was compared, how the GPUs differ, which stand out, and where a page is."""
     yield f"{_what(looked.campaign)}, {sound(looked.campaign):,} of them valid"
     if looked.campaign.cut_says:
         yield f"not complete: {looked.campaign.cut_says}"
@@ -31,7 +31,8 @@ def answer(looked: Looked, store: str | Path, page: str | Path) -> Iterable[str 
     yield from spread(looked)
     yield from stand_out(looked)
     yield from notes(looked)
-    yield Line(f"report: {page} (open it in a browser; it needs no network)")
+    if page is not None:
+        yield Line(f"report: {page} (open it in a browser; it needs no network)")
     yield from next_commands(looked, store)
 
 

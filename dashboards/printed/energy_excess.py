@@ -13,7 +13,7 @@ from ...analysis.energy.choices.excess import FALSE, Unknown
 from ...analysis.energy.choices.placed import Of, Placed
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Line, Table, count, many, number
-from .energy import gpu_time, rows_as_csv, with_clusters
+from .energy import gpu_time, with_clusters
 
 _LISTED = 20
 """Rows that are listed for people; --json has all."""
@@ -35,11 +35,6 @@ def document(found: Placed) -> dict[str, Any]:
         "currency": found.booked.settings.currency,
         "notes": list(found.notes),
     }
-
-
-def as_csv(found: Placed) -> str:
-    """The rows as CSV, with a header."""
-    return rows_as_csv(found.rows)
 
 
 def answer(found: Placed, store: str | Path) -> Iterable[str | Table]:

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-import polars as pl
-
 from ...analysis.energy.answers import SCHEMA
 from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
@@ -15,7 +13,7 @@ from ...analysis.energy.choices.quoting import Option, Quote
 from ...store.instants import date_of_ns
 from ..energy_words import TIMES, unit_of
 from ..table import MISSING, Table, number
-from .energy import rows_as_csv, some_gpus
+from .energy import some_gpus
 
 
 def document(found: Quoted) -> dict[str, Any]:
@@ -30,11 +28,6 @@ def document(found: Quoted) -> dict[str, Any]:
         "currency": found.booked.settings.currency,
         "notes": list(found.notes),
     }
-
-
-def as_csv(found: Quoted) -> str:
-    """The rows as CSV, with a header."""
-    return rows_as_csv(pl.DataFrame(as_rows(found), infer_schema_length=None))
 
 
 def as_rows(found: Quoted) -> list[dict[str, Any]]:

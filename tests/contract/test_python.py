@@ -61,9 +61,16 @@ CASES: dict[str, tuple[Call, list[str]]] = {
         [],
     ),
     "variability --across": (lambda store, _: whorl.across(store), []),
+    "plan --budget 1h": (lambda store, _: whorl.plan(store, budget=3600), []),
+    "energy --by user": (lambda store, _: whorl.energy(store, "user"), []),
+    "energy --job 1001": (lambda store, _: whorl.energy(store, job="1001"), []),
+    "energy --since 2026-01-05T12:00 --by gpu": (lambda store, _: whorl.energy(store, "gpu", since=SECOND_DAY), []),
+    "energy reconcile": (lambda store, _: whorl.energy_reconcile(store), []),
+    "energy excess --by job": (lambda store, _: whorl.energy_excess(store, "job"), []),
+    "energy quote --job 1001": (lambda store, _: whorl.energy_quote(store, "1001"), []),
 }
 """By the words of a command line without the store: the function, and further words."""
-CLOCK = {"wall_s", "age_days", "newest_days", "oldest_days"}
+CLOCK = {"wall_s", "bits", "slow_chance", "age_days", "newest_days", "oldest_days"}
 
 
 def without_clock(value: Any) -> Any:

@@ -1,0 +1,120 @@
+"""What energy the GPUs used, whose it was, and what it would have been elsewhere: `whorl energy` and its sub-verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from ...store.instants import time_of
+from .reply import Reply, folder, opened
+
+if TYPE_CHECKING:
+    from ...analysis.energy.answers import Answer
+    from ...analysis.energy.balance import Balance
+    from ...analysis.energy.choices.placed import Placed
+    from ...analysis.energy.choices.quoted import Quoted
+    from ...analysis.energy.one_job import OneJob
+    from ...store import Store
+
+
+class EnergyOptions(TypedDict, total=False):
+    """The options that all functions of energy take; each is None where it is left out."""
+
+    cluster: str | None
+    """Only this cluster."""
+    since: datetime | str | None
+    """Only from this time on (UTC), or so long ago: "30d"."""
+    until: datetime | str | None
+    """Only up to this time; the last reading where it is left out."""
+    settings: str | Path | None
+    """The file of carbon, prices and more; `energy.toml` in the store's folder where it is left out."""
+    progress: Callable[[str], None] | None
+    """Called with what goes on."""
+
+
+def energy(
+    store: Store | str | Path, by: str = "job", *, job: str | None = None, **options: Unpack[EnergyOptions]
+) -> Reply[Answer] | Reply[OneJob]:
+    """The energy of a store's GPUs by job, user, account, gpu, node or day, or of one job, as `whorl energy` says it.
+
+    `frame` has a row for each, the largest first: joules with the 95 % interval, grams and money. Raises InputError for
+    a job or cluster that the store does not know, and where nothing was read in that time.
+    """
+    from ...analysis.energy import answers
+    from ...analysis.energy.one_job import one_job
+    from ..printed import energy as printed
+    from ..printed import energy_job
+
+    if job is None or by != answers.By.JOB:
+        found = answers.energy(opened(store), by, job=job, **_times(options))
+        return Reply(
+            found, partial(printed.document, found), partial(printed.answer, found, folder(store)), frame=found.rows
+        )
+    whole = one_job(opened(store), job, **_times(options))
+    elsewhere = whole.elsewhere
+    if elsewhere is None:
+        parts = partial(printed.answer, whole.answer, folder(store))
+    else:
+        parts = partial(energy_job.answer, whole.answer, elsewhere)
+    return Reply(
+        whole,
+        partial(energy_job.document, whole),
+        parts,
+        frame=whole.answer.rows,
+        notes=() if elsewhere is None else elsewhere.notes,
+    )
+
+
+def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]) -> Reply[Balance]:
+    """Hold what was metered against where it went, GPU by GPU, as `whorl energy reconcile` does.
+
+    `frame` has a row for each GPU; `balances` says whether the books balance, and `problems` is a frame of what is
+    wrong with readings and jobs. Raises InputError where nothing was read in that time.
+    """
+    from ...analysis.energy.balance import reconcile
+    from ..printed import energy_balance as printed
+
+    found = reconcile(opened(store), **_times(options))
+    return Reply(found, partial(printed.document, found), partial(printed.answer, found), frame=found.gpus)
+
+
+def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[EnergyOptions]) -> Reply[Placed]:
+    """What slow and hungry GPUs cost beyond the median GPU, by gpu, node or job, as `whorl energy excess` says it.
+
+    Raises InputError where no GPU was compared with others, and where nothing was read in that time.
+    """
+    from ...analysis.energy.choices.placed import placed
+    from ..printed import energy_excess as printed
+
+    found = placed(opened(store), by, **_times(options))
+    return Reply(
+        found,
+        partial(printed.document, found),
+        partial(printed.answer, found, folder(store)),
+        frame=found.rows,
+        notes=found.notes,
+    )
+
+
+def energy_quote(
+    store: Store | str | Path, job: str, *, deadline: float = 86_400.0, **options: Unpack[EnergyOptions]
+) -> Reply[Quoted]:
+    """What a job would have taken on other GPUs, under power caps and at another hour, as `whorl energy quote` says it.
+
+    `deadline`: within so many seconds from now it must end, for the greenest hour. `frame` has a row for each option.
+    Raises InputError for a job that the store does not know.
+    """
+    from ...analysis.energy.choices.quoted import quote
+    from ..printed import energy_quote as printed
+
+    found = quote(opened(store), job, deadline_s=deadline, **_times(options))
+    return Reply(found, partial(printed.document, found), partial(printed.answer, found), notes=found.notes)
+
+
+def _times(options: EnergyOptions) -> dict[str, Any]:
+    """The options, with times in UTC."""
+    since, until = time_of(options.get("since")), time_of(options.get("until"))
+    return {**options, "since": since, "until": until}

@@ -1,0 +1,87 @@
+"""A campaign with all that was found in it, to draw and to write as a page: `whorl.look` and `whorl.report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import InputError
+from ..table import Line, Table, many
+from .judging import explain
+from .reply import Reply, folder, opened
+
+if TYPE_CHECKING:
+    from ...analysis.one_gpu.whole import OneGpu
+    from ...store import Store
+    from ..store_report import Looked
+
+
+def look(
+    store: Store | str | Path,
+    campaign: str | None = None,
+    cluster: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> Reply[Looked]:
+    """Compare the GPUs of a campaign, the last one where none is named; without one, all runs of the cluster.
+
+    `overview()`, `distribution(probe)`, `machine()` and `timeline(gpu)` draw it, `write(file)` writes it as one page.
+    `frame` and `json()` have the findings, as `whorl.verdicts`. Raises InputError where there are no such runs.
+    """
+    from ..store_report import look
+
+    return _looked(look(opened(store), campaign, cluster, progress=progress), store)
+
+
+def report(
+    store: Store | str | Path,
+    out: str | Path = "report.html",
+    campaign: str | None = None,
+    *,
+    cluster: str | None = None,
+    gpu: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Reply[Looked] | Reply[OneGpu]:
+    """Write the page of a store to the file `out`, as `whorl report` does; with `gpu`, the evidence page of that GPU.
+
+    `frame` and `json()` have the findings, as `whorl.verdicts`; of one GPU, what `whorl.explain` says. Raises
+    InputError where there are no such runs and where the page cannot be written.
+    """
+    from ..gpu_page import gpu_report
+    from ..page import refuse_unwritable
+    from ..store_report import look
+
+    if gpu is not None:
+        if campaign is not None:
+            raise InputError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
+        whole = gpu_report(opened(store), out, gpu, cluster, progress=progress)
+        explained = partial(explain, store, whole.gpu, cluster=cluster)
+        return Reply(whole, lambda: explained().document(), partial(_of_gpu, whole, out), rows_key="places")
+    refuse_unwritable(Path(out), "--out")
+    looked = look(opened(store), campaign, cluster, progress=progress)
+    if progress is not None:
+        progress("writing the report")
+    looked.write(out)
+    return _looked(looked, store, out)
+
+
+def _looked(looked: Looked, store: Store | str | Path, page: str | Path | None = None) -> Reply[Looked]:
+    from ...analysis.verdicts import Verdict
+    from ..printed import campaign
+    from ..printed.verdicts import document
+
+    return Reply(
+        looked, partial(document, [looked.judged]), partial(campaign.answer, looked, folder(store), page), row=Verdict
+    )
+
+
+def _of_gpu(whole: OneGpu, page: str | Path) -> Iterable[str | Table]:
+    from ..printed.explain import findings
+
+    judged = whole.found
+    verdicts, smallest, gpus = ((), (), 0) if judged is None else (judged.verdicts, judged.smallest, judged.judged)
+    yield f"{whole.name}: {many(len(verdicts), 'finding')}"
+    yield from findings(whole.name, verdicts, smallest, gpus if whole.lines else None)
+    yield Line(f"report: {page} (open it in a browser; it needs no network)")

@@ -1,0 +1,94 @@
+"""What `whorl plan` says: the GPUs to probe next, and the commands."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...analysis.verdicts.answers.planning import Planned
+from ..table import MISSING, Line, Table, count, many, number
+from ..verdict_words import short
+
+_LISTED, _COMMANDS = 20, 10
+_LONGEST = 16  # GPUs in one command
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command for one node; `node` is None where it is not known."""
+
+    node: str | None
+    words: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+    def brief(self, names: Mapping[str, str]) -> str:
+        """The same with shorter names of GPUs, where there are some."""
+        return shlex.join([names.get(word, word) for word in self.words])
+
+
+def commands(plan: Planned, store: str, suite: str) -> Iterator[Command]:
+    """`whorl probe run` for each node, in the order in which its GPUs come first."""
+    by_node: dict[str | None, list[str]] = {}
+    seconds: dict[str | None, float] = {}
+    for gpu in plan.gpus:
+        by_node.setdefault(gpu.node, []).append(gpu.name)
+        seconds[gpu.node] = seconds.get(gpu.node, 0.0) + gpu.seconds
+    for node, names in by_node.items():
+        for begin in range(0, len(names), _LONGEST):
+            part = names[begin : begin + _LONGEST]
+            words = ["whorl", "probe", "run", *plan.probes, "--suite", suite, "--store", store]
+            words += ["--cluster", plan.cluster, *(word for name in part for word in ("--gpu", name))]
+            yield Command(node, tuple(words), seconds[node] * len(part) / len(names))
+
+
+def document(plan: Planned, store: str, suite: str) -> dict[str, Any]:
+    """The document of `whorl.plan/1`."""
+    listed = [
+        {"node": command.node, "command": str(command), "seconds": command.seconds}
+        for command in commands(plan, store, suite)
+    ]
+    return plan.as_dict() | {"commands": listed}
+
+
+def answer(plan: Planned, todo: Sequence[Command], threshold: float) -> Iterable[str | Table]:
+    """The plan for people; `threshold` is how much slower matters, in per cent."""
+    spent = sum(gpu.seconds for gpu in plan.gpus)
+    yield f"cluster {plan.cluster}: {many(len(plan.gpus), 'GPU')} to probe, {spent / 60:.0f} min of GPU time"
+    names = short(gpu.name for gpu in plan.gpus)
+    rows = [
+        [
+            names[gpu.name],
+            gpu.reason,
+            number(gpu.bits, 2),
+            f"{100 * gpu.slow_chance:.1f}",
+            count(gpu.sittings),
+            MISSING if gpu.last is None else f"{gpu.last:%Y-%m-%d}",
+        ]
+        for gpu in plan.gpus[:_LISTED]
+    ]
+    if rows:
+        yield Table(("GPU", "why", "bits", "slow %", "sittings", "last"), rows, (2, 3, 4), wrapped=(1,), leaves=(4, 2))
+        if len(plan.gpus) > _LISTED:
+            yield f"and {len(plan.gpus) - _LISTED:,} more: --json has all"
+        yield (
+            f"bits: how much a probe is expected to tell; slow %: chance that the GPU is more than {threshold:g} % "
+            "slower than its peers"
+        )
+    yield ""
+    for word, n in plan.decided.items():
+        yield f"decided, {word}: {many(n, 'GPU')}; no probe is needed now"
+    if plan.left_out:
+        yield f"worth a probe, beyond the budget: {many(plan.left_out, 'GPU')}"
+    if plan.passive:
+        yield plan.passive
+    yield from plan.notes
+    for command in todo[:_COMMANDS]:
+        yield Line(f"# on {command.node or 'its node, which the store does not know'}:")
+        yield Line(command.brief(names))
+    if len(todo) > _COMMANDS:
+        yield f"and {many(len(todo) - _COMMANDS, 'command')} more: --json has all"
