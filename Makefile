@@ -73,4 +73,4 @@ lock: | $(UV)  ## resolve the dependencies again into requirements.lock (version
 		--group dev pyproject.toml -o requirements.lock
 
 clean:     ## remove what make made
-	rm -rf .venv .uv demo build *.egg-info
+	rm -rf .venv .uv demo tutorial build *.egg-info

@@ -255,7 +255,7 @@ def doctor(
     if as_json:
         output.print_json(document(found))
     else:
-        output.show(answer(found))
+        output.show(answer(found, store))
     if not found.works:
         sys.exit(6)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from ..dashboards.table import Line, Table
@@ -12,13 +13,14 @@ if TYPE_CHECKING:
     from ..jobs.campaign.doctoring import Answer
 
 
-def answer(found: Answer) -> Iterable[Table | Line]:
+def answer(found: Answer, store: str) -> Iterable[Table | Line]:
     """What a node has and lacks, and what to do next."""
     rows = [["yes" if one.works else "no", one.what, one.detail] for one in found.findings]
     yield Line(f"node {found.node}, by job {found.job}, after {found.waited_s:.0f} s")
     yield Table(("works", "what", "detail"), rows, wrapped=(2,))
     if found.works:
-        yield Line("a campaign can measure there; next: whorl campaign plan")
+        yield Line("a campaign can measure there")
+        yield Line(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}")
     else:
         missing = ", ".join(one.what for one in found.findings if one.vital and not one.works)
         yield Line(f"a campaign cannot measure there: {missing}")

@@ -38,6 +38,7 @@ _REPORT = "report.html"  # in the demo's folder
     "--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 1 in 16, 3 at most]"
 )
 @fault_option
+@click.option("--another-fleet", is_flag=True, help="Measure this fleet although the store of DIR holds another one.")
 @json_option
 def demo(
     out: str,
@@ -48,6 +49,7 @@ def demo(
     seed: int | None,
     faults: int | None,
     kinds: tuple[str, ...],
+    another_fleet: bool,
     as_json: bool,
 ) -> None:
     """Run a suite of probes on every GPU, with telemetry, and say how much the GPUs differ and which stand out.
@@ -75,6 +77,7 @@ def demo(
             seed=seed,
             faults=faults,
             fault=kinds,
+            another_fleet=another_fleet,
             progress=progress,
             tell=tell,
         )

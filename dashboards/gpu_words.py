@@ -161,8 +161,9 @@ def notes(
             "Its node is not known, so no neighbours are shown. Collect its telemetry on its node:",
             f"whorl collect {where}",
         )
+    measure = f"whorl probe run --suite quick --gpu {name} {where}"
     if runs.is_empty():
-        yield Note("It was never measured. Measure it on its node:", f"whorl probe run --gpu {name} {where}")
+        yield Note("It was never measured. Measure it on its node:", measure)
     elif found is None:
         yield Note("Nobody has judged its cluster yet:", f"whorl verdicts {where} {cluster}")
     else:
@@ -171,7 +172,7 @@ def notes(
         if not days:
             yield Note("Nobody knows when it was measured, as its runs have no date: its past cannot be shown.")
         elif days < 2:
-            again = f"whorl probe run --gpu {name} {where}" if not simulated else ""
+            again = measure if not simulated else ""
             yield Note(f"It was measured on one day only: {_AGAIN} to see what repeats.", again)
 
 

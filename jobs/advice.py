@@ -310,7 +310,9 @@ def _only_workload(store: Store, unknown: str) -> str:
 
     workloads = sorted({plain_workload(workload) for _, workload in available(store)})
     if not workloads:
-        raise InputError(f"{store.root} holds no timed runs: `whorl probe run --store {store.root}` adds some")
+        raise InputError(
+            f"{store.root} holds no timed runs: `whorl probe run --store {store.root} --suite quick` adds some"
+        )
     if len(workloads) > 1:
         raise InputError(f"{unknown}; the store has {', '.join(workloads)}")
     return workloads[0]

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 STORE = "store"
 """In the demo's folder."""
 _HEALTHY = 16  # GPUs for each fault by default: among too few others no GPU stands out
+_FAULTS = ("brake", "hot=250%", "pinned")
+"""What a site wants found. A fleet has the first three kinds otherwise; a GPU that is hotter by the usual 60 % runs as
+fast as its peers, and a small fleet cannot tell it from a warm healthy one (docs/verdicts.md)."""
 _LARGE = 2000  # with more GPUs than this, telemetry is stored less often
 _TWICE = 256  # up to so many GPUs, the quick suite is measured twice: that takes seconds
 
@@ -49,16 +52,18 @@ def measure_demo(
     seed: int | None = None,
     faults: int | None = None,
     fault: Sequence[str] = (),
+    another_fleet: bool = False,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Demo:
     """Run a suite on the GPUs here, or on a simulated fleet if there are none or an option of that fleet is given.
 
     The arguments are the options of `whorl demo`; the store is `folder/store`. Raises InputError if they do not go
-    together or the folder holds other things, and DeviceError if `backend` is "cuda" and no GPU can be used.
+    together, if the folder holds other things, or the measurements of another fleet and `another_fleet` is False; and
+    DeviceError if `backend` is "cuda" and no GPU can be used.
     """
     from ..probes import here
-    from ..store import Store
+    from ..store.names import this_cluster
     from .demo_jobs import record_jobs
 
     simulated = {"gpus": gpus, "model": model, "seed": seed, "faults": faults, "fault": fault or None}
@@ -69,14 +74,15 @@ def measure_demo(
     devices, why = (None, "") if asked or backend == "simulated" else _devices(backend, tell)
     plan = _plan(suite)
     if devices:
-        store = Store.create(folder / STORE)
+        store = _opened(folder, this_cluster(), another_fleet=another_fleet)
         return Demo(store, here.here(store, devices, plan, progress=progress), 1, None, None)
     fleet = _fleet(64 if gpus is None else gpus, model or "V100", 1 if seed is None else seed, faults, fault)
-    store = Store.create(folder / STORE)
+    cluster = _cluster_of(fleet)
+    store = _opened(folder, cluster, another_fleet=another_fleet)
     sittings = 2 if suite == "quick" and len(fleet) <= _TWICE else 1
     for number in range(sittings):
         plan = plan if number == 0 else _plan(suite)
-        report, planted = _simulated(store, fleet, plan, _part_of(progress, number, sittings))
+        report, planted = _simulated(store, fleet, plan, cluster, _part_of(progress, number, sittings))
         record_jobs(store, report)
     if why:
         report.notes.insert(0, f"the fleet is simulated, because no GPU can be measured here: {why}")
@@ -137,7 +143,7 @@ def _fleet(gpus: int, model: str, seed: int, faults: int | None, kinds: Sequence
 
     if faults is None and not kinds:
         faults = min(3, gpus // _HEALTHY)
-    return Fleet.draw(find_model(model), gpus, seed, faults=faults, kinds=tuple(kinds))
+    return Fleet.draw(find_model(model), gpus, seed, faults=faults, kinds=tuple(kinds) or _FAULTS)
 
 
 def _plan(suite: str) -> Plan:
@@ -150,17 +156,38 @@ def _plan(suite: str) -> Plan:
     return Plan(catalogue.suite(suite), Asked(EFFORTS[suite]), name, "busy")
 
 
-def _simulated(store: Store, fleet: Fleet, plan: Plan, progress: Progress | None) -> tuple[Report, Sequence[Fault]]:
-    from ..probes.simulated import run_simulated
+def _opened(folder: Path, cluster: str, *, another_fleet: bool) -> Store:
+    """The store of the demo, made where there is none. InputError where it holds other clusters than this one."""
+    from ..analysis.contents import clusters
+    from ..store import Store
 
+    store = Store.create(folder / STORE)
+    others = [name for name in clusters(store) if name != cluster]
+    if others and not another_fleet:
+        raise InputError(
+            f"{store.root} holds another fleet, {', '.join(others)}: choose a new folder with --out, or add "
+            "--another-fleet to have both in one store"
+        )
+    return store
+
+
+def _cluster_of(fleet: Fleet) -> str:
     # GPUs of one seed have one name, whatever is planted in them: each choice of faults is a cluster of its own.
     faults = "-".join(f"{kind}@{gpu}" for gpu, kind in sorted(fleet.named.items()))
     name = f"simulated-{fleet.model.name.split('-', maxsplit=1)[0]}-{len(fleet)}-{fleet.seed}"
+    return name + (f"-{_short(faults)}" if faults else "")
+
+
+def _simulated(
+    store: Store, fleet: Fleet, plan: Plan, cluster: str, progress: Progress | None
+) -> tuple[Report, Sequence[Fault]]:
+    from ..probes.simulated import run_simulated
+
     report = run_simulated(
         store,
         fleet,
         plan,
-        cluster=name + (f"-{_short(faults)}" if faults else ""),
+        cluster=cluster,
         telemetry_s=0.5 if len(fleet) <= _LARGE else 2.0,
         unnamed=True,
         progress=progress,

@@ -112,7 +112,7 @@ HOT = Fault(
     share=0.004,
     size=0.6,
     least=0.02,
-    most=1.0,
+    most=3.0,
     size_says="by how much the thermal resistance is higher",
     effects=lambda size: {"resistance_factor": 1 + size},
 )

@@ -100,7 +100,7 @@ class Store:
                 raise StoreError(f"{root} is not a store ({what}); the store is in {within}") from None
             raise StoreError(
                 f"{root} is not a store ({what}); `whorl import --store {root} FILES` or `whorl probe run --store "
-                f"{root}` makes one"
+                f"{root} --suite quick` makes one"
             ) from None
         except OSError as error:
             raise files.failed("read", about, error) from error

@@ -27,11 +27,16 @@ def shell_commands(page: str) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("stores_are_copied")
-def test_every_command_of_the_tutorial_runs_and_prints_what_it_shows(
+def test_after_the_readme_every_command_of_the_tutorial_runs_and_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its order, in one empty folder. The installation is left out: the tests run in its result."""
+    """In their order, in one empty folder. The installation is left out: the tests run in its result."""
     monkeypatch.chdir(tmp_path)
+    [first_steps] = re.findall(r"^    make demo .*\n    make test .*$", (ROOT / "README.md").read_text(), re.M)
+    assert "demo/report.html" in first_steps
+    [recipe] = re.findall(r"whorl (demo --out demo)$", (ROOT / "Makefile").read_text(), re.M)
+    assert CliRunner().invoke(cli, recipe.split()).exit_code == 0
+    assert (tmp_path / "demo" / "report.html").exists()
     page = (ROOT / "docs" / "tutorial.md").read_text()
     commands = shell_commands(page)
     assert commands[:2] == INSTALLATION
@@ -46,10 +51,10 @@ def test_every_command_of_the_tutorial_runs_and_prints_what_it_shows(
     shown = [line for block in re.findall(r"^```text\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()]
     assert shown
     assert [line for line in shown if line not in lines] == []
-    assert (tmp_path / "demo" / "report.html").exists()
+    assert (tmp_path / "tutorial" / "report.html").exists()
     first, second = (text for command, text in printed.items() if "advise" in command)
-    assert first.startswith("Exclude c001-2")
-    assert second == "c001-2\n"
+    assert first.startswith("Exclude c001-1")
+    assert second == "c001-1\n"
     (times,) = (text for command, text in printed.items() if "figure = 'time'" in command)
     assert len(times.splitlines()) >= 6
 

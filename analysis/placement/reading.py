@@ -106,7 +106,7 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None, nodes: Col
             raise InputError(f"{store.root} has no measured times: {next(iter(untimed.values()))}")
         raise InputError(
             f"{store.root} has no runs: add some with `whorl import --store {store.root} FILES` or `whorl probe run "
-            f"--store {store.root}`"
+            f"--store {store.root} --suite quick`"
         )
     cluster, chosen = _chosen(known, workloads, cluster, str(store.root))
     frame = measurements(store, clusters=[cluster], workloads=chosen, run_ids=True)

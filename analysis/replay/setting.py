@@ -236,7 +236,7 @@ def _workloads(store: str, cluster: str | None) -> tuple[list[str], str]:
         where = f" of cluster {cluster}" if cluster else ""
         raise InputError(
             f"{store} holds no times{where} to score GPUs by; `whorl import --store {store} FILES` or `whorl probe run "
-            f"--store {store}` adds some"
+            f"--store {store} --suite quick` adds some"
         )
     return [workload for _, workload in there], clusters[0]
 

@@ -190,7 +190,7 @@ def _chosen(store: Store, campaign: str | None, cluster: str | None, every: bool
         has = "telemetry and no runs" if store.scan("telemetry").head(1).collect().height else "no runs"
         raise InputError(
             f"{store.root} holds {has}: `whorl import --store {store.root} FILES` or `whorl probe run --store "
-            f"{store.root}` adds some"
+            f"{store.root} --suite quick` adds some"
         )
     clusters = sorted(known["cluster"].unique().to_list())
     if cluster is not None and cluster not in clusters:

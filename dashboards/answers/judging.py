@@ -228,7 +228,7 @@ def _compared(
         which = f"of {' and '.join(chosen)} " if chosen else ""
         has = "; ".join(f"{full} on {name}" for name, full in available(read))
         path = folder(store)
-        adds = f"`whorl import --store {path} FILES` or `whorl probe run --store {path}` adds some"
+        adds = f"`whorl import --store {path} FILES` or `whorl probe run --store {path} --suite quick` adds some"
         hint = f"it has {has}" if has else adds
         raise InputError(f"{path} holds no runs {which}to compare; {hint}")
     notes = analysis.mixed_conditions(read, clusters=clusters, workloads=workloads)

@@ -60,7 +60,7 @@ class Need:
 
     table: str
     fill: str
-    """The command that fills it, after `whorl`: `probe run --store {store}`."""
+    """The command that fills it, after `whorl`: `verdicts --store {store}`."""
 
     def command(self, store: Path, cluster: str | None = None) -> Component:
         """The command that fills it in a store, or for one cluster of a store; to copy."""
@@ -82,7 +82,7 @@ class Page:
     """What of a large store is better read before somebody opens the page."""
 
 
-RUNS = Need("runs", "probe run --store {store}")
+RUNS = Need("runs", "probe run --store {store} --suite quick")
 TELEMETRY = Need("telemetry", "collect --store {store}")
 VERDICTS = Need("judgements", "verdicts --store {store}")
 

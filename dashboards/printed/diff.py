@@ -49,7 +49,8 @@ def answer(found: Difference, store: str | Path) -> Iterable[str | Table]:
     yield from found.notes
     if found.moved:
         yield ""
-        yield Line(f"next: whorl explain {shlex.quote(_first(found))} --store {shlex.quote(str(store))}")
+        where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(found.cluster)}"
+        yield Line(f"next: whorl explain {shlex.quote(_first(found))} {where}")
 
 
 def _moved(found: Difference) -> Iterable[str | Table]:

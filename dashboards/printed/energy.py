@@ -203,7 +203,7 @@ def in_all(found: Answer) -> Iterable[str]:
 def explained(found: Answer, store: str | Path | None = None) -> Iterable[str]:
     """What is not in the rows and why, and what they stand on. `store`: where the commands that it names look."""
     if len(found.booked.problems):
-        where = "" if store is None else f" --store {store}"
+        where = "" if store is None else f" --store {shlex.quote(str(store))}"
         yield f"problems were found in readings or jobs: `whorl energy reconcile{where}` names them"
     if not found.booked.has_jobs:
         yield "no job is known in this time: `whorl jobs import` or `whorl import` adds who had which GPU"
@@ -263,4 +263,5 @@ def _next(found: Answer, store: str | Path) -> Iterable[str]:
     first = next((row for row in found.rows.iter_rows(named=True) if row["kind"] == Kind.JOB), None)
     if found.by is By.JOB and first is not None and first["job_id"]:
         yield ""
-        yield Line(f"next: whorl energy --store {shlex.quote(str(store))} --job {shlex.quote(first['job_id'])}")
+        of = f" --cluster {shlex.quote(first['cluster'])}" if first["cluster"] else ""
+        yield Line(f"next: whorl energy --store {shlex.quote(str(store))} --job {shlex.quote(first['job_id'])}{of}")

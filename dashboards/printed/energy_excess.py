@@ -61,9 +61,8 @@ def answer(found: Placed, store: str | Path) -> Iterable[str | Table]:
     first = next((row for row in rows if found.by is Of.GPU and _sure(row)), None)
     if first is not None:
         yield ""
-        yield Line(
-            f"next: whorl explain {shlex.quote(first['name'] or first['gpu'])} --store {shlex.quote(str(store))}"
-        )
+        where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(first['cluster'])}"
+        yield Line(f"next: whorl explain {shlex.quote(first['name'] or first['gpu'])} {where}")
 
 
 def _of_cluster(found: Placed, total: Row, rows: Sequence[Row]) -> Iterable[str]:

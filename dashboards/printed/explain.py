@@ -36,11 +36,12 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     yield from not_judged(found.not_judged)
     if found.not_judged:
         yield ""
-    where = f"--store {shlex.quote(str(store))}"
+    store_words = f"--store {shlex.quote(str(store))}"
+    where = f"{store_words} --cluster {shlex.quote(found.cluster)}"
     yield Line(f"next: whorl report --gpu {shlex.quote(found.name)} {where}   # the evidence as a page")
-    yield Line(f"      whorl verdicts {where} --cluster {shlex.quote(found.cluster)}")
+    yield Line(f"      whorl verdicts {where}")
     if identity.get("node") is not None and identity.get("uuid") is not None and not found.simulated:
-        again = f"whorl probe run --suite quick --gpu {shlex.quote(found.name)} {where}"
+        again = f"whorl probe run --suite quick --gpu {shlex.quote(found.name)} {store_words}"
         yield Line(f"      {again}   # on {identity['node']}: measure it again")
 
 

@@ -91,7 +91,8 @@ def _fleet(found: Fingerprints, store: str | Path) -> Iterable[str | Table]:
     )
     yield from _few(times)
     yield ""
-    yield Line(f"next: whorl fingerprint --gpu {shlex.quote(said[names[0]])} --store {shlex.quote(str(store))}")
+    where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(found.cluster)}"
+    yield Line(f"next: whorl fingerprint --gpu {shlex.quote(said[names[0]])} {where}")
 
 
 def _few(rows: pl.DataFrame) -> Iterable[str]:

@@ -21,6 +21,8 @@ from whorl.probes import catalogue
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import V100
 from whorl.store import Store
+from whorl.store.names import this_cluster
+from whorl.store.schema import arrow_rows
 from whorl.tests.sizes import count, is_long, sample
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
@@ -123,7 +125,7 @@ def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(
     assert f"report: {tmp_path / 'D' / 'report.html'}" in done.stdout
     assert f"next: whorl dashboard --store {tmp_path / 'D' / 'store'}" in done.stdout
     assert f"      whorl energy --store {tmp_path / 'D' / 'store'}" in done.stdout
-    again = run(*FEW, "--faults", "1", out=tmp_path / "D")  # the same GPUs with a fault: another fleet
+    again = run(*FEW, "--faults", "1", "--another-fleet", out=tmp_path / "D")  # the same GPUs with a fault
     assert again.exit_code == 0, again.output
     store = Store.open(tmp_path / "D" / "store")
     measured = store.sql("select cluster, campaign, count(*) as n from runs group by all").to_pylist()
@@ -195,7 +197,8 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     def measured(store: Store, devices: list[object], plan: Plan, *, progress: Any) -> Report:
         assert len(devices) == 2
         assert plan.neighbours == "busy"
-        return run_simulated(store, Fleet.draw(V100, 2, 1, faults=0), plan, progress=progress)
+        fleet = Fleet.draw(V100, 2, 1, faults=0)
+        return run_simulated(store, fleet, plan, cluster=this_cluster(), progress=progress)
 
     monkeypatch.setattr(probe_here, "local_devices", lambda **_: [object(), object()])
     monkeypatch.setattr(probe_here, "here", measured)
@@ -327,6 +330,29 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     done = run(*FEW, out=tmp_path / "torn")
     assert done.exit_code == 3
     assert done.stderr.count("\n") == 1
+
+
+def test_a_store_of_another_fleet_is_refused_unless_it_is_wanted(tmp_path: Path) -> None:
+    """Of two fleets in one store, the same names of GPUs and jobs mean two things each."""
+    store = Store.create(tmp_path / "D" / "store")
+    store.append({"gpus": arrow_rows("gpus", {"cluster": ["east"], "gpu": ["a"]})}, "east")
+    done = run("--gpus", "2", out=tmp_path / "D")
+    assert done.exit_code == 2
+    assert re.search("holds another fleet, east: .*--out.*--another-fleet", done.stderr)
+    assert store.sql("select count(*) as n from runs")["n"][0].as_py() == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("gpus", "seed"), sample([(16, 4), (16, 2), (64, 3), (256, 2)], short=1))
+def test_the_default_demo_finds_all_that_it_plants(tmp_path: Path, gpus: int, seed: int) -> None:
+    faults = {16: 2, 64: 3, 256: 3}[gpus]
+    done = run("--gpus", str(gpus), "--seed", str(seed), "--faults", str(faults), "--json", out=tmp_path / "D")
+    document = json.loads(done.stdout)
+    planted = {"hot": "hot", "brake": "power brake", "pinned": "pinned clock"}
+    assert {one["kind"]: one["found"] for one in document["planted"]} == {
+        kind: planted[kind] for kind in (("hot", "brake") if faults == 2 else planted)
+    }
+    assert document["falsely_named"] == []
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_each_verb_says_in_one_sentence_what_a_poor_store_lacks(campaign: Path, 
     trace.write_text("job_id,num_gpus,submit_time,duration,model\n1,1,0,600,launch\n")
     advise = ("advise", "--workload", "gemm-fp32", "--no-scheduler")
     replay = ("replay", "--trace", str(trace))
-    none = "`whorl probe run --store {}`"
+    none = "`whorl probe run --store {} --suite quick`"
     cases: list[tuple[tuple[str, ...], Path, str]] = [
         *((verb, store, none) for verb in (("variability",), advise, replay) for store in (empty, telemetry)),
         ((*advise, "--gpus", "2"), one, f"the job needs 2 GPUs, but only 1 GPU on {CLUSTER} was measured in gemm-fp32"),

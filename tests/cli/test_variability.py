@@ -153,7 +153,7 @@ def test_a_store_without_times_is_filled_by_an_import_or_by_probes(tmp_path: Pat
     result = whorl("variability", "--store", str(store.root))
     assert result.exit_code == 2
     assert "`whorl import --store" in result.stderr
-    assert f"or `whorl probe run --store {store.root}` adds some" in result.stderr
+    assert f"or `whorl probe run --store {store.root} --suite quick` adds some" in result.stderr
 
 
 def test_what_a_store_of_probes_has_is_said_where_nothing_matches(tmp_path: Path) -> None:

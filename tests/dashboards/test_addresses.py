@@ -111,7 +111,7 @@ def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list
         ("MIG-1", ("This is a MIG instance (1g.10gb) of the GPU GPU-a",)),
         ("GPU-bare", ("Its node is not known", "whorl collect")),
         ("GPU-once", ("Each workload ran once: measure again",)),
-        ("GPU-never", ("It was never measured. Measure it on its node:", "whorl probe run --gpu")),
+        ("GPU-never", ("It was never measured. Measure it on its node:", "whorl probe run --suite quick --gpu")),
         (HTML, ("Nobody has judged its cluster yet",)),
         ("GPU-", ("choose", "GPU-a")),
         ("nobody", ("nobody",)),

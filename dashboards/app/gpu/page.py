@@ -121,4 +121,4 @@ def _row(reading: Reading, state: State) -> tuple[Row | None, str]:
         return None, str(error)
 
 
-PAGE = Page(PATH, "GPU", (Need("gpus", "probe run --store {store}"),), _layout, _register, ahead)
+PAGE = Page(PATH, "GPU", (Need("gpus", "probe run --store {store} --suite quick"),), _layout, _register, ahead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
@@ -11,7 +12,7 @@ from ....analysis.replay.stored import MOST_JOBS
 from ...replay import gain_by_seed
 from ...replay_page import summary
 from ...table import minus
-from ..page import command, graph, rows, told
+from ..page import command, graph, prose, rows, told
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -35,9 +36,9 @@ def about(jobs: StoredJobs, store: str) -> list[Component]:
     why = "This store has no jobs of this cluster." if not jobs.jobs else "None of its jobs can be replayed."
     return [
         told(
-            html.P(f"{why} Fill the table of jobs with this, or replay a trace of another cluster:"),
-            command(f"whorl jobs import --store {store}"),
-            command(f"whorl replay --store {store} --trace jobs.csv --policy packed,pal --seeds 20"),
+            html.P(f"{why} Read those of the last month from Slurm's accounting:"),
+            command(f"whorl jobs import --store {shlex.quote(store)} --since 30d"),
+            html.P(prose("`whorl replay --trace FILE` replays the trace of another cluster.")),
             kind="empty",
         )
     ]
