@@ -241,10 +241,12 @@ def _workloads(store: str, cluster: str | None) -> tuple[list[str], str]:
     return [workload for _, workload in there], clusters[0]
 
 
-def _measured(given: dict[str, Any], traces: list[Trace], cluster: str) -> tuple[Measured, str, list[str]]:
+def _measured(given: dict[str, Any], traces: list[Trace], cluster: str) -> tuple[Level | Measured, str, list[str]]:
     from ..placement import scores
 
     used = sorted({job.workload for trace in traces for job in trace.jobs if job.workload})
+    if not used and given["nodes"] is not None:  # no score is needed, and of the store's nodes none is
+        return _level(given, "no job has a measured workload")
     found = scores(Store.open(given["store"]), used, cluster=cluster)
     fleets = measured(
         found, used, nodes=given["nodes"], gpus_per_node=given["gpus_per_node"], locality=given["locality_penalty"]
@@ -259,11 +261,11 @@ def _measured(given: dict[str, Any], traces: list[Trace], cluster: str) -> tuple
     return fleets, f"{where} on {cluster}", notes
 
 
-def _level(given: dict[str, Any]) -> tuple[Level, str, list[str]]:
+def _level(given: dict[str, Any], why: str = "without --store") -> tuple[Level, str, list[str]]:
     if given["nodes"] is None:
         raise InputError(
             "give a fleet: --store DIR for the GPUs measured there, or --nodes N --gpus-per-node G for GPUs that are "
             "all equal"
         )
     level = Level(given["nodes"], given["gpus_per_node"], given["locality_penalty"])
-    return level, "all alike", ["without --store all GPUs are equal, so choosing among them gains nothing"]
+    return level, "all alike", [f"{why}: all GPUs are equal, so choosing among them gains nothing"]
