@@ -89,33 +89,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.long
 @needs_published
-def test_the_published_study_comes_out_to_the_second() -> None:
-    """Worked examples of PAL's artifact, from a shell's list of files in any order."""
-    files = sorted(LONGHORN.glob("*.csv.gz"), reverse=True)
-    found = document(
-        *("--as-published", "pal-sc24", "--trace", PHILLY / "workload-1.csv", PHILLY / "workload-3.csv"),
-        *("--profiles", *files, "--policy", "all"),
-    )
-    rows = {(row["trace"], row["policy"]): row for row in found["rows"]}
-    assert len(found["rows"]) == len(rows) == 12
-    expected = {
-        ("workload-1", "pal"): (25320.99, 120944, 225982, 226080, 0.8594),
-        ("workload-1", "packed-sticky"): (30243.99, 129584, 545302, 545400, 0.8688),
-        ("workload-3", "pm-first"): (111521.66, 202782, 257642, 257760, 0.853),
-        ("workload-3", "random-nonsticky"): (195048.41, 327095, 372842, 372960, 0.8146),
-    }
-    for key, values in expected.items():
-        row = rows[key]
-        assert (row["seed"], row["scheduler"], row["jobs"], row["energy_j"]) == (42, "fifo", 160, None)
-        found_values = [row[name] for name in ("avg_jct_s", "p99_jct_s", "makespan_s", "end_s", "util_held")]
-        assert [round(found_values[0], 2), *found_values[1:4], round(found_values[4], 4)] == list(values)
-    drained = {row["trace"]: round(row["avg_jct_s"]) for row in found["baselines"]}
-    assert drained == {"workload-1": 28624, "workload-3": 126342}
-    assert {row["policy"] for row in found["baselines"]} == {"drain-outliers"}
-
-
-@pytest.mark.long
-@needs_published
 def test_profiles_may_be_a_folder_or_said_one_by_one() -> None:
     common = ("--as-published", "pal-sc24", "--trace", PHILLY / "workload-1.csv", "--policy", "pal,pm-first")
     folder = document(*common, "--profiles", LONGHORN)

@@ -15,8 +15,6 @@ from whorl.cli import cli
 from whorl.tests.probed_fleet import stored
 from whorl.tests.stores import new_store
 
-LONGHORN = Path(__file__).resolve().parents[3] / "shared" / "data" / "longhorn"
-
 KEYS = {
     *("cluster", "workload", "level", "n", "gpus", "unit", "median", "fence_pct", "whisk_pct", "range_pct"),
     *("p95p5_pct", "cov_pct", "rcov_pct", "worst_over_median", "slow", "fast", "icc", "icc_job", "correlation"),
@@ -45,68 +43,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "store")
 
 
-@pytest.fixture(scope="module")
-def longhorn(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with the four published Longhorn files."""
-    if not LONGHORN.is_dir():
-        pytest.skip(f"the published measurements are not at {LONGHORN}")
-    store = str(tmp_path_factory.mktemp("longhorn") / "S")
-    files = [str(path) for path in sorted(LONGHORN.glob("*.csv.gz"))]
-    result = whorl("import", "--store", store, "--cluster", "longhorn", *files)
-    assert result.exit_code == 0, result.output
-    return store
-
-
-def by_level(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(row["workload"], row["level"]): row for row in found["rows"]}
-
-
-@pytest.mark.long
-def test_the_worked_examples_come_out_of_the_files(longhorn: str) -> None:
-    rows = by_level(document("variability", "--store", longhorn, "--replicates", "0", "--json"))
-    sgemm, gpus = rows["sgemm", "run"], rows["sgemm", "gpu"]
-    assert (sgemm["n"], sgemm["unit"], round(sgemm["median"], 2)) == (8803, "ms", 2440.11)
-    assert (round(sgemm["fence_pct"], 3), round(sgemm["whisk_pct"], 3)) == (8.722, 8.576)
-    assert (gpus["n"], round(gpus["fence_pct"], 3), round(gpus["worst_over_median"], 4)) == (392, 9.299, 1.2027)
-    assert len(gpus["slow"]) == 5
-    assert gpus["slow"][0]["gpu"].startswith("GPU-87570fdd")
-    resnet = rows["resnet", "run"]
-    assert (round(resnet["fence_pct"], 2), round(resnet["whisk_pct"], 2)) == (22.41, 20.53)
-    assert round(rows["resnet", "gpu"]["fence_pct"], 2) == 12.12
-    assert round(rows["bert", "run"]["fence_pct"], 3) == 8.034
-    assert round(rows["pagerank", "run"]["fence_pct"], 3) == 0.745
-    clock = sgemm["correlation"]["sm_clock"]
-    assert (round(clock["pearson"], 3), round(clock["spearman"], 3)) == (-0.947, -0.981)
-    constant = rows["bert", "run"]["correlation"]["sm_clock"]
-    assert constant["pearson"] is None
-    assert constant["spearman"] is None
-    assert "constant" in constant["reason"]
-    assert len(rows["pagerank", "run"]["modes"]) == len(rows["pagerank", "gpu"]["modes"]) == 2
-    assert len(rows["sgemm", "gpu"]["modes"]) == 1
-    assert sgemm["imported"] == {"rows": 11087, "duplicates": 2284, "refused": 0}
-
-
-@pytest.mark.long
-def test_the_spread_of_coupled_jobs_is_said_not_to_be_the_gpus(longhorn: str) -> None:
-    shown = whorl("variability", "--store", longhorn, "--workload", "resnet", "--replicates", "200").output
-    assert "real but does not belong to the GPUs" in " ".join(shown.split())
-    row = by_level(document("variability", "--store", longhorn, "--workload", "resnet", "--json"))["resnet", "run"]
-    assert row["icc"]["value"] < 0.1 < 0.9 < row["icc_job"]["value"]
-    assert row["icc_job"]["by"] == "job"
-
-
-@pytest.mark.long
-def test_workloads_are_joined_through_every_identity(longhorn: str) -> None:
-    found = document("variability", "--store", longhorn, "--across", "--json")
-    assert found["schema"] == "whorl.across/1"
-    rows = {(row["workload_a"], row["figure_a"], row["workload_b"], row["figure_b"]): row for row in found["rows"]}
-    assert rows["pagerank", "time", "sgemm", "time"]["n"] == 168
-    # resnet names places, sgemm UUIDs: only the PageRank file links them.
-    assert rows["resnet", "time", "sgemm", "time"]["n"] == 124
-    power = rows["pagerank", "power", "sgemm", "sm_clock"]
-    assert power["low"] < -0.64 < power["high"]
-
-
 @pytest.mark.long
 def test_json_has_the_promised_keys(sample: str) -> None:
     found = document("variability", "--store", sample, "--json", "--replicates", "50", "--seed", "7")
@@ -129,7 +65,8 @@ def test_json_has_the_promised_keys(sample: str) -> None:
 def test_the_planted_gpus_stand_out(sample: str, tmp_path: Path) -> None:
     listed = whorl("sample", str(tmp_path / "again")).output.splitlines()
     planted = {line.partition("(")[2].rstrip(")") for line in listed if line.startswith("planted")}
-    row = by_level(document("variability", "--store", sample, "--json", "--replicates", "0"))["sgemm", "gpu"]
+    rows = document("variability", "--store", sample, "--json", "--replicates", "0")["rows"]
+    [row] = [row for row in rows if (row["workload"], row["level"]) == ("sgemm", "gpu")]
     assert {outlier["gpu"] for outlier in row["slow"]} == planted
 
 

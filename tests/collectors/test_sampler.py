@@ -152,34 +152,6 @@ def test_a_gpu_that_does_not_come_back_with_the_driver_is_lost(nvml: NvmlLibrary
         running.until(lambda: not silent(running, 2))
 
 
-def test_a_counter_that_begins_anew(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2")
-    with sampling() as running:
-        running.ticks(5)
-        nvml.add(f"from {time.time()} gpu 1 reset")
-        running.until(lambda: "counter_reset" in running.kept.kinds())
-        running.ticks(5)
-        resets = {e["metric"]: e for e in running.kept.events if e["kind"] == "counter_reset"}
-        assert {event["gpu"] for event in resets.values()} == {running.gpus[1]}
-        event = resets["energy_mj"]
-        assert event["before"] > event["value"] >= 0
-        assert event["detail"] == f"energy_mj fell from {event['before']:.0f} to {event['value']:.0f}"
-
-
-def test_xids_name_their_gpu(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 4")
-    with sampling() as running:
-        running.ticks(3)
-        now = time.time() + 0.05
-        nvml.add(f"from {now} gpu 3 xid 79", f"from {now + 0.02} gpu 1 xid 4711")
-        running.until(lambda: running.kept.kinds().count("xid") == 2)
-        told = {e["gpu"]: (e["code"], e["detail"]) for e in running.kept.events if e["kind"] == "xid"}
-        assert told[running.gpus[3]] == (79, "XID 79: the GPU has fallen off the bus")
-        assert told[running.gpus[1]][0] == 4711
-        (when,) = [e["ts"] / 1e9 for e in running.kept.events if e["gpu"] == running.gpus[3] and e["kind"] == "xid"]
-        assert now <= when < now + 1
-
-
 # Calls that hang
 
 

@@ -10,7 +10,7 @@ import pytest
 import scipy
 
 from whorl.analysis import Variability, across, variability
-from whorl.tests.analysis.longhorn import WORKLOADS, identities, needs_longhorn, runs
+from whorl.tests.analysis.longhorn import identities, needs_longhorn, runs
 
 pytestmark = needs_longhorn
 
@@ -18,46 +18,6 @@ pytestmark = needs_longhorn
 @cache
 def table() -> dict[tuple[str, str], Variability]:
     return {(row.workload, row.level): row for row in variability(runs())}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("workload", "level", "n", "median", "fence", "whisk", "worst", "slow", "fast"),
-    [
-        ("sgemm", "run", 8803, 2440.11, 8.722, 8.576, 1.2114, 64, 32),
-        ("sgemm", "gpu", 392, 2435.41, 9.299, 9.240, 1.2027, 5, 0),
-        ("resnet50", "run", 1404, 117.53, 22.41, 20.53, 3.5687, 93, 0),
-        ("resnet50", "gpu", 336, 117.81, 12.12, 11.38, 1.1205, 17, 0),
-    ],
-)
-def test_spread(
-    workload: str, level: str, n: int, median: float, fence: float, whisk: float, worst: float, slow: int, fast: int
-) -> None:
-    row = table()[workload, level]
-    assert row.n == n
-    assert row.unit == "ms"
-    assert row.median == pytest.approx(median, abs=0.006)
-    assert row.fence_pct == pytest.approx(fence, abs=0.006 if fence > 10 else 0.0006)
-    assert row.whisk_pct == pytest.approx(whisk, abs=0.006 if whisk > 10 else 0.0006)
-    assert row.worst_over_median == pytest.approx(worst, abs=0.00006)
-    assert (len(row.slow), len(row.fast)) == (slow, fast)
-
-
-@pytest.mark.long
-def test_rows_come_sorted_two_for_each_workload() -> None:
-    assert list(table()) == [(workload, level) for workload in WORKLOADS for level in ("run", "gpu")]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("other", "pearson", "spearman"),
-    [("sm_clock", -0.947, -0.981), ("power", -0.298, -0.031), ("temperature", 0.443, 0.412)],
-)
-def test_correlations_of_sgemm(other: str, pearson: float, spearman: float) -> None:
-    found = table()["sgemm", "run"].correlation[other]
-    assert found.n == 8803
-    assert found.pearson == pytest.approx(pearson, abs=0.0006)
-    assert found.spearman == pytest.approx(spearman, abs=0.0006)
 
 
 def test_gpu_level_correlations_are_those_of_gpu_medians() -> None:
@@ -70,46 +30,6 @@ def test_gpu_level_correlations_are_those_of_gpu_medians() -> None:
         assert found.pearson == pytest.approx(
             scipy.stats.pearsonr(medians["value"], medians[column]).statistic, abs=1e-12
         )
-
-
-def test_the_slowest_gpu_is_the_braked_one() -> None:
-    for level in ("run", "gpu"):
-        worst = table()["sgemm", level].slow[0]
-        assert worst.gpu.startswith("GPU-87570fdd")
-    ratios = [outlier.ratio or 0.0 for outlier in table()["sgemm", "run"].slow]
-    assert ratios == sorted(ratios, reverse=True)
-
-
-def test_pagerank_has_two_modes_and_the_others_one() -> None:
-    modes = table()["pagerank", "run"].modes
-    assert [mode["median"] for mode in modes] == [pytest.approx(64150, abs=20), pytest.approx(66060, abs=30)]
-    # Counted by hand: the files hold no run between 64,700 and 65,500 ms.
-    values = runs("pagerank")["value"]
-    assert not values.is_between(64700, 65500).any()
-    assert [mode["n"] for mode in modes] == [(values < 65000).sum(), (values > 65000).sum()]
-    assert modes[0]["share"] == pytest.approx(0.165, abs=0.001)
-    assert len(table()["pagerank", "gpu"].modes) == 2
-    for workload in ("sgemm", "resnet50", "bert"):
-        assert len(table()[workload, "run"].modes) == 1
-        assert (table()[workload, "run"].modes_test.p or 0.0) > 0.5
-
-
-def test_who_owns_the_spread() -> None:
-    icc = {workload: table()[workload, "run"].icc for workload in WORKLOADS}
-    job = {workload: table()[workload, "run"].icc_job for workload in WORKLOADS}
-    assert (icc["sgemm"].value or 0) > 0.95
-    assert (icc["pagerank"].value or 0) > 0.95
-    for workload in ("resnet50", "bert"):
-        assert (icc[workload].value or 0) < 0.15
-        assert (icc[workload].trimmed or 0) < 0.1
-        assert (job[workload].value or 0) > 0.9
-        for level in ("run", "gpu"):
-            sentence = table()[workload, level].finding
-            assert "The spread is real but does not belong to the GPUs" in sentence
-            assert "the runs of one job share their time" in sentence
-    assert job["sgemm"].value is None
-    assert job["sgemm"].reason == "no run names its job"
-    assert "The GPUs differ and the difference repeats" in table()["sgemm", "run"].finding
 
 
 def test_process_numbers_are_no_jobs() -> None:
