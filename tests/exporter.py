@@ -102,13 +102,12 @@ def page(gpus: Sequence[Exported], version: str = "3.x", *, names: Mapping[str, 
 
 @dataclass
 class Answer:
-    """What the server sends: `cut` leaves out so many bytes that were announced, `slow_s` waits before the body."""
+    """What the server sends: `cut` leaves out so many bytes that were announced."""
 
     body: str | bytes = ""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     cut: int = 0
-    slow_s: float = 0.0
     packed: bool = False
 
 
@@ -118,7 +117,6 @@ class Exporter:
     def __init__(self, answer: Callable[[str], Answer]) -> None:
         self.answer = answer
         self.asked: list[tuple[str, dict[str, str]]] = []
-        self.over = threading.Event()
         exporter = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -128,7 +126,6 @@ class Exporter:
             def do_GET(self) -> None:
                 exporter.asked.append((self.path, dict(self.headers)))
                 answer = exporter.answer(self.path)
-                exporter.over.wait(answer.slow_s)
                 body = answer.body.encode() if isinstance(answer.body, str) else answer.body
                 headers = {"Content-Type": "text/plain; version=0.0.4"} | answer.headers
                 if answer.packed:
@@ -158,7 +155,6 @@ def exporting(answer: Callable[[str], Answer] | str) -> Iterator[Exporter]:
     try:
         yield exporter
     finally:
-        exporter.over.set()
         exporter.server.shutdown()
         exporter.server.server_close()
         thread.join()

@@ -6,14 +6,15 @@ import http.client
 import socket
 import ssl
 import time
+import urllib.request
 import zlib
 from base64 import b64encode
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from ...errors import InputError
+from ...store.system.network import HttpAnswer, TooLarge, fetch
 
 _MOST = 64 << 20  # bytes of a page: that of a thousand GPUs has 10 MB
-_PIECE = 1 << 16
 _REDIRECTS = 3
 _WANTED = "text/plain;version=0.0.4, application/openmetrics-text;q=0.5, */*;q=0.1"
 _TYPES = ("text/plain", "application/openmetrics-text", "application/octet-stream", "")
@@ -48,97 +49,43 @@ def shown(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-class Fetcher:
-    """Fetches one page again and again. The connection is kept where the server keeps it."""
-
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self.url, self._timeout = url, timeout_s
-        self._kept: tuple[tuple[str, str], http.client.HTTPConnection] | None = None
-
-    def page(self) -> str:
-        """The page. Raises NoPage."""
-        until = time.monotonic() + self._timeout
-        url = self.url
-        for _ in range(_REDIRECTS + 1):
-            answer, body = self._answer(url, until)
-            where = answer.headers.get("Location")
-            if answer.status not in (301, 302, 303, 307, 308) or not where:
-                return self._text(answer, body)
-            url = _joined(url, where)
-            if urlsplit(url).scheme not in ("http", "https"):
-                raise NoPage(f"it sends on to {url!r}, which is no web page; give the exporter's own address")
-        raise NoPage(f"it sends on more than {_REDIRECTS} times; give the exporter's own address")
-
-    def close(self) -> None:
-        """Leave the server."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept[1].close()
-
-    def _answer(self, url: str, until: float) -> tuple[http.client.HTTPResponse, bytes]:
-        parts = urlsplit(url)
-        again = self._kept is not None and self._kept[0] == (parts.scheme, parts.netloc)
+def page(url: str, timeout_s: float) -> str:
+    """The page at a URL, within `timeout_s` for all redirections together. Raises NoPage."""
+    until = time.monotonic() + timeout_s
+    for _ in range(_REDIRECTS + 1):
         try:
-            return self._asked(parts, until)
-        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
-            self.close()
-            if not again:
-                raise NoPage("it closed the connection without an answer; look into the exporter's log") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
-            raise NoPage(_why(error, self._timeout)) from error
-        try:  # the server had closed the connection that was kept
-            return self._asked(parts, until)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
-            raise NoPage(_why(error, self._timeout)) from error
+            answer = fetch(_request(url), timeout_s=max(0.0, until - time.monotonic()), most_bytes=_MOST, proxies=False)
+        except (OSError, http.client.HTTPException, ValueError, TooLarge) as error:
+            raise NoPage(_why(error, timeout_s)) from error
+        where = answer.headers.get("Location")
+        if answer.status not in (301, 302, 303, 307, 308) or not where:
+            return _text(answer)
+        url = _joined(url, where)
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise NoPage(f"it sends on to {url!r}, which is no web page; give the exporter's own address")
+    raise NoPage(f"it sends on more than {_REDIRECTS} times; give the exporter's own address")
 
-    def _asked(self, parts: SplitResult, until: float) -> tuple[http.client.HTTPResponse, bytes]:
-        place = (parts.scheme, parts.netloc)
-        if self._kept is not None and self._kept[0] != place:
-            self.close()
-        if self._kept is None:
-            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-            self._kept = (place, kind(parts.hostname or "", parts.port, timeout=_left(until)))
-        connection = self._kept[1]
-        connection.timeout = _left(until)
-        if connection.sock is not None:
-            connection.sock.settimeout(connection.timeout)
-        headers = {"Accept": _WANTED, "Accept-Encoding": "gzip", "User-Agent": "whorl"}
-        if parts.username is not None:
-            secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            headers["Authorization"] = f"Basic {b64encode(secret.encode()).decode()}"
-        connection.request("GET", parts._replace(scheme="", netloc="").geturl() or "/", headers=headers)
-        answer = connection.getresponse()
-        pieces, size = [], 0
-        while True:  # a server that sends a byte now and then must not keep us
-            if connection.sock is not None:
-                connection.sock.settimeout(_left(until))
-            piece = answer.read1(_PIECE)
-            if not piece:
-                break
-            size += len(piece)
-            if size > _MOST:
-                raise http.client.HTTPException(f"its page has more than {_MOST >> 20} MiB; give fewer series")
-            pieces.append(piece)
-            _left(until)
-        if answer.length:  # what the server announced and did not send
-            raise http.client.IncompleteRead(b"", answer.length)
-        answer.close()  # now the connection can be used again
-        if answer.will_close:
-            self.close()
-        return answer, b"".join(pieces)
 
-    def _text(self, answer: http.client.HTTPResponse, body: bytes) -> str:
-        if answer.status != 200:
-            advice = _ADVICE.get(answer.status, _ADVICE[500] if answer.status > 500 else "check the address")
-            raise NoPage(f"it answers {answer.status} {answer.reason}; {advice}".replace(" ;", ";"))
-        kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind not in _TYPES:
-            raise NoPage(f"its page is {kind}, not the text that Prometheus scrapes; {_ADVICE[404]}")
-        if answer.headers.get("Content-Encoding", "").strip().lower() in ("gzip", "x-gzip"):
-            body = _unpacked(body)
-        return body.decode("utf-8", "replace")
+def _request(url: str) -> urllib.request.Request:
+    headers = {"Accept": _WANTED, "Accept-Encoding": "gzip", "User-Agent": "whorl"}
+    parts = urlsplit(url)
+    if parts.username is not None:
+        secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(secret.encode()).decode()}"
+    return urllib.request.Request(shown(url), headers=headers)  # noqa: S310 - `checked`, or a redirection that was
+
+
+def _text(answer: HttpAnswer) -> str:
+    if answer.status != 200:
+        advice = _ADVICE.get(answer.status, _ADVICE[500] if answer.status > 500 else "check the address")
+        raise NoPage(f"it answers {answer.status} {answer.reason}; {advice}".replace(" ;", ";"))
+    kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind not in _TYPES:
+        raise NoPage(f"its page is {kind}, not the text that Prometheus scrapes; {_ADVICE[404]}")
+    body = answer.body
+    if answer.headers.get("Content-Encoding", "").strip().lower() in ("gzip", "x-gzip"):
+        body = _unpacked(body)
+    return body.decode("utf-8", "replace")
 
 
 def _joined(url: str, where: str) -> str:
@@ -166,16 +113,13 @@ def _unpacked(packed: bytes) -> bytes:
     return body
 
 
-def _left(until: float) -> float:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
-
-
 def _why(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"it has not sent its page within {timeout_s:g} s; is the exporter stuck?"
+    if isinstance(error, TooLarge):
+        return f"its page has more than {_MOST >> 20} MiB; give fewer series"
+    if isinstance(error, (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)):
+        return "it closed the connection without an answer; look into the exporter's log"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there (connection refused); is the exporter running, and on this port?"
     if isinstance(error, socket.gaierror):

@@ -8,9 +8,9 @@ page was asked for; what the page shows is older than that by up to the exporter
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -19,11 +19,10 @@ from ...errors import InputError
 from ...store.events import Event
 from ...store.metrics import METRICS
 from ..backends import Device, Readings, Status
-from .fetching import Fetcher, NoPage, checked, shown
+from .fetching import NoPage, checked, page, shown
 from .target import Row, Target
 
 _LEAST_S, _MOST_S = 4.0, 10.0  # to wait for a page: less than the time after which a poll counts as hanging
-_LATE_S = 0.5
 
 
 class Prometheus:
@@ -43,8 +42,7 @@ class Prometheus:
         self._urls = [url] if isinstance(url, str) else list(dict.fromkeys(url))
         self._stale = stale
         self._targets: list[Target] = []
-        self._fetchers: list[Fetcher] = []
-        self._asking: list[threading.Thread | None] = []
+        self._addresses: list[str] = []  # with their passwords, in the order of `_targets`
         self._devices: list[Device] = []
         self._places: dict[str, int] = {}  # key of a GPU -> its position
         self._waiting: tuple[list[tuple[Target, list[Row]]], list[Event]] | None = None  # what opening has read
@@ -54,10 +52,8 @@ class Prometheus:
         if not self._urls:
             raise InputError("--backend prometheus reads pages: give --url, for example http://localhost:9400/metrics")
         if not self._targets:
-            urls = [checked(url) for url in self._urls]
-            self._targets = [Target(shown(url), _host(url), self._stale) for url in urls]
-            self._fetchers = [Fetcher(url, self._timeout) for url in urls]
-            self._asking = [None] * len(urls)
+            self._addresses = [checked(url) for url in self._urls]
+            self._targets = [Target(shown(url), _host(url), self._stale) for url in self._addresses]
         try:
             rows, events = self._read()
         except InputError:
@@ -83,9 +79,7 @@ class Prometheus:
         return []
 
     def close(self) -> None:
-        for fetcher, asking in zip(self._fetchers, self._asking, strict=True):
-            if asking is None or not asking.is_alive():
-                fetcher.close()
+        """Nothing is open."""
 
     # -- pages --------------------------------------------------------------------------------------------
 
@@ -107,32 +101,16 @@ class Prometheus:
         return rows, events
 
     def _pages(self) -> list[str | NoPage]:
-        """The page of each target, or why there is none. Several are asked at once, each in a thread of its own."""
-        answers: list[str | NoPage] = [
-            NoPage(f"it has not sent its page within {self._timeout:g} s; is the exporter stuck?")
-            for _ in self._fetchers
-        ]
+        """The page of each target, or why there is none. All are asked for at once."""
 
-        def ask(place: int, answers: list[str | NoPage]) -> None:
+        def ask(url: str) -> str | NoPage:
             try:
-                answers[place] = self._fetchers[place].page()
+                return page(url, self._timeout)
             except NoPage as error:
-                answers[place] = error
+                return error
 
-        if len(self._fetchers) == 1:
-            ask(0, answers)
-            return answers
-        for place, before in enumerate(self._asking):
-            if before is not None and before.is_alive():  # the name of its host is looked up for that long
-                continue
-            thread = threading.Thread(target=ask, args=(place, answers), name="whorl-page", daemon=True)
-            self._asking[place] = thread
-            thread.start()
-        until = time.monotonic() + self._timeout + _LATE_S
-        for asking in self._asking:
-            if asking is not None:
-                asking.join(max(0.0, until - time.monotonic()))
-        return list(answers)  # what comes later is not for this poll
+        with ThreadPoolExecutor(len(self._addresses), "whorl-page") as threads:
+            return list(threads.map(ask, self._addresses))
 
     # -- rows ---------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ its reading, and is sent once.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -178,23 +179,30 @@ class _Last(logging.Handler):
 
 
 class Sender:
-    """Sends what an exporter knows to a collector. `endpoint` is http://HOST:PORT, or the full address."""
+    """Sends what an exporter knows to a collector. `endpoint` is http://HOST:PORT, or the full address.
+
+    `timeout_s` is for all requests of one sending together, and for each with its retries.
+    """
 
     def __init__(self, exporter: Exporter, endpoint: str, *, timeout_s: float, now_ns: int) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        from .bounded import Bounded, bounded_session
 
         self.url = address(endpoint)
         self._exporter, self._spelling, self._last = exporter, Spelling(now_ns), _Last()
         logger = logging.getLogger(_SDK)
         logger.addHandler(self._last)
         logger.propagate = False
-        self._client = OTLPMetricExporter(endpoint=self.url, timeout=timeout_s)
+        self._timeout_s, self._bounded = timeout_s, Bounded()
+        self._client = OTLPMetricExporter(endpoint=self.url, timeout=timeout_s, session=bounded_session(self._bounded))
 
     def send(self) -> int:
         """Send what is new; returns how many points. Raises InputError where the collector does not take them."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         sent = 0
+        self._bounded.until = time.monotonic() + self._timeout_s
         for data, points in _requests(self._spelling.data(self._exporter.series(), self._exporter.rows())):
             self._last.said = ""
             if self._client.export(data) is not MetricExportResult.SUCCESS:

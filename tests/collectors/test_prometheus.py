@@ -18,6 +18,7 @@ from whorl.collectors.prometheus.target import Target
 from whorl.errors import InputError
 from whorl.store.events import Event, EventKind
 from whorl.store.metrics import METRICS, ROW
+from whorl.tests.endless import SLOW, serving
 from whorl.tests.exporter import (
     BLANK,
     NOT_PERMITTED,
@@ -559,14 +560,16 @@ def test_no_url_asks_for_one() -> None:
         Read().open()
 
 
-def test_silent_server_is_left_after_the_time_limit(pages: Pages, exporter: Exporter, monkeypatch: Any) -> None:
+def test_page_that_comes_too_slowly_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whorl.collectors.prometheus.prometheus._LEAST_S", 0.1)
-    pages.now = Answer(page([Exported(0, usual())]), slow_s=30)
-    with pytest.raises(InputError, match=r"it has not sent its page within 0\.1 s; is the exporter stuck"):
-        Read(exporter.url, interval_s=0.1).open()
+    with (
+        serving(SLOW["dripped headers"]) as (place, _),
+        pytest.raises(InputError, match=r"it has not sent its page within 0\.1 s; is the exporter stuck"),
+    ):
+        Read(f"http://{place}/metrics", interval_s=0.1).open()
 
 
-def test_packed_page_and_redirect_and_kept_connection(pages: Pages, exporter: Exporter) -> None:
+def test_packed_page_and_redirect(pages: Pages, exporter: Exporter) -> None:
     def answer(path: str) -> Answer:
         if path == "/metrics":
             return Answer("", 307, {"Location": "/there"})

@@ -29,6 +29,7 @@ from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.endless import HUGE, SLOW, serving
 from whorl.tests.exported.rows import EVERY, SECOND, ago, batch, journal_of
 from whorl.tests.stores import new_store
 
@@ -287,6 +288,19 @@ def test_a_collector_that_does_not_answer_is_told(store: Store) -> None:
     assert done.exit_code == 2
     assert f"{url}/v1/metrics does not take the metrics" in done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("attack", "why"), [("dripped headers", "no answer within 1 s"), ("endless body", "more than 65,536 bytes")]
+)
+def test_a_collector_without_an_end_is_left(store: Store, attack: str, why: str) -> None:
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
+    with serving((SLOW | HUGE)[attack]) as (place, _):
+        command = ["export", "otlp", "--store", str(store.root), "--endpoint", f"http://{place}", "--once"]
+        done = CliRunner().invoke(cli, [*command, "--interval", "1s" if attack in SLOW else "60s"])
+    assert done.exit_code == 2
+    assert why in done.output
 
 
 def test_it_goes_on_until_a_signal_and_says_when_the_collector_is_back(store: Store, receiver: Receiver) -> None:

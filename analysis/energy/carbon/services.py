@@ -8,14 +8,15 @@ from __future__ import annotations
 import base64
 import json
 import os
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPException
 from typing import Any
 
 from ....errors import InputError, WhorlError
+from ....store.system.network import TooLarge, fetch
 from .adapters import Adapter, Service
 
 Row = tuple[int, float]
@@ -26,11 +27,6 @@ _MOST = 5_000.0  # g/kWh
 _LB_PER_MWH = 0.45359237  # g/kWh
 _LONGEST = {Service.ELECTRICITY_MAPS: timedelta(days=10), Service.WATTTIME: timedelta(days=31)}
 """What one question may cover, as the services state it."""
-
-
-class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        return None
 
 
 def ask(adapter: Adapter, zone: str, since: datetime, until: datetime) -> list[Row]:
@@ -104,26 +100,24 @@ def _get(adapter: Adapter, url: str, headers: dict[str, str]) -> dict[str, Any]:
     request = urllib.request.Request(url, headers={"Accept": "application/json", **headers})  # noqa: S310 - see adapters
     name, host = adapter.service.meaning, urllib.parse.urlsplit(adapter.url).netloc
     try:
-        with urllib.request.build_opener(_NoRedirection).open(request, timeout=adapter.timeout_s) as answer:
-            body = answer.read(_LARGEST + 1)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in (401, 403):
-            variables = " and ".join(adapter.variables)
-            raise InputError(
-                f"{name} ({host}) refuses the key or this zone (HTTP {error.code}): check {variables} and the "
-                "contract with the service"
-            ) from None
-        raise _unanswered(adapter, f"answers HTTP {error.code}") from None
-    except (OSError, ValueError) as error:  # time-outs, names that do not resolve, torn answers
-        slow = isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
-        why = f"does not answer within {adapter.timeout_s:g} s" if slow else f"cannot be reached ({_why(error)})"
-        raise _unanswered(adapter, why) from None
-    if len(body) > _LARGEST:
-        raise _strange(adapter, "its answer is larger than 64 MiB")
+        answer = fetch(request, timeout_s=adapter.timeout_s, most_bytes=_LARGEST)
+    except TimeoutError:
+        raise _unanswered(adapter, f"does not answer within {adapter.timeout_s:g} s") from None
+    except TooLarge:
+        raise _strange(adapter, "its answer is larger than 64 MiB") from None
+    except (OSError, HTTPException, ValueError) as error:  # names that do not resolve, torn answers
+        raise _unanswered(adapter, f"cannot be reached ({_why(error)})") from None
+    if answer.status in (401, 403):
+        variables = " and ".join(adapter.variables)
+        raise InputError(
+            f"{name} ({host}) refuses the key or this zone (HTTP {answer.status}): check {variables} and the "
+            "contract with the service"
+        )
+    if not 200 <= answer.status < 300:
+        raise _unanswered(adapter, f"answers HTTP {answer.status}")
     try:
-        found = json.loads(body)
-    except ValueError:
+        found = json.loads(answer.body)
+    except (ValueError, RecursionError):
         raise _strange(adapter, "its answer is not JSON") from None
     if not isinstance(found, dict):
         raise _strange(adapter, "its answer is not a JSON object")
@@ -131,7 +125,7 @@ def _get(adapter: Adapter, url: str, headers: dict[str, str]) -> dict[str, Any]:
 
 
 def _why(error: Exception) -> str:
-    return str(getattr(error, "reason", error)).splitlines()[0] if str(error) else type(error).__name__
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _rows(adapter: Adapter, answer: dict[str, Any], key: str) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from whorl.analysis.energy.carbon import billing, greenest
 from whorl.analysis.energy.carbon.grid import grid
 from whorl.analysis.energy.carbon.settings import Settings, read_settings
 from whorl.errors import InputError, StoreError, WhorlError
+from whorl.tests.endless import SLOW, serving
 
 _HOUR = 3600 * 10**9
 _BEGAN = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 10**9
@@ -170,14 +171,10 @@ def test_a_wrong_answer_is_one_sentence(
 def test_a_service_that_is_silent_or_gone_is_one_sentence(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wait(path: str, question: dict[str, str]) -> Any:
-        time.sleep(0.5)
-        return 200, {}
-
-    place.answer = wait
-    settings = _settings(tmp_path, place.url, more="timeout_s = 0.2")
-    with pytest.raises(WhorlError, match=r"does not answer within 0\.2 s"):
-        billing.cuts(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
+    with serving(SLOW["dripped body"]) as (where, _):
+        settings = _settings(tmp_path, f"http://{where}", more="timeout_s = 0.2")
+        with pytest.raises(WhorlError, match=r"does not answer within 0\.2 s"):
+            billing.cuts(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         gone = _settings(tmp_path, f"http://127.0.0.1:{free.getsockname()[1]}")
