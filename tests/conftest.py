@@ -50,12 +50,13 @@ from whorl.tests import sizes  # noqa: E402 - the module that the tests import
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="try everything; without it tests try a sample")
+    parser.addoption("--long", action="store_true", help="try more cases, and run the tests that take long")
+    parser.addoption("--all", action="store_true", help="the same with every case: an hour and more")
     parser.addoption("--summary-to", metavar="FILE", help="write counts and durations as JSON, for tests/shards.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    sizes.choose(long=config.getoption("--long"))
+    sizes.choose("all" if config.getoption("--all") else "long" if config.getoption("--long") else "short")
     drawing.checked = True
     _choose_examples()
 
@@ -69,10 +70,9 @@ def _choose_examples() -> None:
         return
     from hypothesis import settings
 
-    settings.register_profile("same", derandomize=True, deadline=None)
-    settings.register_profile("short", settings.get_profile("same"), max_examples=12)
+    settings.register_profile("same", derandomize=True, deadline=None, max_examples=sizes.count(100, short=10))
     settings.register_profile("search", max_examples=2000, deadline=None)
-    settings.load_profile("same" if sizes.is_long() else "short")
+    settings.load_profile("same")
 
 
 _LEFT_OUT = pytest.StashKey[int]()

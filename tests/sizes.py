@@ -1,8 +1,8 @@
-"""How many cases a test tries: a sample with `make test`, all of them with `--long` (`make test-all`, CI).
+"""How many cases a test tries: a sample with `make test`, a larger one with `--long` (CI), all of them with `--all`.
 
-A test has one body and gets its cases from here, so that both sizes prove the same thing:
+A test has one body and gets its cases from here, so that all sizes prove the same thing:
 
-    for point in sample(points, short=12): ...                        # 12 points, the same ones every time; or all
+    for point in sample(points, short=12): ...               # 12 points, the same ones every time; or 48, or all
     @pytest.mark.parametrize("seed", sample(range(200), short=8))
     @settings(max_examples=count(300, short=40))
 
@@ -16,31 +16,39 @@ import random
 from collections.abc import Iterable
 from typing import TypeVar
 
-_long = False
-
 T = TypeVar("T")
 
+LONGER = 4
+"""How many times as many cases as in the short form `--long` tries."""
+LEAST = 12
+"""What `--long` tries at least, of what the short form tries less often."""
 
-def choose(*, long: bool) -> None:
-    """Choose the size for this process; tests/conftest.py calls it before tests are collected."""
-    global _long
-    _long = long
+_size = "short"
+
+
+def choose(size: str) -> None:
+    """Choose "short", "long" or "all" for this process; tests/conftest.py calls it before tests are collected."""
+    global _size
+    _size = size
 
 
 def is_long() -> bool:
-    """Whether all cases are tried."""
-    return _long
+    """Whether tests that need long run."""
+    return _size != "short"
 
 
 def count(everything: int, short: int) -> int:
-    """`everything` with `--long`, else `short`."""
-    return everything if _long else short
+    """`everything` with `--all`; with `--long` some times as many as `short`, else `short`."""
+    if _size == "all":
+        return everything
+    return min(everything, max(LONGER * short, LEAST)) if _size == "long" else short
 
 
 def sample(cases: Iterable[T], short: int) -> list[T]:
-    """All cases with `--long`, else `short` of them in their order: the first, the last, and others by a fixed seed."""
-    found = list(cases)
-    if _long or len(found) <= short:
-        return found
-    inner = random.Random(20).sample(range(1, len(found) - 1), max(short - 2, 0))
-    return [found[i] for i in sorted({0, len(found) - 1, *inner})][:short]
+    """`count` of the cases in their order: the first, the last, and others by a fixed seed."""
+    listed = list(cases)
+    number = count(len(listed), short)
+    if len(listed) <= number:
+        return listed
+    inner = random.Random(20).sample(range(1, len(listed) - 1), max(number - 2, 0))
+    return [listed[i] for i in sorted({0, len(listed) - 1, *inner})][:number]
