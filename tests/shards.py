@@ -1,10 +1,9 @@
-"""Runs the tests in several processes of pytest at once, each over the files of one folder.
+"""Runs the tests in several processes of pytest at once, each over one folder.
 
     python tests/shards.py [--jobs N] [OPTIONS OF PYTEST]
 
 A process collects only what it runs: to collect all tests takes as long as to run a third of them. The tests of a
-folder stay in one process, so those that share a browser or a Slurm do. A folder of tests needs no entry here;
-`LONGEST_FIRST` only says what begins first.
+folder stay in one process, so those that share a browser or a Slurm do. A new folder needs no entry here.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-LONGEST_FIRST = ("slurm", "browser", "store", "cli", "dashboards", "analysis/verdicts", "collectors", "importing")
-"""Folders that would be waited for alone if they began last."""
+LONGEST_FIRST = ("slurm", "browser", "store", "cli", "analysis a-p", "analysis q-z", "dashboards", "importing")
+"""What would be waited for alone if it began last."""
 COUNTED = ("passed", "failed", "error", "skipped")
 
 
@@ -49,17 +48,23 @@ class Shard:
 
     def line(self) -> str:
         counts = ", ".join(f"{self.outcomes[name]} {name}" for name in COUNTED if self.outcomes[name]) or "no tests"
-        return f"{self.folder:<24} {self.wall_s:6.1f} s, CPU {self.cpu_s:6.1f} s   {counts}"
+        return f"{self.folder:<13} {self.wall_s:6.1f} s, CPU {self.cpu_s:6.1f} s   {counts}"
 
 
 def shards() -> list[Shard]:
-    """One shard for each folder with tests, those that take longest first."""
+    """One shard for each folder in tests/ and two for tests/analysis, those that take longest first."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
-        folders.setdefault(path.parent.relative_to(TESTS).as_posix(), []).append(path)
+        folders.setdefault(_shard_of(path.relative_to(TESTS).parts), []).append(path)
     rank = {folder: place for place, folder in enumerate(LONGEST_FIRST)}
     ordered = sorted(folders, key=lambda folder: (rank.get(folder, len(rank)), -len(folders[folder])))
     return [Shard(folder, folders[folder]) for folder in ordered]
+
+
+def _shard_of(parts: tuple[str, ...]) -> str:
+    if parts[0] == "analysis":
+        return "analysis a-p" if parts[1] < "q" else "analysis q-z"
+    return parts[0] if len(parts) > 1 else "tests"
 
 
 class Runner:
@@ -72,7 +77,7 @@ class Runner:
         self._lock = threading.Lock()
 
     def run(self, shard: Shard) -> Shard:
-        name = shard.folder.replace("/", "-").replace(".", "root")
+        name = shard.folder.replace(" ", "-")
         summary, log = self._scratch / f"{name}.json", self._scratch / f"{name}.log"
         command = [sys.executable, "-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider"]
         command += ["--basetemp", str(self._scratch / name), "--summary-to", str(summary)]
