@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..dashboards.answers.reply import Reply, Shown, plain
+from ..dashboards.answers.reply import Reply, plain
 from ..dashboards.table import GAP, Line, Table, printable
 from ..dashboards.table import number as number  # cli/sim.py has it from here
 
@@ -42,7 +42,7 @@ def print_json(document: dict[str, Any]) -> None:
     click.echo(json.dumps(plain(document), ensure_ascii=False, allow_nan=False))
 
 
-def print_reply(reply: Shown, *, as_json: bool, as_csv: bool = False) -> None:
+def print_reply(reply: Reply[Any], *, as_json: bool, as_csv: bool = False) -> None:
     """Print a reply as JSON, its rows as CSV, or for people; its notes stand on standard error."""
     tell_notes(reply)
     if as_json:
@@ -55,9 +55,9 @@ def print_reply(reply: Shown, *, as_json: bool, as_csv: bool = False) -> None:
         show(reply.parts())
 
 
-def tell_notes(reply: Shown) -> None:
+def tell_notes(reply: Reply[Any]) -> None:
     """Print the notes of a reply on standard error."""
-    for note in reply.notes if isinstance(reply, Reply) else ():
+    for note in reply.notes:
         tell(f"note: {note}")
 
 

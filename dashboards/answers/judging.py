@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...store.instants import time_of
-from .reply import Reply, folder, opened
+from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
     from ...analysis import Across, Variability
@@ -46,7 +46,7 @@ def verdicts(
         concluded.judgements,
         partial(printed.document, concluded.judgements),
         partial(printed.answer, concluded.judgements, folder(store)),
-        row=Verdict,
+        rows=RowList(of=Verdict),
         notes=concluded.notes,
     )
 
@@ -67,7 +67,10 @@ def explain(store: Store | str | Path, name: str, *, cluster: str | None = None)
     where, gpu = str(row["cluster"]), str(row["gpu"])
     explained = explaining.explain(read, gpu, judgements(read, where), cluster=where)
     return Reply(
-        explained, explained.as_dict, partial(answer, explained, folder(store)), rows_key="places", row=explaining.Place
+        explained,
+        explained.as_dict,
+        partial(answer, explained, folder(store)),
+        rows=RowList("places", explaining.Place),
     )
 
 
@@ -103,7 +106,7 @@ def diff(
     from ..printed.diff import answer
 
     changed = difference(opened(store), time_of(before), time_of(after), cluster=cluster)
-    return Reply(changed, changed.as_dict, partial(answer, changed, folder(store)), rows_key="moved", row=Moved)
+    return Reply(changed, changed.as_dict, partial(answer, changed, folder(store)), rows=RowList("moved", Moved))
 
 
 def plan(
@@ -140,8 +143,7 @@ def plan(
         plan,
         partial(printed.document, plan, path, suite),
         lambda: printed.answer(plan, list(printed.commands(plan, path, suite)), threshold),
-        rows_key="gpus",
-        row=Next,
+        rows=RowList("gpus", Next),
     )
 
 
@@ -198,7 +200,7 @@ def across(
         pairs,
         lambda: {"schema": "whorl.across/1", "rows": [pair.as_dict() for pair in pairs]},
         partial(printed.across_answer, pairs),
-        row=analysis.Across,
+        rows=RowList(of=analysis.Across),
         notes=notes,
     )
 

@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -22,45 +22,15 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Shown:
-    """An object that shows itself: a subclass gives its document for programs, and its sentences and tables."""
+@dataclass(frozen=True)
+class RowList:
+    """Which list of a document its frame has, and the dataclass of a row: its fields are the columns of no rows."""
 
-    rows_key = "rows"
-    """The list of the document that `frame` has."""
-    columns: Sequence[str] = ()
-    """The columns of `frame` where it has no rows."""
-
-    def document(self) -> Mapping[str, Any]:
-        """The document, with the key `schema`; times are datetimes."""
-        raise NotImplementedError
-
-    def parts(self) -> Iterable[str | Table]:
-        """What people read: sentences and tables."""
-        raise NotImplementedError
-
-    def json(self) -> dict[str, Any]:
-        """The document that the verb prints with `--json`: of numbers, texts, lists and dictionaries."""
-        return {str(key): plain(value) for key, value in self.document().items()}
-
-    @cached_property
-    def frame(self) -> pl.DataFrame:
-        """The rows of the document as a Polars frame; docs/cli.md explains the columns."""
-        import polars as pl
-
-        rows = list(self.document()[self.rows_key])
-        return pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else pl.DataFrame(schema=self.columns)
-
-    def __repr__(self) -> str:
-        lines: list[str] = []
-        for part in self.parts():
-            lines += [printable(line) for line in (part.lines() if isinstance(part, Table) else [part])]
-        return "\n".join(lines).strip("\n")
-
-    def _repr_html_(self) -> str:
-        return f'<div class="whorl">{"".join(map(_html, self.parts()))}</div>'
+    key: str = "rows"
+    of: type | None = None
 
 
-class Reply(Shown, Generic[Result]):
+class Reply(Generic[Result]):
     """The reply of one function: `result` is the typed answer, whose attributes the reply has too.
 
     `notes` are sentences about how it was made.
@@ -72,15 +42,12 @@ class Reply(Shown, Generic[Result]):
         document: Callable[[], Mapping[str, Any]],
         parts: Callable[[], Iterable[str | Table]],
         *,
-        rows_key: str = "rows",
-        row: type | None = None,
+        rows: RowList = RowList(),
         frame: pl.DataFrame | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        """`row`: the dataclass of a row, whose fields are the columns where there is no row. `frame`: the rows,
-        where they are a frame already."""
-        self.result, self.notes, self.rows_key = result, tuple(notes), rows_key
-        self.columns = [] if row is None else [field.name for field in fields(row)]
+        """`frame`: the rows, where they are a frame already."""
+        self.result, self.notes, self._rows = result, tuple(notes), rows
         self._document, self._parts = document, parts
         if frame is not None:
             self.frame = frame
@@ -95,10 +62,35 @@ class Reply(Shown, Generic[Result]):
         return sorted({*super().__dir__(), *(name for name in dir(self.result) if not name.startswith("_"))})
 
     def document(self) -> Mapping[str, Any]:
+        """The document, with the key `schema`; times are datetimes."""
         return self._document()
 
     def parts(self) -> Iterable[str | Table]:
+        """What people read: sentences and tables."""
         return self._parts()
+
+    def json(self) -> dict[str, Any]:
+        """The document that the verb prints with `--json`: of numbers, texts, lists and dictionaries."""
+        return {str(key): plain(value) for key, value in self.document().items()}
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """The rows of the document as a Polars frame; docs/cli.md explains the columns."""
+        import polars as pl
+
+        rows = list(self.document()[self._rows.key])
+        if not rows and self._rows.of is not None:
+            return pl.DataFrame(schema=[field.name for field in fields(self._rows.of)])
+        return pl.DataFrame(rows, infer_schema_length=None, strict=False)
+
+    def __repr__(self) -> str:
+        lines: list[str] = []
+        for part in self.parts():
+            lines += [printable(line) for line in (part.lines() if isinstance(part, Table) else [part])]
+        return "\n".join(lines).strip("\n")
+
+    def _repr_html_(self) -> str:
+        return f'<div class="whorl">{"".join(map(_html, self.parts()))}</div>'
 
 
 def opened(store: Store | str | Path) -> Store:

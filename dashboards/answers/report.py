@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...errors import InputError
 from ..table import Line, Table, many
 from .judging import explain
-from .reply import Reply, folder, opened
+from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
     from ...analysis.one_gpu.whole import OneGpu
@@ -58,7 +58,7 @@ def report(
             raise InputError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
         whole = gpu_report(opened(store), out, gpu, cluster, progress=progress)
         explained = partial(explain, store, whole.gpu, cluster=cluster)
-        return Reply(whole, lambda: explained().document(), partial(_of_gpu, whole, out), rows_key="places")
+        return Reply(whole, lambda: explained().document(), partial(_of_gpu, whole, out), rows=RowList("places"))
     refuse_unwritable(Path(out), "--out")
     looked = look(opened(store), campaign, cluster, progress=progress)
     if progress is not None:
@@ -73,7 +73,10 @@ def _looked(looked: Looked, store: Store | str | Path, page: str | Path | None =
     from ..printed.verdicts import document
 
     return Reply(
-        looked, partial(document, [looked.judged]), partial(campaign.answer, looked, folder(store), page), row=Verdict
+        looked,
+        partial(document, [looked.judged]),
+        partial(campaign.answer, looked, folder(store), page),
+        rows=RowList(of=Verdict),
     )
 
 

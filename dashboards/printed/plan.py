@@ -16,7 +16,7 @@ _LONGEST = 16  # GPUs in one command
 
 
 @dataclass(frozen=True)
-class Command:
+class NodeCommand:
     """A command for one node; `node` is None where it is not known."""
 
     node: str | None
@@ -31,7 +31,7 @@ class Command:
         return shlex.join([names.get(word, word) for word in self.words])
 
 
-def commands(plan: Planned, store: str, suite: str) -> Iterator[Command]:
+def commands(plan: Planned, store: str, suite: str) -> Iterator[NodeCommand]:
     """`whorl probe run` for each node, in the order in which its GPUs come first."""
     by_node: dict[str | None, list[str]] = {}
     seconds: dict[str | None, float] = {}
@@ -43,7 +43,7 @@ def commands(plan: Planned, store: str, suite: str) -> Iterator[Command]:
             part = names[begin : begin + _LONGEST]
             words = ["whorl", "probe", "run", *plan.probes, "--suite", suite, "--store", store]
             words += ["--cluster", plan.cluster, *(word for name in part for word in ("--gpu", name))]
-            yield Command(node, tuple(words), seconds[node] * len(part) / len(names))
+            yield NodeCommand(node, tuple(words), seconds[node] * len(part) / len(names))
 
 
 def document(plan: Planned, store: str, suite: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def document(plan: Planned, store: str, suite: str) -> dict[str, Any]:
     return plan.as_dict() | {"commands": listed}
 
 
-def answer(plan: Planned, todo: Sequence[Command], threshold: float) -> Iterable[str | Table]:
+def answer(plan: Planned, todo: Sequence[NodeCommand], threshold: float) -> Iterable[str | Table]:
     """The plan for people; `threshold` is how much slower matters, in per cent."""
     spent = sum(gpu.seconds for gpu in plan.gpus)
     yield f"cluster {plan.cluster}: {many(len(plan.gpus), 'GPU')} to probe, {spent / 60:.0f} min of GPU time"
