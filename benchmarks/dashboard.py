@@ -52,8 +52,9 @@ def serve(store: Path) -> None:
 
     reading = begin(Store.open(store))  # as the verb does
     from whorl.cli.advising import Advisor
+    from whorl.dashboards.app.access import LIMITS
     from whorl.dashboards.app.make import make_app
-    from whorl.dashboards.app.serving import Server
+    from whorl.dashboards.serving import Server
 
     reading.advise = Advisor()
     app = make_app(reading, ahead=True).server
@@ -76,7 +77,7 @@ def serve(store: Path) -> None:
             print(json.dumps(line), flush=True)
         return [body]
 
-    server = Server(watched, "127.0.0.1", 0)
+    server = Server(watched, "127.0.0.1", 0, LIMITS)
     server.start()
     print(json.dumps({"url": server.url}), flush=True)
     sys.stdin.read()

@@ -32,7 +32,7 @@ _DEPENDENCIES = {
     "pyarrow": "pyarrow",
     "pynvml": "nvidia-ml-py",
     "rich": "rich",
-    "waitress": "'whorl[dashboard]'",
+    "waitress": "waitress",
 }
 """What pip calls the packages that verbs need, by the name of their module."""
 _READERS = ("ahead", "slowly")

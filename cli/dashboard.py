@@ -8,7 +8,9 @@ import tempfile
 import time
 import webbrowser
 from contextlib import ExitStack
+from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
@@ -28,8 +30,12 @@ _LOOK_S = 0.2  # a signal ends the command within this time
     help="Where the pages are; :8050 is every address.",
 )
 @click.option(
-    "--token-file", metavar="FILE", type=click.Path(path_type=Path), help="Ask for the token in this file, mode 600."
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Ask for the token in this file, mode 600, and not for a new one.",
 )
+@click.option("--no-token", is_flag=True, help="Ask for none: every user of this machine can read the store.")
 @click.option("--prefix", metavar="/PATH/", default="/", show_default=True, help="Where a proxy shows the pages.")
 @click.option(
     "--sql-seconds",
@@ -52,6 +58,7 @@ def dashboard(
     demo: bool,
     listen: str,
     token_file: Path | None,
+    no_token: bool,
     prefix: str,
     sql_seconds: float,
     sql_memory: int,
@@ -60,22 +67,25 @@ def dashboard(
     """Show a store in a browser until you stop it: Ctrl-C, SIGTERM. It changes nothing in the store.
 
     \b
-    whorl dashboard --store S                         http://127.0.0.1:8050
+    whorl dashboard --store S                         open the address that it prints
     whorl dashboard --demo                            a simulated fleet
-    whorl dashboard --store S --listen :8050 --token-file t    for others too
+    whorl dashboard --store S --listen :8050          for others too
 
-    Addresses that other machines reach need a token: one word of 16 characters or more, in a file that only you can
-    read. The pages ask for it once. Needs the packages of whorl's extra `dashboard`. docs/dashboard.md explains more.
+    The printed address holds a token, made anew at each start: only who has it can read the store. A token that stays
+    is one word of 16 characters or more, in a file that only you can read (--token-file). Needs the packages of
+    whorl's extra `dashboard`. docs/dashboard.md explains more.
     """
-    from ..dashboards.app.serving import Server, check_prefix, read_token, refuse_open
-    from ..dashboards.listening import address
+    from ..dashboards.app.access import LIMITS, check_prefix, make_token, read_token, refuse_open
+    from ..dashboards.serving import Server, address
     from ..store.system.signals import Noted
     from .output import tell
 
     if demo == (store is not None) and not (demo and os.environ.get("WHORL_STORE") == store):
         raise click.UsageError("give --store, or --demo for a simulated fleet")
+    if no_token and token_file is not None:
+        raise click.UsageError("give --token-file or --no-token, not both")
     host, port = address(listen, "127.0.0.1:8050")
-    token = None if token_file is None else read_token(token_file)
+    token = None if no_token else make_token() if token_file is None else read_token(token_file)
     refuse_open(host, token)
     where = check_prefix(prefix)
     with ExitStack() as ends:
@@ -93,16 +103,26 @@ def dashboard(
 
         reading.limits, reading.advise = Limits(sql_seconds, sql_memory), Advisor()
         app = make_app(reading, prefix=where, token=token, ahead=True)
-        server = Server(app.server, host, port, where)
+        server = Server(app.server, host, port, LIMITS, path=where)
+        link = f"{server.url}?token={quote(token)}" if token else server.url
         with Noted() as signals:
             server.start()
-            tell(f"the dashboard of {store} is at {server.url}; end it with Ctrl-C")
+            tell(f"the dashboard of {store} is at {link if token_file is None else server.url} (end it with Ctrl-C)")
             if not no_open and _has_browser():
-                webbrowser.open(server.url)
+                folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="whorl-open-"))
+                webbrowser.open(_page_that_leads_to(link, Path(folder)).as_uri())
             while not signals.came:
                 time.sleep(_LOOK_S)
             server.close()
         opened.close()
+
+
+def _page_that_leads_to(link: str, folder: Path) -> Path:
+    """A file for the browser to open: every user of the machine can read a command line, and nobody else this file."""
+    page = folder / "open.html"
+    page.touch(mode=0o600)
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(link)}">', encoding="utf-8")
+    return page
 
 
 def _measured(folder: str) -> str:

@@ -72,9 +72,8 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
     more vanishes after --max-age. Findings are those that `whorl verdicts` and `whorl fingerprint` stored last.
     """
     from ..dashboards.exported.exporting import Exporter, Settings
-    from ..dashboards.exported.prometheus import page
-    from ..dashboards.exported.serving import Server
-    from ..dashboards.listening import address
+    from ..dashboards.exported.prometheus import LIMITS, PATH, application, page
+    from ..dashboards.serving import Server, address
     from ..store import Store
     from ..store.system.signals import Noted
 
@@ -86,7 +85,7 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
         _say_if_idle(exporter, max_age)
         click.echo(page(exporter.series()), nl=False)
         return
-    server = Server(host, port, lambda: page(exporter.series()))
+    server = Server(application(lambda: page(exporter.series())), host, port, LIMITS, path=PATH)
     with Noted() as signals:
         exporter.start()
         server.start()

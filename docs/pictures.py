@@ -19,9 +19,10 @@ from playwright.sync_api import sync_playwright
 
 from whorl.analysis.one_gpu.found import named
 from whorl.cli.advising import Advisor
+from whorl.dashboards.app.access import LIMITS
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.reading import Reading
-from whorl.dashboards.app.serving import Server
+from whorl.dashboards.serving import Server
 from whorl.store import Store
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def shown(page: Page, url: str) -> None:
 
 def make(path: str) -> None:
     store = Store.open(path)
-    server = Server(make_app(Reading(store, advise=Advisor())).server, "127.0.0.1", 0)
+    server = Server(make_app(Reading(store, advise=Advisor())).server, "127.0.0.1", 0, LIMITS)
     server.start()
     FOLDER.mkdir(exist_ok=True)
     with sync_playwright() as playwright:

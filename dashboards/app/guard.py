@@ -1,4 +1,4 @@
-"""Who may ask: the token, the cookie that stands for it, and what a browser may do with the pages."""
+"""Who is let in: the token, the cookie that stands for it, and what a browser may do with the pages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
+from dash.exceptions import DependencyException
 from flask import Response, request
 
 if TYPE_CHECKING:
     from flask import Flask
 
 ASSETS = Path(__file__).parent / "assets"
-COOKIE = "whorl"
 _DAYS = 7
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -32,7 +32,10 @@ _HEADERS = {
 
 
 def install(server: Flask, *, token: str | None, prefix: str) -> None:
-    """Let a request through only if it may, and tell the browser what the pages may do."""
+    """Let a request through only if it may, and tell the browser what the pages may do.
+
+    `token`: what every request must bring; None lets every request through that names this machine.
+    """
 
     @server.before_request
     def check() -> Response | None:
@@ -46,16 +49,19 @@ def install(server: Flask, *, token: str | None, prefix: str) -> None:
             response.headers.setdefault(name, value)
         return response
 
+    @server.errorhandler(DependencyException)
+    def refuse_path(_: Exception) -> Response:
+        """Dash raises this for a file that is none of its own."""
+        return Response("there is no such file\n", HTTPStatus.NOT_FOUND, content_type="text/plain; charset=utf-8")
+
 
 def _check_token(token: str, prefix: str) -> Response | None:
-    stands_for_it = _stands_for(token)
-    if _same(request.cookies.get(COOKIE, ""), stands_for_it):
-        if "token" in request.args:
-            return _welcome(stands_for_it, prefix)
-        return None
+    name, stands_for_it = f"whorl-{_digest(token, 'name')[:8]}", _digest(token, "dashboard")
+    if _same(request.cookies.get(name, ""), stands_for_it):
+        return _welcome(name, stands_for_it, prefix) if "token" in request.args else None
     given = request.form.get("token", "") if request.method == "POST" else request.args.get("token", "")
     if given and _same(given.strip(), token):
-        return _welcome(stands_for_it, prefix)
+        return _welcome(name, stands_for_it, prefix)
     return Response(
         _ASK.format(action=escape(_asked(prefix)), wrong="That is not the token." if given else ""),
         HTTPStatus.UNAUTHORIZED,
@@ -63,11 +69,11 @@ def _check_token(token: str, prefix: str) -> Response | None:
     )
 
 
-def _welcome(cookie: str, prefix: str) -> Response:
+def _welcome(name: str, cookie: str, prefix: str) -> Response:
     """Give the cookie, and send the browser to the same page without the token in its address."""
     response = Response("", HTTPStatus.SEE_OTHER, {"Location": _asked(prefix)})
     response.set_cookie(
-        COOKIE, cookie, max_age=_DAYS * 86_400, path=prefix, httponly=True, samesite="Lax", secure=_is_secure()
+        name, cookie, max_age=_DAYS * 86_400, path=prefix, httponly=True, samesite="Lax", secure=_is_secure()
     )
     return response
 
@@ -83,9 +89,12 @@ def _is_secure() -> bool:
     return request.is_secure or request.headers.get("X-Forwarded-Proto", "") == "https"
 
 
-def _stands_for(token: str) -> str:
-    """What the cookie holds: made of the token, which cannot be read from it."""
-    return hmac.new(token.encode(), b"whorl dashboard", hashlib.sha256).hexdigest()
+def _digest(token: str, purpose: str) -> str:
+    """The name of the cookie, or what it holds: made of the token, which cannot be read from it.
+
+    Dashboards of one machine share its cookies, whatever their ports: each has a name of its own.
+    """
+    return hmac.new(token.encode(), f"whorl {purpose}".encode(), hashlib.sha256).hexdigest()
 
 
 def _same(given: str, known: str) -> bool:
@@ -106,7 +115,7 @@ def _names_this_machine(host: str) -> bool:
 
 
 def _refuse_host() -> Response:
-    said = "Open http://127.0.0.1 with the port, or start whorl dashboard with --token-file to use another name.\n"
+    said = "Open http://127.0.0.1 with the port, or start whorl dashboard without --no-token to use another name.\n"
     return Response(said, HTTPStatus.FORBIDDEN, content_type="text/plain; charset=utf-8")
 
 
@@ -122,6 +131,6 @@ input, button {{ font: inherit; padding: 6px 10px; }}
 <form method="post" action="{action}"><p><label for="token">The token of this dashboard</label></p>
 <p><input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <button>Open</button></p><p role="alert">{wrong}</p></form>
-<p>It is in the file that whorl dashboard was started with (--token-file).</p>
+<p>It stands in the address that whorl dashboard printed, or in the file of its option --token-file.</p>
 </body></html>
 """

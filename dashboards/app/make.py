@@ -12,6 +12,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, set_props
 
 from ...errors import WhorlError
 from . import guard
+from .access import without_prefix
 from .page import PROBLEM, URL, Need, Page, failure, heading, labelled, told
 from .pages import PAGES, find_page
 from .state import parse
@@ -64,7 +65,7 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
         with reading.attending():
             return plain(environ, start)
 
-    app.server.wsgi_app = attended
+    app.server.wsgi_app = without_prefix(attended, prefix)
     app.layout = _shell(reading.store)
     for page in PAGES:
         page.register(app, reading)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from whorl.tests.conftest import BuiltOnce
 
 GPUS = 64
+TOKEN = "0123456789abcdef-token"
 PATIENCE_MS = 90_000  # the machine may be busy
 _FLAGS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -128,7 +129,8 @@ def dashboard(filled: Path) -> Iterator[str]:
     """The address of a dashboard under a prefix, over a store of 64 GPUs, with the pages "figure" and "tables" more."""
     from whorl.cli.advising import Advisor
     from whorl.dashboards.app import make, pages
-    from whorl.dashboards.app.serving import Server
+    from whorl.dashboards.app.access import LIMITS
+    from whorl.dashboards.serving import Server
     from whorl.store import Store
 
     store = Store.open(filled)
@@ -136,9 +138,8 @@ def dashboard(filled: Path) -> Iterator[str]:
         shown = (*pages.PAGES, _one_figure(), _tables())
         for module in (make, pages):
             patch.setattr(module, "PAGES", shown)
-        server = Server(
-            make.make_app(Reading(store, advise=Advisor()), prefix="/node/7/").server, "127.0.0.1", 0, "/node/7/"
-        )
+        app = make.make_app(Reading(store, advise=Advisor()), prefix="/node/7/", token=TOKEN)
+        server = Server(app.server, "127.0.0.1", 0, LIMITS, path="/node/7/")
         server.start()
         yield server.url
         server.close()
@@ -158,7 +159,9 @@ def window(dashboard: str) -> Iterator[BrowserContext]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*_FLAGS, "--process-per-site"])
         window = browser.new_context()
         window.set_default_timeout(PATIENCE_MS)
-        window.new_page().goto(dashboard)
+        page = window.new_page()
+        page.goto(f"{dashboard}?token={TOKEN}")
+        assert page.url == dashboard, "the token leaves the address"
         yield window
         browser.close()
 
@@ -204,6 +207,5 @@ def opened(window: BrowserContext, dashboard: str, monkeypatch: pytest.MonkeyPat
     yield open_page
     for page in pages:
         page.close()
-    window.clear_cookies()
     window.pages[0].evaluate("localStorage.clear()")
     assert not [one for one in said if "ERR_ABORTED" not in one]  # what the page itself gave up when it was left

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click.testing
 import pytest
@@ -21,12 +23,14 @@ from werkzeug.test import TestResponse
 from whorl.analysis.verdicts.answers.explaining import explain
 from whorl.analysis.verdicts.recording import conclude
 from whorl.cli import cli
+from whorl.dashboards.app.access import LIMITS, without_prefix
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.reading import Reading
-from whorl.dashboards.app.serving import Server, without_prefix
 from whorl.dashboards.printed.explain import findings
+from whorl.dashboards.serving import Server
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.attacks import attacked
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store
 from whorl.tests.probed_fleet import stored
@@ -164,7 +168,8 @@ def test_without_a_token_only_requests_to_this_machine_are_answered(client: Any)
 
 def test_with_a_token_nothing_is_answered_without_it(hostile: Store) -> None:
     client: Any = make_app(Reading(hostile), token=TOKEN).server.test_client()
-    for path in ("/", "/_dash-layout", "/_dash-dependencies", "/assets/style.css", "/?token=wrong", "/?token=é"):
+    suite = "/_dash-component-suites/dash/deps/react@18.js"
+    for path in ("/", "/_dash-layout", "/_dash-dependencies", "/assets/style.css", suite, "/?token=wrong", "/?token=é"):
         answer = client.get(path)
         assert answer.status_code == 401, path
         assert "Set-Cookie" not in answer.headers
@@ -183,11 +188,11 @@ def test_the_token_is_asked_once_and_leaves_the_address(hostile: Store, prefix: 
     assert "SameSite=Lax" in cookie
     assert f"Path={prefix}" in cookie
     assert TOKEN not in cookie
-    value = cookie.partition(";")[0].partition("=")[2]
-    client.set_cookie("whorl", value, path="/")
+    name, _, value = cookie.partition(";")[0].partition("=")
+    client.set_cookie(name, value, path="/")
     assert client.get("/").status_code == 200
     assert client.get(f"/?token={TOKEN}").status_code == 303
-    client.set_cookie("whorl", "0" * len(value), path="/")
+    client.set_cookie(name, "0" * len(value), path="/")
     assert client.get("/").status_code == 401
 
 
@@ -238,7 +243,7 @@ def test_who_types_the_token_gets_the_page_that_was_asked_for(hostile: Store) ->
 @pytest.fixture
 def served(hostile: Store) -> Iterator[Server]:
     prefix = "/node/7/"
-    server = Server(make_app(Reading(hostile), prefix=prefix).server, "127.0.0.1", 0, prefix)
+    server = Server(make_app(Reading(hostile), prefix=prefix).server, "127.0.0.1", 0, LIMITS, path=prefix)
     server.start()
     yield server
     server.close()
@@ -257,7 +262,7 @@ def test_a_proxy_may_keep_the_prefix_or_remove_it(served: Server) -> None:
 
 
 def test_behind_https_the_cookie_is_for_https_and_a_huge_request_is_refused(hostile: Store) -> None:
-    server = Server(make_app(Reading(hostile), token=TOKEN).server, "127.0.0.1", 0)
+    server = Server(make_app(Reading(hostile), token=TOKEN).server, "127.0.0.1", 0, LIMITS)
     server.start()
     for proto, secure in (("https", True), ("http", False)):
         connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -272,6 +277,14 @@ def test_behind_https_the_cookie_is_for_https_and_a_huge_request_is_refused(host
     assert connection.getresponse().status == 413
     connection.close()
     server.close()
+
+
+def test_many_clients_that_do_not_end_their_requests_stop_no_other(hostile: Store) -> None:
+    limits = replace(LIMITS, connections=64)
+    server = Server(make_app(Reading(hostile), token=TOKEN).server, "127.0.0.1", 0, limits)
+    with attacked(server, clients=120) as ask:
+        for _ in range(3):
+            assert ask("/").startswith(b"HTTP/1.1 401")
 
 
 def test_a_longer_path_is_no_prefix() -> None:
@@ -332,8 +345,9 @@ def test_two_who_ask_at_once_wait_for_one_answer_and_an_error_is_not_kept(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--listen", "0.0.0.0:0"], "give --token-file"),
-        (["--listen", ":0"], "give --token-file"),
+        (["--listen", "0.0.0.0:0", "--no-token"], "leave out --no-token"),
+        (["--listen", ":0", "--no-token"], "leave out --no-token"),
+        (["--no-token", "--token-file", "open"], "not both"),
         (["--listen", "8050"], "write HOST:PORT, as 127.0.0.1:8050"),
         (["--prefix", "/a b/"], "is no path"),
         (["--token-file", "absent"], "cannot be read"),
@@ -354,34 +368,85 @@ def test_what_would_not_be_safe_is_refused_in_a_sentence(
     assert "Traceback" not in done.output
 
 
-@pytest.mark.long
-def test_the_command_serves_until_a_signal_and_ends_cleanly(hostile: Store, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    token.chmod(0o600)
-    command = [sys.executable, "-m", "whorl", "dashboard", "--store", str(hostile.root), "--listen", "127.0.0.1:0"]
-    running = subprocess.Popen([*command, "--no-open", "--token-file", str(token)], stderr=subprocess.PIPE, text=True)
-    try:
-        assert running.stderr is not None
-        first = running.stderr.readline()
-        port = int(re.findall(r"http://127\.0\.0\.1:(\d+)/", first)[0])
-        connection = HTTPConnection("127.0.0.1", port, timeout=30)  # stays open, as a browser's
-        connection.request("GET", f"/?token={TOKEN}")
-        answer = connection.getresponse()
-        assert answer.status == 303
-        answer.read()
-        taken = click.testing.CliRunner().invoke(
-            cli, ["dashboard", "--store", str(hostile.root), "--listen", f"127.0.0.1:{port}"]
-        )
-        assert taken.exit_code == 2
-        assert "another program listens there" in taken.output
-        running.send_signal(signal.SIGTERM)
-        assert running.stderr.read() == ""
-        assert running.wait(30) == 0
-        connection.close()
-    finally:
-        running.kill()
-        running.communicate()
+def _status(port: int, path: str, cookie: str = "") -> tuple[int, str]:
+    """The status of an answer, and the cookie that it gives."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path, headers={"Cookie": cookie} if cookie else {})
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status, (answer.getheader("Set-Cookie") or "").partition(";")[0]
+
+
+def test_who_has_not_the_printed_address_reads_nothing_until_a_signal_ends_it(hostile: Store) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "whorl",
+        "dashboard",
+        "--store",
+        str(hostile.root),
+        "--listen",
+        "127.0.0.1:0",
+        "--no-open",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stderr is not None
+            first = running.stderr.readline()
+            ((port, token),) = re.findall(r"http://127\.0\.0\.1:(\d+)/\?token=(\w{32})\b", first)
+            assert _status(int(port), "/_dash-layout")[0] == 401
+            status, cookie = _status(int(port), f"/?token={token}")
+            assert (status, _status(int(port), "/_dash-layout", cookie)[0]) == (303, 200)
+            taken = click.testing.CliRunner().invoke(
+                cli, ["dashboard", "--store", str(hostile.root), "--listen", f"127.0.0.1:{port}"]
+            )
+            assert taken.exit_code == 2
+            assert "another program listens there" in taken.output
+            running.send_signal(signal.SIGTERM)
+            assert running.stderr.read() == ""
+            assert running.wait(60) == 0
+        finally:
+            running.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "opens"),
+    [
+        ([], "?token=", "?token="),
+        (["--token-file", "token"], "/ (end", f"?token={TOKEN}"),
+        (["--no-token"], "/ (end", "/"),
+    ],
+)
+def test_a_browser_opens_a_file_of_its_user_that_leads_to_the_pages(
+    options: list[str], says: str, opens: str, hostile: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address of the pages holds the token, and everybody can read a command line."""
+    monkeypatch.chdir(tmp_path)
+    Path("token").write_text(TOKEN)
+    Path("token").chmod(0o600)
+    opened: list[str] = []
+
+    def open_page(address: str) -> None:
+        page = Path(unquote(urlsplit(address).path))
+        assert page.stat().st_mode & 0o077 == 0
+        opened.append(page.read_text())
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("webbrowser.open", open_page)
+    monkeypatch.setattr("whorl.cli.dashboard._has_browser", lambda: True)
+    done = click.testing.CliRunner().invoke(
+        cli, ["dashboard", "--store", str(hostile.root), "--listen", "127.0.0.1:0", *options]
+    )
+    assert done.exit_code == 0, done.output
+    assert says in done.output
+    assert opens in opened[0]
+    assert (TOKEN in done.output) is False
+
+
+def test_a_file_that_is_not_of_the_pages_is_not_found(client: Any) -> None:
+    for path in ("..%2f..", "dash/..%2f..%2fetc%2fpasswd", "whorl/py.typed"):
+        assert client.get(f"/_dash-component-suites/{path}").status_code == 404, path
 
 
 @pytest.mark.long
@@ -443,7 +508,7 @@ def test_a_command_ends_at_once_where_a_thread_still_reads_for_pages(reads: str)
 
 
 def test_a_missing_package_is_told_with_the_extra_that_has_it(hostile: Store) -> None:
-    done = run_without({"waitress"}, COMMAND, "dashboard", "--store", hostile.root)
+    done = run_without({"dash_ag_grid"}, COMMAND, "dashboard", "--store", hostile.root)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install 'whorl[dashboard]'" in done.stderr

@@ -9,7 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from whorl.dashboards.exported.exporting import Exporter
+from whorl.dashboards.exported.prometheus import LIMITS, PATH, application, page
 from whorl.dashboards.exported.series import UNITS, Kind, Series, stem
+from whorl.dashboards.serving import Limits, Server
 from whorl.store import Journal, Store
 from whorl.store.metric import Metric
 from whorl.store.metrics import METRICS
@@ -44,3 +47,8 @@ def journal_of(store: Store, name: str = "n1") -> Iterator[Journal]:
 def ago(seconds: float) -> int:
     """That long ago, ns."""
     return time.time_ns() - int(seconds * SECOND)
+
+
+def metrics_server(exporter: Exporter, limits: Limits = LIMITS) -> Server:
+    """The page of an exporter at a free port, as `whorl export prometheus` serves it."""
+    return Server(application(lambda: page(exporter.series())), "127.0.0.1", 0, limits, path=PATH)

@@ -13,13 +13,11 @@ import pytest
 
 from whorl.dashboards.exported import dcgm
 from whorl.dashboards.exported.exporting import Exporter, Settings
-from whorl.dashboards.exported.prometheus import page
-from whorl.dashboards.exported.serving import Server
 from whorl.store import Store
 from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.exported.rows import EVERY, ago, batch, journal_of, spelled
+from whorl.tests.exported.rows import EVERY, ago, batch, journal_of, metrics_server, spelled
 from whorl.tests.exported.test_findings import judged
 from whorl.tests.prometheus_server import needs_prometheus, running
 from whorl.tests.stores import new_store
@@ -91,7 +89,7 @@ def test_prometheus_answers_every_expression(exporter: Exporter, built_once: Bui
     """One exporter has readings, another one findings."""
     other = Exporter(Store.open(built_once("exported findings", judged) / "store"), Settings())
     other.refresh()
-    servers = [Server("127.0.0.1", 0, lambda one=one: page(one.series())) for one in (exporter, other)]  # type: ignore[misc]
+    servers = [metrics_server(exporter), metrics_server(other)]
     for server in servers:
         server.start()
     with running(tmp_path, [urllib.parse.urlsplit(server.url).netloc for server in servers]) as prometheus:

@@ -10,10 +10,9 @@ import pytest
 
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import page
-from whorl.dashboards.exported.serving import Server
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
-from whorl.tests.exported.rows import EVERY, SECOND, ago, batch, journal_of
+from whorl.tests.exported.rows import EVERY, SECOND, ago, batch, journal_of, metrics_server
 from whorl.tests.prometheus_server import needs_prometheus, running
 from whorl.tests.stores import new_store
 
@@ -34,7 +33,7 @@ def store(tmp_path: Path) -> Store:
 def test_promql_gives_what_sql_gives_and_the_rest_goes_stale(store: Store, tmp_path: Path) -> None:
     passed = [0]
     exporter = Exporter(store, Settings(AGE_S, dcgm_names=True), clock=lambda: time.time_ns() + passed[0])
-    server = Server("127.0.0.1", 0, lambda: page(exporter.series()))
+    server = metrics_server(exporter)
     with journal_of(store) as journal:
         journal.append(batch([{"ts": ago(0), "gpu": "g1", **EVERY, "power_mw": 301_042}]))
         exporter.start()

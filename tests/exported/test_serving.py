@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import shutil
 import signal
@@ -13,24 +14,25 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from whorl.dashboards.exported import findings
 from whorl.dashboards.exported.exporting import Exporter, Settings
-from whorl.dashboards.exported.prometheus import CONTENT_TYPE, page
-from whorl.dashboards.exported.serving import Server
-from whorl.dashboards.listening import address
+from whorl.dashboards.exported.prometheus import CONTENT_TYPE, LIMITS, PATH
+from whorl.dashboards.serving import Server, address
 from whorl.errors import InputError
 from whorl.store import Store
-from whorl.tests.exported.rows import SECOND, ago, batch, journal_of
+from whorl.tests.attacks import attacked
+from whorl.tests.exported.rows import SECOND, ago, batch, journal_of, metrics_server
 
 
 @contextmanager
 def serving(store: Store) -> Iterator[str]:
     exporter = Exporter(store, Settings())
-    server = Server("127.0.0.1", 0, lambda: page(exporter.series()))
+    server = metrics_server(exporter)
     exporter.start()
     server.start()
     try:
@@ -123,7 +125,7 @@ def test_a_port_that_is_taken_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port}: another program listens there; choose another port"):
-            Server("127.0.0.1", port, bytes)
+            Server(lambda *_: [], "127.0.0.1", port, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 )
 def test_an_address_of_another_machine_is_told(host: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        Server(host, 0, bytes)
+        Server(lambda *_: [], host, 0, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,32 @@ def test_an_address_of_another_machine_is_told(host: str, says: str) -> None:
 )
 def test_what_an_address_means(text: str, means: tuple[str, int]) -> None:
     assert address(text) == means
+
+
+def test_many_clients_that_do_not_end_their_requests_stop_no_other(store: Store) -> None:
+    """Some send no byte, some a half request, some a byte now and then. They wait where there is room, and then go."""
+    exporter = Exporter(store, Settings())
+    with attacked(metrics_server(exporter), clients=200) as ask:
+        for _ in range(3):
+            assert ask(PATH).startswith(b"HTTP/1.1 200 OK")
+        assert ask(PATH, b"Content-Length: 9999\r\n").startswith(b"HTTP/1.1 413")
+
+
+def test_a_request_that_does_not_end_is_closed(store: Store) -> None:
+    limits = replace(LIMITS, arrive_s=0.5)
+    server = metrics_server(Exporter(store, Settings()), limits)
+    server.start()
+    with socket.create_connection(("127.0.0.1", server.port)) as dripping:
+        dripping.settimeout(0.05)
+        dripping.sendall(b"GET /metrics HTTP/1.1\r\nA: ")
+        for _ in range(2_000):
+            with contextlib.suppress(TimeoutError):
+                assert dripping.recv(1) == b""
+                break
+            dripping.sendall(b"a")
+        else:
+            pytest.fail("it is still open")
+    server.close()
 
 
 @pytest.mark.long
