@@ -109,6 +109,8 @@ def run(
 ) -> None:
     """Submit one short job for each node that is not measured, a few at a time, until every node is.
 
+    One node comes first: if its job ends and stored nothing, no more are sent, and its output says why.
+
     You may stop it at any time (Ctrl-C), and run it again: it goes on with what is missing. What is measured stands in
     the store, what was submitted in the queue. A node gets three tries; a GPU that failed is not tried again.
 

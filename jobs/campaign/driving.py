@@ -45,7 +45,10 @@ _GROWS, _SHRINKS = 1.5, 0.85
 _LONGER_S = 5.0  # so much longer than sbatch of a driver that was killed may run, the next driver waits
 _RENEWED_S = 10.0  # the nodes are not asked for more often
 _HOPELESS = 4
-"""After so many nodes whose jobs ended while the campaign has no run at all, something is wrong with every job."""
+"""After so many nodes whose jobs ended while the campaign has no run at all, something is wrong with every job. Where
+somebody waits and can mend it, one is enough."""
+_BY_CHANCE = frozenset({"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED"})
+"""Ends of a job that tell nothing of the jobs on other nodes."""
 
 Progress = Callable[[int, int, str], None]
 """Is told how many of how many nodes are covered, and what goes on."""
@@ -215,16 +218,19 @@ class _Driver:
         """Raise SchedulerError where every job ends without a run: to send thousands of them would help nobody."""
         now = time.monotonic()
         tried = [one for one in self._tried(found) if one.job is None and self._held.get(one.name, 0) <= now]
-        if len(tried) < _HOPELESS or _has_runs(found):
-            return
         folder = output_folder(self._store.root, self._request, self._how)
-        one = next((one for one in tried if last_line(output_of(folder, one.name))), tried[0])
+        # A job that wrote nothing did not begin: its node or its launch is at fault, and another node may do.
+        written = [one for one in tried if last_line(output_of(folder, one.name))]
+        telling = [one for one in written if one.ended not in _BY_CHANCE]
+        enough = len(tried) >= _HOPELESS or (telling and not self._limits.once)
+        if not enough or _has_runs(found):
+            return
+        one = [*telling, *written, *tried][0]
         jobs = "1 job" if one.tries == 1 else f"{one.tries} jobs"
         first = replace(one, state=NodeState.FAILED, why=f"{jobs} stored nothing")
         shown = with_outputs(replace(found, nodes=[first]), self._store.root, self._how).nodes[0]
-        raise SchedulerError(
-            f"the jobs on {len(tried)} nodes ended and stored nothing, so no more are sent; {shown.name}: {shown.why}"
-        )
+        which = f"the jobs on {len(tried)} nodes" if len(tried) > 1 else "the first job"
+        raise SchedulerError(f"{which} ended and stored nothing, so no more are sent; {shown.name}: {shown.why}")
 
     def _tried(self, found: Status) -> list[NodeStatus]:
         """The nodes to which a job was sent that tells whether jobs can measure.
@@ -251,14 +257,17 @@ class _Driver:
             for one in found.of(NodeState.TO_DO)
             if self._held.get(one.name, 0) <= now and one.name not in self._refused
         ]
+        free.sort(key=lambda one: one.tries)
         pending = [one for one in found.nodes if one.job is not None and one.job.pending]
-        room = self._limits.max_pending - len(pending)
-        if not _has_runs(found):  # what is wrong with every job is seen on a few of them
-            room = min(room, self._limits.max_pending - len(self._tried(found)))
         idle = [one for one in free if one.target and one.target.idle]
         busy = [one for one in free if not (one.target and one.target.idle)]
         # Jobs for busy nodes may wait for days: they leave room for nodes that become idle.
         waiting = sum(1 for one in pending if not (one.target and one.target.idle))
+        if not _has_runs(found):  # what is wrong with every job is seen on one node
+            if any(map(_on_trial, found.nodes)):
+                return []
+            return idle or ([] if waiting else busy)  # the first that Slurm takes
+        room = self._limits.max_pending - len(pending)
         room_busy = max(1, self._limits.max_pending // 2) - waiting
         return [*idle[: max(room, 0)], *busy[: max(min(room_busy, room - len(idle)), 0)]]
 
@@ -278,6 +287,8 @@ class _Driver:
                 self._request = declare(self._store, self._request)  # a campaign begins with its first job
                 spent_h += self._costs_h(one)
                 sent.append(_event(self._request, one, answer.job))
+                if not _has_runs(found):
+                    break
                 continue
             if answer.refusal is Refusal.UNSURE:
                 self._held[one.name] = time.monotonic() + max(self._limits.settle_s, self._slurm.timeout_s)
@@ -306,6 +317,8 @@ class _Driver:
             what += f"; submitted {', '.join(sent[:3])}" + (f" and {len(sent) - 3} more" if len(sent) > 3 else "")
         elif self._limit:
             what += f"; Slurm takes no more now: {self._limit}"
+        if not _has_runs(found) and len(found.nodes) > 1:
+            what += "; the other nodes follow when a first run is stored"
         self._counted = found.count(NodeState.COVERED), len(found.nodes)
         self._progress(*self._counted, what)
 
@@ -326,6 +339,13 @@ class _Driver:
         if self._limit:
             found.notes.append(f"Slurm took no more jobs: {self._limit}")
         return found
+
+
+def _on_trial(node: NodeStatus) -> bool:
+    """Whether its job runs or is about to: what becomes of it tells whether jobs can measure."""
+    if node.job is None or not node.live:
+        return False
+    return not node.job.pending or (node.target is not None and node.target.idle and node.job.reason != "BeginTime")
 
 
 def _has_runs(found: Status) -> bool:

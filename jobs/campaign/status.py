@@ -52,6 +52,8 @@ class NodeStatus:
     tries: int = 0
     why: str | None = None
     """Why it failed, waits or is not available."""
+    ended: str | None = None
+    """How its last job ended, as Slurm says it; None where Slurm does not tell."""
 
     @property
     def gpus(self) -> int:
@@ -184,7 +186,8 @@ def _node(
         state, why = NodeState.UNAVAILABLE, target.why_not
     else:
         state, why = NodeState.TO_DO, _failure(covered, gpus, tries, jobs) if tries else None
-    return NodeStatus(name, state, target, covered, job, tries, why)
+    last = max((one for one in jobs if one.ended), key=lambda one: one.attempt, default=None)
+    return NodeStatus(name, state, target, covered, job, tries, why, last.state if last else None)
 
 
 def _all_found(covered: Covered) -> bool:
