@@ -6,29 +6,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cli.answers.advice import advise
+    from .cli.answers.campaign import campaign_status, plan_campaign, run_campaign
+    from .cli.answers.measuring import check, measure
     from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
     from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
     from .dashboards.answers.report import look, report
     from .jobs import ledger
-    from .jobs.advice import advise
-    from .jobs.campaign.driving import run_campaign
-    from .jobs.campaign.status import campaign_status, plan_campaign
     from .jobs.collecting import collect
-    from .jobs.measuring import measure
     from .store import Store
 
 __version__ = "0.1.0"
 
 # Loaded on first use, so that `import whorl` and `whorl --help` stay instant.
 _LAZY = {
+    ".cli.answers.advice": ("advise",),
+    ".cli.answers.campaign": ("campaign_status", "plan_campaign", "run_campaign"),
+    ".cli.answers.measuring": ("check", "measure"),
     ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
     ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
     ".dashboards.answers.report": ("look", "report"),
-    ".jobs.advice": ("advise",),
-    ".jobs.campaign.driving": ("run_campaign",),
-    ".jobs.campaign.status": ("campaign_status", "plan_campaign"),
     ".jobs.collecting": ("collect",),
-    ".jobs.measuring": ("measure",),
     ".store": ("Store",),
 }
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}
@@ -39,6 +37,7 @@ __all__ = [
     "across",
     "advise",
     "campaign_status",
+    "check",
     "collect",
     "diff",
     "energy",

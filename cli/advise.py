@@ -130,11 +130,11 @@ def advise(
             raise click.UsageError(f"{name} before apply has no effect: leave it out (--json may follow apply)")
         ctx.obj = options
         return
-    from ..jobs.advice import advise, feature_file, lines_for, write_filter
+    from ..jobs.advice import feature_file, lines_for, write_filter
     from ..jobs.formats import write_whole
     from ..jobs.hostlist import compress
-    from . import advise_report as report
-    from .output import print_json, show
+    from .answers.advice import advise
+    from .output import print_reply
 
     form = "json" if as_json else form
     if output is not None and form not in ("exclude", "nfd"):
@@ -151,15 +151,11 @@ def advise(
     options["max_age"] /= _DAY_S
     mine = _own(own)
     with _printed_anyway(mine):
-        steering = advise(
-            options.pop("store"), **options, nodes=listed, own=mine, form=form, to_file=output is not None
-        )
-    if form == "json":
-        print_json(report.document(steering, steering.wait(), steering.remarks))
+        reply = advise(options.pop("store"), **options, nodes=listed, own=mine, form=form, to_file=output is not None)
+    if form in (None, "json"):
+        print_reply(reply, as_json=form == "json")
         return
-    if form is None:
-        show(report.answer(steering, steering.wait(), steering.remarks))
-        return
+    steering = reply.result
     for line in steering.remarks:
         click.echo(f"whorl: note: {line}", err=True)
     if form == "nfd" and file_node:

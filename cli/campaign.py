@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ..errors import InputError
 from .options import Span, json_option, options, store_option
-
-if TYPE_CHECKING:
-    from ..jobs.campaign.asking import Asked
-    from ..jobs.campaign.planning import How
 
 _SUITES = ("quick", "standard", "full")
 _SCHEDULERS = ("slurm", "pbs", "lsf", "flux", "kubernetes")
@@ -67,19 +61,12 @@ def campaign() -> None:
 
 @campaign.command("plan", short_help="What would be measured, and what it costs; nothing is sent.")
 @options(*_asked_options, *_how_options, _budget_option, json_option)
-def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
+def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool, **given: Any) -> None:
     """Say how many nodes and GPUs a campaign would measure now, and how many GPU-hours that takes. Nothing is sent."""
-    from ..jobs.campaign.status import plan_campaign
-    from .campaign_report import plan_answer, plan_document
-    from .output import print_json, show
+    from .answers.campaign import plan_campaign
+    from .output import print_reply
 
-    how = _how(given)
-    found = plan_campaign(store, _asked(given), how=how)
-    hours = None if budget is None else budget / 3600
-    if as_json:
-        print_json(plan_document(found, how, hours))
-    else:
-        show(plan_answer(found, how, hours, named=given["campaign"] is not None))
+    print_reply(plan_campaign(store, *names, budget=budget, **given), as_json=as_json)
 
 
 @campaign.command("run", short_help="Submit jobs until every node is measured; stop and go on as you like.")
@@ -96,17 +83,7 @@ def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
 @click.option("--tries", type=click.IntRange(1), default=3, show_default=True, help="So many jobs a node gets at most.")
 @click.option("--once", is_flag=True, help="Submit what may be submitted now, and end: for cron.")
 @json_option
-def run(
-    store: str,
-    budget: float | None,
-    max_pending: int,
-    patience: float | None,
-    settle: float | None,
-    tries: int,
-    once: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **given: Any) -> None:
     """Submit one short job for each node that is not measured, a few at a time, until every node is.
 
     One node comes first: if its job ends and stored nothing, no more are sent, and its output says why.
@@ -117,9 +94,8 @@ def run(
     Exit status 0; 6 if a GPU or a node failed; 1 if nodes are left because they are not available or the budget is
     spent; 5 if Slurm is not here, does not answer, or refuses.
     """
-    from ..jobs.campaign.driving import PATIENCE_S, SETTLE_S, Limits, run_campaign
     from . import output
-    from .campaign_report import status_answer, status_document
+    from .answers.campaign import run_campaign
     from .ending import Ending, stays
 
     def begins(name: str) -> None:
@@ -128,23 +104,12 @@ def run(
         if sys.stderr.isatty():
             output.tell(f"campaign {name}")
 
-    limits = Limits(
-        max_pending=max_pending,
-        budget_h=None if budget is None else budget / 3600,
-        patience_s=PATIENCE_S if patience is None else patience,
-        settle_s=SETTLE_S if settle is None else settle,
-        tries=tries,
-        once=once,
-    )
     with output.Progress() as progress, Ending():
-        found = run_campaign(store, _asked(given), how=_how(given), limits=limits, progress=progress, begins=begins)
-    if as_json:
-        output.print_json(status_document(found))
-    else:
-        output.show(status_answer(found, store))
-    if found.has_failures:
+        reply = run_campaign(store, *names, once=once, progress=progress, begins=begins, **given)
+    output.print_reply(reply, as_json=as_json)
+    if reply.has_failures:
         sys.exit(6)
-    if not once and not found.is_complete:
+    if not once and not reply.is_complete:
         sys.exit(1)
 
 
@@ -155,15 +120,10 @@ def run(
 @json_option
 def status(store: str, name: str | None, every: bool, as_json: bool) -> None:
     """Say which nodes are covered, which wait, and which failed and why. Nothing is sent."""
-    from ..jobs.campaign.status import campaign_status
-    from .campaign_report import status_answer, status_document
-    from .output import print_json, show
+    from .answers.campaign import campaign_status
+    from .output import print_reply
 
-    found = campaign_status(store, name)
-    if as_json:
-        print_json(status_document(found))
-    else:
-        show(status_answer(found, store, every=every))
+    print_reply(campaign_status(store, name, every=every), as_json=as_json)
 
 
 @campaign.command("render", short_help="Print the script that measures one node, for any scheduler.")
@@ -202,11 +162,12 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
     No scheduler is asked. `whorl campaign run` sends such scripts by itself, to Slurm only.
     """
     from ..jobs.campaign.rendering import script
+    from .answers.campaign import asked, how_asked
 
     if scheduler == "kubernetes" and not given["program"]:
         given["program"] = "whorl"  # this Python is not in the image
-    given |= {"sbatch": options, "nice": None, "nodes": None, "fleet": None}
-    made = script(store, _asked(given), scheduler, how=_how(given), gpus=gpus, node=node)
+    given |= {"sbatch": options}
+    made = script(store, asked(given["names"], given), scheduler, how=how_asked(given), gpus=gpus, node=node)
     for name in made.left_out:
         click.echo(f"whorl: note: the script for {scheduler} has no place for --{name}: it is left out", err=True)
     click.echo(made.text, nl=False)
@@ -243,6 +204,7 @@ def doctor(
         click.echo(doctoring.document(doctoring.seen_here(store, fleet)))
         return
     from . import output
+    from .answers.campaign import how_asked
     from .campaign_doctor import answer, document
 
     found = doctoring.doctor(
@@ -250,7 +212,7 @@ def doctor(
         node=node,
         partition=partition,
         fleet=fleet,
-        how=_how(given),
+        how=how_asked(given),
         wait_s=doctoring.WAIT_S if wait is None else wait,
         tell=output.tell,
     )
@@ -276,48 +238,3 @@ def pack(file: str) -> None:
     click.echo(f"{made.path}: {made.bytes / 2**20:,.0f} MiB, for Python {made.python} on {made.machine}")
     click.echo(f"holds {', '.join(made.packages)}")
     click.echo(f"next: tar -xzf {shlex.quote(str(made.path))} -C DIR, and for campaigns: --program DIR/{made.program}")
-
-
-def _asked(given: dict[str, Any]) -> Asked:
-    from ..jobs.campaign.asking import Asked
-
-    return Asked(
-        campaign=given["campaign"],
-        suite=given["suite"],
-        probes=given["names"] or None,
-        neighbours=given["neighbours"],
-        partition=given["partition"],
-        nodes=given["nodes"],
-        fleet=None if given["fleet"] is None else str(Path(given["fleet"]).resolve()),
-        cluster=given["cluster"],
-    )
-
-
-def _words(program: str) -> tuple[str, ...]:
-    """The words of `--program`, split as a shell does. Raises InputError for a quote without its end."""
-    try:
-        return tuple(shlex.split(program))
-    except ValueError as error:
-        raise InputError(
-            f"--program {program} cannot be read as a shell reads it ({error}): put a backslash before each quote that "
-            "belongs to a name"
-        ) from error
-
-
-def _how(given: dict[str, Any]) -> How:
-    from ..jobs.campaign.planning import NICE, START_UP_S, How
-
-    def path(name: str) -> Path | None:
-        return None if given[name] is None else Path(given[name])
-
-    return How(
-        qos=given["qos"],
-        account=given["account"],
-        nice=NICE if given["nice"] is None else given["nice"],
-        setup=given["setup"],
-        options=given["sbatch"],
-        program=_words(given["program"]) if given["program"] else None,
-        template=path("template"),
-        output=path("output"),
-        start_up_s=START_UP_S if given["start_up"] is None else given["start_up"],
-    )

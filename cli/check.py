@@ -95,21 +95,17 @@ def check(
     Expected are the GPUs that collectors or campaigns saw on this node within 30 days, and on no other node since.
     After you take one out: `whorl store retire GPU`. A probe takes at most 15 s of a GPU.
     """
-    from ..jobs.checking import check as checked
     from . import check_report
-    from .output import print_json, show
+    from .answers.measuring import check as checked
+    from .output import print_reply
 
     given = {name: value for name, value in simulated.items() if value not in (None, ())}
-    found = checked(
-        store, quick=quick, backend=backend, warning=warning, critical=critical, timeout=timeout, simulated=given
-    )
-    if as_json or form == "json":
-        print_json(found.as_dict())
-    elif form == "nagios":
-        click.echo(check_report.nagios(found, warning, critical))
-    elif form == "junit":
-        click.echo(check_report.junit(found))
+    reply = checked(store, quick=quick, backend=backend, warning=warning, critical=critical, timeout=timeout, **given)
+    if form == "nagios" and not as_json:
+        click.echo(check_report.nagios(reply.result, warning, critical))
+    elif form == "junit" and not as_json:
+        click.echo(check_report.junit(reply.result))
     else:
-        show(check_report.answer(found))
+        print_reply(reply, as_json=as_json or form == "json")
     sys.stdout.flush()
-    sys.exit(int(found.status))
+    sys.exit(int(reply.status))

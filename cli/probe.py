@@ -105,9 +105,8 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
 
     Exit status 0; 1 if a result was wrong; 6 if a GPU failed (the others were still measured).
     """
-    from ..dashboards.printed.probes import answer, document
-    from ..jobs.measuring import measure
     from . import output
+    from .answers.measuring import measure
 
     campaign = given["campaign"]
 
@@ -119,12 +118,9 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
 
     given |= {"gpu": given.pop("chosen"), "input": given.pop("distribution"), "fault": given.pop("kinds")}
     with output.Progress() as progress, Ending():
-        found = measure(store, *names, backend=backend, progress=progress, tell=output.tell, begins=begins, **given)
-    if as_json:
-        output.print_json(document(found.report, found.plan, backend=found.backend))
-    else:
-        output.show(answer(found.report, found.plan, store))
-    leave(found.report)
+        reply = measure(store, *names, backend=backend, progress=progress, tell=output.tell, begins=begins, **given)
+    output.print_reply(reply, as_json=as_json)
+    leave(reply.report)
 
 
 def leave(report: Report) -> None:

@@ -7,10 +7,10 @@ import decimal
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, wraps
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..table import Line, Table, printable
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ...store import Store
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
@@ -91,6 +92,19 @@ class Reply(Generic[Result]):
 
     def _repr_html_(self) -> str:
         return f'<div class="whorl">{"".join(map(_html, self.parts()))}</div>'
+
+
+def replying(
+    function: Callable[P, Result], reply: Callable[[Result, str], Reply[Result]]
+) -> Callable[P, Reply[Result]]:
+    """The function, with the same arguments, that replies; `reply` takes its result and how the store is spelled."""
+
+    @wraps(function)
+    def replies(*arguments: P.args, **options: P.kwargs) -> Reply[Result]:
+        store: Any = arguments[0] if arguments else options["store"]
+        return reply(function(*arguments, **options), folder(store))
+
+    return replies
 
 
 def opened(store: Store | str | Path) -> Store:

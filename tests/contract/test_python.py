@@ -68,11 +68,15 @@ CASES: dict[str, tuple[Call, list[str]]] = {
     "energy reconcile": (lambda store, _: whorl.energy_reconcile(store), []),
     "energy excess --by job": (lambda store, _: whorl.energy_excess(store, "job"), []),
     "energy quote --job 1001": (lambda store, _: whorl.energy_quote(store, "1001"), []),
+    "advise --workload gemm-fp32 --gpus 4 --no-scheduler": (
+        lambda store, _: whorl.advise(store, "gemm-fp32", gpus=4, no_scheduler=True),
+        [],
+    ),
 }
 """By the words of a command line without the store: the function, and further words."""
-LISTS = {"explain": "places", "diff": "moved", "plan": "gpus"}
+LISTS = {"advise": "nodes", "diff": "moved", "explain": "places", "plan": "gpus"}
 """Where the rows of a document are not under `rows`."""
-CLOCK = {"wall_s", "bits", "slow_chance", "age_days", "newest_days", "oldest_days"}
+CLOCK = {"wall_s", "seconds", "bits", "slow_chance", "age_days", "newest_days", "oldest_days"}
 
 
 def without_clock(value: Any) -> Any:
@@ -97,6 +101,27 @@ def test_a_function_replies_what_its_verb_prints(words: str, fleet: Path, slow_g
     page = ET.fromstring(reply._repr_html_())
     assert page.tag == "div"
     assert all(cell in repr(reply) for table in page.iter("table") for cell in table.itertext() if len(cell) < 20)
+
+
+STORES: dict[str, Callable[[Any], Any]] = {
+    "check --backend simulated --gpus 2": lambda store: whorl.check(store, backend="simulated", gpus=2),
+    "probe run launch --suite quick --backend simulated --campaign again": lambda store: whorl.measure(
+        store, "launch", suite="quick", backend="simulated", campaign="again"
+    ),
+}
+"""Verbs that store runs: the function and the command line each have a store."""
+
+
+@pytest.mark.parametrize("words", STORES)
+def test_a_function_that_stores_runs_replies_what_its_verb_prints(words: str, tmp_path: Path) -> None:
+    for name in ("function", "verb"):
+        whorl.measure(tmp_path / name, "gemm-fp32", suite="quick", backend="simulated", gpus=2, campaign="first")
+    reply = STORES[words](whorl.Store.open(tmp_path / "function"))
+    printed = run(*words.split(), "--store", tmp_path / "verb", "--json")
+    document = json.loads(printed.stdout)
+    assert without_clock(reply.json()) == without_clock(document)
+    assert reply.frame.height == len(document["gpus" if words.startswith("check") else "runs"]) > 0
+    ET.fromstring(reply._repr_html_())
 
 
 @pytest.mark.parametrize("words", CASES)

@@ -1,0 +1,70 @@
+"""Measure the GPUs here and check them: the functions of `whorl probe run` and `whorl check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from ...dashboards.answers.reply import Reply, RowList, replying
+from ...dashboards.printed import probes as printed
+from ...jobs import checking, measuring
+from .. import check_report
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+
+class SimulatedNode(TypedDict, total=False):
+    """The simulated GPUs of a check, with `backend="simulated"`."""
+
+    gpus: int
+    """How many; 4 where it is left out."""
+    model: str
+    """V100 where it is left out."""
+    seed: int
+    """1 where it is left out."""
+    fault: Sequence[str]
+    """Faults to plant."""
+
+
+def check(
+    store: Store | str | Path,
+    *,
+    quick: bool = False,
+    warning: float = checking.WARNING_PCT,
+    critical: float = checking.CRITICAL_PCT,
+    timeout: float | None = None,
+    backend: str = "cuda",
+    **simulated: Unpack[SimulatedNode],
+) -> Reply[checking.Answer]:
+    """Check the GPUs of this node: what is known of them, and a short probe beside their own level, as `whorl check`.
+
+    `status` is OK, WARNING, CRITICAL or UNKNOWN; no store, no driver and a hanging call are UNKNOWN, and no exception.
+    `quick` runs no probe; `warning` and `critical` are per cent slower than the GPU's own level; `timeout` is in s.
+    `frame` has a row for each GPU.
+    """
+    checked = checking.check(
+        store,
+        quick=quick,
+        backend=backend,
+        warning=warning,
+        critical=critical,
+        timeout=timeout,
+        simulated=simulated,
+    )
+    return Reply(checked, checked.as_dict, partial(check_report.answer, checked), rows=RowList("gpus", checking.OfGpu))
+
+
+def _measured(measured: measuring.Measured, folder: str) -> Reply[measuring.Measured]:
+    report, plan = measured.report, measured.plan
+    return Reply(
+        measured,
+        partial(printed.document, report, plan, backend=measured.backend),
+        partial(printed.answer, report, plan, folder),
+        rows=RowList("runs"),
+    )
+
+
+measure = replying(measuring.measure, _measured)
