@@ -254,7 +254,7 @@ def whole_gpu(meter: Meter, began: Any, ended: Any) -> pl.DataFrame:
         "sensed_s": energies.measured_s, "measured_s": energies.measured_s, "method": "power", "reason": reason,
     }  # fmt: skip
     frame = pl.DataFrame({"board": meter.gpu, "window": np.arange(len(began)), **columns})
-    return frame.with_columns(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    return frame.with_columns(pl.col(name).cast(kind) for name, kind in SCHEMA.items() if name in frame.columns)
 
 
 # -- the judgement --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from ..analysis.energy.booked import Booked
 from ..analysis.energy.carbon.billing import lacking
 from ..analysis.energy.choices.quoted import Quoted
 from ..analysis.energy.summary import Summary
-from .energy_words import MASSES, REASONS, TIMES, unit_of, with_interval
+from .energy_words import MASSES, REASONS, TIMES, idle_share, unit_of, with_interval
 from .printed.energy import percent, some_gpus
 from .printed.energy_excess import EXCESS_REASONS
 from .table import MISSING, count, many, number
@@ -51,7 +51,7 @@ def used(row: Row) -> list[Tile]:
     if row["idle_share"] is not None:
         drawn = "a part of it" if row["idle_j"] is None else f"{number(row['idle_j'] / joules)} {unit}"
         says = f"idle share: its GPUs would have drawn {drawn} without work"
-        tiles.append((f"{percent(row['idle_share'], 1.0)} %", says))
+        tiles.append((f"{idle_share(row)} %", says))
     if row.get("scheduler_j") is not None:
         says = "as the scheduler counts it: whole nodes, with processors, memory and all other jobs on them"
         tiles.append((f"{number(row['scheduler_j'] / joules)} {unit}", says))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
 from ..analysis.energy.answers import By
 from ..analysis.energy.attributing import JobReason
-from ..analysis.energy.metering import Reason
+from ..analysis.energy.metering import IdleSource, Reason
 from ..analysis.energy.pieces import Kind
-from .table import MISSING, number
+from .table import MISSING, many, number
 
 ENERGIES = (("kWh", 3.6e6), ("Wh", 3.6e3), ("J", 1.0))
 """Units of energy, as `unit_of` takes them."""
@@ -21,6 +22,8 @@ MASSES = (("t", 1e6), ("kg", 1e3), ("g", 1.0))
 """Units of CO2e."""
 _MOST_AS = 0.1
 """The largest energy of a column has at least this much of its unit."""
+_WIDE = 0.1
+"""An idle share that is known so well needs no interval."""
 
 REASONS: Mapping[str, str] = {reason.value: reason.meaning for reason in (*Reason, *JobReason)}
 """What the codes of `reason` mean."""
@@ -39,11 +42,35 @@ def unit_of(values: Iterable[float | None], units: Sequence[tuple[str, float]] =
 
 
 def with_interval(row: Row, joules: float) -> tuple[str, str]:
-    """An energy and its 95 % interval, in a unit that has so many joules."""
+    """An energy and its 95 % interval, in a unit that has so many joules; of a group of which too little is known, the
+    known part and of how many of its jobs that is."""
     if row["energy_j"] is None:
+        if row.get("jobs_known") and row["known_j"]:
+            return number(row["known_j"] / joules), f"of {row['jobs_known']:,} of {many(row['jobs'], 'job')}"
         return MISSING, MISSING
     low, high = (number(row[name] / joules) for name in ("low_j", "high_j"))
     return number(row["energy_j"] / joules), f"[{low}, {high}]"
+
+
+def idle_share(row: Row) -> str:
+    """What the GPUs of a row would have drawn without work, in % of its energy; with its interval where that is wide.
+
+    `at most 65` where nothing but bounds is known.
+    """
+    share, low, high = (row[f"idle_share{end}"] for end in ("", "_low", "_high"))
+    if share is None:
+        return MISSING if high is None or high >= 1 else f"at most {100 * high:.0f}"
+    if high is None or high - low < _WIDE:
+        return f"{100 * share:.0f}"
+    return f"{100 * share:.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def idle_sources(rows: Iterable[Row]) -> Iterable[str]:
+    """How the idle share of jobs is known, where that is not by readings of GPUs without work."""
+    sources = Counter(row["idle_source"] for row in rows if row["kind"] == Kind.JOB and row["energy_j"] is not None)
+    for source in (IdleSource.COUNTER, IdleSource.EXTENDED, IdleSource.BOUNDED):
+        if sources[source]:
+            yield f"idle % of {many(sources[source], 'row')}: {source.meaning}"
 
 
 def name_of(by: By, row: Row) -> str:

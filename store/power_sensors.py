@@ -26,11 +26,13 @@ class PowerSensor:
     """Over how much time that value is averaged; the rest of the period is not seen."""
     draw_ms: int | None
     """The same of the power draw, which the driver may average once more."""
+    of_module: bool = False
+    """Whether the energy counter and the instantaneous reading are of the whole module, processor included."""
 
 
 # The first row that a name matches counts. Maxwell and Kepler answer slowly, over some 200 ms, and average nothing.
 POWER_SENSORS: tuple[PowerSensor, ...] = (
-    PowerSensor("Grace Hopper", 9, r"\bGH200\b", 100, 20, 1000),
+    PowerSensor("Grace Hopper", 9, r"\bGH200\b", 100, 20, 1000, of_module=True),
     PowerSensor("Hopper", 9, r"\bH(20|100|200|800)\b", 100, 25, 1000),
     PowerSensor("GA100", 7, r"\bA(30|100|800)X?\b", 100, 25, 25),
     PowerSensor("Blackwell", 10, r"\b(G?B[123]00|RTX PRO \d{4}|RTX 50\d0)\b", 100, None, 1000),

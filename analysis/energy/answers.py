@@ -17,8 +17,8 @@ from ...store.readers.catalog import quoted
 from ..by_number import by_number
 from .booked import COSTS, Booked, booked
 from .carbon.billing import NoFigure
-from .metering import has_telemetry
-from .pieces import Kind, add_up
+from .metering import IDLE_SOURCES, has_telemetry
+from .pieces import REFUSED_FROM, Kind, add_up
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -50,7 +50,8 @@ _FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "re
 _MOSTLY = 0.5
 """`idle_share` is of GPUs that were seen idle; they must have so much of the energy."""
 _MORE = (
-    "idle_share", "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
+    "idle_share", "idle_share_low", "idle_share_high", "idle_source",
+    "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
     "host_j", "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
 )  # fmt: skip
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
@@ -225,21 +226,30 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataF
     pieces = pieces.with_columns(
         pl.col("idle_j").fill_null(0.0).alias("_idle_j"), pl.when(seen).then("energy_j").otherwise(0.0).alias("_seen_j")
     )
-    rows = add_up(pieces, by, sensor=found.sensor, also=(*COSTS, "_idle_j", "_seen_j"))
+    bounds = ("idle_low_j", "idle_high_j")
+    rows = add_up(pieces, by, sensor=found.sensor, also=(*COSTS, "_idle_j", "_seen_j", *bounds))
     known = pl.col("energy_j").is_not_null()
     mostly = known & (pl.col("_seen_j") > 0) & (pl.col("_seen_j") >= _MOSTLY * pl.col("energy_j"))
     rows = rows.with_columns(
         pl.when(known).then(pl.col("co2e_g", "cost")),
         pl.when(pl.col("gpus").is_not_null()).then(pl.col("host_j", "embodied_g")),
         pl.when(mostly).then(pl.col("_idle_j") / pl.col("_seen_j")).alias("idle_share"),
+        *(pl.when(known & (pl.col("energy_j") > 0)).then(pl.col(name) / pl.col("energy_j")) for name in bounds),
     ).drop("_idle_j", "_seen_j")
+    # What was seen idle may be a part of the energy only: the interval, which is of all, holds its share too.
+    rows = rows.with_columns(
+        pl.min_horizontal("idle_low_j", "idle_share").alias("idle_share_low"),
+        pl.max_horizontal("idle_high_j", "idle_share").clip(upper_bound=1).alias("idle_share_high"),
+    ).drop(bounds)
     host = pl.col("host_j").fill_null(0.0)
     whole = pl.col("energy_j") + host
     columns = []
     for name, low, high in (("co2e_g", "co2e_low_g", "co2e_high_g"), ("cost", "cost_low", "cost_high")):
         ends = [pl.when(whole > 0).then(pl.col(name) * (pl.col(end) + host) / whole) for end in ("low_j", "high_j")]
         columns += [pl.min_horizontal(ends).alias(low), pl.max_horizontal(ends).alias(high)]  # a price may be negative
+    sources = dict(enumerate(IDLE_SOURCES))
     reasons = [_why(name) for name in ("carbon_reason", "cost_reason")]
+    reasons.append(pl.col("idle_source").max().replace_strict(sources, return_dtype=pl.String))
     why = pieces.group_by(by).agg(reasons) if by else pieces.select(reasons)
     rows = _beside_it(rows, why, by)
     for name, reason in (("co2e_g", "carbon_reason"), ("cost", "cost_reason")):
@@ -269,11 +279,18 @@ def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) 
     keys = ["cluster", "kind", key]
     pieces, without = _honest(pieces, keys, found, pl.col("kind") != Kind.JOB.value)
     rows = _added(pieces, keys, found, without)
-    counted = pieces.group_by("cluster", "kind", key).agg(
-        pl.col("job_id").drop_nulls().n_unique().alias("jobs"),
+    time_s = pl.col("share") * (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+    unknown = pl.col("reason").is_not_null() | pl.col("energy_j").is_null()
+    refused = unknown.any() & (time_s.filter(unknown).sum() >= REFUSED_FROM * time_s.sum())
+    each = pieces.group_by(list(dict.fromkeys(("cluster", "kind", key, "job_id")))).agg(refused.alias("refused"))
+    counted = (
+        each.filter(pl.col("job_id").is_not_null())
+        .group_by("cluster", "kind", key)
+        .agg(pl.len().cast(pl.Int64).alias("jobs"), (~pl.col("refused")).sum().cast(pl.Int64).alias("jobs_known"))
     )
     rows = rows.join(counted, on=["cluster", "kind", key], how="left", nulls_equal=True)
-    more: tuple[str, ...] = ("jobs",)
+    rows = rows.with_columns(pl.col("jobs", "jobs_known").fill_null(0))
+    more: tuple[str, ...] = ("jobs", "jobs_known")
     if by is By.JOB:
         of_job = (
             _numbered(jobs)

@@ -33,8 +33,9 @@ class Balance:
     gpus: pl.DataFrame
     """cluster, gpu, name, node, model, first, last; metered_j, attributed_j, idle_time_j, unattributed_j, difference_j
     (NULL with a reason where the GPU has no honest reading); gaps_j and gaps_s (of what was metered: without readings);
-    not_read_j and not_read_s (beside it: neither readings nor a job; the energy is a guess); idle_w, limit_w, problems
-    (how many)."""
+    not_read_j and not_read_s (beside it: neither readings nor a job; the energy is a guess); idle_w
+    with its interval (idle_low_w, idle_high_w) and what it is known from (idle_source, a code of `IdleSource`);
+    power_source (what gave the energy, a code of `PowerSource`); limit_w, problems (how many)."""
     problems: pl.DataFrame
     booked: Booked
 
@@ -96,7 +97,8 @@ def held(store: Store, found: Booked) -> Balance:
     return Balance(
         gpus.select(
             *_KEYS, "name", "node", "model", "first", "last", "metered_j", *_PARTS.values(), "difference_j", "reason",
-            "gaps_j", "gaps_s", "not_read_j", "not_read_s", "idle_w", "limit_w", "problems",
+            "gaps_j", "gaps_s", "not_read_j", "not_read_s", "idle_w", "idle_low_w",
+            "idle_high_w", "idle_source", "power_source", "limit_w", "problems",
         ),
         pl.concat([problems, _no_figures(found)], how="diagonal"),
         found,

@@ -20,7 +20,7 @@ from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
 from .carbon.settings import Settings, find_settings
-from .metering import Reason, covered, has_telemetry, meters_of_many
+from .metering import Reason, covered, has_telemetry, meters_of_many, rows_since
 from .pieces import Kind
 
 if TYPE_CHECKING:
@@ -209,6 +209,11 @@ def _booked(
         own: one.booked(date_of_ns(first), date_of_ns(last)) for own, one in bills.items() if any(map(len, one.pieces))
     }
     if not found:
+        if sum(rows_since(store, [date_of_ns(first)], date_of_ns(last + 1000), cluster=cluster)):
+            raise InputError(
+                f"{store.root} has one reading of each GPU from {date_of_ns(first):%Y-%m-%d %H:%M} to "
+                f"{date_of_ns(last):%Y-%m-%d %H:%M} UTC: energy needs two, so read for longer, or choose a longer time"
+            )
         raise InputError(
             f"{store.root} has neither telemetry nor jobs from {date_of_ns(first):%Y-%m-%d %H:%M} to "
             f"{date_of_ns(last):%Y-%m-%d %H:%M} UTC: choose another time with --since and --until, or leave these out"

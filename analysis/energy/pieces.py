@@ -43,6 +43,9 @@ SCHEMA: dict[str, pl.DataType] = {
     "measured_s": pl.Float64(),  # share x the seconds with readings
     "method": pl.String(),  # counter or power: which gave most of it; NULL where neither
     "reason": pl.String(),  # code: why energy_j is a bound and no figure; NULL where it is one
+    "idle_low_j": pl.Float64(),  # the least and the most that idle_j may be: the same is wrong at all times of a GPU
+    "idle_high_j": pl.Float64(),
+    "idle_source": pl.Int8(),  # what idle_j stands on: number in `metering.IDLE_SOURCES`
 }
 """The columns of a frame of pieces; more may follow after them (co2e_g, cost)."""
 

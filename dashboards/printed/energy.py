@@ -17,7 +17,7 @@ import polars as pl
 from ...analysis.energy.answers import SCHEMA, Answer, By
 from ...analysis.energy.carbon.billing import lacking
 from ...analysis.energy.pieces import Kind
-from ..energy_words import REASONS, TIMES, name_of, unit_of, with_interval
+from ..energy_words import REASONS, TIMES, idle_share, idle_sources, name_of, unit_of, with_interval
 from ..table import MISSING, Line, Table, count, many, number
 
 _LISTED = 40
@@ -85,14 +85,16 @@ def answer(found: Answer, store: str | Path) -> Iterable[str | Table]:
 
 def listed(found: Answer, rows: Sequence[Row]) -> Table:
     """Some rows of an answer as a table, in units that suit them."""
-    unit, joules = unit_of([row["high_j"] or row["energy_j"] for row in rows] + [found.total.get("energy_j")])
+    unit, joules = unit_of(
+        [row["high_j"] or row["energy_j"] or row["known_j"] for row in rows] + [found.total.get("energy_j")]
+    )
     time, seconds = unit_of([row["gpu_s"] for row in rows], TIMES)
     header = [*_heads(found.by), f"GPU {time}", unit, "[95 %]"]
     body = [[*_names(found.by, row), number(row["gpu_s"] / seconds, 3), *with_interval(row, joules)] for row in rows]
     if found.by.of_people:
         header.append("idle %")
         for cells, row in zip(body, rows, strict=True):
-            cells.append(percent(row["idle_share"], 1.0) if row["kind"] == Kind.JOB else "")
+            cells.append(idle_share(row) if row["kind"] == Kind.JOB else "")
     else:
         header += ["jobs %", "idle %", "unattributed %"]
         for cells, row in zip(body, rows, strict=True):
@@ -219,6 +221,7 @@ def explained(found: Answer, store: str | Path | None = None) -> Iterable[str]:
         }
         said = "".join(f". {what}" for kind, what in meant.items() if kind in kinds)
         yield f"idle %: the part that the GPUs would have drawn without work{said}"
+        yield from idle_sources(found.rows.iter_rows(named=True))
     yield f"[95 %] allows for power sensors with {found.booked.sensor.describe()}"
     yield from carbon(found)
 

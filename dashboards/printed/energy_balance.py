@@ -11,7 +11,7 @@ from ...analysis.energy.attributing import JobProblem
 from ...analysis.energy.balance import CLOSE, SCHEMA, Balance
 from ...analysis.energy.booked import Booked
 from ...analysis.energy.carbon.billing import NoFigure, lacking
-from ...analysis.energy.metering import Problem
+from ...analysis.energy.metering import PowerSource, Problem
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Table, count, many, number, second
 from .energy import gpu_time, with_clusters
@@ -165,6 +165,9 @@ def sentences(found: Balance) -> Iterable[str]:
         yield f"of it {number(gaps / joules)} {unit} in gaps of the readings: these are known within bounds only"
     for reason, n in found.gpus["reason"].drop_nulls().value_counts(sort=True).iter_rows():
         yield f"n/a for {many(n, 'GPU')}: {REASONS.get(reason, reason)}"
+    of_modules = int((found.gpus["power_source"] == PowerSource.GPU_POWER.value).sum())
+    if of_modules:
+        yield f"energy of {many(of_modules, 'GPU')} by {PowerSource.GPU_POWER.meaning}"
     if found.booked.dark_s > 0:
         guess = number(float(found.gpus["not_read_j"].sum()) / joules)
         yield (

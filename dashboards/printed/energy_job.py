@@ -7,8 +7,9 @@ from typing import Any
 
 from ...analysis.energy.answers import Answer
 from ...analysis.energy.choices.quoted import Quoted
+from ...analysis.energy.metering import IdleSource
 from ...analysis.energy.one_job import OneJob
-from ..energy_words import REASONS, unit_of, with_interval
+from ..energy_words import REASONS, idle_share, unit_of, with_interval
 from ..table import MISSING, Table, many, number, second
 from .energy import carbon, costs_of, percent, some_gpus
 from .energy import document as energy_document
@@ -85,7 +86,7 @@ def _of(found: Answer, row: Row) -> Iterable[str | Table]:
             number(one["share"], 3),
             lasted(one["duration_s"]),
             *with_interval(one, joules),
-            percent(one["idle_share"], 1.0),
+            idle_share(one),
             percent(one["measured_s"], one["gpu_s"]),
             one["method"] or MISSING,
         ]
@@ -118,7 +119,9 @@ def lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
             if row["idle_j"] is None
             else f"{number(row['idle_j'] / joules)} {unit} that its GPUs would have drawn without work"
         )
-        yield "idle share", f"{percent(row['idle_share'], 1.0)} %", whole
+        yield "idle share", f"{idle_share(row)} %", whole
+    elif (most := idle_share(row)) != MISSING:
+        yield "idle share", f"{most} %", IdleSource(row["idle_source"]).meaning
     if row["scheduler_j"] is not None:
         twice = (
             f"; {many(found.beside, 'other job')} on its nodes at that time count the same energy again"

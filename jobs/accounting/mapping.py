@@ -4,8 +4,9 @@ Slurm's accounting counts GPUs and does not say which. They are certain in two w
 
 * a tag on the node read their UUIDs when the job began (`tags`);
 * the job had as many GPUs as its nodes have in all, so it had all of them; the table `gpus` must have known every GPU
-  of these nodes when the job began, as many as the scheduler says that they have. A node with MIG instances is left
-  out, as its instances come and go.
+  of these nodes when the job began, as many as the scheduler says that they have. A GPU that was first seen while the
+  job ran, in a place where no other was seen before, was there when it began: a campaign's own jobs make GPUs known.
+  A node with MIG instances is left out, as its instances come and go.
 
 Everything else is a row for each node without a GPU, and the report says why.
 """
@@ -34,7 +35,8 @@ TAG_DIFFERS = "whose tags name another number of GPUs than accounting counts"
 
 
 def inventory(store: Store, clusters: list[str]) -> pl.DataFrame:
-    """Which GPU was on which node from when to when (`seen`, `until`), and whether it is about MIG.
+    """Which GPU was on which node from when to when (`seen`, `until`), whether it is about MIG, and whether neither it
+    nor another in its place was seen before (`first`).
 
     A GPU leaves a place when it is seen on another node, or when another card is seen in its place.
     """
@@ -56,7 +58,11 @@ def inventory(store: Store, clusters: list[str]) -> pl.DataFrame:
     rows = rows.filter(came.fill_null(True) | changed.fill_null(False))
     left = pl.col("seen").shift(-1).over(of_gpu)
     replaced = pl.when(placed).then(pl.col("seen").shift(-1).over([*of_place, "mig"]))
-    return rows.with_columns(pl.min_horizontal(left, replaced).alias("until")).drop("place")
+    first = pl.col("seen") == pl.min_horizontal(
+        pl.col("seen").min().over(of_gpu), pl.when("_placed").then(pl.col("seen").min().over(of_place))
+    )
+    until = pl.min_horizontal(left, replaced).alias("until")
+    return rows.with_columns(placed.alias("_placed")).with_columns(until, first.alias("first")).drop("place", "_placed")
 
 
 def place(
@@ -126,7 +132,9 @@ def _whole_nodes(
     """The GPUs of jobs that had all of their nodes'; the nodes of the others; how many these are, by reason."""
     key = ["cluster", "allocation"]
     there = rest.join(gpus, on=["cluster", "node"])
-    there = there.filter((pl.col("seen") <= pl.col("began")) & (pl.col("until") > pl.col("began")).fill_null(True))
+    met = pl.col("first") & (pl.col("seen") <= pl.col("ended") + _NEAR).fill_null(True)
+    since = (pl.col("seen") <= pl.col("began")) | met
+    there = there.filter(since & (pl.col("until") > pl.col("began")).fill_null(True))
     per_node = there.group_by(*key, "node").agg(pl.col("gpu").n_unique().alias("has"), pl.col("mig").any().alias("mig"))
     every = capacity.get(EVERY)
     number = pl.col("node").replace_strict(dict(capacity) or {EVERY: 0}, default=every, return_dtype=pl.Int64)

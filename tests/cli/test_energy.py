@@ -32,10 +32,14 @@ with reading as (
 ), step as (
     select gpu, t1, lead(t1) over w as t2, watt, lead(watt) over w as next
     from reading window w as (partition by gpu order by t1)
+), quiet as (  -- without work, as those beside it are
+    select *, utilization = 0 and lag(utilization) over w = 0 and lead(utilization) over w = 0
+        and abs(power_mw - lag(power_mw) over w) <= 0.05 * lag(power_mw) over w + 2000
+        and abs(lead(power_mw) over w - power_mw) <= 0.05 * power_mw + 2000 as idle
+    from telemetry where power_mw is not null window w as (partition by gpu order by ts)
 ), gpu as (
-    select gpu, min(epoch_ns(ts)) as first, max(epoch_ns(ts)) as last,
-        median(power_mw) filter (utilization = 0) / 1e3 as idle_w
-    from telemetry where power_mw is not null group by gpu
+    select gpu, min(epoch_ns(ts)) as first, max(epoch_ns(ts)) as last, median(power_mw) filter (idle) / 1e3 as idle_w
+    from quiet group by gpu
 ), job as (
     select job_id, user, account, gpu, share, epoch_ns(began) as a, epoch_ns(ended) as b from jobs_now
 ), held as (

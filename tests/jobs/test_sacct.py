@@ -137,14 +137,15 @@ def test_a_job_that_has_all_gpus_of_its_nodes_has_them_by_uuid(run: Any, store: 
 
 
 def test_the_inventory_is_that_of_the_time(run: Any, store: Store) -> None:
-    """A card that was replaced, a card that moved away, and a node that the store saw only later."""
+    """A card that was replaced, one that moved away, and nodes that were first seen while a job ran, and after one."""
     know_gpus(store, "n01", "n02")
     know_gpus(store, "n03", seen=T0 + 300)
+    know_gpus(store, "n04", seen=T0 + 3000)
     rows: dict[str, Any] = {"cluster": ["whorl"] * 2, "gpu": ["GPU-new", "GPU-n02-3"], "node": ["n01", "n09"]}
     rows |= {"slot": [0, 0], "first_seen": [utc(T0 + 1000)] * 2}
     store.append({"gpus": arrow_rows("gpus", rows)}, "later")
     late: Any = {"Submit": T0 + 2000, "Start": T0 + 2100, "End": T0 + 2200, "ElapsedRaw": 100}
-    jobs = [job(1), job(2, **late), job(3, 3, "n02", **late), job(4, 4, "n02", **late), job(5, 4, "n03")]
+    jobs = [job(1), job(2, **late), job(3, 3, "n02", **late), job(4, 4, "n02", **late), job(5, 4, "n03"), job(6, 4, "n04")]
     run(*jobs, gpus_per_node=["4", "n02=3"])
     assert now(store, "job_id, gpu") == [
         *(("1", f"GPU-n01-{slot}") for slot in range(4)),
@@ -152,7 +153,8 @@ def test_the_inventory_is_that_of_the_time(run: Any, store: Store) -> None:
         ("2", "GPU-new"),
         *(("3", f"GPU-n02-{slot}") for slot in range(3)),
         ("4", None),  # more than the store knows there
-        ("5", None),  # nobody knew the node when it began
+        *(("5", f"GPU-n03-{slot}") for slot in range(4)),  # it made the GPUs known, as jobs of a campaign do
+        ("6", None),  # nobody knew the node while it ran
     ]
 
 

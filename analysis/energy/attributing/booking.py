@@ -16,8 +16,8 @@ from .activities import Activities
 from .claims import OPEN, Fleet, Ints, Key, clipped, read_claims
 from .frames import Made, Metered, metered_frame, pieces_frame
 from .moves import Moves
-from .problems import Finding, JobProblem, JobReason
-from .shreds import ABOVE, ENERGY, IDLE_J, JOB, UNATTRIBUTED, Shreds
+from .problems import Finding, JobProblem, JobReason, NodeNotes
+from .shreds import ABOVE, ENERGY, IDLE_HIGH, IDLE_J, JOB, UNATTRIBUTED, Shreds
 from .splitting import Crowd, Crowding, split
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Booking:
         self._seen_to: dict[Key, int] = {}  # the last reading of any GPU of a node
         self._made: list[Made] = []  # pieces that are in no frame yet
         self._rows = 0
+        self._notes: dict[Key, list[NodeNotes]] = {}  # by cluster and node: what meters found
 
     @property
     def metered(self) -> pl.DataFrame:
@@ -94,6 +95,9 @@ class Booking:
         """The pieces that are left when all GPUs were added, then the jobs whose GPU nobody knows or read."""
         if self._made:
             yield self._taken()
+        for (_, node), of_node in self._notes.items():
+            self._findings += problems.of_notes(of_node, node)
+        self._notes.clear()
         self._findings += problems.twice(self._store, self.metered)
         rest = [*self._unread(), *self._unknown(), *self._backward()]
         if rest:
@@ -128,20 +132,35 @@ class Booking:
             for crowd in crowds:
                 whose.setdefault(starts[crowd.claim], []).append(crowd)
         for number, (node, notes) in enumerate(zip(nodes, some.notes, strict=True)):
-            self._findings += [problems.of_note(note, *some.gpus[number], node) for note in notes]
+            self._notes.setdefault((some.gpus[number][0], node), []).append(
+                NodeNotes(
+                    some.gpus[number],
+                    int(some.first_ns[number]),
+                    int(some.last_ns[number]),
+                    notes,
+                    self._held(rows[number]),
+                )
+            )
             for what, problem in _PROBLEMS.items():
                 self._crowded(problem, [crowd for crowd in whose.get(number, ()) if crowd.what is what])
             for note in notes:
                 if note.problem == Problem.DRIVER_RELOAD:
                     self._reloaded(rows[number], note.began_ns, note.ended_ns)
-        return Made(keys, nodes, shreds)
+        return Made(keys, nodes, shreds, some.idle_source)
+
+    def _held(self, rows: range) -> tuple[Times, Times]:
+        """When jobs began and ended that had a GPU; one that runs has it for ever."""
+        own = np.arange(rows.start, rows.stop)
+        ended = self._claims.ended[own]
+        return self._claims.began[own], np.where(ended == OPEN, np.iinfo(np.int64).max, ended)
 
     def _meter(self, some: Meters, nodes: list[str | None]) -> None:
         """What the meter of each GPU has in the time that is asked for."""
         first = some.first_ns if self._since is None else np.maximum(some.first_ns, self._since)
         last = np.maximum(first, some.last_ns if self._until is None else np.minimum(some.last_ns, self._until))
         joules = some.joules(np.arange(len(some)), first, last)
-        self._metered.append((some.gpus, nodes, (first, last), (joules, some.idle_w, some.limit_w)))
+        figures = joules, some.idle_w, some.idle_low_w, some.idle_high_w, some.limit_w
+        self._metered.append(Metered(some, nodes, (first, last), figures))
 
     def _not_told(self, some: Meters, nodes: list[str | None], shreds: Shreds) -> None:
         """Keep what is unattributed on nodes of which jobs had GPUs that nobody knows."""
@@ -290,11 +309,12 @@ def _cut(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Times]:
 
 def _blind(claim: Ints, began: Times, ended: Times, share: Floats, most: Floats, reason: str) -> Shreds:
     """Pieces of jobs without a meter: 0 J, and at most `most` more; unknown where that is NaN. No time, no energy."""
-    figures = np.zeros((8, len(claim)))
+    figures = np.zeros((10, len(claim)))
     lasts = ended > began
     most = np.where(lasts, most, 0.0)
     figures[IDLE_J] = np.where(lasts, np.nan, 0.0)
     figures[ABOVE] = np.nan_to_num(most)
+    figures[IDLE_HIGH] = most
     figures[ENERGY] = np.where(np.isnan(most), np.nan, 0.0)
     return Shreds(
         np.zeros(len(claim), np.int64),

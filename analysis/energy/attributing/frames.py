@@ -9,15 +9,29 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ..metering import IDLE_SOURCES, IdleSource, Meters
 from ..metering.readings import Floats, Times
 from ..pieces import SCHEMA, Kind
 from .claims import Claims, Key, column
-from .shreds import ABOVE, BELOW, COUNTER, ENERGY, IDLE_J, MEASURED, SENSED, VARIANCE, Shreds
+from .shreds import (
+    ABOVE,
+    BELOW,
+    COUNTER,
+    ENERGY,
+    IDLE_HIGH,
+    IDLE_J,
+    IDLE_LOW,
+    MEASURED,
+    SENSED,
+    VARIANCE,
+    Shreds,
+)
 
 _KINDS = (Kind.JOB.value, Kind.IDLE.value, Kind.UNATTRIBUTED.value)
+_UNKNOWN = IDLE_SOURCES.index(IdleSource.UNKNOWN)
 _FIGURES = {
     "energy_j": ENERGY, "idle_j": IDLE_J, "below_j": BELOW, "above_j": ABOVE, "variance_j2": VARIANCE,
-    "sensed_j": SENSED, "measured_s": MEASURED,
+    "sensed_j": SENSED, "measured_s": MEASURED, "idle_low_j": IDLE_LOW, "idle_high_j": IDLE_HIGH,
 }  # fmt: skip
 METERED: dict[str, pl.DataType] = {
     "cluster": pl.String(),
@@ -27,12 +41,24 @@ METERED: dict[str, pl.DataType] = {
     "last": pl.Datetime("ns"),
     "metered_j": pl.Float64(),
     "idle_w": pl.Float64(),
+    "idle_low_w": pl.Float64(),
+    "idle_high_w": pl.Float64(),
     "limit_w": pl.Float64(),
+    "idle_source": pl.String(),
+    "power_source": pl.String(),
 }
 """The columns of `Books.metered`: a row for each GPU with readings, with its energy from the first to the last one."""
 
-Metered = tuple[Sequence[tuple[str, str]], Sequence[str | None], tuple[Times, Times], tuple[Floats, Floats, Floats]]
-"""Of some GPUs, what the columns of `METERED` need."""
+
+@dataclass(frozen=True)
+class Metered:
+    """Of some GPUs, what the columns of `METERED` need; arrays (g,)."""
+
+    meters: Meters
+    nodes: Sequence[str | None]
+    ends: tuple[Times, Times]
+    figures: tuple[Floats, ...]
+    """In the order of `METERED`."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +68,15 @@ class Made:
     keys: Sequence[Key]
     nodes: Sequence[str | None]
     shreds: Shreds
+    idle_source: NDArray[np.int64] | int = _UNKNOWN
+    """By GPU, the number in `IDLE_SOURCES`."""
 
 
 def pieces_frame(made: Sequence[Made], claims: Claims) -> pl.DataFrame:
     """Pieces: columns of `pieces.SCHEMA`."""
     before = np.cumsum([0, *(len(one.keys) for one in made)])
     of = np.concatenate([one.shreds.gpu + first for one, first in zip(made, before[:-1], strict=True)])
+    sources = np.concatenate([np.broadcast_to(one.idle_source, len(one.keys)) for one in made])
     names = pl.DataFrame(
         [(*key, node) for one in made for key, node in zip(one.keys, one.nodes, strict=True)],
         schema={name: SCHEMA[name] for name in ("cluster", "gpu", "node")},
@@ -67,6 +96,7 @@ def pieces_frame(made: Sequence[Made], claims: Claims) -> pl.DataFrame:
         *(pl.Series(name, figures[row]).fill_nan(None) for name, row in _FIGURES.items()),
         pl.Series("counter_s", figures[COUNTER]),
         pl.Series("reason", whole("reason").astype(np.str_), pl.String),
+        pl.Series("idle_source", sources[of], pl.Int8),
     )
     honest = pl.col("reason") == ""
     method = pl.when(pl.col("counter_s") * 2 >= pl.col("measured_s")).then(pl.lit("counter"))
@@ -79,12 +109,20 @@ def pieces_frame(made: Sequence[Made], claims: Claims) -> pl.DataFrame:
 
 def metered_frame(metered: Sequence[Metered]) -> pl.DataFrame:
     """What each GPU's meter has, by cluster and GPU: columns of `METERED`."""
-    names = [(*gpu, node) for gpus, nodes, _, _ in metered for gpu, node in zip(gpus, nodes, strict=True)]
-    ends = np.concatenate([np.zeros((2, 0), np.int64), *(ends for _, _, ends, _ in metered)], axis=1)
-    figures = np.concatenate([np.zeros((3, 0)), *(figures for _, _, _, figures in metered)], axis=1)
-    texts, times, numbers = (list(METERED)[one] for one in (slice(3), slice(3, 5), slice(5, None)))
-    rows = pl.DataFrame(names, schema={name: METERED[name] for name in texts}, orient="row").with_columns(
-        *(pl.Series(name, values).cast(METERED[name]) for name, values in zip(times, ends, strict=True)),
-        *(pl.Series(name, values).fill_nan(None) for name, values in zip(numbers, figures, strict=True)),
-    )
-    return rows.sort("cluster", "gpu")
+    frames = []
+    for some in metered:
+        gpus = some.meters.gpus
+        columns = [
+            [cluster for cluster, _ in gpus], [gpu for _, gpu in gpus], some.nodes, *some.ends, *some.figures,
+            [IDLE_SOURCES[number] for number in some.meters.idle_source.tolist()], some.meters.power_source,
+        ]  # fmt: skip
+        frames.append(
+            pl.DataFrame(
+                [
+                    pl.Series(name, values).cast(kind)
+                    for (name, kind), values in zip(METERED.items(), columns, strict=True)
+                ]
+            )
+        )
+    rows = pl.concat([pl.DataFrame(schema=METERED), *frames])
+    return rows.with_columns(pl.col(pl.Float64).fill_nan(None)).sort("cluster", "gpu")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from ....store.events import EventKind
 from ....store.outcomes import Code
 from ..metering import Note, Problem
+from ..metering.readings import Times
 
 if TYPE_CHECKING:
     from ....store import Store
@@ -125,12 +128,61 @@ def refused(store: Store, cluster: str | None, since_ns: int | None, until_ns: i
     ]  # fmt: skip
 
 
-def of_note(note: Note, cluster: str, gpu: str, node: str | None) -> Finding:
-    """What a meter found."""
-    return Finding(
-        cluster, gpu, node, note.problem, note.began_ns, note.ended_ns,
-        joules=note.joules, percent=note.percent, n=note.n,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class NodeNotes:
+    """What the meter of one GPU of a node found, and when it was read and held by jobs (ns, UTC)."""
+
+    gpu: tuple[str, str]
+    first_ns: int
+    last_ns: int
+    notes: Sequence[Note]
+    jobs: tuple[Times, Times]
+    """When each began and ended."""
+
+    def reads(self, began_ns: int, ended_ns: int) -> bool:
+        """Whether the GPU has rows in the most of a time."""
+        if min(self.last_ns, ended_ns) - max(self.first_ns, began_ns) < _MOSTLY * (ended_ns - began_ns):
+            return False
+        gaps = (note for note in self.notes if note.problem == Problem.GAP)
+        return not any(
+            not gap.has_rows
+            and min(gap.ended_ns, ended_ns) - max(gap.began_ns, began_ns) >= _MOSTLY * (ended_ns - began_ns)
+            for gap in gaps
+        )
+
+    def held_ns(self, began_ns: int, ended_ns: int) -> int:
+        """For how long jobs had the GPU in a time; jobs that are there at once count each."""
+        began, ended = self.jobs
+        return int(np.maximum(np.minimum(ended, ended_ns) - np.maximum(began, began_ns), 0).sum())
+
+
+def of_notes(of_node: Sequence[NodeNotes], node: str | None) -> Iterator[Finding]:
+    """What the meters of the GPUs of a node found.
+
+    A time in which nobody read the node, and in which no job had the GPU, is no problem of the GPU: nor is what a
+    counter did meanwhile. `node` is None for GPUs of which it is not known: then each is alone.
+    """
+    for meter in of_node:
+        others = of_node if node is not None else [meter]
+        unread = [
+            (note.began_ns, note.ended_ns)
+            for note in meter.notes
+            if note.problem == Problem.GAP
+            and note.n == 1
+            and not any(other.reads(note.began_ns, note.ended_ns) for other in others)
+            and meter.held_ns(note.began_ns, note.ended_ns) <= min(_HELD_NS, 0.1 * (note.ended_ns - note.began_ns))
+        ]
+        for note in meter.notes:
+            if note.problem not in _MEANWHILE or (note.began_ns, note.ended_ns) not in unread:
+                yield Finding(
+                    *meter.gpu, node, note.problem, note.began_ns, note.ended_ns,
+                    joules=note.joules, percent=note.percent, n=note.n,
+                )  # fmt: skip
+
+
+_MEANWHILE = (Problem.GAP, Problem.COUNTER_RESET)
+_MOSTLY = 0.9
+_HELD_NS = 60 * 10**9  # a job may end shortly after the last reading
 
 
 def frame(findings: list[Finding]) -> pl.DataFrame:

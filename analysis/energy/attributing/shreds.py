@@ -12,7 +12,7 @@ from ..metering.readings import Floats, Times
 from .claims import Ints
 
 JOB, IDLE, UNATTRIBUTED = 0, 1, 2
-ENERGY, IDLE_J, BELOW, ABOVE, VARIANCE, SENSED, MEASURED, COUNTER = range(8)
+ENERGY, IDLE_J, BELOW, ABOVE, VARIANCE, SENSED, MEASURED, COUNTER, IDLE_LOW, IDLE_HIGH = range(10)
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Shreds:
     ended: Times
     share: Floats
     figures: Floats
-    """(8, n): energy, idle energy (NaN: unknown), bounds below and above, variance, sensed energy, seconds measured,
-    and of these by the counter."""
+    """(10, n): energy, idle energy (NaN: unknown), bounds below and above, variance, sensed energy, seconds measured,
+    of these by the counter, and the least and the most that the idle energy may be."""
     reason: NDArray[np.str_]
 
     def __len__(self) -> int:

@@ -28,7 +28,9 @@ from .shreds import (
     COUNTER,
     ENERGY,
     IDLE,
+    IDLE_HIGH,
     IDLE_J,
+    IDLE_LOW,
     JOB,
     MEASURED,
     UNATTRIBUTED,
@@ -42,6 +44,7 @@ from .times import Parts, Unknown, cut_at, minutes, parts_of
 _IDLE_MORE, _IDLE_MORE_W = 0.15, 5.0  # so much above its idle power a GPU still does nothing
 _LONG_S = 60  # what was read just before and after a longer gap counts, though most of its minute has no readings
 _OVER = 1e-9
+_ANY_W = 1e9  # more than any GPU draws: where nothing bounds its idle power but what it drew
 
 Activity = Callable[[int, Times, Times], Floats | None]
 """How active the GPU or MIG instance of a claim (its row) was in each window, 0 to 1; NaN or None where not known."""
@@ -113,7 +116,7 @@ def split(
     windows = _nobodys(meters, times, holders, cuts, first, last, unknown or {})
     zero = Shreds(
         none_of, np.full(len(none), JOB, np.int8), none, at_once, at_once,
-        _known_shares(claims.share[none], None, None), np.zeros((8, len(none))),
+        _known_shares(claims.share[none], None, None), np.zeros((10, len(none))),
         np.full(len(none), "", energies.reason.dtype),
     )  # fmt: skip
     shreds = merged(joined([*jobs, windows, zero]), cuts)
@@ -170,7 +173,8 @@ def _held(
     free: Floats,
 ) -> list[Shreds]:  # fmt: skip
     """The parts of time in which somebody holds the GPU: those of the claims, and what nobody holds of it."""
-    whole, idle = _figures(energies), _idle(meters, energies, times)
+    whole = _figures(meters, energies, times)
+    idle = whole[IDLE_J]
     never = np.isnan(idle)
     base = np.where(never, 0.0, idle)
     above = np.maximum(energies.energy_j - base, 0.0)
@@ -199,25 +203,31 @@ def _part(
     part = np.where(total > 0, energy / np.where(total > 0, total, 1.0), share)
     figures = whole[:, at] * part
     figures[ENERGY], figures[IDLE_J] = energy, idle
-    figures[MEASURED], figures[COUNTER] = whole[MEASURED, at] * share, whole[COUNTER, at] * share
+    for row in (MEASURED, COUNTER, IDLE_LOW, IDLE_HIGH):
+        figures[row] = whole[row, at] * share
+    figures[IDLE_HIGH] = np.minimum(figures[IDLE_HIGH], energy)
     return Shreds(
         times.gpu[at], kind.astype(np.int8), claim, times.left[at], times.right[at], share, figures, reason[at]
     )
 
 
-def _figures(energies: Energies) -> Floats:
-    nothing = np.zeros(len(energies.energy_j))
+def _figures(meters: Meters, energies: Energies, times: Parts) -> Floats:
+    """The rows of `Shreds.figures` of whole GPUs."""
+    idle, low, high = (
+        _idle(watts, meters, energies, times)
+        for watts in (meters.idle_w, meters.idle_low_w, np.nan_to_num(meters.idle_high_w, nan=_ANY_W))
+    )
     return np.stack([
-        energies.energy_j, nothing, energies.below_j, energies.above_j, energies.variance_j2, energies.measured_j,
-        energies.measured_s, energies.counter_s,
+        energies.energy_j, idle, energies.below_j, energies.above_j, energies.variance_j2, energies.measured_j,
+        energies.measured_s, energies.counter_s, low, high,
     ])  # fmt: skip
 
 
-def _idle(meters: Meters, energies: Energies, times: Parts) -> Floats:
-    """What a GPU would have drawn without work, never more than it drew; NaN where it was never seen idle."""
+def _idle(idle_w: Floats, meters: Meters, energies: Energies, times: Parts) -> Floats:
+    """What GPUs that draw `idle_w` without work would have drawn so, never more than they drew; NaN where unknown."""
     of = times.gpu
     lasted = np.minimum(times.right, meters.last_ns[of]) - np.maximum(times.left, meters.first_ns[of])
-    found: Floats = np.minimum(meters.idle_w[of] * np.maximum(lasted, 0) / 1e9, np.maximum(energies.energy_j, 0.0))
+    found: Floats = np.minimum(idle_w[of] * np.maximum(lasted, 0) / 1e9, np.maximum(energies.energy_j, 0.0))
     return found
 
 
@@ -248,8 +258,7 @@ def _nobodys(
     stops = np.append(starts[1:] - 1, len(parts) - 1)[: len(starts)]
     whole = Parts(parts.gpu[starts], parts.left[starts], parts.right[stops])
     energies = meters.over(whole.gpu, whole.left, whole.right)
-    figures = _figures(energies)
-    figures[IDLE_J] = _idle(meters, energies, whole)
+    figures = _figures(meters, energies, whole)
     kind = np.where(idle[starts], IDLE, UNATTRIBUTED).astype(np.int8)
     return Shreds(
         whole.gpu, kind, np.full(len(starts), -1), whole.left, whole.right, np.ones(len(starts)), figures,

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from ....store.power_sensors import sensor_of_model
 from ....store.unseen import FLOOR, LIKELY, LOCKED_S, SUMS
 from . import counters
 from .findings import Note, Problem, Reason
+from .idle import IDLE_SOURCES, Idle, IdleSource, idle_of
 from .meter import PARTS, Meters
-from .power import power_of
+from .power import PowerSource, power_of
 from .readings import Flags, Floats, Groups, Ints, Readings, Times, median
 from .sampling import unseen
 from .shaping import Kept, gaps, sensed_of, shape_of, swing_of
 
 _UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
 _MOST_W = 1500.0  # no board draws more: where neither a limit nor a reading is known
-_IDLE_READINGS = 5
 _OFTEN = 0.99  # quantile of the readings that counts as the most that work draws
 _AGREE = 0.02  # a difference between counter and power that needs no mention
 _AGREE_S = 10.0  # less time than this tells nothing of it
@@ -34,6 +36,7 @@ def build_all(
     elsewhere. Each GPU has readings, but for a single one."""
     notes = [list(of_gpu) for of_gpu in events]
     limit_w = np.array([np.nan if one is None else one for one in limits_w], np.float64)
+    readings = _of_gpus(readings, models)
     groups, ts = readings.groups, readings.ts_ns
     if not len(ts):
         return _none(gpus, np.zeros((2, 1), np.int64), limit_w, notes, [Reason.NO_TELEMETRY])
@@ -45,7 +48,10 @@ def build_all(
     some = kept.has_value
     enough = groups.count(some) >= 2
     if enough.all():
-        return _metered(gpus, kept if some.all() else kept.only(some, enough), limit_w, notes)
+        found = _metered(gpus, kept if some.all() else kept.only(some, enough), limit_w, notes)
+        if some.all():
+            return found
+        return replace(found, notes=_with_rows(found.notes, [ts[slice(*span)] for span in groups.spans]))
     which, rest = np.flatnonzero(enough).tolist(), np.flatnonzero(~enough).tolist()
     any_at_all = groups.any(some)
     empty = _none(
@@ -56,7 +62,37 @@ def build_all(
         return empty
     own = kept.only(some & np.repeat(enough, groups.sizes), enough)
     found = _metered([gpus[one] for one in which], own, limit_w[which], [notes[one] for one in which])
+    found = replace(found, notes=_with_rows(found.notes, [ts[slice(*groups.spans[one])] for one in which]))
     return found.beside(empty).only(np.argsort(np.array([*which, *rest])))
+
+
+def _with_rows(notes: Sequence[tuple[Note, ...]], times: Sequence[Times]) -> tuple[tuple[Note, ...], ...]:
+    """The notes of each GPU; gaps with whether there are rows at other times (sorted) within them."""
+    return tuple(
+        tuple(
+            replace(
+                note, has_rows=bool(np.searchsorted(ts, note.ended_ns) > np.searchsorted(ts, note.began_ns, "right"))
+            )
+            if note.problem == Problem.GAP
+            else note
+            for note in of_gpu
+        )
+        for of_gpu, ts in zip(notes, times, strict=True)
+    )
+
+
+def _of_gpus(readings: Readings, models: Sequence[str | None]) -> Readings:
+    """The readings without those that are of a whole module, processor included: they tell nothing of its GPU."""
+    sensors = [None if model is None else sensor_of_model(model) for model in models]
+    of_module = np.array([sensor is not None and sensor.of_module for sensor in sensors])
+    if not of_module.any():
+        return readings
+    which = np.repeat(of_module, readings.groups.sizes)
+    counter, instant = (
+        None if values is None else np.where(which, np.nan, values)
+        for values in (readings.counter_j, readings.instant_w)
+    )
+    return replace(readings, counter_j=counter, instant_w=instant)
 
 
 def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes: Sequence[list[Note]]) -> Meters:
@@ -66,8 +102,8 @@ def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes
     )
     read_every = np.array([median(step[began : ended - 1]) for began, ended in groups.spans])
     known = groups.count(kept.known)
-    idle_w = _idle(kept)
-    floor_w, full_w, highest_w = _levels(kept, known, idle_w, limit_w)
+    idle = idle_of(kept, limit_w, read_every)
+    floor_w, full_w, highest_w = _levels(kept, known, idle, limit_w)
     middle_w = np.where(limit_w > 0, (floor_w + highest_w) / 2, floor_w)
     shape = shape_of(kept, known, middle_w)
     together, sensed = sensed_of(kept, known)
@@ -124,11 +160,22 @@ def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes
     first, last = ts[groups.firsts], ts[groups.lasts]
     lasted = last - first
     return Meters(
-        gpus, first, last, first, idle_w, limit_w, floor_w, highest_w, kept.lag_s, tuple(map(tuple, notes)),
+        gpus, first, last, first, idle.watts, idle.low_w, idle.high_w, idle.source,
+        _sources(kept, step, trusted), limit_w, floor_w, highest_w, kept.lag_s, tuple(map(tuple, notes)),
         [None] * len(gpus), groups.begins[:-1], groups.begins[1:],
         ts - np.repeat(first - (np.cumsum(lasted) - lasted + np.arange(len(gpus))), groups.sizes),
         times, upto, slope, bend, swing, parts,
     )  # fmt: skip
+
+
+def _sources(kept: Kept, step: Floats, trusted: Flags) -> list[PowerSource]:
+    """By GPU, which readings gave most of the energy."""
+    if not trusted.any():
+        return list(kept.source)
+    counted, lasted = kept.groups.sums(step, trusted), kept.groups.sums(step)
+    return [
+        PowerSource.COUNTER if most else code for most, code in zip(2 * counted >= lasted, kept.source, strict=True)
+    ]
 
 
 def _upto(groups: Groups, steps: Floats) -> Floats:
@@ -166,7 +213,7 @@ def _bounds(
         yield "above_j", np.maximum(-apart, 0.0)
 
 
-def _levels(kept: Kept, known: Ints, idle_w: Floats, limit_w: Floats) -> tuple[Floats, Floats, Floats]:
+def _levels(kept: Kept, known: Ints, idle: Idle, limit_w: Floats) -> tuple[Floats, Floats, Floats]:
     """The least that each GPU draws, the most that its work draws often, and the most that it can draw at all."""
     groups, watts = kept.groups, kept.watts
     lowest, seen = np.fmin.reduceat(watts, groups.firsts), np.fmax.reduceat(watts, groups.firsts)
@@ -177,21 +224,14 @@ def _levels(kept: Kept, known: Ints, idle_w: Floats, limit_w: Floats) -> tuple[F
             own = own if known[gpu] == ended - began else own[kept.known[began:ended]]
             at = int(_OFTEN * (len(own) - 1))
             often[gpu] = np.partition(own, at)[at]
-    limited, idle = ~np.isnan(limit_w), ~np.isnan(idle_w)
-    floor = np.where(idle, lowest, np.where(limited, np.fmin(lowest, FLOOR * limit_w), 0.0))
+    limited = ~np.isnan(limit_w)
+    floor = np.where(
+        ~np.isnan(idle.watts), np.fmin(lowest, idle.low_w), np.where(limited, np.fmin(lowest, FLOOR * limit_w), 0.0)
+    )
     full = np.where(limited, np.fmax(often, LIKELY * limit_w), often)
     highest = np.where(limited, np.fmax(limit_w, seen), _UNKNOWN_LIMIT * seen)
     unlike = (known == 0) & ~(limit_w > 0)
     return np.where(unlike, 0.0, floor), np.where(unlike, 0.0, full), np.where(unlike, _MOST_W, highest)
-
-
-def _idle(kept: Kept) -> Floats:
-    """What each GPU draws without work, NaN where that was not seen."""
-    found = np.full(len(kept.groups), np.nan)
-    for gpu, at in kept.groups.found((kept.utilization == 0) & kept.known):
-        if len(at) >= _IDLE_READINGS:
-            found[gpu] = median(kept.watts[at])
-    return found
 
 
 def _compare(
@@ -234,7 +274,9 @@ def _none(
     zeros, knots = np.zeros(n), np.zeros(2 * n)
     unknown = np.full(n, np.nan)
     return Meters(
-        gpus, ends[0], ends[1], ends[0], unknown, limit_w, zeros, np.nan_to_num(limit_w), zeros,
+        gpus, ends[0], ends[1], ends[0], unknown, zeros, unknown,
+        np.full(n, IDLE_SOURCES.index(IdleSource.UNKNOWN)), [PowerSource.POWER] * n, limit_w, zeros,
+        np.nan_to_num(limit_w), zeros,
         tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
         np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)),
     )  # fmt: skip

@@ -50,3 +50,5 @@ class Note:
     """Of a step of the clock: by how much it was set, back where that is negative."""
     n: int = 1
     """How many findings of this kind the row stands for."""
+    has_rows: bool = False
+    """Of a gap: whether the GPU has rows within it, none of which counts."""

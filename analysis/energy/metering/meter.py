@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ....store.sensor_error import NORMAL_95
 from ....store.unseen import SUMS, variance_j2
 from .findings import Note, Reason
+from .power import PowerSource
 from .readings import Floats, Ints, Times
 
 _REASON = f"<U{max(len(one) for one in Reason)}"
@@ -59,7 +60,14 @@ class Meters:
     origin_ns: Times
     """(g,) time of the first knot."""
     idle_w: Floats
-    """(g,) what it draws without work; NaN where it was never seen idle."""
+    """(g,) what it draws without work; NaN where only bounds are known."""
+    idle_low_w: Floats
+    """(g,) the interval of it; `idle_high_w` is NaN where nothing is known."""
+    idle_high_w: Floats
+    idle_source: Ints
+    """(g,) what it is known from: number in `IDLE_SOURCES`."""
+    power_source: Sequence[PowerSource]
+    """Which readings gave most of the energy."""
     limit_w: Floats
     """(g,) its power limit; NaN where unknown."""
     lowest_w: Floats

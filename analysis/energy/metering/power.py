@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....store.outcomes import Code
 from ....store.power_sensors import sensor_of_model
 from ....store.unseen import PART_S, PERIOD_S, Sensor
 from .findings import Note, Problem
@@ -23,6 +24,19 @@ _MOST_EQUAL = 0.8  # of the readings, where both are of one sensor
 _SHARP, _SHARP_S, _SHARP_W = 0.35, 0.25, 20.0  # a mean of 1 s moves by a quarter of its range in 0.25 s at most
 
 
+class PowerSource(Code):
+    """Which readings gave most of the energy of a GPU."""
+
+    COUNTER = "counter", "the energy counter"
+    POWER = "power", "the power draw as the driver reports it"
+    INSTANT = "instant", "the instantaneous reading of power"
+    BOTH = "both", "the middle of the power draw and of the instantaneous reading, which are of one sensor"
+    GPU_POWER = (
+        "gpu power",
+        "the power draw of the GPU: energy counter and instantaneous reading of this chip are of the whole module",
+    )
+
+
 @dataclass(frozen=True)
 class Power:
     """The power of some GPUs by reading (n,), NaN where it is not known or not to be used."""
@@ -36,6 +50,10 @@ class Power:
     """By GPU, how much earlier than it was read the middle of a reading's window is."""
     lag_s: Floats
     """By GPU, by how much the energy of a step may still be displaced: its height times this."""
+    settle_s: Floats
+    """By GPU, how long after work ended a reading has nothing of it."""
+    source: Sequence[PowerSource]
+    """By GPU."""
 
 
 def power_of(readings: Readings, limit_w: Floats, models: Sequence[str | None], notes: Sequence[list[Note]]) -> Power:
@@ -51,28 +69,36 @@ def power_of(readings: Readings, limit_w: Floats, models: Sequence[str | None], 
             _SHORT_PERIOD_S if 0 < told <= 0.01 else PERIOD_S
         )
         part[gpu] = _seconds(of_model.window_ms if of_model else None) or (told if 0 < told <= period[gpu] else PART_S)
-    watts, window = _chosen(readings, window, period, part)
+    watts, window, source = _chosen(readings, window, period, part)
+    source = [
+        PowerSource.GPU_POWER if model is not None and model.of_module else code
+        for model, code in zip(known, source, strict=True)
+    ]
     watts, stuck, zero = _without_impossible(readings, watts, limit_w, notes)
     shortest = np.minimum.reduceat(_apart(readings), groups.firsts) / 1e9
-    sensors, shift, lag = [], np.zeros(len(groups)), np.empty(len(groups))
+    sensors, shift, lag, settle = [], np.zeros(len(groups)), np.empty(len(groups)), np.empty(len(groups))
     for gpu, ((began, ended), of_model) in enumerate(zip(groups.spans, known, strict=True)):
         told, every, least = float(window[gpu]), float(period[gpu]), float(part[gpu])
         if np.isnan(told):
             if of_model is not None and of_model.window_ms is None and of_model.period_ms == 20:
                 sensors.append(Sensor(_SLOW_S / 2, every))
                 lag[gpu] = _SLOW_S + every
+                settle[gpu] = 5 * _SLOW_S
                 continue
             mine = slice(began, ended)
             sharp = shortest[gpu] <= 2 * _SHARP_S and _sharp(readings.ts_ns[mine], watts[mine])
             sensors.append(Sensor(least, every))
             lag[gpu] = (0.0 if sharp else _LONGEST_S) / 2 + least + every
+            settle[gpu] = (0.0 if sharp else _LONGEST_S) + least + every
         elif told <= every:  # so short that it is left where it was read
             sensors.append(Sensor(told, every))
             lag[gpu] = told / 2 + every
         else:
             sensors.append(Sensor(told, every))
             shift[gpu], lag[gpu] = (told + every) / 2, told / 8 + every
-    return Power(watts, stuck, zero, sensors, shift, lag)
+        if not np.isnan(told):
+            settle[gpu] = told + every
+    return Power(watts, stuck, zero, sensors, shift, lag, settle, source)
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -97,11 +123,14 @@ def _told(readings: Readings) -> Floats:
     return found
 
 
-def _chosen(readings: Readings, window: Floats, period: Floats, part: Floats) -> tuple[Floats, Floats]:
-    """The better of two readings of power, and by GPU the time over which its sensor averages."""
+def _chosen(
+    readings: Readings, window: Floats, period: Floats, part: Floats
+) -> tuple[Floats, Floats, list[PowerSource]]:
+    """The better of two readings of power, and by GPU the time over which its sensor averages and which it is."""
     groups, reported, instant = readings.groups, readings.power_w, readings.instant_w
+    source = [PowerSource.POWER] * len(groups)
     if instant is None:
-        return reported, window
+        return reported, window, source
     lacking, without = np.isnan(reported), np.isnan(instant)
     equal = np.add.reduceat((reported == instant).astype(np.int64), groups.firsts)
     both = np.add.reduceat((~(lacking | without)).astype(np.int64), groups.firsts)
@@ -115,13 +144,13 @@ def _chosen(readings: Readings, window: Floats, period: Floats, part: Floats) ->
         if not told > period[gpu] and both[gpu] and equal[gpu] / both[gpu] >= _MOST_EQUAL:
             mean = (reported[mine] + instant[mine]) / 2
             watts[mine] = np.where(lacking[mine], instant[mine], np.where(without[mine], reported[mine], mean))
-            window[gpu] = part[gpu]
+            window[gpu], source[gpu] = part[gpu], PowerSource.BOTH
         elif told > 0 and part[gpu] < 0.9 * min(told, among):  # the mean has seen more
             watts[mine] = np.where(lacking[mine], instant[mine], reported[mine])
         else:
             watts[mine] = np.where(without[mine], reported[mine], instant[mine])
-            window[gpu] = part[gpu]
-    return watts, window
+            window[gpu], source[gpu] = part[gpu], PowerSource.INSTANT
+    return watts, window, source
 
 
 def _without_impossible(

@@ -13,7 +13,7 @@ from ....store.unseen import Sensor
 from ...telemetry.pauses import near
 from . import counters
 from .findings import Note, Problem
-from .power import Power
+from .power import Power, PowerSource
 from .readings import Flags, Floats, Groups, Ints, Readings, Times
 
 _USUAL, _SHORT_S = 3.0, 1.0  # what is no longer than so many shortest intervals, or than this, is no gap
@@ -39,6 +39,9 @@ class Kept:
     """By GPU."""
     shift_s: Floats
     lag_s: Floats
+    settle_s: Floats
+    instant_w: Floats | None
+    source: Sequence[PowerSource]
     back: Sequence[Sequence[Note]]
     """By GPU, when its clock was set back."""
 
@@ -63,7 +66,9 @@ class Kept:
             counter = np.where(cannot if mixed is None else cannot | mixed, np.nan, counter)
         return cls(
             groups, ts, power.watts, counter, readings.utilization, power.stuck, power.zero, mixed, readings.spread_w,
-            readings.every_s, power.sensors, power.shift_s, power.lag_s, back,
+            readings.every_s, power.sensors, power.shift_s, power.lag_s, power.settle_s,
+            None if readings.instant_w is None else np.where(np.isnan(power.watts), np.nan, readings.instant_w),
+            power.source, back,
         )  # fmt: skip
 
     @cached_property
@@ -81,7 +86,18 @@ class Kept:
         """Some readings of some GPUs."""
         at, whose = np.flatnonzero(which), np.flatnonzero(gpus)
         numbers = whose.tolist()
-        names = ("ts_ns", "watts", "counter_j", "utilization", "stuck", "zero", "mixed", "spread_w", "every_s")
+        names = (
+            "ts_ns",
+            "watts",
+            "counter_j",
+            "utilization",
+            "stuck",
+            "zero",
+            "mixed",
+            "spread_w",
+            "every_s",
+            "instant_w",
+        )
         columns: dict[str, Any] = {}
         for name in names:
             one = getattr(self, name)
@@ -93,6 +109,8 @@ class Kept:
             sensors=[self.sensors[one] for one in numbers],
             shift_s=self.shift_s[whose],
             lag_s=self.lag_s[whose],
+            settle_s=self.settle_s[whose],
+            source=[self.source[one] for one in numbers],
             back=[self.back[one] for one in numbers],
         )
 

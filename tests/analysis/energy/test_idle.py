@@ -1,0 +1,184 @@
+"""What a GPU draws without work, from sensors that average: square loads whose idle power is 70 W."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whorl.analysis.energy import answers
+from whorl.analysis.energy.attributing import JobProblem
+from whorl.analysis.energy.balance import reconcile
+from whorl.analysis.energy.metering import IDLE_SOURCES, IdleSource, PowerSource, Problem, Readings
+from whorl.errors import InputError
+from whorl.tests.analysis.energy.stored import at, build, gpu, job, readings, store_of
+from whorl.tests.sizes import sample
+
+IDLE_W, WORK_W = 70.0, 500.0
+
+
+def square(
+    busy: float,
+    period_s: float,
+    *,
+    window_s: float = 1.0,
+    every_s: float = 0.2,
+    seconds: float = 240,
+    instant: bool = False,
+    counter: bool = False,
+    missing: float = 0.0,
+) -> Readings:
+    """Readings of a load that works for the share `busy` of each period; periods differ by 5 %.
+
+    The sensor has a new mean over `window_s` every 0.1 s; utilisation is of the last sixth of a second.
+    """
+    random = np.random.default_rng(round(1e4 * busy + 100 * period_s + every_s * 7))
+    works = np.zeros(round(seconds * 1000), bool)
+    begins = 0.0
+    while begins < seconds:
+        lasts = period_s * (1 + 0.05 * random.normal())
+        works[round(begins * 1000) : round((begins + busy * lasts) * 1000)] = True
+        begins += lasts
+    upto = np.concatenate([[0.0], np.cumsum(np.where(works, WORK_W, IDLE_W))]) / 1000
+    busy_upto = np.concatenate([[0.0], np.cumsum(works)])
+    when = np.arange(1200, len(works) - 200, every_s * 1000).astype(int)
+    when += random.integers(-3, 4, len(when))
+    told = when // 100 * 100
+
+    def mean(milliseconds: int) -> np.ndarray:
+        watts = (upto[told] - upto[told - milliseconds]) * 1000 / milliseconds
+        return np.where(random.random(len(when)) < missing, np.nan, watts + random.normal(0, 0.5, len(when)))
+
+    used = np.round((busy_upto[when] - busy_upto[when - 167]) / 1.67) / 100
+    return Readings(
+        ts_ns=at(0) + when * 1_000_000,
+        stuck=np.zeros(len(when), bool),
+        power_w=mean(round(window_s * 1000)),
+        instant_w=mean(25) if instant else None,
+        counter_j=upto[told] if counter else None,
+        utilization=np.where(random.random(len(when)) < missing, np.nan, used),
+        window_s=np.full(len(when), window_s),
+        limit_w=np.full(len(when), 700.0),
+    )
+
+
+LOADS = [*product((0.1, 0.3, 0.5, 0.7, 0.9, 0.95), (0.2, 1, 2, 5, 20))]
+SENSORS = [*product((0.025, 0.1, 1.0), (0.1, 0.2, 0.5, 1, 2, 10))]
+
+
+@pytest.mark.parametrize(("window_s", "every_s"), sample(SENSORS, short=3))
+@pytest.mark.parametrize("more", [{}, {"instant": True}, {"counter": True}, {"missing": 0.02}])
+def test_idle_power_is_right_or_its_interval_is_wide(window_s: float, every_s: float, more: dict[str, float]) -> None:
+    for busy, period_s in sample(LOADS, short=4):
+        found = build("c", "g", square(busy, period_s, window_s=window_s, every_s=every_s, **more), model="H100").among
+        mean = IDLE_W + busy * (WORK_W - IDLE_W)
+        low, high = found.idle_low_w[0], found.idle_high_w[0]
+        if np.isnan(found.idle_w[0]):
+            assert IDLE_SOURCES[found.idle_source[0]] == IdleSource.BOUNDED
+        else:
+            assert abs(found.idle_w[0] - IDLE_W) / mean < 0.1, (busy, period_s)
+        assert low - 3 <= IDLE_W <= high + 3, (busy, period_s)
+
+
+@pytest.mark.parametrize(
+    ("load", "source"),
+    [
+        ({"busy": 0.3, "period_s": 20.0}, IdleSource.POWER),
+        ({"busy": 0.7, "period_s": 2.0, "instant": True}, IdleSource.INSTANT),
+        ({"busy": 0.7, "period_s": 2.0, "counter": True, "every_s": 0.1}, IdleSource.COUNTER),
+        ({"busy": 0.7, "period_s": 2.0, "every_s": 0.1}, IdleSource.EXTENDED),
+        ({"busy": 0.7, "period_s": 2.0, "every_s": 2.0}, IdleSource.BOUNDED),
+        ({"busy": 1.0, "period_s": 2.0}, IdleSource.BOUNDED),
+    ],
+)
+def test_what_idle_power_is_known_from(load: dict[str, float], source: IdleSource) -> None:
+    found = build("c", "g", square(**load), model="NVIDIA H100 80GB HBM3").among
+    assert IDLE_SOURCES[found.idle_source[0]] == source
+    assert np.isnan(found.idle_w[0]) == (source == IdleSource.BOUNDED)
+
+
+def test_a_job_with_pauses_shorter_than_the_mean_of_a_second(tmp_path: Path) -> None:
+    """Busy for 1.4 of each 2 s at 500 W: 19 % of its energy would have been drawn at 70 W."""
+    seconds = np.arange(0, 300, 0.2)
+    phase = np.arange(301_000) % 2000
+    upto = np.concatenate([[0.0], np.cumsum(np.where(phase < 1400, 500.0, 70.0))])
+    now = np.round(seconds * 1000).astype(int) + 1000
+    power = (upto[now] - upto[now - 1000]) / 1000
+    busy = np.where(phase[now - 1] < 1400, 100, 0)
+    stream = readings("GPU-a", seconds.tolist(), power.tolist(), utilization=busy.tolist(),
+                      power_window_ms=[1000] * len(now), power_limit_mw=[None] * len(now))  # fmt: skip
+    board = gpu("GPU-a", model="NVIDIA H100 80GB HBM3", power_limit_mw=None, power_limit_default_mw=None)
+    store = store_of(tmp_path / "S", [board], [stream], [job(7, "GPU-a", 0, 290)])
+    answer = answers.energy(store)
+    (row,) = answer.rows.filter(kind="job").to_dicts()
+    assert row["idle_share"] == pytest.approx(70 / 371, abs=0.02)
+    assert row["idle_share_low"] < 0.15
+    assert 0.25 < row["idle_share_high"] < 0.5
+    assert row["idle_source"] == IdleSource.EXTENDED
+    # What nobody had is work of somebody, not idle time; all of it adds up.
+    assert set(answer.rows["kind"]) == {"job", "unattributed"}
+    assert answer.rows["energy_j"].sum() == pytest.approx(answer.total["energy_j"], rel=1e-9)
+    assert reconcile(store).balances
+
+
+def test_a_grace_hopper_module_is_metered_by_the_power_of_its_gpu(tmp_path: Path) -> None:
+    """The counter is of the module, which draws 200 W more."""
+    seconds = np.arange(0, 120, 1.0)
+    watts = np.where(seconds < 60, 80.0, 400.0)
+    stream = readings(
+        "GPU-a", seconds.tolist(), watts.tolist(), power_window_ms=[1000] * 120, utilization=[0] * 60 + [100] * 60,
+        power_instant_mw=((watts + 200) * 1000).astype(int).tolist(),
+        energy_mj=np.cumsum((watts + 200) * 1000).astype(int).tolist(),
+    )  # fmt: skip
+    store = store_of(tmp_path / "S", [gpu("GPU-a", model="NVIDIA GH200 480GB")], [stream], [])
+    (row,) = reconcile(store).gpus.to_dicts()
+    assert row["metered_j"] == pytest.approx(60 * 80 + 59 * 400, rel=0.02)
+    assert row["power_source"] == PowerSource.GPU_POWER
+    assert (row["idle_w"], row["idle_source"]) == (80, IdleSource.POWER)
+
+
+def test_a_pause_of_the_collector_is_no_problem_of_a_gpu(tmp_path: Path) -> None:
+    """Two GPUs of a node, both read for a minute in each of two hours; the counter began anew in between."""
+    seconds = [*range(60), *range(3600, 3660)]
+    counter = [*range(5_000_000, 5_060_000, 1000), *range(0, 60_000, 1000)]
+    boards = [gpu("GPU-a"), gpu("GPU-b")]
+    both = [
+        readings(name, seconds, [50.0] * 120, energy_mj=[50 * one for one in counter]) for name in ("GPU-a", "GPU-b")
+    ]
+
+    def problems(name: str, telemetry: list, *jobs: dict) -> list[tuple[str, str]]:
+        found = reconcile(store_of(tmp_path / name, boards, telemetry, jobs))
+        assert found.balances
+        return found.problems.select("gpu", "problem").rows()
+
+    assert problems("calm", both, job(1, "GPU-a", 0, 60)) == []
+    two = [("GPU-a", Problem.COUNTER_RESET), ("GPU-a", Problem.GAP)]
+    # A job had the GPU meanwhile, or another GPU of the node was read: somebody should know.
+    assert problems("held", both, job(1, "GPU-a", 0, 3600)) == two
+    more = readings("GPU-b", range(3660), [50.0] * 3660)
+    assert problems("lost", [both[0], more]) == two
+    # Rows without power are readings.
+    silent = readings("GPU-a", range(70, 3590), [50.0] * 3520, power_mw=[None] * 3520)
+    assert problems("silent", [*both, silent]) == [*two, ("GPU-b", Problem.COUNTER_RESET), ("GPU-b", Problem.GAP)]
+
+
+def test_a_single_reading_is_told_as_such(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", [0], [50.0])], [])
+    (last,) = store.scan("telemetry").select("ts").collect()["ts"].to_list()
+    with pytest.raises(InputError, match="one reading of each GPU"):
+        answers.energy(store, since=last - timedelta(days=30))
+
+
+def test_a_group_shows_the_part_that_is_known(tmp_path: Path) -> None:
+    """Of three jobs of one user, nobody knows which GPUs two had."""
+    stream = readings("GPU-a", range(400), [100.0] * 400)
+    jobs = [job(1, "GPU-a", 0, 100), job(2, None, 100, 200), job(3, None, 200, 400)]
+    store = store_of(tmp_path / "S", [gpu("GPU-a")], [stream], jobs)
+    (row,) = answers.energy(store, "user").rows.filter(kind="job").to_dicts()
+    assert row["energy_j"] is None
+    assert row["known_j"] == pytest.approx(100 * 100)
+    assert (row["jobs_known"], row["jobs"]) == (1, 3)
+    assert reconcile(store).problems["problem"].to_list() == [JobProblem.GPU_NOT_KNOWN]
