@@ -145,7 +145,14 @@ def test_the_inventory_is_that_of_the_time(run: Any, store: Store) -> None:
     rows |= {"slot": [0, 0], "first_seen": [utc(T0 + 1000)] * 2}
     store.append({"gpus": arrow_rows("gpus", rows)}, "later")
     late: Any = {"Submit": T0 + 2000, "Start": T0 + 2100, "End": T0 + 2200, "ElapsedRaw": 100}
-    jobs = [job(1), job(2, **late), job(3, 3, "n02", **late), job(4, 4, "n02", **late), job(5, 4, "n03"), job(6, 4, "n04")]
+    jobs = [
+        job(1),
+        job(2, **late),
+        job(3, 3, "n02", **late),
+        job(4, 4, "n02", **late),
+        job(5, 4, "n03"),
+        job(6, 4, "n04"),
+    ]
     run(*jobs, gpus_per_node=["4", "n02=3"])
     assert now(store, "job_id, gpu") == [
         *(("1", f"GPU-n01-{slot}") for slot in range(4)),
