@@ -14,7 +14,7 @@ from ..metering.readings import Floats, Times
 from . import problems
 from .activities import Activities
 from .claims import OPEN, Fleet, Ints, Key, clipped, read_claims
-from .frames import Made, Metered, metered_frame, pieces_frame
+from .frames import Made, MeteredGpus, metered_frame, pieces_frame
 from .moves import Moves
 from .problems import Finding, JobProblem, JobReason, NodeNotes
 from .shreds import ABOVE, ENERGY, IDLE_HIGH, IDLE_J, JOB, UNATTRIBUTED, Shreds
@@ -55,7 +55,7 @@ class Booking:
         )
         self._active = Activities(store, self._claims, self._fleet, since_ns, until_ns) if self._fleet.parent else None
         self._met: set[Key] = set()
-        self._metered: list[Metered] = []
+        self._metered: list[MeteredGpus] = []
         self._findings = problems.refused(store, cluster, since_ns, until_ns)
         self._unattributed: dict[Key, list[tuple[Times, Times, Floats]]] = defaultdict(list)
         self._seen_to: dict[Key, int] = {}  # the last reading of any GPU of a node
@@ -160,7 +160,7 @@ class Booking:
         last = np.maximum(first, some.last_ns if self._until is None else np.minimum(some.last_ns, self._until))
         joules = some.joules(np.arange(len(some)), first, last)
         figures = joules, some.idle_w, some.idle_low_w, some.idle_high_w, some.limit_w
-        self._metered.append(Metered(some, nodes, (first, last), figures))
+        self._metered.append(MeteredGpus(some, nodes, (first, last), figures))
 
     def _not_told(self, some: Meters, nodes: list[str | None], shreds: Shreds) -> None:
         """Keep what is unattributed on nodes of which jobs had GPUs that nobody knows."""

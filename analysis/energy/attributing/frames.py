@@ -51,7 +51,7 @@ METERED: dict[str, pl.DataType] = {
 
 
 @dataclass(frozen=True)
-class Metered:
+class MeteredGpus:
     """Of some GPUs, what the columns of `METERED` need; arrays (g,)."""
 
     meters: Meters
@@ -107,7 +107,7 @@ def pieces_frame(made: Sequence[Made], claims: Claims) -> pl.DataFrame:
     ).select(list(SCHEMA))
 
 
-def metered_frame(metered: Sequence[Metered]) -> pl.DataFrame:
+def metered_frame(metered: Sequence[MeteredGpus]) -> pl.DataFrame:
     """What each GPU's meter has, by cluster and GPU: columns of `METERED`."""
     frames = []
     for some in metered:

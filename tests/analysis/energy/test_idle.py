@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from whorl.analysis.energy import answers
@@ -71,7 +73,7 @@ SENSORS = [*product((0.025, 0.1, 1.0), (0.1, 0.2, 0.5, 1, 2, 10))]
 
 @pytest.mark.parametrize(("window_s", "every_s"), sample(SENSORS, short=3))
 @pytest.mark.parametrize("more", [{}, {"instant": True}, {"counter": True}, {"missing": 0.02}])
-def test_idle_power_is_right_or_its_interval_is_wide(window_s: float, every_s: float, more: dict[str, float]) -> None:
+def test_idle_power_is_right_or_its_interval_is_wide(window_s: float, every_s: float, more: dict[str, Any]) -> None:
     for busy, period_s in sample(LOADS, short=4):
         found = build("c", "g", square(busy, period_s, window_s=window_s, every_s=every_s, **more), model="H100").among
         mean = IDLE_W + busy * (WORK_W - IDLE_W)
@@ -94,7 +96,7 @@ def test_idle_power_is_right_or_its_interval_is_wide(window_s: float, every_s: f
         ({"busy": 1.0, "period_s": 2.0}, IdleSource.BOUNDED),
     ],
 )
-def test_what_idle_power_is_known_from(load: dict[str, float], source: IdleSource) -> None:
+def test_what_idle_power_is_known_from(load: dict[str, Any], source: IdleSource) -> None:
     found = build("c", "g", square(**load), model="NVIDIA H100 80GB HBM3").among
     assert IDLE_SOURCES[found.idle_source[0]] == source
     assert np.isnan(found.idle_w[0]) == (source == IdleSource.BOUNDED)
@@ -149,7 +151,7 @@ def test_a_pause_of_the_collector_is_no_problem_of_a_gpu(tmp_path: Path) -> None
         readings(name, seconds, [50.0] * 120, energy_mj=[50 * one for one in counter]) for name in ("GPU-a", "GPU-b")
     ]
 
-    def problems(name: str, telemetry: list, *jobs: dict) -> list[tuple[str, str]]:
+    def problems(name: str, telemetry: list[pa.Table], *jobs: dict[str, Any]) -> list[tuple[str, str]]:
         found = reconcile(store_of(tmp_path / name, boards, telemetry, jobs))
         assert found.balances
         return found.problems.select("gpu", "problem").rows()
