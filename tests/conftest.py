@@ -53,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="try more cases, and run the tests that take long")
     parser.addoption("--all", action="store_true", help="the same with every case: an hour and more")
     parser.addoption("--summary-to", metavar="FILE", help="write counts and durations as JSON, for tests/shards.py")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files of tests/contract")
 
 
 def pytest_configure(config: pytest.Config) -> None:

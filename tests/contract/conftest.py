@@ -1,0 +1,45 @@
+"""Inputs that are built once, and the golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.contract.harness import Golden, InputFolder, compare
+from whorl.tests.contract.inputs import INPUTS, LONGHORN
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bare_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A machine without a scheduler, a GPU, or settings of this user, so that answers are the same everywhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path_factory.mktemp("no-programs")))
+        patch.setenv("WHORL_STATE", str(tmp_path_factory.mktemp("state")))
+        for name in ("WHORL_STORE", "CUDA_VISIBLE_DEVICES", "NODE_NAME", "SBATCH_PARTITION", "SLURMD_NODENAME"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares with a golden file, or writes it with --update-golden."""
+
+    def check(name: str, value: object) -> None:
+        compare(name, value, update=request.config.getoption("--update-golden"))
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def input_folder(built_once: BuiltOnce) -> InputFolder:
+    """The folder of an input: its store `store`, and files beside it. Tests only read it."""
+
+    def get_folder(name: str) -> Path:
+        if name == "longhorn" and not LONGHORN.is_dir():
+            pytest.skip(f"the Longhorn files are not at {LONGHORN}")
+        return built_once(f"contract-{name}", INPUTS[name].build)
+
+    return get_folder

@@ -1,0 +1,305 @@
+"""Every verb on every input gives what its golden file has: status, keys, codes, ids, counts, numbers."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from whorl.cli import cli
+from whorl.tests.contract import forms
+from whorl.tests.contract.harness import Answer, Golden, InputFolder, Reduction, run
+from whorl.tests.contract.inputs import INPUTS, LONGHORN, trace
+
+pytestmark = pytest.mark.usefixtures("stores_stay_open")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A command and what is compared of its answer.
+
+    In `words`, `{store}`, `{folder}`, `{cluster}`, `{gpu}` and `{workload}` are those of the input, `{out}` is an empty
+    folder. `inputs`: only these; `short`: of these the ones in the short form. One that `writes` gets a copy of the
+    input.
+    """
+
+    name: str
+    words: str
+    form: Callable[[Answer], Any] = forms.document
+    inputs: tuple[str, ...] = tuple(INPUTS)
+    short: tuple[str, ...] = ("fleet", "mixed", "one", "none")
+    writes: bool = False
+    files: Callable[[Path], Any] | None = None
+
+
+def _on_store(name: str, words: str, form: Callable[[Answer], Any] = forms.document, **options: Any) -> Question:
+    verb, _, rest = words.partition(" /")
+    return Question(name, f"{verb} --store {{store}}{rest}", form, **options)
+
+
+def _sample(out: Path) -> Any:
+    return forms.csv_files(out / "sample")
+
+
+def _page(out: Path) -> Any:
+    path = out / "page.html"
+    return forms.page(path) if path.exists() else None
+
+
+BOOKED = ("fleet", "mixed", "none")
+JUDGED = ("longhorn", "fleet", "mixed", "one")
+ALL_SHORT = tuple(INPUTS)
+SELECT = "select name, uuid, node, slot, model, power_limit_mw, first_seen from gpus_now order by gpu"
+REPLAY = "replay --trace {folder}/jobs.csv --store {store} --class *={workload} --workers 1 --json"
+CHECK = "check / --backend simulated --gpus 2"
+ADVISE = "advise / --workload {workload}"
+
+QUESTIONS = [
+    _on_store("verdicts", "verdicts / --json", short=ALL_SHORT),
+    _on_store("verdicts-since", "verdicts / --json --since 2026-01-06", inputs=("fleet",)),
+    _on_store("verdicts-campaign", "verdicts / --json --campaign second", inputs=("fleet",), short=()),
+    _on_store("verdicts-text", "verdicts /", forms.status_only, inputs=("mixed", "none")),
+    _on_store("explain", "explain {gpu} / --json"),
+    _on_store("explain-unknown", "explain nobody / --json", short=("fleet", "none")),
+    _on_store("fingerprint", "fingerprint / --json", short=("fleet", "one", "none")),
+    _on_store("fingerprint-gpu", "fingerprint / --gpu {gpu} --json", short=("mixed", "none")),
+    _on_store("variability", "variability / --json --replicates 100", short=ALL_SHORT),
+    _on_store("variability-across", "variability / --across --json --replicates 100", short=ALL_SHORT),
+    _on_store("variability-markdown", "variability / --markdown --replicates 0", forms.markdown, inputs=("mixed",)),
+    _on_store("report", "report / --out {out}/page.html", forms.status_only, files=_page, short=("mixed", "none")),
+    _on_store(
+        "report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=("mixed",)
+    ),
+    _on_store("plan", "plan / --json", forms.planned),
+    _on_store("diff", "diff / --before 2026-01-05T12:00 --after 2026-01-06 --json"),
+    _on_store("advise", f"{ADVISE} --json", short=ALL_SHORT),
+    *(
+        _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=("fleet",))
+        for form in ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints")
+    ),
+    _on_store("advise-nfd", f"{ADVISE} --format nfd --node c002-6", forms.lines, inputs=("fleet",)),
+    _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("fleet",)),
+    _on_store("advise-apply", "advise apply 1234 / --workload {workload} --json", inputs=("fleet",)),
+    *(
+        _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED)
+        for by in ("job", "user", "account", "gpu", "node", "day")
+    ),
+    _on_store("energy-csv", "energy / --by user --csv", forms.rows, inputs=BOOKED, short=("mixed",)),
+    _on_store("energy-of-job", "energy / --job 1101 --json", inputs=("fleet", "none")),
+    _on_store("energy-window", "energy / --by user --since 2026-01-06 --until 2026-01-07 --json", inputs=BOOKED),
+    _on_store("energy-unread", "energy / --json", inputs=("longhorn", "one")),
+    _on_store("energy-reconcile", "energy reconcile / --json"),
+    *(
+        _on_store(f"energy-excess-{by}", f"energy excess / --by {by} --json", inputs=BOOKED, short=("mixed", "none"))
+        for by in ("gpu", "node", "job")
+    ),
+    _on_store("energy-excess-csv", "energy excess / --csv", forms.rows, inputs=("fleet",)),
+    _on_store("energy-quote", "energy quote / --job 1101 --json", inputs=("fleet", "none")),
+    _on_store("energy-quote-csv", "energy quote / --job 2001 --csv", forms.rows, inputs=("mixed",)),
+    Question(
+        "replay",
+        f"{REPLAY} --policy packed,pm-first,pal --seeds 2",
+        inputs=("fleet", "mixed", "one", "none"),
+        short=("mixed", "one", "none"),
+    ),
+    Question("replay-all", f"{REPLAY} --policy all --scheduler fifo,las,srtf", inputs=("fleet",)),
+    Question("replay-page", f"{REPLAY} --policy packed --plot {{out}}/page.html", inputs=("fleet",), files=_page),
+    _on_store("check", f"{CHECK} --json", forms.checked, writes=True, short=("fleet", "none")),
+    _on_store("check-quick", f"{CHECK} --quick --json", forms.checked, writes=True, short=("fleet",)),
+    _on_store("check-nagios", f"{CHECK} --format nagios", forms.nagios, inputs=("fleet",), writes=True),
+    _on_store("check-junit", f"{CHECK} --format junit", forms.junit, inputs=("fleet",), writes=True),
+    _on_store("check-text", f"{CHECK} --format text", forms.status_only, inputs=("fleet",), writes=True, short=()),
+    _on_store("check-no-driver", "check / --json", forms.checked, inputs=("fleet",), writes=True),
+    _on_store("store-status", "store status / --json"),
+    _on_store("store-compact", "store compact / --json", writes=True, short=("fleet", "none")),
+    _on_store("store-prune", "store prune / --keep 1d --dry-run --json", writes=True, short=("fleet", "none")),
+    _on_store(
+        "jobs-import-again",
+        "jobs import / --file {folder}/sacct.txt --cluster {cluster} --gpus-per-node 4 --json",
+        inputs=("fleet", "mixed"),
+        writes=True,
+    ),
+    _on_store(
+        "import-again",
+        f"import / --cluster {{cluster}} --json {LONGHORN}/bert.csv.gz",
+        inputs=("longhorn",),
+        short=("longhorn",),
+        writes=True,
+    ),
+    _on_store("export-prometheus", "export prometheus / --once --max-age 5200w", forms.series),
+    _on_store(
+        "export-prometheus-dcgm",
+        "export prometheus / --once --max-age 5200w --dcgm-names",
+        forms.series,
+        inputs=("fleet",),
+        short=(),
+    ),
+    _on_store("campaign-plan", "campaign plan / --suite quick --json", inputs=("fleet",)),
+    _on_store("campaign-status", "campaign status / --json", inputs=("fleet",)),
+    _on_store("doctor", "doctor / --json", forms.sources, inputs=("fleet",)),
+    _on_store("sql-json", f"sql / --json '{SELECT}'"),
+    _on_store("sql-csv", f"sql / --csv '{SELECT}'", forms.rows),
+    _on_store("sql-text", f"sql / '{SELECT}'", forms.status_only, inputs=("fleet", "none")),
+    _on_store("sql-wrong", "sql / --json 'select nothing_of_that_name from gpus'", inputs=("fleet", "none")),
+    _on_store("sql-writes", "sql / --json 'delete from gpus'", inputs=("fleet", "none")),
+]
+"""What is asked of inputs."""
+
+ALONE = [
+    Question("man", "man", forms.manual),
+    Question("schema", "schema --json", forms.columns),
+    Question("schema-markdown", "schema --markdown", forms.markdown),
+    Question("schema-view", "schema gpus_now --json"),
+    Question("probe-list", "probe list --model V100 --json"),
+    Question("sample", "sample {out}/sample --gpus 8", forms.status_only, files=_sample),
+    Question("sim-describe", "sim describe H100 --json"),
+    Question("sim-run", "sim run --store {out}/store --gpus 4 --hours 0.1 --fault hot=20% --json"),
+    Question("demo", "demo --out {out}/demo --gpus 8 --fault pinned --json", forms.demonstrated),
+    Question(
+        "probe-run", "probe run gemm-fp32 --store {out}/store --backend simulated --gpus 2 --campaign first --json"
+    ),
+    Question(
+        "replay",
+        "replay --trace {out}/jobs.csv --policy packed --nodes 4 --gpus-per-node 4 --workers 1 --json",
+    ),
+    Question("no-store", "verdicts --store {out}/absent --json"),
+    Question("tag-script", "jobs tag script", forms.status_only),
+    *(
+        Question(
+            f"campaign-render-{scheduler}",
+            f"campaign render --scheduler {scheduler} --suite quick --campaign first --store fleet --program whorl",
+            forms.lines,
+        )
+        for scheduler in ("slurm", "pbs", "lsf", "flux", "kubernetes")
+    ),
+]
+"""What is asked without an input."""
+
+NOT_ASKED = {
+    "campaign doctor": "sends a job to a node: tests/slurm/test_campaign_doctor.py, on a real Slurm",
+    "campaign pack": "packs installed packages for seconds: tests/jobs/test_packing.py",
+    "campaign run": "sends jobs: tests/slurm/test_campaign.py, on a real Slurm",
+    "collect": "reads GPUs until it is stopped: tests/collectors/test_collect.py",
+    "dashboard": "serves pages until it is stopped: tests/dashboards and tests/browser",
+    "export otlp": "needs a collector that listens: tests/exported/test_otlp.py",
+}
+"""Verbs that are no question of this file, and why."""
+
+
+def _words(question: Question, names: Mapping[str, object]) -> list[str]:
+    return [word.format(**names) for word in shlex.split(question.words)]
+
+
+def _reduced(question: Question, answer: Answer, paths: dict[str, str], out: Path) -> Any:
+    """Status, and what is compared of the answer and of the files that the command wrote."""
+    value: dict[str, Any] = {"status": answer.status, "answer": question.form(answer)}
+    if answer.status and not answer.stdout:  # an error is a sentence on standard error
+        assert answer.stderr.count("whorl: ") >= 1, answer.stderr
+        del value["answer"]
+    if question.files is not None:
+        value["files"] = question.files(out)
+    return Reduction(paths)(value)
+
+
+def _asked(question: Question, name: str, folder: Path, out: Path) -> Any:
+    about = INPUTS[name]
+    names = {"store": folder / "store", "folder": folder, "out": out, **{
+        key: getattr(about, key) for key in ("cluster", "gpu", "workload")
+    }}  # fmt: skip
+    return _reduced(question, run(*_words(question, names)), {str(folder): "{input}", str(out): "{out}"}, out)
+
+
+def _pairs() -> list[Any]:
+    return [
+        pytest.param(question, name, id=f"{name}-{question.name}",
+                     marks=() if name in question.short else pytest.mark.long)
+        for name in INPUTS for question in QUESTIONS if name in question.inputs
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "name"), _pairs())
+def test_an_answer_is_that_of_its_golden_file(
+    question: Question, name: str, input_folder: InputFolder, golden: Golden, tmp_path: Path
+) -> None:
+    folder = input_folder(name)
+    if question.writes:
+        folder = Path(shutil.copytree(folder, tmp_path / "copy"))
+    out = tmp_path / "out"
+    out.mkdir()
+    golden(f"{name}/{question.name}", _asked(question, name, folder, out))
+
+
+@pytest.mark.parametrize("question", [pytest.param(question, id=question.name) for question in ALONE])
+def test_an_answer_without_an_input_is_that_of_its_golden_file(
+    question: Question, golden: Golden, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.csv").write_text(trace())
+    names = {"out": tmp_path}
+    golden(
+        f"alone/{question.name}", _reduced(question, run(*_words(question, names)), {str(tmp_path): "{out}"}, tmp_path)
+    )
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.long if name == "longhorn" else ()) for name in INPUTS
+])  # fmt: skip
+def test_every_table_and_view_has_the_rows_of_its_golden_file(
+    name: str, input_folder: InputFolder, golden: Golden
+) -> None:
+    """By SQL: rows, and of each column its type, how many values it has, and their extremes and sum."""
+    folder = input_folder(name)
+    reduction = Reduction({str(folder): "{input}"})
+    schema = run("schema", "--json").json()
+    tables = {entry["name"]: _contents(folder / "store", entry) for entry in (*schema["tables"], *schema["views"])}
+    golden(f"{name}/tables", reduction(tables))
+
+
+def _contents(store: Path, entry: dict[str, Any]) -> dict[str, Any]:
+    """How many rows a table or view has; of each column that has values, how many, and what they are like."""
+    wanted = ["count(*) as rows"]
+    for column in entry["columns"]:
+        quoted = f'"{column["name"]}"'
+        figures = [f"count({quoted})"]
+        if column["type"] not in ("DOUBLE", "BOOLEAN"):
+            figures.append(f"count(distinct {quoted})")
+        if column["type"] in ("DOUBLE", "INTEGER", "BIGINT"):
+            figures += [f"min({quoted})", f"max({quoted})", f"sum({quoted})::double"]
+        elif column["type"] in ("TIMESTAMP_NS", "BOOLEAN"):
+            figures += [f"min({quoted})", f"max({quoted})"]
+        wanted += [f"{figure} as {_alias(column['name'], figure)}" for figure in figures]
+    answer = run("sql", "--store", store, "--json", f"select {', '.join(wanted)} from {entry['name']}")
+    assert answer.status == 0, answer.stderr
+    (row,) = answer.json()["rows"]
+    count = row.pop("rows")
+    columns: dict[str, dict[str, Any]] = {}
+    for alias, value in row.items():
+        column, _, figure = alias.rpartition(" ")
+        columns.setdefault(column, {})[figure] = value
+    return {"rows": count, "columns": {name: figures for name, figures in columns.items() if figures["count"]}}
+
+
+def _alias(column: str, figure: str) -> str:
+    """`"power_w max"` of `max("power_w")`."""
+    return f'"{column} {"distinct" if "distinct" in figure else figure.partition("(")[0]}"'
+
+
+def test_every_verb_is_asked_or_says_why_not() -> None:
+    verbs = set(_verbs(cli, ""))
+    questions = [question.words for question in (*QUESTIONS, *ALONE)]
+    asked = {verb for verb in verbs if any(words == verb or words.startswith(f"{verb} ") for words in questions)}
+    assert verbs - asked == set(NOT_ASKED)
+
+
+def _verbs(command: click.Command, name: str) -> Iterator[str]:
+    """Every verb with its subcommands. A group that works without one is a verb too."""
+    if isinstance(command, click.Group):
+        for word, subcommand in command.commands.items():
+            yield from _verbs(subcommand, f"{name} {word}".strip())
+    if name and (not isinstance(command, click.Group) or command.invoke_without_command):
+        yield name
