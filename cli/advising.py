@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..analysis.placement.shown import gpu_rows, node_rows
+from ..analysis.verdicts.recording import newest
 from ..dashboards.app.placement.told import Copied, Question, Told
 from ..dashboards.table import many
 from ..errors import InputError
@@ -47,12 +48,13 @@ class Advisor:
         say(f"comparing sets of {many(question.gpus, 'GPU')}")
         steering = steer(store, wanted, leave_out=question.without, placing=True, lenient=True, asked=asked)
         advice = steering.advice
+        judged = next((one for one in newest(store) if one.cluster == question.cluster), None)
         return Told(
             advice,
             tuple(report.answer(steering, steering.wait(), steering.remarks)),
             tuple(_copied(store, question, steering, form, title) for form, title in _FORMS),
             {one.workload: node_rows(asked.found, one) for one in advice.kinds or (advice,)},
-            gpu_rows(asked.found, asked.kinds),
+            gpu_rows(asked.found, asked.kinds, judged),
         )
 
     def _scored(

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from ..by_number import by_number
+from ..verdicts import Judgement
 from .advice import Advice
 from .scores import Scores
 from .tiers import nodes_of
@@ -16,12 +17,13 @@ EXCLUDED, KEPT, AVOIDED, PREFERRED, UNMARKED = "excluded", "hard, kept", "avoid"
 """What the advice says about a node: `hard, kept` is certainly slow and not excluded; `avoid` is slow."""
 
 
-def gpu_rows(scores: Scores, kinds: Sequence[str]) -> pl.DataFrame:
+def gpu_rows(scores: Scores, kinds: Sequence[str], judged: Judgement | None = None) -> pl.DataFrame:
     """Every GPU that was measured in these kinds of a workload, slowest first.
 
     Columns: cluster, gpu, name, node, model, workload, runs, raw (level of its times over the median GPU), score (what
     is believed of it), low, high (90 % of the score in another sitting; null where nobody knows what repeats),
-    stands_out (yes or no), newest (of its runs), power_w, sm_clock_mhz, temperature_c (medians).
+    newest (of its runs), power_w, sm_clock_mhz, temperature_c (medians), finding (`Judgement.worst` of `judged`, null
+    where nobody has judged the cluster: who stands out is said by the judge alone).
     """
     frames = []
     for kind in kinds:
@@ -42,7 +44,6 @@ def gpu_rows(scores: Scores, kinds: Sequence[str]) -> pl.DataFrame:
                     "score": one.belief[there],
                     "low": one.lower[there],
                     "high": one.upper[there],
-                    "stands_out": ["yes" if out else "no" for out in one.standing_out[there]],
                     "newest": one.newest[there].astype("datetime64[us]"),
                     "power_w": one.power_w[there],
                     "sm_clock_mhz": one.sm_clock_mhz[there],
@@ -51,7 +52,9 @@ def gpu_rows(scores: Scores, kinds: Sequence[str]) -> pl.DataFrame:
                 schema_overrides={"node": pl.String, "model": pl.String},
             ).with_columns(pl.selectors.float().fill_nan(None))
         )
-    return pl.concat(frames).sort("score", *by_number("gpu"), descending=[True, False], nulls_last=True)
+    rows = pl.concat(frames)
+    rows = rows.with_columns(pl.lit(None, pl.String).alias("finding") if judged is None else judged.worst(rows))
+    return rows.sort("score", *by_number("gpu"), descending=[True, False], nulls_last=True)
 
 
 def node_rows(scores: Scores, advice: Advice) -> pl.DataFrame:

@@ -61,6 +61,7 @@ class Kind(StrEnum):
     FAST = "fast"
 
 
+NO_FINDING = "none"
 HELD = frozenset({Kind.BRAKED, Kind.SLOWED, Kind.LIMITED, Kind.UNDER_CAP, Kind.PINNED})
 """The kinds that say why a clock is held, heat apart."""
 
@@ -216,6 +217,15 @@ class Judgement:
                 for key in keys.get(name, ()):
                     found[key] = (*found.get(key, ()), one)
         return found
+
+    def worst(self, gpus: pl.DataFrame) -> pl.Series:
+        """The worst finding about each GPU or its node, as `hot, confirmed`; NO_FINDING without one, null where no GPU
+        could be judged. `gpus`: of `Probed`, or with the columns `gpu` and `name`."""
+        import polars as pl
+
+        named = {gpu: f"{own[0].kind}, {own[0].state}" for gpu, own in self.by_key(gpus).items()}
+        without = NO_FINDING if self.gpus else None
+        return pl.Series("finding", [named.get(gpu, without) for gpu in gpus["gpu"].to_list()], dtype=pl.String)
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `whorl.verdicts/1`."""

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from whorl.analysis.placement.shown import AVOIDED, EXCLUDED, PREFERRED
 from whorl.analysis.replay.stored import replayed, stored_jobs, stored_trace
+from whorl.analysis.verdicts import NO_FINDING
+from whorl.analysis.verdicts.recording import conclude
 from whorl.cli import cli
 from whorl.cli.advising import Advisor
 from whorl.dashboards.app.placement.advised import COLUMNS
@@ -24,6 +26,7 @@ from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.advised_fleet import gpu, write_store
+from whorl.tests.judged_fleet import CLUSTER, judged_store
 from whorl.tests.stores import new_store
 
 _S = 1_000_000_000
@@ -67,6 +70,18 @@ def test_a_gpu_in_the_scores_leads_to_its_page(store: Store, advisor: Advisor) -
 
 def _told(store: Store, advisor: Advisor, workload: str = "sgemm", gpus: int = 4) -> Told:
     return advisor(store, 1, Question("small", workload, None, gpus), lambda _: None)
+
+
+def test_who_stands_out_is_said_by_the_judge_alone(tmp_path: Path) -> None:
+    judged = judged_store(tmp_path / "S", slow={5: 0.3})
+    question = Question(CLUSTER, "gemm-fp32", None, 1)
+    assert Advisor()(judged, 1, question, lambda _: None).gpus["finding"].is_null().all(), "nobody has judged"
+    [found] = conclude(judged).judgements
+    shown = Advisor()(judged, 2, question, lambda _: None).gpus
+    standing_out = dict(shown.filter(pl.col("finding") != NO_FINDING).select("name", "finding").iter_rows())
+    wanted = {row.name: f"{row.kind}, {row.state}" for row in reversed(found.rows) if row.name in set(shown["name"])}
+    assert standing_out == wanted
+    assert "n02/1" in wanted
 
 
 @pytest.mark.long

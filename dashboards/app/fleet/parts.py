@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from dash import dcc, html
 
-from ....analysis.verdicts import Level
+from ....analysis.verdicts import NO_FINDING, Level
 from ...figures import power, strips
 from ...figures.brushed import box, chosen, points
 from ...figures.campaigns import MOST, over_campaigns
@@ -21,7 +21,7 @@ from ...style import layout, nothing
 from ...table import MISSING, many, minus, signed
 from ..grid import Column, table
 from ..page import VERDICTS, graph, heading, section, told
-from .view import LEVELS, NONE, Asked, View, trend_of
+from .view import LEVELS, Asked, View, trend_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -277,7 +277,7 @@ def farthest(of: View, held: pl.Series | None, most: int) -> list[int]:
     shown = of.rows.with_row_index("number")
     shown = shown if held is None else shown.filter(held)
     far = pl.col(of.asked.figure.apart).abs()
-    first = shown.sort(pl.col("finding") == NONE, far, descending=[False, True], nulls_last=True)
+    first = shown.sort(pl.col("finding") == NO_FINDING, far, descending=[False, True], nulls_last=True)
     return sorted(first.head(most)["number"].to_list())
 
 
@@ -321,7 +321,7 @@ def tip(of: View, row: int) -> list[Component]:
         html.Span(f"{words.name}: {_number(value, words.digits)} {words.unit}"),
         html.Span(f"{words.difference}: {MISSING if apart is None else signed(apart)} (95 %: {ends})"),
         html.Span(f"{many(one.get(f'{words.key}_n') or one['n'], 'run')} in {many(one['sittings'], 'sitting')}"),
-        html.Span(one["finding"], className="found") if one["finding"] not in (None, NONE) else None,
+        html.Span(one["finding"], className="found") if one["finding"] not in (None, NO_FINDING) else None,
     ]
     return [html.Div([line for line in lines if line is not None], className="tip")]
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..state import State
 
 LEVELS = ("cabinet", "node")
-NONE = "none"  # the finding of a GPU that was judged and has none
 
 
 @dataclass(frozen=True)
@@ -219,14 +218,8 @@ def placed(asked: Asked, found: Beside, judged: Judgement | None, own: pl.DataFr
     """The GPUs where they stand in the figures. `own`: of `of_print`, where a figure of the fingerprint is shown."""
     rows = found.rows
     verdicts = {} if judged is None else judged.by_key(rows)
-    told = pl.DataFrame(
-        [(gpu, f"{own[0].kind}, {own[0].state}") for gpu, own in verdicts.items()],
-        schema={"gpu": pl.String, "finding": pl.String},
-        orient="row",
-    )
-    rows = rows.join(told, on="gpu", how="left", maintain_order="left")
-    if judged is not None and judged.gpus:
-        rows = rows.with_columns(pl.col("finding").fill_null(NONE))
+    finding = pl.lit(None, pl.String).alias("finding") if judged is None else judged.worst(rows)
+    rows = rows.with_columns(finding)
     if own is not None:
         rows = rows.join(own, on="gpu", how="left", maintain_order="left")
     grid = Grid.of(rows)
