@@ -35,8 +35,8 @@ _CAMPAIGNS = (
     "ON c.cluster IS NOT DISTINCT FROM r.cluster AND c.campaign = r.campaign ORDER BY 3 DESC NULLS LAST, 1, 2"
 )
 _VERDICTS = (
-    "SELECT name, CASE WHEN level = 'gpu' THEN name END AS gpu, cluster, kind, state, effect_pct, low_pct, high_pct, "
-    "n, looks FROM verdicts_now ORDER BY cluster, place"
+    "SELECT name, CASE WHEN level = 'gpu' THEN name END AS gpu, gpus, cluster, kind, state, effect_pct, low_pct, "
+    "high_pct, n, action, looks FROM verdicts_now ORDER BY cluster, place"
 )
 _JUDGED = (
     f"SELECT cluster, judged_at, gpus, findings FROM judgements WHERE {OF_ALL_RUNS} "
@@ -101,8 +101,11 @@ def not_judged(store: Store) -> list[str]:
 
 
 def last_findings(store: Store) -> pl.DataFrame:
-    """The rows of `verdicts_now`, of each cluster the worst first; `gpu` is the name where it is that of one GPU."""
-    return store.sql(_VERDICTS).polars()
+    """The rows of `verdicts_now`, of each cluster the worst first.
+
+    `gpu`: the name where it is that of one GPU; `gpus`: the names of all that it covers.
+    """
+    return store.sql(_VERDICTS).polars().with_columns(pl.col("gpus").str.json_decode(pl.List(pl.String)))
 
 
 def clusters(store: Store) -> tuple[str, ...]:

@@ -295,7 +295,7 @@ VERDICTS = Table(
         Column("high_pct", "DOUBLE", "%", "upper end of it"),
         Column("p", "DOUBLE", "", "chance that a healthy one shows this"),
         Column("q", "DOUBLE", "", "share of false findings among those that are at least as clear"),
-        Column("n", "INTEGER", "", "GPUs (nodes, for a node or batch) compared, itself included"),
+        Column("n", "INTEGER", "", "GPUs, or nodes where nodes are compared, itself included; `reference` says which"),
         Column("causes", "VARCHAR", "", "JSON list: parts of the effect (`what, pct, low_pct, high_pct`)"),
         Column("looks", "VARCHAR", "", "the finding in a sentence"),
         Column("first_seen", "TIMESTAMP_NS", "UTC", "when the first run that shows it began"),

@@ -78,7 +78,7 @@ class Shift:
     """Standard error of the effect in another sitting."""
     p: float
     n: int
-    """Nodes (GPUs where no node is known) that were compared."""
+    """Nodes that were compared; GPUs for a mode, and where no node is known."""
 
 
 @dataclass(frozen=True)

@@ -235,12 +235,13 @@ class _Judge:
         seen = seen_twice(look.levels, look.compared, shift)[shift.gpus]
         confirmed = seen.all() if level is Level.NODE else seen.mean() > _MOST
         first, last, runs = self._evidence([self._all.gpus[gpu] for gpu in shift.gpus], workloads)
+        units = "nodes" if shift.what != "mode" and (self._all.fleet.node >= 0).any() else "GPUs"
         return Verdict(
             level, name, tuple(self._names[gpu] for gpu in shift.gpus), self._campaign.cluster, look.model,
             tuple(dict.fromkeys(workloads)), kind, State.CONFIRMED if confirmed else State.SUSPECTED,
             in_pct(shift.effect), in_pct(shift.effect - half), in_pct(shift.effect + half), p, p if q is None else q,
             shift.n, causes, says, first, last, runs, action,
-            f"{shift.n} {'nodes' if (self._all.fleet.node >= 0).any() else 'GPUs'} of the same model",
+            f"{shift.n} {units} of the same model",
         )  # fmt: skip
 
     # -- GPUs ---------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Verdict:
     q: float | None
     """The share of false findings among those that are at least as clear."""
     n: int | None
-    """GPUs (nodes, for a node or batch) that it was compared with, itself included."""
+    """GPUs, or nodes where nodes are compared, that it was compared with, itself included; `reference` says which."""
     causes: tuple[Cause, ...]
     looks: str
     """The finding in a sentence."""

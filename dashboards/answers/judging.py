@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...analysis import Across, Variability
     from ...analysis.verdicts import Judgement
     from ...analysis.verdicts.answers.difference import Difference
-    from ...analysis.verdicts.answers.explaining import Explained
+    from ...analysis.verdicts.answers.explaining import Explained, SharedFinding
     from ...analysis.verdicts.answers.fingerprinting import Fingerprints
     from ...analysis.verdicts.answers.planning import Planned
     from ...store import Store
@@ -51,19 +51,33 @@ def verdicts(
     )
 
 
-def explain(store: Store | str | Path, name: str, *, cluster: str | None = None) -> Reply[Explained]:
-    """Explain one GPU: rank among its peers, history, cause, what to do, as `whorl explain` does.
+def explain(
+    store: Store | str | Path, name: str, *, cluster: str | None = None
+) -> Reply[Explained] | Reply[SharedFinding]:
+    """Explain one GPU, or a finding about a node or a batch of GPUs, as `whorl explain` does.
 
-    `name` is node/slot, the UUID, the serial number, or a part that no other GPU has. `frame` has a row for each
-    workload in which it was measured, the slowest first. Raises InputError where no GPU or several fit.
+    `name` is node/slot, the UUID, the serial number, or a part that no other GPU has: then the answer has rank,
+    history, cause and what to do, and `frame` a row for each workload in which it was measured, the slowest first. Or
+    it is the name of a node or batch that has a finding: `frame` has a row for each finding. Raises InputError where
+    nothing or several fit.
     """
     from ...analysis.choosing import find
+    from ...analysis.runs.probing import campaigns
+    from ...analysis.verdicts import Verdict
     from ...analysis.verdicts.answers import explaining
     from ...analysis.verdicts.recording import judgements
-    from ..printed.explain import answer
+    from ..printed.explain import answer, shared_answer
 
     read = opened(store)
-    row = find(read, name, cluster)
+    try:
+        row = find(read, name, cluster)
+    except InputError:
+        clusters = [cluster] if cluster is not None else sorted(set(campaigns(read)["cluster"]))
+        every = [one for where in clusters for one in judgements(read, where)]
+        if (shared := explaining.shared_finding(name, every)) is None:
+            raise
+        parts = partial(shared_answer, shared, folder(store))
+        return Reply(shared, shared.as_dict, parts, rows=RowList("verdicts", Verdict))
     where, gpu = str(row["cluster"]), str(row["gpu"])
     explained = explaining.explain(read, gpu, judgements(read, where), cluster=where)
     return Reply(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from dash import Input, Output, dcc, html
 
 from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns, not_judged
 from ..table import MISSING, many
-from ..verdict_words import interval, percent
+from ..verdict_words import interval, percent, short
 from .first import MOST_CAMPAIGNS
 from .grid import MOST, Column, table
-from .page import RUNS, URL, VERDICTS, Page, following, heading, rows, section, tiles, told
+from .page import RUNS, URL, VERDICTS, Page, following, heading, prose, rows, section, tiles, told
 from .state import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import polars as pl
     from dash import Dash
     from dash.development.base_component import Component
 
@@ -79,20 +79,34 @@ def _found(reading: Reading, state: State) -> Component:
         return section("Who stands out", told(html.P(none), kind="empty"), *open_, says=f"{about}.")
     several = len(judged) > 1
     shown = _all(found, state, several=several) if state.findings == "all" else _worst(found, state, several=several)
-    return section("Who stands out", *shown, *open_, says=f"{about}.")
+    others = [html.P(sentence) for one in judged if (sentence := _others(one, found, several=several))]
+    return section("Who stands out", *shown, *others, *open_, says=f"{about}.")
+
+
+def _others(judged: Mapping[str, Any], found: pl.DataFrame, *, several: bool) -> str | None:
+    """That nothing was found about the other GPUs of a judged cluster; None where there are none."""
+    named = found.filter(pl.col("cluster").eq_missing(pl.lit(judged["cluster"])))["gpus"].explode().n_unique()
+    others = judged["gpus"] - named
+    where = f" of {judged['cluster'] or 'no cluster'}" if several else ""
+    if others <= 0 or not judged["findings"]:
+        return None
+    fine = "it is fine" if others == 1 else "they are fine"
+    return f"Nothing was found about the other {many(others, 'GPU')}{where}: {fine}."
 
 
 def _worst(found: pl.DataFrame, state: State, *, several: bool) -> list[Component]:
     """The worst as plain rows: they are there at once. What draws large tables takes the browser half a second."""
     worst = found.group_by("cluster", maintain_order=True).head(_WORST)
+    names = short(worst["name"])
     cells = [
         [
-            one["name"] if one["gpu"] is None else dcc.Link(one["name"], href=_its(one, state)),
+            _several(one, state) if one["gpu"] is None else dcc.Link(names[one["name"]], href=_its(one, state)),
             one["kind"],
             one["state"],
             _with_unit(percent(one["effect_pct"])),
             _with_unit(interval(one["low_pct"], one["high_pct"])),
             None if one["n"] is None else f"{one['n']:,}",
+            None if one["action"] is None else prose(one["action"]),
             one["looks"],
             *([one["cluster"]] if several else []),
         ]
@@ -100,12 +114,21 @@ def _worst(found: pl.DataFrame, state: State, *, several: bool) -> list[Componen
     ]
     columns = _findings(several=several)
     head = [one.title for one in columns]
-    drawn = rows(head, cells, right=(3, 4, 5), wrapped=(6,), cards=True, label="Findings, worst first")
+    drawn = rows(head, cells, right=(3, 4, 5), wrapped=(6, 7), cards=True, label="Findings, worst first")
     if worst.height == found.height:
         return [drawn]
     of = "of each cluster" if several else f"of {found.height:,}"
     link = dcc.Link(f"Show all {found.height:,}, to sort and to filter", href=state.href("", findings="all"))
     return [drawn, html.P([f"The worst {_WORST} {of}. ", link, "."])]
+
+
+def _several(one: Mapping[str, Any], state: State) -> Component:
+    """The name of a node or a batch, which opens as the list of its GPUs."""
+    links = [
+        html.Li(dcc.Link(gpu, href=state.href("gpu", gpu=(gpu,), cluster=one["cluster"], findings=None)))
+        for gpu in one["gpus"] or ()
+    ]
+    return html.Details([html.Summary(one["name"]), html.Ul(links)])
 
 
 def _with_unit(text: str) -> str:
@@ -121,7 +144,8 @@ def _all(found: pl.DataFrame, state: State, *, several: bool) -> list[Component]
     """All of them, in a table that a person sorts and filters."""
     cut = [html.P(f"The worst {MOST:,} of {found.height:,}.", className="soft")] if found.height > MOST else []
     fewer = html.P(dcc.Link("Show the worst only", href=state.href("", findings=None)))
-    return [*cut, table("findings", _findings(several=several), found.head(MOST), label="Findings", height=640), fewer]
+    worst = found.head(MOST).drop("gpus")
+    return [*cut, table("findings", _findings(several=several), worst, label="Findings", height=640), fewer]
 
 
 def _judging(one: Mapping[str, Any]) -> str:
@@ -143,6 +167,7 @@ def _findings(*, several: bool) -> list[Column]:
         Column("effect_pct", "effect", kind="percent", digits=1, says=effect),
         Column("low_pct", "95 %", kind="interval", digits=1, high="high_pct", unit="%"),
         Column("n", "n", kind="number", says="how many compared"),
+        Column("action", "what to do", wraps=True),
         Column("looks", "what was seen", wraps=True),
         *([Column("cluster", "cluster")] if several else []),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...analysis.verdicts import Smallest, Verdict
-from ...analysis.verdicts.answers.explaining import Explained, Place, Sitting, stands_in
+from ...analysis.verdicts.answers.explaining import Explained, Place, SharedFinding, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, minute, number
 from ..verdict_words import chances, interval, least, measured, percent
 from .verdicts import not_judged
@@ -43,6 +43,17 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     if identity.get("node") is not None and identity.get("uuid") is not None and not found.simulated:
         again = f"whorl probe run --suite quick --gpu {shlex.quote(found.name)} {store_words}"
         yield Line(f"      {again}   # on {identity['node']}: measure it again")
+
+
+def shared_answer(shared: SharedFinding, store: str | Path) -> Iterable[str | Table]:
+    """What was found about a node or a batch, for people: what to do, and each of its GPUs."""
+    yield f"{shared.name}: {many(len(shared.gpus), 'GPU')}, cluster {shared.cluster}"
+    yield ""
+    yield from findings(shared.name, shared.verdicts, (), None)
+    yield f"its GPUs: {', '.join(shared.gpus)}"
+    where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(shared.cluster)}"
+    yield Line(f"next: whorl explain {shlex.quote(shared.gpus[0])} {where}")
+    yield Line(f"      whorl verdicts {where}")
 
 
 def findings(name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest], judged: int | None) -> Iterable[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...analysis.verdicts import SCHEMA, TIME, Judgement, Level, NotJudged, Verdict
+from ...analysis.verdicts import SCHEMA, TIME, Judgement, NotJudged, Verdict
 from ..table import Line, Table, many
 from ..verdict_words import EFFECT_SAYS, causes, effect, interval, least, measured, name, percent, short, some
 
@@ -62,8 +62,8 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         yield said
     yield from _to_watch(one.watch)
     yield from not_judged(one.not_judged)
-    first = next((row for row in one.rows if row.level == Level.GPU), None)
-    if first is not None:
+    if one.rows:
+        first = one.rows[0]
         yield ""
         cluster = f" --cluster {shlex.quote(one.cluster)}"
         called = short([first.name])[first.name]

@@ -22,6 +22,7 @@ from whorl.dashboards.verdict_words import short
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
+from whorl.tests.hints import run_hints
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
 
 SLOW = 5
@@ -249,6 +250,34 @@ def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
     assert (gemm["rank"], gemm["peers"], gemm["n"], gemm["sittings"]) == (32, 32, 3, 3)
     assert gemm["low_pct"] < 12 < gemm["high_pct"]
     assert [one["n"] for one in told["history"] if one["workload"] == "gemm-fp32"] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "name", "of", "gpus"),
+    [
+        ({"slow": dict.fromkeys(range(4, 8), 0.12)}, "n02", "12 nodes", [f"n02/{slot}" for slot in range(4)]),
+        (
+            {"time": lambda gpu, day: 0.96 if gpu % 4 == 0 else 1.0, "spread": 0.001},
+            "12 GPUs",
+            "48 GPUs",
+            [f"n{node:02}/0" for node in range(1, 13)],
+        ),
+    ],
+    ids=["node", "batch"],
+)
+def test_a_node_or_a_batch_is_explained_by_the_name_of_its_finding(
+    tmp_path: Path, fleet: dict[str, Any], name: str, of: str, gpus: list[str]
+) -> None:
+    store = str(judged_store(tmp_path / "S", 48, **fleet).root)
+    told = document("explain", name, "--store", store)
+    assert (told["schema"], told["name"], told["gpus"]) == ("whorl.explain.shared/1", name, gpus)
+    [row] = told["verdicts"]
+    assert row["reference"] == f"{of} of the same model"
+    run_hints(whorl("explain", name, "--store", store).output)
+    run_hints(whorl("verdicts", "--store", store).output)
+    nothing = whorl("explain", "n03", "--store", store)
+    assert nothing.exit_code == 2
+    assert "'n03' fits 4 GPUs" in nothing.stderr
 
 
 @pytest.mark.long

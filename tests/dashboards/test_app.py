@@ -14,7 +14,7 @@ from html import unescape
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import click.testing
 import pytest
@@ -87,7 +87,7 @@ def client(hostile: Store) -> Any:
 def test_the_first_page_shows_the_findings_with_what_is_not_known_as_n_a(client: Any) -> None:
     said = _text(_show(client, "/"))
     assert "c: 1 finding, 1 GPU judged on 20" in said
-    assert said.count('"n/a"') == 8, "three of the figures above, kind, state, effect, interval and n"
+    assert said.count('"n/a"') == 9, "three of the figures above, kind, state, effect, interval, n and what to do"
     assert "n/a %" not in said
 
 
@@ -514,6 +514,16 @@ def test_a_missing_package_is_told_with_the_extra_that_has_it(hostile: Store) ->
     assert "pip install 'whorl[dashboard]'" in done.stderr
 
 
+def test_the_first_page_says_what_to_do_which_gpus_a_batch_has_and_that_the_others_are_fine(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 48, time=lambda gpu, day: 0.96 if gpu % 4 == 0 else 1.0, spread=0.001)
+    [judgement] = conclude(store).judgements
+    assert [row.name for row in judgement.rows] == ["12 GPUs"]
+    said = Asked(store).said("")
+    assert judgement.rows[0].action in said
+    assert all(f"gpu?cluster={CLUSTER}&gpu={quote(name, safe='')}" in said for name in judgement.rows[0].gpus)
+    assert "other 36 GPUs" in said
+
+
 @pytest.mark.long
 def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 16, (0, 2), slow={5: 0.12})
@@ -522,7 +532,8 @@ def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several
     assert "sort and" not in one, "there is one finding"
     all_ = Asked(store).said("?findings=all")
     columns = [column["headerName"] for column in _table(all_, "findings")["columnDefs"]]
-    assert columns == ["GPU, node or batch", "finding", "state", "effect", "95 %", "95 %, up to", "n", "what was seen"]
+    texts = ["what to do", "what was seen"]
+    assert columns == ["GPU, node or batch", "finding", "state", "effect", "95 %", "95 %, up to", "n", *texts]
     assert f"{CLUSTER}: 1 finding, 16 GPUs judged on" in one
     assert "Nobody has judged" not in one
     judged = {"judgement": ["2"], "cluster": ["other"], "judged_at": [BEGAN_NS], "gpus": [1], "findings": [0]}

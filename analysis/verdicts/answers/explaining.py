@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from ....errors import InputError
+from ....store.names import by_number
 from ...choosing import find
 from ...runs.probing import Probed, probed
 from ...runs.sittings import UNKNOWN, numbered
 from ..levels.estimate import in_pct
 from ..looks import usable
-from ..verdict import Judgement, NotJudged, Smallest, Verdict
+from ..verdict import Judgement, Level, NotJudged, Smallest, Verdict
 from .standing import Standing, standings, table
 
 if TYPE_CHECKING:
@@ -104,6 +106,39 @@ class Explained:
         for name in ("not_judged", "places", "history", "events", "smallest"):
             found[name] = [asdict(one) for one in getattr(self, name)]
         return found | {"conditions": {name: list(what) for name, what in self.conditions.items()}}
+
+
+@dataclass(frozen=True)
+class SharedFinding:
+    """What was found about a node or a batch, and which GPUs it is about."""
+
+    cluster: str
+    name: str
+    """Of the node, or what the batch shares, as the findings have it."""
+    gpus: tuple[str, ...]
+    """Names of the GPUs that it covers."""
+    verdicts: tuple[Verdict, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `whorl.explain.shared/1`."""
+        document: dict[str, Any] = {"schema": "whorl.explain.shared/1", "cluster": self.cluster, "name": self.name}
+        return document | {"gpus": list(self.gpus), "verdicts": [one.as_dict() for one in self.verdicts]}
+
+
+def shared_finding(name: str, judgements: Sequence[Judgement]) -> SharedFinding | None:
+    """What was found about the node or batch of this name; None where no finding has it, in upper or lower case.
+
+    InputError where findings of several clusters have it.
+    """
+    wanted = name.strip().lower()
+    rows = [row for one in judgements for row in one.rows if row.level is not Level.GPU and row.name.lower() == wanted]
+    clusters = sorted({row.cluster for row in rows})
+    if len(clusters) > 1:
+        raise InputError(f"{name!r} has findings on {', '.join(clusters)}: choose one with --cluster")
+    if not rows:
+        return None
+    gpus = dict.fromkeys(gpu for row in rows for gpu in row.gpus)
+    return SharedFinding(clusters[0], rows[0].name, tuple(sorted(gpus, key=by_number)), tuple(rows))
 
 
 def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster: str | None = None) -> Explained:
