@@ -12,7 +12,7 @@ from whorl.tests.contract.harness import Golden, InputFolder, compare
 from whorl.tests.contract.inputs import INPUTS, LONGHORN
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(scope="module")
 def bare_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A machine without a scheduler, a GPU, or settings of this user, so that answers are the same everywhere."""
     with pytest.MonkeyPatch.context() as patch:

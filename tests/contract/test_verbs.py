@@ -17,7 +17,7 @@ from whorl.tests.contract import forms
 from whorl.tests.contract.harness import Answer, Golden, InputFolder, Reduction, run
 from whorl.tests.contract.inputs import INPUTS, LONGHORN, trace
 
-pytestmark = pytest.mark.usefixtures("stores_stay_open")
+pytestmark = pytest.mark.usefixtures("bare_machine", "stores_stay_open")
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ NOT_ASKED = {
     "campaign doctor": "sends a job to a node: tests/slurm/test_campaign_doctor.py, on a real Slurm",
     "campaign pack": "packs installed packages for seconds: tests/jobs/test_packing.py",
     "campaign run": "sends jobs: tests/slurm/test_campaign.py, on a real Slurm",
-    "collect": "reads GPUs until it is stopped: tests/collectors/test_collect.py",
+    "collect": "reads GPUs until it is stopped: tests/contract/test_collect.py",
     "dashboard": "serves pages until it is stopped: tests/dashboards and tests/browser",
     "export otlp": "needs a collector that listens: tests/exported/test_otlp.py",
 }
