@@ -91,6 +91,20 @@ def _discard() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _printable(error: click.ClickException) -> click.ClickException:
+    """The error of click with a message that is printable and short: it repeats what was typed.
+
+    A help text, and a list of what may be chosen, are click's own words, in several lines.
+    """
+    from ..dashboards.table import cut, printable
+
+    own_words = click.exceptions.NoArgsIsHelpError | click.MissingParameter
+    if isinstance(error, own_words):
+        return error
+    message = printable(cut(error.format_message()))
+    return error if message == error.format_message() else click.UsageError(message, getattr(error, "ctx", None))
+
+
 class _Group(click.Group):
     """The command group that turns whorl's errors into one sentence and an exit status."""
 
@@ -119,6 +133,8 @@ class _Group(click.Group):
                         err=True,
                     )
                     ctx.exit(InputError.exit_code)
+                if isinstance(error, click.ClickException):
+                    raise _printable(error) from None
                 if not isinstance(error, WhorlError):
                     raise
                 from .output import tell
@@ -126,6 +142,12 @@ class _Group(click.Group):
                 tell(str(error))
                 ctx.exit(error.exit_code)
             return answer
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)
+        except click.ClickException as error:
+            raise _printable(error) from None
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs by section."""

@@ -134,7 +134,7 @@ def advise(
     from ..jobs.formats import write_whole
     from ..jobs.hostlist import compress
     from .answers.advice import advise
-    from .output import print_reply
+    from .output import print_reply, tell
 
     form = "json" if as_json else form
     if output is not None and form not in ("exclude", "nfd"):
@@ -157,7 +157,7 @@ def advise(
         return
     steering = reply.result
     for line in steering.remarks:
-        click.echo(f"whorl: note: {line}", err=True)
+        tell(f"note: {line}")
     if form == "nfd" and file_node:
         text, note = feature_file(steering, file_node)
         lines = text.splitlines()
@@ -171,11 +171,9 @@ def advise(
         lines, note = lines_for(form, steering, mine)
         unknown = sorted(set(mine) - set(steering.nodes)) if steering.nodes and not steering.partition else []
         if unknown:
-            click.echo(
-                f"whorl: note: Slurm knows no node {compress(unknown)} (--and), and refuses such a job", err=True
-            )
+            tell(f"note: Slurm knows no node {compress(unknown)} (--and), and refuses such a job")
     if note:
-        click.echo(f"whorl: note: {note}", err=True)
+        tell(f"note: {note}")
     for line in lines:
         click.echo(line)
 
@@ -243,7 +241,7 @@ def apply(
     import shlex
 
     from ..jobs.advice import apply as advise_job
-    from .output import print_json
+    from .output import print_json, tell
 
     options = dict(inherited)
     options |= {k: v for k, v in (("store", store), ("workload", workload), ("cluster", cluster)) if v is not None}
@@ -259,26 +257,26 @@ def apply(
         job,
         **options,
         dry_run=dry_run,
-        made=lambda one: click.echo(f"whorl: note: job {one.job} avoids {one.after or 'no nodes'}", err=True),
+        made=lambda one: tell(f"note: job {one.job} avoids {one.after or 'no nodes'}"),
     )
     if as_json:
         rows = [change.as_dict() for change in done.changes]
         print_json({"schema": "whorl.advise.apply/1", "workload": done.workload, "dry_run": dry_run, "rows": rows})
         return
     for line in done.steering.remarks:
-        click.echo(f"whorl: note: {line}", err=True)
+        tell(f"note: {line}")
     for change in done.changes:
         for note in change.notes:
-            click.echo(f"whorl: note: job {change.job}: {note}", err=True)
+            tell(f"note: job {change.job}: {note}")
         if dry_run:
             click.echo(shlex.join(change.command) if change.needed else f"# job {change.job}: nothing to change")
         else:
             did = "avoids" if change.needed or not change.after else "already avoids"
             click.echo(f"job {change.job} {did} {change.after or 'no nodes'}")
     if done.left_alone:
-        click.echo(f"whorl: note: {done.left_alone} tasks of {job} no longer wait and were not changed", err=True)
+        tell(f"note: {done.left_alone} tasks of {job} no longer wait and were not changed")
     if not any(change.after or change.notes for change in done.changes):
-        click.echo(f"whorl: note: {done.steering.advice.finding}", err=True)
+        tell(f"note: {done.steering.advice.finding}")
 
 
 def _text_of(name: str) -> tuple[Path | None, str]:

@@ -163,13 +163,14 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
     """
     from ..jobs.campaign.rendering import script
     from .answers.campaign import asked, how_asked
+    from .output import tell
 
     if scheduler == "kubernetes" and not given["program"]:
         given["program"] = "whorl"  # this Python is not in the image
     given |= {"sbatch": options}
     made = script(store, asked(given["names"], given), scheduler, how=how_asked(given), gpus=gpus, node=node)
     for name in made.left_out:
-        click.echo(f"whorl: note: the script for {scheduler} has no place for --{name}: it is left out", err=True)
+        tell(f"note: the script for {scheduler} has no place for --{name}: it is left out")
     click.echo(made.text, nl=False)
 
 

@@ -81,8 +81,8 @@ def junit(found: Answer) -> str:
     failures = sum(one.status in (Status.WARNING, Status.CRITICAL) for one in found.gpus)
     skipped = len(cases) - len(found.gpus) + sum(one.status is Status.UNKNOWN for one in found.gpus)
     note = f"<system-out>{escape('; '.join(found.says))}</system-out>" if found.says else ""
-    return printable(
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuite name="whorl check" hostname={quoteattr(found.node)} '
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + printable(
+        f'<testsuite name="whorl check" hostname={quoteattr(found.node)} '
         f'tests="{len(cases)}" failures="{failures}" skipped="{skipped}" time="{found.seconds:.3f}">'
         f"{''.join(cases)}{note}</testsuite>"
     )

@@ -67,9 +67,9 @@ def dashboard(
     """Show a store in a browser until you stop it: Ctrl-C, SIGTERM. It changes nothing in the store.
 
     \b
-    whorl dashboard --store S                         open the address that it prints
-    whorl dashboard --demo                            a simulated fleet
-    whorl dashboard --store S --listen :8050          for others too
+    whorl dashboard --store S                  open the address that it prints
+    whorl dashboard --demo                     a simulated fleet
+    whorl dashboard --store S --listen :8050   for others too
 
     The printed address holds a token, made anew at each start: only who has it can read the store. A token that stays
     is one word of 16 characters or more, in a file that only you can read (--token-file). Needs the packages of

@@ -76,6 +76,7 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
     from ..dashboards.serving import Server, address
     from ..store import Store
     from ..store.system.signals import Noted
+    from .output import tell
 
     host, port = address(listen)
     _check(max_age, "--max-age")
@@ -89,7 +90,7 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
     with Noted() as signals:
         exporter.start()
         server.start()
-        click.echo(f"whorl: Prometheus finds the metrics of {store} at {server.url}", err=True)
+        tell(f"Prometheus finds the metrics of {store} at {server.url}")
         _say_if_idle(exporter, max_age)
         while not signals.came:
             time.sleep(_LOOK_S)

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..dashboards.answers.reply import Reply, plain
-from ..dashboards.table import GAP, Line, Table, printable
+from ..dashboards.table import GAP, Line, Table, cut, printable
 from ..dashboards.table import number as number  # cli/sim.py has it from here
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _NARROWEST = 16  # of a column of sentences, unless its longest word is longer
+_STEERING = re.compile(r"[\x7f-\x9f]")  # control characters that JSON may hold as they are
 _WORD = 40  # a longer word may break there: a UUID has 40 letters, so what does is a path
 _FILLED = 100  # a line of text is no longer, however wide the terminal
 _SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
@@ -39,14 +41,15 @@ _SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 
 def print_json(document: dict[str, Any]) -> None:
     """Print a document; its first key must be `schema`."""
-    click.echo(json.dumps(plain(document), ensure_ascii=False, allow_nan=False))
+    text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False)
+    click.echo(_STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def print_reply(reply: Reply[Any], *, as_json: bool, as_csv: bool = False) -> None:
     """Print a reply as JSON, its rows as CSV, or for people; its notes stand on standard error."""
     tell_notes(reply)
     if as_json:
-        click.echo(json.dumps(reply.json(), ensure_ascii=False, allow_nan=False))
+        print_json(reply.json())
     elif as_csv:
         from ..dashboards.printed.energy import rows_as_csv
 
@@ -74,7 +77,7 @@ def width() -> int | None:
 
 def tell(sentence: str) -> None:
     """Print a note beside the answer, on standard error."""
-    click.echo(f"whorl: {printable(sentence)}", err=True)
+    click.echo(f"whorl: {printable(cut(sentence))}", err=True)
 
 
 def say(text: str, first: str = "", rest: str = "") -> None:

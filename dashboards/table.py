@@ -14,7 +14,10 @@ from datetime import datetime
 MISSING = "n/a"
 GAP = 2
 """Columns of a terminal between two columns of a table."""
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters but tab and the end of a line
+_STEERING = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters but the tab, ends of lines, and what turns the direction of a text."""
+LONGEST = 2_000
+"""Characters of a sentence that is told: an error may name a file or a query of any length."""
 _MINUS = re.compile(r"(?<![^\s\[(>])-(?=\.?\d)")
 
 
@@ -61,9 +64,18 @@ class Line(str):
 
 
 def printable(text: str) -> str:
-    """A text without control characters, which would steer a terminal: names of files and GPUs may hold some."""
+    """A text of one line without control characters, which would steer a terminal: names of files and GPUs may hold
+    some. They are shown as in Python: \\n, \\x1b."""
     text = text.encode("utf-8", "backslashreplace").decode()
-    return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def cut(sentence: str) -> str:
+    """A sentence of `LONGEST` characters at most, about: its beginning says what is wrong, its end what to do."""
+    left_out = len(sentence) - LONGEST
+    if left_out <= 0:
+        return sentence
+    return f"{sentence[: LONGEST - 500]} [... {left_out:,} characters ...] {sentence[-500:]}"
 
 
 def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:

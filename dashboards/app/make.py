@@ -171,7 +171,7 @@ def _shown(page: Page | None, reading: Reading, search: str | None) -> Component
         notes = [told(html.P(sentence)) for sentence in problems]
         return html.Div([*notes, page.layout(reading, state)])
     except WhorlError as error:
-        return html.Div([heading(page.title), told(html.P(str(error)), kind="problem")])
+        return html.Div([heading(page.title), told(html.P(failure(error)), kind="problem")])
 
 
 def _failed(error: Exception) -> None:

@@ -14,7 +14,7 @@ from dash import dcc, html
 from dash.exceptions import PreventUpdate
 
 from ...errors import WhorlError
-from ..table import MISSING, minus
+from ..table import MISSING, cut, minus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +148,7 @@ def told(*inside: Any, kind: str = "note") -> Component:
 def failure(error: Exception) -> str:
     """What a person is told of an error; the log says more of one that nobody expected."""
     if isinstance(error, WhorlError):
-        return str(error)
+        return cut(str(error))
     at = traceback.extract_tb(error.__traceback__)[-1]
     log.error("a page failed: %s: %s (%s, line %s)", type(error).__name__, error, at.filename, at.lineno)
     log.debug("a page failed", exc_info=error)

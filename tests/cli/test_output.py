@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from whorl.cli import cli, output
 from whorl.cli.output import Progress, print_table, show, width
 from whorl.dashboards.table import Line, Table
+from whorl.store import Store
 
 SAID = "takes 12.5 % longer than the median of its peers [+11.9, +13.0]"
 FOUND = Table(
@@ -144,3 +146,42 @@ def test_help_fits_80_columns(names: tuple[str, ...]) -> None:
     text = CliRunner().invoke(cli, [*names, "--help"], env={"COLUMNS": "80"}).output
     assert text.startswith("Usage:")
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["import", "--store", "S", "a\n\x1b[2J\u202ename.csv"],
+        ["sql", "--store", "S", "\x1b[2J\nselect"],
+        ["sql", "--store", "S\n\x9b2J", "select 1"],
+        ["no\nverb\x1b"],
+        ["check", "--for\nmat\x1b"],
+        ["--for\x1bmat"],
+    ],
+)
+def test_what_a_name_holds_does_not_steer_the_terminal(
+    command: list[str], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(store.root.parent)
+    store.root.rename("S")
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code > 1
+    assert not set("\x1b\x9b\u202e") & set(done.output)
+    assert "\\n" in done.output or "\\x1b" in done.output
+
+
+def test_an_error_is_cut_in_the_middle(store: Store) -> None:
+    name = "x" * 100_000
+    for command in ([name], ["sql", "--store", str(store.root), name]):
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code
+        assert len(done.output) < 3_000
+        assert "characters ...]" in done.output
+
+
+def test_json_holds_no_control_character(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {"schema": "a", "name": "\x1b\n\x9b"}
+    output.print_json(document)
+    printed = capsys.readouterr().out
+    assert not set("\x1b\x9b") & set(printed)
+    assert json.loads(printed) == document
