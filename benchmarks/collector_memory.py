@@ -50,7 +50,6 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
     from whorl.collectors.recording import StoreRecorder
     from whorl.collectors.sampler import Sampler
     from whorl.store import Store
-    from whorl.store.journal import Journal
     from whorl.store.metrics import METRICS
     from whorl.store.system.memory import give_back, give_back_code
 
@@ -110,7 +109,7 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
         def lose(self, _: int) -> None: ...
 
     give_back_code()  # as `Collecting.begin` does
-    journal = Journal(Store.open(root), "n", thread=False, settle_s=0, grace_s=0)
+    journal = Store.open(root).journal("n", background=False, offline=True)
     seals = 0
 
     class Maintained(StoreRecorder):

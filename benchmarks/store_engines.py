@@ -110,14 +110,14 @@ class Whorl:
             edges = np.searchsorted(slot, np.arange(slot[-1] + 2))
             with self._journal(f"writer-{number}") as journal:
                 for left, right in itertools.pairwise(edges):
-                    journal.append(rows.slice(left, right - left).combine_chunks().to_batches()[0])
+                    journal.append_batch(rows.slice(left, right - left).combine_chunks().to_batches()[0])
                     journal.seal()
         found = {"10_minutes": self._telemetry_bytes()}
         self.compact()
         return found | {"1_hour": self._telemetry_bytes()}
 
     def _journal(self, name: str) -> Journal:
-        return Journal(self.store, name, durable_s=0.0, settle_s=0.0, grace_s=0.0, thread=False)
+        return self.store.journal(name, durable_s=0.0, background=False, offline=True)
 
     def compact(self) -> None:
         compact(self.store.root, pace=Pace(0.0, 0.0))
@@ -131,14 +131,14 @@ class Whorl:
 
     def start_commits(self, rows: pa.Table) -> None:
         assert rows.num_columns
-        self.journal = Journal(self.store, "bench", durable_s=0.0)
+        self.journal = self.store.journal("bench", durable_s=0.0)
         self.durability = str(self.journal.durability)
 
     def encode(self, rows: pa.Table) -> pa.RecordBatch:
         return rows.to_batches()[0]
 
     def commit(self, rows: pa.RecordBatch) -> None:
-        self.journal.append(rows)
+        self.journal.append_batch(rows)
 
     def committed(self) -> int:
         return int(self.store.sql("SELECT count(*) AS n FROM telemetry")["n"][0].as_py())

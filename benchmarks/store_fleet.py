@@ -35,7 +35,8 @@ import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
-from whorl.store import Journal, Store
+from whorl.store import Store
+from whorl.store.journal import Journal
 from whorl.store.rows import arranging, contents, journal_file, placing, replacing, writing
 from whorl.store.schema import LATEST, TELEMETRY
 from whorl.store.system import files as store_files
@@ -169,13 +170,13 @@ def publishing(fleet: Fleet, repeats: int) -> dict[str, Any]:
     """One more collector publishes; each time, some of the others have published before."""
     gpus = [f"GPU-mine-{number}" for number in range(8)]
     spent = []
-    with Journal(fleet.store, "mine", thread=False, settle_s=0.0) as journal:
+    with Journal(fleet.store.root, "mine", thread=False, settle_s=0.0) as journal:
         for turn in range(repeats + 1):
             for name in fleet.names[turn::20]:
                 fleet.publish(name, f"{name}-4711-{turn:x}-9", fleet.noon, 1)
             for second in range(30):
                 at = fleet.noon + (30 * turn + second) * SECOND
-                journal.append(rows_of(gpus, at, at, 1).combine_chunks().to_batches()[0])
+                journal.append_batch(rows_of(gpus, at, at, 1).combine_chunks().to_batches()[0])
             began = cpu()
             journal.publish()
             replacing.recover(fleet.root)

@@ -90,16 +90,18 @@ def compact(store: str, keep: str | None, as_json: bool) -> None:
     It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and ends.
     """
     from ..dashboards.table import count, many
-    from ..store import Store, compaction, retention
+    from ..store import Store
+    from ..store.retention import seconds
     from .output import Progress, print_json
 
-    root = Store.open(store).root
-    if _busy(root, as_json=as_json):
+    opened = Store.open(store)
+    if _busy(opened.root, as_json=as_json):
         return
-    keep_s = _seconds(keep)
+    if keep is not None:
+        seconds(keep)  # a wrong one is said before anything is done
     with Progress() as progress:
-        done = compaction.compact(root, progress=progress.say)
-        pruned = None if keep_s is None else retention.prune(root, keep_s, dry_run=False, progress=progress.say)
+        done = opened.compact(progress=progress.say)
+        pruned = None if keep is None else opened.prune(keep, progress=progress.say)
     if as_json:
         document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done)}
         print_json(document | {"pruned": None if pruned is None else vars(pruned)})
@@ -124,18 +126,14 @@ def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
 
     The view `history` shows both. Counted in days, whole days (UTC) go; else whole minutes.
     """
-    from ..errors import InputError
-    from ..store import Store, retention
+    from ..store import Store
     from .output import Progress, print_json
 
-    root = Store.open(store).root
-    if not dry_run and _busy(root, as_json=as_json):
+    opened = Store.open(store)
+    if not dry_run and _busy(opened.root, as_json=as_json):
         return
-    keep_s = _seconds(keep or retention.configured(root))
-    if keep_s is None:
-        raise InputError(f'give the time to keep at full rate: --keep 90d, or keep = "90d" in {root / "store.toml"}')
     with Progress() as progress:
-        done = retention.prune(root, keep_s, dry_run=dry_run, progress=progress.say)
+        done = opened.prune(keep, dry_run=dry_run, progress=progress.say)
     if as_json:
         print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done)})
     else:
@@ -196,12 +194,6 @@ def _left(days: int) -> str:
 
 def _of(days: int) -> str:
     return "it" if days == 1 else "them"
-
-
-def _seconds(keep: str | None) -> int | None:
-    from ..store import retention
-
-    return None if keep is None else retention.seconds(keep)
 
 
 def _busy(root: Path, *, as_json: bool) -> bool:

@@ -215,7 +215,6 @@ class Collecting:
 
         Raises InputError and StoreError.
         """
-        from ..store.journal import Journal
         from .recording import StoreRecorder
 
         give_back_code()  # of pyarrow, before more libraries come
@@ -227,7 +226,7 @@ class Collecting:
             return None
         try:
             store = open_store(plan.store)
-            journal = Journal(store, plan.node, durable_s=plan.durable_s)
+            journal = store.journal(plan.node, durable_s=plan.durable_s)
             try:
                 recorder = StoreRecorder(store, journal, cluster=plan.cluster, node=plan.node)
                 sampler = _loop(plan, backend, recorder, given)

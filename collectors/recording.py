@@ -33,7 +33,7 @@ class StoreRecorder:
         self._cluster, self._node = cluster, node
 
     def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
-        self._journal.append(batch, table, sync=False)
+        self._journal.append_batch(batch, table, sync=False)
 
     def template(self, batch: pa.RecordBatch) -> Template | None:
         return self._journal.template(batch)

@@ -90,7 +90,6 @@ def here(
     from ..collectors.recording import identify
     from ..errors import InputError
     from ..store.events import Event, EventKind
-    from ..store.journal import Journal
     from ..store.names import this_cluster
     from .conditions import Setting
     from .node import NodeWatch, free_name, refuse_shared
@@ -117,7 +116,7 @@ def here(
     unusable = {one.gpu or f"CUDA device {one.ordinal}": one for one in _unusable(devices)}
     with ExitStack() as stack:
         # One file of runs for the whole job: until it ends they are in a journal, from which every reader takes them.
-        journal = stack.enter_context(Journal(store, free_name(store, f"{node}.runs"), thread=False))
+        journal = stack.enter_context(store.journal(free_name(store, f"{node}.runs"), background=False))
         recorder = Recorder(store, cluster=cluster, campaign=plan.campaign, journal=journal)
         stack.callback(recorder.flush)  # that the settings were restored is an event as well
         for one in unusable.values():

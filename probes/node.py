@@ -17,7 +17,6 @@ from ..collectors.collecting import open_backend
 from ..collectors.recording import StoreRecorder
 from ..collectors.sampler import Sampler
 from ..errors import DeviceError, StoreError
-from ..store.journal import Journal
 from ..store.names import this_host
 from ..store.system.locks import is_free
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from ..collectors.backends import Device as Read
     from ..kernels.device import Device
     from ..store import Store
+    from ..store.journal import Journal
     from ..store.writers.template import Template
 
 _FIRST_S = 10.0  # the first reading of a GPU can take seconds
@@ -152,7 +152,7 @@ class NodeWatch:
                 f"stored beside it"
             )
             return None
-        return Journal(self._store, free_name(self._store, f"{self._node}.probes"))
+        return self._store.journal(free_name(self._store, f"{self._node}.probes"))
 
     def _sample(self) -> None:
         try:

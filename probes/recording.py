@@ -176,7 +176,7 @@ class Recorder:
             return
         for table in sorted(made, key=lambda table: table == "runs"):  # a run that is seen has its results
             for batch in made[table].combine_chunks().to_batches():
-                self._journal.append(batch, table)
+                self._journal.append_batch(batch, table)
 
     # -- rows ---------------------------------------------------------------------------------------------
 

@@ -6,13 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .journal import Journal
     from .store import Store
 
 # Loaded on first use: who needs only the schemas does not load the code that reads and writes tables.
-_LAZY = {"Journal": ".journal", "Store": ".store"}
+_LAZY = {"Store": ".store"}
 
-__all__ = ["Journal", "Store"]
+__all__ = ["Store"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,13 +18,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from .rows import journal_file, replacing, soundness
+from .schema import TELEMETRY, arrow_schema
 from .schema import table as table_of
 from .system import durability, files, processes
 from .system.background import Background, open_background
@@ -35,9 +36,12 @@ from .writers.journal_stream import Stream, failed_append, gpus_of
 from .writers.template import Template
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    import numpy as np
     import pyarrow as pa
 
-    from .store import Store
+    Times = int | datetime | np.datetime64 | Sequence[int | datetime | np.datetime64] | np.ndarray
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +55,10 @@ _LOOK_S = 10.0  # how often at least to look whether there are many rows
 
 
 class Journal:
-    """The journal of one writer in a store: `append` batches, `close` at the end; also a context manager.
+    """The journal of one writer in a store, made by `Store.journal`: `append` readings, `close` at the end.
+
+    It is a context manager as well. `publish` shows its rows to other programs, and `seal` turns it into files of
+    telemetry; a thread does both, or the caller.
 
     `name` says who writes, as the node; two living processes cannot write under one name. `durable_s` is the
     longest time in seconds that an acknowledged row may not yet be on the disk (0: none; None: what suits the
@@ -61,7 +68,7 @@ class Journal:
 
     def __init__(
         self,
-        store: Store,
+        root: Path,
         name: str,
         *,
         durable_s: float | None = None,
@@ -75,10 +82,10 @@ class Journal:
         if not _NAME.fullmatch(name):
             raise StoreError(f"{name!r} is not a valid name of a journal: use letters, digits, '.', '_' and '-'")
         self.name = name
-        self._root = store.root
-        self._folder = store.root / journal_file.FOLDER
+        self._root = root
+        self._folder = root / journal_file.FOLDER
         self._segment_s, self._publish_s = segment_s, publish_s
-        usual = replacing.pace_of(store.root)
+        usual = replacing.pace_of(root)
         self._pace = replace(
             usual,
             settle_s=usual.settle_s if settle_s is None else settle_s,
@@ -93,7 +100,7 @@ class Journal:
         except OSError as error:
             raise files.failed("make", self._folder, error) from error
         # A compaction has the name for a while where it seals what a dead collector left.
-        wait_s = 0.0 if is_free(store.root / COMPACTING) else _COMPACTION_S
+        wait_s = 0.0 if is_free(root / COMPACTING) else _COMPACTION_S
         self._hold = locked(self._folder / f"{name}.lock", f"a journal named {name}", wait_s=wait_s)
         began = clock()
         self._writer = journal_file.Writer(name, processes.host(), processes.pid_namespace(), os.getpid(), began)
@@ -108,7 +115,7 @@ class Journal:
         self._tried = False  # whether there can be one
         self._began_s = time.monotonic()
         self._rows = 0
-        self._sealer = sealing.Sealer(store.root, self._generation())
+        self._sealer = sealing.Sealer(root, self._generation())
         self._waiting: list[sealing.Sealer] = []  # sealed generations that are not in place yet, because that failed
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -147,7 +154,17 @@ class Journal:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def append(self, batch: pa.RecordBatch, table: str = "telemetry", *, sync: bool = True) -> None:
+    def append(self, ts: Times, gpus: Sequence[str], columns: Mapping[str, Any]) -> None:
+        """Store a reading of each of `gpus`; the rows are acknowledged on return: see `append_batch`.
+
+        `ts` is when it was taken, one time for all or one for each GPU: UTC as ns since 1970, datetime or datetime64.
+        `gpus` are their UUIDs. `columns` maps further columns of telemetry, `cluster` among them, each to a value for
+        all GPUs or to an array of `len(gpus)` values in the unit of the column; None and NaN are missing. Raises
+        StoreError where they do not fit or cannot be written: these rows are not stored then, and those before are.
+        """
+        self.append_batch(readings(ts, gpus, columns))
+
+    def append_batch(self, batch: pa.RecordBatch, table: str = "telemetry", *, sync: bool = True) -> None:
         """Store the rows of a batch whose columns are some of the table's; they are acknowledged on return.
 
         With `sync` off, where every append is made durable, `flush_soon` sees to that; whatever becomes of the process,
@@ -189,7 +206,7 @@ class Journal:
             return Template(stream, stream.encode(batch, 0), stream.schema, len(batch))
 
     def append_template(self, template: Template, *, sync: bool = True) -> bool:
-        """Append a filled-in template, as `append` does with a batch.
+        """Append a filled-in template, as `append_batch` does with a batch.
 
         False, and nothing is stored, if the journal has begun another file since. Then make the template anew.
         """
@@ -280,12 +297,18 @@ class Journal:
     # -- publishing and sealing ---------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Publish new rows as a Parquet file, for other DuckDB clients. Raises StoreError."""
+        """Publish new rows as Parquet files, for other programs; whorl's own readers see each row from its append on.
+
+        Raises StoreError where they cannot be written: the rows stay in the journal.
+        """
         with self._work:
             self._sealer.publish()
 
     def seal(self, *, settle_s: float | None = None) -> None:
-        """Turn the journal into a sorted segment and begin the next one. Raises StoreError."""
+        """Turn the journal into sorted files of telemetry and begin the next one.
+
+        Raises StoreError where they cannot be written: the rows stay in the journal.
+        """
         with self._work:
             self._turn()
             self._seal_waiting(self._pace if settle_s is None else self._soon())
@@ -390,3 +413,24 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def readings(ts: Times, gpus: Sequence[str], columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """Readings of GPUs as rows of telemetry; see `Journal.append`. Raises StoreError for what does not fit."""
+    import pyarrow as pa
+
+    schema = arrow_schema(TELEMETRY.name)
+    unknown = sorted(columns.keys() - {*TELEMETRY.names} | columns.keys() & {"ts", "gpu"})
+    if unknown:
+        raise StoreError(f"telemetry has no further column {', '.join(unknown)}: `whorl schema` lists them")
+    arrays = {}
+    for name, values in {"ts": ts, "gpu": list(gpus), **columns}.items():
+        if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
+            values = [values] * len(gpus)
+        try:
+            arrays[name] = pa.array(values, schema.field(name).type, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"telemetry, column {name}: {str(error).splitlines()[0]}") from error
+        if len(arrays[name]) != len(gpus):
+            raise StoreError(f"telemetry, column {name}: {len(arrays[name])} values for {len(gpus)} GPUs")
+    return pa.RecordBatch.from_pydict(arrays)

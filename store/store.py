@@ -23,9 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ..errors import FormatError, QueryError, StoreError
+from ..errors import FormatError, InputError, QueryError, StoreError
 from .readers import reading
-from .rows import journal_file, placing, replacing, writing
+from .rows import arranging, journal_file, placing, replacing, writing
 from .rows.arranging import KEY
 from .rows.footers import stamp
 from .rows.soundness import damage, forget, looks_whole, reason_to_skip
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from . import compaction, retention
+    from .journal import Journal
     from .readers import query
     from .readers.answer import ArrowAnswer
 
@@ -59,14 +61,17 @@ class _Gone(FileNotFoundError):  # noqa: N818 - never leaves this package
 
 
 class Store:
-    """A store opened for reading and appending.
+    """A store opened for reading and appending: `Store("fleet")`; `Store.create` makes one.
 
-    Reading gives Arrow (`arrow`), Polars (`scan`, lazy) or the answer to SQL (`sql`). A file that is torn,
-    not whorl's, or of another format is skipped: a warning names it, and `skipped` lists it with the reason.
+    Rows come in with `append` and `journal`, and rows of telemetry are replaced with `correct`. Reading gives Arrow
+    (`arrow`, `latest`), Polars (`scan`, lazy) or the answer to SQL (`sql`). `compact` and `prune` make a store smaller.
+    A file that is torn, not whorl's, or of another format is skipped: a warning names it, and `skipped` lists it with
+    the reason.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, path: str | Path) -> None:
+        """Open the store at `path`. Raises StoreError if there is none, FormatError if it has another format."""
+        self.root = _root(path)
         self.skipped: dict[Path, str] = {}
         self._damaged: dict[
             Path, tuple[tuple[int, int], str]
@@ -75,13 +80,17 @@ class Store:
         """What queries may use of this machine; set it before the first one."""
         self._kept: query.Connection | None = None  # the connection to DuckDB; one query at a time uses it
         self._querying = threading.Lock()
+        self._opened()
 
     # -- opening ------------------------------------------------------------------------------------------
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
-        """The store at `path`. Raises StoreError if there is none, FormatError if it has another format."""
-        root = _root(path)
+        """The store at `path`, as `Store(path)`."""
+        return cls(path)
+
+    def _opened(self) -> None:
+        root = self.root
         about = root / _ABOUT
         last = time.monotonic() + _MAKING_S
         try:
@@ -129,18 +138,16 @@ class Store:
             raise StoreError(
                 f"{root / strange[0]} is a link or a file, and no folder of a store: put the folder itself in its place"
             )
-        store = cls(root)
         if not files.own(root):  # a reader repairs nothing in another user's store
-            return store
+            return
         commits.recover(root)
         replacing.recover(root)
-        whole = store._views_point_here(known.get("place")) and store._shaped()
+        whole = self._views_point_here(known.get("place")) and self._shaped()
         if not whole and os.access(root, os.W_OK):
             try:
-                store._furnish(known.get("created", "unknown"), known.get("keep"))
+                _furnish(root, known.get("created", "unknown"), known.get("keep"))
             except StoreError as error:
                 log.warning("%s; until then other DuckDB clients may be unable to read it", error)
-        return store
 
     @classmethod
     def find(cls, path: str | Path) -> Store | None:
@@ -169,32 +176,8 @@ class Store:
                 files.share_store(root)
         except OSError as error:
             raise files.failed("make", root, error) from error
-        store = cls(root)
-        store._furnish(datetime.now(UTC).isoformat(timespec="microseconds"))
-        return store
-
-    def _furnish(self, created: object, keep: object = None) -> None:
-        """Write what a store holds besides facts. `store.toml` comes last: it makes the folder a store."""
-        from .. import __version__
-
-        for spec in (*TABLES, *BOOKKEEPING):
-            writing.replace_parquet(self.root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
-        if _has_duckdb():
-            from .readers import catalog
-
-            catalog.write(self.root)
-
-        about = (
-            "# A whorl store: append-only tables. `whorl schema` explains every column.\n"
-            f"format = {FORMAT}\n"
-            f'created_by = "whorl {__version__}"\n'
-            f"created = {_toml_string(str(created))}\n"
-            'time_zone = "UTC"\n'
-            f"place = {_toml_string(str(self.root.resolve()))}  # where the views of whorl.duckdb point\n"
-        )
-        if keep is not None:
-            about += f"keep = {_toml_string(str(keep))}  # how long telemetry stays at full rate\n"
-        files.write_bytes(self.root / _ABOUT, about.encode())
+        _furnish(root, datetime.now(UTC).isoformat(timespec="microseconds"))
+        return cls(root)
 
     def _views_point_here(self, place: object) -> bool:
         if not _has_duckdb():
@@ -225,13 +208,87 @@ class Store:
     def append(self, rows: Mapping[str, pa.Table], name: str) -> list[Path]:
         """Append rows to several tables at once, all or nothing, and return the files that were made.
 
-        `rows` maps a table's name to an Arrow table whose columns are some of that table's. `name` names the
-        files and must be unique to the content. Raises StoreError where writing fails; see `commits.commit`.
+        `rows` maps a table's name to an Arrow table whose columns are some of that table's (`whorl schema` lists them,
+        with units); a column that is absent is NULL. `name` names the files: letters, digits, '.', '_' and '-', unique
+        to the content. On return the rows are durable, and every reader sees them. Telemetry with the key (`cluster`,
+        `gpu`, `ts`) of a stored row takes its place. Raises StoreError where the rows do not fit or writing fails:
+        nothing is stored then, unless the message says "stored".
         """
         made = [key for key in rows if table(key).made]
         if made:
             raise StoreError(f"the rows of table {made[0]} are made from telemetry: append to telemetry")
         return commits.commit(self.root, {table(key): data for key, data in rows.items() if len(data)}, name)
+
+    def correct(self, rows: pa.Table, name: str) -> int:
+        """Replace stored rows of telemetry by `rows`, and return how many; `name` as in `append`.
+
+        `rows` has the columns `cluster`, `gpu` and `ts`, which name the rows to replace, and others of telemetry; a
+        column that is absent becomes NULL. Raises StoreError, and nothing is changed, where a row is not stored.
+        """
+        import polars as pl
+
+        missing = set(KEY) - set(rows.column_names)
+        if missing:
+            raise StoreError(f"rows that correct telemetry need the columns {', '.join(KEY)}")
+        if not len(rows):
+            return 0
+        keys = arranging.conform(TELEMETRY, rows.select(list(KEY)), lean=True)
+        wanted = cast("pl.DataFrame", pl.from_arrow(keys))
+        with self.exclusive():
+            near = pl.col("ts").is_between(wanted["ts"].min(), wanted["ts"].max())
+            stored = self.scan(TELEMETRY.name).select(KEY).filter(near)
+            unknown = self.collect(wanted.lazy().join(stored, on=KEY, how="anti", nulls_equal=True))
+            if len(unknown):
+                first = ", ".join(f"{column} {value}" for column, value in unknown.row(0, named=True).items())
+                raise StoreError(f"{len(unknown)} of {len(rows)} rows to correct are not stored (first: {first})")
+            self.append({TELEMETRY.name: rows}, name)
+        return len(rows)
+
+    def journal(
+        self, name: str, *, durable_s: float | None = None, background: bool = True, offline: bool = False
+    ) -> Journal:
+        """The journal called `name` for rows that come one after another, as of a collector; see `Journal`.
+
+        With `background` a thread publishes and seals it; else `publish` and `seal` are the caller's. `offline`: nobody
+        else uses the store, so that nothing waits for readers. Raises StoreError where another process has the name.
+        """
+        from .journal import Journal
+
+        pause_s = 0.0 if offline else None
+        return Journal(self.root, name, durable_s=durable_s, settle_s=pause_s, grace_s=pause_s, thread=background)
+
+    # -- looking after it -------------------------------------------------------------------------------------
+
+    def compact(
+        self, *, offline: bool = False, now: int | None = None, progress: Callable[[str], None] = lambda _: None
+    ) -> compaction.Done:
+        """Join small files, seal journals of dead writers, put late rows in place; returns what was done, in counts.
+
+        `offline`: nobody else uses the store, so that nothing waits for readers. Only periods that are over at `now`
+        (UTC ns; None: by the clock) are joined. `progress` is called with what is done next. It may be killed: the next
+        call goes on. Raises StoreError, also where another process compacts.
+        """
+        from . import compaction
+
+        return compaction.compact(self.root, pace=_pace(offline), now=now, progress=progress)
+
+    def prune(
+        self, keep: str | None = None, *, dry_run: bool = False, offline: bool = False, now: int | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> retention.Pruned:  # fmt: skip
+        """Make one row a minute of telemetry that is older than `keep` ("90d", "12h", "2w"; None: as store.toml says).
+
+        Returns what was done, or with `dry_run` would be, in rows and bytes. `offline`, `now` and `progress` as in
+        `compact`. Raises InputError for no time to keep or a wrong one, StoreError as `compact`.
+        """
+        from . import retention
+
+        keep = keep or retention.configured(self.root)
+        if keep is None:
+            raise InputError(f'give the time to keep at full rate: --keep 90d, or keep = "90d" in {self.root / _ABOUT}')
+        return retention.prune(
+            self.root, retention.seconds(keep), pace=_pace(offline), now=now, dry_run=dry_run, progress=progress
+        )
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """A lock for code that appends only what the store does not have. Hold it from the check to the append."""
@@ -395,6 +452,16 @@ class Store:
             return frame(arrow_schema(name).empty_table())
         return parts[0] if len(parts) == 1 else pl.concat(parts)
 
+    def latest(self, gpus: Gpus | None = None) -> ArrowAnswer:
+        """The last reading of every GPU, one row each, or of some `gpus` (cluster and GPU of each).
+
+        Its columns are those of telemetry and `written`, when it was stored. A metric that this reading did not measure
+        is NULL. Raises StoreError, which names the file, where one is damaged inside.
+        """
+        from .readers.answer import ArrowAnswer
+
+        return ArrowAnswer(self.arrow(LATEST.name, gpus=gpus))
+
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
         """The rows of a frame made from `scan`. If a file is damaged or cannot be read, raises StoreError, which names
         it."""
@@ -503,6 +570,11 @@ class Store:
         return found
 
 
+def _pace(offline: bool) -> replacing.Pace | None:
+    """How long a replacement of files waits for readers; None: as the file system needs it."""
+    return replacing.OFFLINE if offline else None
+
+
 def _all_there(rows: Iterable[reading.Rows]) -> bool:
     """Whether no file was replaced by others since these rows were listed."""
     return all(files.is_seen(path) for one in rows for path in one.files)
@@ -537,6 +609,30 @@ def _frame_schema(name: str) -> pl.Schema:
     import polars as pl
 
     return cast("pl.DataFrame", pl.from_arrow(arrow_schema(name).empty_table())).schema
+
+
+def _furnish(root: Path, created: object, keep: object = None) -> None:
+    """Write what a store holds besides facts. `store.toml` comes last: it makes the folder a store."""
+    from .. import __version__
+
+    for spec in (*TABLES, *BOOKKEEPING):
+        writing.replace_parquet(root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
+    if _has_duckdb():
+        from .readers import catalog
+
+        catalog.write(root)
+
+    about = (
+        "# A whorl store: append-only tables. `whorl schema` explains every column.\n"
+        f"format = {FORMAT}\n"
+        f'created_by = "whorl {__version__}"\n'
+        f"created = {_toml_string(str(created))}\n"
+        'time_zone = "UTC"\n'
+        f"place = {_toml_string(str(root.resolve()))}  # where the views of whorl.duckdb point\n"
+    )
+    if keep is not None:
+        about += f"keep = {_toml_string(str(keep))}  # how long telemetry stays at full rate\n"
+    files.write_bytes(root / _ABOUT, about.encode())
 
 
 def _toml_string(text: str) -> str:

@@ -317,7 +317,7 @@ def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) ->
     store = new_store(tmp_path / "S")
     backend = Nvml()
     backend.open()
-    with Journal(store, "n", segment_s=0.4, publish_s=0.1, settle_s=0.0, grace_s=0.0) as journal:
+    with Journal(store.root, "n", segment_s=0.4, publish_s=0.1, settle_s=0.0, grace_s=0.0) as journal:
         recorder = StoreRecorder(store, journal, cluster="c", node="n")
         sampler = Sampler(backend, recorder, interval_s=0.02, slow_s=0.5, cluster="c", node="n")
         counts = sampler.run(3.0)

@@ -68,8 +68,7 @@ VERB = "from whorl.cli import cli\ncli()"
 COLLECTED = """
 import json, time
 from whorl.cli import cli
-from whorl.store import Store, retention
-from whorl.store.rows import replacing
+from whorl.store import Store
 nvml, simulated = (Path(sys.argv[1], backend) for backend in ("nvml", "simulated"))
 for store in (nvml, simulated):
     line = ["collect", "--store", str(store), "--backend", store.name, "--interval", "0.05", "--duration", "1s"]
@@ -79,7 +78,7 @@ def ask(store, query):
 read = ask(nvml, "select gpu, count(*) n, count(links_sent) c, max(links_sent) - min(links_sent) grown, "
     "min(most_power) low, max(most_power) high, count(most_power) p from telemetry group by gpu")
 absent = ask(simulated, "select count(links_sent) c, count(most_power) p, count(power_mw) w from telemetry")
-pruned = retention.prune(nvml, 60, now=time.time_ns() + 10**12, pace=replacing.OFFLINE).rows
+pruned = Store(nvml).prune("1m", now=time.time_ns() + 10**12, offline=True).rows
 minutes = ask(nvml, "select max(links_sent_last - links_sent_first) grown, avg(most_power_mean) mean, "
     "min(most_power_min) low from history")
 print(json.dumps([read, absent, pruned, minutes]))

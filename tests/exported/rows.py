@@ -13,7 +13,8 @@ from whorl.dashboards.exported.exporting import Exporter
 from whorl.dashboards.exported.prometheus import LIMITS, PATH, application, page
 from whorl.dashboards.exported.series import UNITS, Kind, Series, stem
 from whorl.dashboards.serving import Limits, Server
-from whorl.store import Journal, Store
+from whorl.store import Store
+from whorl.store.journal import Journal
 from whorl.store.metric import Metric
 from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
@@ -40,7 +41,7 @@ def batch(rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
 @contextmanager
 def journal_of(store: Store, name: str = "n1") -> Iterator[Journal]:
     """A journal without a thread: it publishes and seals when the test says so."""
-    with Journal(store, name, thread=False, settle_s=0.0) as journal:
+    with Journal(store.root, name, thread=False, settle_s=0.0) as journal:
         yield journal
 
 

@@ -45,7 +45,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Exporter:
     store.append({"gpus": arrow_rows("gpus", columns)}, "gpus")
     with journal_of(store) as journal:
         row = {"ts": ago(0), "gpu": "g1", **EVERY, "quality": "power_slow"}
-        journal.append(batch([row]))
+        journal.append_batch(batch([row]))
     exporter = Exporter(store, Settings(age_s=3600.0))
     exporter.refresh()
     return exporter

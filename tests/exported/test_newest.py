@@ -31,8 +31,8 @@ def value(newest: Newest, name: str, gpu: str = "g1", cluster: str = "c") -> int
 def test_a_metric_that_the_last_row_lacks_has_its_earlier_value(store: Store) -> None:
     following = Following(store, AGE_S)
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW - 9 * SECOND, "gpu": "g1", "power_mw": 1, "fan_speed": 40}]))
-        journal.append(batch([{"ts": NOW - 1 * SECOND, "gpu": "g1", "power_mw": 2, "fan_speed": None}]))
+        journal.append_batch(batch([{"ts": NOW - 9 * SECOND, "gpu": "g1", "power_mw": 1, "fan_speed": 40}]))
+        journal.append_batch(batch([{"ts": NOW - 1 * SECOND, "gpu": "g1", "power_mw": 2, "fan_speed": None}]))
         newest = following.now(NOW)
     assert (value(newest, "power_mw"), value(newest, "fan_speed"), value(newest, "energy_mj")) == (2, 40, None)
     assert newest.seen.tolist() == [NOW - SECOND]
@@ -41,8 +41,8 @@ def test_a_metric_that_the_last_row_lacks_has_its_earlier_value(store: Store) ->
 def test_what_is_too_old_is_not_known(store: Store) -> None:
     following = Following(store, AGE_S)
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 5, "fan_speed": 40}]))
-        journal.append(batch([{"ts": NOW + 50 * SECOND, "gpu": "g1", "power_mw": 6}]))
+        journal.append_batch(batch([{"ts": NOW, "gpu": "g1", "power_mw": 5, "fan_speed": 40}]))
+        journal.append_batch(batch([{"ts": NOW + 50 * SECOND, "gpu": "g1", "power_mw": 6}]))
         assert value(following.now(NOW + 60 * SECOND), "fan_speed") == 40
         newest = following.now(NOW + 61 * SECOND)
         assert (value(newest, "power_mw"), value(newest, "fan_speed")) == (6, None)
@@ -55,12 +55,12 @@ def test_what_is_too_old_is_not_known(store: Store) -> None:
 def test_what_a_wrong_clock_wrote_ahead_hides_no_reading(store: Store, sealed: bool) -> None:
     following = Following(store, AGE_S)
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW + 3600 * SECOND, "gpu": "g1", "power_mw": 5}]))
+        journal.append_batch(batch([{"ts": NOW + 3600 * SECOND, "gpu": "g1", "power_mw": 5}]))
         if sealed:
             journal.seal()
         following.catch_up(NOW)
         assert value_or_none(following.now(NOW)) is None
-        journal.append(batch([{"ts": NOW + SECOND, "gpu": "g1", "power_mw": 6}]))
+        journal.append_batch(batch([{"ts": NOW + SECOND, "gpu": "g1", "power_mw": 6}]))
         newest = following.now(NOW + 2 * SECOND)
     assert value(newest, "power_mw") == 6
     assert newest.seen.tolist() == [NOW + SECOND]
@@ -77,13 +77,13 @@ def test_readings_end_where_the_gpu_does_not_answer_and_begin_again(store: Store
         return batch([{"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": power, "quality": quality}])
 
     with journal_of(store) as journal:
-        journal.append(rows(0, 7, "power_stuck"))
+        journal.append_batch(rows(0, 7, "power_stuck"))
         assert value(following.now(NOW + SECOND), "power_mw") == 7
-        journal.append(rows(1, None, "lost"))
+        journal.append_batch(rows(1, None, "lost"))
         newest = following.now(NOW + 2 * SECOND)
         assert value(newest, "power_mw") is None
         assert (newest.answers.tolist(), newest.quality) == ([False], ["lost"])
-        journal.append(rows(2, 8, None))
+        journal.append_batch(rows(2, 8, None))
         newest = following.now(NOW + 3 * SECOND)
     assert value(newest, "power_mw") == 8
     assert (newest.answers.tolist(), newest.quality) == ([True], [None])
@@ -92,7 +92,9 @@ def test_readings_end_where_the_gpu_does_not_answer_and_begin_again(store: Store
 def test_gpus_of_one_name_in_two_clusters_are_two(store: Store) -> None:
     following = Following(store, AGE_S)
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "cluster": c, "gpu": "g1", "power_mw": p} for c, p in (("a", 1), ("b", 2))]))
+        journal.append_batch(
+            batch([{"ts": NOW, "cluster": c, "gpu": "g1", "power_mw": p} for c, p in (("a", 1), ("b", 2))])
+        )
         newest = following.now(NOW)
     assert (value(newest, "power_mw", cluster="a"), value(newest, "power_mw", cluster="b")) == (1, 2)
 
@@ -101,9 +103,9 @@ def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest
     """Its cost does not grow with the store: only what journals have gained since the last look is read."""
     following = Following(store, AGE_S)
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1}]))
+        journal.append_batch(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1}]))
         journal.publish()
-        journal.append(batch([{"ts": NOW + SECOND, "gpu": "g1", "power_mw": 2}]))
+        journal.append_batch(batch([{"ts": NOW + SECOND, "gpu": "g1", "power_mw": 2}]))
         following.catch_up(NOW)
         following.now(NOW)
         taken: list[int] = []
@@ -117,7 +119,7 @@ def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest
         with monkeypatch.context() as patch:
             patch.setattr(light, "read", lambda *_: pytest.fail("a file was read"))
             for at in (2, 3):
-                journal.append(batch([{"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": at}]))
+                journal.append_batch(batch([{"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": at}]))
                 assert value(following.now(NOW + at * SECOND), "power_mw") == at
             following.now(NOW)
         journal.seal()
@@ -173,8 +175,8 @@ def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store
             now += rng.choice((1, 1, 5, 20)) * SECOND
             match rng.choice(("write", "write", "write", "publish", "seal", "append", "look", "catch up")):
                 case "write":
-                    one.append(batch([row("g1"), row("g2")]))
-                    two.append(batch([row("g3")]))
+                    one.append_batch(batch([row("g1"), row("g2")]))
+                    two.append_batch(batch([row("g3")]))
                 case "publish":
                     rng.choice((one, two)).publish()
                 case "seal":
@@ -212,7 +214,7 @@ def test_looks_and_catching_up_at_the_same_time_lose_nothing(store: Store) -> No
     with journal_of(store) as journal:
         for turn in range(80):
             gpus = [f"g{turn}-{n}" for n in range(40)]  # many new ones, so that what is kept of them grows
-            journal.append(batch([{"ts": NOW + turn, "gpu": gpu, "power_mw": turn} for gpu in gpus]))
+            journal.append_batch(batch([{"ts": NOW + turn, "gpu": gpu, "power_mw": turn} for gpu in gpus]))
             if turn % 5 == 4:
                 journal.publish()
             newest = following.now(NOW)
@@ -225,7 +227,7 @@ def test_looks_and_catching_up_at_the_same_time_lose_nothing(store: Store) -> No
 def test_a_store_that_is_gone_is_told_in_a_sentence(store: Store) -> None:
     following = Following(store, AGE_S)
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(1), "gpu": "g1", "power_mw": 1}]))
+        journal.append_batch(batch([{"ts": ago(1), "gpu": "g1", "power_mw": 1}]))
         assert value(following.now(), "power_mw") == 1
     journals = store.root / "journal"
     for path in journals.iterdir():

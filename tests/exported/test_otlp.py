@@ -157,7 +157,7 @@ def only(points: list[dict[str, Any]], name: str, gpu: str = "g1", **attributes:
 @pytest.mark.long
 def test_readings_have_the_conventions_names_units_and_attributes(store: Store, receiver: Receiver) -> None:
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": gpu, **EVERY} for gpu in ("g1", "g2")]))
+        journal.append_batch(batch([{"ts": NOW, "gpu": gpu, **EVERY} for gpu in ("g1", "g2")]))
         points = Sent(store, receiver).points()
     power = only(points, "hw.power")
     assert power == {
@@ -196,7 +196,7 @@ def test_the_conventions_know_these_names_and_attributes() -> None:
 def test_a_name_has_one_unit_and_one_sort_of_data(store: Store, receiver: Receiver) -> None:
     """Else a collector refuses the second."""
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "g1", **EVERY, "quality": "power_slow"}]))
+        journal.append_batch(batch([{"ts": NOW, "gpu": "g1", **EVERY, "quality": "power_slow"}]))
         exporter = Exporter(store, Settings(), clock=lambda: NOW)
         exporter.refresh()
         by_name: dict[str, set[tuple[str, str]]] = {}
@@ -210,11 +210,11 @@ def test_a_name_has_one_unit_and_one_sort_of_data(store: Store, receiver: Receiv
 @pytest.mark.long
 def test_a_point_is_sent_once_with_the_time_of_its_reading(store: Store, receiver: Receiver) -> None:
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000, "fan_speed": 30}]))
+        journal.append_batch(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000, "fan_speed": 30}]))
         sent = Sent(store, receiver)
         assert {one["time"] for one in sent.points() if one["name"] == "hw.power"} == {NOW}
         assert [one for one in sent.points() if one["attributes"].get("hw.id") == "g1"] == []
-        journal.append(batch([{"ts": NOW + 5 * SECOND, "gpu": "g1", "power_mw": 2000, "fan_speed": None}]))
+        journal.append_batch(batch([{"ts": NOW + 5 * SECOND, "gpu": "g1", "power_mw": 2000, "fan_speed": None}]))
         sent.now += 5 * SECOND
         points = sent.points()
         assert (only(points, "hw.power")["value"], only(points, "hw.power")["time"]) == (2.0, NOW + 5 * SECOND)
@@ -226,7 +226,7 @@ def test_a_counter_that_fell_begins_anew(store: Store, receiver: Receiver) -> No
         starts = []
         sent = Sent(store, receiver)
         for at, joules in ((1, 500), (2, 600), (3, 10), (4, 20)):
-            journal.append(batch([{"ts": NOW + at * SECOND, "gpu": "g1", "energy_mj": 1000 * joules}]))
+            journal.append_batch(batch([{"ts": NOW + at * SECOND, "gpu": "g1", "energy_mj": 1000 * joules}]))
             sent.now = NOW + at * SECOND
             starts.append((only(sent.points(), "hw.energy")["start"] - NOW) // SECOND)
     assert starts == [0, 0, 2, 2]
@@ -234,7 +234,7 @@ def test_a_counter_that_fell_begins_anew(store: Store, receiver: Receiver) -> No
 
 def test_what_did_not_arrive_is_sent_again(store: Store, receiver: Receiver) -> None:
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
+        journal.append_batch(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
         sent = Sent(store, receiver)
         receiver.status = 400
         with pytest.raises(InputError, match=r"does not take the metrics .*400.*: see whether the collector runs"):
@@ -254,7 +254,7 @@ def test_findings_are_sent_with_their_labels(store: Store, receiver: Receiver) -
 
 def test_once_sends_and_says_how_much(store: Store, receiver: Receiver) -> None:
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
+        journal.append_batch(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
     command = ["export", "otlp", "--store", str(store.root), "--endpoint", receiver.url + "/", "--once"]
     done = CliRunner().invoke(cli, [*command, "--max-age", "9999d"])
     assert done.exit_code == 0, done.output
@@ -283,7 +283,7 @@ def test_a_collector_that_does_not_answer_is_told(store: Store) -> None:
         url = gone.url
     command = ["export", "otlp", "--store", str(store.root), "--endpoint", url, "--once"]
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
+        journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
     done = CliRunner().invoke(cli, [*command, "--interval", "1s", "--max-age", "9999d"])
     assert done.exit_code == 2
     assert f"{url}/v1/metrics does not take the metrics" in done.output
@@ -295,7 +295,7 @@ def test_a_collector_that_does_not_answer_is_told(store: Store) -> None:
 )
 def test_a_collector_without_an_end_is_left(store: Store, attack: str, why: str) -> None:
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
+        journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
     with serving((SLOW | HUGE)[attack]) as (place, _):
         command = ["export", "otlp", "--store", str(store.root), "--endpoint", f"http://{place}", "--once"]
         done = CliRunner().invoke(cli, [*command, "--interval", "1s" if attack in SLOW else "60s"])
@@ -314,7 +314,7 @@ def test_it_goes_on_until_a_signal_and_says_when_the_collector_is_back(store: St
         os.kill(os.getpid(), signal.SIGTERM)
 
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
+        journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
     helper = threading.Thread(target=meanwhile)
     helper.start()
     command = ["export", "otlp", "--store", str(store.root), "--endpoint", receiver.url, "--interval", "1s"]

@@ -51,8 +51,8 @@ def _filled(root: Path) -> None:
     store.append({"events": arrow_rows("events", columns)}, "events")
     none, twice = dict.fromkeys(EVERY), {name: 2 * one for name, one in EVERY.items()}
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "lost", **EVERY, "quality": None}]))
-        journal.append(
+        journal.append_batch(batch([{"ts": NOW, "gpu": "lost", **EVERY, "quality": None}]))
+        journal.append_batch(
             batch(
                 [
                     {"ts": NOW + SECOND, "gpu": "g1", **EVERY, "quality": "power_stuck,power_slow"},

@@ -25,7 +25,7 @@ def test_numbers_come_back_in_their_columns(tmp_path: Path) -> None:
     values = EVERY | POSSIBLE
     exporter = Exporter(store, Settings(600.0, dcgm_names=True))
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(0), "gpu": uuid(0), **values}]))
+        journal.append_batch(batch([{"ts": ago(0), "gpu": uuid(0), **values}]))
         exporter.refresh()
         text = page(exporter.series()).decode()
     reader = Reader()

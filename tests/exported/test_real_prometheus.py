@@ -35,7 +35,7 @@ def test_promql_gives_what_sql_gives_and_the_rest_goes_stale(store: Store, tmp_p
     exporter = Exporter(store, Settings(AGE_S, dcgm_names=True), clock=lambda: time.time_ns() + passed[0])
     server = metrics_server(exporter)
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(0), "gpu": "g1", **EVERY, "power_mw": 301_042}]))
+        journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", **EVERY, "power_mw": 301_042}]))
         exporter.start()
         server.start()
         with running(tmp_path, [urllib.parse.urlsplit(server.url).netloc]) as prometheus:

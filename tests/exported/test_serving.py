@@ -55,7 +55,7 @@ def test_each_page_has_the_newest_reading(store: Store) -> None:
     with serving(store) as url, journal_of(store) as journal:
         assert watts(fetched(url)[0]) == []
         for milliwatts in (100_000, 250_500):
-            journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": milliwatts}]))
+            journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": milliwatts}]))
             text, headers = fetched(url)
             assert watts(text) == [str(milliwatts / 1000)]
         assert headers["Content-Type"] == CONTENT_TYPE
@@ -76,7 +76,7 @@ def test_a_page_does_not_wait_for_the_findings(store: Store, monkeypatch: pytest
 
     monkeypatch.setattr(findings, "find", hanging)
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 5000}]))
+        journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 5000}]))
         with serving(store) as url:
             assert begun.wait(60)
             text = fetched(url)[0]
@@ -179,7 +179,7 @@ def test_a_request_that_does_not_end_is_closed(store: Store) -> None:
 @pytest.mark.long
 def test_a_signal_ends_the_command_in_order(store: Store) -> None:
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 7000}]))
+        journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 7000}]))
     command = [sys.executable, "-m", "whorl", "export", "prometheus", "--store", str(store.root)]
     with subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -9,7 +9,8 @@ import pytest
 
 from whorl.probes.recording import Recorder, Run, past_of
 from whorl.probes.watch import Window
-from whorl.store import Journal, Store
+from whorl.store import Store
+from whorl.store.journal import Journal
 from whorl.store.names import this_host, this_node
 from whorl.store.outcomes import EndedBy, Outcome
 from whorl.store.rows.placing import hashes, may_name, named
@@ -83,7 +84,7 @@ def test_a_name_says_of_which_gpus_its_rows_are(gpus: int) -> None:
 
 
 def test_a_journal_of_runs_is_read_at_once_and_becomes_one_file(store: Store) -> None:
-    with Journal(store, "n01.runs", thread=False) as journal:
+    with store.journal("n01.runs", background=False) as journal:
         for number in range(5):  # five times that something is due
             recorder = Recorder(store, cluster="k", campaign="c", journal=journal)
             recorder.run(a_run(NODES["n01"][number % 4], number))
@@ -99,11 +100,11 @@ def test_a_journal_of_runs_is_read_at_once_and_becomes_one_file(store: Store) ->
 
 
 def test_what_a_dead_job_had_measured_is_known_to_the_next(store: Store) -> None:
-    journal = Journal(store, "n01.runs", thread=False)
+    journal = store.journal("n01.runs", background=False)
     record(store, NODES["n01"][:2], journal)
     journal._hold.release()  # as when its process dies: nothing is closed
     assert measured(store, NODES["n01"]) == NODES["n01"][:2]
-    with Journal(store, "n01.runs", thread=False) as after:
+    with store.journal("n01.runs", background=False) as after:
         record(store, NODES["n01"][2:], after)
     assert measured(store, NODES["n01"]) == NODES["n01"]
     assert len(pa.compute.unique(store.arrow("runs")["run_id"])) == 4

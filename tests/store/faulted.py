@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from whorl.errors import WhorlError
-from whorl.store import Journal, Store, compaction, retention
+from whorl.store import Store, compaction, retention
 from whorl.store.rows import replacing
 from whorl.store.system import processes
 from whorl.tests.store.journaler import BEGAN, S, batch
@@ -57,9 +57,9 @@ def template(root: Path) -> None:
     store.append({"telemetry": rows("old", range(3601, 3603), 2)}, "late")
     child = os.fork()
     if child == 0:
-        journal = Journal(store, "dead", thread=False, settle_s=0, grace_s=0)
+        journal = store.journal("dead", background=False, offline=True)
         for second in range(6):
-            journal.append(batch(["dead"], second, 1))
+            journal.append_batch(batch(["dead"], second, 1))
             if second == 3:
                 journal.publish()
         os._exit(0)
@@ -76,12 +76,12 @@ def append(root: Path, say: Say) -> None:
 
 
 def collect(root: Path, say: Say) -> None:
-    journal = Journal(Store.open(root), "n", thread=False, settle_s=0, grace_s=0)
+    journal = Store.open(root).journal("n", background=False, offline=True)
     failed: WhorlError | None = None
     for second, power in ((0, 1), (1, 1), (0, 2), (2, 1), (1, 3), (3, 1)):
         say("try", "n", second, power)
         try:
-            journal.append(batch(["n"], second, power))
+            journal.append_batch(batch(["n"], second, power))
             say("done", "n", second, power)
             if second == 1 and power == 1:
                 journal.publish()

@@ -55,14 +55,14 @@ class Acknowledging:
         self._write = os.write  # the real one
 
     def __call__(self, journal: Journal, gpu: str, second: int, power: int) -> None:
-        journal.append(batch([f"{gpu}0", f"{gpu}1"], second, power))
+        journal.append_batch(batch([f"{gpu}0", f"{gpu}1"], second, power))
         self._write(self._handle, f"{gpu}0 {second} {power}\n{gpu}1 {second} {power}\n".encode())
 
 
 def _until_killed(root: Path) -> None:
     store = Store.open(root)
     noted = Acknowledging(root)
-    with Journal(store, "n", publish_s=0.02, segment_s=0.06, settle_s=0.005, grace_s=0.02) as journal:
+    with Journal(store.root, "n", publish_s=0.02, segment_s=0.06, settle_s=0.005, grace_s=0.02) as journal:
         for number in range(10**6):
             noted(journal, f"p{os.getpid()}-", number, number)
             if number % 7 == 3:  # a correction of a row that may be anywhere by now
@@ -85,7 +85,7 @@ def _fail_at(root: Path, fatal: int) -> int:
     noted = Acknowledging(root)
     failed = fails_at(fatal + 1, lambda: os._exit(9), [*DURABLE, (os, "write")])
     store = Store.open(root)
-    journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
+    journal = store.journal("n", background=False, offline=True)
     noted(journal, f"s{fatal}-", 0, 1)
     journal.publish()
     noted(journal, f"s{fatal}-", 1, 2)
@@ -136,7 +136,7 @@ def _stream(root: Path, pause_s: float) -> None:
     watched = threading.Thread(target=sys.stdin.read, daemon=True)
     watched.start()
     last = time.monotonic() + 120
-    with Journal(store, "n", publish_s=0.15, segment_s=0.6, settle_s=1.5, grace_s=3.0) as journal:
+    with Journal(store.root, "n", publish_s=0.15, segment_s=0.6, settle_s=1.5, grace_s=3.0) as journal:
         number = 0
         while watched.is_alive() and time.monotonic() < last:
             noted(journal, "g", number, number)

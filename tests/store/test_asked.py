@@ -14,7 +14,7 @@ from whorl.analysis.telemetry.extent import extent, last_hour
 from whorl.analysis.telemetry.happened import happened
 from whorl.analysis.telemetry.readings import read
 from whorl.errors import QueryError
-from whorl.store import Journal, Store
+from whorl.store import Store
 from whorl.store.readers import query
 from whorl.store.readers.asked import pieces_of
 from whorl.store.readers.reading import Rows, holding
@@ -40,8 +40,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     made.append({"telemetry": rows(GPUS[2:], 2, temperature_c=[30] * 4)}, "two")
     made.append({"telemetry": rows(GPUS[1:2], 3, ts=[1])}, "late")
     made.append({"runs": pa.table({"run_id": ["r"], "cluster": ["c"], "gpu": ["GPU-a"], "status": ["ok"]})}, "runs")
-    with Journal(made, "node", thread=False, settle_s=0.0, grace_s=0.0) as journal:
-        journal.append(rows(("GPU-a", "GPU-z"), 4, ts=[7, 8]).to_batches()[0])
+    with made.journal("node", background=False, offline=True) as journal:
+        journal.append_batch(rows(("GPU-a", "GPU-z"), 4, ts=[7, 8]).to_batches()[0])
         yield made
 
 

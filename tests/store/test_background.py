@@ -13,7 +13,6 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import journal
-from whorl.store.journal import Journal
 from whorl.store.system import background, files
 from whorl.store.system.background import open_background
 from whorl.tests.store.journaler import batch
@@ -82,8 +81,8 @@ def test_a_journal_is_made_durable_without_waiting(tmp_path: Path, monkeypatch: 
     store = new_store(tmp_path / "store")
     if not able:
         monkeypatch.setattr(background, "_NUMBERS", {})
-    with Journal(store, "n", durable_s=0, settle_s=0, grace_s=0, thread=False) as one:
-        one.append(batch(["a"], 0, 1), sync=False)
+    with store.journal("n", durable_s=0, background=False, offline=True) as one:
+        one.append_batch(batch(["a"], 0, 1), sync=False)
         synced: list[int] = []
         monkeypatch.setattr(files, "sync", synced.append)
         one.flush_soon()
@@ -118,8 +117,8 @@ def test_a_disk_that_fails_in_the_background_is_told_at_the_next_flush(
 
     store = new_store(tmp_path / "store")
     monkeypatch.setattr(journal, "open_background", lambda _handle: Failing())
-    with Journal(store, "n", durable_s=0, settle_s=0, grace_s=0, thread=False) as one:
-        one.append(batch(["a"], 0, 1), sync=False)
+    with store.journal("n", durable_s=0, background=False, offline=True) as one:
+        one.append_batch(batch(["a"], 0, 1), sync=False)
         with pytest.raises(StoreError, match="the disk failed"):
             one.flush_soon()
 
@@ -127,11 +126,10 @@ def test_a_disk_that_fails_in_the_background_is_told_at_the_next_flush(
 KILLED = """
 import os, signal, sys
 from whorl.store import Store
-from whorl.store.journal import Journal
 from whorl.tests.store.journaler import batch
-journal = Journal(Store.open(sys.argv[1]), "n", durable_s=0, thread=False)
+journal = Store.open(sys.argv[1]).journal("n", durable_s=0, background=False)
 for second in range(50):
-    journal.append(batch(["a"], second, second), sync=False)
+    journal.append_batch(batch(["a"], second, second), sync=False)
     journal.flush_soon()
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import WhorlError
-from whorl.store import Journal, Store, compaction
+from whorl.store import Store, compaction
 from whorl.store.rows import footers, replacing
 from whorl.store.writers import sealing
 from whorl.tests.sizes import sample
@@ -36,9 +36,9 @@ def views_are_right() -> Iterator[None]:
 def dead(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of a collector that was killed: sixteen batches were published, eight are in its journal only."""
     root = tmp_path_factory.mktemp("dead") / "S"
-    with Journal(new_store(root), "n", thread=False, settle_s=0, grace_s=0) as journal:
+    with new_store(root).journal("n", background=False, offline=True) as journal:
         for second in range(BATCHES):
-            journal.append(batch(["a", "b"], second, second))
+            journal.append_batch(batch(["a", "b"], second, second))
             if second + 1 in (PUBLISHED // 2, PUBLISHED):
                 journal.publish()
         return shutil.copytree(root, root.with_name("copy"))

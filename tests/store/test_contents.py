@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from whorl.store import Journal, Store
+from whorl.store import Store
 from whorl.store.readers import query
 from whorl.store.rows import contents, footers, soundness
 from whorl.store.system import light
@@ -49,9 +49,9 @@ def _forget() -> None:
 def store(tmp_path: Path) -> Store:
     """A collector's journal with a published file a second, as it is while it runs, or after it was killed."""
     store = new_store(tmp_path / "s")
-    writer = Journal(store, "one", thread=False)
+    writer = store.journal("one", background=False)
     for second in range(SECONDS):
-        writer.append(batch(second))
+        writer.append_batch(batch(second))
         writer.publish()
     writer._hold.release()
     _forget()

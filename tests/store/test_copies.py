@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from whorl.store import Journal, Store, compaction, retention
-from whorl.store.rows import replacing
+from whorl.store import Store
 from whorl.tests.store.journaler import batch
 
 
 def copied(store: Store, to: Path, *, journal: bool) -> Store:
     """A copy with the published rows of a collector and with the segment that took their place; its journal as well."""
-    writer = Journal(store, "n", thread=False, settle_s=0, grace_s=0)
+    writer = store.journal("n", background=False, offline=True)
     for second in range(6):
-        writer.append(batch(["g", "h"], second, second))
+        writer.append_batch(batch(["g", "h"], second, second))
         if second == 3:
             writer.publish()
     shutil.copytree(store.root, to)
@@ -46,13 +45,13 @@ def test_rows_that_are_there_twice_are_named_and_mended(store: Store, tmp_path: 
     assert reason.startswith("8 of its rows are in ")
     assert "whorl store compact" in reason
     assert path.parent.parent.parent.name == "telemetry"
-    compaction.compact(copy.root, pace=replacing.OFFLINE)
+    copy.compact(offline=True)
     assert rows(copy) == (12, 12)
     assert copy.check() == store.check() == {}
 
 
 def test_pruning_counts_rows_that_are_there_twice_once(store: Store, tmp_path: Path) -> None:
     copy = copied(store, tmp_path / "copy", journal=False)
-    retention.prune(copy.root, 3600, pace=replacing.OFFLINE)
+    copy.prune("1h", offline=True)
     assert copy.sql("select sum(n) n from telemetry_minutes").to_pylist() == [{"n": 12}]
     assert rows(copy) == (0, 0)

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Journal, Store, compaction, retention
-from whorl.store.rows import footers, journal_file, replacing
+from whorl.store import Store
+from whorl.store.journal import Journal
+from whorl.store.rows import footers, journal_file
 from whorl.store.writers import rivals
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
@@ -76,14 +77,14 @@ def test_strange_files_are_left_where_they_are(store: Store) -> None:
     }
     store = Store.open(store.root)
     store.append({"telemetry": rows(range(50, 150), power=2)}, "y")
-    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
-        journal.append(batch(range(140, 160), power=3))
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append_batch(batch(range(140, 160), power=3))
         journal.publish()
         assert counted(store) == (160, 160, 290)
     assert counted(Store.open(store.root)) == (160, 160, 290)
     assert len(store.arrow("telemetry")) == len(store.scan("telemetry").collect()) == 160
-    compaction.compact(store.root, pace=replacing.OFFLINE)
-    retention.prune(store.root, 86_400, pace=replacing.OFFLINE)
+    store.compact(offline=True)
+    store.prune("1d", offline=True)
     assert store.sql(HISTORY).to_pylist() == [dict(zip(store.sql(HISTORY).column_names, (160, 290), strict=True))]
     assert {path for path in strange if not path.exists()} == set()
     unsound = Store.open(store.root).check()
@@ -91,8 +92,8 @@ def test_strange_files_are_left_where_they_are(store: Store) -> None:
 
 
 def test_a_folder_that_names_a_wrong_gpu_after_a_flipped_bit_is_still_compared(store: Store) -> None:
-    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
-        journal.append(batch(range(10)))
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append_batch(batch(range(10)))
     (says,) = (store.root / "telemetry").rglob(rivals.GPUS)
     content = says.read_text()
     says.write_text(content[:-1] + ("0" if content[-1] != "0" else "1"))
@@ -110,15 +111,15 @@ def test_a_file_damaged_inside_hinders_neither_storing_nor_compaction(
     content[100:140] = bytes(byte ^ 255 for byte in content[100:140])
     damaged.write_bytes(content)
     os.utime(damaged, (1, 1))  # whose bounds are not remembered
-    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
-        journal.append(batch(range(10)))
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append_batch(batch(range(10)))
         journal.publish()
         assert len(store.arrow("telemetry")) == 10
         assert list(store.skipped) == [damaged]
     store.append({"telemetry": rows(range(10_000, 10_010))}, "y")
     with caplog.at_level(logging.WARNING):
-        compaction.compact(store.root, pace=replacing.OFFLINE)
-        retention.prune(store.root, 86_400, pace=replacing.OFFLINE)
+        store.compact(offline=True)
+        store.prune("1d", offline=True)
     assert "restore it from a backup" in caplog.text
     damaged.unlink()
     assert store.sql("select sum(n)::bigint n from history").to_pylist() == [{"n": 20}]
@@ -126,8 +127,8 @@ def test_a_file_damaged_inside_hinders_neither_storing_nor_compaction(
 
 def test_a_seal_whose_end_failed_twice_loses_nothing(store: Store) -> None:
     """`latest` cannot be written, nor, at the next attempt, a note."""
-    journal = Journal(store, "n", thread=False, settle_s=0)
-    journal.append(batch(range(10)))
+    journal = Journal(store.root, "n", thread=False, settle_s=0)
+    journal.append_batch(batch(range(10)))
     journal.publish()
     for name in ("latest", "replaced"):
         folder = store.root / name
@@ -160,12 +161,12 @@ def test_other_rows_under_a_name_do_not_take_the_place_of_the_first(store: Store
 
 def test_segments_do_not_say_when_rows_were_written_while_the_next_is_open(store: Store) -> None:
     """It costs a quarter of a segment, and only rows of the same instants could need it."""
-    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
+    with store.journal("n", background=False, offline=True) as journal:
         for began in (0, 10, 20):
-            journal.append(batch(range(began, began + 5)))
+            journal.append_batch(batch(range(began, began + 5)))
             journal.publish()
             journal._turn()
-            journal.append(batch(range(began + 5, began + 10)))
+            journal.append_batch(batch(range(began + 5, began + 10)))
             journal.seal()
         columns = [pq.read_schema(path).names for path in (store.root / "telemetry").rglob("n-*.parquet")]
     assert columns
@@ -191,8 +192,8 @@ def test_a_collector_waits_while_a_compaction_seals_what_its_forerunner_left(sto
         other.stdout.readline()
         end = threading.Timer(1.0, other.stdin.close)
         end.start()
-        with Journal(store, "n", thread=False) as journal:
-            journal.append(batch(range(3)))
+        with store.journal("n", background=False) as journal:
+            journal.append_batch(batch(range(3)))
         end.join()
     assert counted(store) == (3, 3, 3)
 
@@ -240,7 +241,7 @@ def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
         assert copy.sql(HISTORY).to_pylist() == expected
         with contextlib.closing(plain_client(copy.root)) as plain:
             assert plain.execute(HISTORY).fetchall() == [tuple(expected[0].values())]
-        done = retention.prune(copy.root, 86_400, pace=replacing.OFFLINE, now=BEGAN + 2 * 86_400 * S)
+        done = copy.prune("1d", offline=True, now=BEGAN + 2 * 86_400 * S)
         assert done.waiting == 0
         assert copy.sql(HISTORY).to_pylist() == expected
         assert copy.sql("select count(*) n from telemetry").to_pylist() == [{"n": 100}]
@@ -279,11 +280,11 @@ def test_late_rows_stay_where_they_are_while_a_file_cannot_be_read(
     store.append({"telemetry": rows(range(2), power=5)}, "late")
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", _failing(os.lstat, "first"))
-        compaction.compact(store.root, pace=replacing.OFFLINE, now=LATER)
+        store.compact(offline=True, now=LATER)
     assert "late rows stay where they are: " in caplog.text
     for _ in range(2):
         assert counted(Store.open(store.root)) == (3, 3, 11)
-        compaction.compact(store.root, pace=replacing.OFFLINE, now=LATER)
+        store.compact(offline=True, now=LATER)
 
 
 def test_a_stale_handle_of_the_views_is_no_traceback(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,8 +302,8 @@ def test_a_stale_handle_of_the_views_is_no_traceback(store: Store, monkeypatch: 
 def test_a_journal_that_cannot_be_read_for_a_moment_does_not_win_over_rows_written_later(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = Journal(store, "n", thread=False, settle_s=0, grace_s=0)
-    journal.append(*rows(range(1)).to_batches())
+    journal = store.journal("n", background=False, offline=True)
+    journal.append_batch(*rows(range(1)).to_batches())
 
     def failing(*_: object, **__: object) -> journal_file.Content:
         raise OSError(errno.EIO, "Input/output error")

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Journal, Store
+from whorl.store import Store
 from whorl.store.compaction import compact
+from whorl.store.journal import Journal
 from whorl.store.rows import journal_file, placing, replacing
 from whorl.store.rows.replacing import Pace
 from whorl.store.system.locks import locked
@@ -25,7 +26,7 @@ def batch(gpu: str, second: int, power: int) -> pa.RecordBatch:
 
 
 def journal(store: Store, name: str) -> Journal:
-    return Journal(store, name, thread=False, settle_s=0.0, grace_s=0.0)
+    return store.journal(name, background=False, offline=True)
 
 
 def powers(store: Store) -> list[int]:
@@ -36,7 +37,7 @@ def test_a_collector_looks_at_its_own_files_only(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")
     with journal(store, "one") as one, journal(store, "two") as two, journal(store, "shares") as shares:
         for second, (writer, gpu) in enumerate([(one, "a"), (two, "b"), (shares, "a")]):
-            writer.append(batch(gpu, second, second))
+            writer.append_batch(batch(gpu, second, second))
             writer.publish()
         bounds = placing.bounds_of(pa.Table.from_batches([batch("a", 9, 9)]))
         day = placing.Bounds(0, 9 * 10**9, bounds.gpus)
@@ -49,11 +50,11 @@ def test_a_collector_looks_at_its_own_files_only(tmp_path: Path) -> None:
 def test_two_collectors_of_one_gpu_store_each_reading_once(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")
     with journal(store, "one") as one, journal(store, "two") as two:
-        one.append(batch("a", 1, 10))
+        one.append_batch(batch("a", 1, 10))
         one.publish()
-        two.append(batch("a", 1, 20))
+        two.append_batch(batch("a", 1, 20))
         two.publish()
-        one.append(batch("b", 1, 30))
+        one.append_batch(batch("b", 1, 30))
         assert powers(store) == [20, 30]
     assert powers(store) == [20, 30]
     compact(store.root, pace=Pace(0.0, 0.0), now=time.time_ns())
@@ -63,12 +64,12 @@ def test_two_collectors_of_one_gpu_store_each_reading_once(tmp_path: Path) -> No
 def test_a_folder_that_does_not_say_its_gpus_is_looked_into(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")
     with journal(store, "one") as one:
-        one.append(batch("a", 1, 10))
+        one.append_batch(batch("a", 1, 10))
     (says,) = store.root.glob("telemetry/day=*/one~*/gpus.txt")
     says.unlink()
     rivals._homes.clear()
     with journal(store, "two") as two:
-        two.append(batch("a", 1, 20))
+        two.append_batch(batch("a", 1, 20))
     assert powers(store) == [20]
 
 
@@ -84,7 +85,7 @@ def test_a_folder_whose_gpus_do_not_fit_its_name_may_hold_any(tmp_path: Path) ->
 def test_a_changed_bit_in_the_header_of_a_journal_does_not_hide_whose_it_is(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")
     with journal(store, "one") as one:
-        one.append(batch("a", 1, 10))
+        one.append_batch(batch("a", 1, 10))
         (path,) = store.root.glob("journal/one-*.arrow")
         content = path.read_bytes()
         header = 8 + int.from_bytes(content[4:8], "little")
@@ -113,7 +114,7 @@ def test_compaction_removes_the_folders_of_collectors_that_it_emptied(tmp_path: 
     day = 86_400
     for second in (1, 2, 3 * day):
         with journal(store, "one") as one:
-            one.append(batch("a", second, second))
+            one.append_batch(batch("a", second, second))
     (old, new) = sorted(store.root.glob("telemetry/day=*/one~*"))
     outside = tmp_path / "outside"
     (outside / "two~1").mkdir(parents=True)
@@ -125,7 +126,7 @@ def test_compaction_removes_the_folders_of_collectors_that_it_emptied(tmp_path: 
     assert new.exists()
     assert (outside / "two~1" / "gpus.txt").exists()
     with journal(store, "one") as one:  # its folder is made again
-        one.append(batch("a", 4, 4))
+        one.append_batch(batch("a", 4, 4))
     assert old.exists()
     assert powers(store) == [1, 2, 4, 3 * day]
 
@@ -166,11 +167,11 @@ def test_a_reader_compares_rows_of_journals_only_with_files_of_their_gpus(
     with journal(store, "one") as one, journal(store, "two") as two:
         for writer, gpu in ((one, "a"), (two, "b")):
             for second in (1, 5):
-                writer.append(batch(gpu, second, second))
+                writer.append_batch(batch(gpu, second, second))
             writer.publish()
-        two.append(batch("b", 3, 30))
+        two.append_batch(batch("b", 3, 30))
         opened.clear()
         assert powers(store) == [1, 1, 5, 5, 30]
         assert set(opened) == {"two"}
-        two.append(batch("b", 5, 50))
+        two.append_batch(batch("b", 5, 50))
         assert powers(store) == [1, 1, 5, 30, 50]

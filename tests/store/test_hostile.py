@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from whorl.errors import QueryError, StoreError
-from whorl.store import Journal, Store, compaction
+from whorl.store import Store, compaction
 from whorl.store.readers import query
 from whorl.store.rows import journal_file, replacing
 from whorl.store.schema import FORMAT, REPLACED, arrow_schema
@@ -102,8 +102,8 @@ def test_nothing_is_written_through_a_linked_folder(store: Store, tmp_path: Path
 def test_a_linked_folder_is_named_and_not_passed_over(tmp_path: Path, depth: str) -> None:
     """An old day was moved to another disk."""
     store = new_store(tmp_path / "day")
-    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
-        journal.append(batch(["a"], 1, 7))
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append_batch(batch(["a"], 1, 7))
     (folder,) = (store.root / "telemetry").glob(depth)
     shutil.move(folder, tmp_path / "outside")
     folder.symlink_to(tmp_path / "outside")
@@ -111,7 +111,7 @@ def test_a_linked_folder_is_named_and_not_passed_over(tmp_path: Path, depth: str
     assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 0}]
     assert list(store.skipped) == list(store.check()) == [folder]
     assert "is a link" in store.skipped[folder]
-    compaction.compact(store.root, pace=replacing.OFFLINE)
+    store.compact(offline=True)
     assert folder.is_symlink()
 
 
@@ -195,7 +195,7 @@ def test_a_lock_that_is_a_link_is_not_written(store: Store, tmp_path: Path, link
     note(store.root, ["runs/x.parquet"], [])
     Store.open(store.root).sql("from runs")
     with pytest.raises(StoreError, match=r"compact\.lock"):
-        compaction.compact(store.root, pace=replacing.OFFLINE)
+        store.compact(offline=True)
     with pytest.raises(StoreError, match=r"placing\.lock"):
         store.append({"telemetry": pa.table(batch(["a"], 2, 7).to_pydict())}, "z")
     with pytest.raises(StoreError, match=r"import\.lock"), store.exclusive():
@@ -237,8 +237,8 @@ def test_pipes_and_links_in_the_journals_folder_are_left_out(store: Store) -> No
 
 def test_a_journal_made_to_crash_its_readers_is_left_out(store: Store) -> None:
     """Its check is right, and the places of its texts lie outside the message."""
-    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
-        journal.append(batch(["aaaa", "bbbb"], 3, 1))
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append_batch(batch(["aaaa", "bbbb"], 3, 1))
         (part,) = journal_file.parts(store.root)
         content = bytearray(part.path.read_bytes())
         start = 8 + int.from_bytes(content[4:8], "little")
@@ -303,8 +303,8 @@ def test_a_second_user_of_a_shared_store_can_do_what_the_first_can(tmp_path: Pat
         root.mkdir()
         root.chmod(0o2775)
         shared = Store.create(root)
-        with Journal(shared, "n", thread=False, settle_s=0, grace_s=0) as journal:
-            journal.append(batch(["a"], 3, 1))
+        with shared.journal("n", background=False, offline=True) as journal:
+            journal.append_batch(batch(["a"], 3, 1))
             journal.publish()
         compaction.compact(root, pace=replacing.OFFLINE)
     finally:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, compaction
+from whorl.store import Store
 from whorl.store.journal import Journal
 from whorl.store.rows import journal_file, journal_runs, replacing
 from whorl.store.schema import FORMAT
@@ -42,7 +42,7 @@ Rows = list[tuple[str, int, int]]
 
 @pytest.fixture
 def journal(store: Store) -> Iterator[Journal]:
-    with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as made:
+    with store.journal("n", background=False, offline=True) as made:
         yield made
 
 
@@ -97,7 +97,7 @@ def test_kill_at_random_moments(store: Store) -> None:
             holds_but_for_the_last(read(Store.open(store.root)), told)
         process.stdin.close()
     assert unsealed > 0, "no kill left rows in a journal: the test shows nothing"
-    compaction.compact(store.root, pace=replacing.OFFLINE)
+    store.compact(offline=True)
     assert journal_file.parts(store.root) == []
     holds_but_for_the_last(read(store), told)
     assert client(store) == read(store)
@@ -136,9 +136,9 @@ def test_death_at_every_step(store: Store) -> None:
             process.stdin.flush()
     assert set(statuses[:-1]) == {9}
     assert len(statuses) > count(25, short=6)
-    Journal(store, "n", settle_s=0, grace_s=0, thread=False).close()
+    store.journal("n", background=False, offline=True).close()
     replacing.recover(Store.open(store.root).root, 0)
-    compaction.compact(store.root, pace=replacing.OFFLINE)
+    store.compact(offline=True)
     rows = read(store)
     assert len({row[:2] for row in rows}) == len(rows)
     assert acknowledged(store).keys() <= {row[:2] for row in rows}
@@ -214,7 +214,7 @@ def test_a_dead_writers_rows_are_sealed_by_the_next_of_its_name(store: Store) ->
         process.stdin.close()
     (found,) = [one for one in status(store).journals if one.rows]
     assert found.alive is False
-    with Journal(store, "n", settle_s=0, grace_s=0, thread=False):
+    with store.journal("n", background=False, offline=True):
         assert not [one for one in status(store).journals if one.rows]
         assert acknowledged(store).keys() <= {row[:2] for row in client(store)}
 
@@ -224,28 +224,28 @@ def test_a_dead_writers_rows_are_sealed_by_the_next_of_its_name(store: Store) ->
 
 def test_a_second_writer_of_the_name_is_refused_and_of_another_is_not(store: Store, journal: Journal) -> None:
     code = "import sys; from whorl.store import Store; from whorl.store.journal import Journal\n"
-    code += "Journal(Store.open(sys.argv[1]), sys.argv[2]).close()"
+    code += "Store.open(sys.argv[1]).journal(sys.argv[2]).close()"
     second = subprocess.run([sys.executable, "-c", code, store.root, "n"], capture_output=True, text=True, check=False)
     assert second.returncode == 1
     assert f"StoreError: process {os.getpid()} on " in second.stderr
     assert "a journal named n" in second.stderr
     other = subprocess.run([sys.executable, "-c", code, store.root, "m"], capture_output=True, text=True, check=False)
     assert other.returncode == 0, other.stderr
-    journal.append(batch(["a"], 0, 1))
+    journal.append_batch(batch(["a"], 0, 1))
     assert read(store) == [("a", 0, 1)]
 
 
 @pytest.mark.long
 def test_two_journals_of_one_gpu_agree_on_the_last_row(store: Store, journal: Journal) -> None:
-    with Journal(store, "m", settle_s=0, grace_s=0, thread=False) as other:
-        journal.append(batch(["a"], 0, 1))
-        other.append(batch(["a"], 0, 2))
+    with store.journal("m", background=False, offline=True) as other:
+        journal.append_batch(batch(["a"], 0, 1))
+        other.append_batch(batch(["a"], 0, 2))
         assert read(store) == [("a", 0, 2)]
         other.seal()
         assert read(store) == [("a", 0, 2)]
         journal.seal()
         assert read(store) == client(store) == [("a", 0, 2)]
-        journal.append(batch(["a"], 0, 3))
+        journal.append_batch(batch(["a"], 0, 3))
         assert read(store) == [("a", 0, 3)]
     assert read(store) == [("a", 0, 3)]
 
@@ -255,37 +255,37 @@ def test_two_journals_of_one_gpu_agree_on_the_last_row(store: Store, journal: Jo
 
 def test_a_full_disk_loses_nothing_and_later_batches_are_seen(store: Store, journal: Journal) -> None:
     for second in range(5):
-        journal.append(batch(["a", "b"], second, second))
+        journal.append_batch(batch(["a", "b"], second, second))
     (part,) = journal_file.parts(store.root)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (part.path.stat().st_size + 100, hard))
         with pytest.raises(StoreError, match="no space is left there; these rows were not stored") as raised:
-            journal.append(batch(["a", "b"], 5, 5))
+            journal.append_batch(batch(["a", "b"], 5, 5))
         assert "\n" not in str(raised.value)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert len(read(store)) == 10
-    journal.append(batch(["a", "b"], 6, 6))
+    journal.append_batch(batch(["a", "b"], 6, 6))
     assert [row[1] for row in read(store)] == [0, 1, 2, 3, 4, 6] * 2
 
 
 def test_a_journal_that_was_removed_says_so_and_goes_on_in_a_new_file(store: Store, journal: Journal) -> None:
-    journal.append(batch(["a"], 0, 1))
+    journal.append_batch(batch(["a"], 0, 1))
     for path in (store.root / "journal").glob("*.arrow"):
         path.unlink()
     with pytest.raises(StoreError, match=r"cannot write .*\.arrow: it is gone, with rows that were stored"):
-        journal.append(batch(["a"], 1, 1))
-    journal.append(batch(["a"], 2, 1))
+        journal.append_batch(batch(["a"], 1, 1))
+    journal.append_batch(batch(["a"], 2, 1))
     assert read(store) == [("a", 2, 1)]
 
 
 @pytest.mark.parametrize("gone", [shutil.rmtree, lambda root: root.rename(root.with_name("elsewhere"))])
 def test_a_store_that_was_removed_or_moved_is_an_error_at_the_end(store: Store, gone: Callable[[Path], object]) -> None:
-    journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
-    journal.append(batch(["a"], 0, 1))
+    journal = store.journal("n", background=False, offline=True)
+    journal.append_batch(batch(["a"], 0, 1))
     gone(store.root)
     with pytest.raises(StoreError, match="it is gone, with rows that were stored"):
         journal.close()
@@ -296,7 +296,7 @@ def test_a_store_that_was_removed_or_moved_is_an_error_at_the_end(store: Store, 
 def test_a_tail_that_cannot_be_taken_back_does_not_hide_later_batches(
     store: Store, journal: Journal, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal.append(batch(["a"], 0, 0))
+    journal.append_batch(batch(["a"], 0, 0))
     real = os.write
 
     def torn(handle: int, content: memoryview) -> int:
@@ -309,9 +309,9 @@ def test_a_tail_that_cannot_be_taken_back_does_not_hide_later_batches(
     monkeypatch.setattr(os, "write", torn)
     monkeypatch.setattr(os, "ftruncate", fail)
     with pytest.raises(StoreError):
-        journal.append(batch(["a"], 1, 1))
+        journal.append_batch(batch(["a"], 1, 1))
     monkeypatch.undo()
-    journal.append(batch(["a"], 2, 2))
+    journal.append_batch(batch(["a"], 2, 2))
     assert read(store) == [("a", 0, 0), ("a", 2, 2)]
     journal.seal()
     assert read(store) == client(store) == [("a", 0, 0), ("a", 2, 2)]
@@ -325,7 +325,7 @@ from whorl.store.journal import Journal
 from whorl.errors import StoreError
 os.setgid(65534); os.setuid(65534)
 try:
-    Journal(Store.open(sys.argv[1]), "n")
+    Store.open(sys.argv[1]).journal("n")
 except StoreError as error:
     sys.exit(str(error))
 """
@@ -354,7 +354,7 @@ def test_a_store_that_this_user_may_not_write() -> None:
 def test_a_journal_torn_at_every_byte_ends_before(store: Store, journal: Journal) -> None:
     ends = []
     for second in range(3):
-        journal.append(batch(["a"], second, second))
+        journal.append_batch(batch(["a"], second, second))
         (part,) = journal_file.parts(store.root)
         ends.append(part.path.stat().st_size)
     whole = part.path.read_bytes()
@@ -400,7 +400,7 @@ def test_many_alike_batches_are_read_as_each_of_them_alone(
         made["ts"] = pa.array(made["ts"], pa.timestamp("ns"))
         if tick > 40:
             made["quality"] = [draw.choice(["lost", "hung", None])] * rows
-        journal.append(pa.RecordBatch.from_pydict(made))
+        journal.append_batch(pa.RecordBatch.from_pydict(made))
     paths = [part.path for part in journal_file.parts(store.root)]
     damaged = bytearray(paths[-1].read_bytes())
     damaged[damaged.index(b"\xff" * 4, len(damaged) // 2) + 20] ^= 1  # near the beginning of a batch
@@ -423,7 +423,7 @@ def test_rows_of_few_columns_have_a_part_of_their_own(store: Store, journal: Jou
         made = batch(gpus, second, second)
         for name in ("fan_speed", "pstate", "utilization", "sm_clock_mhz", "mem_clock_mhz") if wide else ():
             made = made.append_column(name, pa.array([second] * len(made), pa.int32()))
-        journal.append(made)
+        journal.append_batch(made)
 
     for second in range(12):
         ticked(["a"], second, wide=second % 4 == 0)
@@ -431,7 +431,7 @@ def test_rows_of_few_columns_have_a_part_of_their_own(store: Store, journal: Jou
     assert (len(wide), len(narrow)) == (3, 9)
     assert "fan_speed" not in narrow.column_names
     ticked(["a", "b"], 12, wide=False)  # a new GPU, then a column that no part has
-    journal.append(batch(["b"], 13, 13).append_column("energy_mj", pa.array([7])))
+    journal.append_batch(batch(["b"], 13, 13).append_column("energy_mj", pa.array([7])))
     ticked(["b"], 14, wide=True)
     everything = [("a", second, second) for second in range(13)] + [("b", second, second) for second in (12, 13, 14)]
     assert read(store) == everything
@@ -448,7 +448,7 @@ def test_rows_of_few_columns_have_a_part_of_their_own(store: Store, journal: Jou
 
 
 def test_a_header_that_a_kill_cut_short_is_no_damage(store: Store, journal: Journal) -> None:
-    journal.append(batch(["a"], 0, 0))
+    journal.append_batch(batch(["a"], 0, 0))
     header = journal_file.head(journal_file.parts(store.root)[0].path).serialize().to_pybytes()
     torn = store.root / journal_file.FOLDER / "other-1-1-0.telemetry.0.arrow"
     for cut in (0, 5, 8, len(header) // 2, len(header) - 1):
@@ -460,7 +460,7 @@ def test_a_header_that_a_kill_cut_short_is_no_damage(store: Store, journal: Jour
 
 
 def test_a_journal_is_an_arrow_stream(store: Store, journal: Journal) -> None:
-    journal.append(batch(["a", "b"], 0, 7))
+    journal.append_batch(batch(["a", "b"], 0, 7))
     (part,) = journal_file.parts(store.root)
     with pa.ipc.open_stream(part.path.read_bytes()) as stream:
         assert stream.read_all()["power_mw"].to_pylist() == [7, 7]
@@ -469,7 +469,7 @@ def test_a_journal_is_an_arrow_stream(store: Store, journal: Journal) -> None:
 def test_a_journal_of_a_newer_whorl_is_named_and_the_rest_is_read(
     store: Store, journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal.append(batch(["a"], 0, 0))
+    journal.append_batch(batch(["a"], 0, 0))
     (part,) = journal_file.parts(store.root)
     schema = journal_file.head(part.path)
     known = {name: value for name, value in schema.metadata.items() if name != b"whorl.check"}
@@ -483,11 +483,13 @@ def test_a_journal_of_a_newer_whorl_is_named_and_the_rest_is_read(
 
 
 def test_columns_and_gpus_may_change_between_batches(store: Store, journal: Journal) -> None:
-    journal.append(batch(["a"], 0, 1))
+    journal.append_batch(batch(["a"], 0, 1))
     wide = batch(["a", "b"], 1, 2).append_column("temperature_c", pa.array([50, None], pa.int32()))
-    journal.append(wide)
-    journal.append(batch(["a"], 2, 3))
-    journal.append(pa.RecordBatch.from_pydict({"ts": pa.array([BEGAN], pa.timestamp("ns")), "kind": ["xid"]}), "events")
+    journal.append_batch(wide)
+    journal.append_batch(batch(["a"], 2, 3))
+    journal.append_batch(
+        pa.RecordBatch.from_pydict({"ts": pa.array([BEGAN], pa.timestamp("ns")), "kind": ["xid"]}), "events"
+    )
     for look in (read, client):
         if look is client:
             journal.seal()
@@ -497,20 +499,20 @@ def test_columns_and_gpus_may_change_between_batches(store: Store, journal: Jour
 
 
 def test_batches_that_do_not_fit_are_a_sentence(store: Store, journal: Journal) -> None:
-    journal.append(batch(["a"], 0, 1))
+    journal.append_batch(batch(["a"], 0, 1))
     with pytest.raises(StoreError, match="no column colour"):
-        journal.append(pa.RecordBatch.from_pydict({"colour": ["red"]}))
+        journal.append_batch(pa.RecordBatch.from_pydict({"colour": ["red"]}))
     with pytest.raises(StoreError, match="1 rows of table telemetry have no ts"):
-        journal.append(pa.RecordBatch.from_pydict({"ts": pa.array([None], pa.timestamp("ns")), "gpu": ["a"]}))
+        journal.append_batch(pa.RecordBatch.from_pydict({"ts": pa.array([None], pa.timestamp("ns")), "gpu": ["a"]}))
     with pytest.raises(StoreError, match="there is no table 'colours'"):
-        journal.append(batch(["a"], 0, 1), "colours")
+        journal.append_batch(batch(["a"], 0, 1), "colours")
     assert read(store) == [("a", 0, 1)]
 
 
 @pytest.mark.parametrize("name", ["", "../a", "a/b", ".a", "a\nb"])
 def test_names_that_would_reach_elsewhere_are_refused(store: Store, name: str) -> None:
     with pytest.raises(StoreError, match="is not a valid name of a journal"):
-        Journal(store, name, thread=False)
+        store.journal(name, background=False)
 
 
 # -- time -----------------------------------------------------------------------------------------------------
@@ -518,9 +520,9 @@ def test_names_that_would_reach_elsewhere_are_refused(store: Store, name: str) -
 
 def test_a_clock_that_steps_back_loses_no_correction(store: Store) -> None:
     now = iter([BEGAN + 1000, BEGAN + 1001, *range(BEGAN, BEGAN + 50)])
-    with Journal(store, "n", settle_s=0, grace_s=0, thread=False, clock=lambda: next(now)) as journal:
+    with Journal(store.root, "n", settle_s=0, grace_s=0, thread=False, clock=lambda: next(now)) as journal:
         for power in range(5):
-            journal.append(batch(["a"], 0, power))
+            journal.append_batch(batch(["a"], 0, power))
             assert read(store) == [("a", 0, power)]
 
 
@@ -536,15 +538,15 @@ def test_durability_follows_the_file_system() -> None:
 
 
 def test_durability_may_be_chosen(store: Store) -> None:
-    with Journal(store, "n", durable_s=5, thread=False) as journal:
+    with store.journal("n", durable_s=5, background=False) as journal:
         assert str(journal.durability) == "made durable every 5 s (as requested)"
-        journal.append(batch(["a"], 0, 1))
+        journal.append_batch(batch(["a"], 0, 1))
         assert read(store) == [("a", 0, 1)]
 
 
 def test_rows_reach_a_plain_client_by_themselves(store: Store) -> None:
-    with Journal(store, "n", publish_s=0.1, settle_s=0, grace_s=0) as journal:
-        journal.append(batch(["a"], 0, 1))
+    with Journal(store.root, "n", publish_s=0.1, settle_s=0, grace_s=0) as journal:
+        journal.append_batch(batch(["a"], 0, 1))
         last = time.monotonic() + 30
         while not (found := client(store)) and time.monotonic() < last:
             time.sleep(0.05)
@@ -554,8 +556,8 @@ def test_rows_reach_a_plain_client_by_themselves(store: Store) -> None:
 
 def test_a_journal_that_was_sealed_is_not_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays for a while, for queries that began before; publishing need not look into it."""
-    with Journal(store, "n", settle_s=0, grace_s=3600, thread=False) as journal:
-        journal.append(batch(["a"], 0, 1))
+    with Journal(store.root, "n", settle_s=0, grace_s=3600, thread=False) as journal:
+        journal.append_batch(batch(["a"], 0, 1))
         journal.publish()
         journal.seal()
         (sealed,) = journal_file.parts(store.root)
@@ -567,7 +569,7 @@ def test_a_journal_that_was_sealed_is_not_read_again(store: Store, monkeypatch: 
             return reading(path, *rest, **options)
 
         monkeypatch.setattr(journal_file, "read", noted)
-        journal.append(batch(["a"], 1, 2))
+        journal.append_batch(batch(["a"], 1, 2))
         journal.publish()
         journal.seal()
         assert sealed.path.exists()
@@ -580,12 +582,12 @@ LIGHT = """
 from whorl.store import Store
 from whorl.store.journal import Journal
 from whorl.tests.store.journaler import batch
-with Journal(Store.open(sys.argv[1]), "n", settle_s=0, grace_s=0, thread=False) as journal:
-    journal.append(batch(["a"], 0, 1))
+with Store.open(sys.argv[1]).journal("n", background=False, offline=True) as journal:
+    journal.append_batch(batch(["a"], 0, 1))
     journal.publish()
     journal.seal()
-    journal.append(batch(["a"], 0, 2))
-    journal.append(batch(["a"], 0, 2).select(["ts", "cluster", "gpu"]), "events")
+    journal.append_batch(batch(["a"], 0, 2))
+    journal.append_batch(batch(["a"], 0, 2).select(["ts", "cluster", "gpu"]), "events")
 assert not {"duckdb", "polars", "pyarrow.acero", "pyarrow.compute"} & set(sys.modules)
 """
 
@@ -598,20 +600,20 @@ def test_a_node_without_duckdb_and_polars_journals(store: Store) -> None:
 
 
 def test_a_clock_before_1970(store: Store) -> None:
-    with Journal(store, "n", settle_s=0, grace_s=0, thread=False, clock=lambda: -(10**15)) as journal:
-        journal.append(batch(["a"], 0, 1))
+    with Journal(store.root, "n", settle_s=0, grace_s=0, thread=False, clock=lambda: -(10**15)) as journal:
+        journal.append_batch(batch(["a"], 0, 1))
         assert journal.append_template(journal.template(batch(["a"], 1, 1)))
-        compaction.compact(store.root, pace=replacing.OFFLINE)  # leaves it alone: its writer lives
+        store.compact(offline=True)  # leaves it alone: its writer lives
         assert [path.name for path in store.root.glob("journal/*.lock")] == ["n.lock"]
-        journal.append(batch(["a"], 2, 1))
+        journal.append_batch(batch(["a"], 2, 1))
     assert read(store) == [("a", 0, 1), ("a", 1, 1), ("a", 2, 1)]
 
 
 def test_a_part_that_a_disk_left_behind_keeps_nobody_from_appending(store: Store) -> None:
-    with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as journal:
+    with store.journal("n", background=False, offline=True) as journal:
         left = store.root / "journal" / f"{journal._generation()}.telemetry.0.arrow"
         left.write_bytes(b"")
-        journal.append(batch(["a"], 0, 1))
+        journal.append_batch(batch(["a"], 0, 1))
         assert left.stat().st_size == 0
         assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 1}]
         journal.seal()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from whorl.store import Journal, Store
+from whorl.store import Store
+from whorl.store.journal import Journal
 from whorl.store.readers import last
 from whorl.store.rows import placing
 from whorl.store.system import light
@@ -47,37 +48,37 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
 def journals(tmp_path: Path) -> Iterator[tuple[Store, list[Journal]]]:
     store = new_store(tmp_path / "s")
     with ExitStack() as stack:
-        one = [Journal(store, f"n{number}", thread=False, settle_s=0.0, grace_s=0.0) for number in range(3)]
+        one = [store.journal(f"n{number}", background=False, offline=True) for number in range(3)]
         yield store, [stack.enter_context(journal) for journal in one]
 
 
 @pytest.mark.long
 def test_a_gpu_that_fell_silent_keeps_its_last_reading(journals: tuple[Store, list[Journal]]) -> None:
     store, (one, two, _) = journals
-    one.append(batch({"a": 1, "silent": 2}, 1))
+    one.append_batch(batch({"a": 1, "silent": 2}, 1))
     one.publish()
     for second in (2, 3):
-        one.append(batch({"a": second}, second))
+        one.append_batch(batch({"a": second}, second))
         one.publish()
-    two.append(batch({"b": 5}, 2))
+    two.append_batch(batch({"b": 5}, 2))
     assert told(store) == {"a": 3, "silent": 2, "b": 5}
-    one.append(batch({"a": 9}, 9))
+    one.append_batch(batch({"a": 9}, 9))
     assert told(store) == {"a": 9, "silent": 2, "b": 5}
     one.seal()
     assert told(store) == {"a": 9, "silent": 2, "b": 5}
-    one.append(batch({"a": 10}, 10))
+    one.append_batch(batch({"a": 10}, 10))
     assert told(store) == {"a": 10, "silent": 2, "b": 5}
     assert told(Store.open(store.root)) == {"a": 10, "silent": 2, "b": 5}
 
 
 def test_a_late_row_is_no_last_reading_but_a_corrected_one_is(journals: tuple[Store, list[Journal]]) -> None:
     store, (one, *_) = journals
-    one.append(batch({"a": 1}, 5))
+    one.append_batch(batch({"a": 1}, 5))
     one.publish()
-    one.append(batch({"a": 2}, 3))
+    one.append_batch(batch({"a": 2}, 3))
     one.publish()
     assert told(store) == {"a": 1}
-    one.append(batch({"a": 3}, 5))
+    one.append_batch(batch({"a": 3}, 5))
     assert told(store) == {"a": 3}
     one.publish()
     assert told(store) == {"a": 3}
@@ -88,15 +89,15 @@ def test_a_reading_of_a_clock_that_was_years_ahead_is_last_only_of_a_gpu_that_ha
 ) -> None:
     store, (one, *_) = journals
     ahead = int(time.time()) + 10 * 366 * 86_400
-    one.append(batch({"a": 1}, 5))
+    one.append_batch(batch({"a": 1}, 5))
     one.publish()
-    one.append(batch({"a": 99, "b": 7}, ahead))
+    one.append_batch(batch({"a": 99, "b": 7}, ahead))
     assert told(store) == {"a": 1, "b": 7}
     one.publish()
     assert told(store) == {"a": 1, "b": 7}
     one.seal()
     assert told(Store.open(store.root)) == {"a": 1, "b": 7}
-    one.append(batch({"a": 2}, 6))
+    one.append_batch(batch({"a": 2}, 6))
     assert told(store) == {"a": 2, "b": 7}
 
 
@@ -107,10 +108,10 @@ def test_what_a_clock_that_was_years_ahead_noted_is_replaced(
     years = 10 * 366 * 86_400
     with monkeypatch.context() as patch:
         patch.setattr(placing, "ahead", lambda: (int(time.time()) + 2 * years) * 10**9)
-        one.append(batch({"a": 99}, int(time.time()) + years))
+        one.append_batch(batch({"a": 99}, int(time.time()) + years))
         one.seal()
     assert told(store) == {"a": 99}
-    one.append(batch({"a": 1}, 5))
+    one.append_batch(batch({"a": 1}, 5))
     one.publish()
     assert told(store) == {"a": 1}
     one.seal()
@@ -124,12 +125,12 @@ def test_published_files_that_newer_rows_supersede_are_not_read(
     store, every = journals
     for second in range(6):
         for number, one in enumerate(every):
-            one.append(batch({f"a{number}": second, f"b{number}": second}, second))
+            one.append_batch(batch({f"a{number}": second, f"b{number}": second}, second))
             one.publish()
     assert set(told(store).values()) == {5}
     assert sorted(path.name.partition("-")[0] for path in read if "live" in path.name) == ["n0", "n1", "n2"]
     read.clear()
-    every[1].append(batch({"a1": 9, "b1": 9}, 9))
+    every[1].append_batch(batch({"a1": 9, "b1": 9}, 9))
     every[1].publish()
     assert told(store) == {f"{gpu}{number}": 9 if number == 1 else 5 for gpu in "ab" for number in range(3)}
     assert [path.name.partition("-")[0] for path in read] == ["n1"]
@@ -141,11 +142,11 @@ def test_nothing_is_read_of_a_collector_whose_journal_goes_on(
 ) -> None:
     store, every = journals
     for number, one in enumerate(every):
-        one.append(batch({f"a{number}": 1}, 1))
+        one.append_batch(batch({f"a{number}": 1}, 1))
         one.seal()
-        one.append(batch({f"a{number}": 2}, 2))
+        one.append_batch(batch({f"a{number}": 2}, 2))
         one.publish()
-        one.append(batch({f"a{number}": 3}, 3))
+        one.append_batch(batch({f"a{number}": 3}, 3))
     assert set(told(store).values()) == {3}
     assert [path for path in read if path.name != "_schema.parquet"] == []
 
@@ -155,7 +156,7 @@ def test_gpus_that_share_a_hash_are_not_taken_for_each_other(
 ) -> None:
     monkeypatch.setattr("zlib.crc32", lambda *_: 7)
     store, (one, two, _) = journals
-    one.append(batch({"silent": 1}, 1))
+    one.append_batch(batch({"silent": 1}, 1))
     one.publish()
-    two.append(batch({"a": 2}, 2))
+    two.append_batch(batch({"a": 2}, 2))
     assert told(store) == {"a": 2, "silent": 1}

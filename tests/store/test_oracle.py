@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from whorl.store import Store, compaction, retention
+from whorl.store import Store
 from whorl.store.journal import Journal
-from whorl.store.rows import replacing
 from whorl.store.schema import arrow_schema
 from whorl.tests.stores import new_store, plain_client
 
@@ -76,7 +75,7 @@ class Mixed(RuleBasedStateMachine):
 
     def journal(self, name: str) -> Journal:
         if name not in self.journals:
-            self.journals[name] = Journal(self.store, name, thread=False, settle_s=0, grace_s=0)
+            self.journals[name] = self.store.journal(name, background=False, offline=True)
         return self.journals[name]
 
     @rule(some=rows)
@@ -88,10 +87,10 @@ class Mixed(RuleBasedStateMachine):
     @rule(name=writers, some=rows)
     def journal_append(self, name: str, some: list[Row]) -> None:
         (batch,) = table(some).combine_chunks().to_batches()
-        self.journal(name).append(batch)
+        self.journal(name).append_batch(batch)
         self.expected |= {key(row): row for row in some}
         self.events += 1
-        self.journal(name).append(pa.RecordBatch.from_pydict({"detail": [f"{self.events}"]}), "events")
+        self.journal(name).append_batch(pa.RecordBatch.from_pydict({"detail": [f"{self.events}"]}), "events")
 
     @rule(name=writers)
     def publish(self, name: str) -> None:
@@ -109,13 +108,13 @@ class Mixed(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        compaction.compact(self.store.root, pace=replacing.OFFLINE, now=LATER)
+        self.store.compact(offline=True, now=LATER)
 
     @rule(cut=st.sampled_from([BEGAN + 60 * S, BEGAN + 3_600 * S, BEGAN + 86_400 * S, LATER]))
     def prune(self, cut: int) -> None:
         for name in ("n1", "n2"):
             self.journal(name).seal()
-        done = retention.prune(self.store.root, 60, pace=replacing.OFFLINE, now=cut + 60 * S)
+        done = self.store.prune("1m", offline=True, now=cut + 60 * S)
         assert done.until == cut
         assert done.waiting == 0
         days: dict[int, list[Key]] = {}

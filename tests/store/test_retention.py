@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from whorl.cli import cli, output
 from whorl.cli.store import _print_pruned
 from whorl.errors import InputError, StoreError
-from whorl.store import Journal, Store, compaction, retention
+from whorl.store import Store, compaction, retention
 from whorl.store.rows import replacing
 from whorl.store.schema import MINUTES, TELEMETRY, arrow_schema
 from whorl.store.status import status
@@ -55,7 +55,7 @@ def test_a_minute_keeps_what_its_kind_of_column_needs(store: Store) -> None:
         quality=[None, "power_stuck", None, None],
     )
     store.append({"telemetry": some}, "x")
-    retention.prune(store.root, 60, now=LATER, pace=replacing.OFFLINE)
+    store.prune("1m", offline=True, now=LATER)
     first, second = store.sql("select * exclude ts, epoch_ns(ts) t from telemetry_minutes order by ts").to_pylist()
     assert (first["t"], first["n"], second["t"], second["n"]) == (BEGAN, 3, BEGAN + 60 * S, 1)
     assert (first["power_mw_min"], first["power_mw_mean"], first["power_mw_max"]) == (100, 250, 400)
@@ -74,7 +74,7 @@ def test_rows_that_are_hardly_more_than_one_a_minute_stay(store: Store) -> None:
     assert "201 rows stay: they are hardly more than one a minute" in text
     assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 201}]
     store.append({"telemetry": rows([60 * minute + 30 for minute in range(100)], power_mw=[*range(100)])}, "more")
-    done = retention.prune(store.root, 90 * 86_400, now=LATER + 90 * 86_400 * S, pace=replacing.OFFLINE)
+    done = store.prune("90d", offline=True, now=LATER + 90 * 86_400 * S)
     assert (done.rows, done.minutes, done.sparse) == (300, 200, 1)
 
 
@@ -85,7 +85,7 @@ def test_a_host_whose_clock_is_years_ahead_prunes_by_the_clock_of_the_file_serve
     readings = rows([0, 1, 2]).set_column(0, "ts", pa.array([now - n for n in range(3)], pa.timestamp("ns")))
     store.append({"telemetry": readings}, "x")
     monkeypatch.setattr(time, "time_ns", lambda: now + 10 * 366 * 86_400 * S)
-    assert retention.prune(store.root, 90 * 86_400, pace=replacing.OFFLINE).rows == 0
+    assert store.prune("90d", offline=True).rows == 0
     monkeypatch.undo()
     assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 3}]
 
@@ -100,14 +100,14 @@ def test_minutes_where_files_meet_have_one_row_and_late_ones_another(store: Stor
     store.append({"telemetry": rows([0, 10], power_mw=[1, 2])}, "x")
     store.append({"telemetry": rows([20, 3 * 86_400], power_mw=[6, 7])}, "y")
     now = BEGAN + 4 * 86_400 * S
-    done = retention.prune(store.root, 2 * 86_400, now=now, pace=replacing.OFFLINE)
+    done = store.prune("2d", offline=True, now=now)
     assert (done.rows, done.minutes) == (3, 1)
     assert store.sql("select n, power_mw_mean m from telemetry_minutes").to_pylist() == [{"n": 3, "m": 3.0}]
     assert store.sql("select power_mw from telemetry").to_pylist() == [{"power_mw": 7}]
     store.append({"telemetry": rows([30], power_mw=[9])}, "z")
     assert store.sql("select sum(n) n from history").to_pylist() == [{"n": 5}]
     store.append({"telemetry": rows([40], power_mw=[9])}, "w")
-    retention.prune(store.root, 2 * 86_400, now=now, pace=replacing.OFFLINE)
+    store.prune("2d", offline=True, now=now)
     assert store.sql("select n from telemetry_minutes order by n").to_pylist() == [{"n": 2}, {"n": 3}]
     assert store.sql("select power_mw from latest").to_pylist() == [{"power_mw": 7}]
 
@@ -167,9 +167,9 @@ def test_days_that_compacting_has_just_joined_are_left_and_it_is_said_until_when
     assert datetime.fromisoformat(f"{said}+00:00").timestamp() == math.ceil(left["free_at"])
     now = left["free_at"]
     monkeypatch.setattr("whorl.store.system.files.clock", lambda _: now)
-    would = retention.prune(store.root, 90 * 86_400, dry_run=True)
+    would = store.prune("90d", dry_run=True)
     assert (would.rows, would.waiting, would.free_at) == (12, 0, None)  # the time that it said has come
-    done = retention.prune(Store.open(store.root).root, 90 * 86_400)
+    done = Store.open(store.root).prune("90d")
     assert (done.rows, done.waiting) == (12, 0)
     assert store.sql("select sum(n) n from telemetry_minutes").to_pylist() == [{"n": 12}]
 
@@ -196,13 +196,13 @@ def test_compaction_joins_the_segments_of_an_hour_and_of_a_day(store: Store) -> 
         store.append({"telemetry": rows([600 * number + s for s in range(0, 600, 60)])}, f"x{number}")
     store.append({"telemetry": rows([7_200, 7_260])}, "y")
     during = BEGAN + 3_600 * S + 20 * 60 * S
-    done = compaction.compact(store.root, now=during, pace=replacing.OFFLINE)
+    done = store.compact(offline=True, now=during)
     assert (done.before, done.after) == (6, 1)
-    done = compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE)
+    done = store.compact(offline=True, now=LATER)
     assert (done.before, done.after) == (2, 1)
     _, joined = store.files("telemetry")  # after the empty one
     assert store.sql("select count(*) n, count(distinct ts) d from telemetry").to_pylist() == [{"n": 62, "d": 62}]
-    assert compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE).before == 0
+    assert store.compact(offline=True, now=LATER).before == 0
     group = pq.read_metadata(joined).row_group(0)
     codecs = {(one := group.column(i)).path_in_schema: one.compression for i in range(group.num_columns)}
     assert (codecs["ts"], codecs["gpu"]) == ("UNCOMPRESSED", "LZ4"), "it is quick to read"
@@ -210,17 +210,17 @@ def test_compaction_joins_the_segments_of_an_hour_and_of_a_day(store: Store) -> 
 
 def test_a_late_row_whose_earlier_one_never_came_is_kept(store: Store) -> None:
     """The earlier one was in a journal, and the late one had superseded it when the journal was sealed."""
-    with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as journal:
-        journal.append(rows([0], power_mw=[1]).combine_chunks().to_batches()[0])
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append_batch(rows([0], power_mw=[1]).combine_chunks().to_batches()[0])
         store.append({"telemetry": rows([0, 1], power_mw=[2, 3])}, "x")
-        journal.append(rows([1], power_mw=[4]).combine_chunks().to_batches()[0])
+        journal.append_batch(rows([1], power_mw=[4]).combine_chunks().to_batches()[0])
         expected = [{"power_mw": 2}, {"power_mw": 4}]
         query = "select power_mw from telemetry order by ts"
         assert store.sql(query).to_pylist() == expected
-        assert compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE).waiting == 1
+        assert store.compact(offline=True, now=LATER).waiting == 1
         assert store.sql(query).to_pylist() == expected
     assert store.sql(query).to_pylist() == expected
-    assert compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE).late_rows == 2
+    assert store.compact(offline=True, now=LATER).late_rows == 2
     assert store.sql(query).to_pylist() == expected
     assert len(list((store.root / "late").iterdir())) == 1  # the empty one
 
@@ -228,7 +228,7 @@ def test_a_late_row_whose_earlier_one_never_came_is_kept(store: Store) -> None:
 def test_small_files_of_other_tables_are_joined(store: Store) -> None:
     for number in range(10):
         store.append({"events": pa.table({"gpu": [f"g{number}"], "kind": ["gap"]})}, f"e{number}")
-    assert compaction.compact(store.root, pace=replacing.OFFLINE).after == 1
+    assert store.compact(offline=True).after == 1
     assert store.sql("select count(*) n, count(distinct gpu) d from events").to_pylist() == [{"n": 10, "d": 10}]
     assert len(store.files("events")) == 2
 
@@ -266,8 +266,8 @@ def test_without_locks_the_next_host_compacts_too(store: Store, monkeypatch: pyt
 def test_status_tells_rows_files_and_writers(store: Store) -> None:
     store.append({"telemetry": rows([0, 1, 2])}, "x")
     store.append({"telemetry": rows([1])}, "again")
-    with Journal(store, "node7", settle_s=0, grace_s=0, thread=False) as journal:
-        journal.append(rows([3], "b").combine_chunks().to_batches()[0])
+    with store.journal("node7", background=False, offline=True) as journal:
+        journal.append_batch(rows([3], "b").combine_chunks().to_batches()[0])
         status, text = whorl("store", "status", "--store", store.root, "--json")
         assert status == 0
         found = json.loads(text)
@@ -289,7 +289,7 @@ def test_rows_of_made_tables_are_not_appended(store: Store) -> None:
 
 
 def test_in_a_copy_of_a_store_nobody_writes(store: Store, tmp_path: Path) -> None:
-    with Journal(store, "node7", settle_s=0, grace_s=0, thread=False) as journal:
-        journal.append(rows([3], "b").combine_chunks().to_batches()[0])
+    with store.journal("node7", background=False, offline=True) as journal:
+        journal.append_batch(rows([3], "b").combine_chunks().to_batches()[0])
         copy = Store.open(shutil.copytree(store.root, tmp_path / "copy"))
         assert [one.alive for one in (*status(store).journals, *status(copy).journals)] == [True, False]

@@ -16,7 +16,6 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import Store
-from whorl.store.journal import Journal
 from whorl.store.rows import journal_file, replacing
 from whorl.store.system import processes
 from whorl.store.writers import sealing, segment
@@ -43,15 +42,15 @@ def test_a_segment_of_many_pieces_has_every_row_once_in_order(store: Store, monk
     monkeypatch.setattr(sealing, "_PIECE", 3000)  # a few batches are published at a time
     monkeypatch.setattr(segment, "_ROWS", 9)  # and one GPU is sealed at a time
     expected: dict[tuple[str, int], int] = {}
-    with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as journal:
+    with store.journal("n", background=False, offline=True) as journal:
         for second in range(12):
             gpus = ["a", "c", "b"] if second % 2 else ["b", "a"]  # also columns and GPUs that come and go
             wide = batch(gpus, second, second)
             if second > 5:
                 wide = wide.append_column("temperature_c", pa.array([second] * len(gpus), pa.int32()))
-            journal.append(wide)
-            journal.append(batch(["a"], second // 3, 100 + second))  # a correction, also of published rows
-            journal.append(event(second), "events")
+            journal.append_batch(wide)
+            journal.append_batch(batch(["a"], second // 3, 100 + second))  # a correction, also of published rows
+            journal.append_batch(event(second), "events")
             expected |= {(gpu, second): second for gpu in gpus}
             expected["a", second // 3] = 100 + second
             if second == 8:
@@ -73,10 +72,10 @@ def test_a_segment_of_many_pieces_has_every_row_once_in_order(store: Store, monk
 
 
 def test_a_published_file_that_a_disk_damaged_is_made_good_from_the_journal(store: Store) -> None:
-    with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as journal:
+    with store.journal("n", background=False, offline=True) as journal:
         for second in range(3):
-            journal.append(batch(["a", "b"], second, second))
-            journal.append(event(second), "events")
+            journal.append_batch(batch(["a", "b"], second, second))
+            journal.append_batch(event(second), "events")
             journal.publish()
         rows = stored(store)
         for path in live(store)[1:3]:
@@ -84,7 +83,7 @@ def test_a_published_file_that_a_disk_damaged_is_made_good_from_the_journal(stor
             content[40] ^= 0x10  # in a page
             path.write_bytes(content)
         assert len(store.check()) == 2
-        journal.append(batch(["a"], 9, 9))
+        journal.append_batch(batch(["a"], 9, 9))
         journal.seal()
         for path in live(store):
             path.unlink()  # the damaged ones, which stay
@@ -97,7 +96,6 @@ import json, os, re, sys
 import numpy as np
 import pyarrow as pa
 from whorl.store import Store
-from whorl.store.journal import Journal
 from whorl.store.schema import arrow_schema
 
 fields = [field for field in arrow_schema("telemetry") if field.type in (pa.int32(), pa.int64())]
@@ -115,10 +113,10 @@ def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024
 
 number, peaks = 0, []
-with Journal(Store.open(sys.argv[1]), "n", settle_s=0, grace_s=0, thread=False) as journal:
+with Store.open(sys.argv[1]).journal("n", background=False, offline=True) as journal:
     for publications in (1, 1, 8):
         for _ in range(publications):
-            journal.append(batch(number))
+            journal.append_batch(batch(number))
             journal.publish()
             number += 1
         journal.seal()
@@ -152,8 +150,8 @@ def test_rows_survive_a_seal_that_fails_and_cannot_be_taken_back(store: Store, m
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
-    journal.append(batch(["a"], 0, 1))
+    journal = store.journal("n", background=False, offline=True)
+    journal.append_batch(batch(["a"], 0, 1))
     journal.publish()
     for failing in ("remove_notes", "take_back"):
         with monkeypatch.context() as patch:
@@ -163,7 +161,7 @@ def test_rows_survive_a_seal_that_fails_and_cannot_be_taken_back(store: Store, m
                 journal.seal()
         assert stored(store) == [("a", 0, 1)]
     journal.seal()  # it is not refused as if another process replaced the files
-    journal.append(batch(["a"], 1, 2))
+    journal.append_batch(batch(["a"], 1, 2))
     journal.seal()  # its file of `latest` replaces that of the first segment
     journal.close()
     monkeypatch.setattr(processes, "owner_alive", lambda _: False)
@@ -173,8 +171,8 @@ def test_rows_survive_a_seal_that_fails_and_cannot_be_taken_back(store: Store, m
 
 
 def test_a_folder_that_cannot_be_listed_doubles_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
-    journal.append(event(0), "events")
+    journal = store.journal("n", background=False, offline=True)
+    journal.append_batch(event(0), "events")
     journal.publish()
     left = {path: path.read_bytes() for path in [*live(store), *store.root.glob("journal/*.arrow")]}
     journal.close()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from whorl.store import Journal, Store
+from whorl.store import Store
+from whorl.store.journal import Journal
 
 ROWS = pa.table({"run_id": ["a"], "gpu": ["g"], "cluster": ["c"]})
 
@@ -27,8 +28,8 @@ def filled(root: Path) -> Store:
     store = Store.create(root)
     readings = pa.table({"ts": pa.array([1], pa.timestamp("ns")), "gpu": ["g"], "cluster": ["c"], "power_mw": [7]})
     store.append({"runs": ROWS, "telemetry": readings}, "one")
-    with Journal(store, "n01.runs", thread=False, settle_s=0) as journal:
-        journal.append(ROWS.to_batches()[0], "runs")
+    with Journal(store.root, "n01.runs", thread=False, settle_s=0) as journal:
+        journal.append_batch(ROWS.to_batches()[0], "runs")
         journal.publish()  # so that claims stay for a minute
         path = next(store.root.glob("journal/*.arrow"))
         assert mode(path) & 0o040 == store.root.stat().st_mode & 0o040

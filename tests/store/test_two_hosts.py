@@ -14,7 +14,8 @@ import duckdb
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Journal, Store, compaction, retention
+from whorl.store import Store, compaction, retention
+from whorl.store.journal import Journal
 from whorl.store.readers import reading
 from whorl.store.rows import replacing
 from whorl.store.system import durability, files, processes
@@ -58,10 +59,10 @@ def segments(tmp_path: Path) -> Path:
     root = tmp_path / "S"
     store = new_store(root)
     for number in range(3):
-        with Journal(store, f"n{number}", thread=False, settle_s=0, grace_s=0) as journal:
-            journal.append(batch([f"g{number}"], 1, 1))
-    with Journal(store, "dead", thread=False, settle_s=0, grace_s=0) as journal:
-        journal.append(batch(["a", "b"], 2, 1))
+        with store.journal(f"n{number}", background=False, offline=True) as journal:
+            journal.append_batch(batch([f"g{number}"], 1, 1))
+    with store.journal("dead", background=False, offline=True) as journal:
+        journal.append_batch(batch(["a", "b"], 2, 1))
         journal.publish()
         left = {path: path.read_bytes() for path in root.rglob("dead-*")}
     for path in root.rglob("dead-*"):
@@ -223,14 +224,14 @@ def test_a_collector_that_ends_on_nfs_neither_waits_nor_replaces_files(
     """Another host may list the store's folders from memory for a minute."""
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    with Journal(networked, "n", thread=False) as journal:
-        journal.append(batch(["a"], 1, 1))
+    with networked.journal("n", background=False) as journal:
+        journal.append_batch(batch(["a"], 1, 1))
         journal.publish()
-        journal.append(batch(["a"], 2, 2))
+        journal.append_batch(batch(["a"], 2, 2))
     assert not waits
     assert replacing.notes(networked.root) == {}
     assert counted(networked.root) == by_clients(networked) == {"n": 2, "keys": 2}
-    compaction.compact(networked.root, pace=replacing.OFFLINE, now=0)
+    networked.compact(offline=True, now=0)
     assert not list((networked.root / "journal").glob("*.arrow"))
     assert counted(networked.root) == by_clients(networked) == {"n": 2, "keys": 2}
 
@@ -240,18 +241,18 @@ def test_a_collector_that_ends_on_nfs_while_it_seals_does_not_wait_for_that(
 ) -> None:
     """The next of its name seals what it left, and stores its own rows meanwhile."""
     monkeypatch.setattr(replacing, "_NETWORK", replacing.Pace(3600, 3600, 3600))
-    with Journal(networked, "n", segment_s=0.2) as journal:
-        journal.append(batch(["a"], 1, 1))
+    with Journal(networked.root, "n", segment_s=0.2) as journal:
+        journal.append_batch(batch(["a"], 1, 1))
         journal.publish()
         assert in_time(lambda: bool(replacing.notes(networked.root)))
-        journal.append(batch(["a"], 2, 2))
+        journal.append_batch(batch(["a"], 2, 2))
     assert replacing.notes(networked.root) == {}
     assert counted(networked.root) == by_clients(networked) == {"n": 2, "keys": 2}
     monkeypatch.setattr(replacing, "_NETWORK", replacing.Pace(0.01, 0.0, 0.01))
     left = {path.name for path in (networked.root / "journal").glob("*.arrow")}
     assert len(left) == 2
-    with Journal(networked, "n", publish_s=0.1) as journal:
-        journal.append(batch(["a"], 3, 3))
+    with Journal(networked.root, "n", publish_s=0.1) as journal:
+        journal.append_batch(batch(["a"], 3, 3))
         assert in_time(lambda: not left & {path.name for path in (networked.root / "journal").glob("*.arrow")})
     assert counted(networked.root) == by_clients(networked) == {"n": 3, "keys": 3}
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Journal, Store, compaction
-from whorl.store.rows import replacing, soundness
+from whorl.store import Store, compaction
+from whorl.store.rows import soundness
 from whorl.tests.store.journaler import batch
 from whorl.tests.stores import new_store
 
@@ -69,15 +69,15 @@ def test_a_folder_that_its_owner_may_not_read_is_one_sentence(
                 act()
     if name == "replaced":
         with as_nobody(store.root):
-            Journal(store, "n", thread=False)._hold.release()
+            store.journal("n", background=False)._hold.release()
         assert "rows of an earlier collector stay in its journal" in caplog.text
 
 
 def test_a_journal_that_cannot_be_read_does_not_keep_the_rest_from_compaction(place: Path) -> None:
     store = new_store(place / "S")
     for name in ("a", "b"):
-        journal = Journal(store, name, thread=False)
-        journal.append(batch([name], 0, 1))
+        journal = store.journal(name, background=False)
+        journal.append_batch(batch([name], 0, 1))
         journal._hold.release()  # as if its process had died
     store.append({"telemetry": pa.table(batch(["a"], 2, 1).to_pydict())}, "before")
     for number in range(20):
@@ -86,7 +86,7 @@ def test_a_journal_that_cannot_be_read_does_not_keep_the_rest_from_compaction(pl
         (unreadable,) = (store.root / "journal").glob("a-*.arrow")
         unreadable.chmod(0)
         with pytest.raises(StoreError, match=rf"{unreadable.name}: this user has no"):
-            compaction.compact(store.root, pace=replacing.OFFLINE)
+            store.compact(offline=True)
         readings = pa.table(batch(["a"], 1, 1).to_pydict())
         assert store.append({"telemetry": readings}, "beside")
         assert "it cannot be read (Permission denied)" in store.check()[unreadable]

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from whorl.analysis.energy.booked import booked
 from whorl.analysis.energy.metering import Meter, Note, Problem, Readings, Reason, covered, meters
-from whorl.store import Store, retention
+from whorl.store import Store
 from whorl.store.importing import Options, import_file
-from whorl.store.rows import replacing
 from whorl.store.sensor_error import NORMAL_95, SENSOR_ERROR
 from whorl.tests.analysis.energy.stored import build
 
@@ -432,7 +431,7 @@ def test_minutes_of_pruned_telemetry_give_about_the_same_energy(store: Store) ->
     rows = [telemetry("power", power), telemetry("counter", power, energy_mj=counter)]
     store.append({"telemetry": pl.concat(rows, how="diagonal").to_arrow()}, "one")
     before = [whole(meter) for meter in meters(store)]
-    retention.prune(store.root, 60, now=NOON + 86_400 * S, pace=replacing.OFFLINE)
+    store.prune("1m", offline=True, now=NOON + 86_400 * S)
     assert len(store.arrow("telemetry")) == 0
     after = [whole(meter) for meter in meters(store)]
     for old, new in zip(before, after, strict=True):

@@ -9,9 +9,8 @@ import pytest
 
 from whorl.analysis.one_gpu import reasons as module
 from whorl.analysis.one_gpu.reasons import Held, Reasons, reasons
-from whorl.store import Store, retention
+from whorl.store import Store
 from whorl.store.clock_events import bit
-from whorl.store.rows import replacing
 from whorl.store.schema import arrow_rows
 
 BEGAN = 1_788_220_800_000_000_000
@@ -99,7 +98,7 @@ def test_pruned_minutes_count_as_what_they_replaced(store: Store) -> None:
     """An hour is held down for a tenth of the time; in one second of each minute it is hot."""
     held, hot = SECOND // 10 * np.arange(3600), np.where(np.arange(3600) % 60 == 7, bit("thermal_software"), 0)
     readings(store, every_second(3600), power_violation_ns=held, clock_event_reasons=hot)
-    retention.prune(store.root, 60, pace=replacing.OFFLINE, now=BEGAN + 2 * DAY)
+    store.prune("1m", offline=True, now=BEGAN + 2 * DAY)
     readings(store, every_second(600, BEGAN + 3600 * SECOND), clock_event_reasons=[0] * 600)
     found, by_name = asked(store)
     assert (found.minutes, found.readings) == (60, 4200)

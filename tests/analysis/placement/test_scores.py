@@ -269,14 +269,13 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
     from whorl.collectors.backends import Device
     from whorl.collectors.recording import StoreRecorder
     from whorl.store.events import Event, EventKind, event_rows
-    from whorl.store.journal import Journal
 
     store = _fleet(8).store(tmp_path / "S")
 
     def ns(day: int) -> int:
         return int((BEGAN + timedelta(days=day)).replace(tzinfo=UTC).timestamp()) * 10**9
 
-    with Journal(store, "n0000") as journal:
+    with store.journal("n0000") as journal:
         recorder = StoreRecorder(store, journal, cluster="c", node="n0000")
         for driver, day in (("550.1", -9), ("560.1", 5)):
             recorder.identify([Device("g00000", {"driver": driver, "slot": 0})], ns(day))

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from whorl.analysis.telemetry.bands import LEVELS, SAMPLE, bands, sample
 from whorl.analysis.telemetry.readings import Key
-from whorl.store import Store, retention
+from whorl.store import Store
 from whorl.store.clock_events import bit
-from whorl.store.rows import replacing
 from whorl.store.schema import arrow_rows
 
 S = 1_000_000_000
@@ -75,7 +74,7 @@ def test_reasons_are_shares_of_the_gpus(fleet: tuple[Store, Values]) -> None:
 
 def test_pruned_minutes_are_in_a_band_with_their_extremes(fleet: tuple[Store, Values]) -> None:
     store, power = fleet
-    retention.prune(store.root, 60, pace=replacing.OFFLINE, now=BEGAN + SECONDS * S)
+    store.prune("1m", offline=True, now=BEGAN + SECONDS * S)
     found = bands(store, KEYS, ["power_mw"], BEGAN, BEGAN + SECONDS * S, asked=GPUS)
     (band,) = found.bands
     assert np.nanmax(band.high) == 699.0

@@ -12,7 +12,6 @@ from whorl.analysis.telemetry.lines import Line, lines
 from whorl.analysis.telemetry.readings import Key
 from whorl.errors import QueryError
 from whorl.store import Store
-from whorl.store.journal import Journal
 from whorl.store.schema import arrow_rows
 
 S = 1_000_000_000
@@ -40,14 +39,14 @@ def _added(line: Line, since: int, more: Line | None) -> tuple[list[int], list[f
 
 
 def test_lines_that_are_added_to_are_as_if_read_at_once(store: Store) -> None:
-    with Journal(store, "n1", thread=False) as journal:
-        journal.append(_rows([one / 2 for one in range(100)]))
-        journal.append(_rows([0.0, 1.0], "GPU-b"))
+    with store.journal("n1", background=False) as journal:
+        journal.append_batch(_rows([one / 2 for one in range(100)]))
+        journal.append_batch(_rows([0.0, 1.0], "GPU-b"))
         known: dict[Key, int] = {KEYS[0]: BEGAN + round(49.5 * S), KEYS[1]: BEGAN + S}
         now = lines(store, KEYS, ["power_mw"], BEGAN - WINDOW, BEGAN + 50 * S, width_ns=WIDTH)
         line = now.lines[0]
         for began, ended in ((100, 103), (103, 190), (230, 260)):  # a gap of 20 s before the last ones
-            journal.append(_rows([one / 2 for one in range(began, ended)]))
+            journal.append_batch(_rows([one / 2 for one in range(began, ended)]))
             tail = following(store, KEYS, ["power_mw"], known, WIDTH, WINDOW)
             assert [one.key for one in tail.lines] == [KEYS[0]], "nothing came of the other GPU"
             assert tail.until - tail.since < 60 * S, "only what came since is read"
@@ -61,16 +60,16 @@ def test_lines_that_are_added_to_are_as_if_read_at_once(store: Store) -> None:
 
 
 def test_nothing_new_gives_no_line(store: Store) -> None:
-    with Journal(store, "n1", thread=False) as journal:
-        journal.append(_rows([0.0, 1.0]))
+    with store.journal("n1", background=False) as journal:
+        journal.append_batch(_rows([0.0, 1.0]))
         tail = following(store, KEYS, ["power_mw"], {KEYS[0]: BEGAN + S}, WIDTH, WINDOW)
     assert tail.lines == ()
     assert tail.last == {KEYS[0]: BEGAN + S}
 
 
 def test_after_a_long_sleep_only_the_window_is_read(store: Store) -> None:
-    with Journal(store, "n1", thread=False) as journal:
-        journal.append(_rows([float(one) for one in range(2000)]))
+    with store.journal("n1", background=False) as journal:
+        journal.append_batch(_rows([float(one) for one in range(2000)]))
         tail = following(store, KEYS, ["power_mw"], {KEYS[0]: BEGAN + S}, WIDTH, WINDOW)
     assert tail.until - tail.since <= WINDOW + WIDTH
     assert tail.lines[0].ts[0] >= tail.since - 1
@@ -87,9 +86,9 @@ def test_a_gpu_is_silent_after_some_of_its_steps() -> None:
 def test_the_extent_counts_readings_in_journals(store: Store) -> None:
     assert extent(store) is None
     assert newest(store) is None
-    with Journal(store, "n1", thread=False) as journal:
-        journal.append(_rows([0.0, 7000.0, 7001.0]))
-        journal.append(_rows([10.0], "GPU-b"))
+    with store.journal("n1", background=False) as journal:
+        journal.append_batch(_rows([0.0, 7000.0, 7001.0]))
+        journal.append_batch(_rows([10.0], "GPU-b"))
         assert extent(store) == (BEGAN, BEGAN + 7001 * S)
         assert extent(store, [KEYS[1]]) == (BEGAN + 10 * S, BEGAN + 10 * S)
         assert extent(store, "other") is None

@@ -11,10 +11,8 @@ import pytest
 
 from whorl.analysis.telemetry.lines import Line, lines, points_of
 from whorl.errors import QueryError
-from whorl.store import Store, retention
+from whorl.store import Store
 from whorl.store.clock_events import bit
-from whorl.store.journal import Journal
-from whorl.store.rows import replacing
 from whorl.store.schema import arrow_rows
 
 S = 1_000_000_000
@@ -143,7 +141,7 @@ def pruned(store: Store) -> Store:
         clock_event_reasons=[4 if one == 70 else 0 for one in range(600)],
     )  # fmt: skip
     now = BEGAN + 600 * S
-    retention.prune(store.root, 300, pace=replacing.OFFLINE, now=now)
+    store.prune("5m", offline=True, now=now)
     ((minutes, rows),) = store.sql(
         "select (select count(*) from telemetry_minutes), (select count(*) from telemetry)"
     ).polars().rows()  # fmt: skip
@@ -176,8 +174,8 @@ def test_a_bit_of_a_pruned_minute_holds_that_minute(pruned: Store) -> None:
 def test_readings_in_a_journal_are_there_at_once(store: Store) -> None:
     _fill(store, [0, 1, 2], power_mw=[1000, 1000, 1000])
     rows = arrow_rows("telemetry", {"ts": [BEGAN + 3 * S], "cluster": ["c"], "gpu": ["GPU-a"], "power_mw": [5000]})
-    with Journal(store, "n1", thread=False) as journal:
-        journal.append(rows.to_batches()[0])
+    with store.journal("n1", background=False) as journal:
+        journal.append_batch(rows.to_batches()[0])
         assert _points(_line(store, "power_mw"))[-1] == (3, 5.0)
 
 

@@ -1,0 +1,127 @@
+"""The store's public surface: what each method of `whorl.Store` and of its journal takes, does and refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import whorl
+from whorl.errors import FormatError, InputError, StoreError
+
+S = 10**9
+BEGAN = 1_700_006_400 * S
+LATER = BEGAN + 20 * 86_400 * S
+
+
+def telemetry(seconds: range, power: int, gpu: str = "a", cluster: str | None = "c") -> pa.Table:
+    return pa.table(
+        {
+            "ts": pa.array([BEGAN + second * S for second in seconds], pa.timestamp("ns")),
+            "cluster": pa.array([cluster] * len(seconds), pa.string()),
+            "gpu": [gpu] * len(seconds),
+            "power_mw": [power] * len(seconds),
+        }
+    )
+
+
+def powers(store: whorl.Store) -> dict[tuple[str, int], int | None]:
+    rows = store.sql("select gpu, epoch_ns(ts) as ns, power_mw from telemetry").to_pylist()
+    assert len({(row["gpu"], row["ns"]) for row in rows}) == len(rows)
+    return {(row["gpu"], (row["ns"] - BEGAN) // S): row["power_mw"] for row in rows}
+
+
+@pytest.mark.parametrize("spell", [str, Path])
+def test_a_store_is_opened_by_its_path(store: whorl.Store, spell: Any) -> None:
+    store.append({"runs": pa.table({"run_id": ["r"]})}, "x")
+    opened = whorl.Store(spell(store.root))
+    assert opened.collect(opened.scan("runs")).height == 1
+    with pytest.raises(StoreError, match="absent is not a store"):
+        whorl.Store(spell(store.root / "absent"))
+    about = store.root / "store.toml"
+    about.write_text(about.read_text().replace("format = ", "format = 9"))
+    with pytest.raises(FormatError, match="install a newer whorl"):
+        whorl.Store(spell(store.root))
+
+
+def test_rows_of_several_tables_appear_at_once_or_not_at_all(store: whorl.Store) -> None:
+    store.append({"runs": pa.table({"run_id": ["r"]}), "results": pa.table({"run_id": ["r"], "value": [1.5]})}, "x")
+    assert store.sql("select value from runs join results using (run_id)").to_pylist() == [{"value": 1.5}]
+    for rows in ({"runs": pa.table({"colour": [1]})}, {"latest": telemetry(range(1), 1)}):
+        with pytest.raises(StoreError):
+            store.append({"results": pa.table({"run_id": ["s"]}), **rows}, "y")
+    assert len(store.arrow("results")) == 1
+
+
+def test_a_correction_replaces_whole_rows_and_no_row_that_is_not_there(store: whorl.Store) -> None:
+    store.append({"telemetry": pa.concat_tables([telemetry(range(3), 1), telemetry(range(1), 1, cluster=None)])}, "x")
+    assert store.correct(telemetry(range(1, 2), 5), "y") == 1
+    assert store.correct(telemetry(range(1), 6, cluster=None), "z") == 1
+    assert store.correct(telemetry(range(2, 3), 0).drop_columns(["power_mw"]), "w") == 1
+    expected = [None, 1, 5, 6]
+    found = sorted((row["power_mw"] for row in store.arrow("telemetry").to_pylist()), key=lambda one: one or 0)
+    assert found == expected
+    for rows, says in (
+        (telemetry(range(2, 4), 7), "1 of 2 rows to correct are not stored"),
+        (telemetry(range(1), 7, gpu="b"), "gpu b"),
+        (telemetry(range(1), 7).drop_columns(["cluster"]), "need the columns cluster, gpu, ts"),
+    ):
+        with pytest.raises(StoreError, match=says):
+            store.correct(rows, "v")
+    assert store.correct(telemetry(range(0), 7), "v") == 0
+    assert sorted(store.arrow("telemetry")["power_mw"].to_pylist(), key=lambda one: one or 0) == expected
+
+
+def test_a_journal_takes_readings_with_their_times_gpus_and_columns(store: whorl.Store) -> None:
+    moment = datetime.fromtimestamp(BEGAN // S, UTC)
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append(BEGAN, ["a", "b"], {"cluster": "c", "power_mw": [1, None]})
+        journal.append(moment + timedelta(seconds=1), ["a", "b"], {"cluster": ["c", "c"], "power_mw": np.array([2, 3])})
+        journal.append(np.datetime64(BEGAN + 2 * S, "ns"), ["a"], {"cluster": "c", "power_mw": np.array([np.nan])})
+        journal.append([BEGAN + 3 * S, BEGAN + 4 * S], ["a", "b"], {"cluster": "c", "power_mw": 4})
+        expected = {("a", 0): 1, ("b", 0): None, ("a", 1): 2, ("b", 1): 3, ("a", 2): None, ("a", 3): 4, ("b", 4): 4}
+        assert powers(store) == expected
+        for columns in ({"colour": 1}, {"ts": BEGAN}, {"power_mw": [1, 2, 3]}, {"power_mw": ["much", "more"]}):
+            with pytest.raises(StoreError, match=f"telemetry.*{next(iter(columns))}"):
+                journal.append(BEGAN, ["a", "b"], columns)
+        journal.publish()
+        assert powers(whorl.Store(store.root)) == expected
+        journal.seal()
+        assert powers(store) == expected
+        journal.append(BEGAN, ["a"], {"cluster": "c", "power_mw": 9})
+        assert powers(store) == expected | {("a", 0): 9}
+        with pytest.raises(StoreError, match="a journal named n"):
+            store.journal("n")
+    with pytest.raises(StoreError, match="closed"):
+        journal.append(BEGAN, ["a"], {})
+    assert powers(store) == expected | {("a", 0): 9}
+
+
+def test_the_last_reading_of_every_gpu(store: whorl.Store) -> None:
+    assert len(store.latest()) == 0
+    store.append({"telemetry": pa.concat_tables([telemetry(range(3), 1), telemetry(range(2), 2, gpu="b")])}, "x")
+    assert {row["gpu"]: row["power_mw"] for row in store.latest().to_pylist()} == {"a": 1, "b": 2}
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append(BEGAN + 9 * S, ["b"], {"cluster": "c", "power_mw": 7})
+        assert store.latest([("c", "b")])["power_mw"].to_pylist() == [7]
+
+
+def test_compacting_and_pruning_say_what_they_did(store: whorl.Store) -> None:
+    for number in range(3):
+        store.append({"telemetry": telemetry(range(number * 20, number * 20 + 20), number)}, f"x{number}")
+    store.correct(telemetry(range(1), 9), "late")
+    done = store.compact(offline=True, now=LATER)
+    assert (done.late_rows, done.after) == (1, 1)
+    with pytest.raises(InputError, match="keep"):
+        store.prune()
+    with pytest.raises(InputError, match="not a time to keep"):
+        store.prune("90 days")
+    would = store.prune("1d", dry_run=True, now=LATER)
+    assert (would.rows, would.minutes, len(powers(store))) == (60, 1, 60)
+    assert store.prune("1d", offline=True, now=LATER).rows == 60
+    assert powers(store) == {}
+    assert store.sql("select n, power_mw_max from history").to_pylist() == [{"n": 60, "power_mw_max": 9}]
