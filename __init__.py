@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .cli.answers.measuring import check, measure
     from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
     from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
+    from .dashboards.answers.replay import replay
     from .dashboards.answers.report import look, report
     from .jobs import ledger
     from .jobs.collecting import collect
@@ -25,6 +26,7 @@ _LAZY = {
     ".cli.answers.measuring": ("check", "measure"),
     ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
     ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
+    ".dashboards.answers.replay": ("replay",),
     ".dashboards.answers.report": ("look", "report"),
     ".jobs.collecting": ("collect",),
     ".store": ("Store",),
@@ -51,6 +53,7 @@ __all__ = [
     "measure",
     "plan",
     "plan_campaign",
+    "replay",
     "report",
     "run_campaign",
     "variability",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,6 @@ _POLICIES = "Names with commas, or all.  [default: packed,pm-first,pal; as publi
 CLOCKS = ("rounds", "events", "own")
 _ONE_SEED = "one seed is not evidence, because its result may be chance: use --seeds 20"
 _NOTHING_KEPT = "{} done, nothing of them is kept: run the command again"
-_GENERAL_ONLY = (  # what the published simulation has no choice of
-    *("store", "cluster", "nodes", "gpus_per_node", "locality_penalty", "classes", "trace_format", "duration_unit"),
-    *(
-        "processors_per_gpu",
-        "backfill",
-        "round_s",
-        "clock",
-        "preemption_cost",
-        "migration_cost",
-        "failures",
-        "on_failure",
-    ),
-    *("mtbf", "repair"),
-)
 
 
 class _Lists(click.Command):
@@ -52,7 +37,7 @@ class _Lists(click.Command):
 
 @click.command("replay", cls=_Lists, short_help="What each placement policy would have done with a trace of jobs.")
 @click.option(
-    "--trace", "paths", type=_PATH, multiple=True, metavar="FILE...",
+    "--trace", type=_PATH, multiple=True, metavar="FILE...",
     help="Job traces: CSV, SWF, sacct, and those of published studies.",
 )  # fmt: skip
 @click.option(
@@ -83,8 +68,8 @@ class _Lists(click.Command):
     help="The measured workload that stands for a model of the trace; `*` is all other models, `none` the same time "
     "on every GPU.",
 )
-@click.option("--policy", "policies", multiple=True, metavar="NAMES", help=_POLICIES)
-@click.option("--scheduler", "schedulers", multiple=True, metavar="NAMES", help="fifo, las, srtf.  [default: fifo]")
+@click.option("--policy", multiple=True, metavar="NAMES", help=_POLICIES)
+@click.option("--scheduler", multiple=True, metavar="NAMES", help="fifo, las, srtf.  [default: fifo]")
 @click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many seeds to replay.")
 @click.option("--seed", type=click.IntRange(0), help="The first seed.  [default: 0; as published 42]")
 @click.option("--nodes", type=click.IntRange(1), help="Nodes of the fleet; without it, the measured fleet.")
@@ -105,7 +90,6 @@ class _Lists(click.Command):
 )
 @click.option(
     "--round",
-    "round_s",
     type=click.FloatRange(min=0, min_open=True),
     default=360.0,
     show_default=True,
@@ -162,69 +146,41 @@ def replay(ctx: click.Context, /, **given: Any) -> None:
     whorl replay --trace T.csv --store S --policy packed,pal --seeds 20
     whorl replay --as-published pal-sc24 --trace T.csv --profiles DIR --json
     """
-    from ..analysis.replay.answering import answered
-    from ..analysis.replay.setting import as_published, general
-    from ..dashboards.printed import replay as printed
-    from .output import Progress, print_json, show, tell
+    from ..dashboards.answers.replay import replay as replayed
+    from .output import Progress, print_reply, tell
 
-    published = given["as_published"] is not None
-    _consistent(ctx, given, published)
-    setting = as_published(given) if published else general(given)
+    as_json, plot = given.pop("as_json"), given["plot"]
+    if given["as_published"] and ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
+        given["store"] = None
+    given["classes"] = _classes(given["classes"])
+
+    def progressed(ended: int, replays: int) -> None:
+        stays(_NOTHING_KEPT.format(f"{ended:,} of {replays:,} replays were" if ended else "no replay was"))
+        progress(ended, replays, "replays")
+
+    with Progress() as progress:
+        reply = replayed(given.pop("trace"), given.pop("store"), **given, progress=progressed)
     if given["seeds"] == 1:
         tell(f"warning: {_ONE_SEED}")
-    stays(_NOTHING_KEPT.format("no replay was"))
-
-    def note(ended: int, of: int) -> None:
-        stays(_NOTHING_KEPT.format(f"{ended:,} of {of:,} replays were"))
-        progress(ended, of, "replays")
-
-    plot, workers = given["plot"], given["workers"] or os.cpu_count() or 1
-    with Progress() as progress:
-        of = answered(setting, seeds=given["seeds"], workers=workers, record=plot is not None, progress=note)
-    for reason in of.reasons:
+    for reason in reply.reasons:
         tell(reason)
-    if plot is not None:
-        from ..dashboards.page import write_page
-        from ..dashboards.replay_page import replay_page
-
-        write_page(plot, replay_page(of.results, of.findings, conditions=of.conditions, notes=of.notes))
-    if given["as_json"]:
-        apart = setting.added if setting.apart else ()
-        print_json(printed.document(of.results, of.gains, of.findings, of.conditions, of.notes, apart))
-    else:
-        show(printed.answer(of.results, of.findings, of.conditions, of.notes, setting.clocks))
+    print_reply(reply, as_json=as_json)
     if plot is not None:
         click.echo(f"figures: {plot}", err=True)
-    if of.refused:
-        sys.exit(of.refused[0][1].exit_code)
+    if reply.refused:
+        sys.exit(reply.refused[0][1].exit_code)
 
 
-def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> None:
-    """Stop at options that do not go together."""
+def _classes(texts: tuple[str, ...]) -> dict[str, str]:
+    """The workload that stands for each model. Raises InputError where one is none, or named twice."""
     from ..errors import InputError
 
-    def stated(name: str) -> bool:
-        return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-    if not given["paths"]:
-        raise InputError("give the jobs with --trace FILE..., and the GPUs with --store DIR")
-    if given["plot"] is not None:
-        from ..dashboards.page import refuse_unwritable
-
-        refuse_unwritable(given["plot"], "--plot")
-    options = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
-    if published:
-        off = [options[name] for name in _GENERAL_ONLY if stated(name)]
-        if off:
-            raise InputError(f"--as-published fixes what {off[0]} would change; leave out one of them")
-        if not given["profiles"]:
-            raise InputError("--as-published needs the study's profiles: --profiles FILE... (or their folder)")
-        return
-    if given["profiles"]:
-        raise InputError("--profiles works only with --as-published pal-sc24; the scores of a fleet come from --store")
-    if given["cluster"] and not given["store"]:
-        raise InputError("--cluster names a cluster of a store: give the store with --store")
-    if (given["nodes"] is None) != (given["gpus_per_node"] is None):
-        raise InputError("give --nodes and --gpus-per-node together: they are the shape of the fleet")
-    if given["failures"] and given["mtbf"]:
-        raise InputError("--failures reads failures and --mtbf draws them: use only one")
+    chosen: dict[str, str] = {}
+    for text in texts:
+        model, equals, workload = text.rpartition("=")
+        if not (model and equals and workload):
+            raise InputError(f"--class {text!r} is not MODEL=WORKLOAD; an example is --class resnet50=resnet")
+        if model in chosen:
+            raise InputError(f"--class is given twice for {model}; give it once")
+        chosen[model] = workload
+    return chosen

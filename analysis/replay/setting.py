@@ -81,7 +81,7 @@ def general(given: dict[str, Any]) -> Setting:
 
 def general_of(traces: list[Trace], given: dict[str, Any]) -> Setting:
     """The same for traces that were read already."""
-    chosen = _classes(given["classes"])
+    chosen = given["classes"]
     fleets: Level | Measured
     if given["store"]:
         workloads, cluster = _workloads(given["store"], given["cluster"])
@@ -208,18 +208,6 @@ def _options(given: dict[str, Any], rounds: bool | None, failures: tuple[Failure
         on_failure=given["on_failure"],
         failures=failures,
     )
-
-
-def _classes(texts: tuple[str, ...]) -> dict[str, str]:
-    chosen: dict[str, str] = {}
-    for text in texts:
-        model, equals, workload = text.rpartition("=")
-        if not (model and equals and workload):
-            raise InputError(f"--class {text!r} is not MODEL=WORKLOAD; an example is --class resnet50=resnet")
-        if model in chosen:
-            raise InputError(f"--class is given twice for {model}; give it once")
-        chosen[model] = workload
-    return chosen
 
 
 def _workloads(store: str, cluster: str | None) -> tuple[list[str], str]:

@@ -106,7 +106,7 @@ def replayed(
 ) -> Answered:
     """The store's own jobs, each as if it ran `workload`, under some policies. Raises InputError."""
     given: dict[str, Any] = {
-        "store": str(store.root), "cluster": cluster, "classes": (f"*={workload}",), "policies": policies,
+        "store": str(store.root), "cluster": cluster, "classes": {"*": workload}, "policies": policies,
         "schedulers": (), "seed": None, "nodes": None, "gpus_per_node": None, "locality_penalty": 1.0,
         "backfill": "none", "round_s": 360.0, "clock": "events", "preemption_cost": 0.0, "migration_cost": 0.0,
         "failures": None, "mtbf": None, "repair": 24.0, "on_failure": "restart",

@@ -150,6 +150,26 @@ def test_a_time_is_a_datetime_or_as_an_option_spells_it(fleet: Path) -> None:
         whorl.verdicts(fleet, since="yesterday")
 
 
+def test_a_replay_replies_what_its_verb_prints(fleet: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("job_id,num_gpus,submit_time,duration,model\na,4,0,100,x\nb,8,10,200,x\nc,4,20,50,x\n")
+    more = ["--seeds", 2, "--workers", 1, "--json"]
+    shape: list[tuple[Any, dict[str, Any], list[object]]] = [
+        (None, {"nodes": 2, "gpus_per_node": 4}, ["--nodes", 2, "--gpus-per-node", 4]),
+        (fleet, {"classes": {"*": "gemm-fp32"}}, ["--store", fleet, "--class", "*=gemm-fp32"]),
+    ]
+    for store, options, words in shape:
+        reply = whorl.replay(trace, store, policy="packed", seeds=2, workers=1, **options)
+        document = json.loads(run("replay", "--trace", trace, "--policy", "packed", *words, *more).stdout)
+        assert reply.json() == document
+        assert reply.frame.height == len(document["rows"]) > 0
+        ET.fromstring(reply._repr_html_())
+    with pytest.raises(TypeError, match="polcy"):
+        whorl.replay(trace, nodes=2, gpus_per_node=4, polcy="packed")  # type: ignore[call-arg]
+    with pytest.raises(StoreError, match="absent"):
+        whorl.replay(trace, tmp_path / "absent")
+
+
 def test_the_public_names_are_listed() -> None:
     assert set(whorl.__all__) <= set(dir(whorl))
     assert all(getattr(whorl, name) is not None for name in dir(whorl))

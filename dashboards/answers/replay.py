@@ -1,0 +1,170 @@
+"""What placement policies would have done with a trace of jobs: the function of `whorl replay`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from ...errors import InputError
+from .reply import Reply, folder
+
+if TYPE_CHECKING:
+    from ...analysis.replay.answering import Answered
+    from ...store import Store
+
+
+class ReplayOptions(TypedDict, total=False):
+    """The options of `whorl replay`; `DEFAULTS` has what they are where they are left out."""
+
+    trace_format: str | None
+    duration_unit: str
+    processors_per_gpu: int
+    cluster: str | None
+    classes: Mapping[str, str]
+    """The measured workload that stands for a model of the trace, as `--class` says it: {"resnet50": "gemm-fp32"}."""
+    policy: str | Sequence[str]
+    scheduler: str | Sequence[str]
+    seeds: int
+    seed: int | None
+    nodes: int | None
+    gpus_per_node: int | None
+    locality_penalty: float
+    backfill: str
+    round: float
+    """The length of a round, in s."""
+    clock: str | None
+    preemption_cost: float
+    migration_cost: float
+    failures: str | Path | None
+    mtbf: float | None
+    """Mean time between failures of a node, in hours."""
+    repair: float
+    """Mean time of a repair, in hours."""
+    on_failure: str
+    as_published: str | None
+    profiles: Sequence[str | Path]
+    plot: str | Path | None
+    workers: int | None
+    progress: Callable[[int, int], None] | None
+    """Called with how many replays have ended, of how many."""
+
+
+DEFAULTS = ReplayOptions(
+    trace_format=None,
+    duration_unit="auto",
+    processors_per_gpu=1,
+    cluster=None,
+    classes={},
+    policy=(),
+    scheduler=(),
+    seeds=1,
+    seed=None,
+    nodes=None,
+    gpus_per_node=None,
+    locality_penalty=1.0,
+    backfill="none",
+    round=360.0,
+    clock=None,
+    preemption_cost=0.0,
+    migration_cost=0.0,
+    failures=None,
+    mtbf=None,
+    repair=24.0,
+    on_failure="restart",
+    as_published=None,
+    profiles=(),
+    plot=None,
+    workers=None,
+    progress=None,
+)
+_NOT_FIXED = {"policy", "scheduler", "seeds", "seed", "as_published", "profiles", "plot", "workers", "progress"}
+"""What may be chosen for a simulation as published, too."""
+
+
+def replay(
+    trace: str | Path | Sequence[str | Path],
+    store: Store | str | Path | None = None,
+    **options: Unpack[ReplayOptions],
+) -> Reply[Answered]:
+    """Replay job traces on a measured fleet under several placement policies, as `whorl replay` does.
+
+    `trace` is a file or several; without a store, `nodes` and `gpus_per_node` are the fleet. `frame` has a row for each
+    replay; `findings` say what each policy gains. Raises InputError for options that do not go together, and where no
+    replay is possible.
+    """
+    from ...analysis.replay.answering import answered
+    from ...analysis.replay.setting import as_published, general
+    from ..page import refuse_unwritable, write_page
+    from ..printed import replay as printed
+    from ..replay_page import replay_page
+
+    if unknown := sorted(options.keys() - DEFAULTS.keys()):
+        raise TypeError(f"replay() has no option {unknown[0]!r}; it has {', '.join(DEFAULTS)}")
+    chosen: dict[str, Any] = {**DEFAULTS, **options}
+    paths = [Path(trace)] if isinstance(trace, str | Path) else [Path(path) for path in trace]
+    _refuse_mixed(chosen, paths, store)
+    given = chosen | {
+        "paths": paths,
+        "store": None if store is None else folder(store),
+        "classes": dict(chosen["classes"]),
+        "policies": _names(chosen["policy"]),
+        "schedulers": _names(chosen["scheduler"]),
+        "profiles": tuple(map(Path, chosen["profiles"])),
+        "round_s": chosen["round"],
+    }
+    plot = chosen["plot"]
+    if plot is not None:
+        refuse_unwritable(Path(plot), "--plot")
+    setting = as_published(given) if chosen["as_published"] else general(given)
+    results = answered(
+        setting,
+        seeds=chosen["seeds"],
+        workers=chosen["workers"] or os.cpu_count() or 1,
+        record=plot is not None,
+        progress=chosen["progress"],
+    )
+    about: dict[str, Any] = {"conditions": results.conditions, "notes": results.notes}
+    if plot is not None:
+        write_page(Path(plot), replay_page(results.results, results.findings, **about))
+    return Reply(
+        results,
+        partial(
+            printed.document,
+            results.results,
+            results.gains,
+            results.findings,
+            **about,
+            apart=setting.added if setting.apart else (),
+        ),
+        partial(printed.answer, results.results, results.findings, **about, clocks=setting.clocks),
+    )
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _refuse_mixed(chosen: Mapping[str, Any], paths: Sequence[Path], store: object) -> None:
+    """Raises InputError for options that do not go together."""
+    if not paths:
+        raise InputError("give the jobs with --trace FILE..., and the GPUs with --store DIR")
+    if chosen["as_published"]:
+        fixed = [name for name, value in DEFAULTS.items() if name not in _NOT_FIXED and chosen[name] != value]
+        changed = ["store"] if store is not None else fixed
+        if changed:
+            option = changed[0].replace("classes", "class").replace("_", "-")
+            raise InputError(f"--as-published fixes what --{option} would change; leave out one of them")
+        if not chosen["profiles"]:
+            raise InputError("--as-published needs the study's profiles: --profiles FILE... (or their folder)")
+        return
+    if chosen["profiles"]:
+        raise InputError("--profiles works only with --as-published pal-sc24; the scores of a fleet come from --store")
+    if chosen["cluster"] and store is None:
+        raise InputError("--cluster names a cluster of a store: give the store with --store")
+    if (chosen["nodes"] is None) != (chosen["gpus_per_node"] is None):
+        raise InputError("give --nodes and --gpus-per-node together: they are the shape of the fleet")
+    if chosen["failures"] and chosen["mtbf"]:
+        raise InputError("--failures reads failures and --mtbf draws them: use only one")
