@@ -116,7 +116,7 @@ def opened(store: Store | str | Path) -> Store:
 
 def folder(store: Store | str | Path) -> str:
     """How commands for people spell the store."""
-    return str(getattr(store, "root", store))
+    return str(store) if isinstance(store, str | Path) else str(store.root)
 
 
 def plain(value: Any) -> Any:
