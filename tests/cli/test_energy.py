@@ -221,6 +221,7 @@ def test_a_time_without_telemetry_is_refused_with_what_there_is(sampled: Path) -
     assert "it has some from 2026-03-01 10:00 to 2026-03-01 10:01 UTC" in result.stderr
 
 
+@pytest.mark.long
 def test_rows_of_several_clusters_can_be_told_apart(tmp_path: Path) -> None:
     """Nodes, users and numbers of jobs recur from one cluster to the next."""
     store = tmp_path / "S"

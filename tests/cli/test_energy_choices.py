@@ -230,6 +230,7 @@ def test_bad_input_is_one_sentence(fleet: Path, arguments: list[str], says: str)
     assert "Traceback" not in result.output
 
 
+@pytest.mark.long
 def test_without_fingerprints_the_sentence_says_what_to_do(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
     rows = {"ts": [BEGAN + second * SECOND for second in range(60)], "cluster": ["c"] * 60, "gpu": [uuid(1)] * 60,
@@ -253,7 +254,7 @@ def test_a_job_on_gpus_that_nobody_knows_is_a_row_without_an_excess(fleet: Path,
         assert (row["energy_j"], row["excess_j"], row["gpus"]) == (None, None, None)
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -276,6 +277,7 @@ def test_each_key_of_json_stands_in_the_documentation(fleet: Path, arguments: tu
     assert sorted(keys - documented) == []
 
 
+@pytest.mark.long
 def test_a_year_is_at_the_pace_of_the_time_that_was_read(fleet: Path, excess: dict[str, dict[str, Any]]) -> None:
     longer = document("excess", "--store", str(fleet), "--since", "2000-01-01", "--until", "2100-01-01")
     for row, same in zip(longer["rows"], excess["gpu"]["rows"], strict=True):

@@ -78,6 +78,7 @@ def test_the_power_limit_of_a_quote_is_that_of_the_readings_where_nothing_else_s
     assert "no workload was run under several power limits" in options["cap"]["reason"]
 
 
+@pytest.mark.long
 def test_one_job_by_gpu_has_only_its_own_energy(night: Path) -> None:
     [row] = document("--store", str(night), "--job", "5", "--by", "gpu")["rows"]
     assert (row["gpu"], row["energy_j"]) == ("GPU-a", pytest.approx(200 * 1200))

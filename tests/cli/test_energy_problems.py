@@ -210,6 +210,7 @@ def test_a_job_on_gpus_that_nobody_knows_is_answered_and_counts_no_host_or_board
     assert "on GPUs that nobody knows" in whorl("quote", "--store", str(tmp_path / "S"), "--job", "lost").stdout
 
 
+@pytest.mark.long
 def test_where_a_part_has_no_bound_the_reason_is_not_said_of_half_of_the_time(tmp_path: Path) -> None:
     power = readings("G", range(201), [50.0] * 20 + [200.0] * 181)
     store_of(tmp_path / "S", [gpu("G")], [power], [job(1, "G", 20, 200), job(2, "G-of-nobody", 20, 30)])

@@ -118,15 +118,6 @@ def test_the_figures_are_those_of_the_command(client: Any, store: Store) -> None
 
 
 @pytest.mark.long
-def test_one_job_has_the_figures_of_the_command(client: Any, store: Store) -> None:
-    said = _words(_done(client, "?job=1")).replace("\u00a0", " ")
-    printed = _printed(store, "--job", "1")
-    energy, ends = re.findall(r"\nenergy +([\d.]+ \w+) (\[[^]]+\])", printed)[0]
-    assert energy in said
-    assert f"energy on 1 GPU {ends}" in said
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "says"),
     [
@@ -219,6 +210,7 @@ def test_a_cluster_of_a_bookmark_that_no_list_has_stays_in_the_address_and_is_to
     assert "search" not in json.dumps(answers)
 
 
+@pytest.mark.long
 def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 

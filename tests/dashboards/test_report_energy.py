@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html import unescape
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from whorl.analysis.energy.summary import summary
-from whorl.cli import cli
-from whorl.dashboards.page import Drawing, Section, page
+from whorl.dashboards.page import Section, page
 from whorl.dashboards.report_energy import energy_section
 from whorl.dashboards.store_report import _energy
 from whorl.dashboards.table import Table
@@ -37,36 +34,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def _said(section: Section) -> str:
     return unescape(re.sub(r"<[^>]+>", " ", page("t", [], [section]).split("<script")[0])).replace("\u00a0", " ")
-
-
-def _printed(store: Store, *arguments: str) -> str:
-    done = CliRunner().invoke(cli, ["energy", *arguments, "--store", str(store.root)], catch_exceptions=False)
-    return str(done.stdout)
-
-
-@pytest.mark.long
-def test_its_figures_are_those_of_the_command(store: Store) -> None:
-    section = energy_section(summary(store))
-    said = _said(section)
-    printed = _printed(store, "--by", "user")
-    energy, ends = re.findall(r"metered in all: ([\d.]+ \w+) (\[[^]]+\])", printed)[0]
-    assert energy in said
-    assert f"metered on 2 GPUs {ends}" in said
-    books = re.findall(r"2 GPUs: .* metered = .*; the books balance", _printed(store, "reconcile"))[0]
-    assert books in said
-    tables = {one.title: one for one in section.parts if isinstance(one, Table)}
-    assert [tables["Energy by user"].rows[0][0], tables["Energy by account"].rows[0][0]] == [HOSTILE, "physics"]
-    header, unit = tables["Energy by user"].header, energy.split()[1]
-    idle = next(cells for cells in tables["Energy by user"].rows if cells[0] == "(idle)")
-    stored = next(row for row in json.loads(_printed(store, "--by", "user", "--json"))["rows"] if row["kind"] == "idle")
-    assert float(idle[header.index(unit)]) * {"Wh": 3600.0, "kWh": 3.6e6}[unit] == pytest.approx(
-        stored["energy_j"], rel=1e-3
-    )
-    assert "EUR" in " ".join(tables["Energy by day"].header)
-    assert "CO2e" in " ".join(tables["Energy by day"].header)
-    assert [one.title for one in section.parts if isinstance(one, Drawing)] == [
-        "Where the energy went, day by day", "Who used the energy",
-    ]  # fmt: skip
 
 
 @pytest.mark.long

@@ -195,7 +195,7 @@ def loads(rng: np.random.Generator) -> Any:
 def test_the_interval_holds_the_true_energy(counter: bool) -> None:
     rng = np.random.default_rng(7)
     held, known, n = 0, 0, 0
-    for _ in range(count(60, short=12)):
+    for _ in range(count(60, short=6)):
         board = MEASURED_BOARDS[rng.integers(len(MEASURED_BOARDS))]
         bench = Bench(
             Board(
@@ -218,7 +218,7 @@ def test_the_interval_holds_the_true_energy(counter: bool) -> None:
             known += figure.energy_j is not None
             n += 1
             at = ended + 0.05
-    assert n > count(300, short=60)
+    assert n > count(300, short=30)
     assert held / n > 0.95
     assert known / n > 0.3
 

@@ -177,20 +177,6 @@ def test_the_time_asked_for_cuts_jobs_and_idle_time(tmp_path: Path) -> None:
     assert of_kinds(found)["idle"] == pytest.approx(200 * 50, rel=0.03)
 
 
-@pytest.mark.long
-def test_pieces_end_at_every_cut_and_add_up_to_the_same(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-a", 200, 400), job(2, None, 100, 500), job(3, "GPU-gone", 100, 500)]
-    whole = made(tmp_path / "1", [load((200, 400, 250))], jobs)
-    cut = made(tmp_path / "2", [load((200, 400, 250))], jobs, cuts=[at(250), at(300), at(999_999)])
-    for time in (at(250), at(300)):
-        crossing = cut.pieces.filter(pl.col("began").cast(pl.Int64) < time, pl.col("ended").cast(pl.Int64) > time)
-        assert crossing.height == 0
-    for column in ("energy_j", "above_j", "measured_s"):
-        one, two = (found.pieces.group_by("allocation").agg(pl.col(column).sum()) for found in (whole, cut))
-        both = one.join(two, on="allocation", nulls_equal=True)
-        assert both[column].to_numpy() == pytest.approx(both[f"{column}_right"].to_numpy(), rel=0.05)
-
-
 def test_a_job_whose_gpu_nobody_knows_is_bounded_by_what_is_unattributed_on_its_node(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 0, 1000), job(2, None, 200, 400)]
     telemetry = [load((0, 1000, 250)), load((200, 400, 150), name="GPU-b")]
@@ -259,6 +245,7 @@ def test_a_time_without_readings_is_not_called_idle_and_what_was_read_just_befor
     assert idle["energy_j"].sum() == pytest.approx((305 + 555) * IDLE_W)
 
 
+@pytest.mark.long
 def test_the_result_does_not_depend_on_how_many_gpus_are_in_a_frame(tmp_path: Path) -> None:
     telemetry = [load((200, 400, 250), name=f"GPU-{i}") for i in range(3)]
     jobs = [job(i, f"GPU-{i}", 200, 400) for i in range(3)]

@@ -19,8 +19,8 @@ DATA = Path(__file__).parents[4] / "shared" / "data" / "power"
 def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
     """Windows of boards of all kinds; with `--long` many, and up to an hour."""
     folder, rng = tmp_path_factory.mktemp("boards"), np.random.default_rng(5)
-    drawn = [trial(rng, number, longest_ms=3.6e6 if is_long() else 3e4) for number in range(count(120, short=36))]
-    streams = [board for board in drawn if board.says["source"] != "rows"][: count(200, short=4)]  # slow to import
+    drawn = [trial(rng, number, longest_ms=3.6e6 if is_long() else 3e4) for number in range(count(120, short=24))]
+    streams = [board for board in drawn if board.says["source"] != "rows"][: count(200, short=3)]  # slow to import
     boards = [board for board in drawn if board.says["source"] == "rows"] + streams
     store = new_store(folder / "store")
     stored(store, boards, folder)
