@@ -75,7 +75,7 @@ def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) 
 
 @pytest.mark.long
 def test_a_replay_compares_policies_over_seeds(opened: Opened) -> None:
-    page = opened("placement?probe=gemm-fp32&seeds=5")
+    page = opened("placement?probe=gemm-fp32&seeds=2")
     expect(page.locator("#placement-status")).to_contain_text("jobs of this cluster can be replayed")
     page.get_by_role("button", name="Replay").click()
     gains = page.get_by_role("region", name="Gains of policies")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from html import unescape
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -449,28 +450,25 @@ def test_a_file_that_is_not_of_the_pages_is_not_found(client: Any) -> None:
         assert client.get(f"/_dash-component-suites/{path}").status_code == 404, path
 
 
-@pytest.mark.long
-def test_the_demo_shows_a_fleet_with_its_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
+def test_the_demo_is_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet that costs little stands in for the demo's, which tests/cli/test_demo.py measures."""
+    shown: list[Store] = []
 
-    def look(_: Server) -> None:
-        """What a browser would see, and then the signal that ends it."""
-        seen.append(_text(_show(made[0].server.test_client(), "/")))
-        signal.raise_signal(signal.SIGTERM)
+    def measure(folder: Path, **_: Any) -> Any:
+        return SimpleNamespace(store=judged_store(folder / "S", 8, (0,)))
 
-    made: list[Any] = []
-    make = make_app
+    def make(reading: Reading, **options: Any) -> Any:
+        shown.append(reading.store)
+        assert reading.store.sql("SELECT count(*) AS n FROM judgements").to_pydict() == {"n": [1]}
+        return make_app(reading, **options)
 
-    def kept(*arguments: Any, **more: Any) -> Any:
-        made.append(make(*arguments, **more))
-        return made[0]
-
-    monkeypatch.setattr("whorl.dashboards.app.make.make_app", kept)
-    monkeypatch.setattr(Server, "start", look)
+    monkeypatch.setattr("whorl.jobs.demo.measure_demo", measure)
+    monkeypatch.setattr("whorl.dashboards.app.make.make_app", make)
+    monkeypatch.setattr(Server, "start", lambda _: signal.raise_signal(signal.SIGTERM))
     done = click.testing.CliRunner().invoke(cli, ["dashboard", "--demo", "--no-open", "--listen", "127.0.0.1:0"])
     assert done.exit_code == 0, done.output
-    assert '"children": "64"' in seen[0]
-    assert "pinned clock" in seen[0]
+    assert "/?token=" in done.output
+    assert not shown[0].root.exists(), "it is removed at the end"
 
 
 _READS_ON = """

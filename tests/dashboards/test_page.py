@@ -149,37 +149,11 @@ def test_figures_to_choose_from_are_numbered_in_their_order() -> None:
     assert [one["data"][0]["y"][1] for one in figures] == [1, 2, 3]
 
 
-@pytest.mark.long
-@pytest.mark.browser
-@needs_browser
-def test_a_browser_draws_every_figure_without_a_network(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text(
-        made(Drawing("D", "s", {"one": figure(1), "two": figure(2)}), Drawing(NASTY, NASTY, {"": figure()}))
-    )
-    document = rendered(path, tmp_path / "profile")
-    assert document.count('data-drawn="1"') == 2
-    assert document.count('class="main-svg"') >= 2
-    assert "<title>Title</title>" in document
-    assert ">This browser cannot" not in document
-    assert lightness(document) < 300
-
-
 def lightness(document: str) -> int:
     """Of the text in a figure: 765 is white."""
     found = re.search(r'class="xtick"><text[^>]*fill: rgb\((\d+), (\d+), (\d+)\)', document)
     assert found is not None
     return sum(map(int, found.groups()))
-
-
-@pytest.mark.browser
-@needs_browser
-@pytest.mark.long
-def test_a_dark_reader_has_light_text(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text(made(Drawing("D", "s", {"": figure()})))
-    flags = "--blink-settings=preferredColorScheme=0", "--force-dark-mode"
-    assert lightness(rendered(path, tmp_path / "dark", *flags)) > 500
 
 
 @pytest.mark.long

@@ -21,7 +21,6 @@ from whorl.dashboards.app.placement.told import Question, Told
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.state import State
 from whorl.dashboards.figures.placement import nodes_by_score
-from whorl.dashboards.table import Table
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -82,24 +81,6 @@ def test_who_stands_out_is_said_by_the_judge_alone(tmp_path: Path) -> None:
     wanted = {row.name: f"{row.kind}, {row.state}" for row in reversed(found.rows) if row.name in set(shown["name"])}
     assert standing_out == wanted
     assert "n02/1" in wanted
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("workload", "gpus"), [("sgemm", 4), ("sgemm", 1), ("pagerank", 8)])
-def test_the_page_says_what_the_command_says(store: Store, advisor: Advisor, workload: str, gpus: int) -> None:
-    words = ["advise", "--store", str(store.root), "--no-scheduler", "--workload", workload, "--gpus", str(gpus)]
-    printed = CliRunner().invoke(cli, words)
-    assert printed.exit_code == 0, printed.output
-    text = " ".join(printed.stdout.split())
-    told = _told(store, advisor, workload, gpus)
-    for part in told.parts:
-        if isinstance(part, Table):
-            assert all(cell in text for row in part.rows for cell in row)
-        else:
-            assert " ".join(part.split()) in text
-    for one in told.copied[:2]:
-        form = one.command.rpartition(" ")[2]
-        assert CliRunner().invoke(cli, [*words, "--format", form]).stdout.strip() == one.text
 
 
 def test_nodes_are_marked_as_the_advice_says_and_drawn_with_their_interval(store: Store, advisor: Advisor) -> None:

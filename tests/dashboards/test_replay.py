@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,8 +26,6 @@ from whorl.dashboards.replay import (
 )
 from whorl.dashboards.replay_page import replay_page
 from whorl.dashboards.style import line_of
-from whorl.tests.dashboards.browser import needs_browser, rendered
-from whorl.tests.sizes import sample
 
 H = 3600.0
 
@@ -183,24 +179,3 @@ def test_the_page_says_what_was_found(results: list[Replayed]) -> None:
     assert "<th>seed 0</th>" in lone
     assert "1 seeds" not in lone
     assert "No policy gains measurably over packed and drain-outliers and over itself without scores" in text
-
-
-@pytest.mark.browser
-@needs_browser
-@pytest.mark.long
-def test_a_browser_draws_the_page(results: list[Replayed], tmp_path: Path) -> None:
-    path = tmp_path / "replay.html"
-    path.write_text(replay_page(results, findings(results, BASELINES, []), conditions={}, notes=[]))
-    for width in sample([500, 1280], short=1):
-        document = rendered(path, tmp_path / f"profile{width}", width=width)
-        assert document.count('data-drawn="1"') == document.count('data-figure="') == 5
-        for title in (
-            "completion time / that of packed",
-            "queueing p50, s",
-            "bounded slowdown",
-            "jobs waiting",
-            "GPUs held, %",
-            "gain over itself without scores, %",
-        ):
-            assert title in document
-        assert len(re.findall(r'class="point"><path', document)) >= 4  # the bars of the Gantt chart

@@ -91,6 +91,8 @@ def test_other_addresses_are_no_pages(store: Store) -> None:
         assert b'href="/metrics"' in fetched(root + "/")[0]
         with pytest.raises(urllib.error.HTTPError, match="404"):
             fetched(root + "/other")
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.urlopen(urllib.request.Request(url, data=b"x"), timeout=60)
         head = urllib.request.Request(url, method="HEAD")
         with urllib.request.urlopen(head, timeout=30) as answer:
             assert int(answer.headers["Content-Length"]) > 0
