@@ -30,6 +30,7 @@ from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows
 from whorl.store.system.locks import locked
 from whorl.tests.jobs.fake_slurm import FakeSlurm, node_line, store_runs
+from whorl.tests.sizes import count
 from whorl.tests.stores import copied_stores, new_store
 
 LAUNCH = Asked("autumn", "quick", ("launch",))
@@ -223,9 +224,9 @@ def test_variables_of_sbatch_do_not_win_over_the_script(slurm: FakeSlurm, tmp_pa
 def test_one_round_for_cron_sends_one_job_until_a_first_run_is_stored(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 5)))
     store, once = tmp_path / "store", Limits(max_pending=2, once=True)
-    for _ in range(2):
-        found = run_campaign(store, LAUNCH, slurm=slurm, limits=once)
-        assert [one.state for one in found.nodes] == ["running", "to do", "to do", "to do"]
+    found = run_campaign(store, LAUNCH, slurm=slurm, limits=once)
+    assert [one.state for one in found.nodes] == ["running", "to do", "to do", "to do"]
+    assert run_campaign(store, LAUNCH, slurm=slurm, limits=once) == found
     slurm.end_jobs(store, "autumn")
     found = run_campaign(store, LAUNCH, slurm=slurm, limits=once)
     assert [one.state for one in found.nodes] == ["covered", "running", "running", "to do"]
@@ -241,8 +242,7 @@ def test_the_first_job_tells_of_all_others(slurm: FakeSlurm, tmp_path: Path) -> 
     (slurm.folder / "nodes").write_text(
         node_line("n01", "ALLOCATED") + "".join(node_line(f"n0{number}") for number in (2, 3))
     )
-    for _ in range(2):  # a node has become idle: its job tells sooner
-        assert run_campaign(store, LAUNCH, slurm=slurm, limits=once).count(NodeState.WAITING) == 2
+    assert run_campaign(store, LAUNCH, slurm=slurm, limits=once).count(NodeState.WAITING) == 2, "n02 tells sooner"
     slurm.does("squeue", "cat {folder}/queue/* 2>/dev/null | sed 's/RUNNING|None/PENDING|BeginTime/'; exit 0\n")
     assert run_campaign(store, LAUNCH, slurm=slurm, limits=once).count(NodeState.WAITING) == 3
 
@@ -283,7 +283,7 @@ def test_a_campaign_whose_first_jobs_all_failed_goes_on_when_it_is_run_again(slu
     def fail() -> None:
         slurm.end_jobs(store, "autumn", "FAILED", measured=False)
 
-    for number in (1, 2):  # what was wrong is not mended yet
+    for number in range(1, count(2, short=1) + 1):  # what was wrong is not mended yet
         folder = store / "logs" / "autumn"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"n0{number}.out").write_text("CuPy is not installed\n")
@@ -293,12 +293,17 @@ def test_a_campaign_whose_first_jobs_all_failed_goes_on_when_it_is_run_again(slu
             f"; n0{number}: 1 job stored nothing; {folder}/n0{number}.out ends: CuPy is not installed"
         )
         assert len(slurm.queue()) == number, "another node at the next call"
-    for _ in range(2):  # a clock mends nothing, and nobody waits for it
-        run_campaign(store, LAUNCH, slurm=slurm, limits=Limits(once=True))
-        fail()
-    with pytest.raises(SchedulerError, match="the jobs on 4 nodes ended and stored nothing"):
-        run_campaign(store, LAUNCH, slurm=slurm, limits=Limits(once=True))
     assert drive(slurm, store).is_complete
+
+
+def test_a_clock_mends_nothing_and_four_nodes_are_enough(slurm: FakeSlurm, tmp_path: Path) -> None:
+    (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 6)))
+    for number in range(1, 5):
+        (slurm.folder / "queue" / f"{number}").write_text(
+            f"{number}|FAILED|None|{os.geteuid()}|whorl:autumn:n0{number}|\n"
+        )
+    with pytest.raises(SchedulerError, match="the jobs on 4 nodes ended and stored nothing"):
+        run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=Limits(once=True))
 
 
 def test_a_store_that_cannot_be_written_gets_no_jobs(

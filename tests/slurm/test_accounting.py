@@ -112,6 +112,7 @@ def test_what_really_ran_is_what_is_stored(here: Accounted, store: Store, tmp_pa
     assert (again.stored, again.tags_stored) == (0, 0)
 
 
+@pytest.mark.long
 def test_the_index_of_slurm_is_believed_where_the_site_says_what_it_is(here: Accounted, store: Store) -> None:
     (here.folder / "etc" / "minor").touch()
     try:
@@ -129,6 +130,7 @@ def test_the_index_of_slurm_is_believed_where_the_site_says_what_it_is(here: Acc
     assert found == [(uuid("n03", device), "tag") for device in (0, 1)]
 
 
+@pytest.mark.long
 def test_json_of_sacct_gives_the_rows_of_its_text(here: Accounted) -> None:
     go = here.folder / "out" / "go-json"
     held = f"--wrap=until [ -e {go} ]; do sleep 0.1; done"
@@ -153,6 +155,7 @@ def test_json_of_sacct_gives_the_rows_of_its_text(here: Accounted) -> None:
     assert (text.passed, text.lines) == (json.passed, json.lines)
 
 
+@pytest.mark.long
 def test_accounting_that_does_not_answer_is_one_sentence(here: Accounted, store: Store) -> None:
     here.stop_accounting()
     try:

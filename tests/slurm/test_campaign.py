@@ -50,11 +50,6 @@ def test_every_gpu_is_measured_once_whatever_happens(slurm: Slurm) -> None:
     assert site.runs("autumn") == every_gpu(slurm, "launch")
     assert site.submitted() == {f"whorl:autumn:{node}": 1 for node in slurm.names}
 
-    second = site.campaign("run", "launch", "--suite", "quick", "--campaign", "winter", "--nodes", "n01")
-    assert second.returncode == 0, second.stderr
-    assert site.runs("winter") == {(f"n01/{slot}", "launch"): 1 for slot in range(4)}
-    assert site.runs("autumn") == every_gpu(slurm, "launch"), "a second campaign is independent"
-
 
 @pytest.mark.long
 def test_a_driver_asks_slurm_three_times_a_node_at_most(slurm: Slurm) -> None:

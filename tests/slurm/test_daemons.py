@@ -29,6 +29,7 @@ def test_a_job_gets_its_gpus(slurm: Slurm) -> None:
     assert out == ["n01", "0,1", "alice"]
 
 
+@pytest.mark.long
 def test_whorl_runs_as_an_ordinary_user(slurm: Slurm) -> None:
     assert slurm.program("--version", user="alice").returncode == 0
     asked = ("advise", "--store", "/nonexistent", "--workload", "x", "--no-scheduler")
