@@ -14,6 +14,7 @@ from ..analysis.fleet.timelines import Timelines
 from ..analysis.fleet.trend import Trend
 from ..analysis.runs.measurements import SOUND
 from ..analysis.runs.probing import Probed
+from ..analysis.spread.summary import Belongs, Leading
 from ..analysis.verdicts import Judgement, Kind, State
 from ..analysis.verdicts.judging import ERROR_RATE, MOST_P
 from ..analysis.verdicts.levels.estimate import RELEVANT
@@ -25,6 +26,25 @@ from .report_energy import energy_section
 from .table import MISSING, many, second
 from .verdict_words import short, some
 
+_WORDS = {
+    **dict.fromkeys(
+        (Belongs.GPUS, Belongs.HIDDEN),
+        ("Of the differences that repeat, the largest is in {}.", ", which belongs to the GPUs"),
+    ),
+    **dict.fromkeys(
+        (Belongs.OUTLIERS, Belongs.PART),
+        ("A part of the difference in {} repeats.", ", a part of which belongs to the GPUs"),
+    ),
+    **dict.fromkeys(
+        (Belongs.UNKNOWN, Belongs.TOO_FEW),
+        ("The GPUs differ most in {}; whether that repeats is not known.", "; whether it repeats is not known"),
+    ),
+    **dict.fromkeys(
+        (Belongs.NONE, Belongs.ALIKE),
+        ("No difference here belongs to the GPUs; the widest is in {}.", "; it does not belong to the GPUs"),
+    ),
+}
+"""A sentence about the leading workload, and what follows its name under the number."""
 SHOWN = 64
 """GPUs whose telemetry can be chosen."""
 
@@ -38,17 +58,23 @@ def probe_report(
     planted: Sequence[Planted] | None = None,
     notes: Sequence[str] = (),
     trends: Sequence[Trend] = (),
+    leading: Leading | None = None,
     energy: Summary | None = None,
 ) -> str:
     """The page as HTML.
 
     `spread`: the rows of `analysis.variability` for this campaign's runs; `lines`: the telemetry of the GPUs to
     show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real; `trends`: of the
-    probes, over all campaigns of the cluster; `energy`: of the cluster, None where nothing was metered.
+    probes, over all campaigns of the cluster; `leading`: the workload that is named first; `energy`: of the cluster,
+    None where nothing was metered.
     """
     names = labels(campaign.gpus)
     probes = against(campaign, names)
     by_gpu = {row.workload: row for row in spread if row.level == "gpu"}
+    first = None if leading is None else by_gpu.get(leading.workload)
+    if first is not None and (first.fence_pct is None or first.n < 2):
+        first = None
+    belongs = Belongs.UNKNOWN if leading is None else leading.belongs
     found = judged.by_key(campaign.gpus)
     n, models = campaign.gpus.height, campaign.models
     made = f"{'simulated ' if campaign.simulated else ''}{' and '.join(models)}".strip()
@@ -83,11 +109,11 @@ def probe_report(
         sections.append(Section("Figures, conditions and versions", "", last))
     return page(
         f"Probes on {what}" if campaign.campaign else f"Runs of cluster {campaign.cluster}",
-        _summary(campaign, judged, by_gpu, planted, what),
+        _summary(campaign, judged, planted, what, first=first, belongs=belongs),
         sections,
         conditions=_about(campaign),
         notes=[*_notes(campaign, judged, probes), *notes],
-        tiles=_tiles(campaign, judged, by_gpu, planted),
+        tiles=_tiles(campaign, judged, planted, first=first, belongs=belongs),
     )
 
 
@@ -118,9 +144,11 @@ def to_show(campaign: Probed, judged: Judgement) -> list[str]:
 def _summary(
     campaign: Probed,
     judged: Judgement,
-    by_gpu: Mapping[str, Variability],
     planted: Sequence[Planted] | None,
     what: str,
+    *,
+    first: Variability | None,
+    belongs: Belongs,
 ) -> list[str]:
     runs, ok = campaign.runs.height, campaign.runs.filter(SOUND).height
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
@@ -131,15 +159,11 @@ def _summary(
     ]
     if campaign.cut_says:
         sentences.append(f"Not complete: {campaign.cut_says}.")
-    known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
-    if known:
-        most, least = max(known, key=_fence), min(known, key=_fence)
-        slowest = max(known, key=lambda row: row.worst_over_median or 0.0)
+    if first is not None:
         sentences.append(
-            f"Without outliers, they differ most in {most.workload}: times spread over {_fenced(most)} of the median, "
-            f"n = {most.n:,} GPUs"
-            + ("" if least is most else f"; and least in {least.workload}: {_fenced(least)}, n = {least.n:,}")
-            + f". The slowest GPU takes {_longer_pct(slowest):.1f} % longer than the median GPU, in {slowest.workload}."
+            f"{_WORDS[belongs][0].format(first.workload)} Without outliers, its times spread over {_fenced(first)} of "
+            f"the median, n = {first.n:,} GPUs; the slowest GPU takes {_longer_pct(first):.1f} % longer than the "
+            "median GPU."
         )
     sentences.append(_named(judged))
     if planted is not None:
@@ -207,16 +231,19 @@ def _caught(planted: Sequence[Planted], healthy: Sequence[str]) -> str:
 
 
 def _tiles(
-    campaign: Probed, judged: Judgement, by_gpu: Mapping[str, Variability], planted: Sequence[Planted] | None
+    campaign: Probed,
+    judged: Judgement,
+    planted: Sequence[Planted] | None,
+    *,
+    first: Variability | None,
+    belongs: Belongs,
 ) -> list[tuple[str, str]]:
-    known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
     n = campaign.gpus.height
     probes, _, ran = _ran(campaign).partition(" ")
     upto = "at most: some may have two names" if campaign.maybe_twice else "measured"
     tiles = [(f"{n:,}", f"GPU{'' if n == 1 else 's'} {upto}"), (probes, ran)]
-    if known:
-        most = max(known, key=_fence)
-        tiles.append((f"{most.fence_pct:.1f} %", f"widest spread of times: {most.workload}"))
+    if first is not None:
+        tiles.append((f"{_fence(first):.1f} %", f"spread of times in {first.workload}{_WORDS[belongs][1]}"))
     named = len(judged.by_key(campaign.gpus))
     if judged.gpus or judged.rows:
         tiles.append((f"{named:,}", "GPU stands out" if named == 1 else "GPUs stand out"))

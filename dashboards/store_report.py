@@ -23,6 +23,7 @@ from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
 from ..analysis.fleet.timelines import Timelines, timelines
 from ..analysis.fleet.trend import Trend, trend_of
 from ..analysis.runs.probing import Probed, probed
+from ..analysis.spread.summary import Leading, leading_of, leading_workload
 from ..analysis.verdicts import Judgement, Verdict, judge, judged
 from ..analysis.verdicts.planted import Planted
 from ..errors import InputError
@@ -56,6 +57,8 @@ class Looked:
     """Telemetry of the GPUs that stand out, one like most others and some more; None where there is none."""
     trends: Sequence[Trend] = ()
     """Each probe over all campaigns of the cluster."""
+    leading: Leading | None = None
+    """The workload that is shown first, and whether its spread belongs to the GPUs."""
     energy: Summary | None = None
     """The energy of the cluster over the last 30 days or less; None where there is no telemetry."""
 
@@ -100,7 +103,7 @@ class Looked:
         raise InputError(f"{probe!r} has no times; {', '.join(one.probe for one in self.probes) or 'nothing'} has")
 
     def machine(self, probe: str | None = None) -> Figure:
-        """A map of the machine, a cell a GPU, coloured by how slow it is in a probe; the first one if none is named.
+        """A map of the machine, a cell a GPU, coloured by how slow it is in a probe; the leading one if none is named.
 
         InputError without times.
         """
@@ -108,7 +111,9 @@ class Looked:
         times = {name.removeprefix("time: "): one for name, one in drawn.items() if name.startswith("time: ")}
         if not times:
             raise InputError("no run here has a time: there is nothing to compare")
-        probe = next(iter(times)) if probe is None else find_workload(probe, times)
+        if probe is None:
+            probe = self.leading.workload if self.leading and self.leading.workload in times else next(iter(times))
+        probe = find_workload(probe, times)
         if probe not in times:
             raise InputError(f"there is no map of {probe!r}; there is one of {', '.join(times)}")
         return times[probe]
@@ -133,6 +138,7 @@ class Looked:
             planted=planted,
             notes=notes,
             trends=self.trends,
+            leading=self.leading,
             energy=self.energy,
         )
 
@@ -178,7 +184,9 @@ def look(
         else []
     )
     lines = timelines(opened, found, to_show(found, verdicts))
-    return Looked(found, verdicts, spread, lines, _trends(opened, found), _energy(opened, found.cluster, progress))
+    first = leading_workload(opened, found.cluster, {row.workload for row in spread}) or leading_of(spread)
+    trends, energy = _trends(opened, found), _energy(opened, found.cluster, progress)
+    return Looked(found, verdicts, spread, lines, trends, first, energy)
 
 
 def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> Summary | None:

@@ -6,14 +6,16 @@ level is, and will be in another sitting, the judge says (`verdicts/levels.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from ...errors import InputError
 from ..runs.columns import OTHERS, SPOKEN, Runs, numbers, workloads
+from ..runs.measurements import measurements
 from ..statistics import bootstrap
 from ..statistics.correlation import Correlation, correlate
 from ..statistics.dip import quantum
@@ -22,9 +24,12 @@ from ..statistics.ordering import Floats, Ints, ascending, bounds, by_group, med
 from ..statistics.repeatability import Moments, Repeatability
 from ..statistics.shares import Shares, shares
 from ..statistics.spread import FIGURES, Spread, spread
-from .findings import finding
+from .findings import Belongs, Leading, belongs_to, finding, leading
 from .repeats import JOBS_COUPLE, by_job, icc_of, split_half, with_interval
 from .resampling import Units, intervals, units
+
+if TYPE_CHECKING:
+    from ...store import Store
 
 SEED = 2022
 REPLICATES = 1000
@@ -76,6 +81,8 @@ class Variability:
     interval: dict[str, tuple[float, float] | None]
     seed: int
     replicates: int
+    belongs: Belongs
+    """Whether the spread belongs to the GPUs: what `finding` says in words."""
     finding: str
     left_out: int
     reasons: dict[str, str] = field(default_factory=dict)
@@ -120,6 +127,37 @@ def variability(
         counted = (imported or {}).get((one.cluster, one.workload))
         rows += _rows(one, where[one.cluster], replicates, seed, progress, dict(counted) if counted else None)
     return rows
+
+
+def leading_workload(store: Store, cluster: str, among: Collection[str] | None = None) -> Leading | None:
+    """The workload of a cluster to lead with: over all its runs the widest spread that belongs to the GPUs.
+
+    `among`: only these workloads, as `measurements` names them. Without intervals, which take long: so it is the same
+    wherever it is shown. None where fewer than two GPUs have times.
+    """
+    frame = measurements(store, clusters=[cluster])
+    try:
+        return leading(_width(runs) for runs in workloads(frame) if among is None or runs.workload in among)
+    except InputError:  # a workload mixes units
+        return None
+
+
+def leading_of(rows: Iterable[Variability]) -> Leading | None:
+    """The same of rows of `variability`."""
+    return leading((row.workload, row.fence_pct, row.belongs) for row in rows if row.level == "gpu" and row.n > 1)
+
+
+def _width(runs: Runs) -> tuple[str, float | None, Belongs]:
+    """A workload, the width of the spread of its GPUs in %, and whether it belongs to them."""
+    gpus = len(runs.names)
+    if gpus < 2:
+        return runs.workload, None, Belongs.UNKNOWN
+    order = ascending(runs.value)
+    by_gpu, starts = runs.value[by_group(runs.gpu, order, gpus)], bounds(runs.gpu, gpus)
+    moments, fences = Moments.of(by_gpu, starts), spread(runs.value[order])
+    icc_gpu, (icc_job, _) = icc_of(moments, by_gpu, starts, fences, "gpu"), by_job(runs, fences)
+    belongs = belongs_to("gpu", icc_gpu, icc_job, float(np.median(moments.size)))
+    return runs.workload, spread(np.sort(medians(by_gpu, starts))).figures["fence_pct"], belongs
 
 
 def _rows(
@@ -203,6 +241,7 @@ def _rows(
                 interval=found[level],
                 seed=seed,
                 replicates=replicates,
+                belongs=belongs_to(level, icc_gpu, icc_job, float(np.median(moments.size))),
                 finding=finding(level, icc_gpu, icc_job, float(np.median(moments.size))),
                 left_out=runs.left_out,
                 reasons=reasons,

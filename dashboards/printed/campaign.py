@@ -58,7 +58,7 @@ def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
     quoted = shlex.quote(str(store))
     yield Line(f"next: whorl dashboard --store {quoted}")
     yield Line(f"      whorl variability --store {quoted}")
-    workload = _worst(looked) or _widest(looked) or next((row.workload for row in looked.spread), None)
+    workload = looked.leading.workload if looked.leading else next((row.workload for row in looked.spread), None)
     if workload is not None:
         cluster = f" --cluster {shlex.quote(looked.campaign.cluster)}"
         yield Line(f"      whorl advise --store {quoted}{cluster} --workload {shlex.quote(workload)}")
@@ -66,17 +66,6 @@ def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
         '"select name, workload, figure, unit, median(value) as median, count(*) as n from measurements group by all"'
     )
     yield Line(f"      whorl sql --store {quoted} {query}")
-
-
-def _worst(looked: Looked) -> str | None:
-    """The workload in which a GPU that stands out is slowest; None where none stands out by being slow."""
-    slow = [one for one in looked.judged.rows if one.timed and (one.effect_pct or 0) > 0]
-    return max(slow, key=lambda one: one.effect_pct or 0).workloads[0] if slow else None
-
-
-def _widest(looked: Looked) -> str | None:
-    known = [row for row in looked.spread if row.level == "gpu" and row.fence_pct is not None]
-    return max(known, key=lambda row: row.fence_pct or 0.0).workload if known else None
 
 
 def spread(looked: Looked) -> Iterable[str | Table]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +14,7 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.dashboards.page import refuse_unwritable, write_page
-from whorl.dashboards.printed.campaign import next_commands
-from whorl.dashboards.store_report import Looked, look
+from whorl.dashboards.store_report import look
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -192,30 +189,10 @@ def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path)
 
 
 @pytest.mark.long
-def test_the_next_command_asks_for_the_workload_in_which_a_gpu_was_named(tmp_path: Path) -> None:
-    store = tmp_path / "two words"
-    stored(store, 32, 3, kinds=("slow_memory",), telemetry=False)
-    done = report(store, out=tmp_path / "r.html")
-    assert f"whorl advise --store '{store}' --cluster {CLUSTER} --workload pagerank\n" in done.stdout
-
-    looked = look(store)
-    spread = [replace(one, workload="my gemm") for one in looked.spread if one.workload == "gemm-fp32"]
-    nobody = replace(looked, judged=replace(looked.judged, rows=()), spread=[*looked.spread, *spread])
-    assert _advised(nobody) == "gemm-fp32", "the widest one, where no GPU was named"
-    assert _advised(replace(nobody, spread=spread)) == "my gemm"
-
-
-@pytest.mark.long
 def test_a_figure_of_a_workload_is_found_by_its_other_names(campaign: Path) -> None:
     looked = look(campaign)
     assert looked.distribution("sgemm") == looked.distribution("gemm-fp32")
     assert looked.machine("sgemm") == looked.machine("gemm-fp32")
-
-
-def _advised(looked: Looked) -> str:
-    """The workload of the command that is named next, as a shell reads it."""
-    advise = next(line for line in next_commands(looked, "S") if "whorl advise" in line)
-    return shlex.split(advise)[-1]
 
 
 def test_a_page_goes_into_a_pipe_and_through_a_link_and_replaces_neither(tmp_path: Path) -> None:

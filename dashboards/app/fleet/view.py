@@ -15,6 +15,7 @@ from ....analysis.fleet.beside import Beside, Printed, beside, held, is_ratio, o
 from ....analysis.fleet.runs_of import Comparable, comparable, gpus_on, runs_of
 from ....analysis.fleet.side_by_side import level_of
 from ....analysis.fleet.trend import Trend, trend
+from ....analysis.spread.summary import leading_workload
 from ....analysis.verdicts import Judgement, Verdict
 from ....analysis.verdicts.recording import newest
 from ...figures.looks import Look, looks
@@ -177,13 +178,11 @@ def ask(reading: Reading, state: State) -> tuple[Asked | None, tuple[str, ...]]:
 
 
 def _first(reading: Reading, cluster: Comparable) -> str:
-    """The probe to look at first: where the worst finding shows; else the one with most GPUs."""
+    """The probe to look at first: that which a report leads with; without any, the one with most GPUs."""
+    leading = reading.answer(leading_workload, cluster.cluster)
     names = {one.name for one in cluster.works}
-    judged = next((one for one in reading.answer(newest) if one.cluster == cluster.cluster), None)
-    for one in () if judged is None else judged.rows:
-        shown = next((workload for workload in one.workloads if workload in names), None)
-        if shown is not None:
-            return shown
+    if leading is not None and leading.workload in names:
+        return leading.workload
     return max(cluster.works, key=lambda one: one.gpus).name
 
 

@@ -12,7 +12,9 @@ from ....analysis.choosing import known_gpus, meant
 from ....analysis.contents import timed_workloads
 from ....analysis.replay.stored import replayed as replay
 from ....analysis.replay.stored import stored_jobs
+from ....analysis.spread.summary import leading_workload
 from ....errors import WhorlError
+from ....store.names import plain_workload
 from ...table import many
 from .. import grid
 from ..later import Slowly
@@ -58,14 +60,14 @@ class _Asked:
 
 
 def _ask(reading: Reading, state: Address) -> _Asked:
-    """What an address asks for: of a store with several workloads, the first one of its cluster where it names none."""
+    """What an address asks for: where it names no workload, that which a report leads with."""
     known = reading.answer(timed_workloads, tables=("results", "gpus"))
     of_cluster = [one for one in known if state.cluster in (None, one["cluster"])]
     says = []
     if not of_cluster and known:
         says.append(f"The cluster {state.cluster!r} has no times: {known[0]['cluster']} is shown.")
         of_cluster = known
-    found = [one for one in of_cluster if one["workload"] == state.probe] or of_cluster
+    found = [one for one in of_cluster if one["workload"] == state.probe] or _leading_first(reading, of_cluster)
     if state.probe is not None and found and found[0]["workload"] != state.probe:
         says.append(f"There are no times of {state.probe!r}: {found[0]['workload']} is shown.")
     gpus = 1
@@ -82,6 +84,15 @@ def _ask(reading: Reading, state: Address) -> _Asked:
     )
     question = Question(one["cluster"], one["workload"], state.model, gpus, nodes)
     return _Asked(question, tuple(one["models"] or ()), (*says, *unknown), avoided)
+
+
+def _leading_first(reading: Reading, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The workload that a report of the first cluster leads with, else all."""
+    if not rows:
+        return rows
+    leading = reading.answer(leading_workload, rows[0]["cluster"])
+    named = None if leading is None else (rows[0]["cluster"], plain_workload(leading.workload))
+    return [one for one in rows if (one["cluster"], one["workload"]) == named] or rows
 
 
 def _avoided(reading: Reading, cluster: str, gpus: tuple[str, ...]) -> tuple[tuple[str, ...], str | None, list[str]]:

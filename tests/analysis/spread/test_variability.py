@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis import Variability, variability
+from whorl.analysis.spread.findings import Belongs, leading
 from whorl.errors import InputError
 
 KEYS = {
     *("cluster", "workload", "level", "n", "gpus", "unit", "median", "fence_pct", "whisk_pct", "range_pct"),
     *("p95p5_pct", "cov_pct", "rcov_pct", "worst_over_median", "slow", "fast", "icc", "icc_job", "correlation"),
     *("modes", "imported", "modes_test", "split_half", "shares", "interval", "seed", "replicates", "finding"),
-    *("reasons", "left_out"),
+    *("reasons", "left_out", "belongs"),
 }
 PERCENTAGES = ("fence_pct", "whisk_pct", "range_pct", "p95p5_pct", "rcov_pct", "worst_over_median")
 
@@ -214,22 +215,22 @@ def test_jobs() -> None:
 
 @pytest.mark.long(short=2)
 @pytest.mark.parametrize(
-    ("between", "within", "level", "words"),
+    ("between", "within", "level", "belongs"),
     [
-        (3.0, 0.5, "run", "The GPUs differ and the difference repeats"),
-        (0.0, 3.0, "run", "The spread is real but does not belong to the GPUs"),
-        (0.0, 3.0, "gpu", "The spread is real but does not belong to the GPUs"),
-        (1.0, 1.35, "run", "Part of the spread belongs to the GPUs"),
-        (1.0, 1.35, "gpu", "The GPUs differ and the difference repeats"),  # the median of 20 runs does
+        (3.0, 0.5, "run", Belongs.GPUS),
+        (0.0, 3.0, "run", Belongs.NONE),
+        (0.0, 3.0, "gpu", Belongs.NONE),
+        (1.0, 1.35, "run", Belongs.PART),
+        (1.0, 1.35, "gpu", Belongs.GPUS),  # the median of 20 runs does
     ],
 )
-def test_the_finding_follows_the_rule(between: float, within: float, level: str, words: str) -> None:
+def test_the_finding_follows_the_rule(between: float, within: float, level: str, belongs: Belongs) -> None:
     for seed in range(5):
         rng = np.random.default_rng([21, seed])
         gpu = np.repeat(np.arange(200), 20)
         values = 100 + rng.normal(0, between, 200)[gpu] + rng.normal(0, within, 4000)
         rows = {r.level: r for r in variability(frame([f"g{g}" for g in gpu], values.tolist()), replicates=50)}
-        assert rows[level].finding.startswith(words), rows[level].finding
+        assert rows[level].belongs is belongs, rows[level].finding
 
 
 def test_outliers_decide_only_what_they_carry() -> None:
@@ -238,11 +239,25 @@ def test_outliers_decide_only_what_they_carry() -> None:
     noise = 100 + rng.normal(0, 1, 1000)
     names = [f"g{g}" for g in gpu]
     slow_gpus = variability(frame(names, (noise + 40.0 * (gpu < 5)).tolist()), replicates=0)[0]
-    assert slow_gpus.finding.startswith("Only the GPUs outside the fences differ in a way that repeats")
+    assert slow_gpus.belongs is Belongs.OUTLIERS
     silicon = rng.normal(0, 3, 100)[gpu]
     far = np.where(rng.random(1000) < 0.02, 400.0, 0.0)
     hidden = variability(frame(names, (noise + silicon + far).tolist()), replicates=0)[0]
-    assert hidden.finding.startswith("The GPUs differ and the difference repeats, but a few extreme runs hide it")
+    assert hidden.belongs is Belongs.HIDDEN
+
+
+def test_the_widest_spread_that_belongs_to_the_gpus_leads() -> None:
+    wide = ("resnet", 12.1, Belongs.NONE)
+    narrow = ("chase", 2.0, Belongs.HIDDEN)
+    spreads = [wide, ("sgemm", 9.3, Belongs.GPUS), narrow, ("bert", 30.0, Belongs.UNKNOWN), ("one", None, Belongs.GPUS)]
+    assert leading(spreads) == ("sgemm", Belongs.GPUS)
+    assert leading([wide, narrow]) == ("chase", Belongs.HIDDEN)
+    assert leading([wide, ("pagerank", 0.5, Belongs.OUTLIERS), ("bert", 3.0, Belongs.UNKNOWN)]) == (
+        "pagerank",
+        "outliers",
+    )
+    assert leading([wide, ("other", 13.0, Belongs.ALIKE)]) == ("other", Belongs.ALIKE)
+    assert leading([("one", None, Belongs.GPUS)]) is None
 
 
 def test_a_gpu_is_placed_by_any_of_its_runs() -> None:
