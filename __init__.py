@@ -6,10 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cli.answers.accounting import import_jobs
     from .cli.answers.advice import advise
     from .cli.answers.campaign import campaign_status, plan_campaign, run_campaign
     from .cli.answers.measuring import check, measure
     from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
+    from .dashboards.answers.importing import import_files
     from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
     from .dashboards.answers.replay import replay
     from .dashboards.answers.report import look, report
@@ -21,10 +23,12 @@ __version__ = "0.1.0"
 
 # Loaded on first use, so that `import whorl` and `whorl --help` stay instant.
 _LAZY = {
+    ".cli.answers.accounting": ("import_jobs",),
     ".cli.answers.advice": ("advise",),
     ".cli.answers.campaign": ("campaign_status", "plan_campaign", "run_campaign"),
     ".cli.answers.measuring": ("check", "measure"),
     ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
+    ".dashboards.answers.importing": ("import_files",),
     ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
     ".dashboards.answers.replay": ("replay",),
     ".dashboards.answers.report": ("look", "report"),
@@ -48,6 +52,8 @@ __all__ = [
     "energy_reconcile",
     "explain",
     "fingerprint",
+    "import_files",
+    "import_jobs",
     "ledger",
     "look",
     "measure",

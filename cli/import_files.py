@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from ..errors import InputError, WhorlError
+from ..errors import InputError
 from .options import json_option, store_option
 from .output import tell
-
-if TYPE_CHECKING:
-    from ..store.importing import Report
 
 
 @click.command("import", short_help="Import files of measurements, of any tool, into a store.")
@@ -47,19 +44,11 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def import_files(
     store: str,
-    cluster: str,
-    gpu: str | None,
-    node: str | None,
-    model: str | None,
-    workload: str | None,
     mapping: tuple[str, ...],
     units: tuple[str, ...],
-    time_zone: str,
-    at: str | None,
-    every: float | None,
-    header: str | None,
     as_json: bool,
     files: tuple[Path, ...],
+    **options: Any,
 ) -> None:
     """Import FILES of measurements into a store; a new store is made if needed.
 
@@ -69,50 +58,21 @@ def import_files(
     is accounted for: kept, a duplicate, or refused with its line and the reason. Importing a file again adds nothing.
     One file is stored whole or not at all; the others of the command go on.
     """
-    from ..store import Store
-    from ..store.importing import Options, import_file
-    from .output import Progress, print_json
+    from ..dashboards.answers.importing import imported
+    from .output import Progress, print_json, show
 
-    options = Options(
-        cluster=cluster,
-        gpu=gpu,
-        node=node,
-        model=model,
-        workload=workload,
-        columns=_pairs(mapping, "--map"),
-        units=_pairs(units, "--unit"),
-        time_zone=time_zone,
-        at=at,
-        every=every,
-        header=header,
-    )
-    opened = Store.create(store) if any(path.exists() for path in files) else None  # a wrong name makes no store
-    reports, errors = [], []
-    progress = Progress()
-    for position, path in enumerate(files):
-        if len(files) > 1:
-            progress(position, len(files), f"importing {path.name}")
-        else:
-            progress.say(f"importing {path.name}")
-        try:
-            if opened is None:
-                raise InputError(f"{path}: there is no such file")
-            report = import_file(opened, path, options)
-        except WhorlError as error:
-            errors.append((path, error))
-            progress.clear()
-            tell(str(error))
-            continue
-        reports.append(report)
-        if not as_json:
-            progress.clear()
-            _describe(report)
-    progress.clear()
+    with Progress() as progress:
+        imports = imported(
+            files, store, map=_pairs(mapping, "--map"), unit=_pairs(units, "--unit"), progress=progress, **options
+        )
+    for _, error in imports.failed:
+        tell(str(error))
     if as_json:
-        failed = [{"file": str(path), "error": str(error)} for path, error in errors]
-        print_json({"schema": "whorl.import/1", "files": [report.as_dict() for report in reports], "failed": failed})
-    if errors:
-        sys.exit(errors[0][1].exit_code)
+        print_json(imports.document())
+    else:
+        show(imports.parts())
+    if imports.failed:
+        sys.exit(imports.failed[0][1].exit_code)
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
@@ -133,42 +93,3 @@ def _pair(text: str, option: str) -> tuple[str, str]:
         example = "perf=time:ms" if option == "--map" else "perf=ms"
         raise InputError(f"{option} {text!r} is not COLUMN=VALUE; an example is {option} {example}")
     return column, value
-
-
-def _describe(report: Report) -> None:
-    """Print the report on a file, for people."""
-    from ..dashboards.table import count, many
-    from ..store.importing.layout import by_name
-    from .output import say
-
-    total = report.total
-    if report.already:
-        say(f"{report.file}: imported before into cluster {report.cluster}; nothing added")
-        return
-    say(
-        f"{report.file}: {many(total.rows, 'row')} of {_what(report)}: {count(total.kept)} kept, "
-        f"{many(total.duplicates, 'duplicate')} dropped, {count(total.refused)} refused; {many(report.gpus, 'GPU')}"
-    )
-    sources: dict[str, dict[str, list[str]]] = {}
-    for name, unit in report.units.items():
-        source = "the columns' names" if unit["from"] == by_name(name) else unit["from"]
-        sources.setdefault(source, {}).setdefault(unit["unit"], []).append(name.partition(" [")[0])
-    for source, taken in sources.items():
-        units = "; ".join(f"{', '.join(names)} {unit}" for unit, names in taken.items())
-        say(f"units from {source}: {units}", "  ", "    ")
-    if report.placeholders:
-        unknown = ", ".join(f"{name} {count(number)}" for name, number in report.placeholders.items())
-        say(f"placeholders stored as NULL: {unknown}", "  ", "    ")
-    for reason, lines in sorted(report.refusals.items(), key=lambda item: -len(item[1])):
-        first = ", ".join(str(line) for line in sorted(lines)[:5]) + (", ..." if len(lines) > 5 else "")
-        say(f"refused: {count(len(lines))} where {reason} (line {first})", "  ", "    ")
-    for note in report.notes:
-        say(f"note: {note}", "  ", "    ")
-    if report.ignored:
-        say(f"columns not stored: {', '.join(report.ignored)}", "  ", "    ")
-
-
-def _what(report: Report) -> str:
-    if report.kind == "jobs":
-        return "jobs"
-    return "telemetry" if not report.workloads else " and ".join(report.workloads)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from ..errors import InputError
 from .options import When, json_option, store_option
-
-if TYPE_CHECKING:
-    from ..jobs.accounting.importing import Report
 
 
 @click.group("jobs", short_help="Who had which GPU when: accounting and tags into the store.")
@@ -40,7 +36,6 @@ def jobs() -> None:
 )
 @click.option(
     "--tags",
-    "tag_folders",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
     help="Also read the tags in this folder. Repeatable.",
@@ -56,19 +51,7 @@ def jobs() -> None:
 )
 @click.option("--anonymise", is_flag=True, help="Store pseudonyms of users and accounts, from now on.")
 @json_option
-def import_jobs(
-    store: str,
-    since: datetime | None,
-    until: datetime | None,
-    file: Path | None,
-    tag_folders: tuple[Path, ...],
-    clear: bool,
-    cluster: str | None,
-    time_zone: str | None,
-    gpus_per_node: tuple[str, ...],
-    anonymise: bool,
-    as_json: bool,
-) -> None:
+def import_jobs(store: str, as_json: bool, **options: Any) -> None:
     """Store who had which GPU, from Slurm's accounting, from its saved output, and from tags.
 
     \b
@@ -83,34 +66,14 @@ def import_jobs(
 
     Exit status 2 if a line or a tag was refused; the others are stored.
     """
-    from ..jobs.accounting.importing import import_jobs as run
-    from .output import print_json
+    from .answers import accounting
+    from .output import print_reply, tell
 
-    if file is not None and (since is not None or until is not None):
-        raise click.UsageError("--file has its own times: leave out --since and --until")
-    if until is not None and since is None:
-        raise click.UsageError("--until needs --since")
-    if until is not None and since is not None and until <= since:
-        raise click.UsageError("--until must be later than --since")
-    if file is None and time_zone is not None:
-        raise click.UsageError("--time-zone is for --file: sacct is asked for seconds")
-    report = run(
-        store,
-        since=since,
-        until=until,
-        file=file,
-        tag_folders=tag_folders,
-        cluster=cluster,
-        time_zone=time_zone,
-        gpus_per_node=gpus_per_node,
-        anonymise=anonymise,
-        clear=clear,
-    )
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        _describe(report)
-    if report.refused or report.tags_refused:
+    reply = accounting.import_jobs(store, **options)
+    for refusal in () if as_json else accounting.refusals(reply.result):
+        tell(refusal)
+    print_reply(reply, as_json=as_json)
+    if reply.refused or reply.tags_refused:
         sys.exit(InputError.exit_code)
 
 
@@ -142,38 +105,3 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
         said = str(error)
     if said:
         tell(said)
-
-
-def _describe(report: Report) -> None:
-    """Print the report, for people."""
-    from ..dashboards.table import count, many
-    from .output import say, tell
-
-    if report.source:
-        say(
-            f"{report.source}: {many(report.allocations, 'allocation')} of GPUs in cluster {report.cluster or 'n/a'}: "
-            f"{count(report.stored)} stored, {count(report.known)} known already"
-        )
-        for why, number in report.passed.items():
-            say(f"passed over: {count(number)} {why}", "  ", "    ")
-        if report.allocations:
-            say(f"all GPUs known by UUID: {count(report.with_gpus)} of {count(report.allocations)}", "  ", "    ")
-        for why, number in sorted(report.unknown.items(), key=lambda one: (-one[1], one[0])):
-            say(f"not known: {count(number)} {why}", "  ", "    ")
-    if report.tags or report.tags_refused:
-        say(f"tags: {count(report.tags)} read, {many(report.tags_stored, 'allocation')} stored")
-        for why, number in report.tags_unknown.items():
-            say(f"GPUs not known: {count(number)} {why}", "  ", "    ")
-    elif not report.source:
-        say("there are no tags: nothing was stored")
-    for why, lines in report.refused.items():
-        tell(f"{report.source}: refused {_some('line', lines)}: {why}")
-    for why, names in report.tags_refused.items():
-        tell(f"refused {_some('tag', names)}: {why}")
-    for note in report.notes:
-        tell(f"note: {note}")
-
-
-def _some(what: str, items: list[int] | list[str]) -> str:
-    shown = ", ".join(str(item) for item in sorted(items)[:5]) + (", ..." if len(items) > 5 else "")
-    return f"{what}{'s' if len(items) > 1 else ''} {shown}" + (f" ({len(items)} in all)" if len(items) > 5 else "")

@@ -25,7 +25,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RowList:
-    """Which list of a document its frame has, and the dataclass of a row: its fields are the columns of no rows."""
+    """Which list of a document its frame has, and the dataclass of a row: its fields are the columns of no rows.
+
+    Without a key the document is the one row.
+    """
 
     key: str = "rows"
     of: type | None = None
@@ -79,19 +82,25 @@ class Reply(Generic[Result]):
         """The rows of the document as a Polars frame; docs/cli.md explains the columns."""
         import polars as pl
 
-        rows = list(self.document()[self._rows.key])
+        document = self.document()
+        whole = {key: value for key, value in document.items() if key != "schema"}
+        rows = list(document[self._rows.key]) if self._rows.key else [whole]
         if not rows and self._rows.of is not None:
             return pl.DataFrame(schema=[field.name for field in fields(self._rows.of)])
         return pl.DataFrame(rows, infer_schema_length=None, strict=False)
 
+    def _with_notes(self) -> Iterable[str | Table]:
+        yield from self.parts()
+        yield from (f"note: {note}" for note in self.notes)
+
     def __repr__(self) -> str:
         lines: list[str] = []
-        for part in self.parts():
+        for part in self._with_notes():
             lines += [printable(line) for line in (part.lines() if isinstance(part, Table) else [part])]
         return "\n".join(lines).strip("\n")
 
     def _repr_html_(self) -> str:
-        return f'<div class="whorl">{"".join(map(_html, self.parts()))}</div>'
+        return f'<div class="whorl">{"".join(map(_html, self._with_notes()))}</div>'
 
 
 def replying(

@@ -19,6 +19,7 @@ import whorl
 from whorl.cli import cli
 from whorl.errors import InputError, StoreError
 from whorl.tests.conftest import BuiltOnce
+from whorl.tests.contract.inputs import ACCOUNTED, SITTING_S, job
 
 SECOND_DAY = "2026-01-05T12:00"  # between the two sittings of the demo
 
@@ -153,6 +154,31 @@ def test_a_time_is_a_datetime_or_as_an_option_spells_it(fleet: Path) -> None:
     assert whorl.verdicts(fleet, since=berlin).json() == whorl.verdicts(fleet, since=SECOND_DAY).json()
     with pytest.raises(InputError, match="is not a date"):
         whorl.verdicts(fleet, since="yesterday")
+
+
+def test_imports_reply_what_their_verbs_print(tmp_path: Path) -> None:
+    times, jobs = tmp_path / "times.csv", tmp_path / "sacct.txt"
+    times.write_text("run,board,ms\n1,a,10\n2,b,11\n3,b,12\n4,a,\n")
+    jobs.write_text(f"{ACCOUNTED}\n{job(1, 'n1', 0, SITTING_S)}\n")
+    meaning = {"run": "run", "board": "gpu", "ms": "time:ms"}
+    reply = whorl.import_files(times, tmp_path / "S", cluster="c", workload="w", map=meaning)
+    mapped = [word for column, means in meaning.items() for word in ("--map", f"{column}={means}")]
+    line = ("import", "--store", tmp_path / "T", "--cluster", "c", "--workload", "w", *mapped, times, "--json")
+    assert reply.json() == json.loads(run(*line).stdout)
+    assert reply.frame.select("kept", "refused").rows() == [(3, 1)]
+    again = whorl.import_files([times, tmp_path / "absent.csv"], tmp_path / "S", cluster="c", workload="w", map=meaning)
+    assert again.frame["already_imported"].to_list() == [True]
+    assert [path.name for path, _ in again.failed] == ["absent.csv"]
+    assert "absent.csv" in "".join(ET.fromstring(again._repr_html_()).itertext())
+    with pytest.raises(InputError, match=r"absent\.csv"):
+        whorl.import_files(tmp_path / "absent.csv", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    booked = whorl.import_jobs(tmp_path / "S", file=jobs, gpus_per_node=["4"])
+    words = ("jobs", "import", "--store", tmp_path / "T", "--file", jobs, "--gpus-per-node", 4, "--json")
+    assert booked.json() == json.loads(run(*words).stdout)
+    assert booked.frame.height == 1
+    with pytest.raises(InputError, match="leave out --since"):
+        whorl.import_jobs(tmp_path / "S", file=jobs, since="7d")
 
 
 def test_a_replay_replies_what_its_verb_prints(fleet: Path, tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""Files of measurements, from any tool, into a store: the function of `whorl import`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from ...errors import InputError, WhorlError
+from ..printed.importing import answer
+from .reply import Reply, RowList
+
+if TYPE_CHECKING:
+    from ...store import Store
+    from ...store.importing import Report
+
+
+class ImportOptions(TypedDict, total=False):
+    """What is known of the files; each is None or empty where it is left out, as the files then say it."""
+
+    cluster: str
+    """Name of the files' cluster; "fleet" where it is left out."""
+    gpu: str | None
+    node: str | None
+    model: str | None
+    workload: str | None
+    map: Mapping[str, str]
+    """What columns mean: {"perf": "time:ms"}."""
+    unit: Mapping[str, str]
+    """The units of columns: {"perf": "ms"}; of the duration under ""."""
+    time_zone: str
+    """Zone of time stamps that have none; "UTC" where it is left out."""
+    at: str | None
+    every: float | None
+    header: str | None
+    progress: Callable[[int, int, str], None] | None
+    """Called with how many files are done, of how many, and what goes on."""
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What an import of files did."""
+
+    reports: Sequence[Report]
+    failed: Sequence[tuple[Path, WhorlError]]
+    """The files of which nothing was stored, and why."""
+
+    def document(self) -> dict[str, Any]:
+        """The document of `whorl.import/1`."""
+        failed = [{"file": str(path), "error": str(error)} for path, error in self.failed]
+        return {"schema": "whorl.import/1", "files": [report.as_dict() for report in self.reports], "failed": failed}
+
+    def parts(self) -> Iterable[str]:
+        """What became of each file that was imported."""
+        for report in self.reports:
+            yield from answer(report)
+
+
+def import_files(
+    files: str | Path | Sequence[str | Path], into: Store | str | Path, **options: Unpack[ImportOptions]
+) -> Reply[Imports]:
+    """Import files of measurements into a store, as `whorl import` does; a new store is made if needed.
+
+    `files` is one or several. `frame` has a row for each file: how many of its rows were kept, duplicates or refused. A
+    file is stored whole or not at all; the others go on, and `failed` has those that were not. Raises the error of the
+    first file where no file could be imported.
+    """
+    paths = [Path(files)] if isinstance(files, str | Path) else [Path(path) for path in files]
+    imports = imported(paths, into, **options)
+    if imports.failed and not imports.reports:
+        raise imports.failed[0][1]
+    notes = [str(error) for _, error in imports.failed]
+    return Reply(imports, imports.document, imports.parts, rows=RowList("files"), notes=notes)
+
+
+def imported(files: Sequence[Path], into: Store | str | Path, **options: Unpack[ImportOptions]) -> Imports:
+    """Import the files, one after another; those that cannot be used are `failed`."""
+    from ...store import Store
+    from ...store.importing import Options, import_file
+
+    renamed = {"map": "columns", "unit": "units"}
+    chosen: dict[str, Any] = {renamed.get(name, name): value for name, value in options.items() if name != "progress"}
+    about, progress = Options(**chosen), options.get("progress")
+    store: Store | None = None
+    if isinstance(into, Store):
+        store = into
+    elif any(path.exists() for path in files):  # a wrong name makes no store
+        store = Store.create(into)
+    reports: list[Report] = []
+    failed: list[tuple[Path, WhorlError]] = []
+    for position, path in enumerate(files):
+        if progress is not None:
+            progress(position, len(files), f"importing {path.name}")
+        try:
+            if store is None:
+                raise InputError(f"{path}: there is no such file")
+            reports.append(import_file(store, path, about))
+        except WhorlError as error:
+            failed.append((path, error))
+    return Imports(reports, failed)
