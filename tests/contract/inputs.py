@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from whorl import Store
-from whorl.tests.contract.harness import done, run
+from whorl.tests.contract.harness import Answer, done, run
 
 LONGHORN = Path(__file__).parents[2].parent / "shared" / "data" / "longhorn"
 SITTING_S = 1_767_571_200
@@ -31,7 +32,8 @@ class Input:
 
 def build_longhorn(folder: Path) -> None:
     """The four files of a public cluster."""
-    done("import", "--store", folder / "store", "--cluster", "longhorn", *sorted(LONGHORN.glob("*.csv.gz")))
+    files = sorted(LONGHORN.glob("*.csv.gz"))
+    _keep(folder, "import", done("import", "--store", folder / "store", "--cluster", "longhorn", "--json", *files))
     _judge(folder / "store")
 
 
@@ -42,10 +44,12 @@ def build_fleet(folder: Path) -> None:
     for campaign in ("first", "second"):
         answer = run(
             "probe", "run", *PROBES, "--suite", "quick", "--backend", "simulated", "--gpus", 64, "--neighbours", "busy",
-            *faults, "--campaign", campaign, "--store", store,
+            *faults, "--campaign", campaign, "--store", store, "--json",
         )  # fmt: skip
         assert answer.status == 6, answer.stderr  # one GPU falls off the bus
+        _keep(folder, f"probe-run-{campaign}", answer)
     _book(folder, "simulated-V100-1", accounting())
+    write_slurm(folder / "slurm")
     _judge(store)
 
 
@@ -60,7 +64,10 @@ def build_mixed(folder: Path) -> None:
     boards.write_text(measured_boards())
     meanings = ("run=run", "board=gpu", "host=node", "slot=slot", "app=workload", "elapsed=time:ms", "when=began")
     mapped = [word for meaning in meanings for word in ("--map", meaning)]
-    done("import", "--store", store, "--cluster", "mixed", "--model", "A100-SXM4-80GB", *mapped, boards)
+    imported = done(
+        "import", "--store", store, "--cluster", "mixed", "--model", "A100-SXM4-80GB", *mapped, "--json", boards
+    )  # fmt: skip
+    _keep(folder, "import", imported)
     jobs = [
         job(2001 + place, f"c001-{place + 1}", place, SITTING_S + 60 + 30 * place, seconds=400, gpus=gpus)
         for place, gpus in enumerate((4, 4, 4, 2))
@@ -102,10 +109,17 @@ def _book(folder: Path, cluster: str, accounts: str) -> None:
     (folder / "sacct.txt").write_text(accounts)
     (folder / "jobs.csv").write_text(trace())
     (folder / "store" / "energy.toml").write_text(SETTINGS)
-    done(
+    imported = done(
         "jobs", "import", "--store", folder / "store", "--file", folder / "sacct.txt", "--cluster", cluster,
-        "--gpus-per-node", 4,
+        "--gpus-per-node", 4, "--json",
     )  # fmt: skip
+    _keep(folder, "jobs-import", imported)
+
+
+def _keep(folder: Path, name: str, answer: Answer) -> None:
+    """Keep what a command printed that made the input: its document is compared too."""
+    (folder / "made").mkdir(exist_ok=True)
+    (folder / "made" / f"{name}.json").write_text(answer.stdout)
 
 
 def _judge(store: Path) -> None:
@@ -120,6 +134,32 @@ price = 0.21
 currency = "EUR"
 host_w = 400
 """
+
+
+NODES = [f"c{cabinet:03d}-{host}" for cabinet in (1, 2) for host in range(1, 9)]
+"""Of the fleet."""
+DRAINED = "c001-2"
+
+
+def write_slurm(folder: Path) -> None:
+    """Programs that answer as Slurm's do where it knows the fleet's nodes, one of them drained, and one more node."""
+    folder.mkdir()
+    lines = [
+        f"NodeName={node} Gres=gpu:v100:4 NodeHostName={node} State={'IDLE+DRAIN' if node == DRAINED else 'IDLE'} "
+        "Partitions=batch Weight=1"
+        for node in [*NODES, "c009-1"]
+    ]
+    (folder / "nodes").write_text("\n".join([*lines, ""]))
+    scontrol = f"""case "$*" in
+  *ping*) echo "Slurmctld(primary) at login is UP" ;;
+  *config*) echo "ClusterName = simulated-V100-1" ;;
+  *partitions*) echo "PartitionName=batch Default=YES MaxTime=1:00:00 State=UP" ;;
+  *) cat {shlex.quote(str(folder / "nodes"))} ;;
+esac
+"""
+    for name, script in {"scontrol": scontrol, "squeue": "exit 0\n"}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}")
+        (folder / name).chmod(0o755)
 
 
 ACCOUNTED = (
@@ -143,7 +183,7 @@ def job(
 
 def accounting() -> str:
     """Saved output of sacct: whole nodes by three users on both days, a part of a node, a requeued and an early job."""
-    nodes = [f"c{cabinet:03d}-{host}" for cabinet in (1, 2) for host in range(1, 9)]
+    nodes = NODES
     second_day = SITTING_S + DAY_S
     lines = [
         job(1001 + 100 * day + place, node, place, SITTING_S + day * DAY_S + 3, seconds=6 + place)

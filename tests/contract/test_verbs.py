@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ class Question:
 
     In `words`, `{store}`, `{folder}`, `{cluster}`, `{gpu}` and `{workload}` are those of the input, `{out}` is an empty
     folder. `inputs`: only these; `short`: of these the ones in the short form. One that `writes` gets a copy of the
-    input.
+    input; one of `slurm` has the Slurm beside it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Question:
     short: tuple[str, ...] = ("fleet", "mixed", "one", "none")
     writes: bool = False
     files: Callable[[Path], Any] | None = None
+    slurm: bool = False
 
 
 def _on_store(name: str, words: str, form: Callable[[Answer], Any] = forms.document, **options: Any) -> Question:
@@ -62,8 +64,8 @@ ADVISE = "advise / --workload {workload}"
 
 QUESTIONS = [
     _on_store("verdicts", "verdicts / --json", short=ALL_SHORT),
-    _on_store("verdicts-since", "verdicts / --json --since 2026-01-06", inputs=("fleet",)),
-    _on_store("verdicts-campaign", "verdicts / --json --campaign second", inputs=("fleet",), short=()),
+    _on_store("verdicts-since", "verdicts / --json --since 2026-01-06", inputs=("fleet",), writes=True),
+    _on_store("verdicts-campaign", "verdicts / --json --campaign second", inputs=("fleet",), short=(), writes=True),
     _on_store("verdicts-text", "verdicts /", forms.status_only, inputs=("mixed", "none")),
     _on_store("explain", "explain {gpu} / --json"),
     _on_store("explain-unknown", "explain nobody / --json", short=("fleet", "none")),
@@ -142,6 +144,17 @@ QUESTIONS = [
     ),
     _on_store("campaign-plan", "campaign plan / --suite quick --json", inputs=("fleet",)),
     _on_store("campaign-status", "campaign status / --json", inputs=("fleet",)),
+    *(
+        _on_store(f"slurm-advise-{form}", f"{ADVISE} --format {form}", forms.lines, inputs=("fleet",), slurm=True)
+        for form in ("exclude", "prefer", "nodelist", "weights")
+    ),
+    _on_store("slurm-advise", f"{ADVISE} --gpus 8 --json", inputs=("fleet",), slurm=True),
+    _on_store(
+        "slurm-campaign-plan",
+        "campaign plan / --suite quick --campaign next --cluster {cluster} --budget 100h --json",
+        inputs=("fleet",),
+        slurm=True,
+    ),
     _on_store("doctor", "doctor / --json", forms.sources, inputs=("fleet",)),
     _on_store("sql-json", f"sql / --json '{SELECT}'"),
     _on_store("sql-csv", f"sql / --csv '{SELECT}'", forms.rows),
@@ -187,7 +200,7 @@ NOT_ASKED = {
     "campaign run": "sends jobs: tests/slurm/test_campaign.py, on a real Slurm",
     "collect": "reads GPUs until it is stopped: tests/contract/test_collect.py",
     "dashboard": "serves pages until it is stopped: tests/dashboards and tests/browser",
-    "export otlp": "needs a collector that listens: tests/exported/test_otlp.py",
+    "export otlp": "needs a collector that listens: tests/contract/test_otlp.py",
 }
 """Verbs that are no question of this file, and why."""
 
@@ -225,14 +238,31 @@ def _pairs() -> list[Any]:
 
 @pytest.mark.parametrize(("question", "name"), _pairs())
 def test_an_answer_is_that_of_its_golden_file(
-    question: Question, name: str, input_folder: InputFolder, golden: Golden, tmp_path: Path
+    question: Question,
+    name: str,
+    input_folder: InputFolder,
+    golden: Golden,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = input_folder(name)
+    if question.slurm:
+        monkeypatch.setenv("PATH", f"{folder / 'slurm'}:/usr/bin:/bin")
     if question.writes:
         folder = Path(shutil.copytree(folder, tmp_path / "copy"))
     out = tmp_path / "out"
     out.mkdir()
     golden(f"{name}/{question.name}", _asked(question, name, folder, out))
+
+
+@pytest.mark.parametrize("name", ["longhorn", "fleet", "mixed"])
+def test_the_commands_that_made_an_input_print_their_golden_files(
+    name: str, input_folder: InputFolder, golden: Golden
+) -> None:
+    folder = input_folder(name)
+    for path in sorted((folder / "made").iterdir()):
+        reduction = Reduction({str(folder): "{input}"})
+        golden(f"{name}/made-{path.stem}", reduction(json.loads(path.read_text())))
 
 
 @pytest.mark.parametrize("question", [pytest.param(question, id=question.name) for question in ALONE])

@@ -1,0 +1,85 @@
+"""What `whorl export otlp --once` sends to a collector of OpenTelemetry."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from whorl.tests.contract.harness import Golden, InputFolder, figures, run
+
+
+class _Receiver(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        self.requests: list[ExportMetricsServiceRequest] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.server.requests.append(ExportMetricsServiceRequest.FromString(body))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def _collector() -> Iterator[_Receiver]:
+    receiver = _Receiver()
+    thread = threading.Thread(target=receiver.serve_forever)
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        receiver.shutdown()
+        thread.join()
+        receiver.server_close()
+
+
+def _metrics(requests: list[ExportMetricsServiceRequest]) -> dict[str, Any]:
+    """By name: the unit, the kind, the attributes, and figures of the values."""
+    points: dict[str, dict[str, Any]] = {}
+    for request in requests:
+        for resource in request.resource_metrics:
+            for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
+                kind = str(metric.WhichOneof("data"))
+                row = points.setdefault(
+                    metric.name, {"unit": metric.unit, "kind": kind, "attributes": set(), "values": []}
+                )
+                for point in getattr(metric, kind).data_points:
+                    row["attributes"] |= {attribute.key for attribute in point.attributes}
+                    row["values"].append(getattr(point, str(point.WhichOneof("value"))))
+    return {
+        name: row | {"attributes": sorted(row["attributes"]), "values": figures(row["values"])}
+        for name, row in sorted(points.items())
+    }
+
+
+def test_what_a_collector_gets_is_that_of_its_golden_file(input_folder: InputFolder, golden: Golden) -> None:
+    store = input_folder("fleet") / "store"
+    with _collector() as collector:
+        endpoint = f"http://127.0.0.1:{collector.server_address[1]}"
+        answer = run("export", "otlp", "--store", store, "--endpoint", endpoint, "--once", "--max-age", "5200w")
+    golden("fleet/export-otlp", {"status": answer.status, "metrics": _metrics(collector.requests)})
+    assert not answer.stdout
+
+
+def test_a_collector_that_is_not_there_is_an_error(input_folder: InputFolder) -> None:
+    with _collector() as collector:
+        endpoint = f"http://127.0.0.1:{collector.server_address[1]}"
+    answer = run("export", "otlp", "--store", input_folder("one") / "store", "--endpoint", endpoint, "--once")
+    assert answer.status == 2
