@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli, output
 from whorl.simulation.identity import identities
 from whorl.simulation.models import V100
-from whorl.store import Store
 from whorl.tests.advised_fleet import gpu, write_store
 
 
@@ -229,14 +228,6 @@ def test_the_users_own_nodes_are_not_lost_where_there_is_no_advice(store: str, t
         assert "--and works only with --format exclude" in refused.stderr
 
 
-def test_without_a_scheduler_the_names_are_the_stores_and_that_is_said(store: str) -> None:
-    for form, printed in (("exclude", "n02\n"), ("nodelist", None)):
-        result = advise(store, "--format", form, "--gpus", "4")
-        assert result.exit_code == 0
-        assert result.stdout == printed or (printed is None and re.fullmatch(r"n0[13456]\n", result.stdout))
-        assert "the names of the nodes were not checked: there is no `scontrol` here" in result.stderr
-
-
 def test_a_difference_to_what_a_scheduler_has_needs_one(store: str, tmp_path: Path) -> None:
     for options in (["prefer"], ["weights"], ["exclude", "--output", str(tmp_path / "file")]):
         result = advise(store, "--format", *options)
@@ -322,13 +313,6 @@ def test_what_is_missing(store: str, tmp_path: Path) -> None:
     assert advise(str(tmp_path / "none")).exit_code == 3
 
 
-def test_a_store_without_runs_says_what_adds_some(tmp_path: Path) -> None:
-    Store.create(tmp_path / "empty")
-    nothing = whorl("advise", "--store", str(tmp_path / "empty"))
-    assert nothing.exit_code == 2
-    assert "holds no timed runs: `whorl probe run --store" in nothing.stderr
-
-
 def test_a_workload_that_no_cluster_has_is_said_to_be_missing(store: str, tmp_path: Path) -> None:
     copy = shutil.copytree(store, tmp_path / "copy")
     simulated = ["--backend", "simulated", "--gpus", "1", "--suite", "quick"]
@@ -385,11 +369,3 @@ def test_of_two_models_the_answer_has_a_part_for_each(tmp_path: Path) -> None:
         assert expected in advise(root, "--no-scheduler", "--format", form, workload="w").stdout.splitlines()
     ignored = advise(root, "--no-scheduler", "--partition", "a100", "--format", "exclude", workload="w").stderr
     assert "partition a100 was not used: no scheduler says which nodes it has" in ignored
-
-
-def test_apply_needs_a_scheduler(store: str) -> None:
-    result = whorl("advise", "apply", "12", "--store", store)
-    assert (result.exit_code, result.stdout) == (5, "")
-    assert "there is no `scontrol` here" in result.stderr
-    result = whorl("advise", "--store", store, "--no-scheduler", "apply", "12")
-    assert result.exit_code == 2

@@ -63,22 +63,6 @@ def node(built_once: BuiltOnce) -> str:
 SIMULATED = ("--backend", "simulated")
 
 
-def test_a_healthy_node_is_ok_in_every_format(node: str) -> None:
-    found = checked("--store", node, *SIMULATED, status=0)
-    assert [one["status"] for one in found["gpus"]] == ["ok"] * 4
-    for one in found["gpus"]:
-        assert {now["workload"] for now in one["now"]} == set(checking.PROBES)
-        assert all(abs(now["own_pct"]) < 3 for now in one["now"])
-    stored = Store.open(node).sql("select distinct campaign from runs where campaign like 'check-%'").to_pylist()
-    assert len(stored) == 1
-    line = whorl("check", "--store", node, *SIMULATED, "--format", "nagios")
-    assert line.exit_code == 0
-    text, _, data = line.output.partition(" | ")
-    assert (text, line.output.count("\n")) == ("WHORL OK - 4 GPUs, nothing against them", 1)
-    assert "gemm-fp32'=" in data
-    assert ";3;10" in data
-
-
 @pytest.mark.long
 def test_who_may_only_read_the_store_is_answered_too(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     count = "select count(*) as n from runs"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -192,21 +190,6 @@ def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: flo
 def test_rows_of_nodes_and_days_add_up_to_those_of_gpus(sampled: Path, by: str) -> None:
     gpus, rows = (document("--store", str(sampled), "--by", one)["rows"] for one in ("gpu", by))
     assert sum(row["energy_j"] for row in rows) == pytest.approx(sum(row["energy_j"] for row in gpus), rel=1e-9)
-
-
-def test_csv_has_the_rows_of_json(sampled: Path) -> None:
-    rows = document("--store", str(sampled), "--by", "gpu")["rows"]
-    listed = list(csv.DictReader(io.StringIO(whorl("--store", str(sampled), "--by", "gpu", "--csv").stdout)))
-    assert [row["gpu"] for row in listed] == [row["gpu"] for row in rows]
-    assert [float(row["energy_j"]) for row in listed] == [row["energy_j"] for row in rows]
-    assert {row["cost"] for row in listed} == {""}
-
-
-def test_a_store_without_telemetry_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    new_store(tmp_path / "S")
-    result = whorl("--store", str(tmp_path / "S"))
-    assert result.exit_code == 2
-    assert "has no telemetry: `whorl collect` or `whorl import` adds some" in result.stderr
 
 
 def test_an_unknown_job_is_refused_with_jobs_that_there_are(sampled: Path) -> None:

@@ -332,17 +332,3 @@ def test_one_gpu_has_nothing_to_compare_with(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 1)
     shown = whorl("fingerprint", "--store", str(tmp_path / "S"))
     assert "nothing to compare with" in shown.output
-
-
-def test_a_store_without_gpus_says_what_to_do(tmp_path: Path) -> None:
-    from whorl.tests.stores import new_store
-
-    new_store(tmp_path / "S")
-    for verb, says in (
-        (["plan"], "holds no GPUs"),
-        (["fingerprint"], "holds no runs"),
-        (["fingerprint", "--gpu", "a"], "holds no GPUs"),
-    ):
-        refused = whorl(*verb, "--store", str(tmp_path / "S"))
-        assert refused.exit_code == 2
-        assert says in refused.output

@@ -99,14 +99,6 @@ def test_profiles_may_be_a_folder_or_said_one_by_one() -> None:
     assert [row["policy"] for row in folder["rows"]] == ["pal", "pm-first"]
 
 
-def test_baselines_are_always_there(jobs: Path, store: str) -> None:
-    found = document("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pal-sticky")
-    assert [row["policy"] for row in found["rows"]] == ["pal-sticky", "packed", "drain-outliers"]
-    assert [row["trace"] for row in found["rows"]] == ["busy"] * 3
-    against = {(gain["policy"], gain["against"]) for gain in found["comparisons"]}
-    assert {("pal-sticky", "packed"), ("pal-sticky", "drain-outliers")} <= against
-
-
 def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -> None:
     """One GPU is 2.5 times slower: staying off it gains. Draining its node loses three good GPUs of a busy fleet."""
     found = document(

@@ -133,15 +133,6 @@ def test_a_gpu_with_two_names_is_one_where_a_file_has_both(tmp_path: Path) -> No
     assert "no single GPU stands out, 1 finding (" in done.stdout
 
 
-@pytest.mark.long
-def test_one_gpu_is_a_page_that_compares_nothing(tmp_path: Path) -> None:
-    stored(tmp_path / "S", 1, 1)
-    done = report(tmp_path / "S", out=tmp_path / "r.html")
-    assert done.exit_code == 0, done.output
-    assert "no GPU could be judged" in done.stdout
-    assert "1 simulated V100-SXM2 GPU on 1 node" in done.stdout
-
-
 @pytest.mark.usefixtures("few_probes")
 @pytest.mark.long
 def test_a_demo_whose_page_could_not_be_written_is_reported_later(tmp_path: Path) -> None:
@@ -221,39 +212,6 @@ def test_a_page_never_replaces_a_device(tmp_path: Path) -> None:
         pytest.skip("this user can make no device here")
     write_page(device, "<p>short</p>")
     assert stat.S_ISCHR(device.lstat().st_mode)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("few_probes")
-def test_each_verb_says_in_one_sentence_what_a_poor_store_lacks(campaign: Path, tmp_path: Path) -> None:
-    """A store without runs, with telemetry alone, with one GPU, or with a campaign of another cluster."""
-    empty, telemetry, one = tmp_path / "empty", tmp_path / "telemetry", tmp_path / "one"
-    new_store(empty)
-    now = pa.array([BEGAN_NS], pa.timestamp("ns"))
-    new_store(telemetry).append({"telemetry": pa.table({"cluster": ["c"], "gpu": ["GPU-1"], "ts": now})}, "one")
-    stored(one, 1, 1)
-    trace = tmp_path / "jobs.csv"
-    trace.write_text("job_id,num_gpus,submit_time,duration,model\n1,1,0,600,launch\n")
-    advise = ("advise", "--workload", "gemm-fp32", "--no-scheduler")
-    replay = ("replay", "--trace", str(trace))
-    none = "`whorl probe run --store {} --suite quick`"
-    cases: list[tuple[tuple[str, ...], Path, str]] = [
-        *((verb, store, none) for verb in (("variability",), advise, replay) for store in (empty, telemetry)),
-        ((*advise, "--gpus", "2"), one, f"the job needs 2 GPUs, but only 1 GPU on {CLUSTER} was measured in gemm-fp32"),
-        (
-            ("report", "--campaign", "made-1", "--cluster", "mars"),
-            campaign,
-            f"no runs of cluster 'mars'; it has {CLUSTER}",
-        ),
-        (("variability", "--cluster", "mars"), campaign, f"{CLUSTER}"),
-        ((*advise, "--cluster", "mars"), campaign, f"{CLUSTER}"),
-        ((*replay, "--cluster", "mars"), campaign, "of cluster mars"),
-    ]
-    for (verb, *options), store, sentence in cases:
-        done = CliRunner().invoke(cli, [verb, "--store", str(store), *options], catch_exceptions=False)
-        assert (done.exit_code, done.stdout) == (2, ""), (verb, options, store, done.output)
-        [said] = [line for line in done.stderr.splitlines() if not line.startswith("whorl: warning: one seed")]
-        assert sentence.format(store) in said
 
 
 def test_one_gpu_has_no_spread(tmp_path: Path) -> None:

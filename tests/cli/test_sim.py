@@ -41,21 +41,6 @@ def test_describe_names_every_number_its_basis_and_the_faults(model: str) -> Non
         assert load in result.output
 
 
-def test_describe_as_json() -> None:
-    result = whorl("sim", "describe", "H100", "--json")
-    found = json.loads(result.stdout)
-    assert found["schema"] == "whorl.sim.describe/1"
-    assert found["model"] == "H100-SXM5"
-    by_name = {row["name"]: row for row in found["parameters"]}
-    assert by_name["max_clock_mhz"] == {
-        "name": "max_clock_mhz", "value": 1980, "unit": "MHz", "basis": "seen", "meaning": "highest SM clock"
-    }  # fmt: skip
-    assert by_name["min_v"]["basis"] == "assumed"
-    assert 650 < found["sgemm"]["power_w"] < 700
-    assert [row["kind"] for row in found["faults"]] == list(KINDS)
-    assert "1 s" in " ".join(found["sensors"])
-
-
 @pytest.mark.long
 def test_a_run_says_what_it_planted_and_what_to_do_next(stepped: tuple[str, Result]) -> None:
     store, result = stepped

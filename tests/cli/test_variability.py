@@ -15,12 +15,6 @@ from whorl.cli import cli
 from whorl.tests.probed_fleet import stored
 from whorl.tests.stores import new_store
 
-KEYS = {
-    *("cluster", "workload", "level", "n", "gpus", "unit", "median", "fence_pct", "whisk_pct", "range_pct"),
-    *("p95p5_pct", "cov_pct", "rcov_pct", "worst_over_median", "slow", "fast", "icc", "icc_job", "correlation"),
-    *("modes", "imported"),
-}
-
 
 def whorl(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments))
@@ -44,24 +38,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.long
-def test_json_has_the_promised_keys(sample: str) -> None:
-    found = document("variability", "--store", sample, "--json", "--replicates", "50", "--seed", "7")
-    assert found["schema"] == "whorl.variability/1"
-    assert (found["seed"], found["replicates"]) == (7, 50)
-    assert len(found["rows"]) == 6
-    for row in found["rows"]:
-        assert row.keys() >= KEYS
-        assert row["icc"].keys() >= {"value", "low", "high", "trimmed", "by"}
-        for side in ("slow", "fast"):
-            assert all(outlier.keys() >= {"gpu", "ratio"} for outlier in row[side])
-        for figure in ("sm_clock", "power", "temperature"):
-            assert row["correlation"][figure].keys() >= {"pearson", "spearman", "n"}
-        low, high = row["interval"]["fence_pct"]
-        assert low <= high
-        assert row["imported"]["rows"] >= row["n"] if row["level"] == "run" else row["imported"]
-
-
-@pytest.mark.long
 def test_the_planted_gpus_stand_out(sample: str, tmp_path: Path) -> None:
     listed = whorl("sample", str(tmp_path / "again")).output.splitlines()
     planted = {line.partition("(")[2].rstrip(")") for line in listed if line.startswith("planted")}
@@ -77,20 +53,6 @@ def test_markdown_is_a_document(sample: str) -> None:
     table = [line for line in lines if line.startswith("|")]
     assert len({line.count("|") for line in table}) == 1
     assert "## sgemm on sample" in lines
-
-
-def test_a_filter_that_matches_nothing_says_so(sample: str) -> None:
-    result = whorl("variability", "--store", sample, "--workload", "linpack")
-    assert result.exit_code == 2
-    assert "holds no runs of workload linpack" in result.stderr
-
-
-def test_a_store_without_times_is_filled_by_an_import_or_by_probes(tmp_path: Path) -> None:
-    store = new_store(tmp_path / "S")
-    result = whorl("variability", "--store", str(store.root))
-    assert result.exit_code == 2
-    assert "`whorl import --store" in result.stderr
-    assert f"or `whorl probe run --store {store.root} --suite quick` adds some" in result.stderr
 
 
 def test_what_a_store_of_probes_has_is_said_where_nothing_matches(tmp_path: Path) -> None:

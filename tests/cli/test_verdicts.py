@@ -322,16 +322,6 @@ def test_the_evidence_page_of_a_gpu_says_what_explain_says(fleet: str, tmp_path:
     assert (refused.exit_code, "cannot be used together" in refused.output) == (2, True)
 
 
-@pytest.mark.long
-def test_the_report_of_a_store_shows_its_verdicts(fleet: str, tmp_path: Path) -> None:
-    done = whorl("report", "--store", fleet, "--out", str(tmp_path / "r.html"))
-    assert done.exit_code == 0, done.output
-    assert "1 GPU stands out, 1 finding (" in done.output
-    html = (tmp_path / "r.html").read_text()
-    assert "slow, confirmed" in html
-    assert "n02/1" in html
-
-
 def test_a_gpu_that_was_collected_and_never_measured_is_explained(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 2, ())
     said = whorl("explain", "n01/1", "--store", str(tmp_path / "S"))
@@ -434,18 +424,6 @@ def test_odd_fleets_get_a_sentence_and_never_a_crash(odd: str, tmp_path: Path) -
     ):
         assert found["not_judged"]
         assert all(one["why"] for one in found["not_judged"])
-
-
-def test_a_store_without_runs_says_what_to_do(tmp_path: Path) -> None:
-    from whorl.tests.stores import new_store
-
-    new_store(tmp_path / "S")
-    refused = whorl("verdicts", "--store", str(tmp_path / "S"))
-    assert refused.exit_code == 2
-    assert "holds no runs" in refused.output
-    refused = whorl("explain", "n01/0", "--store", str(tmp_path / "S"))
-    assert refused.exit_code == 2
-    assert "holds no GPUs" in refused.output
 
 
 def test_a_date_after_all_runs_is_said(fleet: str) -> None:

@@ -104,9 +104,10 @@ def manual(answer: Answer) -> Any:
 
 
 def nagios(answer: Answer) -> Any:
-    """The word of the status and the performance data of a plugin's line."""
-    said, _, figures = answer.stdout.partition("|")
-    return {"word": said.split()[:2], "figures": [figure.partition("=")[0] for figure in figures.split()]}
+    """The word of the status, and of the performance data of a plugin's line the names and limits."""
+    said, _, performance = answer.stdout.partition("|")
+    limits = {name: f"{unit};{rest}" for name, unit, rest in re.findall(r"'([^']*)'=[-.\d]*(\D*?);(\S*)", performance)}
+    return {"word": said.split()[:2], "limits": limits, "lines": answer.stdout.count("\n")}
 
 
 def junit(answer: Answer) -> Any:

@@ -44,7 +44,7 @@ SENTENCES = frozenset(
 """Keys whose values are made for people. Only whether there is one is compared."""
 CODE_WORDS = 5
 """A text of more words is a sentence, whatever its key; a command (`COMMANDS`) is not."""
-COMMANDS = frozenset({"", "command", "commands"})
+COMMANDS = frozenset({"", "answer", "command", "commands"})
 MACHINE = frozenset(
     {
         "age_days", "age_s", "bytes", "free", "host", "newest_days", "oldest_days", "pid", "removed_at", "versions",

@@ -121,6 +121,7 @@ QUESTIONS = [
     _on_store("store-status", "store status / --json"),
     _on_store("store-compact", "store compact / --json", writes=True, short=("fleet", "none")),
     _on_store("store-prune", "store prune / --keep 1d --dry-run --json", writes=True, short=("fleet", "none")),
+    _on_store("store-retire", "store retire {gpu} / --json", writes=True, short=("fleet", "none")),
     _on_store(
         "jobs-import-again",
         "jobs import / --file {folder}/sacct.txt --cluster {cluster} --gpus-per-node 4 --json",
@@ -186,7 +187,7 @@ ALONE = [
     *(
         Question(
             f"campaign-render-{scheduler}",
-            f"campaign render --scheduler {scheduler} --suite quick --campaign first --store fleet --program whorl",
+            f"campaign render --scheduler {scheduler} --campaign first --store {{out}}/fleet --program whorl",
             forms.lines,
         )
         for scheduler in ("slurm", "pbs", "lsf", "flux", "kubernetes")
