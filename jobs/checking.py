@@ -292,15 +292,13 @@ class _Check:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         words = [word.strip() for word in (visible or "").split(",")]
         noted = {row.gpu for row in self._answer.gpus}
-        why = "the driver does not show it" if problem is None else "the driver does not answer"
         for gpu, name in expected.items():
             # An index does not say which GPU it is; that the driver is gone is certain all the same.
             mine = visible is None or any(word and gpu.startswith(word) for word in words)
             mine |= problem is not None and any(word.isdecimal() for word in words)
             if mine and gpu not in shown and gpu not in noted:
-                self._lost(
-                    gpu, name, f"expected on this node, and {why}: check it, or `whorl store retire {gpu}` if it left"
-                )
+                hint = f"show it: check it, or `whorl store retire {gpu}` if it left" if problem is None else "answer"
+                self._lost(gpu, name, f"expected on this node, and the driver does not {hint}")
 
     def _lost(self, gpu: str, name: str, sentence: str) -> None:
         row = OfGpu(gpu, name)
