@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import click
 import polars as pl
 import pytest
 from click.testing import CliRunner
@@ -201,6 +203,58 @@ def test_a_replay_replies_what_its_verb_prints(fleet: Path, tmp_path: Path) -> N
         whorl.replay(trace, tmp_path / "absent")
 
 
-def test_the_public_names_are_listed() -> None:
+OTHER_NAMES = {"import": "import_files", "jobs import": "import_jobs", "probe run": "measure"}
+OTHER_NAMES |= {
+    "campaign plan": "plan_campaign",
+    "campaign run": "run_campaign",
+    "sql": "Store",
+    "store compact": "Store",
+}
+OTHER_NAMES |= {"store prune": "Store"}
+WITHOUT_A_FUNCTION = {
+    "advise apply": "changes a job of the batch system, which a person does",
+    "campaign doctor": "a look at a node, to be read once",
+    "campaign pack": "writes an archive for nodes",
+    "campaign render": "prints a script",
+    "dashboard": "serves pages until it is stopped",
+    "demo": "shows the others to a newcomer",
+    "doctor": "a look at this machine, to be read once",
+    "export otlp": "sends until it is stopped",
+    "export prometheus": "serves a page until it is stopped",
+    "jobs tag": "runs in a prolog",
+    "man": "prints pages",
+    "probe list": "prints what whorl has",
+    "sample": "writes files to try whorl with",
+    "schema": "prints what whorl has",
+    "sim describe": "prints what whorl has",
+    "sim run": 'a simulated fleet: whorl.measure(backend="simulated") measures one',
+    "store retire": "changes what a store expects, which a person does",
+    "store status": "a look at the files of a store",
+}
+"""Why a verb has no Python function."""
+
+
+def _commands(command: Any, words: str = "") -> Iterator[str]:
+    """Each command, and each group that runs by itself."""
+    group = isinstance(command, click.Group)
+    if words and (not group or command.invoke_without_command):
+        yield words
+    for name, inner in command.commands.items() if group else ():
+        yield from _commands(inner, f"{words} {name}".strip())
+
+
+def test_the_public_names_are_listed_and_each_verb_has_its_function() -> None:
     assert set(whorl.__all__) <= set(dir(whorl))
     assert all(getattr(whorl, name) is not None for name in dir(whorl))
+    verbs = {words: OTHER_NAMES.get(words, words.replace(" ", "_")) for words in _commands(cli)}
+    assert {words for words, name in verbs.items() if name not in whorl.__all__} == WITHOUT_A_FUNCTION.keys()
+
+
+def test_the_options_of_a_replay_have_the_names_and_defaults_of_the_verb() -> None:
+    verb: Any = cli.commands["replay"]
+    options = verb.make_context("replay", []).params
+    defaults = sys.modules[whorl.replay.__module__].DEFAULTS
+    assert options.keys() == {"trace", "store", "as_json"} | defaults.keys() - {"progress"}
+    assert {name: options[name] or None for name in options.keys() & defaults.keys()} == {
+        name: defaults[name] or None for name in options.keys() & defaults.keys()
+    }
