@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...store import Store
 
 
-class SimulatedNode(TypedDict, total=False):
+class SimulatedOptions(TypedDict, total=False):
     """The simulated GPUs of a check, with `backend="simulated"`."""
 
     gpus: int
@@ -37,7 +37,7 @@ def check(
     critical: float = checking.CRITICAL_PCT,
     timeout: float | None = None,
     backend: str = "cuda",
-    **simulated: Unpack[SimulatedNode],
+    **simulated: Unpack[SimulatedOptions],
 ) -> Reply[checking.Answer]:
     """Check the GPUs of this node: what is known of them, and a short probe beside their own level, as `whorl check`.
 
