@@ -65,6 +65,11 @@ def checked(answer: Answer) -> Any:
     return {key: value for key, value in answer.json().items() if key != "seconds"}
 
 
+def kept_up(answer: Answer) -> Any:
+    """What compacting or pruning did, without what follows the age of files: how many there are, and until when."""
+    return {key: value for key, value in answer.json().items() if key not in ("before", "after", "until")}
+
+
 def demonstrated(answer: Answer) -> Any:
     """The demo without ids of runs: they follow from the campaign's name, which is the time of day."""
     demo = answer.json()
@@ -127,14 +132,15 @@ def series(answer: Answer) -> Any:
         family.name: {
             "type": family.type,
             "labels": sorted({label for sample in family.samples for label in sample.labels}),
-            "values": figures([None if _is_clock(family.name) else sample.value for sample in family.samples]),
+            "values": figures([None if is_clock(family.name) else sample.value for sample in family.samples]),
         }
         for family in text_string_to_metric_families(answer.stdout)
     }
 
 
-def _is_clock(name: str) -> bool:
-    return re.fullmatch(r"whorl_(export|judged)_\w*seconds", name) is not None
+def is_clock(name: str) -> bool:
+    """Whether a metric is about the exporter's own work, or is a time of its clock."""
+    return re.fullmatch(r"whorl_(export|judged)_\w*seconds|whorl\.judged", name) is not None
 
 
 def page(path: Path) -> Any:

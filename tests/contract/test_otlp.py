@@ -11,6 +11,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from whorl.tests.contract.forms import is_clock
 from whorl.tests.contract.harness import Golden, InputFolder, figures, run
 
 
@@ -64,7 +65,8 @@ def _metrics(requests: list[ExportMetricsServiceRequest]) -> dict[str, Any]:
                     row["attributes"] |= {attribute.key for attribute in point.attributes}
                     row["values"].append(getattr(point, str(point.WhichOneof("value"))))
     return {
-        name: row | {"attributes": sorted(row["attributes"]), "values": figures(row["values"])}
+        name: row
+        | {"attributes": sorted(row["attributes"]), "values": figures([None] if is_clock(name) else row["values"])}
         for name, row in sorted(points.items())
     }
 
