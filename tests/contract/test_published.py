@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.tests.analysis.replay.oracle import TAU, Oracle
+from whorl.tests.analysis.replay.plain_stopping import Plain, Task
 from whorl.tests.sizes import is_long, sample
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -173,6 +175,64 @@ def test_las_never_ends_where_the_documents_say_so() -> None:
     assert result.exit_code == 2
     refused = set(POLICIES) - {row["policy"] for row in json.loads(result.stdout)["rows"]}
     assert refused == {"packed-sticky", "packed-nonsticky"}
+
+
+# -- an independent replay of jobs that are stopped, moved and struck by failures ---------------------------------
+
+
+@pytest.mark.parametrize("seed", sample(range(60), short=4))
+def test_an_independent_replay_gives_the_same_figures(seed: int, tmp_path: Path) -> None:
+    """On a small fleet of equal GPUs, of numbers that floating point holds exactly."""
+    draw = random.Random(seed)
+    nodes, per_node = draw.choice([(2, 4), (4, 2), (3, 3), (8, 1), (1, 8)])
+    tasks, at = [], 0
+    for number in range(draw.randint(3, 22)):
+        at += draw.choice([0, 0, 1, 25, 100, 250])
+        gpus = min(draw.choice([1, 1, 2, 3, 4, 8]), nodes * per_node)
+        tasks.append(Task(number, Fraction(at), gpus, Fraction(draw.choice([10, 64, 150, 300, 700]) + number)))
+    failures, down = [], 0
+    for _ in range(draw.choice([0, 1, 3])):
+        down += draw.randint(1, 500)
+        failures.append((draw.randrange(nodes), down, down + draw.choice([20, 100, 330])))
+        down += 400  # so that none overlap
+    costs = [0, 0, 10, 50, 60, 100, 130, 470]
+    plain = Plain(
+        tasks,
+        nodes,
+        per_node,
+        [1.0] * (nodes * per_node),
+        locality=draw.choice([1.0, 2.0]),
+        order=draw.choice(SCHEDULERS),
+        sticky=draw.random() < 0.6,
+        round_s=draw.choice([None, 100, 100]),
+        stop_s=draw.choice(costs),
+        move_s=draw.choice(costs),
+        failures=failures,
+        resumes=draw.random() < 0.5,
+    )
+    rows = [(task.gpus, float(task.submit), float(task.ideal), "m") for task in tasks]
+    lines = [f"n{node},{down},{up}" for node, down, up in failures]
+    (tmp_path / "failures.csv").write_text("\n".join(["node,down_s,up_s", *lines]) + "\n")
+    answer = document(
+        *("replay", "--trace", write_trace(tmp_path / "trace.csv", rows), "--workers", "1"),
+        *("--nodes", nodes, "--gpus-per-node", per_node, "--locality-penalty", plain.locality),
+        *("--policy", "packed" if plain.sticky else "packed-nonsticky", "--scheduler", plain.order),
+        *("--clock", "events" if plain.round_s is None else "rounds", "--round", "100"),
+        *("--preemption-cost", plain.stop_s, "--migration-cost", plain.move_s),
+        *(("--failures", tmp_path / "failures.csv") if failures else ()),
+        *("--on-failure", "resume" if plain.resumes else "restart"),
+    )
+    plain.run()
+    times = [float(task.finish - task.submit) for task in tasks if task.finish is not None]
+    end = max(task.finish for task in tasks if task.finish is not None)
+    expected = {
+        "avg_jct_s": mean(times),
+        "median_jct_s": median(times),
+        "makespan_s": float(end - min(task.submit for task in tasks)),
+        "util_held": float(sum(task.gpu_seconds for task in tasks) / (end * nodes * per_node)),
+    }
+    row = answer["rows"][0]
+    assert {figure: row[figure] for figure in expected} == pytest.approx(expected, rel=1e-9)
 
 
 # -- Longhorn -----------------------------------------------------------------------------------------------------
