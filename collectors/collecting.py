@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-LEAST_INTERVAL_S = 0.02
+LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 86_400.0
 _LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of glibc's mallopt(3)
 _LARGE = 32_768  # bytes
@@ -69,6 +69,8 @@ class Plan:
                 f"an interval of {self.interval_s:g} s is too short: no power sensor has a new value more often than "
                 f"every {LEAST_INTERVAL_S:g} s; give {LEAST_INTERVAL_S:g} or more"
             )
+        if self.interval_s > MOST_INTERVAL_S:
+            raise InputError(f"an interval of {self.interval_s:g} s is too long; give {MOST_INTERVAL_S:g} or less")
         if not _NAME.fullmatch(self.node):
             raise InputError(f"{self.node!r} is not a valid node name: use letters, digits, '.', '_' and '-'")
         if self.hung_s is not None and self.hung_s < _LEAST_HUNG_S:

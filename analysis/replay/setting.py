@@ -23,6 +23,7 @@ from .study import General, Published, Study, read_failures
 from .traces import Reading, assign, read_trace
 
 DEFAULT = "packed,pm-first,pal"
+_MOST_GPUS = 1_000_000
 
 
 @dataclass
@@ -81,6 +82,8 @@ def general(given: dict[str, Any]) -> Setting:
 
 def general_of(traces: list[Trace], given: dict[str, Any]) -> Setting:
     """The same for traces that were read already."""
+    if (given["nodes"] or 0) * (given["gpus_per_node"] or 0) > _MOST_GPUS:
+        raise InputError(f"--nodes times --gpus-per-node is more than {_MOST_GPUS:,} GPUs; give a smaller fleet")
     chosen = given["classes"]
     fleets: Level | Measured
     if given["store"]:

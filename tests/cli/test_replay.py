@@ -99,6 +99,17 @@ def test_profiles_may_be_a_folder_or_said_one_by_one() -> None:
     assert [row["policy"] for row in folder["rows"]] == ["pal", "pm-first"]
 
 
+def test_jobs_that_run_the_same_on_every_gpu_need_no_scores(jobs: Path, store: str) -> None:
+    words = ("--trace", jobs, "--class", "*=none", "--policy", "packed", "--nodes", "4", "--gpus-per-node", "8")
+    found = document(*words, "--store", store)
+    figures = [[row["avg_jct_s"] for row in answer["rows"]] for answer in (found, document(*words))]
+    assert figures[0] == figures[1]
+
+
+def test_a_fleet_of_more_gpus_than_memory_holds(jobs: Path) -> None:
+    assert "1,000,000 GPUs" in refusal("--trace", jobs, "--nodes", "1001", "--gpus-per-node", "1000")
+
+
 def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -> None:
     """One GPU is 2.5 times slower: staying off it gains. Draining its node loses three good GPUs of a busy fleet."""
     found = document(

@@ -283,6 +283,7 @@ def test_gpus_that_cannot_be_identified_are_no_gpus_and_it_says_why(nvml: NvmlLi
     [
         (["--interval", "0.01"], "an interval of 0.01 s is too short"),
         (["--interval", "0"], "an interval of 0 s is too short"),
+        (["--interval", "2d"], "an interval of 172800 s is too long"),
         (["--interval", "often"], "'often' is not a time"),
         (["--interval", "nan"], "'nan' is not a time"),
         (["--duration", "0"], "a duration of 0 s is not possible"),

@@ -1,0 +1,541 @@
+"""Every option of every command beside every other: an answer or one clear sentence, never a traceback.
+
+A call is a command's usual words with one or two options more, in this process. A new command or option needs a row
+below: its values, the first of which works.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from random import Random
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import whorl
+from whorl.cli import cli
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.sizes import sample
+
+STATUSES = {0, 1, 2, 3, 4, 5, 6, 130, 141}
+"""What `whorl --help` documents."""
+REFUSALS = STATUSES - {0, 1}
+SINGLES, PAIRS = 0, 1
+"""Calls of a command in the short form, with one option more and with two; `--all` makes all of them, some 3,500."""
+
+# Values that are tried alone, by the type of the option.
+HOSTILE = {
+    "date": ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"],
+    "directory": ["{world}/jobs.txt"],
+    "file": ["{world}"],
+    "float": ["nan", "inf"],
+    "float range": ["nan", "inf"],
+    "integer": ["-1"],
+    "integer range": ["99999999999999999999"],
+    "path": ["{world}"],
+    "text": ["a'b"],
+    "time": ["0", "99999999999999w"],
+}
+
+COMMON = {
+    "--account": ["physics"],
+    "--after": ["2026-11-10"],
+    "--backend": ["simulated", "auto", "cuda"],
+    "--before": ["2026-11-10"],
+    "--budget": ["200h"],
+    "--campaign": ["nightly", "no such"],
+    "--cluster": ["simulated-V100-1", "elsewhere"],
+    "--deadline": ["2d"],
+    "--fault": ["slow_memory=5%", "lost", "lost=3%"],
+    "--faults": ["1", "0", "9"],
+    "--fleet": ["{world}/fleet.toml"],
+    "--gpu": ["c001-1/0", "c001"],
+    "--gpus": ["4", "1", "7"],
+    "--host": ["127.0.0.1:1"],
+    "--interval": ["2", "100ms"],
+    "--job": ["5", "6", "404"],
+    "--keep": ["30d"],
+    "--locality-penalty": ["1.7"],
+    "--max-age": ["10d"],
+    "--model": ["V100", "H100"],
+    "--neighbours": ["idle", "busy"],
+    "--nice": ["0", "50"],
+    "--node": ["c001-1", "n01"],
+    "--output": ["{here}/output"],
+    "--partition": ["batch", "other"],
+    "--population": ["normal"],
+    "--program": ["whorl", "module run 'whorl"],
+    "--qos": ["low"],
+    "--replicates": ["30"],
+    "--sbatch": ["--exclusive", "--wrap=x"],
+    "--seed": ["3", "0"],
+    "--settings": ["{world}/energy.toml"],
+    "--setup": ["module load cuda"],
+    "--since": ["2026-11-02", "30d"],
+    "--socket": ["{here}/engine"],
+    "--start-up": ["1min"],
+    "--store": ["{store}", "{world}/empty", "{here}/none"],
+    "--suite": ["quick", "full"],
+    "--template": ["{world}/template"],
+    "--time-zone": ["Europe/Berlin", "Atlantis"],
+    "--timeout": ["60s"],
+    "--until": ["2026-11-28", "1d"],
+    "--url": ["http://127.0.0.1:1/metrics"],
+    "--workload": ["sgemm", "bert"],
+}
+
+
+@dataclass(frozen=True)
+class Verb:
+    """How a command is tried."""
+
+    base: Mapping[str, str | None]
+    """The usual call: values by option, None for a flag; "" stands for the arguments, separated by bars."""
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Those of its options that mean something else than in COMMON."""
+    costly: bool = False
+    """It is tried in the long form only."""
+    writes: bool = False
+    """Its store is a copy for each call."""
+    beside: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    """What else an option needs: other options, or OUT for one of the usual call that is left out."""
+    never: Mapping[str, str] = field(default_factory=dict)
+    """Options that have no call with status 0 here, and why; "*" where that may be all."""
+
+
+STORE = {"--store": "{store}"}
+OUT = "left out"
+NODE = {"--fleet": "{world}/fleet.toml", "--node": "n01", "--gpus": OUT}
+PUBLISHED = {
+    "--as-published": "pal-sc24",
+    "--profiles": "{world}/profiles",
+    "--nodes": OUT,
+    "--gpus-per-node": OUT,
+}
+SIMULATED = STORE | {"--backend": "simulated", "--gpus": "1"}
+ACCOUNTING = "needs the accounting of Slurm"
+ENGINE = "needs an engine of DCGM"
+PROBED = {
+    "": ["launch", "power-square|idle", "nonsense"],
+    "--cool-down": ["5s"],
+    "--duty": ["0.3", "0.99999"],
+    "--input": ["zeros", "nonsense"],
+    "--input-seed": ["2"],
+    "--interval": ["1s"],
+    "--lock-clock": ["1200", "1", "-5"],
+    "--model": ["V100", "A100"],
+    "--node": ["n01", "c001-1"],
+    "--period": ["0.1s"],
+    "--power-limit": ["200", "1"],
+    "--precision": ["5", "100"],
+    "--repeats": ["3", "20"],
+    "--start-temperature": ["60", "-300"],
+    "--time-limit": ["1s"],
+}
+CAMPAIGN = {"": ["launch", "launch|idle", "nonsense"], "--nodes": ["n[01-02]", "n[", "x"]}
+REPLAY = {
+    "--class": ["*=none", "BERT=sgemm", "*=sgemm", "BERT"],
+    "--failures": ["{world}/failures.csv"],
+    "--gpus-per-node": ["8", "4", "3"],
+    "--migration-cost": ["30"],
+    "--mtbf": ["100"],
+    "--nodes": ["3", "1", "2"],
+    "--plot": ["{here}/plot.html", "{here}/no/plot.html"],
+    "--policy": ["packed", "pal,pm-first", "all", "x"],
+    "--preemption-cost": ["30"],
+    "--processors-per-gpu": ["2"],
+    "--profiles": ["{world}/profiles", "{world}/empty"],
+    "--repair": ["1"],
+    "--round": ["60"],
+    "--scheduler": ["fifo", "las,srtf", "all"],
+    "--seed": ["5"],
+    "--seeds": ["2"],
+    "--trace": ["{world}/trace.csv", "{world}/jobs.txt", "{world}/template"],
+    "--trace-format": ["csv", "swf", "x"],
+    "--workers": ["1"],
+}
+ADVISE = {
+    "--and": ["c001-2", "x["],
+    "--hard": ["1.2"],
+    "--max-share": ["10%", "100%", "0"],
+    "--nodes": ["{world}/hosts"],
+    "--soft": ["1.01"],
+}
+
+VERBS = {
+    "demo": Verb(
+        {"--gpus": "1", "--faults": "0", "--out": "{here}/demo"},
+        {"--out": ["{here}/demo", "{world}/jobs.txt"], "--suite": ["quick"], "--gpus": ["1", "2"]},
+        costly=True,
+    ),
+    "sample": Verb({"": "{here}/files", "--gpus": "4"}, {"": ["{here}/files", "{world}/jobs.txt"]}),
+    "doctor": Verb({}),
+    "man": Verb({}),
+    "probe list": Verb({}),
+    "probe run": Verb(
+        SIMULATED | {"": "launch"},
+        PROBED,
+        writes=True,
+        beside={
+            "--duty": {"": "power-square"},
+            "--exclusive": NODE,
+            "--fault": {"--seed": "9"},
+            "--faults": {"--seed": "9"},
+            "--fleet": NODE,
+            "--gpu": NODE,
+            "--input": {"": "gemm-fp32"},
+            "--input-seed": {"": "gemm-fp32"},
+            "--node": NODE,
+            "--period": {"": "power-square"},
+        },
+    ),
+    "campaign plan": Verb(STORE | {"": "launch"}, CAMPAIGN, writes=True),
+    "campaign run": Verb(
+        STORE | {"": "launch", "--once": None},
+        CAMPAIGN | {"--max-pending": ["1"], "--patience": ["1s"], "--settle": ["1s"], "--tries": ["2"]},
+        writes=True,
+    ),
+    "campaign status": Verb(STORE, {"--campaign": ["weekly", "no such"]}),
+    "campaign render": Verb({"--scheduler": "slurm"}, {"": ["launch", "nonsense"], "--option": ["--exclusive", "a'b"]}),
+    "campaign doctor": Verb(STORE | {"--here": None}, {"--wait": ["1s"]}, writes=True),
+    "campaign pack": Verb(
+        {"": "{here}/whorl.tgz"}, {"": ["{here}/whorl.tgz", "{here}/none/whorl.tgz", "{here}"]}, costly=True
+    ),
+    "collect": Verb(
+        STORE | {"--backend": "simulated", "--duration": "0.2", "--interval": "0.1", "--node": "n1"},
+        {
+            "--backend": ["simulated", "nvml", "prometheus", "x"],
+            "--duration": ["0.2", "0.1"],
+            "--durable": ["tick", "1s"],
+            "--hung": ["1s"],
+            "--interval": ["0.1", "50ms"],
+            "--slow-interval": ["1s"],
+        },
+        writes=True,
+        never={"--host": ENGINE, "--socket": ENGINE, "--job": ENGINE, "--url": "needs an exporter of metrics"},
+    ),
+    "import": Verb(
+        STORE | {"": "{world}/table.csv", "--map": "ms=time:ms"},
+        {
+            "": ["{world}/table.csv", "{world}/smi.csv", "{world}/table.csv|{world}/smi.csv", "{world}/template"],
+            "--at": ["2026-11-23 14:05:00", "x"],
+            "--every": ["1"],
+            "--header": ["uuid,app,ms", "a"],
+            "--map": ["ms=time:ms", "ms=power:W", "ms"],
+            "--unit": ["ms", "ms=s", "x"],
+        },
+        writes=True,
+        beside={"--header": {"": "{world}/bare.csv"}},
+    ),
+    "jobs import": Verb(
+        STORE | {"--file": "{world}/jobs.txt", "--gpus-per-node": "4"},
+        {
+            "--file": ["{world}/jobs.txt", "{world}/template"],
+            "--gpus-per-node": ["4", "n[01-02]=8", "n["],
+            "--tags": ["{here}"],
+        },
+        writes=True,
+        beside={"--since": {"--file": OUT}, "--until": {"--file": OUT, "--since": "2026-11-02"}},
+        never={"--since": ACCOUNTING, "--until": ACCOUNTING},
+    ),
+    "jobs tag": Verb({"": "begin", "--folder": "{here}"}, {"": ["begin", "end", "script"], "--folder": ["{here}"]}),
+    "sim describe": Verb({"": "V100"}, {"": ["V100", "H200", "x"]}),
+    "sim run": Verb(
+        STORE | {"--gpus": "2", "--hours": "0.01", "--interval": "10"},
+        {
+            "--began": ["2026-11-25T00:00:00", "9999-12-31T23:59:59", "x"],
+            "--cluster": ["other", "simulated-V100-1"],
+            "--every": ["6h"],
+            "--hours": ["0.01", "0"],
+            "--interval": ["10"],
+            "--load": ["gemm-fp32", "mixed", "x"],
+            "--runs": ["2"],
+        },
+        writes=True,
+        beside={
+            option: {"--steady": None, "--hours": OUT, "--interval": OUT}
+            for option in ("--steady", "--runs", "--every")
+        },
+    ),
+    "verdicts": Verb(STORE, costly=True, writes=True),
+    "explain": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}),
+    "fingerprint": Verb(STORE, costly=True, writes=True),
+    "check": Verb(SIMULATED, {"--warning": ["2"], "--critical": ["20", "1"]}, costly=True, writes=True),
+    "plan": Verb(STORE, {"--budget": ["30min"], "--probe": ["launch", "nonsense"], "--threshold": ["5", "100"]}),
+    "diff": Verb(STORE | {"--before": "2026-11-10", "--after": "2026-11-10"}),
+    "dashboard": Verb(
+        STORE | {"--listen": "127.0.0.1:99999"},
+        {
+            "--listen": ["127.0.0.1:99999", "x"],
+            "--prefix": ["/x/"],
+            "--sql-memory": ["200"],
+            "--sql-seconds": ["5"],
+            "--token-file": ["{world}/template"],
+        },
+        never={"*": "serves until it is stopped: no address here can be listened at"},
+    ),
+    "report": Verb(STORE | {"--out": "{here}/r.html"}, {"--out": ["{here}/r.html", "{here}/none/r.html"]}, costly=True),
+    "variability": Verb(STORE | {"--replicates": "30"}, {"--replicates": ["30", "0"]}),
+    "energy": Verb(STORE),
+    "energy reconcile": Verb(STORE),
+    "energy excess": Verb(STORE),
+    "energy quote": Verb(STORE | {"--job": "5"}),
+    "advise": Verb(
+        STORE | {"--workload": "sgemm", "--no-scheduler": None, "--replicates": "30"},
+        ADVISE,
+        beside={
+            "--and": {"--format": "exclude"},
+            "--nodes": {"--no-scheduler": OUT},
+            "--output": {"--format": "exclude"},
+        },
+    ),
+    "advise apply": Verb(
+        STORE | {"": "5", "--workload": "sgemm", "--dry-run": None},
+        {"": ["5", "x"]},
+        never={"*": "needs a job that waits in Slurm"},
+    ),
+    "replay": Verb(
+        {"--trace": "{world}/trace.csv", "--nodes": "3", "--gpus-per-node": "8", "--workers": "1"},
+        REPLAY,
+        beside={
+            "--as-published": PUBLISHED,
+            "--class": {"--store": "{store}"},
+            "--cluster": {"--store": "{store}", "--class": "*=sgemm"},
+            "--profiles": PUBLISHED,
+            "--store": {"--class": "*=sgemm"},
+        },
+    ),
+    "export prometheus": Verb(STORE | {"--once": None}, {"--listen": ["127.0.0.1:0", "x"]}),
+    "export otlp": Verb(
+        STORE | {"--once": None, "--endpoint": "http://127.0.0.1:1"},
+        {"--endpoint": ["http://127.0.0.1:1", "x"]},
+        never={"*": "needs a collector of OpenTelemetry"},
+    ),
+    "sql": Verb(STORE | {"": "select 1"}, {"": ["select 1", "select * from telemetry limit 3", "x"]}),
+    "schema": Verb({}, {"": ["runs", "x"]}),
+    "store status": Verb(STORE),
+    "store compact": Verb(STORE, costly=True, writes=True),
+    "store prune": Verb(STORE | {"--keep": "30d"}, writes=True),
+    "store retire": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}, writes=True),
+}
+
+
+def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something itself, by its words."""
+    subcommands = dict(command.commands) if isinstance(command, click.Group) else {}
+    if path and (not subcommands or getattr(command, "invoke_without_command", False)):
+        yield " ".join(path), command
+    for name, subcommand in subcommands.items():
+        yield from commands(subcommand, (*path, name))
+
+
+COMMANDS = dict(commands())
+
+
+def parameters(name: str) -> dict[str, click.Parameter]:
+    """A command's options by their long spelling, and its arguments as ""."""
+    return {
+        "" if isinstance(parameter, click.Argument) else parameter.opts[0]: parameter
+        for parameter in COMMANDS[name].params
+    }
+
+
+def values(name: str, option: str) -> list[str | None]:
+    """What an option is tried with: None for a flag."""
+    parameter = parameters(name)[option]
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return [None]
+    listed = VERBS[name].values.get(option) or COMMON.get(option)
+    if listed is None and isinstance(parameter.type, click.Choice):
+        listed = list(parameter.type.choices)
+    assert listed, f"give `whorl {name} {option}` values in tests/contract/test_options.py"
+    return list(listed)
+
+
+SCRIPTS = {
+    "scontrol": """case "$*" in
+  *ping*) echo "Slurmctld(primary) at login is UP" ;;
+  *config*) echo "ClusterName = simulated-V100-1" ;;
+  *partitions*) echo "PartitionName=batch Default=YES MaxTime=1:00:00 State=UP" ;;
+  *) for n in n01 n02; do echo "NodeName=$n Gres=gpu:v100:4 NodeHostName=$n State=IDLE Partitions=batch"; done ;;
+esac""",
+    "squeue": "exit 0",
+    "sbatch": "cat > /dev/null; echo 101",
+}
+FILES = {
+    "trace.csv": "job_id,num_gpus,submit_time,duration,model\n"
+    + "".join(f"{n},{1 + n % 4},{40 * n},{600 + 37 * (n % 7)},{'BERT' if n % 3 else 'GPT2'}\n" for n in range(20)),
+    "failures.csv": "node,down_s,up_s\nn0,100,900\n",
+    "jobs.txt": "JobIDRaw|JobID|Cluster|User|Account|Partition|QOS|State|ExitCode|Submit|Eligible|Start|End|Timelimit"
+    "|NNodes|NodeList|ReqTRES|AllocTRES|ConsumedEnergyRaw\n"
+    + "".join(
+        f"{n}|{n}|simulated-V100-1|alice|physics|batch|normal|COMPLETED|0:0|{begin}|{begin}|{begin}|{begin + 240}|60"
+        "|1|c001-1|gres/gpu=4|cpu=4,gres/gpu=4,node=1|90000\n"
+        for n, begin in ((5, 1795737600), (6, 1795737900))
+    ),
+    "bare.csv": "".join(f"GPU-77686f72-6c00-4000-8000-{n:012x},sgemm,{100 + n}.5\n" for n in range(4)),
+    "energy.toml": 'zone = "DE"\npue = 1.2\n',
+    "fleet.toml": 'nodes = "n[01-02]"\ngpus_per_node = 1\n',
+    "hosts": "c001-[1-2]\n",
+    "smi.csv": "timestamp, uuid, power.draw [W]\n2026/11/20 10:00:00.000, GPU-3740efcd, 250.0 W\n",
+    "table.csv": "uuid,app,ms\n"
+    + "".join(f"GPU-77686f72-6c00-4000-8000-{n:012x},sgemm,{100 + n}.5\n" for n in range(4)),
+    "template": "#!/bin/sh\n#SBATCH --gpus=4\n",
+}
+
+
+@pytest.fixture(scope="module")
+def world(built_once: BuiltOnce) -> Path:
+    """Input files, programs in the place of Slurm, an empty store, and eight GPUs with runs, telemetry and jobs."""
+
+    def build(folder: Path) -> None:
+        whorl.Store.create(folder / "empty")
+        for name, text in FILES.items():
+            (folder / name).write_text(text)
+        (folder / "profiles").mkdir()
+        for name in ("bert", "pagerank", "resnet"):
+            (folder / "profiles" / f"{name}.csv").write_text("exp,perf\n" + f"{name},1.0\n{name},1.1\n{name},1.3\n")
+        (folder / "bin").mkdir()
+        for name, script in SCRIPTS.items():
+            (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / "bin" / name).chmod(0o755)
+        fleet, begun = ("--store", str(folder / "store")), ("--gpus", "8", "--began")
+        probed = ("--backend", "simulated", "--gpus", "1", "--campaign", "nightly")
+        for words in (
+            ("sim", "run", *fleet, *begun, "2026-11-01", "--steady", "--runs", "3", "--every", "7d"),
+            ("sim", "run", *fleet, *begun, "2026-11-27", "--hours", "0.2", "--interval", "10"),
+            (
+                "probe",
+                "run",
+                "gemm-fp32",
+                "stream-triad",
+                *fleet,
+                *probed,
+                "--suite",
+                "quick",
+                "--cluster",
+                "simulated-V100-1",
+            ),
+            ("jobs", "import", *fleet, "--file", str(folder / "jobs.txt"), "--gpus-per-node", "4"),
+            ("campaign", "run", "launch", *fleet, "--campaign", "weekly", "--once"),
+        ):
+            result = CliRunner().invoke(cli, words, env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin"})
+            assert result.exit_code == 0, f"{words}: {result.output}"
+
+    return built_once("options", build)
+
+
+@dataclass
+class Caller:
+    """Calls commands, each in a new folder; keeps what was wrong and which options had an answer."""
+
+    world: Path
+    folder: Path
+    calls: int = 0
+    faults: list[str] = field(default_factory=list)
+    answered: set[tuple[str, str]] = field(default_factory=set)
+
+    def call(self, name: str, options: Mapping[str, str | None]) -> int:
+        """Run a command with these options over its usual ones; its exit status, -1 for a fault."""
+        self.calls += 1
+        here = self.folder / f"call-{self.calls}"
+        here.mkdir()
+        verb, store = VERBS[name], self.world / "store"
+        chosen = dict(verb.base)
+        for option in options:
+            chosen |= verb.beside.get(option, {})
+        chosen = {option: value for option, value in (chosen | options).items() if value != OUT}
+        if verb.writes and chosen.get("--store") == "{store}":
+            store = shutil.copytree(store, here / "store")
+        words = name.split()
+        for option, value in sorted(chosen.items(), key=lambda pair: not pair[0]):  # arguments first
+            spelled = "" if value is None else value.format(world=self.world, here=here, store=store)
+            if option:
+                words += [option] if value is None else [option, spelled]
+            else:
+                words += spelled.split("|")
+        os.chdir(here)
+        result = CliRunner().invoke(cli, words)
+        complaint = wrong(name, result.exit_code, result.exception, result.stdout, result.stderr)
+        if complaint:
+            self.faults.append(f"whorl {' '.join(words)}: {complaint}")
+        if result.exit_code == 0:
+            self.answered |= {(name, option) for option in chosen}
+        os.chdir(self.folder)
+        shutil.rmtree(here, ignore_errors=True)  # a probe of `check` that was late may still write there
+        return -1 if complaint else result.exit_code
+
+
+def wrong(name: str, status: int, exception: BaseException | None, output: str, errors: str) -> str:
+    """What is wrong with how a command ended; nothing if all is well."""
+    if exception is not None and not isinstance(exception, SystemExit):
+        return f"{type(exception).__name__}: {exception}"
+    if "Traceback" in output + errors:
+        return "a traceback is printed"
+    if status not in ({0, 1, 2, 3} if name == "check" else STATUSES):
+        return f"exit status {status} is not documented"
+    if status in REFUSALS and name != "check":
+        if not any(line.startswith(("whorl: ", "Error: ")) for line in errors.splitlines()):
+            return f"status {status} without a sentence: {errors[-300:]!r}"
+        if len(errors) > 5000:
+            return f"an error of {len(errors)} characters"
+    return ""
+
+
+@pytest.fixture
+def caller(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]:
+    """A caller whose commands find no scheduler but ours, and nothing of this user."""
+    for variable in [name for name in os.environ if name.startswith(("SLURM", "WHORL_STORE", "CUDA_VISIBLE"))]:
+        monkeypatch.delenv(variable)
+    home, calls = tmp_path / "home", tmp_path / "calls"
+    home.mkdir()
+    calls.mkdir()
+    for variable in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(variable, str(home))
+    monkeypatch.setenv("WHORL_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", f"{world / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(tempfile, "tempdir", str(calls))
+    monkeypatch.chdir(calls)
+    yield Caller(world, calls)
+    assert not list(home.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * verb.costly) for name, verb in VERBS.items()]
+)
+def test_options(name: str, caller: Caller) -> None:
+    """Each value alone, then each option beside each other one, with the values that are taken alone by turns."""
+    options = [option for option in parameters(name) if option or VERBS[name].base.get("") or "" in VERBS[name].values]
+    alone = [(option, value) for option in options for value in values(name, option) + hostile(name, option)]
+    taken: dict[str, list[str | None]] = {option: values(name, option)[:1] for option in options}
+    tried = sample(alone, short=SINGLES)
+    for option, value in tried:
+        if caller.call(name, {option: value}) in (0, 1) and value not in taken[option]:
+            taken[option].append(value)
+    draw = Random(name)
+    pairs = list(combinations(options, 2))
+    draw.shuffle(pairs)
+    for pair in sample(pairs, short=PAIRS):
+        caller.call(name, {option: draw.choice(taken[option]) for option in pair})
+    assert not caller.faults, "\n".join(caller.faults)
+    if tried == alone and "*" not in VERBS[name].never:
+        unanswered = {option for option in options if (name, option) not in caller.answered}
+        assert unanswered == set(VERBS[name].never)
+
+
+def hostile(name: str, option: str) -> list[str | None]:
+    """Values that an option of this type may not like; but not to run for ever."""
+    if option == "--duration":
+        return []
+    return list(HOSTILE.get(parameters(name)[option].type.name, ()))
+
+
+def test_every_command_is_here() -> None:
+    assert set(VERBS) == set(COMMANDS)
