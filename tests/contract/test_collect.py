@@ -24,7 +24,7 @@ BUSY = {"missed_ticks", "hung", "answers_again"}
 """Events of a machine that has other things to do."""
 
 
-class Run:
+class RunningCollector:
     """A collector of this node's GPUs, and its store. The process is killed at the end of the block if it runs."""
 
     def __init__(self, library: NvmlLibrary, store: Path) -> None:
@@ -41,7 +41,7 @@ class Run:
             text=True,
         )
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> RunningCollector:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,13 +69,13 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def ended(compiled_nvml: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def ended(compiled_nvml: Path, tmp_path_factory: pytest.TempPathFactory) -> RunningCollector:
     """Eight GPUs: two tell XIDs, one is lost and returns, one is reset; then SIGTERM."""
     folder = tmp_path_factory.mktemp("collect")
     whorl.Store.create(folder / "store")
     library = NvmlLibrary(compiled_nvml, folder)
     library.write(f"gpus {GPUS}", "model H100", "load 10 1")
-    with Run(library, folder / "store") as run:
+    with RunningCollector(library, folder / "store") as run:
         run.wait("true", "telemetry")
         library.add(f"from {time.time()} gpu 5 xid 48")
         run.wait("kind = 'xid' and code = 48")
@@ -97,7 +97,7 @@ def gpu(index: int) -> str:
     return f"GPU-77686f72-6c00-4000-8000-{index:012x}"
 
 
-def test_every_gpu_is_known_by_its_uuid_and_place(ended: Run) -> None:
+def test_every_gpu_is_known_by_its_uuid_and_place(ended: RunningCollector) -> None:
     rows = ended.sql("select gpu, uuid, cluster, node, model, nvml_index from gpus order by nvml_index")
     assert [tuple(row.values()) for row in rows] == [
         (gpu(n), gpu(n), "turing", "n1", "NVIDIA H100 80GB HBM3", n) for n in range(GPUS)
@@ -105,7 +105,7 @@ def test_every_gpu_is_known_by_its_uuid_and_place(ended: Run) -> None:
     assert len({row["gpu"] for row in ended.sql("select distinct gpu from telemetry")}) == GPUS
 
 
-def test_the_events_are_those_that_happened_in_their_order(ended: Run) -> None:
+def test_the_events_are_those_that_happened_in_their_order(ended: RunningCollector) -> None:
     rows = ended.sql("select kind, gpu, metric, code from events order by events.ts")
     kinds = [tuple(row.values()) for row in rows if row["kind"] not in FOR_GOOD | BUSY]
     assert kinds == [
@@ -125,7 +125,7 @@ def test_the_events_are_those_that_happened_in_their_order(ended: Run) -> None:
     assert reset["before"] > reset["value"] >= 0
 
 
-def test_ticks_kept_and_missed_are_the_grid(ended: Run) -> None:
+def test_ticks_kept_and_missed_are_the_grid(ended: RunningCollector) -> None:
     """A tick that is read late is stamped late, so the ends of the grid are known to one tick."""
     per_gpu = ended.sql(
         "select gpu, count(*) n, count(distinct ts) ticks, count(power_mw) powers, count(*) filter (quality = 'lost') "
@@ -146,11 +146,13 @@ def test_ticks_kept_and_missed_are_the_grid(ended: Run) -> None:
         assert row["powers"] == n - row["lost"] or number == 2
 
 
-def test_another_collector_adds_rows_and_no_identity(ended: Run, compiled_nvml: Path, tmp_path: Path) -> None:
+def test_another_collector_adds_rows_and_no_identity(
+    ended: RunningCollector, compiled_nvml: Path, tmp_path: Path
+) -> None:
     library = NvmlLibrary(compiled_nvml, tmp_path)
     library.write(f"gpus {GPUS}", "model H100")
     store = Path(shutil.copytree(ended.store, tmp_path / "store"))
-    with Run(library, store) as again:
+    with RunningCollector(library, store) as again:
         again.wait("ts > (select max(ts) from events where kind = 'collect_ended')", "telemetry")
         again.end(signal.SIGINT)
     count = "select count(*) n from telemetry"
