@@ -451,7 +451,7 @@ class Caller:
         chosen = dict(verb.base)
         for option in options:
             chosen |= verb.beside.get(option, {})
-        chosen = {option: value for option, value in (chosen | options).items() if value != OUT}
+        chosen = {option: value for option, value in {**chosen, **options}.items() if value != OUT}
         if verb.writes and chosen.get("--store") == "{store}":
             store = shutil.copytree(store, here / "store")
         words = name.split()
