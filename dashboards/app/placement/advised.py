@@ -27,7 +27,9 @@ COLUMNS = (
     grid.Column("low", "90 %", "interval", 3, high="high", says="of the score in another sitting, at another time"),
     grid.Column("runs", "n", "number", says="runs that the score rests on; where runs of a day are alike, days"),
     grid.Column("raw", "measured", "number", 3, says="the level of its times over that of the median GPU"),
-    grid.Column("finding", "finding", says="the worst finding about it or its node, as whorl verdicts last stored it"),
+    grid.Column(
+        "finding", "finding", says="the worst finding about it or its node, as whorl verdicts last stored it", width=216
+    ),
     grid.Column("power_w", "power, W", "number", 0, says="median over its runs"),
     grid.Column("sm_clock_mhz", "clock, MHz", "number", 0, says="median over its runs"),
     grid.Column("temperature_c", "temperature, °C", "number", 0, says="median over its runs"),
