@@ -14,7 +14,7 @@ from ..analysis.fleet.timelines import Timelines
 from ..analysis.fleet.trend import Trend
 from ..analysis.runs.measurements import SOUND
 from ..analysis.runs.probing import Probed
-from ..analysis.spread.summary import Belongs, Leading
+from ..analysis.spread.findings import Belongs, Leading
 from ..analysis.verdicts import Judgement, Kind, State
 from ..analysis.verdicts.judging import ERROR_RATE, MOST_P
 from ..analysis.verdicts.levels.estimate import RELEVANT

@@ -23,7 +23,8 @@ from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
 from ..analysis.fleet.timelines import Timelines, timelines
 from ..analysis.fleet.trend import Trend, trend_of
 from ..analysis.runs.probing import Probed, probed
-from ..analysis.spread.summary import Leading, leading_of, leading_workload
+from ..analysis.spread.findings import Leading
+from ..analysis.spread.summary import leading_of, leading_workload
 from ..analysis.verdicts import Judgement, Verdict, judge, judged
 from ..analysis.verdicts.planted import Planted
 from ..errors import InputError
