@@ -50,8 +50,9 @@ def note(folder: Path) -> None:
         text = json.dumps({"format": FORMAT, "columns": list(columns), "files": noted}, separators=(",", ":")).encode()
         temporary = files.temporary_name(folder / NAME)
         try:
-            temporary.write_bytes(b"%08x" % zlib.crc32(text) + text)
-            temporary.replace(folder / NAME)
+            with os.fdopen(files.create(temporary), "wb") as file:
+                file.write(b"%08x" % zlib.crc32(text) + text)
+            files.rename(temporary, folder / NAME)
         except OSError:
             files.remove(temporary)
 

@@ -241,7 +241,7 @@ def replace(
             pace.wait(pace.announce_s)
         for temporary, final in new.items():
             begun.placed.append(str(final.relative_to(root)))  # it may be there although the rename fails
-            temporary.replace(final)
+            files.rename(temporary, final)
         for folder in {final.parent for final in new.values()}:
             files.sync_folder(folder)
         inside()
@@ -299,8 +299,7 @@ def _claim_all(root: Path, one: str, old: list[Path], claimed: list[Path]) -> No
     """Claim the old files of a replacement, and look whether they are there still. Raises TakenError, and OSError."""
     said = files.temporary_name(root / REPLACED.name / "claim")
     try:
-        with said.open("x") as file:
-            files.share_file(file.fileno(), said.parent)  # the next one who replaces these files may be another user
+        with os.fdopen(files.create(said), "w") as file:  # the next one who replaces these files may be another user
             file.write(one)
         for path in old:
             if path.parent.name != LATEST.name:  # then every row could be there twice
@@ -332,12 +331,12 @@ def _claim(root: Path, old: Path, said: Path) -> Path:
 
 def _link(said: Path, claim: Path) -> None:
     try:
-        os.link(said, claim)
+        with files.held(claim.parent) as folder:
+            os.link(said.name, claim.name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        with claim.open("x") as file:  # a file system without links
-            files.share_file(file.fileno(), claim.parent)
+        with os.fdopen(files.create(claim), "w") as file:  # a file system without links
             file.write(said.read_text())
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..schema import LATE, LATEST, MINUTES, TELEMETRY, Table
 from ..system import light
-from ..system.files import failed, make_folder, remove, share_file, sync, temporary_name
+from ..system.files import create, failed, make_folder, remove, rename, sync, temporary_name
 from . import arranging, footers, placing
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def replace_parquet(path: Path, spec: Table, data: pa.Table) -> None:
     try:
         make_folder(path.parent)
         write_parquet(temporary, spec, data)
-        temporary.replace(path)
+        rename(temporary, path)
     except OSError as error:
         remove(temporary)
         raise failed("write", path, error) from error
@@ -64,8 +65,7 @@ def growing(
     """
     if footers.CHECK in (schema.metadata or {}):  # of the file that the rows were read from
         schema = schema.with_metadata({key: text for key, text in schema.metadata.items() if key != footers.CHECK})
-    with path.open("x+b") as file:
-        share_file(file.fileno(), path.parent)
+    with os.fdopen(create(path), "w+b") as file:
         writer = light.writer(
             file,
             schema,

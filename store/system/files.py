@@ -18,6 +18,7 @@ TEMPORARY = ".tmp-"
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _SMALL = 1 << 20  # bytes
+_NO_FOLDER = "it is a link or a file, and no folder of a store"
 
 
 def temporary_name(final: Path) -> Path:
@@ -69,7 +70,12 @@ def inside(root: Path, name: str) -> Iterator[tuple[int, str]]:
         for folder in folders:
             if folder in ("..", "/"):
                 raise OSError(errno.EINVAL, "it is outside the store", name)
-            here = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            try:
+                here = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise OSError(errno.ENOTDIR, _NO_FOLDER, str(root / folder)) from None
+                raise OSError(error.errno, error.strerror, str(root / folder)) from None
             os.close(handle)
             handle = here
         yield handle, last
@@ -101,47 +107,87 @@ def strange_folders(root: Path, names: Container[str]) -> list[str]:
         return sorted(e.name for e in entries if e.name in names and not e.is_dir(follow_symlinks=False))
 
 
+def _above(folder: Path) -> int:
+    """How many folders lie between a store and a folder in it: that of a day, and that of a table."""
+    return 2 if "~" in folder.name else int(folder.name.startswith("day="))
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[int]:
+    """Open a folder of a store, following no link below the store: what is done by the handle stays in that folder.
+
+    By its path it could become a link meanwhile, where others may write to the folder above. Raises OSError.
+    """
+    above = _above(folder)
+    with inside(folder.parents[above], str(PurePosixPath(*folder.parts[-above - 1 :], "-"))) as (handle, _):
+        yield handle
+
+
+def create(path: Path, flags: int = os.O_RDWR) -> int:
+    """Make a file in a folder of a store, open as `flags` say; who may write to the folder may read it. Raises OSError.
+
+    It lands in that folder and nowhere else, whatever becomes of its path.
+    """
+    with held(path.parent) as folder:
+        handle = os.open(path.name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        try:
+            _share(handle, os.fstat(folder).st_mode, _READ)
+        except OSError:
+            os.close(handle)
+            raise
+    return handle
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file within folders of a store, never to or from elsewhere. Raises OSError."""
+    with held(source.parent) as here, held(target.parent) as there:
+        os.rename(source.name, target.name, src_dir_fd=here, dst_dir_fd=there)
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder of a store if it is missing. Those who may write to its parent may write to it. Raises OSError."""
-    above = 2 if "~" in folder.name else int(folder.name.startswith("day="))  # a collector's, or a day's
-    for one in (*reversed(folder.parents[:above]), folder):  # also where it is missing: it would be made behind a link
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISDIR(one.lstat().st_mode):
-                raise OSError(errno.ENOTDIR, "it is a link or a file, and no folder of a store", str(one))
+    above = _above(folder)
+    root, name = folder.parents[above], str(PurePosixPath(*folder.parts[-above - 1 :]))
     try:
-        folder.mkdir()
+        _make_inside(root, name)
     except FileNotFoundError:
+        if folder.parent == folder:
+            raise
         make_folder(folder.parent)
-        folder.mkdir()
-    except FileExistsError:
-        return
-    share(folder)
-    sync_folder(folder.parent)
+        _make_inside(root, name)
 
 
-_CLASSES = (
-    (stat.S_IWGRP, stat.S_IRGRP, stat.S_IXGRP),
-    (stat.S_IWOTH, stat.S_IROTH, stat.S_IXOTH),
-)  # of a group and of all others: to write, to read, to enter
+def _make_inside(root: Path, name: str) -> None:
+    with inside(root, name) as (parent, last):
+        try:
+            os.mkdir(last, dir_fd=parent)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise OSError(errno.ENOTDIR, _NO_FOLDER, str(root / name)) from None
+            return
+        with inside(root, f"{name}/-") as (made, _):
+            _share(made, os.fstat(parent).st_mode, _READ | _WRITE | _ENTER)
+        os.fsync(parent)
 
 
-def share(path: Path) -> None:
-    """Let those who may write to the folder that a new folder is in use that one, too, whatever this user's umask says.
+_READ, _WRITE, _ENTER = 0o444, 0o222, 0o111
+_CLASSES = ((stat.S_IWGRP, stat.S_IRWXG), (stat.S_IWOTH, stat.S_IRWXO))  # of a group, of all others
 
-    Raises OSError.
+
+def _share(handle: int, above: int, rights: int) -> None:
+    """Give rights to an open file or folder to those who may write to its folder, whose mode is `above`.
+
+    Whatever this user's umask says. Raises OSError.
     """
-    mode, above = path.lstat().st_mode, path.parent.stat().st_mode
-    wanted = sum(write | read | enter for write, read, enter in _CLASSES if above & write)
-    if not stat.S_ISLNK(mode) and mode & wanted != wanted:
-        path.chmod(stat.S_IMODE(mode) | wanted)
+    mode = os.fstat(handle).st_mode
+    wanted = rights & sum(everything for write, everything in _CLASSES if above & write)
+    if mode & wanted != wanted:
+        os.fchmod(handle, stat.S_IMODE(mode) | wanted)
 
 
 def share_file(handle: int, folder: Path, *, writable: bool = False) -> None:
     """Let those who may write to a folder read a new file in it, or also write to it (`writable`). Raises OSError."""
-    mode, above = os.fstat(handle).st_mode, folder.stat().st_mode
-    wanted = sum(read | (write if writable else 0) for write, read, _ in _CLASSES if above & write)
-    if mode & wanted != wanted:
-        os.fchmod(handle, stat.S_IMODE(mode) | wanted)
+    _share(handle, folder.stat().st_mode, _READ | (_WRITE if writable else 0))
 
 
 def share_store(root: Path) -> None:
@@ -261,19 +307,23 @@ def readable(root: Path) -> Iterator[None]:
         raise failed("read", Path(error.filename or root), error) from error
 
 
-def put(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Write a small file atomically and durably; `mode` are its permissions (None: by the umask). Raises OSError."""
+def put(path: Path, content: bytes, mode: int | None = None, *, below: bool = False) -> None:
+    """Write a small file atomically and durably; `mode` are its permissions (None: by the umask). Raises OSError.
+
+    With `below` it is in a folder of a store, and lands in no other.
+    """
     temporary = temporary_name(path)
     try:
-        with temporary.open("xb") as file:
+        handle = create(temporary) if below else os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(handle, "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-            else:
+            elif not below:
                 share_file(file.fileno(), path.parent)
             file.write(content)
             file.flush()
             sync(file.fileno())
-        temporary.replace(path)
+        rename(temporary, path) if below else temporary.replace(path)
         sync_folder(path.parent)
     except OSError:
         remove(temporary)

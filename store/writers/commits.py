@@ -39,6 +39,7 @@ from ..system.files import (
     files_under,
     make_folder,
     names_in,
+    put,
     read_small,
     readable,
     remove,
@@ -46,7 +47,6 @@ from ..system.files import (
     rename_inside,
     sync_folder,
     temporary_name,
-    write_bytes,
 )
 from ..system.locks import locked
 from . import latest, rivals
@@ -133,7 +133,7 @@ def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) ->
         final = intent.parent
         make_folder(final)
         names = [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in moves]
-        write_bytes(intent, json.dumps({"format": FORMAT, "moves": names}).encode())
+        put(intent, json.dumps({"format": FORMAT, "moves": names}).encode(), below=True)
     except BaseException as error:
         if not _may_be_there(intent):  # with it the group counts as stored, whatever failed afterwards
             for temporary, _ in moves:

@@ -33,11 +33,10 @@ class Stream:
         self.broken = False
         self.behind = False  # whether something was written since the last flush ended or began
         try:
-            self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            self.handle = files.create(path, os.O_WRONLY | os.O_APPEND)
         except OSError as error:
             raise failed_append(path, error) from error
         try:
-            files.share_file(self.handle, path.parent)
             _write(self.handle, self.schema.serialize())
             self._good = self._end = os.fstat(self.handle).st_size
             files.sync(self.handle)

@@ -115,7 +115,7 @@ def home(root: Path, name: str, gpus: frozenset[int] | None, days: Iterable[str]
         says = root / TELEMETRY.name / f"day={day}" / found / GPUS
         if not says.exists():
             make_folder(says.parent)
-            put(says, text.encode())
+            put(says, text.encode(), below=True)
     return found
 
 

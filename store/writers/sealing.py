@@ -155,7 +155,7 @@ class Sealer:
             self._live += moves.values()
             self._number += 1
             for temporary, final in moves.items():
-                temporary.replace(final)
+                files.rename(temporary, final)
             for folder in {final.parent for final in moves.values()}:
                 files.sync_folder(folder)
                 if "~" in folder.name:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ import pytest
 
 import whorl
 from whorl.errors import FormatError, InputError, StoreError
+from whorl.tests.sizes import sample
 
 S = 10**9
 BEGAN = 1_700_006_400 * S
@@ -125,3 +130,83 @@ def test_compacting_and_pruning_say_what_they_did(store: whorl.Store) -> None:
     assert store.prune("1d", offline=True, now=LATER).rows == 60
     assert powers(store) == {}
     assert store.sql("select n, power_mw_max from history").to_pylist() == [{"n": 60, "power_mw_max": 9}]
+
+
+CALLS = (
+    "mkdir",
+    "open",
+    "lstat",
+    "stat",
+    "chmod",
+    "fchmod",
+    "rename",
+    "replace",
+    "link",
+    "unlink",
+    "fsync",
+    "fdatasync",
+)
+
+
+def exchanging(patch: pytest.MonkeyPatch, at: int, exchange: Any) -> Any:
+    """Exchange folders just before call number `at` of the operating system; the answer says how many there were."""
+    calls = 0
+
+    def hooked(real: Any) -> Any:
+        def call(*words: Any, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                exchange()
+            return real(*words, **more)
+
+        return call
+
+    for name in CALLS:
+        patch.setattr(os, name, hooked(getattr(os, name)))
+    return lambda: calls
+
+
+@pytest.mark.parametrize("folder", ["telemetry/day=2023-11-15", "runs", "journal"])
+def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where root appends to a store of other users, who may exchange what is theirs at any moment."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o2777)
+    template, root, private = tmp_path / "shared" / "template", tmp_path / "shared" / "store", tmp_path / "private"
+    whorl.Store.create(template)
+    calls, at = 1, 0
+    points: list[int] = []
+    while at < calls:
+        shutil.copytree(template, root)
+        private.mkdir(0o700)
+        (private / "x.parquet").write_text("of another")
+        place = root / folder
+
+        def exchange(place: Path = place) -> None:
+            place.parent.mkdir(exist_ok=True)
+            if place.exists():
+                place.rename(tmp_path / "shared" / "aside")
+            place.symlink_to(private)
+
+        with monkeypatch.context() as patch:
+            counted = exchanging(patch, at, exchange if at else lambda: None)
+            with contextlib.suppress(StoreError, FileNotFoundError):
+                store = whorl.Store(root)
+                store.append({"runs": pa.table({"run_id": ["r"]}), "telemetry": telemetry(range(3), 1)}, "x")
+                store.correct(telemetry(range(1), 2), "y")
+                with store.journal("n", background=False, offline=True) as journal:
+                    journal.append(BEGAN + 5 * S, ["a"], {"cluster": "c", "power_mw": 1})
+                    journal.publish()
+                store.compact(offline=True, now=LATER)
+        if not at:
+            calls = counted()
+            points = sample(range(1, calls), short=5)
+        about = (folder, at, calls)
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700, about
+        assert [path.name for path in private.iterdir()] == ["x.parquet"], about
+        assert (private / "x.parquet").read_text() == "of another", about
+        for gone in (root, private, tmp_path / "shared" / "aside"):
+            shutil.rmtree(gone, ignore_errors=True)
+        at = points.pop(0) if points else calls

@@ -2,7 +2,8 @@
 
    Every operation that changes what lies under a folder is counted. The one with the number that was armed fails: with
    an error (and with it all that follow, as on a disk that is full or read-only), or by the end of the process, before
-   the operation or in the middle of it. Python, Arrow and DuckDB call the C library for them, and so come here first. */
+   the operation or in the middle of it; or the process waits there while another one works, and locks hold nothing.
+   What was written and not made durable is counted. Python, Arrow and DuckDB call the C library, and so come here. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,18 +15,70 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #define OWN __attribute__((visibility("default")))
-enum { NONE = 0, ERROR = 1, KILL = 2, TEAR = 3, ONCE = 4 };
+enum { NONE = 0, ERROR = 1, KILL = 2, TEAR = 3, ONCE = 4, PAUSE = 5 };
 
 static char root[PATH_MAX];
 static size_t length;
 static long fatal;
 static int how, code;
 static atomic_long count;
+static char host[64];
+static int lockless, say, hear;
+
+/* Files and folders by inode that were changed since they were last made durable. */
+enum { MOST = 4096 };
+static ino_t unsynced[MOST];
+static int number_unsynced;
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+
+static void note(ino_t file, int changed) {
+    pthread_mutex_lock(&guard);
+    int at = 0;
+    while (at < number_unsynced && unsynced[at] != file) at++;
+    if (changed && at == number_unsynced && at < MOST) unsynced[number_unsynced++] = file;
+    if (!changed && at < number_unsynced) unsynced[at] = unsynced[--number_unsynced];
+    pthread_mutex_unlock(&guard);
+}
+
+static void note_handle(int handle, int changed) {
+    struct stat status;
+    if (!fstat(handle, &status)) note(status.st_ino, changed);
+}
+
+/* The folder in which a name appears. */
+static void note_folder_of(int folder, const char *name) {
+    char path[PATH_MAX];
+    struct stat status;
+    snprintf(path, sizeof path, "%s", name);
+    char *slash = strrchr(path, '/');
+    if (slash) *slash = 0;
+    if (!fstatat(folder, slash ? path : ".", &status, 0)) note(status.st_ino, 1);
+}
+
+/* Whether this file or folder was changed and not made durable since. */
+OWN int faults_unsynced(unsigned long file) {
+    int found = 0;
+    pthread_mutex_lock(&guard);
+    for (int at = 0; at < number_unsynced; at++) found |= unsynced[at] == file;
+    pthread_mutex_unlock(&guard);
+    return found;
+}
+
+/* From here on this process is on a host of that name, where locks hold nothing. */
+OWN void faults_lockless(const char *name) {
+    snprintf(host, sizeof host, "%s", name);
+    lockless = 1;
+}
+
+/* Where a pause is told, and where its end is heard. */
+OWN void faults_pipes(int out, int in) { say = out; hear = in; }
 
 /* From here on operations under `folder` are counted; the one with the number `at` (from 1) fails. */
 OWN void faults_arm(const char *folder, long at, int kind, int error) {
@@ -65,6 +118,14 @@ static int step(int mine) {
     long number = atomic_fetch_add(&count, 1) + 1;
     if (!fatal || number < fatal || (number > fatal && how != ERROR)) return NONE;
     if (how == KILL) kill(getpid(), SIGKILL);
+    if (how == PAUSE) {
+        char byte = '.';
+        static ssize_t (*real_write)(int, const void *, size_t);
+        real_write = (__typeof__(real_write))dlsym(RTLD_NEXT, "write");
+        (void)!real_write(say, &byte, 1);
+        (void)!read(hear, &byte, 1);
+        return NONE;
+    }
     return how == ONCE ? ERROR : how;
 }
 
@@ -76,8 +137,19 @@ static int step(int mine) {
     if (what == TEAR) { (void)!(call); kill(getpid(), SIGKILL); } \
     return call
 
+OWN int flock(int handle, int what) {
+    if (lockless) { errno = ENOLCK; return -1; }
+    return REAL(flock)(handle, what);
+}
+OWN int gethostname(char *name, size_t size) {
+    if (!host[0]) return REAL(gethostname)(name, size);
+    snprintf(name, size, "%s", host);
+    return 0;
+}
 OWN ssize_t write(int handle, const void *bytes, size_t size) {
-    GUARD(of_handle(handle));
+    int mine = of_handle(handle);
+    GUARD(mine);
+    if (mine) note_handle(handle, 1);
     if (what == TEAR) { (void)!REAL(write)(handle, bytes, size / 2); kill(getpid(), SIGKILL); }
     return REAL(write)(handle, bytes, size);
 }
@@ -87,13 +159,20 @@ OWN ssize_t pwrite(int handle, const void *bytes, size_t size, off_t place) {
     return REAL(pwrite)(handle, bytes, size, place);
 }
 OWN ssize_t pwrite64(int handle, const void *bytes, size_t size, off_t place) { return pwrite(handle, bytes, size, place); }
-OWN int fsync(int handle) { GUARD(of_handle(handle)); DYING(REAL(fsync)(handle)); }
-OWN int fdatasync(int handle) { GUARD(of_handle(handle)); DYING(REAL(fdatasync)(handle)); }
+OWN int fsync(int handle) { GUARD(of_handle(handle)); note_handle(handle, 0); DYING(REAL(fsync)(handle)); }
+OWN int fdatasync(int handle) { GUARD(of_handle(handle)); note_handle(handle, 0); DYING(REAL(fdatasync)(handle)); }
 OWN int ftruncate(int handle, off_t size) { GUARD(of_handle(handle)); DYING(REAL(ftruncate)(handle, size)); }
 OWN int ftruncate64(int handle, off_t size) { return ftruncate(handle, size); }
-OWN int rename(const char *from, const char *to) { GUARD(of_name(AT_FDCWD, to)); DYING(REAL(rename)(from, to)); }
+OWN int rename(const char *from, const char *to) {
+    int mine = of_name(AT_FDCWD, to);
+    GUARD(mine);
+    if (mine) note_folder_of(AT_FDCWD, to);
+    DYING(REAL(rename)(from, to));
+}
 OWN int renameat(int here, const char *from, int there, const char *to) {
-    GUARD(of_name(there, to));
+    int mine = of_name(there, to);
+    GUARD(mine);
+    if (mine) note_folder_of(there, to);
     DYING(REAL(renameat)(here, from, there, to));
 }
 OWN int unlink(const char *path) { GUARD(of_name(AT_FDCWD, path)); DYING(REAL(unlink)(path)); }

@@ -1,0 +1,288 @@
+"""The oracle of the store: whatever happens to it, it holds what a plain table says.
+
+Random programs of appends, corrections, journals, publishing, sealing, compaction, pruning and reading run in a process
+that dies, or whose disk fails, at any of its file operations (store_worker.py); or the process waits there while
+another host, for which no lock holds, works on the same store. Then every reader must see every acknowledged row once
+and nothing that was never written, at once and after others have put the store in order.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.nvml_library import SOURCES, compile_shared
+from whorl.tests.sizes import count, sample
+
+WORKER = Path(__file__).with_name("store_worker.py")
+DAY_S = 86_400
+SECONDS = (0, 1, 2, 59, 60, 3_600, DAY_S, DAY_S + 1, DAY_S + 60)
+KINDS = {
+    "killed before": (2, 0),
+    "killed in the middle": (3, 0),
+    "disk full from then on": (1, errno.ENOSPC),
+    "read-only from then on": (1, errno.EROFS),
+    "one error of the disk": (4, errno.EIO),
+    "another host meanwhile, locks lost": (5, 0),
+}
+WRITING = ("append", "correct", "journal")
+
+Key = tuple[str | None, str | None, int]
+Values = tuple[int | None, int | None, str | None]
+Step = dict[str, Any]
+
+
+class Program:
+    """Random steps; `pruned` says whether rows of the first day may be minutes by now."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._number = 0
+        self._keys: list[Key] = []
+        self.pruned = False
+
+    def steps(self, number: int, *, host: int = 1) -> list[Step]:
+        return [self._step(host) for _ in range(number)]
+
+    def _step(self, host: int) -> Step:
+        drawn = self._random
+        names = ["journal"] * 4 + ["append"] * 3 + ["correct", "publish", "seal", "close", "compact", "read"]
+        do = drawn.choice(names + ["prune"] * (not self.pruned and self._number > 3))
+        self._number += 1
+        step: Step = {"do": do, "writer": drawn.choice(["n1", "n2"]), "name": f"h{host}-{self._number}"}
+        if do == "prune":
+            self.pruned = True
+        if do in WRITING:
+            step["rows"] = self._rows(correcting=do == "correct")
+        return step if step.get("rows") or do not in WRITING else {"do": "read"}
+
+    def _rows(self, *, correcting: bool) -> list[list[Any]]:
+        drawn, first_s = self._random, DAY_S if self.pruned else 0
+        keys: list[Key]
+        if correcting:
+            known = [key for key in self._keys if key[2] >= first_s]
+            keys = drawn.sample(known, min(len(known), 2))
+        else:
+            times = [second for second in SECONDS if second >= first_s]
+            keys = [
+                (drawn.choice("cccd"), drawn.choice("AAB"), drawn.choice(times)) for _ in range(drawn.randint(1, 5))
+            ]
+            keys = list(dict.fromkeys(keys))
+            self._keys += keys
+        return [
+            [*key, drawn.choice([None, *range(6)]), drawn.choice([None, *range(8)]), drawn.choice([None, "stuck"])]
+            for key in keys
+        ]
+
+
+@dataclass
+class PlainTable:
+    """What was written, as a plain table: of each key the values that were tried, and the last that must be there."""
+
+    tried: dict[Key, list[Values]] = field(default_factory=dict)
+    acknowledged: dict[Key, int] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)
+    stored_groups: set[str] = field(default_factory=set)
+    certain: bool = True
+    """Whether nothing was interrupted, so that the store must equal the table."""
+
+    def follow(
+        self, steps: list[Step], log: list[list[Any]], about: object, fatal: int = 0, lasting: bool = False
+    ) -> None:
+        """Take in what a worker did: `log` without lines of another worker. From operation `fatal` on all failed."""
+        begun: dict[int, int] = {}
+        for what, *words in log:
+            if what == "operations":
+                continue
+            step = steps[words[0]]
+            assert what != "unsynced", (about, step, "acknowledged, and not durable:", words[1])
+            if what == "try":
+                begun[words[0]] = words[1]
+                self._try(step)
+            stored = what == "done" or (what == "failed" and words[1].startswith("stored, but not yet in place"))
+            if stored and step["do"] in WRITING:
+                assert not (lasting and begun[words[0]] >= fatal), (about, step, "acknowledged on a disk that is full")
+                self._acknowledge(step)
+            self.certain &= what != "failed" or "are not stored (first" in words[1]
+        self.certain &= {words[0] for what, *words in log if what in ("done", "failed")} == set(begun)
+
+    def _try(self, step: Step) -> None:
+        for *key, power, reasons, quality in step.get("rows", ()):
+            self.tried.setdefault((key[0], key[1], key[2]), []).append((power, reasons, quality))
+        if step["do"] == "append":
+            self.groups.add(step["name"])
+
+    def _acknowledge(self, step: Step) -> None:
+        for cluster, gpu, second, *_ in step["rows"]:
+            self.acknowledged[cluster, gpu, second] = len(self.tried[cluster, gpu, second]) - 1
+        if step["do"] == "append":
+            self.stored_groups.add(step["name"])
+
+    def allowed(self, key: Key) -> list[Values]:
+        return self.tried[key][self.acknowledged.get(key, 0) :]
+
+    def judge(self, seen: dict[str, Any], about: object, *, pruned: bool) -> None:
+        """Whether readers saw this table."""
+        assert seen["skipped"] == seen["unsound"] == [], about
+        first: dict[Key, Values] | None = None
+        for reader in ("arrow", "scan", "sql", *(["plain"] if "plain" in seen else [])):
+            rows = {(row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in seen[reader]}
+            assert len(rows) == len(seen[reader]), (about, reader, "a row is there twice")
+            first = first if first is not None else rows
+            assert rows == first, (about, reader, "readers differ")
+        assert first is not None
+        must = {key for key in self.acknowledged if not pruned or key[2] >= DAY_S}
+        assert must <= first.keys() <= self.tried.keys(), (about, must - first.keys(), first.keys() - self.tried.keys())
+        for key, values in first.items():
+            assert values in self.allowed(key), (about, key, values, self.allowed(key))
+        self._judge_history(seen["history"], about)
+        assert seen.get("plain history") is None or sorted(map(repr, seen["plain history"])) == sorted(
+            map(repr, seen["history"])
+        ), (about, "a plain client sees another history")
+        self._judge_latest({(row[0], row[1]): row[2:] for row in seen["latest"]}, first, about)
+        for table in ("runs", "events"):
+            numbers = Counter(name.rpartition("-")[0] for name in seen[table])
+            assert set(numbers.values()) <= {3}, (about, table, "a group is there in part")
+            assert self.stored_groups <= numbers.keys() <= self.groups, (about, table)
+        assert seen["runs"] == seen["events"], (about, "a group is there in part")
+
+    def _judge_history(self, history: list[list[Any]], about: object) -> None:
+        """Also of pruned rows: how many readings a minute has, and their lowest and highest power."""
+        minutes: dict[Key, list[Key]] = {}
+        for key in self.tried:
+            minutes.setdefault((key[0], key[1], key[2] // 60 * 60), []).append(key)
+        found = {(row[0], row[1], row[2]): row[3:] for row in history}
+        assert len(found) == len(history), (about, "a minute is there twice")
+        assert found.keys() <= minutes.keys(), about
+        for minute, keys in minutes.items():
+            least = sum(key in self.acknowledged for key in keys)
+            number, low, high, mask = found.get(minute, [0, None, None, None])
+            assert least <= number <= len(keys), (about, minute, number, least, len(keys))
+            powers = {values[0] for key in keys for values in self.allowed(key)} - {None}
+            assert {low, high} - {None} <= powers, (about, minute, low, high)
+            if self.certain:
+                rows = [self.allowed(key)[0] for key in keys if key in self.acknowledged]
+                known = [power for power, _, _ in rows if power is not None]
+                bits = [reasons for _, reasons, _ in rows if reasons is not None]
+                expected = None
+                for reasons in bits:
+                    expected = reasons if expected is None else expected | reasons
+                assert [low, high, mask] == [min(known, default=None), max(known, default=None), expected], (
+                    about,
+                    minute,
+                )
+
+    def _judge_latest(self, latest: dict[Any, list[Any]], rows: dict[Key, Values], about: object) -> None:
+        for whose in {key[:2] for key in rows} | {key[:2] for key in self.acknowledged}:
+            newest = max(key[2] for key in (*rows, *self.acknowledged) if key[:2] == whose)
+            assert latest[whose][0] == newest, (about, whose, latest[whose], newest)
+            values = rows.get((whose[0], whose[1], newest))
+            assert values is None or tuple(latest[whose][1:]) == values, (about, whose, latest[whose], values)
+
+
+class StoreWorker:
+    """The process that does steps in children which fail."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def __call__(self, steps: list[Step], at: int = 0, kind: int = 0, code: int = 0, **more: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {"steps": steps, "at": at, "kind": kind, "code": code, **more}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the process ended"
+        answer: dict[str, Any] = json.loads(line)
+        assert "error" not in answer, (order, answer["error"])
+        assert answer.get("look", 0) == 0, (order, answer["seen"])
+        return answer
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory, built_once: BuiltOnce) -> Iterator[StoreWorker]:
+    library = built_once(
+        "faults", lambda folder: compile_shared(folder / "faults.so", [SOURCES / "faults.c"], "-ldl", "-lpthread")
+    )
+    memory = Path("/dev/shm")  # thousands of files are made durable
+    folder = tmp_path_factory.mktemp("oracle")
+    if os.access(memory, os.W_OK):
+        folder = memory / f"whorl-oracle-{os.getpid()}"
+        folder.mkdir()
+    command = [sys.executable, str(WORKER), str(folder), str(library / "faults.so")]
+    environment = os.environ | {"LD_PRELOAD": str(library / "faults.so")}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        try:
+            yield StoreWorker(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+            subprocess.run(["rm", "-r", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("seed", sample(range(60), short=3))
+def test_the_store_holds_what_a_plain_table_says(worker: StoreWorker, seed: int) -> None:
+    program, written = Program(seed), PlainTable()
+    before = program.steps(9)
+    written.follow(before, worker(before, keep=True)["log"], seed)
+    was_pruned = program.pruned
+    steps = program.steps(5)
+    log = worker(steps)
+    check(log, written, before, steps, seed, program.pruned)
+    ((_, operations),) = [words for words in log["log"] if words[0] == "operations"]
+    points = [(at, kind) for at in range(1, operations + 1) for kind in KINDS]
+    random.Random(seed).shuffle(points)
+    for at, kind in points[: count(len(points), short=4)]:
+        about = (seed, at, kind)
+        intruder = Program(1000 + seed)
+        intruder.pruned = was_pruned
+        theirs = [as_another_host(step) for step in intruder.steps(3)]
+        answer = worker(steps, at, *KINDS[kind], intruder=theirs)
+        assert answer["status"] == (-9 if "killed" in kind else 0), (about, answer["log"])
+        check(answer, written, before, steps, about, program.pruned, theirs, at if "from then on" in kind else None)
+
+
+def as_another_host(step: Step) -> Step:
+    """The step as another host does it: on other GPUs, with journals of other names, and no pruning."""
+    rows = [[cluster, f"{gpu}2", *rest] for cluster, gpu, *rest in step.get("rows", ())]
+    do = {"prune": "compact", "correct": "append"}.get(step["do"], step["do"])
+    if do == "append" and not rows:
+        do = "compact"
+    return step | {"do": do, "rows": rows, "name": "other" + step.get("name", ""), "writer": "other"}
+
+
+def check(
+    answer: dict[str, Any], written: PlainTable, before: list[Step], steps: list[Step], about: object, pruned: bool,
+    theirs: list[Step] | None = None, fatal: int | None = None,
+) -> None:  # fmt: skip
+    """Whether the store holds what the plain table says after further steps."""
+    table = PlainTable(
+        {key: list(values) for key, values in written.tried.items()}, dict(written.acknowledged),
+        set(written.groups), set(written.stored_groups), written.certain,
+    )  # fmt: skip
+    log = answer["log"]
+    if ["intruder"] in log:  # its lines stand together: the other process waits meanwhile
+        begin = log.index(["intruder"])
+        end = next(at for at in range(begin, len(log)) if log[at][0] == "operations") + 1
+        assert theirs is not None
+        table.follow(theirs, log[begin + 1 : end], about)
+        log = log[:begin] + log[end:]
+        table.certain = False
+    table.follow(steps, log, about, fatal or 0, fatal is not None)
+    for when in ("at once", "in order"):
+        table.judge(answer["seen"][when], (about, when), pruned=pruned)
