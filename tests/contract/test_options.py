@@ -126,6 +126,7 @@ PROBED = {
     "": ["launch", "power-square|idle", "nonsense"],
     "--cool-down": ["5s"],
     "--duty": ["0.3", "0.99999"],
+    "--gpu": ["0", "c001-1/0"],
     "--input": ["zeros", "nonsense"],
     "--input-seed": ["2"],
     "--interval": ["1s"],
@@ -203,7 +204,9 @@ VERBS = {
         writes=True,
     ),
     "campaign status": Verb(STORE, {"--campaign": ["weekly", "no such"]}),
-    "campaign render": Verb({"--scheduler": "slurm"}, {"": ["launch", "nonsense"], "--option": ["--exclusive", "a'b"]}),
+    "campaign render": Verb(
+        {"": "launch", "--scheduler": "slurm"}, {"": ["launch", "nonsense"], "--option": ["--exclusive", "a'b"]}
+    ),
     "campaign doctor": Verb(STORE | {"--here": None}, {"--wait": ["1s"]}, writes=True),
     "campaign pack": Verb(
         {"": "{here}/whorl.tgz"}, {"": ["{here}/whorl.tgz", "{here}/none/whorl.tgz", "{here}"]}, costly=True
@@ -267,7 +270,13 @@ VERBS = {
     "verdicts": Verb(STORE, costly=True, writes=True),
     "explain": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}),
     "fingerprint": Verb(STORE, costly=True, writes=True),
-    "check": Verb(SIMULATED, {"--warning": ["2"], "--critical": ["20", "1"]}, costly=True, writes=True),
+    "check": Verb(
+        SIMULATED,
+        {"--critical": ["20", "1"], "--gpus": ["1", "2"], "--seed": ["1", "3"], "--warning": ["2"]},
+        costly=True,
+        writes=True,
+        never={"--fault": "the store knows these GPUs without it: what is found now is unknown"},
+    ),
     "plan": Verb(STORE, {"--budget": ["30min"], "--probe": ["launch", "nonsense"], "--threshold": ["5", "100"]}),
     "diff": Verb(STORE | {"--before": "2026-11-10", "--after": "2026-11-10"}),
     "dashboard": Verb(
