@@ -13,15 +13,15 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from whorl.tests.contract.harness import Answer, figures
+from whorl.tests.contract.harness import Output, figures
 
 
-def document(answer: Answer) -> Any:
+def document(answer: Output) -> Any:
     """The JSON; None where nothing was printed."""
     return answer.json() if answer.stdout else None
 
 
-def columns(answer: Answer) -> Any:
+def columns(answer: Output) -> Any:
     """Of `whorl schema` each column with its type and unit, by table, and the codes of columns."""
     schema = answer.json()
     return {
@@ -42,12 +42,12 @@ def _typed(column: dict[str, Any]) -> str:
     return " ".join(filter(None, (column["type"], column["unit"])))
 
 
-def sources(answer: Answer) -> Any:
+def sources(answer: Output) -> Any:
     """What `whorl doctor` looks at; whether it works is the machine's."""
     return [finding["what"] for finding in answer.json()["findings"]]
 
 
-def planned(answer: Answer) -> Any:
+def planned(answer: Output) -> Any:
     """The plan without what follows the clock: chances fall with every hour, and with them the order of equal GPUs."""
     if not answer.stdout:
         return None
@@ -60,17 +60,17 @@ def planned(answer: Answer) -> Any:
     return plan
 
 
-def checked(answer: Answer) -> Any:
+def checked(answer: Output) -> Any:
     """The check without the time that it took."""
     return {key: value for key, value in answer.json().items() if key != "seconds"}
 
 
-def kept_up(answer: Answer) -> Any:
+def kept_up(answer: Output) -> Any:
     """What compacting or pruning did, without what follows the age of files: how many there are, and until when."""
     return {key: value for key, value in answer.json().items() if key not in ("before", "after", "until")}
 
 
-def demonstrated(answer: Answer) -> Any:
+def demonstrated(answer: Output) -> Any:
     """The demo without ids of runs: they follow from the campaign's name, which is the time of day."""
     demo = answer.json()
     for verdict in demo["verdicts"]:
@@ -78,29 +78,29 @@ def demonstrated(answer: Answer) -> Any:
     return demo
 
 
-def rows(answer: Answer) -> Any:
+def rows(answer: Output) -> Any:
     """The rows of CSV."""
     return answer.rows()
 
 
-def lines(answer: Answer) -> Any:
+def lines(answer: Output) -> Any:
     """The lines that a program takes as they are: all but remarks and empty ones."""
     return [line for line in answer.stdout.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def status_only(answer: Answer) -> Any:
+def status_only(answer: Output) -> Any:
     """Whether anything was printed: it is prose."""
     return bool(answer.stdout)
 
 
-def markdown(answer: Answer) -> Any:
+def markdown(answer: Output) -> Any:
     """Code in headings and in the first cell of each row of Markdown."""
     cells = [line.split("|")[1].strip() for line in answer.stdout.splitlines() if line.startswith("|")]
     headings = [line.strip("# ") for line in answer.stdout.splitlines() if re.match(r"#+ `?\w+`?$", line)]
     return {"headings": headings, "cells": [cell for cell in cells if not cell.startswith("-")]}
 
 
-def manual(answer: Answer) -> Any:
+def manual(answer: Output) -> Any:
     """Sections of the manual page, and how many options it explains."""
     return {
         "sections": re.findall(r"^\.S[HS] (.*)$", answer.stdout, re.MULTILINE),
@@ -108,14 +108,14 @@ def manual(answer: Answer) -> Any:
     }
 
 
-def nagios(answer: Answer) -> Any:
+def nagios(answer: Output) -> Any:
     """The word of the status, and of the performance data of a plugin's line the names and limits."""
     said, _, performance = answer.stdout.partition("|")
     limits = {name: f"{unit};{rest}" for name, unit, rest in re.findall(r"'([^']*)'=[-.\d]*(\D*?);(\S*)", performance)}
     return {"word": said.split()[:2], "limits": limits, "lines": answer.stdout.count("\n")}
 
 
-def junit(answer: Answer) -> Any:
+def junit(answer: Output) -> Any:
     """Counts and names of the test cases."""
     return {
         "counts": dict(re.findall(r'\b(tests|failures|errors|skipped)="(\d+)"', answer.stdout)),
@@ -123,7 +123,7 @@ def junit(answer: Answer) -> Any:
     }
 
 
-def series(answer: Answer) -> Any:
+def series(answer: Output) -> Any:
     """Of each metric of a Prometheus page its type, its labels, and how many samples it has with which values.
 
     Of what the exporter says about its own work and its clock, no values.

@@ -59,7 +59,7 @@ _NEAR = timedelta(days=2)
 
 
 @dataclass(frozen=True)
-class Answer:
+class Output:
     """What a verb did: its exit status and what it printed."""
 
     arguments: tuple[str, ...]
@@ -76,16 +76,16 @@ class Answer:
         return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(io.StringIO(self.stdout))]
 
 
-def run(*arguments: object, stdin: str | None = None) -> Answer:
+def run(*arguments: object, stdin: str | None = None) -> Output:
     """Run `whorl ARGUMENTS` in this process. What whorl did not expect is raised here, as a person sees a traceback."""
     words = tuple(str(word) for word in arguments)
     result = CliRunner().invoke(cli, words, input=stdin, prog_name="whorl")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return Answer(words, result.exit_code, result.stdout, result.stderr)
+    return Output(words, result.exit_code, result.stdout, result.stderr)
 
 
-def done(*arguments: object) -> Answer:
+def done(*arguments: object) -> Output:
     """The same for a step that must succeed."""
     answer = run(*arguments)
     assert answer.status == 0, f"whorl {' '.join(answer.arguments)}: status {answer.status}: {answer.stderr}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whorl import Store
-from whorl.tests.contract.harness import Answer, done, run
+from whorl.tests.contract.harness import Output, done, run
 
 LONGHORN = Path(__file__).parents[2].parent / "shared" / "data" / "longhorn"
 SITTING_S = 1_767_571_200
@@ -69,7 +69,7 @@ def build_mixed(folder: Path) -> None:
     )  # fmt: skip
     _keep(folder, "import", imported)
     jobs = [
-        job(2001 + place, f"c001-{place + 1}", place, SITTING_S + 60 + 30 * place, seconds=400, gpus=gpus)
+        job(2001 + place, f"c001-{place + 1}", SITTING_S + 60 + 30 * place, seconds=400, gpus=gpus)
         for place, gpus in enumerate((4, 4, 4, 2))
     ]
     _book(folder, "mixed", "\n".join([ACCOUNTED, *jobs, ""]))
@@ -116,7 +116,7 @@ def _book(folder: Path, cluster: str, accounts: str) -> None:
     _keep(folder, "jobs-import", imported)
 
 
-def _keep(folder: Path, name: str, answer: Answer) -> None:
+def _keep(folder: Path, name: str, answer: Output) -> None:
     """Keep what a command printed that made the input: its document is compared too."""
     (folder / "made").mkdir(exist_ok=True)
     (folder / "made" / f"{name}.json").write_text(answer.stdout)
@@ -169,11 +169,9 @@ ACCOUNTED = (
 USERS = (("alice", "physics"), ("bob", "chemistry"), ("carol", "physics"))
 
 
-def job(
-    number: int, node: str, user: int, began: int, *, seconds: int = 40, gpus: int = 4, state: str = "COMPLETED"
-) -> str:
+def job(number: int, node: str, began: int, *, seconds: int = 40, gpus: int = 4, state: str = "COMPLETED") -> str:
     """A line of `sacct -P` in the columns of `ACCOUNTED`."""
-    name, account = USERS[user % len(USERS)]
+    name, account = USERS[(number - 1) % 100 % len(USERS)]
     values = (
         number, number, "slurm", name, account, "batch", "normal", state, "0:0", node, 1, began - 60, began - 60, began,
         began + seconds, seconds, 60, f"cpu=1,gres/gpu={gpus},node=1", f"cpu=8,gres/gpu={gpus},mem=4000M,node=1", 0, 0,
@@ -186,15 +184,15 @@ def accounting() -> str:
     nodes = NODES
     second_day = SITTING_S + DAY_S
     lines = [
-        job(1001 + 100 * day + place, node, place, SITTING_S + day * DAY_S + 3, seconds=6 + place)
+        job(1001 + 100 * day + place, node, SITTING_S + day * DAY_S + 3, seconds=6 + place)
         for day in (0, 1)
         for place, node in enumerate(nodes[:-2])
     ]
     lines += [
-        job(1201, nodes[-2], 0, second_day + 3, seconds=15, gpus=2),
-        job(1202, nodes[-1], 1, second_day + 3, seconds=5, state="REQUEUED"),
-        job(1202, nodes[-1], 1, second_day + 12, seconds=6, state="FAILED"),
-        job(1203, nodes[0], 2, SITTING_S - 3600),
+        job(1201, nodes[-2], second_day + 3, seconds=15, gpus=2),
+        job(1202, nodes[-1], second_day + 3, seconds=5, state="REQUEUED"),
+        job(1202, nodes[-1], second_day + 12, seconds=6, state="FAILED"),
+        job(1203, nodes[0], SITTING_S - 3600),
     ]
     return "\n".join([ACCOUNTED, *lines, ""])
 

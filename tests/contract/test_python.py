@@ -161,7 +161,7 @@ def test_a_time_is_a_datetime_or_as_an_option_spells_it(fleet: Path) -> None:
 def test_imports_reply_what_their_verbs_print(tmp_path: Path) -> None:
     times, jobs = tmp_path / "times.csv", tmp_path / "sacct.txt"
     times.write_text("run,board,ms\n1,a,10\n2,b,11\n3,b,12\n4,a,\n")
-    jobs.write_text(f"{ACCOUNTED}\n{job(1, 'n1', 0, SITTING_S)}\n")
+    jobs.write_text(f"{ACCOUNTED}\n{job(1, 'n1', SITTING_S)}\n")
     meaning = {"run": "run", "board": "gpu", "ms": "time:ms"}
     reply = whorl.import_files(times, tmp_path / "S", cluster="c", workload="w", map=meaning)
     mapped = [word for column, means in meaning.items() for word in ("--map", f"{column}={means}")]

@@ -13,10 +13,15 @@ from whorl.tests.contract.harness import differences
 ROOT = Path(__file__).parents[2]
 
 
-def _complaints(code: str, path: str) -> str:
+def _complaints(code: str, folder: str) -> str:
     command = (sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise", "--select", "TID251")
     return subprocess.run(
-        [*command, "--stdin-filename", path, "-"], input=code, capture_output=True, text=True, check=False, cwd=ROOT
+        [*command, "--stdin-filename", f"tests/{folder}/probe.py", "-"],
+        input=code,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
     ).stdout
 
 
@@ -25,10 +30,10 @@ def test_inner_imports_are_refused_here_and_only_here() -> None:
     inner = [f"import whorl.{room}.inside\n" for room in rooms if room not in ("cli", "benchmarks", "docs")]
     inner += ["from whorl import store\n", "from whorl.store import Store\n", "from whorl.analysis.runs import runs\n"]
     assert len(inner) > 8
-    assert _complaints("".join(inner), "tests/contract/probe.py").count("TID251") == len(inner)
-    assert "TID251" not in _complaints("".join(inner), "tests/cli/probe.py")
+    assert _complaints("".join(inner), "contract").count("TID251") == len(inner)
+    assert "TID251" not in _complaints("".join(inner), "cli")
     public = "import whorl\nfrom whorl import Store\nfrom whorl.cli import cli\nfrom whorl.errors import InputError\n"
-    assert "TID251" not in _complaints(public, "tests/contract/probe.py")
+    assert "TID251" not in _complaints(public, "contract")
 
 
 @pytest.mark.parametrize(

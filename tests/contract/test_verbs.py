@@ -15,7 +15,7 @@ import pytest
 
 from whorl.cli import cli
 from whorl.tests.contract import forms
-from whorl.tests.contract.harness import Answer, Golden, InputFolder, Reduction, run
+from whorl.tests.contract.harness import Golden, InputFolder, Output, Reduction, run
 from whorl.tests.contract.inputs import INPUTS, LONGHORN, trace
 
 pytestmark = pytest.mark.usefixtures("bare_machine", "stores_stay_open")
@@ -32,7 +32,7 @@ class Question:
 
     name: str
     words: str
-    form: Callable[[Answer], Any] = forms.document
+    form: Callable[[Output], Any] = forms.document
     inputs: tuple[str, ...] = tuple(INPUTS)
     short: tuple[str, ...] = ("fleet", "mixed", "one", "none")
     writes: bool = False
@@ -40,7 +40,7 @@ class Question:
     slurm: bool = False
 
 
-def _on_store(name: str, words: str, form: Callable[[Answer], Any] = forms.document, **options: Any) -> Question:
+def _on_store(name: str, words: str, form: Callable[[Output], Any] = forms.document, **options: Any) -> Question:
     verb, _, rest = words.partition(" /")
     return Question(name, f"{verb} --store {{store}}{rest}", form, **options)
 
@@ -212,7 +212,7 @@ def _words(question: Question, names: Mapping[str, object]) -> list[str]:
     return [word.format(**names) for word in shlex.split(question.words)]
 
 
-def _reduced(question: Question, answer: Answer, paths: dict[str, str], out: Path) -> Any:
+def _reduced(question: Question, answer: Output, paths: dict[str, str], out: Path) -> Any:
     """Status, and what is compared of the answer and of the files that the command wrote."""
     value: dict[str, Any] = {"status": answer.status, "answer": question.form(answer)}
     if answer.status and not answer.stdout:  # an error is a sentence on standard error
