@@ -265,7 +265,8 @@ VERBS = {
         beside={
             option: {"--steady": None, "--hours": OUT, "--interval": OUT}
             for option in ("--steady", "--runs", "--every")
-        },
+        }
+        | {"--fault": {"--seed": "9"}, "--faults": {"--seed": "9"}},
     ),
     "verdicts": Verb(STORE, costly=True, writes=True),
     "explain": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}),
@@ -302,8 +303,9 @@ VERBS = {
         beside={
             "--and": {"--format": "exclude"},
             "--nodes": {"--no-scheduler": OUT},
-            "--output": {"--format": "exclude"},
+            "--output": {"--format": "exclude", "--no-scheduler": OUT},
         },
+        never={"--output": "needs a scheduler that knows the partition"},
     ),
     "advise apply": Verb(
         STORE | {"": "5", "--workload": "sgemm", "--dry-run": None},
