@@ -5,11 +5,12 @@ Code that writes conditions uses these keys. Code that reads them calls `read` o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from .system.files import parse_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -103,7 +104,7 @@ CONDITIONS = (
 def read(text: str | None) -> Mapping[str, Any]:
     """The conditions of a run by key; empty if they are missing or not a JSON object."""
     try:
-        found = json.loads(text or "{}")
+        found = parse_json(text or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -67,7 +67,7 @@ def configured(root: Path) -> str | None:
     """The time to keep that `store.toml` states: `keep = "90d"`. Raises StoreError."""
     try:
         value = tomllib.loads(files.read_small(root / "store.toml")).get("keep")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"cannot read {root / 'store.toml'}: {error}") from error
     if value is not None and not isinstance(value, str):
         raise StoreError(f'{root / "store.toml"} states keep = {value!r}; write a text as "90d"')

@@ -658,6 +658,6 @@ def made_at(root: Path) -> str | None:
     """When the store at `root` was made, as it says: the same on all machines. None where it says nothing."""
     try:
         created = tomllib.loads(files.read_small(root / _ABOUT)).get("created")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return created if isinstance(created, str) and created != "unknown" else None

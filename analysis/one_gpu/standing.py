@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...store.json_texts import require_lists
 from ..runs.probing import Probed, probed
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.answers.alike import Alike, Neighbour
@@ -104,6 +105,7 @@ def standings(store: Store, of: Figures, gpu: str) -> list[Standing]:
     """Every figure of a GPU. By class, workload (the class itself first) and figure."""
     rows = store.collect(_rows(store, of).filter(pl.col("gpu") == gpu))
     beside = rows.join(of.bands, on=list(_OF), how="left", nulls_equal=True)
+    require_lists(store, "fingerprints", beside.iter_rows(named=True), ("evidence",))
     found = [_standing(row) for row in beside.iter_rows(named=True)]
     order = {name: place for place, name in enumerate(CLASSES)}
     return sorted(found, key=lambda one: (order.get(one.of, len(order)), one.workload or "", one.figure))

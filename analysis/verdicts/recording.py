@@ -13,6 +13,7 @@ import polars as pl
 
 from ... import __version__
 from ...errors import StoreError
+from ...store.json_texts import require_lists
 from ...store.schema import VERDICTS, arrow_rows
 from ...store.views import OF_ALL_RUNS
 from ..runs.probing import campaigns
@@ -23,7 +24,7 @@ from .verdict import Cause as Part
 if TYPE_CHECKING:
     from ...store import Store
 
-_LISTS = ("gpus", "workloads", "causes", "runs")
+LISTS = ("gpus", "workloads", "causes", "runs")
 _NEWER = "this finding is of a newer whorl, which this one cannot read: install a newer whorl"
 
 
@@ -141,6 +142,8 @@ def stored(store: Store, cluster: str | None = None) -> list[Stored]:
     judgements = store.collect(known.sort("cluster").with_columns(pl.col("judged_at").cast(pl.Datetime("us"))))
     chosen = judgements["judgement"].implode()
     verdicts = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
+    require_lists(store, "judgements", judgements.iter_rows(named=True), ("not_judged", "changes", "watch"))
+    require_lists(store, "verdicts", verdicts.iter_rows(named=True), ("keys", *LISTS))
     by_judgement: dict[str, list[Mapping[str, Any]]] = {}
     for row in verdicts.iter_rows(named=True):
         by_judgement.setdefault(row["judgement"], []).append(row)
@@ -204,7 +207,7 @@ def _keys(store: Store) -> dict[tuple[str, str], str]:
 
 def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(one, name) for name in VERDICTS.names if hasattr(one, name)}
-    for name in _LISTS:
+    for name in LISTS:
         found[name] = _as_json(asdict(one)[name])
     known = [keys.get((one.cluster, name), name) for name in one.gpus]
     return found | {"place": place, "keys": _as_json(known)}
@@ -213,7 +216,7 @@ def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[
 def verdict_of(row: Mapping[str, Any]) -> Verdict:
     """A row of `verdicts`."""
     found = {name: row[name] for name in Verdict.__slots__}
-    found |= {name: tuple(json.loads(row[name] or "[]")) for name in _LISTS}
+    found |= {name: tuple(json.loads(row[name] or "[]")) for name in LISTS}
     found["causes"] = tuple(Part(**part) for part in found["causes"])
     if found["figure"] is None:  # of a judgement from before the figure was stored
         found["figure"] = TIME

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Level, State
 from ...store.events import EventKind
+from ...store.json_texts import require_lists
 from ...store.views import OF_ALL_RUNS
 from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Labels, Point, Series, Who, identity, series
 
@@ -62,6 +63,7 @@ def find(store: Store, who: Who, now_ns: int) -> Found:
     known = {gpu: identity(row, who[gpu], now_ns) for gpu, row in rows.items()}
     events = store.sql(_EVENTS).to_pylist()
     verdicts, fingerprints = store.sql(_VERDICTS).to_pylist(), store.sql(_FINGERPRINTS).to_pylist()
+    require_lists(store, "verdicts", verdicts, ("keys",))
     series = (
         *_judged(store.sql(_JUDGED).to_pylist(), verdicts, who, now_ns),
         *_fingerprints(fingerprints, who, now_ns),

@@ -84,7 +84,7 @@ def known(store: Store | None) -> list[Request]:
             given = {key: value for key, value in json.loads(asked or "").items() if key in names}
             given |= {"probes": tuple(given["probes"]), "cluster": cluster, "began_ns": began}
             found.setdefault(campaign, Request(campaign, **given))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue  # a row of another whorl
     return list(found.values())
 

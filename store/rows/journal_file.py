@@ -120,7 +120,7 @@ class Published:
 def published(about: Mapping[bytes, bytes]) -> Published | None:
     """The `Published` in the metadata of a Parquet file; None if there is none that is valid."""
     try:
-        found = json.loads(about[b"whorl.live"])
+        found = files.parse_json(about[b"whorl.live"])
         upto = {str(name): int(size) for name, size in found["upto"].items()}
         return Published(int(found["of"]), upto) if all(named(Path(name)) for name in upto) else None
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -263,7 +263,7 @@ def gpus_in(path: str) -> frozenset[int] | None:
 def writer_of(schema: pa.Schema) -> Writer:
     """Who wrote a journal. Raises ValueError if it does not say."""
     try:
-        return Writer(**json.loads(schema.metadata[b"whorl.writer"]))
+        return Writer(**files.parse_json(schema.metadata[b"whorl.writer"]))
     except (KeyError, TypeError) as error:
         raise ValueError("it does not name its writer") from error
 

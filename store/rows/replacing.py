@@ -196,7 +196,7 @@ def _sides(path: Path) -> dict[str, tuple[str, ...]]:
     said = about.get(_SIDES)
     own = arrow_schema(REPLACED.name).metadata
     if said is not None and said[:8] == _check(said[8:]) and all(about.get(name) == own[name] for name in own):
-        return {side: tuple(map(str, names)) for side, names in json.loads(said[8:]).items()}
+        return {side: tuple(map(str, names)) for side, names in files.parse_json(said[8:]).items()}
     if (reason := reason_to_skip(path, REPLACED.name)) is not None:
         raise ValueError(reason)
     sides: dict[str, list[str]] = {"old": [], "new": []}

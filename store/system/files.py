@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 import time
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 from uuid import uuid4
 
 from ...errors import StoreError
@@ -47,6 +49,14 @@ def read_small(path: Path, most: int = _SMALL) -> str:
     if len(content) > most:
         raise ValueError("it is too large")
     return content.decode()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError, also for one that is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def is_seen(path: Path) -> bool:

@@ -39,6 +39,7 @@ from ..system.files import (
     files_under,
     make_folder,
     names_in,
+    parse_json,
     put,
     read_small,
     readable,
@@ -186,7 +187,7 @@ def _finish(root: Path, intent: Path) -> None:
 
 def _moves(text: str) -> list[tuple[str, str]]:
     """What an intent lists. Raises ValueError if it is damaged or names anything other than files of tables."""
-    content: Any = json.loads(text)
+    content: Any = parse_json(text)
     if not isinstance(content, dict) or not isinstance(content.get("moves"), list):
         raise ValueError("it is not a commit file")  # noqa: TRY004 - one kind of error for a damaged file
     version = content.get("format")

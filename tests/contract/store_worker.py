@@ -10,7 +10,9 @@ compaction have put everything in order.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import json
 import logging
 import os
@@ -174,9 +176,30 @@ def in_child(work: Callable[[], Any], out: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def load_modules(folder: Path) -> None:
+    """Import what children will need, once for all of them; only in a child is anything done that starts threads."""
+
+    def used() -> list[str]:
+        store = whorl.Store.create(folder / "first")
+        with store.journal("n", background=False, offline=True) as journal:
+            journal.append(BEGAN, ["a"], {"cluster": "c"})
+            journal.publish()
+        store.append({"telemetry": table([["c", "a", 0, 1, 1, None]])}, "x")
+        look(store.root)
+        store.prune("1d", offline=True)
+        return list(sys.modules)
+
+    assert in_child(used, folder / "out") == 0, (folder / "out").read_text()
+    for name in json.loads((folder / "out").read_text()):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    shutil.rmtree(folder / "first")
+
+
 def main(folder: Path, library: ctypes.CDLL) -> None:
     logging.disable(logging.WARNING)
     root, template, out = folder / "store", folder / "template", folder / "out"
+    load_modules(folder)
     for line in sys.stdin:
         answer: dict[str, Any] = {}
         order = json.loads(line)

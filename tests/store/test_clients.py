@@ -79,7 +79,7 @@ def test_a_client_sees_tables_views_macros_and_comments(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_clients_read_while_others_append(tmp_path: Path) -> None:
     store, groups = Store.create(tmp_path / "s"), 30
-    with subprocess.Popen([sys.executable, APPENDER, "many", store.root, "w", str(groups)]) as writer:
+    with subprocess.Popen([sys.executable, APPENDER, store.root, "w", str(groups)]) as writer:
         query = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM measurements)"
         command: list[str | Path] = [sys.executable, "-I", "-c", CLIENT, store.root / "whorl.duckdb", query]
         pipe = subprocess.PIPE

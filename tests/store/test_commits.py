@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
 import subprocess
 import sys
 import time
@@ -43,53 +42,6 @@ def names(store: Store) -> Counter[str]:
 
 def temporaries(store: Store) -> list[Path]:
     return [p for p in store.root.rglob("*") if p.name.startswith(files.TEMPORARY)]
-
-
-@pytest.mark.long  # the fault suite (test_faults.py) kills at a sample of all steps
-def test_kill_at_random_moments(store: Store) -> None:
-    acknowledged = store.root.with_name("acknowledged")
-    moments = random.Random(47)
-    left_behind, kills = 0, count(30, short=12)
-    with subprocess.Popen(
-        [sys.executable, APPENDER, "loop", store.root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as appender:
-        assert appender.stdin is not None
-        assert appender.stdout is not None
-        for _ in range(kills):
-            appender.stdin.write(f"{moments.uniform(0, 0.02)}\n")
-            appender.stdin.flush()
-            assert appender.stdout.readline() == "killed\n"
-            left_behind += len(temporaries(store)) + len(list((store.root / "pending").iterdir()))
-            opened = Store.open(store.root)
-            present = names(opened)
-            told = acknowledged.read_text().split()
-            assert set(told) <= set(present)
-            assert len(present) <= len(told) + kills  # at most one group per kill that was not acknowledged
-            assert temporaries(opened) == []
-            assert list((store.root / "pending").iterdir()) == []
-        appender.stdin.close()
-    assert left_behind > 0, "no kill hit a commit: the test shows nothing"
-    opened.append(group("after"), "after")
-    assert "after" in names(opened)
-
-
-@pytest.mark.long  # as above
-@pytest.mark.parametrize("how", ["exit", "raise"])
-def test_failure_at_every_step(store: Store, how: str) -> None:
-    done = subprocess.run(
-        [sys.executable, APPENDER, "step", store.root, how], capture_output=True, text=True, check=True
-    )
-    steps = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(steps) > 20  # 3 files, the intent, and what makes them durable
-    assert steps[-1][1] == 100
-    assert {status for _, status in steps[:-1]} <= ({9} if how == "exit" else {3, 0})
-    present = set(names(Store.open(store.root)))
-    stored = [int(name.removeprefix("step")) for name in present]
-    # Once a step is late enough for its group to count as stored, so is every later one.
-    assert sorted(stored) == list(range(min(stored), len(steps)))
-    assert 0 < min(stored) < len(steps) - 1
-    assert temporaries(store) == []
-    assert list((store.root / "pending").iterdir()) == []
 
 
 def test_failure_after_the_intent_says_that_the_rows_are_stored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,8 +110,7 @@ def test_writers_at_once(tmp_path: Path) -> None:
     root = tmp_path / "store"
     who, many = ["c", "c", "a", "b"][: count(4, short=3)], count(20, short=3)
     writers = [
-        subprocess.Popen([sys.executable, APPENDER, "many", root, one, str(many)], stderr=subprocess.PIPE)
-        for one in who
+        subprocess.Popen([sys.executable, APPENDER, root, one, str(many)], stderr=subprocess.PIPE) for one in who
     ]
     seen = 0
     while any(writer.poll() is None for writer in writers):

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -24,7 +23,6 @@ from whorl.store import Store
 from whorl.store.journal import Journal
 from whorl.store.rows import footers, journal_file
 from whorl.store.writers import rivals
-from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
 from whorl.tests.stores import plain_client
 
@@ -218,35 +216,6 @@ def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> N
             seen |= set(plain.execute("select count(*) from telemetry").fetchall())
         assert writer.returncode == 0
     assert seen == {(100,)}
-
-
-@pytest.mark.long  # the fault suite (test_faults.py) kills at a sample of the same steps
-def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
-    for number in range(2):
-        store.append({"telemetry": rows(range(number * 4000 + 5, number * 4000 + 4000, 20))}, f"x{number}")
-    store.append({"telemetry": rows(range(105, 2005, 100), power=5)}, "late")
-    store.append({"telemetry": rows(range(86_400, 86_500), gpu="b")}, "hot")
-    expected = store.sql(HISTORY).to_pylist()
-    script = Path(__file__).with_name("journaler.py")
-    answer = subprocess.run(
-        [sys.executable, script, "prune", store.root, str(count(7, short=17))],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    ).stdout.split()
-    assert answer[-1] == "100"
-    assert len(answer) > count(5, short=1)
-    for number in range(len(answer)):
-        copy = Store.open(store.root.with_name(f"killed{number}"))
-        assert copy.sql(HISTORY).to_pylist() == expected
-        with contextlib.closing(plain_client(copy.root)) as plain:
-            assert plain.execute(HISTORY).fetchall() == [tuple(expected[0].values())]
-        done = copy.prune("1d", offline=True, now=BEGAN + 2 * 86_400 * S)
-        assert done.waiting == 0
-        assert copy.sql(HISTORY).to_pylist() == expected
-        assert copy.sql("select count(*) n from telemetry").to_pylist() == [{"n": 100}]
-        assert not list(copy.root.rglob(".tmp-*"))
-        shutil.rmtree(copy.root)
 
 
 def _failing(real: Callable[..., T], name: str, times: int = sys.maxsize) -> Callable[..., T]:

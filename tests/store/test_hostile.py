@@ -313,3 +313,39 @@ def test_a_second_user_of_a_shared_store_can_do_what_the_first_can(tmp_path: Pat
         if path.is_dir() or path.suffix == ".lock":
             assert path.stat().st_mode & stat.S_IWGRP, path
             assert not path.stat().st_mode & stat.S_IWOTH, path
+
+
+DEEP = "[" * 200_000
+
+
+def _deep_toml(root: Path) -> None:
+    about = root / "store.toml"
+    about.write_text(about.read_text() + f"deep = {DEEP}\n")
+
+
+def _deep_intent(root: Path) -> None:
+    (root / "pending").mkdir(exist_ok=True)
+    (root / "pending" / "deep.json").write_text(f'{{"format": {FORMAT}, "moves": {DEEP}')
+
+
+def _deep_note(root: Path) -> None:
+    text = DEEP.encode()
+    schema = arrow_schema("replaced")
+    own = {**(schema.metadata or {}), replacing._SIDES: b"%08x" % zlib.crc32(text) + text}
+    pq.write_table(schema.with_metadata(own).empty_table(), root / "replaced" / "deep.1.parquet")
+
+
+@pytest.mark.parametrize("plant", [_deep_toml, _deep_intent, _deep_note])
+def test_json_that_is_nested_too_deeply_is_one_sentence_with_the_file(
+    store: Store, plant: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    store.append({"runs": pa.table({"run_id": ["r"]})}, "x")
+    plant(store.root)
+    try:
+        opened = Store.open(store.root)
+        assert opened.sql("select run_id from runs").to_pylist() == [{"run_id": "r"}]
+        opened.compact(offline=True)
+        named = caplog.text + str(opened.skipped)
+    except StoreError as error:
+        named = str(error)
+    assert "deep" in named or "store.toml" in named

@@ -29,7 +29,7 @@ from whorl.store.schema import FORMAT
 from whorl.store.status import status
 from whorl.store.system import durability
 from whorl.store.writers import sealing
-from whorl.tests.sizes import count, is_long
+from whorl.tests.sizes import is_long
 from whorl.tests.store.journaler import BEGAN, batch
 from whorl.tests.stores import new_store, plain_client
 from whorl.tests.without import NODE, run_without
@@ -80,72 +80,6 @@ def running(*arguments: str | Path) -> subprocess.Popen[str]:
 # -- crashes --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
-def test_kill_at_random_moments(store: Store) -> None:
-    moments = random.Random(47)
-    unsealed, kills = 0, 8
-    with running("loop", store.root) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for _ in range(kills):
-            process.stdin.write(f"{moments.uniform(0, 0.3)}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "killed\n"
-            told = acknowledged(store)
-            unsealed += len(journal_file.parts(store.root))
-            holds_but_for_the_last(read(store), told)
-            holds_but_for_the_last(read(Store.open(store.root)), told)
-        process.stdin.close()
-    assert unsealed > 0, "no kill left rows in a journal: the test shows nothing"
-    store.compact(offline=True)
-    assert journal_file.parts(store.root) == []
-    holds_but_for_the_last(read(store), told)
-    assert client(store) == read(store)
-    assert store.check() == {}
-
-
-def holds_but_for_the_last(rows: Rows, told: dict[tuple[str, int], int]) -> None:
-    """As `holds`; a killed process may have corrected a row and not said so any more."""
-    found = {(gpu, second): power for gpu, second, power in rows}
-    assert len(found) == len(rows)
-    assert told.keys() <= found.keys()
-    assert len({key[0] for key in told if found[key] != told[key]}) <= 2 * count(8, short=4)
-
-
-@pytest.mark.long  # the fault suite (test_faults.py) kills at a sample of the same steps
-def test_death_at_every_step(store: Store) -> None:
-    """Of publishing, sealing, correcting and compacting: no row is lost or doubled, for any reader."""
-    stride = count(4, short=17)
-    with running("step", store.root, str(stride)) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        statuses: list[int] = []
-        while not statuses or statuses[-1] != 100:
-            statuses.append(int(process.stdout.readline()))
-            number = len(statuses)
-            who = f"s{1 + stride * (number - 1)}-"
-            mine = {key: power for key, power in acknowledged(store).items() if key[0].startswith(who)}
-            last = {(gpu, second): power for gpu, second, power in read(store) if gpu.startswith(who)}
-            # The batch under way when it died may be there: a row more, or a later value.
-            assert mine.keys() <= last.keys()
-            assert all(last[key] >= power for key, power in mine.items())
-            if number % count(8, short=3) == 0:
-                shown = [(gpu, second) for gpu, second, _ in client(store)]
-                assert len(shown) == len(set(shown))
-            process.stdin.write("\n")
-            process.stdin.flush()
-    assert set(statuses[:-1]) == {9}
-    assert len(statuses) > count(25, short=6)
-    store.journal("n", background=False, offline=True).close()
-    replacing.recover(Store.open(store.root).root, 0)
-    store.compact(offline=True)
-    rows = read(store)
-    assert len({row[:2] for row in rows}) == len(rows)
-    assert acknowledged(store).keys() <= {row[:2] for row in rows}
-    assert client(store) == rows
-    assert list((store.root / "replaced").glob("*.[12].parquet")) == []
-
-
 CLIENT = """
 import duckdb, json, sys
 query = "select count(*), count(distinct (gpu, ts)) from telemetry"
@@ -165,7 +99,7 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
     command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root]
     pipe = subprocess.PIPE
     with (
-        running("stream", store.root, "0.002" if is_long() else "0.02") as writer,
+        running(store.root, "0.002" if is_long() else "0.02") as writer,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as plain,
     ):
         assert plain.stdin is not None
@@ -203,22 +137,6 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
     holds(client(store), acknowledged(store))
 
 
-@pytest.mark.long
-def test_a_dead_writers_rows_are_sealed_by_the_next_of_its_name(store: Store) -> None:
-    with running("loop", store.root) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("0\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        process.stdin.close()
-    (found,) = [one for one in status(store).journals if one.rows]
-    assert found.alive is False
-    with store.journal("n", background=False, offline=True):
-        assert not [one for one in status(store).journals if one.rows]
-        assert acknowledged(store).keys() <= {row[:2] for row in client(store)}
-
-
 # -- two writers ----------------------------------------------------------------------------------------------
 
 
@@ -233,21 +151,6 @@ def test_a_second_writer_of_the_name_is_refused_and_of_another_is_not(store: Sto
     assert other.returncode == 0, other.stderr
     journal.append_batch(batch(["a"], 0, 1))
     assert read(store) == [("a", 0, 1)]
-
-
-@pytest.mark.long
-def test_two_journals_of_one_gpu_agree_on_the_last_row(store: Store, journal: Journal) -> None:
-    with store.journal("m", background=False, offline=True) as other:
-        journal.append_batch(batch(["a"], 0, 1))
-        other.append_batch(batch(["a"], 0, 2))
-        assert read(store) == [("a", 0, 2)]
-        other.seal()
-        assert read(store) == [("a", 0, 2)]
-        journal.seal()
-        assert read(store) == client(store) == [("a", 0, 2)]
-        journal.append_batch(batch(["a"], 0, 3))
-        assert read(store) == [("a", 0, 3)]
-    assert read(store) == [("a", 0, 3)]
 
 
 # -- what the disk does ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import duckdb
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, compaction, retention
+from whorl.store import Store, compaction
 from whorl.store.journal import Journal
 from whorl.store.readers import reading
 from whorl.store.rows import replacing
@@ -274,25 +274,3 @@ def test_ages_are_by_the_clock_of_the_file_system(segments: Path, monkeypatch: p
     monkeypatch.setattr("time.time", lambda: old.stat().st_mtime + 2 * 86_400)
     replacing.recover(segments)
     assert replacing.notes(segments)[one].step == 1
-
-
-@pytest.mark.long
-def test_a_full_disk_while_it_compacts_or_prunes_is_an_error(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from click.testing import CliRunner
-
-    from whorl.cli import cli
-    from whorl.store.rows import writing
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(retention, "_SPARSE", 0.0)  # else its few rows would stay
-    real = writing.write_parquet
-    for verb in (["compact"], ["prune", "--keep", "1d"]):
-        monkeypatch.setattr(writing, "write_parquet", full)
-        done = CliRunner().invoke(cli, ["store", *verb, "--store", str(segments)])
-        assert done.exit_code == 3, done.output
-        assert "no space is left" in done.output
-        monkeypatch.setattr(writing, "write_parquet", real)
-        compaction.compact(segments, pace=replacing.OFFLINE, now=0)
-    assert counted(segments)["n"] == 5

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ....errors import InputError
+from ....store.json_texts import require_lists
 from ....store.readers.catalog import quoted
 from ...runs.probing import campaigns, probed
 from ...verdicts.answers.fingerprint import fingerprint
@@ -192,6 +193,7 @@ def _with_names(rows: pl.DataFrame, store: Store, by: Of, named: pl.DataFrame) -
 def verdicts(store: Store) -> pl.DataFrame:
     """What the judge says of each GPU: cluster, gpu, verdicts (kinds of findings, the worst first)."""
     rows = store.sql("select cluster, keys, kind from verdicts_now where level = 'gpu' order by place").to_pylist()
+    require_lists(store, "verdicts", rows, ("keys",))
     kinds: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for key in json.loads(row["keys"] or "[]"):

@@ -13,12 +13,13 @@ import polars as pl
 
 from ....store.conditions import stated
 from ....store.events import EventKind
+from ....store.json_texts import require_lists
 from ....store.views import OF_ALL_RUNS
 from ...runs.measurements import SOUND
 from ..comparing import LEAST_GPUS
 from ..levels.noise import UNKNOWN
 from ..past.online import Alarm, update
-from ..recording import verdict_of
+from ..recording import LISTS, verdict_of
 from ..verdict import Verdict
 from .standing import scaled, standings
 
@@ -147,6 +148,7 @@ def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
     judged = store.scan("judgements").filter(pl.sql_expr(OF_ALL_RUNS)).sort("judged_at").group_by("cluster").last()
     chosen = store.collect(judged.select("judgement"))["judgement"].implode()
     rows = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
+    require_lists(store, "verdicts", rows.iter_rows(named=True), ("keys", *LISTS))
     found: dict[str, list[Verdict]] = {}
     for row in rows.iter_rows(named=True):
         for gpu in set(json.loads(row["keys"])) & set(gpus):
