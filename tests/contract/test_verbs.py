@@ -64,12 +64,12 @@ ADVISE = "advise / --workload {workload}"
 
 QUESTIONS = [
     _on_store("verdicts", "verdicts / --json", short=ALL_SHORT),
-    _on_store("verdicts-since", "verdicts / --json --since 2026-01-06", inputs=("fleet",), writes=True),
+    _on_store("verdicts-since", "verdicts / --json --since 2026-01-06", inputs=("fleet",), short=(), writes=True),
     _on_store("verdicts-campaign", "verdicts / --json --campaign second", inputs=("fleet",), short=(), writes=True),
     _on_store("verdicts-text", "verdicts /", forms.status_only, inputs=("mixed", "none")),
-    _on_store("explain", "explain {gpu} / --json"),
+    _on_store("explain", "explain {gpu} / --json", short=("mixed", "one", "none")),
     _on_store("explain-unknown", "explain nobody / --json", short=("fleet", "none")),
-    _on_store("fingerprint", "fingerprint / --json", short=("fleet", "one", "none")),
+    _on_store("fingerprint", "fingerprint / --json", short=("fleet", "none")),
     _on_store("fingerprint-gpu", "fingerprint / --gpu {gpu} --json", short=("mixed", "none")),
     _on_store("variability", "variability / --json --replicates 100", short=ALL_SHORT),
     _on_store("variability-across", "variability / --across --json --replicates 100", short=ALL_SHORT),
@@ -82,27 +82,32 @@ QUESTIONS = [
     _on_store("diff", "diff / --before 2026-01-05T12:00 --after 2026-01-06 --json"),
     _on_store("advise", f"{ADVISE} --json", short=ALL_SHORT),
     *(
-        _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=("fleet",))
+        _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=("mixed", "none"))
         for form in ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints")
     ),
     _on_store("advise-nfd", f"{ADVISE} --format nfd --node c002-6", forms.lines, inputs=("fleet",)),
     _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("fleet",)),
     _on_store("advise-apply", "advise apply 1234 / --workload {workload} --json", inputs=("fleet",)),
     *(
-        _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED)
-        for by in ("job", "user", "account", "gpu", "node", "day")
+        _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED, short=("mixed", *also))
+        for by, *also in (("job", "fleet"), ("user", "none"), ("account",), ("gpu", "fleet"), ("node",), ("day",))
     ),
     _on_store("energy-csv", "energy / --by user --csv", forms.rows, inputs=BOOKED, short=("mixed",)),
     _on_store("energy-of-job", "energy / --job 1101 --json", inputs=("fleet", "none")),
-    _on_store("energy-window", "energy / --by user --since 2026-01-06 --until 2026-01-07 --json", inputs=BOOKED),
+    _on_store(
+        "energy-window",
+        "energy / --by user --since 2026-01-06 --until 2026-01-07 --json",
+        inputs=BOOKED,
+        short=("fleet",),
+    ),
     _on_store("energy-unread", "energy / --json", inputs=("longhorn", "one")),
     _on_store("energy-reconcile", "energy reconcile / --json"),
     *(
         _on_store(f"energy-excess-{by}", f"energy excess / --by {by} --json", inputs=BOOKED, short=("mixed", "none"))
         for by in ("gpu", "node", "job")
     ),
-    _on_store("energy-excess-csv", "energy excess / --csv", forms.rows, inputs=("fleet",)),
-    _on_store("energy-quote", "energy quote / --job 1101 --json", inputs=("fleet", "none")),
+    _on_store("energy-excess-csv", "energy excess / --csv", forms.rows, inputs=("fleet",), short=()),
+    _on_store("energy-quote", "energy quote / --job 1101 --json", inputs=("fleet", "none"), short=("none",)),
     _on_store("energy-quote-csv", "energy quote / --job 2001 --csv", forms.rows, inputs=("mixed",)),
     Question(
         "replay",
