@@ -9,14 +9,13 @@ if TYPE_CHECKING:
     from .cli.answers.accounting import import_jobs
     from .cli.answers.advice import advise
     from .cli.answers.campaign import campaign_status, plan_campaign, run_campaign
-    from .cli.answers.measuring import check, measure
+    from .cli.answers.measuring import check, collect, measure
     from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
     from .dashboards.answers.importing import import_files
     from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
     from .dashboards.answers.replay import replay
     from .dashboards.answers.report import look, report
     from .jobs import ledger
-    from .jobs.collecting import collect
     from .store import Store
 
 __version__ = "0.1.0"
@@ -26,13 +25,12 @@ _LAZY = {
     ".cli.answers.accounting": ("import_jobs",),
     ".cli.answers.advice": ("advise",),
     ".cli.answers.campaign": ("campaign_status", "plan_campaign", "run_campaign"),
-    ".cli.answers.measuring": ("check", "measure"),
+    ".cli.answers.measuring": ("check", "collect", "measure"),
     ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
     ".dashboards.answers.importing": ("import_files",),
     ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
     ".dashboards.answers.replay": ("replay",),
     ".dashboards.answers.report": ("look", "report"),
-    ".jobs.collecting": ("collect",),
     ".store": ("Store",),
 }
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from ..dashboards.table import many
 from ..errors import WhorlError
-from .options import Span, store_option
+from .options import Span, json_option, store_option
 
 if TYPE_CHECKING:
     from ..collectors.collecting import Collecting
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 @click.option("--gpus", type=click.IntRange(1, 1024), help="Simulated: how many GPUs.  [default: 8]")
 @click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: H100]")
 @click.option("--seed", type=int, help="Simulated: which GPUs of that model.  [default: 1]")
+@json_option
 def collect(
     store: str,
     interval: float,
@@ -68,6 +70,7 @@ def collect(
     gpus: int | None,
     model: str | None,
     seed: int | None,
+    as_json: bool,
 ) -> None:
     """Read every GPU of this node into a store until you stop it.
 
@@ -80,7 +83,7 @@ def collect(
     """
     from ..collectors.collecting import be_prompt, stay_small
     from ..jobs.collecting import collect as run
-    from .output import Progress, tell
+    from .output import Progress, print_json, tell
 
     stay_small(backend)
     be_prompt()
@@ -124,7 +127,10 @@ def collect(
             tell(str(error))
             ready.leave(error.exit_code)
             raise
-    if ended is None:
+    if as_json:
+        print_json(ended.document())
+        sys.stdout.flush()
+    if ended.collecting is None:
         tell("stopped before anything was read")
         return
     _say_ended(ended.collecting, ended.counts, ended.signal)

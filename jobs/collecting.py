@@ -7,8 +7,9 @@ ended.counts.rows
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
@@ -16,6 +17,7 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from ..collectors.collecting import Collecting
     from ..collectors.watching import Counts
+    from ..store import Store
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,18 @@ class Collected:
     """Of ticks, rows, missed ticks and events."""
     signal: int | None
     """What stopped it; None if its duration was over."""
-    collecting: Collecting = field(repr=False)
+    store: str
+    collecting: Collecting | None = field(default=None, repr=False)
+    """None if it was stopped before anything was read."""
+
+    def document(self) -> dict[str, Any]:
+        """What `whorl collect --json` prints."""
+        stopped_by = None if self.signal is None else Signals(self.signal).name
+        return {"schema": "whorl.collect/1", "store": self.store, **asdict(self.counts), "signal": stopped_by}
 
 
 def collect(
-    store: str | Path,
+    store: Store | str | Path,
     *,
     interval: float = 1.0,
     slow_interval: float = 10.0,
@@ -50,18 +59,19 @@ def collect(
     tell: Callable[[str], None] | None = None,
     begun: Callable[[Collecting], None] | None = None,
     look: Callable[[], None] | None = None,
-) -> Collected | None:
+) -> Collected:
     """Read GPUs into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP.
 
     The arguments are the options of `whorl collect` (docs/cli.md); times are in s; `durable` is 0 for every tick.
     `tell` is called with a sentence if settings of a crashed process were restored, `begun` with the collector when it
-    is ready, `look` after every tick. Returns None if it was stopped before anything was read.
+    is ready, `look` after every tick.
 
     Raises InputError if there is no driver or GPU, or an option is not possible, and StoreError if the store cannot be
     written: acknowledged rows stay.
     """
     from ..collectors.collecting import Collecting, Plan
     from ..collectors.dcgm.reaching import Target
+    from ..collectors.watching import Counts
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
     from ..store.system.memory import give_back, give_back_code
@@ -73,7 +83,7 @@ def collect(
     if host is not None and node is None and not _is_here(Target(host).address() or host):
         raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
     plan = Plan(
-        store=str(store),
+        store=str(store if isinstance(store, str | Path) else store.root),
         interval_s=interval,
         slow_s=slow_interval,
         duration_s=duration,
@@ -94,13 +104,13 @@ def collect(
                 raise
             raise InputError(f"{error}; without GPUs, use --backend simulated") from error
         if collecting is None:
-            return None
+            return Collected(Counts(ticks=0, rows=0, missed=0, events=0), signals.came[0], plan.store)
         if begun is not None:
             begun(collecting)
         give_back()  # the resources that opening took
         give_back_code()
         counts = collecting.run(ended=lambda: bool(signals.came), look=look or (lambda: None))
-        return Collected(counts, signals.came[0] if signals.came else None, collecting)
+        return Collected(counts, signals.came[0] if signals.came else None, plan.store, collecting)
 
 
 def _own(backend: str, options: dict[str, Any]) -> dict[str, Any]:

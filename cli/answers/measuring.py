@@ -1,15 +1,16 @@
-"""Measure the GPUs here and check them: the functions of `whorl probe run` and `whorl check`."""
+"""Measure, check and read the GPUs here: the functions of `whorl probe run`, `whorl check` and `whorl collect`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from ...dashboards.answers.reply import Reply, RowList, replying
 from ...dashboards.printed import probes as printed
-from ...jobs import checking, measuring
+from ...dashboards.table import many
+from ...jobs import checking, collecting, measuring
 from .. import check_report
 
 if TYPE_CHECKING:
@@ -68,3 +69,14 @@ def _measured(measured: measuring.Measured, folder: str) -> Reply[measuring.Meas
 
 
 measure = replying(measuring.measure, _measured)
+
+
+def _collected(collected: collecting.Collected, folder: str) -> Reply[collecting.Collected]:
+    def sentence() -> Iterator[str]:
+        counts = collected.counts
+        yield f"{folder}: stored {many(counts.rows, 'row')} and {many(counts.events, 'event')}; {counts.missed} missed"
+
+    return Reply(collected, collected.document, sentence, rows=RowList(""))
+
+
+collect = replying(collecting.collect, _collected)
