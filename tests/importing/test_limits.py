@@ -118,5 +118,5 @@ def test_a_name_that_is_no_utf8_or_steers_a_terminal_is_shown_as_text(tmp_path: 
         assert done.exception is None or isinstance(done.exception, SystemExit)
         assert "\x1b" not in done.output
         assert "\\x1b[31mred" in done.output
-    assert printable("a\tb\nc") == "a\tb\nc"
+    assert printable("a\tb\nc") == "a\tb\\nc"
     assert printable("\x07\x9b") == "\\x07\\x9b"
