@@ -13,11 +13,12 @@ from pathlib import Path
 
 from ...errors import StoreError
 from . import processes
-from .files import failed, open_regular, share_file
+from .files import failed, held, open_regular, share_file
 
 log = logging.getLogger(__name__)
 
 COMPACTING = "compact.lock"
+JOURNALS = "journal"  # the folder of the locks of journals
 
 _POLL_S = 0.02
 _GLANCE_S = 0.3  # a process that only looks whether a lock is free holds it for an instant
@@ -91,7 +92,12 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) 
 def _open(path: Path) -> int:
     """Open the file of a lock. If it is missing, make it for all who may write to its folder. Raises OSError."""
     # For writing: NFS gives an exclusive lock only on a file that is open for writing.
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if path.parent.name == JOURNALS:  # below the store's own folder: others may exchange it for a link
+        with held(path.parent) as folder:
+            handle = os.open(path.name, flags, 0o666, dir_fd=folder)
+    else:
+        handle = os.open(path, flags, 0o666)
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(handle)

@@ -8,6 +8,7 @@ and nothing that was never written, at once and after others have put the store 
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -95,12 +96,12 @@ class PlainTable:
     acknowledged: dict[Key, int] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
     stored_groups: set[str] = field(default_factory=set)
+    pruned: bool = False
+    """Whether rows of the first day may be minutes by now."""
     certain: bool = True
     """Whether nothing was interrupted, so that the store must equal the table."""
 
-    def follow(
-        self, steps: list[Step], log: list[list[Any]], about: object, fatal: int = 0, lasting: bool = False
-    ) -> None:
+    def follow(self, steps: list[Step], log: list[list[Any]], about: object, fatal: int | None = None) -> None:
         """Take in what a worker did: `log` without lines of another worker. From operation `fatal` on all failed."""
         begun: dict[int, int] = {}
         for what, *words in log:
@@ -113,7 +114,7 @@ class PlainTable:
                 self._try(step)
             stored = what == "done" or (what == "failed" and words[1].startswith("stored, but not yet in place"))
             if stored and step["do"] in WRITING:
-                assert not (lasting and begun[words[0]] >= fatal), (about, step, "acknowledged on a disk that is full")
+                assert fatal is None or begun[words[0]] < fatal, (about, step, "acknowledged on a disk that is full")
                 self._acknowledge(step)
             self.certain &= what != "failed" or "are not stored (first" in words[1]
         self.certain &= {words[0] for what, *words in log if what in ("done", "failed")} == set(begun)
@@ -133,7 +134,7 @@ class PlainTable:
     def allowed(self, key: Key) -> list[Values]:
         return self.tried[key][self.acknowledged.get(key, 0) :]
 
-    def judge(self, seen: dict[str, Any], about: object, *, pruned: bool) -> None:
+    def judge(self, seen: dict[str, Any], about: object) -> None:
         """Whether readers saw this table."""
         assert seen["skipped"] == seen["unsound"] == [], about
         first: dict[Key, Values] | None = None
@@ -143,7 +144,7 @@ class PlainTable:
             first = first if first is not None else rows
             assert rows == first, (about, reader, "readers differ")
         assert first is not None
-        must = {key for key in self.acknowledged if not pruned or key[2] >= DAY_S}
+        must = {key for key in self.acknowledged if not self.pruned or key[2] >= DAY_S}
         assert must <= first.keys() <= self.tried.keys(), (about, must - first.keys(), first.keys() - self.tried.keys())
         for key, values in first.items():
             assert values in self.allowed(key), (about, key, values, self.allowed(key))
@@ -243,7 +244,8 @@ def test_the_store_holds_what_a_plain_table_says(worker: StoreWorker, seed: int)
     was_pruned = program.pruned
     steps = program.steps(5)
     log = worker(steps)
-    check(log, written, before, steps, seed, program.pruned)
+    written.pruned = program.pruned
+    check(log, written, steps, seed)
     ((_, operations),) = [words for words in log["log"] if words[0] == "operations"]
     points = [(at, kind) for at in range(1, operations + 1) for kind in KINDS]
     random.Random(seed).shuffle(points)
@@ -254,7 +256,7 @@ def test_the_store_holds_what_a_plain_table_says(worker: StoreWorker, seed: int)
         theirs = [as_another_host(step) for step in intruder.steps(3)]
         answer = worker(steps, at, *KINDS[kind], intruder=theirs)
         assert answer["status"] == (-9 if "killed" in kind else 0), (about, answer["log"])
-        check(answer, written, before, steps, about, program.pruned, theirs, at if "from then on" in kind else None)
+        check(answer, written, steps, about, theirs=theirs, fatal=at if "from then on" in kind else None)
 
 
 def as_another_host(step: Step) -> Step:
@@ -267,14 +269,16 @@ def as_another_host(step: Step) -> Step:
 
 
 def check(
-    answer: dict[str, Any], written: PlainTable, before: list[Step], steps: list[Step], about: object, pruned: bool,
-    theirs: list[Step] | None = None, fatal: int | None = None,
-) -> None:  # fmt: skip
+    answer: dict[str, Any],
+    written: PlainTable,
+    steps: list[Step],
+    about: object,
+    *,
+    theirs: list[Step] | None = None,
+    fatal: int | None = None,
+) -> None:
     """Whether the store holds what the plain table says after further steps."""
-    table = PlainTable(
-        {key: list(values) for key, values in written.tried.items()}, dict(written.acknowledged),
-        set(written.groups), set(written.stored_groups), written.certain,
-    )  # fmt: skip
+    table = copy.deepcopy(written)
     log = answer["log"]
     if ["intruder"] in log:  # its lines stand together: the other process waits meanwhile
         begin = log.index(["intruder"])
@@ -283,6 +287,6 @@ def check(
         table.follow(theirs, log[begin + 1 : end], about)
         log = log[:begin] + log[end:]
         table.certain = False
-    table.follow(steps, log, about, fatal or 0, fatal is not None)
+    table.follow(steps, log, about, fatal)
     for when in ("at once", "in order"):
-        table.judge(answer["seen"][when], (about, when), pruned=pruned)
+        table.judge(answer["seen"][when], (about, when))
