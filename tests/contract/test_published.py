@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.tests.analysis.replay.oracle import TAU, Oracle
-from whorl.tests.analysis.replay.plain_stopping import Plain, Task
+from whorl.tests.analysis.replay.plain import Plain, Task
 from whorl.tests.sizes import is_long, sample
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from whorl.analysis.replay import Fleet, Job, Outcome, Trace
+from whorl.analysis.replay.advised import Advised
 
 
 def job(name: str, submit_s: float, gpus: int, ideal_s: float, workload: str = "", limit_s: float | None = None) -> Job:
@@ -26,6 +29,16 @@ def flat(nodes: int, gpus_per_node: int, locality: float = 1.0) -> Fleet:
 def scored(nodes: int, gpus_per_node: int, scores: Sequence[float], locality: float = 1.0) -> Fleet:
     """Scores of class A, known as they are."""
     return Fleet.regular(nodes, gpus_per_node, {"A": scores}, locality=locality)
+
+
+class Excluded(Advised):
+    """Nodes that a test excludes, by class of jobs."""
+
+    def __init__(self, nodes: int, excluded: Mapping[str, Collection[int]]) -> None:
+        self._nodes, self._excluded = nodes, excluded
+
+    def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
+        return np.isin(np.arange(self._nodes), list(self._excluded.get(workload, ())))
 
 
 def finishes(outcome: Outcome) -> dict[str, float]:

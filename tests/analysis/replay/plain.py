@@ -1,122 +1,260 @@
-"""A plain replay to compare with: event-driven, rigid jobs that keep their GPUs, lists that are scanned each time.
+"""A plain replay to compare with: jobs are stopped, moved, filled in, struck by failures; nothing is kept or skipped.
 
-What a person writes first: at every event the queue is gone through from its head and every node is looked at. The
-rules are those of whorl's `packed` under FIFO, with or without EASY backfill, so that both must give the same times; it
-shares no code with whorl. A job may be kept off some nodes, as by Slurm's --exclude.
+By rounds it decides at every edge, by events after every event, and each time it looks at all jobs and all GPUs. The
+rules are those of whorl's `packed` and `packed-nonsticky`, and of EASY backfill under FIFO. A job may be kept off some
+nodes, as by Slurm's --exclude. It shares no code with whorl. Time is exact (fractions).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 
 
 @dataclass
-class PlainJob:
-    """A job; times in seconds."""
+class Task:
+    """A job on its way; times in seconds."""
 
-    submit: float
+    number: int
+    submit: Fraction
     gpus: int
-    ideal: float
-    limit: float
-    start: float = -1.0
-    finish: float = -1.0
-    on: tuple[int, ...] = ()
-    off: set[int] = field(default_factory=set)
+    ideal: Fraction
+    limit: Fraction = Fraction(0)
+    """What backfill plans with."""
+    off: frozenset[int] = frozenset()
     """Nodes that it is never given."""
+    left: Fraction = Fraction(0)
+    held: Fraction = Fraction(0)
+    """For how long it has held GPUs; nothing again where it started from nothing."""
+    on: tuple[int, ...] = ()
+    speed: Fraction = Fraction(0)
+    since: Fraction = Fraction(0)
+    pays_until: Fraction = Fraction(0)
+    stays_until: Fraction = Fraction(0)
+    lost: bool = False
+    start: Fraction | None = None
+    finish: Fraction | None = None
+    gpu_seconds: Fraction = Fraction(0)
+    stops: int = 0
+    moves: int = 0
+    restarts: int = 0
+
+    def ends(self) -> Fraction:
+        return max(self.since, self.pays_until) + self.left / self.speed
+
+    def bring_to(self, now: Fraction) -> None:
+        if self.on:
+            self.left -= max(Fraction(0), now - max(self.since, self.pays_until)) * self.speed
+            self.held += now - self.since
+            self.gpu_seconds += (now - self.since) * len(self.on)
+        self.since = now
 
 
-def plain_replay(
-    jobs: Sequence[PlainJob], nodes: int, per_node: int, score: Sequence[float], locality: float, easy: bool
-) -> int:
-    """Fill in start and finish of all jobs; the number of events."""
-    free = [[True] * per_node for _ in range(nodes)]
-    waiting: list[PlainJob] = []
-    running: list[PlainJob] = []
-    coming = list(jobs)
-    events = 0
-    while coming or running:
-        now = min([job.finish for job in running] + [job.submit for job in coming[:1]])
-        for job in [job for job in running if job.finish == now]:
-            running.remove(job)
-            for gpu in job.on:
-                free[gpu // per_node][gpu % per_node] = True
-            events += 1
-        while coming and coming[0].submit == now:
-            waiting.append(coming.pop(0))
-            events += 1
-        while waiting and (gpus := _pack(free, per_node, waiting[0])):
-            _begin(waiting.pop(0), gpus, now, free, per_node, score, locality, running)
-        if easy and waiting:
-            _backfill(waiting, running, now, free, per_node, score, locality)
-    return events
+@dataclass
+class Plain:
+    """One replay. `failures`: (node, down, up). `round_s`: None to decide after every event."""
 
+    tasks: list[Task]
+    nodes: int
+    per_node: int
+    score: Sequence[float]
+    locality: float
+    order: str
+    sticky: bool
+    round_s: int | None
+    stop_s: int = 0
+    move_s: int = 0
+    failures: Sequence[tuple[int, int, int]] = ()
+    resumes: bool = False
+    easy: bool = False
+    away: set[int] = field(default_factory=set)
+    now: Fraction = Fraction(0)
+    stayed: int = 0
+    """Decisions in which a job stayed where it was because of what it had paid."""
+    spared: int = 0
+    """Jobs that were behind one that waited for GPUs, and ran on."""
+    filled: int = 0
+    """Jobs that backfill started."""
 
-def _backfill(
-    waiting: list[PlainJob],
-    running: list[PlainJob],
-    now: float,
-    free: list[list[bool]],
-    per_node: int,
-    score: Sequence[float],
-    locality: float,
-) -> None:
-    head = waiting[0]
+    def run(self) -> None:
+        for task in self.tasks:
+            task.left = task.ideal
+        changes = sorted(
+            [(up, 0, node) for node, _, up in self.failures] + [(down, 1, node) for node, down, _ in self.failures]
+        )
+        coming = list(self.tasks)
+        self.here: list[Task] = []
+        while coming or self.here:
+            until = self._next_decision(coming, changes)
+            while True:
+                ends = min([task.ends() for task in self.here if task.on], default=None)
+                times = [ends] + [Fraction(row[0]) for row in changes[:1]] + [task.submit for task in coming[:1]]
+                known = [time for time in times if time is not None and time <= until]
+                if not known:
+                    break
+                self.now = min(known)
+                for task in self.here:
+                    task.bring_to(self.now)
+                if ends == self.now:
+                    self._end()
+                elif changes and changes[0][0] == self.now:
+                    self._change(*changes.pop(0)[1:])
+                else:
+                    self.here.append(coming.pop(0))
+            self.now = until
+            for task in self.here:
+                task.bring_to(self.now)
+            if self.sticky:
+                self._decide_sticky()
+            else:
+                self._decide_anew()
 
-    def of_use(gpus: Sequence[int]) -> int:
-        return sum(gpu // per_node not in head.off for gpu in gpus) if head.off else len(gpus)
+    def _next_decision(self, coming: list[Task], changes: list[tuple[int, int, int]]) -> Fraction:
+        if self.round_s is not None and self.here:
+            return (self.now // self.round_s + 1) * Fraction(self.round_s)
+        times = [task.ends() for task in self.here if task.on] + [task.submit for task in coming[:1]]
+        soonest = min(times + [Fraction(row[0]) for row in changes[:1]])
+        return soonest if self.round_s is None else ceil(soonest / self.round_s) * Fraction(self.round_s)
 
-    have = sum(sum(slots) for node, slots in enumerate(free) if node not in head.off)
-    ends = sorted((job.start + job.limit, of_use(job.on)) for job in running)
-    end = next(planned for planned, _ in ends if have + _returned(ends, planned) >= waiting[0].gpus)
-    spare = have + _returned(ends, end) - waiting[0].gpus
-    time = max(end, now) - now
-    for job in waiting[1:]:
-        if not head.off and job.limit > time and job.gpus > spare:
-            continue
-        gpus_of = _pack(free, per_node, job)
-        if gpus_of and (job.limit <= time or of_use(gpus_of) <= spare):
-            waiting.remove(job)
-            if job.limit > time:
-                spare -= of_use(gpus_of)
-            _begin(job, gpus_of, now, free, per_node, score, locality, running)
+    def _end(self) -> None:
+        for task in [task for task in self.here if task.on and task.left == 0]:
+            task.finish, task.on = self.now, ()
+            self.here.remove(task)
 
+    def _change(self, goes: int, node: int) -> None:
+        if not goes:
+            self.away.remove(node)
+            return
+        self.away.add(node)
+        for task in self.here:
+            if any(gpu // self.per_node == node for gpu in task.on):
+                task.on, task.lost = (), True
+                task.restarts += 1
+                if not self.resumes:
+                    task.left, task.held = task.ideal, Fraction(0)
 
-def _returned(ends: list[tuple[float, int]], moment: float) -> int:
-    return sum(gpus for planned, gpus in ends if planned <= moment)
+    def _key(self, task: Task) -> tuple[Fraction, int]:
+        return {"fifo": task.submit, "las": task.held, "srtf": task.ideal - task.held}[self.order], task.number
 
+    def _stays(self, task: Task) -> bool:
+        return bool(task.on) and self.round_s is not None and task.stays_until > self.now
 
-def _pack(free: list[list[bool]], per_node: int, job: PlainJob) -> list[int]:
-    """The GPUs of the snuggest node, or of those with most free ones; none if too few are free."""
-    wanted = job.gpus
-    counts = [0 if node in job.off else sum(slots) for node, slots in enumerate(free)]
-    if sum(counts) < wanted:
-        return []
-    holding = [(count, node) for node, count in enumerate(counts) if count >= wanted]
-    order = [min(holding)[1]] if holding else sorted(range(len(free)), key=lambda node: (-counts[node], node))
-    found: list[int] = []
-    for node in order:
-        if counts[node]:
-            found += [node * per_node + slot for slot in range(per_node) if free[node][slot]][: wanted - len(found)]
-        if len(found) == wanted:
-            break
-    return found
+    def _decide_sticky(self) -> None:
+        places = {task.number: task.on for task in self.here if task.on}
+        started: set[int] = set()
+        while waiting := sorted((task for task in self.here if task.number not in places), key=self._key):
+            head = waiting[0]
+            lower = [task for task in self.here if self._key(task) > self._key(head)]
+            lower = [task for task in lower if task.number in places and task.number not in started]
+            if self.order == "fifo":
+                lower = []
+            self.stayed += any(self._stays(task) for task in lower)
+            lower = sorted((task for task in lower if not self._stays(task)), key=self._key)
+            free = len(self._free(places, head))
+            stopped: list[Task] = []
+            while free + sum(task.gpus for task in stopped) < head.gpus and len(stopped) < len(lower):
+                stopped.insert(0, lower[-1 - len(stopped)])
+            if free + sum(task.gpus for task in stopped) < head.gpus:
+                self.spared += len(stopped)
+                if self.easy:
+                    self._backfill(places, waiting)
+                break
+            for task in list(stopped):
+                if free + sum(other.gpus for other in stopped if other is not task) >= head.gpus:
+                    stopped.remove(task)
+                    self.spared += 1
+            for task in stopped:
+                del places[task.number]
+            places[head.number] = self._pack(places, head)
+            started.add(head.number)
+        self._carry_out(places)
 
+    def _decide_anew(self) -> None:
+        staying = {task.number: task.on for task in self.here if self._stays(task)}
+        places = self._anew({})
+        if any(places.get(number) != gpus for number, gpus in staying.items()):
+            places = self._anew(staying)
+            self.stayed += 1
+        self._carry_out(places)
 
-def _begin(
-    job: PlainJob,
-    gpus: list[int],
-    now: float,
-    free: list[list[bool]],
-    per_node: int,
-    score: Sequence[float],
-    locality: float,
-    running: list[PlainJob],
-) -> None:
-    for gpu in gpus:
-        free[gpu // per_node][gpu % per_node] = False
-    slowdown = max(score[gpu] for gpu in gpus) * (locality if len({gpu // per_node for gpu in gpus}) > 1 else 1.0)
-    job.start, job.on = now, tuple(sorted(gpus))
-    # As whorl keeps it: a speed, and the work divided by it.
-    job.finish = now + job.ideal / (1.0 / slowdown)
-    running.append(job)
+    def _anew(self, staying: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+        places = dict(staying)
+        for task in sorted((task for task in self.here if task.number not in places), key=self._key):
+            if len(self._free(places, task)) < task.gpus:
+                break
+            places[task.number] = self._pack(places, task)
+        return places
+
+    def _backfill(self, places: dict[int, tuple[int, ...]], waiting: list[Task]) -> None:
+        """Start those behind the head of the queue that end before it can start, or fit beside it then."""
+        head = waiting[0]
+
+        def useful(gpus: Sequence[int]) -> int:
+            return sum(gpu // self.per_node not in head.off for gpu in gpus)
+
+        def coming(time: Fraction) -> int:
+            return len(self._free(places, head)) + sum(gpus for end, gpus in ends if end <= time)
+
+        running = [task for task in self.here if task.number in places]
+        begins = [self.now if task.start is None else task.start for task in running]
+        ends = [(at + task.limit, useful(places[task.number])) for at, task in zip(begins, running, strict=True)]
+        reserved = min(end for end, _ in ends if coming(end) >= head.gpus)
+        spare = coming(reserved) - head.gpus
+        for task in waiting[1:]:
+            if len(self._free(places, task)) < task.gpus:
+                continue
+            gpus = self._pack(places, task)
+            late = task.limit > max(reserved - self.now, 0)
+            if not late or useful(gpus) <= spare:
+                places[task.number] = gpus
+                spare -= late * useful(gpus)
+                self.filled += 1
+
+    def _carry_out(self, places: dict[int, tuple[int, ...]]) -> None:
+        for task in self.here:
+            gpus = places.get(task.number, ())
+            if gpus == task.on:
+                continue
+            if not gpus:
+                task.stops += 1
+            elif task.on:
+                task.moves += 1
+                self._pay(task, self.move_s)
+            elif task.start is None:
+                task.start = self.now
+            else:
+                self._pay(task, 0 if task.lost else self.stop_s)
+            task.on = gpus
+            if gpus:
+                task.lost = False
+                spans = len({gpu // self.per_node for gpu in gpus}) > 1
+                task.speed = 1 / (
+                    max(Fraction(self.score[gpu]) for gpu in gpus) * Fraction(self.locality if spans else 1)
+                )
+            else:
+                task.pays_until = self.now
+
+    def _pay(self, task: Task, cost: int) -> None:
+        due = task.pays_until if task.on else self.now
+        task.pays_until = max(due, self.now + cost)
+        if cost:
+            task.stays_until = task.pays_until + cost
+
+    def _free(self, places: dict[int, tuple[int, ...]], task: Task) -> list[int]:
+        taken = {gpu for gpus in places.values() for gpu in gpus}
+        shut = self.away | task.off
+        every = range(self.nodes * self.per_node)
+        return [gpu for gpu in every if gpu not in taken and gpu // self.per_node not in shut]
+
+    def _pack(self, places: dict[int, tuple[int, ...]], task: Task) -> tuple[int, ...]:
+        free = self._free(places, task)
+        by_node = [[gpu for gpu in free if gpu // self.per_node == node] for node in range(self.nodes)]
+        holding = [gpus for gpus in by_node if len(gpus) >= task.gpus]
+        if holding:
+            return tuple(min(holding, key=len)[: task.gpus])
+        packed: list[int] = []
+        for gpus in sorted(by_node, key=len, reverse=True):
+            packed += gpus[: task.gpus - len(packed)]
+        return tuple(sorted(packed))

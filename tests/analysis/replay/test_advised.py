@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 from whorl.analysis.placement import Scores, scores
 from whorl.analysis.replay import POLICIES, Failure, Fleet, Options, Outcome, View, replay
-from whorl.analysis.replay.advised import WEIGHTS, Advised
+from whorl.analysis.replay.advised import Advised
 from whorl.analysis.replay.cluster import Cluster
 from whorl.analysis.replay.from_store import measured
 from whorl.jobs.advice import advise
-from whorl.jobs.formats import HARD, SOFT, WEIGHT
+from whorl.jobs.formats import HARD, SOFT
 from whorl.store import Store
-from whorl.tests.analysis.replay.making import finishes, first_gpus, job, sound, trace
+from whorl.tests.analysis.replay.making import Excluded, finishes, first_gpus, job, sound, trace
 from whorl.tests.analysis.replay.measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
-from whorl.tests.analysis.replay.plain import PlainJob, plain_replay
 from whorl.tests.sizes import count
 
 RECORD = Options(record=True)
@@ -81,10 +80,6 @@ def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> 
     assert dict(zip(names.tolist(), fleet.advised.weights.tolist(), strict=True)) == dict.fromkeys(names, 0) | tiers
     assert not fleet.advised.barred("", 1).any()
     assert not fleet.advised.barred("gemm", 33).any()  # no such advice is given: more GPUs than there are
-
-
-def test_weights_are_those_that_are_printed_for_slurm() -> None:
-    assert WEIGHTS == WEIGHT
 
 
 def test_a_job_is_kept_off_what_is_slow_for_it(found: Scores) -> None:
@@ -200,46 +195,8 @@ def test_placing_is_as_it_is_said(nodes: list[tuple[int, int]], wanted: int, see
     assert (None if given_gpus is None else sorted(given_gpus)) == plain_pack(left, [0] * len(nodes), wanted)
 
 
-class Excluded(Advised):
-    """Nodes that a test excludes, by class."""
-
-    def __init__(self, nodes: int, excluded: Mapping[str, set[int]]) -> None:
-        self._all, self._excluded = nodes, excluded
-
-    def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
-        return np.array([node in self._excluded.get(workload, set()) for node in range(self._all)], dtype=np.bool_)
-
-
 def kept_off(excluded: Mapping[str, set[int]], nodes: int, size: int, scores: Mapping[str, Sequence[float]]) -> Fleet:
     return replace(Fleet.regular(nodes, size, scores), advised=Excluded(nodes, excluded))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("easy", [False, True])
-@settings(max_examples=300, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_exclusions_equal_a_plain_replay(easy: bool, seed: int) -> None:
-    """Each class of jobs is kept off its own nodes; whoever waits for the others is not delayed by backfill."""
-    draw = random.Random(seed)
-    nodes, size = draw.randint(2, 6), draw.randint(1, 4)
-    excluded = {name: set(draw.sample(range(nodes), draw.randint(0, nodes - 1))) for name in ("A", "B")}
-    scores = [draw.choice((1.0, 1.1, 2.0)) for _ in range(nodes * size)]
-    at, jobs, plain = 0.0, [], []
-    for number in range(40):
-        at += draw.choice((0, 0, 7, 30))
-        name = draw.choice(("A", "B"))
-        gpus = draw.randint(1, size * (nodes - len(excluded[name])))
-        ideal = draw.uniform(5, 200)
-        limit = ideal * draw.choice((1, 2, 5))
-        jobs.append(job(str(number), at, gpus, ideal, name, limit))
-        plain.append(PlainJob(at, gpus, ideal, limit, off=excluded[name]))
-    plain_replay(plain, nodes, size, scores, 1.0, easy)
-    fleet = kept_off(excluded, nodes, size, {"A": scores, "B": scores})
-    options = Options(record=True, backfill="easy" if easy else "none")
-    outcome = replay(trace(*jobs), fleet, "advice-exclude", options=options)
-    sound(outcome, fleet)
-    assert outcome.start_s.tolist() == [one.start for one in plain]
-    assert outcome.finish_s.tolist() == [one.finish for one in plain]
 
 
 def test_others_go_past_a_job_that_waits_for_the_nodes_left_to_it() -> None:

@@ -24,52 +24,6 @@ def starts(jobs: Trace, gpus: int, options: Options = EASY) -> dict[str, float]:
     return {one.name: at for one, at in zip(outcome.jobs, outcome.start_s.tolist(), strict=True)}
 
 
-def test_a_job_that_ends_in_time_goes_past_the_first() -> None:
-    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 98), job("long", 3, 1, 98))
-    # "first" is to start at 100: "short" is done by then, "long" would end at 201 if it took the GPU at 100.
-    assert starts(jobs, 4) == {"runs": 0, "short": 2, "first": 100, "long": 200}
-    assert starts(jobs, 4, Options(record=True)) == {"runs": 0, "first": 100, "short": 200, "long": 200}
-
-
-def test_a_job_that_fits_beside_the_first_goes_past_it() -> None:
-    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 3, 100), job("beside", 2, 1, 1000))
-    assert starts(jobs, 4) == {"runs": 0, "beside": 2, "first": 100}
-    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("beside", 2, 1, 1000))
-    assert starts(jobs, 4) == {"runs": 0, "first": 100, "beside": 200}
-
-
-def test_what_is_left_over_is_given_once() -> None:
-    jobs = trace(job("runs", 0, 2, 100), job("first", 1, 4, 100), job("x", 2, 1, 1000), job("y", 3, 1, 1000))
-    # 3 free, 5 in all: "first" leaves one over at 100.
-    assert starts(jobs, 5) == {"runs": 0, "x": 2, "first": 100, "y": 200}
-
-
-def test_the_limit_is_planned_with_and_the_run_time_lived() -> None:
-    jobs = trace(job("runs", 0, 3, 100, limit_s=300), job("first", 1, 4, 100), job("b", 2, 1, 200, limit_s=290))
-    # By the limit "first" is to start at 300; "b" may run until 292 and really ends at 202.
-    assert starts(jobs, 4) == {"runs": 0, "b": 2, "first": 202}
-    too_long = trace(job("runs", 0, 3, 100, limit_s=300), job("first", 1, 4, 100), job("b", 2, 1, 9, limit_s=299))
-    assert starts(too_long, 4) == {"runs": 0, "first": 100, "b": 200}
-
-
-def test_all_that_end_at_the_same_moment_count() -> None:
-    jobs = trace(job("r1", 0, 2, 100), job("r2", 0, 1, 100), job("first", 1, 3, 10), job("b", 2, 1, 500))
-    # At 100 all 4 are free and one is left over, though "first" has its 3 with r1's 2 and the free one.
-    assert starts(jobs, 4) == {"r1": 0, "r2": 0, "b": 2, "first": 100}
-
-
-def test_the_queue_is_looked_through_to_its_end_in_order() -> None:
-    pairs = [job(f"w{i}", 2 + i, 2, 1000) for i in range(300)]
-    jobs = trace(job("runs", 0, 3, 1000), job("first", 1, 4, 5), *pairs, job("x", 302, 1, 9), job("y", 303, 1, 9))
-    begun = starts(jobs, 4)
-    assert (begun["x"], begun["y"], begun["first"]) == (302, 311, 1000)
-
-
-def test_an_overdue_job_is_planned_to_end_now() -> None:
-    jobs = trace(job("runs", 0, 3, 100, limit_s=10), job("first", 1, 4, 10), job("b", 50, 1, 1))
-    assert starts(jobs, 4) == {"runs": 0, "first": 100, "b": 110}
-
-
 def test_a_job_without_end_is_planned_for() -> None:
     endless = float("inf")
     jobs = trace(job("runs", 0, 3, 100, limit_s=endless), job("first", 1, 4, 10), job("b", 2, 1, 5, limit_s=endless))
@@ -110,19 +64,6 @@ def reserved(outcome_starts: list[float], jobs: Trace, now: float, head: int, gp
         free += width
         now = end
     return now
-
-
-@settings(max_examples=count(80, short=15), deadline=None)
-@given(jobs=limited())
-def test_the_first_is_never_later_than_its_reservation(jobs: Trace) -> None:
-    outcome = replay(jobs, flat(1, 8), options=EASY)
-    sound(outcome, flat(1, 8))
-    begun = outcome.start_s.tolist()
-    moments = sorted({one.submit_s for one in jobs.jobs} | set(outcome.finish_s.tolist()))
-    for now in moments:
-        waiting = [i for i, one in enumerate(jobs.jobs) if one.submit_s <= now < begun[i]]
-        if waiting:  # the first of them has waited at this moment: by what ran from then on it is served in time
-            assert begun[waiting[0]] <= reserved(begun, jobs, now, waiting[0], 8) + 1e-9
 
 
 @settings(max_examples=count(60, short=12), deadline=None)

@@ -81,7 +81,7 @@ def test_one_seed_has_no_interval_and_proves_nothing() -> None:
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("n", [6, 19, 20, 40])
+@pytest.mark.parametrize("n", [6, 19])
 @pytest.mark.parametrize("skewed", [False, True])
 def test_the_interval_foretold_holds_one_more_value_as_often_as_it_says(n: int, skewed: bool) -> None:
     """From 19 values on whatever their distribution; with fewer, of normal ones."""
@@ -134,11 +134,9 @@ def test_policies_of_a_seed_meet_the_same_failures() -> None:
     assert one.metrics != other.metrics
 
 
-@pytest.mark.long
-def test_a_case_that_cannot_be_replayed_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whorl.analysis.replay.study._PAYS_S", 0.0)
+def test_a_case_that_cannot_be_replayed_costs_no_other() -> None:
     wanted = [Case(0, "packed", "fifo", 0), Case(0, "no-such", "fifo", 0), Case(0, "packed", "fifo", 1)]
-    found, refused = run_all(STUDY, wanted, workers=2)
+    found, refused = run_all(STUDY, wanted)
     assert [one.case.seed for one in found] == [0, 1]
     ((case, error),) = refused
     assert case is wanted[1]

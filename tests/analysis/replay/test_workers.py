@@ -27,13 +27,6 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))  # the processes import this module
 
 
-@pytest.mark.parametrize(("questions", "workers"), [(23, 2), (23, 1), (2, 40)])
-@pytest.mark.long
-def test_every_question_is_answered_once(questions: int, workers: int) -> None:
-    assert sorted(answers(twice, range(questions), workers)) == [(n, 2 * n) for n in range(questions)]
-    assert active_children() == []
-
-
 def test_nothing_asked_starts_nothing() -> None:
     assert list(answers(twice, [], 4)) == []
 
