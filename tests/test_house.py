@@ -20,6 +20,7 @@ from whorl.store.events import TYPED, EventKind
 from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
 from whorl.tests import house
+from whorl.tests.sizes import is_long
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (
@@ -78,8 +79,14 @@ def test_every_folder_says_what_it_is_in_the_table_for_who_contributes() -> None
     assert sorted(told) == sorted(name.partition(".")[2].replace(".", "/") for name in packages[1:])
 
 
-def test_names_arguments_homonyms_and_circles_only_become_fewer() -> None:
-    above = house.excess(house.measure(), json.loads(house.LIMITS.read_text()))
+@pytest.fixture(scope="module")
+def files() -> dict[str, house.SourceFile]:
+    """What stands in each file; those of the tests take half of the time."""
+    return house.read_files(tests=is_long())
+
+
+def test_names_arguments_homonyms_and_circles_only_become_fewer(files: dict[str, house.SourceFile]) -> None:
+    above = house.excess(house.measure(files), json.loads(house.LIMITS.read_text()))
     assert not above, "; ".join(above)
 
 
@@ -93,7 +100,7 @@ def test_the_measures_of_the_house_notice_what_they_are_for(tmp_path: Path) -> N
     (tmp_path / "jobs" / "c.py").write_text("from ..store import a\nclass Kind: ...\nrun_ids = []\n")
     for command in (["init", "--quiet"], ["add", "."]):
         subprocess.run(["git", "-C", tmp_path, *command], check=True)
-    measures = house.measure(tmp_path)
+    measures = house.measure(house.read_files(tmp_path))
     assert measures["store"] == {"vague_pct": 25.0, "many_parameters": 1, "homonyms": 1, "circles": 2}
     assert measures["jobs"] == {"vague_pct": 0.0, "many_parameters": 0, "homonyms": 1, "circles": 0}
     assert house.excess(measures, {"store": {**measures["store"], "vague_pct": 24.9}, "jobs": measures["jobs"]}) == [
@@ -151,62 +158,19 @@ def test_every_page_of_docs_is_linked_from_its_first_page() -> None:
         assert page == first or f"({name})" in first.read_text(), f"link {name} from docs/README.md"
 
 
-_SENTENCES = {"detail", "status", "status_detail", "finding", "looks", "reason", "sentence"}
-_LOOK_INTO = {"startswith", "endswith", "find", "index", "partition", "rpartition", "split", "removeprefix"}
-_MATCH = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"}
-_CONDITIONS = ROOT / "store" / "conditions.py"  # the reader of a JSON object, which is no sentence
-_SQL = re.compile(r"\b(detail|status|status_detail|conditions)\s+(not\s+)?(i?like|similar|glob|~)", re.IGNORECASE)
-
-
-def _named(node: ast.expr) -> str:
-    """The name of a variable or attribute, or of the column in `pl.col("...")`."""
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "col" and node.args:
-        return str(getattr(node.args[0], "value", ""))
-    return str(getattr(node, "id", getattr(node, "attr", "")))
-
-
-def _reads_prose(node: ast.AST) -> bool:
-    """Whether code looks into a sentence: what one room reads of another is a typed column or a code."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return bool(_SQL.search(node.value))
-    if isinstance(node, ast.Compare):
-        looks = any(isinstance(one, ast.In | ast.NotIn) for one in node.ops)
-        text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
-        return looks and text and _named(node.comparators[0]) in _SENTENCES
-    if isinstance(node, ast.Attribute) and node.attr == "str":
-        return _named(node.value) in _SENTENCES | {"conditions"}
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        of = node.func.value
-        if node.func.attr in _MATCH and any(_named(argument) in _SENTENCES for argument in node.args):
-            return True
-        return node.func.attr in _LOOK_INTO and _named(of) in _SENTENCES
-    return False
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_a_look_into_a_sentence_is_noticed() -> None:
+    for code in (
         'pl.col("detail").str.extract("version")', 'x = "lost" in status', "reason.startswith('no')",
         "re.search('x', event.detail)", "_GONE.search(status)", 'sql("select 1 from runs where status like 1")',
-    ],
-)  # fmt: skip
-def test_a_look_into_a_sentence_is_noticed(code: str) -> None:
-    assert any(_reads_prose(node) for node in ast.walk(ast.parse(code)))
+    ):  # fmt: skip
+        assert any(house.reads_sentence(node) for node in ast.walk(ast.parse(code))), code
 
 
-def test_no_room_reads_the_sentences_of_another() -> None:
-    rooms = ("store", "simulation", "kernels", "collectors", "probes", "analysis", "dashboards", "jobs", "cli")
-    found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"  # type: ignore[attr-defined]
-        for room in rooms
-        for path in sorted((ROOT / room).rglob("*.py"))
-        if path != _CONDITIONS
-        for node in ast.walk(ast.parse(path.read_text()))
-        if _reads_prose(node)
-    ]
-    assert not found, (
-        "a program reads a sentence: give it a typed column or a code (store/events.py, store/outcomes.py)"
-    )
+def test_no_room_reads_the_sentences_of_another(files: dict[str, house.SourceFile]) -> None:
+    """It reads a typed column or a code (store/events.py, store/outcomes.py). A JSON object is no sentence."""
+    apart = {"tests", "benchmarks", "docs", "root"}
+    read = {name: file.sentences for name, file in files.items() if file.sentences and file.room not in apart}
+    assert read.keys() <= {"store/conditions.py"}, read
 
 
 def test_every_kind_of_event_is_told_somewhere_and_no_other() -> None:
@@ -215,12 +179,12 @@ def test_every_kind_of_event_is_told_somewhere_and_no_other() -> None:
     for room in ("simulation", "collectors", "probes", "store", "jobs"):
         for path in (ROOT / room).rglob("*.py"):
             text = path.read_text()
-            for node in ast.walk(ast.parse(text)) if "Event" in text else ():
-                if isinstance(node, ast.Attribute) and _named(node.value) == "EventKind" and node.attr.isupper():
+            for node in ast.walk(ast.parse(text)) if "EventKind." in text else ():
+                if isinstance(node, ast.Attribute) and house.name_of(node.value) == "EventKind" and node.attr.isupper():
                     told.setdefault(EventKind[node.attr], set())
-                if isinstance(node, ast.Call) and _named(node.func) == "Event" and node.args:
+                if isinstance(node, ast.Call) and house.name_of(node.func) == "Event" and node.args:
                     kind = node.args[0]
-                    if isinstance(kind, ast.Attribute) and _named(kind.value) == "EventKind":
+                    if isinstance(kind, ast.Attribute) and house.name_of(kind.value) == "EventKind":
                         filled = {str(word.arg) for word in node.keywords} & set(TYPED)
                         told.setdefault(EventKind[kind.attr], set()).update(filled)
     assert told.keys() == set(EventKind)
@@ -236,44 +200,27 @@ def test_no_analysis_knows_what_was_planted() -> None:
 
 
 def _loaded(*lines: Sequence[str]) -> dict[str, set[str]]:
-    """The packages that are loaded once each line was given, one after another in one process."""
-    code = f"import sys\nfrom whorl.cli import cli\nfor line in {lines!r}:\n    try:\n        "
+    """The packages that are loaded after `import whorl`, then after each line, one after another in one process."""
+    code = "import sys, whorl\nprint('import', *sys.modules, sep='|', file=sys.stderr)\n"
+    code += f"from whorl.cli import cli\nfor line in {lines!r}:\n    try:\n        "
     code += "cli(line, standalone_mode=False)\n    except SystemExit:\n        pass\n"
-    code += "    print(*line, *sys.modules, sep='|', file=sys.stderr)"
+    code += "    print(' '.join(line), *sys.modules, sep='|', file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    found = [words.split("|") for words in done.stderr.splitlines()]
-    return {
-        " ".join(line): {name.partition(".")[0] for name in words[len(line) :]}
-        for line, words in zip(lines, found, strict=True)
-    }
+    printed = [line.split("|") for line in done.stderr.splitlines()]
+    return {line: {name.partition(".")[0] for name in modules} for line, *modules in printed}
 
 
-def test_help_is_light() -> None:
+def test_help_is_light_and_the_list_of_probes_needs_numpy_at_most() -> None:
     heavy = {"polars", "duckdb", "pyarrow", "numpy", "dash", "scipy", "cupy"}
-    helps = [
-        ["--help"],
-        ["import", "--help"],
-        ["variability", "--help"],
-        ["advise", "apply", "--help"],
-        ["schema"],
-        ["collect", "--help"],
-        ["sim", "run", "--help"],
-        ["demo", "--help"],
-        ["probe", "run", "--help"],
-        ["campaign", "run", "--help"],
-        ["store", "prune", "--help"],
-    ]
-    assert {line: heavy & loaded for line, loaded in _loaded(*helps).items() if heavy & loaded} == {}
-
-
-def test_the_list_of_probes_needs_numpy_at_most() -> None:
-    assert not {"pyarrow", "polars", "duckdb", "cupy"} & _loaded(["probe", "list"])["probe list"]
-
-
-def test_importing_whorl_is_light() -> None:
-    code = "import sys, whorl; print(whorl.__version__, *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"polars", "duckdb", "pyarrow", "numpy"} & set(done.stdout.split())
+    helps = (
+        "--help", "import --help", "variability --help", "advise apply --help", "schema", "collect --help",
+        "sim run --help", "demo --help", "probe run --help", "campaign run --help", "store prune --help",
+    )  # fmt: skip
+    loaded = _loaded(*map(str.split, helps), ["probe", "list"])
+    assert loaded.keys() == {"import", *helps, "probe list"}
+    assert {line: heavy & packages for line, packages in loaded.items() if heavy & packages} in (
+        {}, {"probe list": {"numpy"}},
+    )  # fmt: skip
 
 
 def test_the_version_is_the_packages() -> None:
