@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.long  # to build it takes seconds
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 
 
@@ -41,7 +42,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         }
 
 
-@pytest.mark.long
 def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[str, str]) -> None:
     named = {
         (page, name)
@@ -55,7 +55,6 @@ def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[s
     assert {"docs/slurm/cli_filter.lua", "docs/slurm/job_submit.lua", "docs/tables.md"} <= there
 
 
-@pytest.mark.long
 def test_the_links_of_the_shipped_pages_lead_to_shipped_pages(wheel: dict[str, str]) -> None:
     """But for those of CONTRIBUTING.md to tests: who reads it has a clone."""
     dead = []

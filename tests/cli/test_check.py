@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -159,8 +160,9 @@ def test_gpus_that_are_shown_and_cannot_be_used_are_critical(fleet: str, here: l
     assert found["gpus"][0]["says"] == ["GPU-1 fell off the bus"]
 
 
-def finding(gpu: int, kind: Kind, state: State, effect: float | None, figure: str = "time") -> Verdict:
+def finding(gpu: int, kind: Kind, state: State, effect: float | None) -> Verdict:
     name = f"n01/{gpu}"
+    figure = "temperature rise" if kind is Kind.HOT else "time"
     return Verdict(
         Level.GPU, name, (name,), CLUSTER, MODEL, ("gemm-fp32",), kind, state, effect, None, None, None, None, None, (),
         "", None, None, (), "", "", figure,
@@ -169,20 +171,20 @@ def finding(gpu: int, kind: Kind, state: State, effect: float | None, figure: st
 
 @pytest.mark.long(short=3)
 @pytest.mark.parametrize(
-    ("kind", "state", "effect", "figure", "status"),
+    ("verdict", "status"),
     [
-        (Kind.SLOW, State.CONFIRMED, 5.0, "time", 1), (Kind.SLOW, State.SUSPECTED, 15.0, "time", 1),
-        (Kind.SLOW, State.CONFIRMED, 15.0, "time", 2), (Kind.WRONG, State.SUSPECTED, None, "time", 2),
-        (Kind.FAST, State.CONFIRMED, -5.0, "time", 0), (Kind.LOST, State.SUSPECTED, None, "time", 1),
-        (Kind.HOT, State.CONFIRMED, 60.0, "temperature rise", 1),
+        ((Kind.SLOW, State.CONFIRMED, 5.0), 1), ((Kind.SLOW, State.SUSPECTED, 15.0), 1),
+        ((Kind.SLOW, State.CONFIRMED, 15.0), 2), ((Kind.WRONG, State.SUSPECTED, None), 2),
+        ((Kind.FAST, State.CONFIRMED, -5.0), 0), ((Kind.LOST, State.SUSPECTED, None), 1),
+        ((Kind.HOT, State.CONFIRMED, 60.0), 1),
     ],
 )  # fmt: skip
 def test_what_was_judged_counts(
-    kind: Kind, state: State, effect: float | None, figure: str, status: int, here: list[Any], tmp_path: Path
+    verdict: tuple[Kind, State, float | None], status: int, here: list[Any], tmp_path: Path
 ) -> None:
     store = judged_store(tmp_path / "S", 4, (0,))
     seen(store, "n01", *map(uuid, range(4)))
-    record(store, [Judgement(CLUSTER, (finding(1, kind, state, effect, figure),), (), 4, 4)], AT)
+    record(store, [Judgement(CLUSTER, (finding(1, *verdict),), (), 4, 4)], AT)
     here += [Shown(gpu) for gpu in range(4)]
     found = checked("--store", str(store.root), "--quick", status=status)
     said = {one["name"]: one["says"] for one in found["gpus"]}
@@ -232,13 +234,13 @@ GONE = "from 1 reload 4000000000"  # the driver is not loaded
 
 
 @pytest.fixture
-def collected(nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def collected(nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built_once: BuiltOnce) -> Store:
     """A store whose collector has seen four GPUs on this node, which is n01."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("SLURMD_NODENAME", "n01")
     nvml.write("gpus 4", "model H100")
-    collect(tmp_path / "S")
-    return Store.open(tmp_path / "S")
+    made = built_once("checked-collected", lambda folder: collect(folder / "S"))
+    return Store.open(shutil.copytree(made / "S", tmp_path / "S"))
 
 
 def collect(store: Path) -> None:
@@ -272,6 +274,7 @@ def test_an_expected_gpu_that_is_absent_is_critical(collected: Store, nvml: Nvml
     assert contents(collected) == before, "a quick check writes nothing"
 
 
+@pytest.mark.long
 def test_a_node_without_the_library_of_the_driver_is_critical(collected: Store) -> None:
     line = ["check", "--store", str(collected.root), "--quick", "--backend", "auto", "--format", "nagios"]
     hidden = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}

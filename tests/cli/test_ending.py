@@ -21,16 +21,18 @@ from whorl.tests.without import COMMAND, run_without
 
 
 def test_a_reader_that_has_enough_ends_it_as_a_signal_would(tmp_path: Path) -> None:
+    """Without PYTHONUNBUFFERED: with it, Python drops what a pipe did not take, and reports no error."""
     new_store(tmp_path / "S")
     query = "select range from range(20000)"  # more than a pipe holds
     command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         assert process.wait() == 128 + signal.SIGPIPE
-        assert b"Traceback" not in process.stderr.read()
+        assert process.stderr.read() == b""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
@@ -41,7 +43,7 @@ def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence(verb: list[str]
             [sys.executable, "-m", "whorl", *verb], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 2
-    assert done.stderr.startswith("whorl: the output could not be written to standard output (No space left")
+    assert "standard output (No space left" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -123,7 +125,7 @@ def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("verb", "module"),
-    sample([(("sql", "select 1"), "duckdb"), (("advise",), "polars"), (("variability",), "polars")], short=2),
+    sample([(("sql", "select 1"), "duckdb"), (("advise",), "polars")], short=1),
 )
 def test_a_missing_dependency_is_a_sentence(verb: tuple[str, ...], module: str, tmp_path: Path) -> None:
     new_store(tmp_path / "S")
@@ -131,10 +133,8 @@ def test_a_missing_dependency_is_a_sentence(verb: tuple[str, ...], module: str, 
     # The package of DuckDB has two modules.
     answer = run_without({module, f"_{module}"}, COMMAND, *verb, "--store", str(tmp_path / "S"), *workload)
     assert answer.returncode == 2, answer.stderr
-    assert answer.stderr == (
-        f"whorl: {verb[0]} needs {module}, which is not installed here: run pip install {module}, "
-        "or use another machine\n"
-    )
+    assert answer.stderr.count("\n") == 1
+    assert f"pip install {module}, " in answer.stderr
 
 
 def test_a_module_of_our_own_that_is_missing_is_no_missing_dependency() -> None:

@@ -15,7 +15,7 @@ from whorl.simulation.load import LOADS
 from whorl.simulation.models import MODELS
 from whorl.store import Store
 
-RUN = ("sim", "run", "--gpus", "40", "--seed", "7", "--faults", "3")
+RUN = ("sim", "run", "--gpus", "16", "--seed", "7", "--faults", "3")
 
 
 def whorl(*arguments: str) -> Result:
@@ -25,7 +25,7 @@ def whorl(*arguments: str) -> Result:
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
     store = str(tmp_path_factory.mktemp("sim") / "S")
-    result = whorl(*RUN, "--hours", "0.2", "--store", store)
+    result = whorl(*RUN, "--hours", "0.1", "--store", store)
     assert result.exit_code == 0, result.output
     return store, result
 
@@ -46,10 +46,10 @@ def test_a_run_says_what_it_planted_and_what_to_do_next(stepped: tuple[str, Resu
     store, result = stepped
     assert result.stderr == "", "no terminal, no progress"
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("simulated 40 V100-SXM2 GPUs of seed 7 under load gemm-fp32, 2026-01-05T00:00:00Z to")
+    assert lines[0].startswith("simulated 16 V100-SXM2 GPUs of seed 7 under load gemm-fp32, 2026-01-05T00:00:00Z to")
     planted = [line.split()[1].rstrip(":") for line in lines if line.startswith("planted")]
     assert sorted(planted) == ["brake", "hot", "pinned"]
-    assert "28,800 rows of telemetry" in result.stdout
+    assert "5,760 rows of telemetry" in result.stdout
     assert lines[-1] == f"next: whorl variability --store {store}"
 
 
@@ -63,7 +63,7 @@ def test_the_planted_gpus_are_what_variability_finds(stepped: tuple[str, Result]
     slow = {one["gpu"]: one["ratio"] for one in by_gpu["slow"]}
     assert slow[planted["pinned"]] == pytest.approx(1.285, abs=0.03)
     assert slow[planted["brake"]] == pytest.approx(1.20, abs=0.05)
-    assert by_gpu["gpus"] == 40
+    assert by_gpu["gpus"] == 16
 
 
 def test_the_hot_gpu_is_the_hottest_and_queries_see_the_telemetry(stepped: tuple[str, Result]) -> None:
@@ -80,7 +80,7 @@ def test_the_hot_gpu_is_the_hottest_and_queries_see_the_telemetry(stepped: tuple
 def test_a_repeated_run_says_so_and_stores_nothing(stepped: tuple[str, Result]) -> None:
     store, result = stepped
     files = sorted(Path(store).rglob("*.parquet"))
-    again = whorl(*RUN, "--hours", "0.2", "--store", store)
+    again = whorl(*RUN, "--hours", "0.1", "--store", store)
     assert again.exit_code == 0, again.output
     assert "nothing was stored" in again.stdout
     assert again.stdout.splitlines()[:4] == result.stdout.splitlines()[:4]

@@ -366,21 +366,6 @@ def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: 
         assert done.stderr == "(1 row)\n"
 
 
-@pytest.mark.parametrize("option", sample(["--json", "--csv", None], short=1))
-def test_a_closed_pipe_is_quiet(store: Store, option: str | None) -> None:
-    options = [option] if option else []
-    query = "select i, repeat('x', 50) x from range(20000) t(i)"
-    command = [*WHORL, "sql", "--store", str(store.root), *options, query]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.read(10)
-        process.stdout.close()
-        said = process.stderr.read().decode()
-    assert said in ("", "(20,000 rows)\n")
-    assert process.returncode not in (3, 4)
-
-
 def test_json_and_csv_exclude_each_other(store: Store) -> None:
     result = whorl(store, "--json", "--csv", "select 1")
     assert result.exit_code == 2
