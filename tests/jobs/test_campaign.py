@@ -232,6 +232,7 @@ def test_one_round_for_cron_sends_one_job_until_a_first_run_is_stored(slurm: Fak
     assert [one.state for one in found.nodes] == ["covered", "running", "running", "to do"]
 
 
+@pytest.mark.long
 def test_the_first_job_tells_of_all_others(slurm: FakeSlurm, tmp_path: Path) -> None:
     """Also where it waits: for a node that is busy, or to be started again after it was preempted."""
     store, once = tmp_path / "store", Limits(once=True)
@@ -247,6 +248,7 @@ def test_the_first_job_tells_of_all_others(slurm: FakeSlurm, tmp_path: Path) -> 
     assert run_campaign(store, LAUNCH, slurm=slurm, limits=once).count(NodeState.WAITING) == 3
 
 
+@pytest.mark.long
 def test_a_node_that_fails_tells_nothing_of_the_others(slurm: FakeSlurm, tmp_path: Path) -> None:
     store = tmp_path / "store"
     ends = iter(["NODE_FAIL", "FAILED"])  # the second one without output: it did not begin
@@ -590,6 +592,7 @@ def test_what_is_not_possible_on_a_gpu_is_not_missing(tmp_path: Path) -> None:
     assert coverage(store, REQUEST)["n01"].count(GpuState.COVERED) == 1
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(("off_s", "word"), [(-3600, "behind"), (3600, "ahead")])
 def test_a_clock_that_is_wrong_is_said(slurm: FakeSlurm, tmp_path: Path, off_s: int, word: str) -> None:
     store = new_store(tmp_path / "store")

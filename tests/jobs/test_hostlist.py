@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from whorl.errors import InputError
 from whorl.jobs.hostlist import compress, expand
+from whorl.tests.sizes import count
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,7 @@ def test_what_a_list_means_is_bounded_as_a_whole() -> None:
 NAMES = st.from_regex(r"[a-z]{0,2}[0-9]{0,3}[a-z-]{1,2}[0-9]{0,4}", fullmatch=True)
 
 
+@settings(max_examples=count(100, short=15), deadline=None)
 @given(st.sets(NAMES, max_size=40))
 @example({"n98", "n99", "n100", "n099", "n0099"})
 @example({"n" + "9" * 15, "n" + "1" * 30})

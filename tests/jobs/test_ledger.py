@@ -87,7 +87,7 @@ trees = st.lists(
 )
 
 
-@settings(max_examples=count(200, short=20), deadline=None)
+@settings(max_examples=count(200, short=10), deadline=None)
 @given(trees, st.integers(1, 5))
 def test_spans_have_what_the_rule_gives_them_and_add_up(tree: list[tuple[int, int, int, float]], batch: int) -> None:
     """Against the rule on a grid of 1 ms: at each instant, all goes to the innermost open spans by weight."""
@@ -195,7 +195,7 @@ def loads(rng: np.random.Generator) -> Any:
 def test_the_interval_holds_the_true_energy(counter: bool) -> None:
     rng = np.random.default_rng(7)
     held, known, n = 0, 0, 0
-    for _ in range(count(60, short=6)):
+    for _ in range(count(60, short=3)):
         board = MEASURED_BOARDS[rng.integers(len(MEASURED_BOARDS))]
         bench = Bench(
             Board(
@@ -218,7 +218,7 @@ def test_the_interval_holds_the_true_energy(counter: bool) -> None:
             known += figure.energy_j is not None
             n += 1
             at = ended + 0.05
-    assert n > count(300, short=30)
+    assert n > count(300, short=15)
     assert held / n > 0.95
     assert known / n > 0.3
 

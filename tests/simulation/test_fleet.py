@@ -17,11 +17,12 @@ from whorl.simulation.models import MODELS, V100, GpuModel, find_model
 from whorl.simulation.physics import HOTTEST_C, Floats, Silicon, power, settle
 from whorl.simulation.spread import Spread
 from whorl.simulation.workloads import BERT, PAGERANK, RESNET, SGEMM, STREAM, WORKLOADS, Workload
+from whorl.tests.sizes import count
 
-GPUS, SEEDS = 392, 20
+GPUS, SEEDS = 392, count(20, short=10)
 
 # statistic: reference (simulated-fleet.md, section 4), number of fleets behind it, sd from seed to seed. A
-# mean over 20 seeds differs from one over n other fleets by sd·sqrt(1/20 + 1/n); the tolerance is thrice it.
+# mean over SEEDS seeds differs from one over n other fleets by sd·sqrt(1/SEEDS + 1/n); the tolerance is thrice it.
 REFERENCE = {
     "fence_pct": (8.9, 20, 0.67),
     "whisk_pct": (8.3, 20, 0.42),
