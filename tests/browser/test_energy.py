@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from axe_playwright_python.base import AXE_SCRIPT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -56,26 +55,3 @@ def test_a_time_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"since=2026-01-07T00(%3A|:)00"))
     page.wait_for_selector("#energy-wrong >> :scope:not(:has(*))", state="attached")
-
-
-@pytest.mark.long
-def test_an_unknown_job_and_words_that_mean_nothing_are_told(opened: Opened) -> None:
-    page = opened("energy?job=nobody")
-    page.wait_for_selector("#energy-body .told.problem:has-text('knows no job nobody')")
-    page = _open(opened, "energy?by=colour&last=ever")
-    said = page.locator("#energy-body .told").all_inner_texts()
-    assert any("by='colour'" in one for one in said)
-    assert any("last='ever'" in one for one in said)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("path", ["energy?by=gpu", "energy?job=1003"])
-def test_what_it_shows_has_no_serious_fault_and_fits_a_phone(path: str, opened: Opened) -> None:
-    page = _open(opened, path, width=390)
-    page.wait_for_selector("#energy-body .js-plotly-plot .main-svg")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
-    page.evaluate(AXE_SCRIPT)
-    what = "{exclude: ['.dash-dropdown-focus-target']}"
-    found = page.evaluate(f"axe.run({what}, {{resultTypes: ['violations']}})")["violations"]
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert not [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in serious]

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from whorl.tests.browser.test_pages import faults
-
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -79,18 +77,3 @@ def test_any_gpu_is_found_by_a_part_of_its_names_and_its_neighbours_by_links(ope
     page.go_back()
     expect(page.locator("#gpu-title")).to_have_text("GPU c002-3/1")
     expect(page.locator("#gpu-head .facts")).to_contain_text("c002-3")
-
-
-def test_what_the_store_does_not_have_is_told_in_a_sentence(opened: Opened) -> None:
-    page = opened("gpu?gpu=%3Cb%3Enobody%3C/b%3E")
-    expect(page.locator("#gpu-head .told.problem")).to_contain_text("there is no GPU '<b>nobody</b>' in this store")
-    page.goto(page.url.split("gpu?")[0] + "gpu?gpu=c001")
-    expect(page.locator("#gpu-head .told.problem")).to_contain_text("give more of the name")
-
-
-@pytest.mark.long
-def test_it_fits_a_phone(opened: Opened) -> None:
-    page = opened("gpu?gpu=c001-1/0", width=390, scheme="dark")
-    page.locator("#gpu-past-figure .main-svg").first.wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert not [one for one in faults(page) if one.startswith("color-contrast")]

@@ -32,19 +32,40 @@ def faults(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", [page.path for page in PAGES])
-def test_a_page_opens_and_has_no_serious_fault(path: str, opened: Opened) -> None:
-    page = opened(path, width=1024, scheme="dark")
-    title = next(one.title for one in PAGES if one.path == path)
-    assert page.locator("nav a.here").inner_text() == title
+_QUERIES = {"fleet": "?probe=gemm-fp32", "telemetry": "?gpu=c001-1/0", "energy": "?by=gpu"}
+"""What pages are asked for, so that they show figures and tables."""
+
+
+def _fits_a_phone(opened: Opened, address: str) -> Page:
+    page = opened(address, width=390, scheme="dark")
+    if "?" in address:
+        page.locator("main .js-plotly-plot .main-svg").first.wait_for()
     assert page.get_attribute("html", "data-theme") == "dark"
     assert page.locator(".told.problem").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+    return page
+
+
+@pytest.mark.parametrize("path", [page.path for page in PAGES])
+def test_a_page_opens_and_has_no_serious_fault(path: str, opened: Opened) -> None:
+    page = _fits_a_phone(opened, path + _QUERIES.get(path, ""))
+    assert page.locator("nav a.here").inner_text() == next(page.title for page in PAGES if page.path == path)
     assert faults(page) == []
 
 
-def test_all_findings_are_a_table_and_a_click_leads_back_to_the_worst(opened: Opened) -> None:
-    page = opened("?findings=all")
+@pytest.mark.long
+@pytest.mark.parametrize("address", ["gpu?gpu=c001-1/0", "energy?job=1003", "placement?probe=gemm-fp32&gpus=4"])
+def test_all_of_a_gpu_a_job_and_advice_fits_a_phone_and_can_be_read(address: str, opened: Opened) -> None:
+    assert not [fault for fault in faults(_fits_a_phone(opened, address)) if fault.startswith("color-contrast")]
+
+
+def test_all_findings_are_a_table_a_click_leads_back_to_the_worst_and_no_address_becomes_a_script(
+    opened: Opened,
+) -> None:
+    page = opened("?findings=all&since=%3Cimg%20src%3Dx%20onerror%3D%22document.title%3D'gone'%22%3E")
+    assert "<img src=x" in page.locator(".told").first.inner_text()
+    assert page.locator("main img").count() == 0
+    assert page.title() != "gone"
     page.locator("#findings .ag-row a").first.wait_for()
     page.get_by_role("link", name="Show the worst only").click()
     page.locator("#overview-found td a").first.wait_for()
@@ -122,10 +143,3 @@ def test_paper_is_white_and_cuts_no_figure_off(opened: Opened) -> None:
     farthest, edge = page.evaluate(ends)
     assert edge / 2 < farthest <= edge
     assert page.locator(".main-svg[viewBox]").count() == 0
-
-
-def test_what_is_in_an_address_cannot_become_a_script(opened: Opened) -> None:
-    page = opened("?since=%3Cimg%20src%3Dx%20onerror%3D%22document.title%3D'gone'%22%3E")
-    assert "<img src=x" in page.locator(".told").first.inner_text()
-    assert page.locator("main img").count() == 0
-    assert page.title() != "gone"

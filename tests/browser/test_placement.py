@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
 from playwright.sync_api import expect
 
 from whorl.cli import cli
-from whorl.tests.browser.conftest import GPUS, HOSTILE
+from whorl.tests.browser.conftest import GPUS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,32 +101,3 @@ def test_a_gpu_is_excluded_by_the_link_of_its_page(opened: Opened) -> None:
     page.wait_for_function("!location.search.includes('without')")
     expect(page.locator("#placement-avoided")).to_be_hidden()
     expect(first).not_to_contain_text("--and")
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize(
-    ("asked", "says"),
-    [
-        (f"probe={quote(HOSTILE)}&gpus=-1", "gpus='-1' in the address is no number of GPUs"),
-        ("gpus=99999999999999999999", "in the address is no number of GPUs"),
-        ("gpus=90000", "the job needs 90000 GPUs, but only 64 GPUs"),
-        ("probe=%ff%fe&cluster=%ff&seeds=%00&model=%ff", "There are no times of"),
-        (f"without={quote(HOSTILE)}&without=c001-1/0", "Not excluded"),
-        ("probe=idle", "There are no times of 'idle'"),
-    ],
-)
-def test_an_address_that_says_nothing_is_told_in_a_sentence(opened: Opened, asked: str, says: str) -> None:
-    page = opened(f"placement?{asked}")
-    expect(page.locator("main")).to_contain_text(says)
-    expect(page.locator("#placement-body > *").first).to_be_visible()
-    assert page.locator("main img").count() == 0
-    assert "This did not work" not in page.locator("main").inner_text()
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("width", [390, 1024])
-def test_it_fits_the_window(opened: Opened, width: int) -> None:
-    page = opened("placement?probe=gemm-fp32&gpus=4", width=width, scheme="dark")
-    _finding(page)
-    page.locator("#placement-body .js-plotly-plot .main-svg").first.wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

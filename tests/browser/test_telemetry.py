@@ -117,23 +117,6 @@ def test_a_range_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
     page.wait_for_url("**since=*")
 
 
-@pytest.mark.parametrize(
-    ("asked", "says"),
-    [
-        ("gpu=nobody", "This store has no GPU nobody: choose other GPUs in the list."),
-        (f"gpu={_ONE}&since=2020-01-01&until=2020-01-02", "first one is of 2026-01-05 00:00:00, the last one of 2026-"),
-        (f"gpu={_ONE}&since=1990-01-01&until=2100-01-01", "only that is shown"),
-        (f"gpu={_ONE}&gpu=nobody", "GPU nobody is not in this store: it is left out."),
-        (f"gpu={_ONE}&metric=%3Cimg%3E", "There is no metric '<img>': choose one of the list."),
-        (f"gpu={_ONE}&live=ages", "live='ages' is none of 5m, 15m, 1h"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_shown_is_told_in_a_sentence(asked: str, says: str, opened: Opened) -> None:
-    page = opened(f"telemetry?{asked}")
-    page.locator("#telemetry-summary", has_text=says).wait_for()
-    assert page.locator(".told.problem").count() == 0
-
-
 @pytest.fixture
 def collector(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A real `whorl collect` that writes all the time."""

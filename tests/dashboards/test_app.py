@@ -584,8 +584,29 @@ def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_pa
     assert next(iter(printed)) == "no GPU of its cluster could be judged: nothing can be said of it"
 
 
-def test_what_moves_on_with_the_newest_readings_has_no_fixed_range_in_its_fields(tmp_path: Path) -> None:
-    states = Asked(stored(tmp_path / "S", 8)[0])
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    """The pages of eight GPUs with telemetry."""
+    return Asked(stored(tmp_path_factory.mktemp("measured") / "S", 8)[0])
+
+
+@pytest.mark.parametrize(
+    ("search", "says"),
+    [
+        ("gpu=nobody", "has no GPU nobody: choose"),
+        ("gpu=c001-1/0&since=2020-01-01&until=2020-01-02", "first one is of 2026-01-05 00:00:00"),
+        ("gpu=c001-1/0&since=1990-01-01&until=2100-01-01", "only that is shown"),
+        ("gpu=c001-1/0&gpu=nobody", "GPU nobody is not in this store"),
+        ("gpu=c001-1/0&metric=%3Cimg%3E", "There is no metric '<img>'"),
+        ("gpu=c001-1/0&live=ages", "live='ages' is none of 5m, 15m, 1h"),
+    ],
+)
+def test_what_telemetry_cannot_be_shown_is_told(search: str, says: str, measured: Asked) -> None:
+    assert says in measured.said(f"telemetry?{search}")
+
+
+def test_what_moves_on_with_the_newest_readings_has_no_fixed_range_in_its_fields(measured: Asked) -> None:
+    states = measured
     assert '"telemetry-from": {"value": "2026-01-0' in states.said("telemetry?gpu=c001-1/0")
     live = states.said("telemetry?gpu=c001-1/0&live=5m")
     assert '"telemetry-from": {"value": ""}, "telemetry-to": {"value": ""}' in live

@@ -106,18 +106,6 @@ def _printed(store: Store, *arguments: str) -> str:
 
 
 @pytest.mark.long
-def test_the_figures_are_those_of_the_command(client: Any, store: Store) -> None:
-    said = _words(_done(client, "?by=user")).replace("\u00a0", " ")
-    total = re.findall(r"metered in all: ([\d.]+ \w+) (\[[^]]+\])", _printed(store, "--by", "user"))[0]
-    assert total[0] in said
-    assert f"metered on 2 GPUs {total[1]}" in said
-    books = re.findall(r"2 GPUs: .* metered = .*; the books balance", _printed(store, "reconcile"))[0]
-    assert books in said
-    assert HOSTILE in said
-    assert "dangerously" not in said
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "says"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 import pytest
@@ -15,6 +16,7 @@ from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.recording import conclude
 from whorl.cli import cli
 from whorl.cli.advising import Advisor
+from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.placement.advised import COLUMNS
 from whorl.dashboards.app.placement.page import PAGE
 from whorl.dashboards.app.placement.told import Question, Told
@@ -25,9 +27,11 @@ from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.advised_fleet import gpu, write_store
+from whorl.tests.dashboards.asking import Asked
 from whorl.tests.judged_fleet import CLUSTER, judged_store
 from whorl.tests.stores import new_store
 
+HOSTILE = "<img src=x onerror=alert(1)>"
 _S = 1_000_000_000
 _AT = 1_790_000_000 * _S
 
@@ -167,6 +171,26 @@ def test_another_number_of_gpus_needs_no_new_scores(
 def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
     with pytest.raises(InputError, match="the job needs 99 GPUs, but only 24 GPUs on small were measured"):
         _told(store, advisor, gpus=99)
+
+
+@pytest.fixture(scope="module")
+def pages(store: Store, advisor: Advisor) -> Asked:
+    return Asked(make_app(Reading(store, advise=advisor)))
+
+
+@pytest.mark.parametrize(
+    ("search", "says"),
+    [
+        (f"probe={quote(HOSTILE)}&gpus=-1", "gpus='-1' in the address is no number of GPUs"),
+        ("gpus=99999999999999999999", "in the address is no number of GPUs"),
+        ("gpus=90000", "the job needs 90000 GPUs, but only 24 GPUs"),
+        ("probe=%ff%fe&cluster=%ff&seeds=%00&model=%ff", "There are no times of"),
+        (f"without={quote(HOSTILE)}&without=n01/0", "Not excluded"),
+        ("probe=idle", "There are no times of 'idle'"),
+    ],
+)
+def test_an_address_that_says_nothing_is_told(search: str, says: str, pages: Asked) -> None:
+    assert says in pages.said(f"placement?{search}")
 
 
 def test_the_jobs_of_a_store_are_a_trace(store: Store) -> None:
