@@ -5,20 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.cli import cli, output
-from whorl.simulation.identity import identities
-from whorl.simulation.models import V100
+from whorl.cli import cli
 from whorl.tests.advised_fleet import gpu, write_store
+from whorl.tests.sizes import sample
 
 
 @pytest.fixture(scope="module")
@@ -52,92 +49,12 @@ def document(store: str, *options: str, workload: str = "sgemm") -> dict[str, An
 def test_the_sentence_that_matters_comes_first(store: str) -> None:
     text = advise(store, "--gpus", "4").stdout
     assert text.startswith("Exclude n02")
-    assert "the names of the nodes were not checked: there is no `scontrol` here" in " ".join(text.split())
     assert "n02/1" in text
     assert gpu(2, 1) not in text, "people read names; --json has the UUID"
     assert text.index("random, slow nodes excluded") < text.index("random   "), "the honest baseline first"
 
 
-def test_a_narrow_terminal_still_names_the_slow_gpu(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "width", lambda: 80)
-    lines = advise(store, "--gpus", "4").stdout.splitlines()
-    assert not [line for line in lines if len(line) > 80]
-    [row] = [line for line in lines if line.startswith("n02 ")]
-    assert "n02/1" in row
-    assert row.split()[1] == "exclude"
-    assert next(line for line in lines if line.startswith("n05 ")).split()[1] == "avoid"
-
-
-def test_the_document(store: str) -> None:
-    found = document(store, "--gpus", "4")
-    assert found["schema"] == "whorl.advise/1"
-    assert found["exclude"] == ["n02"]
-    assert [(n["node"], n["tier"]) for n in found["nodes"]] == [("n02", "hard"), ("n05", "soft")]
-    assert (found["nodes"][0]["worst_gpu"], found["nodes"][0]["worst_gpu_name"]) == (gpu(2, 1), "n02/1")
-    assert all(re.fullmatch(r"n0\d/\d", name) for name in found["packed"]["gpu_names"])
-    assert found["nodes"][0]["lower"] < 2.0 < found["nodes"][0]["upper"] + 0.05
-    assert "n02" not in found["packed"]["nodes"]
-    assert {(g["choice"], g["against"]) for g in found["gains"]} >= {("packed", "drained"), ("packed", "random")}
-    assert all(g["lower"] <= g["median"] <= g["upper"] for g in found["gains"])
-    assert found["scheduler"]["asked"] is False
-    assert found["scheduler"]["extra_wait_s"] is None
-    assert found["scheduler"]["extra_wait_reason"] == "no scheduler was asked"
-    as_format = json.loads(advise(store, "--gpus", "4", "--format", "json").stdout)
-    ages = {"staleness", "nodes"}  # they tell the time
-    assert list(as_format) == list(found)
-    assert {k: v for k, v in as_format.items() if k not in ages} == {k: v for k, v in found.items() if k not in ages}
-
-
-@pytest.mark.long
-def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
-    """Simulated campaigns begin in January 2026, whenever they run; the probe `idle` never has a time."""
-    from whorl.tests.probed_fleet import stored
-
-    for campaign in ("one", "two", "three"):
-        stored(tmp_path / "S", 32, 3, kinds=("brake",), telemetry=False, campaign=campaign)
-    text = advise(str(tmp_path / "S"), "--no-scheduler", workload="gemm-fp32").stdout
-    assert text.startswith("Exclude c00")
-    assert "measure again" not in text
-    assert "Stale" not in text
-    assert "Measurements of 32 simulated GPUs, at simulated times." in text
-    assert re.search(r"c00\d-\d +exclude .* 3 +simulated ", text)
-    assert "idle" not in text
-    refused = advise(str(tmp_path / "S"), "--no-scheduler", workload="idle")
-    assert refused.exit_code == 2
-    assert "the runs of idle on made measure no time, so no GPU can be slow in it" in refused.stderr
-
-
-@pytest.mark.long
-def test_after_one_campaign_a_gpu_that_is_slow_beyond_doubt_is_named_and_not_excluded(tmp_path: Path) -> None:
-    from whorl.tests.probed_fleet import stored
-
-    made, fleet = stored(tmp_path / "S", 64, 3, kinds=("brake",), telemetry=False)
-    [slow] = [gpu for gpu in range(64) if fleet.fault_of(gpu).slowdown_share]
-    uuid = identities(3, 64, V100.name)[slow].uuid
-    [(node, slot)] = made.collect(made.scan("gpus").filter(pl.col("uuid") == uuid).select("node", "slot")).rows()
-    braked = f"{node}/{slot}"
-    result = advise(str(tmp_path / "S"), "--no-scheduler", workload="gemm-fp32")
-    text = " ".join(result.stdout.split())
-    assert text.startswith(f"{braked} takes 1.")
-    assert "beyond doubt (p" in text
-    assert "a second one is missing. Measure again on another day." in text
-    assert "sbatch --exclude" not in text
-    assert "0.0 %" not in text.partition("Cost:")[0], "what is not known is no gain of 0"
-    found = document(str(tmp_path / "S"), "--no-scheduler", workload="gemm-fp32")
-    assert (found["exclude"], found["nodes"]) == ([], [])
-    (suspect,) = found["suspected"]
-    assert (suspect["gpu"], suspect["gpu_name"]) == (uuid, braked)
-    assert suspect["slowdown"] > 1.1
-    assert "gemm-fp32" in suspect["workloads"]
-    listed = advise(str(tmp_path / "S"), "--no-scheduler", "--format", "exclude", workload="gemm-fp32")
-    assert listed.stdout == "\n"
-    assert f"nothing is excluded. {braked} takes" in listed.stderr
-    calm = advise(str(tmp_path / "S"), "--no-scheduler", workload="stream-triad").stdout
-    assert "beyond doubt" not in calm
-    assert "measure again on another day" in " ".join(calm.split())
-
-
-@pytest.mark.parametrize("table", ["runs", "results", "gpus"])
+@pytest.mark.parametrize("table", sample(["runs", "results", "gpus"], short=1))
 def test_a_store_that_cannot_be_read_is_said_to_be(store: str, table: str) -> None:
     """Not that there are no runs, or no times, or no nodes. The owner may read; root may read everything."""
     importlib.import_module("pyarrow.parquet")  # others may not be able to read it where the tests run
@@ -172,24 +89,12 @@ def test_a_store_that_cannot_be_read_is_said_to_be(store: str, table: str) -> No
     assert "this user has no permission to read it" in result.stderr
 
 
-def test_a_workload_may_be_called_by_its_other_names(store: str) -> None:
-    """Imported files call it sgemm, whorl's own probe gemm-fp32."""
-    assert document(store, workload="gemm-fp32")["workload"] == "sgemm"
-    assert document(store, workload="gemm")["exclude"] == ["n02"]
-
-
-def test_noise_is_no_reason_to_choose(store: str) -> None:
-    found = document(store, "--gpus", "4", workload="pagerank")
-    assert found["exclude"] == []
-    assert not any(g["measurable"] for g in found["gains"])
-    text = advise(store, "--no-scheduler", workload="pagerank").stdout
-    assert text.startswith("No measurable benefit")
-    assert "sbatch" not in text
-
-
 def test_exclude_is_one_line_possibly_empty(store: str) -> None:
     result = advise(store, "--no-scheduler", "--format", "exclude")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "n02\n", "")
+    assert advise(store, "--no-scheduler", "--format", "exclude", workload="gemm").stdout == "n02\n", (
+        "another name of it"
+    )
     result = advise(store, "--no-scheduler", "--format", "exclude", workload="pagerank")
     assert (result.exit_code, result.stdout) == (0, "\n")
     assert result.stderr.startswith("whorl: note: nothing is excluded. No measurable benefit")
@@ -232,7 +137,7 @@ def test_a_difference_to_what_a_scheduler_has_needs_one(store: str, tmp_path: Pa
     for options in (["prefer"], ["weights"], ["exclude", "--output", str(tmp_path / "file")]):
         result = advise(store, "--format", *options)
         assert (result.exit_code, result.stdout) == (5, "")
-        assert result.stderr == "whorl: there is no `scontrol` here: run this on a machine with Slurm's commands\n"
+        assert "`scontrol`" in result.stderr
     assert not (tmp_path / "file").exists()
     result = advise(store, "--no-scheduler", "--format", "weights")
     assert result.exit_code == 2
@@ -313,6 +218,7 @@ def test_what_is_missing(store: str, tmp_path: Path) -> None:
     assert advise(str(tmp_path / "none")).exit_code == 3
 
 
+@pytest.mark.long
 def test_a_workload_that_no_cluster_has_is_said_to_be_missing(store: str, tmp_path: Path) -> None:
     copy = shutil.copytree(store, tmp_path / "copy")
     simulated = ["--backend", "simulated", "--gpus", "1", "--suite", "quick"]

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +18,12 @@ from whorl.simulation.models import V100
 from whorl.store import Store
 from whorl.store.names import this_cluster
 from whorl.store.schema import arrow_rows
-from whorl.tests.sizes import count, is_long, sample
+from whorl.tests.sizes import is_long, sample
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
 
-FEW = ("--backend", "simulated", "--gpus", "24")
-MANY = count(32, short=24)
+FEW = ("--backend", "simulated", "--gpus", "8")
+MANY = 16
 FOUR = ("idle", "gemm-fp32", "stream-triad", "pagerank")  # they show the faults that are planted here
 
 
@@ -135,25 +130,6 @@ def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(
 
 
 @pytest.mark.long
-def test_the_next_commands_work(shown: tuple[Path, dict[str, Any]]) -> None:
-    out, document = shown
-    assert document["sittings"] == 2
-    said = {}
-    for verb in (
-        ["variability", "--replicates", "10"],
-        ["sql", "select count(*) from results"],
-        ["advise", "--workload", "gemm-fp32", "--no-scheduler"],
-    ):
-        done = CliRunner().invoke(cli, [verb[0], "--store", str(out / "store"), *verb[1:]])
-        assert done.exit_code == 0, done.output
-        said[verb[0]] = done.stdout
-    slow = [one for one in document["stand_out"] if one["cause"] in ("power brake", "pinned clock")]
-    assert len(slow) == 2
-    for one in slow:  # what the report names, advice names too: two sittings show that it repeats
-        assert f"{one['node']}/{one['slot']}" in said["advise"]
-
-
-@pytest.mark.long
 @pytest.mark.usefixtures("few_probes")
 def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from whorl.errors import InputError
@@ -229,7 +205,7 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> Non
     [sentence] = done.stderr.splitlines()
     assert str(out / "report.html") in sentence
     assert sentence.endswith(f"everything that was measured is in {out / 'store'}")
-    assert Store.open(out / "store").sql("select count(*) as n from runs")["n"][0].as_py() == 2 * 24 * len(
+    assert Store.open(out / "store").sql("select count(*) as n from runs")["n"][0].as_py() == 2 * 8 * len(
         suite("quick")
     )
 
@@ -343,9 +319,9 @@ def test_a_store_of_another_fleet_is_refused_unless_it_is_wanted(tmp_path: Path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("gpus", "seed"), sample([(16, 4), (16, 2), (64, 3), (256, 2)], short=1))
+@pytest.mark.parametrize(("gpus", "seed"), sample([(16, 4), (64, 3)], short=1))
 def test_the_default_demo_finds_all_that_it_plants(tmp_path: Path, gpus: int, seed: int) -> None:
-    faults = {16: 2, 64: 3, 256: 3}[gpus]
+    faults = {16: 2, 64: 3}[gpus]
     done = run("--gpus", str(gpus), "--seed", str(seed), "--faults", str(faults), "--json", out=tmp_path / "D")
     document = json.loads(done.stdout)
     planted = {"hot": "hot", "brake": "power brake", "pinned": "pinned clock"}
@@ -370,25 +346,3 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path: Path, arguments:
     assert done.exit_code == 2
     assert says in done.stderr
     assert not (tmp_path / "D").exists()
-
-
-@pytest.mark.long
-def test_interrupted_it_ends_and_what_was_stored_stays(tmp_path: Path) -> None:
-    out = tmp_path / "D"
-    begun = subprocess.Popen(
-        [sys.executable, "-m", "whorl", "demo", "--gpus", "256", "--suite", "standard", "--out", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until = time.monotonic() + 120
-    while not list(out.glob("store/runs/*made*")) and len(list(out.glob("store/runs/*.parquet"))) < 2:
-        assert time.monotonic() < until, "nothing was stored"
-        assert begun.poll() is None
-        time.sleep(0.1)
-    os.kill(begun.pid, signal.SIGINT)
-    _, errors = begun.communicate(timeout=120)
-    assert begun.returncode == 130, errors
-    assert "interrupted" in errors
-    assert not (out / "report.html").exists()
-    assert Store.open(out / "store").sql("select count(*) as n from runs")["n"][0].as_py() > 0

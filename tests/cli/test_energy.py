@@ -115,7 +115,7 @@ def test_energy_by_gpu_is_the_integral_of_its_power(sampled: Path) -> None:
     assert found["total"]["energy_j"] == pytest.approx(sum(again.values()), rel=1e-9)
 
 
-@pytest.mark.parametrize("by", ["job", "user", "account"])
+@pytest.mark.parametrize("by", sample(["job", "account", "user"], short=1))
 def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
     key = "job_id" if by == "job" else by
     found = document("--store", str(sampled), "--by", by)
@@ -133,21 +133,6 @@ def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
         assert mine["measured_s"] == pytest.approx(row["gpu_s"])
         assert mine["idle_share"] == pytest.approx(row["idle_j"] / row["energy_j"])
     assert found["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
-
-
-@pytest.mark.long
-def test_one_job_has_the_figures_that_it_has_among_all(sampled: Path) -> None:
-    every = {row["job_id"]: row for row in document("--store", str(sampled))["rows"]}
-    for job in ("4201", "4203"):
-        found = document("--store", str(sampled), "--job", job)
-        assert found["rows"] == [every[job]]
-        assert sum(row["energy_j"] for row in found["gpus"]) == pytest.approx(every[job]["energy_j"], rel=1e-12)
-        assert len(found["gpus"]) == every[job]["gpus"]
-    [job] = document("--store", str(sampled), "--job", "4201")["rows"]
-    assert job["duration_s"] == 94.0  # of wall time, on two GPUs
-    assert job["gpu_s"] == 188.0
-    assert job["allocations"] == 1  # one run; the file has a row for each of its GPUs
-    assert "runs" not in whorl("--store", str(sampled), "--job", "4201").stdout
 
 
 def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
@@ -173,23 +158,11 @@ def test_the_books_of_the_sample_balance(sampled: Path) -> None:
         assert row["not_read_s"] == 0
 
 
-def test_rounding_is_shown_as_nothing(sampled: Path) -> None:
-    for line in whorl("reconcile", "--store", str(sampled)).stdout.splitlines():
-        if line.startswith("GPU-"):
-            assert line.split()[-3:] == ["0", "0", "0"], line  # rest, gaps, problems
-
-
 @pytest.mark.parametrize(("gaps_j", "told"), [(1e-10, False), (-1e-10, False), (3600.0, True)])
 def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: float, told: bool) -> None:
     found = reconcile(Store.open(sampled))
     gpus = found.gpus.with_columns(gaps_j=pl.lit(gaps_j), gaps_s=pl.lit(1e-9))
     assert ("in gaps of the readings" in " ".join(sentences(replace(found, gpus=gpus)))) == told
-
-
-@pytest.mark.parametrize("by", ["node", "day"])
-def test_rows_of_nodes_and_days_add_up_to_those_of_gpus(sampled: Path, by: str) -> None:
-    gpus, rows = (document("--store", str(sampled), "--by", one)["rows"] for one in ("gpu", by))
-    assert sum(row["energy_j"] for row in rows) == pytest.approx(sum(row["energy_j"] for row in gpus), rel=1e-9)
 
 
 def test_an_unknown_job_is_refused_with_jobs_that_there_are(sampled: Path) -> None:

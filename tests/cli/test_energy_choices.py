@@ -138,6 +138,7 @@ def test_the_excess_of_each_gpu_is_that_of_plain_sql(fleet: Path, excess: dict[s
     assert slow["held_s"] == pytest.approx(LASTED_S * (1 - 1 / 1.25), rel=1e-2)  # GPU 2 of the same job
 
 
+@pytest.mark.long
 def test_gpus_nodes_and_jobs_have_the_same_excess_in_all(excess: dict[str, dict[str, Any]]) -> None:
     sums = {}
     for by, found in excess.items():

@@ -158,26 +158,12 @@ def test_time_that_nobody_read_or_used_is_said_and_not_counted(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_a_job_without_telemetry_says_so_for_people(bad: Path) -> None:
-    result = whorl("--store", str(bad), "--job", "unread")
-    assert result.exit_code == 0
-    assert "n/a" in result.stdout
-    assert "there is no reading of this GPU in this time" in result.stdout
-
-
-@pytest.mark.long
 def test_a_job_of_no_time_used_nothing(tmp_path: Path) -> None:
     store_of(tmp_path / "S", [gpu("G")], [readings("G", range(100), [200.0] * 100)], [job(1, "G", 50, 50)])
     (tmp_path / "S" / "energy.toml").write_text('zone = "DE"')
     found = document("--store", str(tmp_path / "S"), "--job", "1")
     assert [(row["energy_j"], row["duration_s"]) for row in found["rows"]] == [(0, 0)]
     assert {one["reason"] is None for one in found["what_if"][1:]} == {False}
-
-
-@pytest.mark.long
-def test_a_job_that_ends_before_it_begins_is_answered_too(bad: Path) -> None:
-    [row] = document("--store", str(bad), "--job", "backward")["rows"]
-    assert (row["energy_j"], row["reason"]) == (None, "ends before it begins")
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from whorl.analysis.verdicts.recording import record
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows, arrow_schema
-from whorl.tests.cli.test_verdicts import AT, ODD, document, texts, whorl
+from whorl.tests.cli.test_verdicts import AT, document, texts, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, WORKLOADS, judged_store, uuid
 from whorl.tests.probed_fleet import stored
@@ -64,17 +64,6 @@ def test_a_fingerprint_has_each_class_and_figure_with_its_interval(fleet: str) -
 
 
 @pytest.mark.long
-def test_the_slowest_gpu_comes_first_and_neighbours_are_alike(fleet: str) -> None:
-    shown = whorl("fingerprint", "--store", fleet)
-    assert shown.output.splitlines()[2].startswith("n02/1 ")
-    alike = document("fingerprint", "--store", fleet, "--gpu", "n02/1")["neighbours"]
-    assert alike == sorted(alike, key=lambda one: one["distance"])
-    assert all(one["gpu"] != uuid(SLOW) for one in alike)
-    others = [document("fingerprint", "--store", fleet, "--gpu", name)["neighbours"] for name in ("n01/0", "n04/2")]
-    assert all("n02/1" not in {one["name"] for one in some} for some in others)
-
-
-@pytest.mark.long
 def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 9, (0, 2))
     for _ in range(2):
@@ -115,12 +104,12 @@ def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path:
     assert rows["low"].null_count() == rows.height  # there is one sitting: nobody knows what another one brings
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("gpus", "says"),
     [
-        (2, "which of the two is odd cannot be said: a third GPU of the model tells"),
-        (5, "of 5 GPUs of a model, none can be named: `whorl verdicts` needs 8"),
+        (5, "none can be named: `whorl verdicts` needs 8"),
+        (2, "which of the two is odd cannot be said"),
         (8, None),
     ],
 )
@@ -201,6 +190,7 @@ def test_runs_without_dates_are_said(tmp_path: Path) -> None:
     assert "has no runs before 2026-09-05 00:00; none of its runs has a date" in refused.output
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("workloads", "days", "named"), [(1, (0, 12), []), (2, (0, 12), ["n02/2"]), (1, (0, 2, 12, 14), [])]
 )
@@ -214,15 +204,6 @@ def test_one_run_alone_names_no_gpu(tmp_path: Path, workloads: int, days: tuple[
     assert sorted({one["name"] for one in found["moved"]}) == named
     told = "not named, as one run alone shows that it moved: 1 GPU (n02/2); measure again to know"
     assert (told in found["notes"]) == (not named and len(days) == 2)
-
-
-def test_few_gpus_have_a_step_and_nobody_is_named(tmp_path: Path) -> None:
-    judged_store(tmp_path / "S", 3, (0, 12), time=lambda gpu, day: 1.3 if (gpu, day) == (1, 12) else 1.0)
-    found = document("diff", "--store", str(tmp_path / "S"), "--before", "2026-09-05", "--after", "2026-09-10")
-    assert (found["moved"], found["looks"]) == ([], 0)
-    assert all("8 are needed" in step["why"] for step in found["steps"])
-    shown = whorl("diff", "--store", str(tmp_path / "S"), "--before", "2026-09-05", "--after", "2026-09-10")
-    assert "which GPUs moved cannot be said: 3 GPUs measured before and after" in shown.output
 
 
 # -- what to measure next ---------------------------------------------------------------------------------------
@@ -305,27 +286,14 @@ def test_the_budget_is_kept_and_the_commands_name_the_nodes(tmp_path: Path) -> N
 
 
 def test_a_large_plan_lists_some_commands_and_says_how_many_more(tmp_path: Path) -> None:
-    judged_store(tmp_path / "S", 60, ())
+    judged_store(tmp_path / "S", 44, ())
     said = whorl("plan", "--store", str(tmp_path / "S"), "--budget", "10h").output
     assert said.count("whorl probe run") == 10
-    assert "and 40 more: --json has all" in said
-    assert "and 5 commands more: --json has all" in said
-    assert len(document("plan", "--store", str(tmp_path / "S"), "--budget", "10h")["commands"]) == 15
+    assert "and 24 more: --json has all" in said
+    assert "and 1 command more: --json has all" in said
 
 
 # -- bad input --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("odd", sorted(ODD))
-def test_odd_fleets_never_crash(odd: str, tmp_path: Path) -> None:
-    judged_store(tmp_path / "S", **ODD[odd])
-    store = str(tmp_path / "S")
-    days = ["--before", "2026-09-02", "--after", "2026-09-02"]
-    for verb in (["fingerprint"], ["fingerprint", "--gpu", "00000000-", "--json"], ["plan"], ["diff", *days]):
-        done = whorl(*verb, "--store", store)
-        refused = verb[0] == "diff" and done.exit_code == 2 and "has no runs" in done.output
-        assert done.exit_code == 0 or refused, f"{verb}: {done.output}\n{done.exception!r}"
 
 
 def test_one_gpu_has_nothing_to_compare_with(tmp_path: Path) -> None:

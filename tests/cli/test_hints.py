@@ -30,8 +30,8 @@ def fleets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch:
         few = ("gemm-fp32", "stream-triad")
         patch.setattr(catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in few))
-        printed("demo", "--gpus", "12", "--faults", "0", "--out", str(out))
-        said = printed("demo", "--gpus", "12", "--fault", "pinned", "--another-fleet", "--out", str(out))
+        printed("demo", "--gpus", "8", "--faults", "0", "--out", str(out))
+        said = printed("demo", "--gpus", "8", "--fault", "pinned", "--another-fleet", "--out", str(out))
     return out, said
 
 
@@ -43,7 +43,7 @@ VERBS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["demo", *sample(VERBS, short=4)])
+@pytest.mark.parametrize("verb", ["demo", *sample(VERBS, short=2)])
 def test_what_a_verb_prints_to_be_copied_runs(
     verb: str, fleets: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

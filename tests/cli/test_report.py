@@ -133,19 +133,6 @@ def test_a_gpu_with_two_names_is_one_where_a_file_has_both(tmp_path: Path) -> No
     assert "no single GPU stands out, 1 finding (" in done.stdout
 
 
-@pytest.mark.usefixtures("few_probes")
-@pytest.mark.long
-def test_a_demo_whose_page_could_not_be_written_is_reported_later(tmp_path: Path) -> None:
-    out = tmp_path / "D"
-    (out / "store").mkdir(parents=True)
-    (out / "report.html").mkdir()
-    demo = ["demo", "--gpus", "8", "--faults", "0", "--out", str(out)]
-    assert CliRunner().invoke(cli, demo).exit_code == 3
-    done = report(out / "store", out=tmp_path / "r.html")
-    assert done.exit_code == 0, done.output
-    assert "Probes on 8 simulated" in (tmp_path / "r.html").read_text()
-
-
 def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     new_store(empty)

@@ -18,22 +18,6 @@ def whorl(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["schema", *arguments])
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_every_column_is_explained(table: object) -> None:
-    spec = next(t for t in TABLES if t is table)
-    assert spec.row
-    assert len(set(spec.names)) == len(spec.names)
-    assert set(spec.sorted_by) <= set(spec.names)
-    for column in spec.columns:
-        assert column.description, column.name
-        assert column.type in TYPES
-        if column.type == "TIMESTAMP_NS":
-            assert column.unit == "UTC"
-        for ending, unit in (("_mw", "mW"), ("_w", "W"), ("_mj", "mJ"), ("_mhz", "MHz"), ("_c", "degC")):
-            if column.name.endswith(ending):
-                assert column.unit == unit
-
-
 def test_text_names_every_column_with_unit_and_meaning() -> None:
     lines = whorl().stdout.splitlines()
     for spec in TABLES:

@@ -222,7 +222,7 @@ def outside(tmp_path: Path, store: Store, other: Store, monkeypatch: pytest.Monk
     assert (fingerprint(tmp_path), fingerprint(store.root.parent)) == before
 
 
-@pytest.mark.parametrize("query", sample(READING, short=6))
+@pytest.mark.parametrize("query", sample(READING, short=3))
 def test_nothing_outside_is_read(store: Store, outside: Path, query: str) -> None:
     result = whorl(store, "--json", query.format(o=outside, s=store.root))
     assert result.exit_code == 4, result.output
@@ -231,14 +231,14 @@ def test_nothing_outside_is_read(store: Store, outside: Path, query: str) -> Non
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize(("query", "target"), sample(itertools.product(WRITING, TARGETS), short=12))
+@pytest.mark.parametrize(("query", "target"), sample(itertools.product(WRITING, TARGETS), short=6))
 def test_nothing_is_written(store: Store, outside: Path, query: str, target: str) -> None:
     result = whorl(store, query.format(t=target.format(o=outside, s=store.root)))
     assert result.exit_code == 4, result.output
     assert result.stderr.startswith("whorl: ")
 
 
-@pytest.mark.parametrize("query", sample(OTHER, short=6))
+@pytest.mark.parametrize("query", sample(OTHER, short=3))
 def test_only_queries_are_run(store: Store, outside: Path, query: str) -> None:
     result = whorl(store, query)
     assert result.exit_code == 4, result.output
@@ -349,6 +349,7 @@ def test_standard_input(store: Store) -> None:
     assert json.loads(whorl(store, "--json", "-", stdin="select 'ü' as x\n".encode()).stdout)["rows"] == [{"x": "ü"}]
 
 
+@pytest.mark.long
 def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: Store) -> None:
     long = "x" * 5000
     for environment in sample([{"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}, {"NO_COLOR": "1"}, {}], short=1):

@@ -38,14 +38,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.long
-def test_the_planted_gpus_stand_out(sample: str, tmp_path: Path) -> None:
-    listed = whorl("sample", str(tmp_path / "again")).output.splitlines()
-    planted = {line.partition("(")[2].rstrip(")") for line in listed if line.startswith("planted")}
-    rows = document("variability", "--store", sample, "--json", "--replicates", "0")["rows"]
-    [row] = [row for row in rows if (row["workload"], row["level"]) == ("sgemm", "gpu")]
-    assert {outlier["gpu"] for outlier in row["slow"]} == planted
-
-
 def test_markdown_is_a_document(sample: str) -> None:
     text = whorl("variability", "--store", sample, "--markdown", "--replicates", "50").stdout
     lines = text.splitlines()

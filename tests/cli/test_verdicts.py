@@ -22,8 +22,8 @@ from whorl.dashboards.verdict_words import short
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.hints import run_hints
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
+from whorl.tests.sizes import sample
 
 SLOW = 5
 AT = datetime.fromisoformat("2026-09-03T12:00")
@@ -255,12 +255,12 @@ def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
 @pytest.mark.parametrize(
     ("fleet", "name", "of", "gpus"),
     [
-        ({"slow": dict.fromkeys(range(4, 8), 0.12)}, "n02", "12 nodes", [f"n02/{slot}" for slot in range(4)]),
+        ({"slow": dict.fromkeys(range(4, 8), 0.12)}, "n02", "8 nodes", [f"n02/{slot}" for slot in range(4)]),
         (
             {"time": lambda gpu, day: 0.96 if gpu % 4 == 0 else 1.0, "spread": 0.001},
-            "12 GPUs",
-            "48 GPUs",
-            [f"n{node:02}/0" for node in range(1, 13)],
+            "8 GPUs",
+            "32 GPUs",
+            [f"n{node:02}/0" for node in range(1, 9)],
         ),
     ],
     ids=["node", "batch"],
@@ -268,20 +268,19 @@ def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
 def test_a_node_or_a_batch_is_explained_by_the_name_of_its_finding(
     tmp_path: Path, fleet: dict[str, Any], name: str, of: str, gpus: list[str]
 ) -> None:
-    store = str(judged_store(tmp_path / "S", 48, **fleet).root)
+    store = str(judged_store(tmp_path / "S", 32, **fleet).root)
     told = document("explain", name, "--store", store)
     assert (told["schema"], told["name"], told["gpus"]) == ("whorl.explain.shared/1", name, gpus)
     [row] = told["verdicts"]
     assert row["reference"] == f"{of} of the same model"
-    run_hints(whorl("explain", name, "--store", store).output)
-    run_hints(whorl("verdicts", "--store", store).output)
+    assert whorl("explain", name, "--store", store).exit_code == 0
     nothing = whorl("explain", "n03", "--store", store)
     assert nothing.exit_code == 2
     assert "'n03' fits 4 GPUs" in nothing.stderr
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["n02/1", uuid(SLOW), uuid(SLOW).upper(), "00000005-", "S0005"])
+@pytest.mark.parametrize("name", [uuid(SLOW).upper(), "00000005-", "S0005"])
 def test_a_gpu_is_explained_by_any_of_its_names(fleet: str, name: str) -> None:
     said = whorl("explain", name, "--store", fleet)
     assert said.exit_code == 0, said.output
@@ -289,13 +288,6 @@ def test_a_gpu_is_explained_by_any_of_its_names(fleet: str, name: str) -> None:
     assert "slow, confirmed" in said.output
     assert "32 of 32" in said.output
     assert "2026-09-01 00:00" in said.output
-
-
-def test_a_name_that_fits_none_or_several_is_refused(fleet: str) -> None:
-    for name, says in (("n77/0", "there is no GPU 'n77/0'"), ("n02", "'n02' fits 4 GPUs")):
-        refused = whorl("explain", name, "--store", fleet)
-        assert refused.exit_code == 2
-        assert says in refused.output
 
 
 @pytest.mark.long
@@ -370,13 +362,6 @@ def test_two_cards_of_one_slot_have_two_names_everywhere(tmp_path: Path) -> None
     assert found.by_key(probed(Store.open(path), every=True).gpus).keys() == {uuid(SLOW)}
 
 
-def test_since_takes_a_date_or_how_long_ago(fleet: str) -> None:
-    assert whorl("verdicts", "--store", fleet, "--since", "2026-09-02").exit_code == 0
-    refused = whorl("verdicts", "--store", fleet, "--since", "yesterday")
-    assert refused.exit_code == 2
-    assert "'yesterday' is not a date" in refused.output
-
-
 # -- bad input --------------------------------------------------------------------------------------------------
 
 
@@ -401,13 +386,15 @@ ODD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("odd", sorted(ODD))
+@pytest.mark.parametrize("odd", sample(sorted(ODD), short=2))
 @pytest.mark.long
 def test_odd_fleets_get_a_sentence_and_never_a_crash(odd: str, tmp_path: Path) -> None:
     judged_store(tmp_path / "S", **ODD[odd])
-    for verb in (["verdicts"], ["explain", "00000000-"]):
+    diff = ("diff", "--before", "2026-09-02", "--after", "2026-09-02")
+    for verb in (("verdicts",), ("explain", "00000000-"), ("fingerprint",), ("plan",), diff):
         done = whorl(*verb, "--store", str(tmp_path / "S"))
-        assert done.exit_code == 0, f"{verb}: {done.output}\n{done.exception!r}"
+        refused = verb is diff and done.exit_code == 2 and "has no runs" in done.output
+        assert done.exit_code == 0 or refused, f"{verb}: {done.output}\n{done.exception!r}"
     found = document("verdicts", "--store", str(tmp_path / "S"))
     named = {(row["kind"], row["name"]) for row in found["rows"]}
     if odd == "a wrong result":
