@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,40 +55,81 @@ def of_kinds(found: Books) -> dict[str, float]:
     return dict(found.pieces.group_by("kind").agg(pl.col("energy_j").sum()).iter_rows())
 
 
-def test_an_exclusive_job_has_its_time_and_the_rest_is_idle(tmp_path: Path) -> None:
-    found = made(tmp_path, [load((200, 400, 250))], [job(1, "GPU-a", 200, 400)])
-    assert of_jobs(found)["1"] == pytest.approx(200 * 250, rel=0.01)
-    assert of_kinds(found)["idle"] == pytest.approx(800 * 50, rel=0.01)
-    row = found.pieces.filter(pl.col("kind") == "job").row(0, named=True)
-    assert row["idle_j"] == pytest.approx(200 * 50, rel=0.01)
-    assert row["share"] == 1
-    assert row["node"] == "n1"
+# The busy times (from, to, W) of one GPU, and its jobs (from, to or None while it runs, share).
+Busy = tuple[float, float, float]
+Job = tuple[float, float | None, float | None]
+CASES: dict[str, tuple[list[Busy], list[Job]]] = {
+    "exclusive": ([(200, 400, 250)], [(200, 400, 1.0)]),
+    "work without a job": ([(200, 400, 250), (600, 720, 200)], [(200, 400, 1.0)]),
+    "equal shares": ([(200, 400, 250)], [(200, 400, 0.5), (200, 400, 0.5)]),
+    "a quarter": ([(200, 400, 250)], [(200, 400, 0.25)]),
+    "overlap": ([(200, 500, 250)], [(200, 400, 1.0), (300, 500, 1.0)]),
+    "one share unknown": ([(200, 400, 250)], [(200, 400, 0.6), (200, 400, None)]),
+    "no share known": (
+        [(200, 500, 250)],
+        [(0, 100, None), (200, 400, None), (300, 500, None), (300, 400, None), (600, 700, None)],
+    ),
+    "very many": ([(200, 400, 250)], [(200, 400, None)] * 150),
+    "still running": ([(200, 1000, 250)], [(200, None, 1.0)]),
+    "never idle": ([(0, 1000, 250)], [(200, 400, 0.25)]),
+}
 
 
-def test_work_without_a_job_is_unattributed(tmp_path: Path) -> None:
-    found = made(tmp_path, [load((200, 400, 250), (600, 720, 200))], [job(1, "GPU-a", 200, 400)])
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Books]:
+    """The books of a case, whose jobs are 1, 2, ...; all are of one store, with a node and a GPU each."""
+    gpus, telemetry, jobs = [], [], []
+    for node, (case, (busy, times)) in enumerate(CASES.items()):
+        gpus.append(gpu(case, node=f"n{node}"))
+        telemetry.append(load(*busy, name=case))
+        for number, (began, ended, share) in enumerate(times, 1):
+            jobs.append(
+                job(f"{case}/{number}", case, began, ended, share=share, state="COMPLETED" if ended else "RUNNING")
+            )
+    of_all = made(tmp_path_factory.mktemp("books"), telemetry, jobs, gpus=gpus)
+
+    def books_of(case: str) -> Books:
+        frames = (frame.filter(pl.col("gpu") == case) for frame in (of_all.pieces, of_all.metered, of_all.problems))
+        return Books(*(frame.with_columns(pl.col("^(allocation|(other_)?job_id)$").str.strip_prefix(f"{case}/"))
+                       for frame in frames))  # fmt: skip
+
+    return books_of
+
+
+@pytest.mark.parametrize(
+    ("case", "jobs_j", "idle_j"),
+    [
+        ("exclusive", [200 * 250], 800 * 50),
+        ("work without a job", [200 * 250], 680 * 50),
+        ("equal shares", [100 * 250, 100 * 250], 800 * 50),
+        ("a quarter", [200 * (0.25 * 50 + 200)], 800 * 50 + 200 * 0.75 * 50),  # who works has the rest
+        ("overlap", [150 * 250, 150 * 250], 700 * 50),
+        ("one share unknown", [0.6 * 200 * 250, 0.4 * 200 * 250], 800 * 50),  # it is what the other left
+        ("still running", [800 * 250], 200 * 50),  # to its last reading
+        ("never idle", [0.25 * 200 * 250], None),
+    ],
+)
+def test_the_energy_of_jobs_and_of_idle_time(
+    cases: Callable[[str], Books], case: str, jobs_j: list[float], idle_j: float | None
+) -> None:
+    found = cases(case)
+    assert list(of_jobs(found).values()) == pytest.approx(jobs_j, rel=0.01)
     kinds = of_kinds(found)
-    assert kinds["unattributed"] == pytest.approx(120 * 200, rel=0.05)
-    assert kinds["idle"] == pytest.approx(680 * 50, rel=0.05)
+    assert kinds.get("idle") == (None if idle_j is None else pytest.approx(idle_j, rel=0.02))
+    unattributed = {"work without a job": 120 * 200, "never idle": 800 * 250 + 0.75 * 200 * 250}
+    assert kinds.get("unattributed", 0.0) == pytest.approx(unattributed.get(case, 0.0), rel=0.05, abs=500)
+
+
+def test_a_piece_of_a_job_says_its_share_its_idle_energy_and_its_node(cases: Callable[[str], Books]) -> None:
+    row = cases("exclusive").pieces.filter(pl.col("kind") == "job").row(0, named=True)
+    assert row["idle_j"] == pytest.approx(200 * 50, rel=0.01)
+    assert (row["share"], row["node"]) == (1, "n0")
 
 
 def test_readings_that_speak_for_a_job_and_the_time_after_it_do_not_make_unknown_work(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 200, 400), job(2, "GPU-a", 440, 700)]
     found = made(tmp_path, [load((200, 400, 250), (440, 700, 250), step=30)], jobs)
     assert "unattributed" not in of_kinds(found)
-
-
-def test_equal_shares_of_one_gpu_have_equal_energy(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-a", 200, 400, share=0.5), job(2, "GPU-a", 200, 400, share=0.5)]
-    found = of_jobs(made(tmp_path, [load((200, 400, 250))], jobs))
-    assert found["1"] == pytest.approx(found["2"])
-    assert found["1"] == pytest.approx(100 * 250, rel=0.01)
-
-
-def test_the_share_that_nobody_holds_is_idle_and_who_works_has_the_rest(tmp_path: Path) -> None:
-    found = made(tmp_path, [load((200, 400, 250))], [job(1, "GPU-a", 200, 400, share=0.25)])
-    assert of_jobs(found)["1"] == pytest.approx(200 * (0.25 * 50 + 200), rel=0.01)
-    assert of_kinds(found)["idle"] == pytest.approx(800 * 50 + 200 * 0.75 * 50, rel=0.01)
 
 
 @pytest.mark.long
@@ -126,36 +167,23 @@ def test_the_share_of_a_mig_profile(profile: str | None, model: str | None, shar
     assert profile_share(profile, model) == share
 
 
-def test_jobs_that_overlap_on_one_gpu_split_it_and_are_named(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-a", 200, 400), job(2, "GPU-a", 300, 500)]
-    found = made(tmp_path, [load((200, 500, 250))], jobs)
-    assert of_jobs(found) == {"1": pytest.approx(150 * 250, rel=0.01), "2": pytest.approx(150 * 250, rel=0.01)}
-    problem = found.problems.row(0, named=True)
+def test_jobs_that_overlap_on_one_gpu_are_named(cases: Callable[[str], Books]) -> None:
+    problem = cases("overlap").problems.row(0, named=True)
     assert (problem["problem"], problem["job_id"], problem["other_job_id"]) == (JobProblem.OVERLAP, "1", "2")
     assert problem["joules"] == pytest.approx(100 * 250, rel=0.01)
+    assert cases("one share unknown").problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
 
 
-def test_an_unknown_share_is_what_the_others_left(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-a", 200, 400, share=0.6), job(2, "GPU-a", 200, 400, share=None)]
-    found = made(tmp_path, [load((200, 400, 250))], jobs)
-    assert of_jobs(found)["2"] == pytest.approx(0.4 * 200 * 250, rel=0.01)
-    assert found.problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
-
-
-def test_jobs_of_unknown_share_that_overlap_are_named_each_and_those_alone_are_not(tmp_path: Path) -> None:
-    times = {1: (0, 100), 2: (200, 400), 3: (300, 500), 4: (300, 400), 5: (600, 700)}
-    jobs = [job(number, "GPU-a", *time, share=None) for number, time in times.items()]
-    found = made(tmp_path, [load((200, 500, 250))], jobs)
+def test_jobs_of_unknown_share_that_overlap_are_named_each_and_those_alone_are_not(
+    cases: Callable[[str], Books],
+) -> None:
+    found = cases("no share known")
     assert of_jobs(found)["4"] == pytest.approx(100 * 250 / 3, rel=0.01)
     shown = found.problems.select("problem", "job_id", "other_job_id").rows()
     assert set(shown) == {(JobProblem.OVERLAP_NO_SHARES, *pair) for pair in (("2", "3"), ("2", "4"))}
     first = found.problems.row(0, named=True)
     assert (first["began"] - first["ended"]).total_seconds() == -100
-
-
-def test_very_many_jobs_that_overlap_on_one_gpu_are_one_row(tmp_path: Path) -> None:
-    jobs = [job(number, "GPU-a", 200, 400, share=None) for number in range(150)]
-    [row] = made(tmp_path, [load((200, 400, 250))], jobs).problems.to_dicts()
+    [row] = cases("very many").problems.to_dicts()
     assert (row["problem"], row["n"]) == (JobProblem.OVERLAP_NO_SHARES, 149)
 
 
@@ -163,11 +191,6 @@ def test_a_requeued_job_has_both_its_times(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 100, 200), job(1, "GPU-a", 600, 800, allocation="1.1", restart=1)]
     found = made(tmp_path, [load((100, 200, 250), (600, 800, 150))], jobs)
     assert sum(energy or 0 for energy in of_jobs(found).values()) == pytest.approx(100 * 250 + 200 * 150, rel=0.02)
-
-
-def test_a_job_that_runs_has_the_gpu_to_its_last_reading(tmp_path: Path) -> None:
-    found = made(tmp_path, [load((200, 1000, 250))], [job(1, "GPU-a", 200, None, state="RUNNING")])
-    assert of_jobs(found)["1"] == pytest.approx(800 * 250, rel=0.01)
 
 
 def test_the_time_asked_for_cuts_jobs_and_idle_time(tmp_path: Path) -> None:
@@ -222,14 +245,6 @@ def test_reloads_of_the_driver_and_refused_jobs_are_named(tmp_path: Path) -> Non
     store = store_of(tmp_path / "s", [gpu("GPU-a")], [load((200, 400, 250))], jobs, events)
     found = dict(books(store).problems.drop_nulls("job_id").select("job_id", "problem").iter_rows())
     assert found == {"1": JobProblem.RELOAD, "9": JobProblem.BACKWARD}
-
-
-def test_a_gpu_that_was_never_idle_splits_all_by_share(tmp_path: Path) -> None:
-    found = made(tmp_path, [load((0, 1000, 250))], [job(1, "GPU-a", 200, 400, share=0.25)])
-    assert of_jobs(found)["1"] == pytest.approx(0.25 * 200 * 250, rel=0.01)
-    kinds = of_kinds(found)
-    assert "idle" not in kinds
-    assert kinds["unattributed"] == pytest.approx(800 * 250 + 0.75 * 200 * 250, rel=0.01)
 
 
 def test_a_time_without_readings_is_not_called_idle_and_what_was_read_just_before_and_after_it_is(

@@ -36,7 +36,7 @@ def _spans(random: np.random.Generator, cluster: str | None) -> list[tuple[int, 
     return spans
 
 
-@pytest.mark.parametrize("seed", range(count(80, short=8)))
+@pytest.mark.parametrize("seed", range(count(20, short=5)))
 def test_the_grid_says_at_each_hour_what_the_settings_say(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     places = [span for name in (None, "alpha") for span in _spans(random, name)]

@@ -156,7 +156,7 @@ def total(shreds: Shreds, row: int) -> float:
     return float(shreds.figures[row].sum())
 
 
-@settings(max_examples=count(100, short=10))
+@settings(max_examples=count(25, short=6))
 @given(cases())
 def test_the_pieces_add_up_to_what_was_metered(case: Case) -> None:
     shreds, metered = case.split(), case.metered()
@@ -169,7 +169,7 @@ def test_the_pieces_add_up_to_what_was_metered(case: Case) -> None:
         assert (shreds.figures[row] >= -1e-9 * max(energy, 1)).all()
 
 
-@settings(max_examples=count(100, short=8))
+@settings(max_examples=count(25, short=6))
 @given(cases())
 def test_at_every_time_the_shares_of_a_gpu_are_one(case: Case) -> None:
     shreds = case.split(np.unique(np.append(case.cuts, [case.meter.first_ns, case.meter.last_ns])))
@@ -197,7 +197,7 @@ def _outside(case: Case, shreds: Shreds) -> float:
     return float((shreds.share * (before + after)).sum() / 1e9)
 
 
-@settings(max_examples=count(100, short=8))
+@settings(max_examples=count(25, short=6))
 @given(cases())
 def test_cuts_change_no_sum_and_every_piece_ends_at_them(case: Case) -> None:
     whole, cut = case.split(NONE), case.split()
@@ -213,7 +213,7 @@ def test_cuts_change_no_sum_and_every_piece_ends_at_them(case: Case) -> None:
             assert abs(one - parts) <= 1e-9 * scale
 
 
-@settings(max_examples=count(80, short=8))
+@settings(max_examples=count(25, short=6))
 @given(cases(), st.randoms(use_true_random=False))
 def test_the_order_of_the_jobs_changes_nothing(case: Case, random: Any) -> None:
     frame = case.claims.frame.with_columns(
@@ -243,7 +243,7 @@ def test_the_order_of_the_jobs_changes_nothing(case: Case, random: Any) -> None:
     np.testing.assert_allclose(one_j, two_j, rtol=1e-9, atol=1e-6)
 
 
-@settings(max_examples=count(80, short=8))
+@settings(max_examples=count(25, short=6))
 @given(st.integers(0, 50), st.floats(0, 800), st.floats(1, 900), st.sampled_from([1.0, 0.5, 0.2]), st.integers(2, 5))
 def test_equal_claims_have_equal_energy(seed: int, began: float, lasts: float, share: float, number: int) -> None:
     meter = meter_of(seed, 1, 1, idle=True, counts=bool(seed % 2))

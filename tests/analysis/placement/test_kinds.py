@@ -111,22 +111,9 @@ def test_a_kind_may_be_asked_for_by_its_whole_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_where_nobody_named_the_models_the_nodes_of_the_partition_are_compared(tmp_path: Path) -> None:
-    store = Mixed().measured({"a2": 1.4}).kept(tmp_path / "S", named=False)
-    every = asked(store).advice
-    assert any("the store does not name the model of these GPUs" in note for note in every.notes)
-    assert "a2" not in every.exclude
-    found = asked(store, nodes=["a0", "a1", "a2", "a3"]).advice
-    assert found.exclude == ("a2",)
-    assert found.nodes[0].reference == "16 GPUs on 4 nodes"
-    with pytest.raises(InputError, match="the store does not name the model of any GPU that was measured in w"):
-        asked(store, model="a100")
-
-
-@pytest.mark.long
 def test_healthy_fleets_of_two_models_have_no_slow_node(tmp_path: Path) -> None:
     """However many times as long the slower model takes."""
-    for seed in range(20):
+    for seed in range(6):
         store = Mixed().measured({}, seed, spread=0.02).kept(tmp_path / str(seed))
         found = asked(store).advice
         assert found.exclude == ()
@@ -177,22 +164,16 @@ def test_slower_boards_are_no_faults_and_a_fault_among_them_is_found(tmp_path: P
 
 
 def test_a_vbios_that_changes_nothing_is_no_variant(tmp_path: Path) -> None:
-    for seed in range(count(20, short=2)):
+    for seed in range(count(6, short=1)):
         store, _ = _boards(tmp_path / str(seed), 1.0, {}, seed)
         assert [one.vbios for one in scores(store, ["w"]).of["w"].references] == [None]
 
 
 @pytest.mark.long
 def test_boards_that_differ_only_by_variant_have_no_slow_node(tmp_path: Path) -> None:
-    for seed in range(20):
+    for seed in range(6):
         store, _ = _boards(tmp_path / str(seed), 1.15, {}, seed)
         advice = advise(scores(store, ["w"]), "w", gpus=4)
         assert len(advice.references) == 2
         assert (advice.exclude, advice.nodes) == ((), ())
         assert advice.reason is None
-
-
-def test_a_store_of_one_work_on_two_models_has_one_workload_for_a_job_that_names_none(tmp_path: Path) -> None:
-    store = Mixed().measured({}).kept(tmp_path / "S")
-    assert jobs._only_workload(store, "12") == "w"
-    assert jobs.advise(store, "w", no_scheduler=True).advice.kinds

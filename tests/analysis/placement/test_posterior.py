@@ -10,7 +10,6 @@ from whorl.analysis.placement.noise import Noise, core_scale, noises
 from whorl.analysis.placement.posterior import Observed, Posterior, posterior
 from whorl.analysis.placement.repeatable import permutation_test
 from whorl.tests.analysis.placement.fleets import Floats
-from whorl.tests.sizes import count, is_long
 
 
 def _observed(values: Floats) -> Observed:
@@ -79,7 +78,7 @@ def test_shrinks_as_far_as_it_should() -> None:
 
 
 def test_one_slow_gpu_stays_where_it_is_while_the_others_shrink_to_one() -> None:
-    for seed in range(count(10, short=4)):
+    for seed in range(3):
         log_score = np.zeros(200)
         log_score[17] = np.log(2.8)
         found = _scored(seed, log_score, runs=3, sd=0.03)
@@ -93,15 +92,15 @@ def test_one_slow_gpu_stays_where_it_is_while_the_others_shrink_to_one() -> None
 
 def test_with_nothing_that_comes_back_every_belief_is_exactly_one() -> None:
     repeatable = 0
-    for seed in range(count(40, short=12)):
+    for seed in range(12):
         found = _scored(seed, np.zeros(100), runs=4, sd=0.03, glitches=0.1 if seed % 2 else 0.0)
         repeatable += found.repeatable
         if not found.repeatable:
             assert (found.belief == 1.0).all()
             assert found.reason is not None
             assert not found.standing_out.any()
-    # One in twenty is the level: 7 or more of 40 has a chance of 0.3 %; 4 or more of 12 of 0.2 %.
-    assert repeatable <= count(6, short=3)
+    # One in twenty is the level: 4 or more of 12 has a chance of 0.2 %.
+    assert repeatable <= 3
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_a_gpu_whose_runs_disagree_has_a_wide_interval(times: list[float], low: 
 def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
     """A tenth of the runs takes half as long again: of 300 GPUs with 3 runs, some have nothing else."""
     met = wrong = 0
-    for seed in range(30) if is_long() else (0, 5, 12, 15, 18, 26):  # in the last four there is such a GPU
+    for seed in (0, 5, 12, 15, 18, 26):  # in the last four there is such a GPU
         rng = np.random.default_rng([seed, 3])
         log_score = np.zeros(300)
         log_score[0] = np.log(2.8)  # so that something does come back
@@ -145,7 +144,7 @@ def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
 )
 def test_intervals_hold_what_they_say(gpus: int, runs: int, between: float, sd: float) -> None:
     covered = []
-    for seed in range(12):
+    for seed in range(6):
         rng = np.random.default_rng([seed, 5])
         log_score = rng.normal(0.0, between, gpus)
         found = _scored(seed, log_score, runs, sd)
@@ -182,7 +181,7 @@ def test_gpus_that_cannot_be_told_apart_are_drawn_alike_whatever_was_measured_of
 def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
     """Four GPUs of a node share each job's luck, and no GPU differs; then one does."""
     repeatable = 0
-    for seed in range(count(30, short=10)):
+    for seed in range(10):
         rng = np.random.default_rng([seed, 6])
         luck = np.repeat(rng.normal(0.0, 0.05, (25, 3)), 4, axis=0)
         values = luck + rng.normal(0.0, 0.01, (100, 3))
@@ -191,15 +190,15 @@ def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
         found = permutation_test(seen.x, seen.starts, job, rng)
         assert found is not None
         repeatable += found.repeatable
-        if seed < count(5, short=2):
+        if seed < 2:
             values[42] += np.log(2.0)
             slow = _observed(values)
             found = permutation_test(slow.x, slow.starts, job, rng)
             assert found is not None
             assert found.repeatable
             assert found.standing_out.nonzero()[0].tolist() == [42]
-    # At the level of one in twenty, 6 or more of 30 has a chance of 0.3 %; 4 or more of 10 of 0.1 %.
-    assert repeatable <= count(5, short=3)
+    # At the level of one in twenty, 4 or more of 10 has a chance of 0.1 %.
+    assert repeatable <= 3
 
 
 def test_one_job_for_each_number_of_gpus_can_be_dealt_out_in_one_way_only() -> None:

@@ -44,22 +44,6 @@ def _against(gains: tuple[Gain, ...], choice: str) -> Gain:
 
 @pytest.mark.long
 @needs_longhorn
-def test_jobs_that_couple_their_gpus_give_no_ground_for_advice(measured: Scores) -> None:
-    for workload, sets in (("resnet", 84), ("bert", 34)):
-        one = measured.of[workload]
-        assert one.coupled
-        assert one.unit.max() + 1 == sets
-        assert not one.repeatable
-        assert set(one.belief[np.isfinite(one.belief)]) == {1.0}
-        # One row of ResNet-50 is 3.6 times as slow as the median; nobody is accused of it.
-        advice = advise(measured, workload, gpus=4)
-        assert advice.exclude == ()
-        assert advice.nodes == ()
-        assert advice.finding.startswith("No measurable benefit")
-
-
-@pytest.mark.long
-@needs_longhorn
 def test_sgemm_differs_and_a_gpu_that_was_slow_on_one_of_two_days_is_to_be_measured_again(measured: Scores) -> None:
     one = measured.of["sgemm"]
     assert one.repeatable

@@ -40,23 +40,6 @@ def test_scores_are_by_gpu_in_the_order_of_nodes_and_slots(tmp_path: Path) -> No
     assert np.isnan(found.power("w")).all()
 
 
-@pytest.mark.long
-def test_the_same_store_gives_the_same_scores(tmp_path: Path) -> None:
-    store = _fleet().store(tmp_path / "S")
-    one, other, reseeded = scores(store), scores(store), scores(store, seed=5)
-    assert (one.belief("w") == other.belief("w")).all()
-    assert (one.of["w"].upper == other.of["w"].upper).all()
-    assert (one.belief("w") != reseeded.belief("w")).any()
-    assert np.abs(one.belief("w") - reseeded.belief("w")).max() < 0.01
-
-
-def test_the_unit_of_time_does_not_matter(tmp_path: Path) -> None:
-    known, factors = _log_normal(0, 32, 0.04), noise(np.random.default_rng(1), 32, 3)
-    fast = Fleet(32).run("w", known, factors).store(tmp_path / "A")
-    slow = Fleet(32).run("w", known, factors, usual_ms=1e6).store(tmp_path / "B")
-    assert scores(fast).belief("w") == pytest.approx(scores(slow).belief("w"), rel=1e-5)
-
-
 def test_a_gpu_not_measured_in_a_workload_has_no_score_there(tmp_path: Path) -> None:
     fleet = _fleet()
     rng = np.random.default_rng(3)

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-import scipy
 
 from whorl.analysis import across
 from whorl.analysis.spread.across_workloads import Across
+from whorl.tests.analysis.correlations import spearman
 
 
 def runs(workload: str, medians: dict[str, float], cluster: str = "c", **columns: float) -> pl.DataFrame:
@@ -40,7 +40,7 @@ def test_a_place_meets_its_uuid() -> None:
     assert (times(both).n, times(both).spearman) == (0, None)
     row = times(both, identities(*((f"U{i}", f"U{i}", f"p{i}") for i in range(8))))
     assert row.n == 8
-    expected = scipy.stats.spearmanr([A[f"U{i}"] for i in range(8)], [B[f"p{i}"] for i in range(8)]).statistic
+    expected = spearman([A[f"U{i}"] for i in range(8)], [B[f"p{i}"] for i in range(8)])
     assert row.spearman == pytest.approx(expected)
     assert row.low is not None
     assert row.high is not None
@@ -85,7 +85,7 @@ def test_two_names_of_one_gpu_are_one_gpu() -> None:
     row = times(twice, known)
     assert row.n == 8
     medians = [np.median([A["U0"] - 1, A["U0"], A["U0"] + 1, 499.0, 500.0, 501.0]), *(A[f"U{i}"] for i in range(1, 8))]
-    assert row.spearman == pytest.approx(scipy.stats.spearmanr(medians, [A[f"U{i}"] for i in range(8)]).statistic)
+    assert row.spearman == pytest.approx(spearman(medians, [A[f"U{i}"] for i in range(8)]))
 
 
 def test_too_few_or_constant_is_none_with_the_reason() -> None:

@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
-import scipy
 
-from whorl.analysis import Variability, across, variability
+from whorl.analysis import Variability, variability
+from whorl.tests.analysis.correlations import pearson, spearman
 from whorl.tests.analysis.longhorn import identities, needs_longhorn, runs
 
 pytestmark = needs_longhorn
@@ -24,12 +24,8 @@ def test_gpu_level_correlations_are_those_of_gpu_medians() -> None:
     medians = runs("sgemm").group_by("gpu").agg(pl.col("value", "sm_clock_mhz", "power_w", "temperature_c").median())
     for name, column in (("sm_clock", "sm_clock_mhz"), ("power", "power_w"), ("temperature", "temperature_c")):
         found = table()["sgemm", "gpu"].correlation[name]
-        assert found.spearman == pytest.approx(
-            scipy.stats.spearmanr(medians["value"], medians[column]).statistic, abs=1e-12
-        )
-        assert found.pearson == pytest.approx(
-            scipy.stats.pearsonr(medians["value"], medians[column]).statistic, abs=1e-12
-        )
+        assert found.spearman == pytest.approx(spearman(medians["value"], medians[column]), abs=1e-12)
+        assert found.pearson == pytest.approx(pearson(medians["value"], medians[column]), abs=1e-12)
 
 
 def test_process_numbers_are_no_jobs() -> None:
@@ -46,7 +42,7 @@ def test_split_half_agrees_with_a_plain_computation() -> None:
     halves = ordered.group_by("gpu", "half").agg(pl.col("value").median()).pivot("half", index="gpu").drop_nulls()
     found = table()["sgemm", "run"].split_half
     assert found["gpus"] == halves.height
-    assert found["spearman"] == pytest.approx(scipy.stats.spearmanr(halves["0"], halves["1"]).statistic, abs=1e-12)
+    assert found["spearman"] == pytest.approx(spearman(halves["0"], halves["1"]), abs=1e-12)
 
 
 def test_shares_use_a_place_known_from_any_run_and_say_how_many_runs_they_rest_on() -> None:
@@ -57,37 +53,6 @@ def test_shares_use_a_place_known_from_any_run_and_say_how_many_runs_they_rest_o
     alone = variability(runs("sgemm"), replicates=0)[0].shares
     # PageRank knows the place of GPUs for which SGEMM has only -1.
     assert alone["n"] <= both["n"]
-
-
-def test_intervals_hold_their_figure() -> None:
-    for row in table().values():
-        for name, interval in row.interval.items():
-            if interval is None:
-                assert f"{name} (" in row.reasons["interval"]
-                continue
-            figure = getattr(row, name)
-            assert interval[0] <= figure <= interval[1]
-            assert interval[0] < interval[1]
-
-
-def test_across() -> None:
-    rows = {(r.workload_a, r.figure_a, r.workload_b, r.figure_b): r for r in across(runs(), identities=identities())}
-    times = rows["pagerank", "time", "sgemm", "time"]
-    assert times.n == 168
-    assert times.spearman == pytest.approx(0.05, abs=0.005)
-    assert (times.low or 0) < 0 < (times.high or 0)
-    assert rows["pagerank", "power", "sgemm", "sm_clock"].spearman == pytest.approx(-0.64, abs=0.006)
-    # Only through PageRank's UUID-to-place bridge do place-named and UUID-named GPUs meet.
-    assert rows["resnet50", "time", "sgemm", "time"].n == 124
-    bare = {(r.workload_a, r.workload_b): r for r in across(runs()) if (r.figure_a, r.figure_b) == ("time", "time")}
-    assert bare["resnet50", "sgemm"].n == 0
-    assert bare["resnet50", "sgemm"].spearman is None
-    assert bare["resnet50", "sgemm"].reason == "no GPU is known in both"
-    assert bare["pagerank", "sgemm"].n == 168
-    assert rows["pagerank", "time", "sgemm", "sm_clock"].n == 168
-    constant = rows["bert", "sm_clock", "pagerank", "time"]
-    assert constant.spearman is None
-    assert constant.reason == "sm_clock of bert is constant (1530)"
 
 
 def test_scaling_the_unit_scales_the_median_and_nothing_else() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-import scipy
 
 from whorl.analysis.statistics.repeatability import Moments, icc, mean_of
 from whorl.analysis.statistics.shares import shares
@@ -49,7 +48,8 @@ def test_balanced_icc_follows_from_the_f_test() -> None:
     rng = np.random.default_rng(1)
     group = np.repeat(np.arange(12), 5)
     values = rng.normal(0, 2, 12)[group] + rng.normal(size=60) + 50
-    f = scipy.stats.f_oneway(*values.reshape(12, 5)).statistic
+    sets = values.reshape(12, 5)
+    f = 5 * sets.mean(axis=1).var(ddof=1) / sets.var(axis=1, ddof=1).mean()
     assert icc(moments(values, group), "gpu").value == pytest.approx((f - 1) / (f + 4))
 
 

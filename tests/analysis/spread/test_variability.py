@@ -294,7 +294,7 @@ row_strategy = st.tuples(
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(row_strategy, max_size=14))
 def test_anything_gives_finite_rows_or_none(rows: list[tuple[Any, ...]]) -> None:
     table = pl.DataFrame(

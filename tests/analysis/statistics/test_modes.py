@@ -54,7 +54,7 @@ def dip_by_definition(x: Floats) -> float:
 
 @pytest.mark.long
 def test_dip_by_definition() -> None:
-    for seed in range(40):
+    for seed in range(16):
         rng = np.random.default_rng([11, seed])
         n = int(rng.integers(3, 22))
         x = [
@@ -94,7 +94,7 @@ def test_the_table_comes_out_again() -> None:
 @pytest.mark.parametrize("n", [4, 7, 13, 40, 150, 3000])
 def test_p_values_of_uniform_samples_are_uniform(n: int) -> None:
     rng = np.random.default_rng([12, n])
-    samples = count(500, short=100)
+    samples = count(200, short=60)
     p = np.array([dip_p(dip(np.sort(rng.random(n))), n) for _ in range(samples)])
     for level in (0.05, 0.1, 0.5):
         # Few values share the least possible dip: then p = 1 is common and the test only more careful.
@@ -119,7 +119,7 @@ UNIMODAL: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 @pytest.mark.parametrize("law", UNIMODAL)
 @pytest.mark.parametrize("n", [20, 300])
 def test_one_mode_is_called_one(law: str, n: int) -> None:
-    alarms, samples = 0, count(500, short=50)
+    alarms, samples = 0, count(100, short=30)
     for seed in range(samples):
         x = np.sort(UNIMODAL[law](np.random.default_rng([13, n, seed]), n))
         alarms += len(modes_test(x, quantum(x)).splits) > 0
@@ -129,7 +129,7 @@ def test_one_mode_is_called_one(law: str, n: int) -> None:
 @pytest.mark.parametrize("step", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("runs", [1, 4, 5])
 def test_rounding_to_a_few_levels_is_no_mode(step: float, runs: int) -> None:
-    alarms, samples = 0, count(100, short=20)
+    alarms, samples = 0, count(40, short=10)
     for seed in range(samples):
         rng = np.random.default_rng([14, runs, seed])
         x = np.round((rng.normal(0, 1, (500, 1)) + rng.normal(0, 0.5, (500, runs))) / step) * step

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis.telemetry.readings import Series
 from whorl.analysis.telemetry.reducing import FEWEST, PER_STRETCH, kept, reduced
+from whorl.tests.sizes import count
 
 
 @st.composite
@@ -20,6 +21,7 @@ def _series(draw: st.DrawFn) -> Series:
     return Series(ts, np.array(values, float), np.array([place not in gaps for place in range(max(n - 1, 0))], bool), n)
 
 
+@settings(max_examples=count(40, short=10))
 @given(_series(), st.integers(1, 500))
 def test_each_stretch_keeps_its_first_lowest_highest_and_last_reading(series: Series, width: int) -> None:
     places = kept(series.ts, series.value, width)
@@ -34,6 +36,7 @@ def test_each_stretch_keeps_its_first_lowest_highest_and_last_reading(series: Se
         assert series.value[own].max() == series.value[every].max()
 
 
+@settings(max_examples=count(40, short=10))
 @given(_series(), st.integers(1, 500), st.integers(4, 120))
 def test_a_line_has_few_points_no_spike_is_lost_and_none_crosses_a_gap(series: Series, width: int, most: int) -> None:
     ts, value = reduced(series, width, most, dot_ns=0)
@@ -50,6 +53,7 @@ def test_a_line_has_few_points_no_spike_is_lost_and_none_crosses_a_gap(series: S
         assert (other - one == 2) == parted, "a line crosses a gap, or is parted where there is none"
 
 
+@settings(max_examples=count(20, short=5))
 @given(_series())
 def test_few_readings_stay_as_they_are(series: Series) -> None:
     ts, value = reduced(series, 1, 4000, dot_ns=0)

@@ -72,13 +72,6 @@ class Past:
         return histories(probed(store, every=True), store, now=NOW)
 
 
-def test_a_quiet_past_has_no_findings(tmp_path: Path) -> None:
-    found = Past().found(tmp_path / "S")
-    assert (found.steps, found.changes, found.drifts, found.unstable) == ((), (), (), ())
-    assert found.looks == 48
-    assert found.not_judged == ()
-
-
 def test_a_gpu_that_became_slower_is_found_with_its_date(tmp_path: Path) -> None:
     past = Past()
     past.times[7, 5:] *= 1.03

@@ -74,7 +74,7 @@ def nonsense(seed: int) -> Probed:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("seed", sample(range(80), short=5))
+@pytest.mark.parametrize("seed", sample(range(20), short=5))
 def test_nonsense_gives_sums_that_hold_and_no_error(seed: int) -> None:
     evidence = Evidence.of(nonsense(seed))
     assert channels(evidence)["value"].is_finite().all()

@@ -57,7 +57,7 @@ def slow(evidence: Evidence) -> dict[str, dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("seed", sample(range(1, 9), short=2))
+@pytest.mark.parametrize("seed", sample(range(1, 4), short=1))
 def test_every_planted_fault_is_told_for_what_it_is(tmp_path: Path, seed: int) -> None:
     store, fleet = stored(tmp_path / "s", 96, seed, kinds=(*CAUSES, *SEEN))
     planted = uuids(fleet)
@@ -97,7 +97,7 @@ def test_power_that_stands_still_is_seen_without_telemetry(tmp_path: Path) -> No
     assert evidence.levels.filter(pl.col("gpu") == one.gpu)["power"].is_null().all()
 
 
-@pytest.mark.parametrize("seed", sample([3, 1, 2], short=1))
+@pytest.mark.parametrize("seed", sample([3, 1], short=1))
 def test_every_kind_of_fault_has_its_verdict_and_no_healthy_gpu_has_any(tmp_path: Path, seed: int) -> None:
     store, fleet = stored(tmp_path / "s", 128, seed, kinds=tuple(NAMED))
     campaign, planted = probed(store), uuids(fleet)
@@ -114,7 +114,7 @@ def test_every_kind_of_fault_has_its_verdict_and_no_healthy_gpu_has_any(tmp_path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(4, 12))
+@pytest.mark.parametrize("seed", range(4, 7))
 def test_a_healthy_fleet_has_no_verdict(tmp_path: Path, seed: int) -> None:
     store, _ = stored(tmp_path / "s", 96, seed, telemetry=False)
     assert judge(store, campaign="made-1").rows == ()
@@ -166,15 +166,6 @@ def test_a_difference_that_does_not_matter_is_not_named(tmp_path: Path) -> None:
     campaign = twice(probed(store))
     for factor, named in ((1.005, []), (1.05, [Kind.SLOW])):
         assert [row.kind for row in judged(changed(campaign, 20, "stream-triad", factor)).rows] == named
-
-
-@pytest.mark.long
-def test_a_fast_gpu_is_no_slow_one(tmp_path: Path) -> None:
-    store, _ = stored(tmp_path / "s", 64, telemetry=False)
-    [one] = judged(changed(twice(probed(store)), 3, "gemm-fp32", 0.7)).rows
-    assert one.kind is Kind.FAST
-    assert one.effect_pct is not None
-    assert one.effect_pct < -20
 
 
 def test_a_failure_that_is_no_loss_is_a_failure(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def decided(
 @pytest.mark.parametrize("tails", [False, True])
 @pytest.mark.parametrize("sd", [0.005, 0.015, 0.03])
 def test_the_error_rates_hold(sd: float, tails: bool) -> None:
-    gpus = count(100_000, short=20_000)
+    gpus = count(20_000, short=10_000)
     wrong, _ = decided(0.0, gpus=gpus, sittings=20, sd=sd, tails=tails)
     assert (wrong == Decision.SLOW).mean() <= ALPHA + 3 * math.sqrt(ALPHA / gpus)
     missed, _ = decided(EFFECT, gpus=gpus, sittings=20, sd=sd, tails=tails)

@@ -71,7 +71,7 @@ def test_gpus_and_unknown_times_are_sittings_of_their_own() -> None:
 def test_the_interval_holds_the_level_of_another_sitting(tails: bool) -> None:
     """The published interval of one run held it in 10 to 16 of 100 cases."""
     held = []
-    for seed in range(count(20, short=4)):
+    for seed in range(count(6, short=3)):
         runs = fleet(150, 4, between=0.02, day=0.01, run=0.004, seed=seed, tails=tails)
         before = standing(runs.filter(pl.col("sitting_of") < 3))
         after = standing(runs.filter(pl.col("sitting_of") == 3)).select("gpu", later="value")
