@@ -23,7 +23,7 @@ def until(condition: Callable[[], object]) -> None:
             if condition():
                 return
         assert time.monotonic() < last, "it did not come to pass"
-        time.sleep(0.05)
+        time.sleep(0.2)  # looking costs more than waiting
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from whorl.collectors.sampler import Sampler
 from whorl.errors import InputError
 from whorl.store.journal import Journal
 from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.sizes import count
 from whorl.tests.stores import ask, new_store
 
 PATIENCE_S = 60.0
@@ -115,9 +116,9 @@ def test_live_rows_are_seen_and_kill_9_loses_none(nvml_library: NvmlLibrary, tmp
     nvml_library.write("gpus 2")
     store = tmp_path / "S"
     seen = 0
-    for _ in range(2):
+    for _ in range(count(2, short=1)):
         with collecting(nvml_library, store, "--durable", "tick") as process:
-            least = seen + 40
+            least = seen + 20
             until(lambda: rows(store) >= least, process)  # noqa: B023 - it is called here
             (newest,) = ask(store, "select epoch_ns(max(ts)) ts from telemetry")
             assert time.time() - newest["ts"] / 1e9 < 2.0

@@ -72,7 +72,7 @@ def test_the_samples_of_a_cycle_are_one_row_with_the_stamp_of_the_energy_counter
         assert set(values(parts, LIMIT, device)) == {None}
 
 
-@pytest.mark.parametrize("seed", range(count(100, short=12)))
+@pytest.mark.parametrize("seed", range(count(40, short=6)))
 def test_samples_that_come_late_twice_and_cut_anywhere_give_the_same_rows(seed: int) -> None:
     pick = random.Random(seed)
     number = 40
@@ -97,7 +97,7 @@ def test_samples_that_come_late_twice_and_cut_anywhere_give_the_same_rows(seed: 
     assert made.late == 0
 
 
-@pytest.mark.parametrize("seed", range(count(100, short=12)))
+@pytest.mark.parametrize("seed", range(count(40, short=6)))
 def test_an_engine_that_is_held_up_and_hurries_loses_no_sample(seed: int) -> None:
     pick = random.Random(1000 + seed)
     began, every = BEGAN_US, []

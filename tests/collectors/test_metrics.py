@@ -97,6 +97,7 @@ def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
     assert [line for line in page if line not in known and not line.startswith(("| links_sent", "| most_power"))] == []
 
 
+@pytest.mark.long
 def test_the_row_is_read_through_nvml_kept_by_the_minute_and_null_where_simulated(
     nvml_library: NvmlLibrary, tmp_path: Path
 ) -> None:

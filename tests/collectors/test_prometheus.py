@@ -300,7 +300,7 @@ def test_damaged_lines_cost_only_themselves(pages: Pages, exporter: Exporter) ->
 def test_damaged_pages_never_end_the_collector() -> None:
     """No page is an error of the program, and no number that is stored is one that the metric cannot have."""
     r, target, rows = random.Random(1), Target("http://n1:9400/metrics", None, 120.0), 0
-    for number in range(count(2_000, short=200)):
+    for number in range(count(800, short=200)):
         text = damaged(LOGS[r.choice(("page", "federated"))], r).decode("utf-8", "replace")
         for row in target.take(text, BEGAN_NS + number * 10**9)[0]:
             rows += 1

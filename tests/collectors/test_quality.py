@@ -138,7 +138,7 @@ def test_readings_that_come_late_now_and_then_do_not_end_the_mark_of_a_slow_sens
 
 
 @pytest.mark.long(short=4)
-@pytest.mark.parametrize("seed", sample(range(5), short=1))
+@pytest.mark.parametrize("seed", sample(range(2), short=1))
 @pytest.mark.parametrize("load", ["steady", "waves", "idle"])
 @pytest.mark.parametrize(("interval", "period"), [(0.1, 0.1), (0.02, 0.1), (1.0, 0.02)])
 def test_a_healthy_sensor_has_no_mark(seed: int, load: str, interval: float, period: float) -> None:

@@ -1,16 +1,8 @@
-"""Damages small files at random, imports them, and judges what was kept: run by `test_mutations.py`.
-
-    python mutations.py FOLDER SEED COUNT [STORES]
-
-FOLDER holds undamaged CSV files. Prints {"tried": n, "kept": n, "refused": n, "failures": [...]} as JSON; each
-failure has the seed of its case. With STORES, a folder, each case goes into a store
-of its own there as well.
-"""
+"""Damages small files at random, imports them, and judges what was kept: for `test_mutations.py`."""
 
 from __future__ import annotations
 
-import json
-import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,10 +26,20 @@ def unpacked(packed: bytes, data: bytes) -> bytes:
         return data
 
 
-def run(folder: Path, seed: int, count: int, stores: Path | None) -> dict[str, object]:
+@dataclass
+class Seen:
+    """How many damaged files were kept and refused, and what was wrong, each with the seed of its case."""
+
+    kept: int = 0
+    refused: int = 0
+    failures: list[dict[str, object]] = field(default_factory=list)
+
+
+def run(folder: Path, seed: int, count: int, stores: Path) -> Seen:
+    """Damage the CSV files of a folder `count` times, and import each into a store of its own too."""
     bases = sorted(folder.glob("*.csv"))
-    kept = refused = 0
-    failures = []
+    seen = Seen()
+    failures = seen.failures
     for number in range(seed, seed + count):
         case = damaged(bases, number)
         data = case.text()
@@ -48,21 +50,20 @@ def run(folder: Path, seed: int, count: int, stores: Path | None) -> dict[str, o
         data = unpacked(packed, data)
         try:
             found = read_file(path, Options())
-            kept += 1
+            seen.kept += 1
             if data.strip():
                 judge(case, data, found)
         except WhorlError as error:
-            refused += 1
+            seen.refused += 1
             found = None
             if path.name not in str(error) or "\n" in str(error):
                 failures.append({"seed": number, "damage": case.done, "what": f"unclear: {error}"})
         except Exception as error:
             failures.append({"seed": number, "damage": case.done, "what": f"{type(error).__name__}: {error}"[:300]})
             continue
-        if stores is not None:
-            store = new_store(stores / str(number))
-            failures += [{"seed": number, "damage": case.done, "what": what} for what in stored(store, path, found)]
-    return {"tried": count, "kept": kept, "refused": refused, "failures": failures}
+        store = new_store(stores / str(number))
+        failures += [{"seed": number, "damage": case.done, "what": what} for what in stored(store, path, found)]
+    return seen
 
 
 def stored(store: Store, path: Path, found: Parsed | None) -> list[str]:
@@ -87,8 +88,3 @@ def stored(store: Store, path: Path, found: Parsed | None) -> list[str]:
     if not import_file(store, path, Options()).already:
         wrong.append("the second import was not noticed")
     return wrong
-
-
-if __name__ == "__main__":
-    place, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    json.dump(run(place, seed, count, Path(sys.argv[4]) if len(sys.argv) > 4 else None), sys.stdout)

@@ -89,7 +89,7 @@ DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_damaged_file_is_read_or_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
     path, any_ = tmp_path / "a.txt", random.Random(name)
-    for number in range(count(140, short=14)):
+    for number in range(count(140, short=7)):
         damage = DAMAGES[number % len(DAMAGES)]
         text = damage(TEXTS[name], any_)
         path.write_text(text, encoding="utf-8", newline="")

@@ -172,7 +172,7 @@ def test_power_and_temperature_without_a_statistic_are_the_medians(store: Store,
     assert figures(store) == {}
 
 
-@pytest.mark.parametrize("column", ["power_limit", "power_cap", "enforced.power.limit [W]"])
+@pytest.mark.parametrize("column", ["power_cap", "enforced.power.limit [W]"])
 def test_a_power_limit_parts_the_runs(column: str, store: Store, write: Write) -> None:
     add(store, write(f"{HEADER},{column}", rows(lambda i: 250 if i % 2 else 300)))
     assert set(measurements(store)["workload"].cast(pl.String)) == {"sgemm [250 W]", "sgemm [300 W]"}

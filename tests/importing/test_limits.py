@@ -32,7 +32,7 @@ def test_a_header_of_very_many_columns_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_a_small_archive_of_very_much_is_one_sentence(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"bomb.csv.{kind}"
-    much = b"a,b\n" + bytes(count(200, short=80) << 20)
+    much = b"a,b\n" + bytes(70 << 20)
     path.write_bytes(gzip.compress(much, 1) if kind == "gz" else pa.compress(much, "zstd", asbytes=True))
     with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
         load(path)
@@ -46,6 +46,7 @@ def parquet(path: Path, columns: dict[str, Any], times: int = 1) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_parquet_file_of_very_many_columns_is_one_sentence(tmp_path: Path) -> None:
     path = parquet(tmp_path / "wide.parquet", {f"c{i}": [1] for i in range(5000)})
     with pytest.raises(InputError, match=r"wide\.parquet has 5000 columns, but at most 4096 can be read"):

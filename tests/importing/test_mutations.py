@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from whorl.simulation.sample import write_sample
+from whorl.tests.importing.mutations import run
 from whorl.tests.sizes import count
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -38,32 +35,11 @@ def extracts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.filterwarnings("error")
 def test_damaged_files(extracts: Path, tmp_path: Path) -> None:
-    script = Path(__file__).with_name("mutations.py")
-    pairs, parsed, stored = count(2, short=1), count(120, short=0), count(40, short=6)
-    plan: list[tuple[int, int, list[Path]]] = []
-    for number in range(pairs):
-        plan += [(100_000 * (number + 1), parsed, []), (100_000 * (number + 3), stored, [tmp_path / f"S{number}"])]
-    plan = [one for one in plan if one[1]]
-    seen = {"tried": 0, "kept": 0, "refused": 0}
-    failures = []
-    for pair in (plan[:2], plan[2:]):
-        running = [
-            subprocess.Popen(
-                [sys.executable, "-W", "error", script, extracts, str(seed), str(files), *store],
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "POLARS_MAX_THREADS": "1"},
-            )
-            for seed, files, store in pair
-        ]
-        for process in running:
-            out, _ = process.communicate()
-            assert process.returncode == 0
-            answer = json.loads(out)
-            failures += answer.pop("failures")
-            seen = {key: seen[key] + answer[key] for key in seen}
-    assert failures == []
-    assert seen["tried"] == pairs * (parsed + stored) == count(320, short=6)
+    tries = count(240, short=6)
+    seen = run(extracts, 100_000, tries, tmp_path / "stores")
+    assert seen.failures == []
     # The damage is neither so light that all is kept nor so heavy that nothing is judged.
-    assert min(seen["kept"], seen["refused"]) > 0.3 * seen["tried"]
+    assert seen.kept + seen.refused == tries
+    assert min(seen.kept, seen.refused) > 0.3 * tries

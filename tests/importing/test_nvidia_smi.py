@@ -300,7 +300,7 @@ def test_a_zone_that_is_none(zone: str, write: Write, refusal: Callable[..., str
     )
 
 
-@pytest.mark.long(short=4)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("model", "window"),
     [

@@ -66,7 +66,7 @@ def test_legitimate_telemetry_is_not_suspected(
     assert parse(write(HEADER, text), units={"": "ms"}).report.total.refused == 0
 
 
-@pytest.mark.parametrize("real_file", ["sgemm", "pagerank", "resnet50", "bert"])
+@pytest.mark.parametrize("real_file", ["sgemm", "bert"])
 def test_published_telemetry_is_not_suspected(real_file: str, real: Callable[[str], Path], parse: Parse) -> None:
     assert not parse(real(f"longhorn/{real_file}.csv.gz")).report.refusals
 

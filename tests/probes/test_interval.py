@@ -54,9 +54,7 @@ def test_the_interval_of_independent_values_holds_the_median_as_often_as_it_says
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("skewed", [False, True])
-@pytest.mark.parametrize(
-    ("n", "correlation", "least"), [(60, 0.3, 0.92), (200, 0.6, 0.93), (1000, 0.3, 0.93), (1000, 0.9, 0.93)]
-)
+@pytest.mark.parametrize(("n", "correlation", "least"), [(60, 0.3, 0.92), (1000, 0.9, 0.93)])
 def test_so_does_that_of_values_that_hang_together(n: int, correlation: float, least: float, skewed: bool) -> None:
     held, settled = coverage(n, correlation, trials=400, skewed=skewed)
     assert held >= least  # 95 %, less twice the standard error, and what a short series hides

@@ -190,7 +190,7 @@ def test_of_two_campaigns_at_once_the_second_sees_the_first(tmp_path: Path) -> N
     store = tmp_path / "S"
     new_store(store)
     command = [sys.executable, "-m", "whorl", "sim", "run", "--store", str(store), "--gpus", "4", "--json"]
-    different = ("gemm", "stream", "bert")
+    different = ("gemm", "stream")
     both = [
         subprocess.Popen([*command, "--hours", "0.2", "--load", load], stdout=subprocess.PIPE, text=True)
         for load in (*different, "gemm")

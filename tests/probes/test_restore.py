@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
 from whorl.errors import InputError
 from whorl.probes import restore
 from whorl.probes.restore import pending, restore_left_over, state_folder
@@ -64,17 +66,14 @@ COMMANDS = [["doctor"], ["collect", "--store", "s", "--duration", "0.2", "--inte
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_next_command_restores(nvml: NvmlLibrary, state: Path, tmp_path: Path, command: list[str]) -> None:
+def test_the_next_command_restores(
+    nvml: NvmlLibrary, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
-    done = subprocess.run(
-        [sys.executable, "-m", "whorl", *command],
-        env=nvml.environment(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f"{gpus[1]}: the power limit is 700 W again" in " ".join((done.stdout + done.stderr).split())
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    assert f"{gpus[1]}: the power limit is 700 W again" in " ".join(done.output.split())
     assert [limit_w(gpu) for gpu in gpus] == [700] * 3
     assert not path.exists()
 

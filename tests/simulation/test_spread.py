@@ -223,7 +223,7 @@ def test_the_population_longhorn_varies_as_longhorn_does() -> None:
             "sgemm": simulated_spread.of_sgemm(simulated_spread.simulated(gemm, SGEMM, seed, LONGHORN)),
             "pagerank": simulated_spread.of_pagerank(simulated_spread.simulated(rank, PAGERANK, seed, LONGHORN)),
         }
-        for seed in range(20)
+        for seed in range(10)
     ]
     data = {"sgemm": simulated_spread.of_sgemm(gemm), "pagerank": simulated_spread.of_pagerank(rank)}
     rows = simulated_spread.compared(data, drawn)
