@@ -57,7 +57,7 @@ def test_they_are_no_wider_than_needed(judged: list[Judged]) -> None:
 
 
 def test_the_sum_of_boards_is_known_better_than_each(judged: list[Judged]) -> None:
-    sums = summed(judged, 8)
+    sums = summed(judged, 4)
     assert sums["sums"] >= 1
     assert sums["covered_pct"] >= 90
     alone = np.median([(row.high_j - row.low_j) / 2 / row.true_j for row in judged if not np.isnan(row.best_j)])
