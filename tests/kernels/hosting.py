@@ -72,7 +72,7 @@ def _flags() -> tuple[str, ...]:
     """What the compiler is to do with a kernel."""
     assert COMPILER is not None
     # fmad off: the GPU's compiler may fuse what is not written as fused, this one must not.
-    flags = ("-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
+    flags = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
     # g++ makes the statics of templates those of the whole process: two libraries would share a kernel's arguments.
     # clang does not, and may not know the flag.
     apart = "-fno-gnu-unique"

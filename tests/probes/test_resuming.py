@@ -34,7 +34,7 @@ from whorl.simulation.load import find_load
 from whorl.simulation.models import V100
 from whorl.simulation.stepping import Readings
 from whorl.store import Store
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 
 KINDS = ("lost", "wrong_results", "brake")
@@ -133,7 +133,7 @@ def killed(whole: dict[str, Whole], tmp_path_factory: pytest.TempPathFactory) ->
     """By campaign: stores in which it was killed twice."""
     random = np.random.default_rng(7)
     folder = tmp_path_factory.mktemp("killed")
-    stores = {name: [folder / f"{name}-{number}" for number in range(count(2, short=1))] for name in TRIED}
+    stores = {name: [folder / f"{name}-{number}" for number in range(1)] for name in TRIED}
     deaths = [
         (name, str(new_store(store).root), int(random.integers(1, part + 1)), bool(random.integers(2)))
         for name in TRIED

@@ -170,10 +170,9 @@ def test_runs_of_one_gpu_differ_and_those_of_another_campaign_too() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_spread_of_a_fleet_is_that_of_the_public_cluster(seed: int) -> None:
+def test_the_spread_of_a_fleet_is_that_of_the_public_cluster() -> None:
     """SGEMM on 392 V100s, warmed up for a minute and a half: the bands that the steady state is held to."""
-    one = Bench(Fleet.draw(V100, 392, seed), began_ns=BEGAN)
+    one = Bench(Fleet.draw(V100, 392, 1), began_ns=BEGAN)
     clocks: list[tuple[int, Any]] = []
 
     def tick(readings: Readings, happened: list[Happening]) -> None:
