@@ -260,16 +260,6 @@ def test_a_time_without_readings_is_not_called_idle_and_what_was_read_just_befor
     assert idle["energy_j"].sum() == pytest.approx((305 + 555) * IDLE_W)
 
 
-@pytest.mark.long
-def test_the_result_does_not_depend_on_how_many_gpus_are_in_a_frame(tmp_path: Path) -> None:
-    telemetry = [load((200, 400, 250), name=f"GPU-{i}") for i in range(3)]
-    jobs = [job(i, f"GPU-{i}", 200, 400) for i in range(3)]
-    found = made(tmp_path, telemetry, jobs, gpus=[gpu(f"GPU-{i}") for i in range(3)])
-    only = books(store_of(tmp_path / "s", [], [], []), gpus=[("c", "GPU-1")])
-    assert only.pieces["gpu"].unique().to_list() == ["GPU-1"]
-    assert of_jobs(only)["1"] == of_jobs(found)["1"]
-
-
 def test_no_jobs_and_no_readings_make_empty_books(tmp_path: Path) -> None:
     found = books(store_of(tmp_path / "s", [gpu("GPU-a")], [], []))
     assert (found.pieces.height, found.metered.height, found.problems.height) == (0, 0, 0)

@@ -103,19 +103,3 @@ def test_each_fault_of_a_stream_has_a_row(store: Store, tmp_path: Path) -> None:
     assert "in gaps of the readings" not in printed
     right = kept(new_store(tmp_path / "right"), tmp_path, stream()).metered["metered_j"][0]
     assert metered[GPUS[0]] == pytest.approx(right)  # the counter saw the time that the clock showed twice
-
-
-@pytest.mark.long
-def test_power_in_another_unit_gives_the_same_energy(store: Store, tmp_path: Path) -> None:
-    watts = kept(store, tmp_path, stream()).metered["metered_j"].to_list()
-    lines = stream().replace("power.draw [W]", "power.draw [mW]").splitlines()
-    rows = [line.split(", ") for line in lines[1:]]
-    rows = [[*row[:5], f"{1000 * float(row[5]):.0f}", *row[6:]] for row in rows]
-    other = new_store(tmp_path / "other")
-    text = "\n".join([lines[0], *map(", ".join, rows), ""])
-    assert kept(other, tmp_path, text).metered["metered_j"].to_list() == pytest.approx(watts, rel=1e-9)
-    mislabelled = tmp_path / "wrong.csv"
-    mislabelled.write_text(text.replace("[mW]", "[W]"))
-    done = CliRunner().invoke(cli, ["import", "--store", str(tmp_path / "third"), str(mislabelled)])
-    assert done.exit_code != 0
-    assert "does not contain a board power" in done.output

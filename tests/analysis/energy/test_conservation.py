@@ -15,7 +15,6 @@ from whorl.analysis.energy.attributing.shreds import (
     ABOVE,
     BELOW,
     ENERGY,
-    IDLE,
     IDLE_HIGH,
     IDLE_LOW,
     JOB,
@@ -241,18 +240,3 @@ def test_the_order_of_the_jobs_changes_nothing(case: Case, random: Any) -> None:
     assert [name for name, _ in by_name[0]] == [name for name, _ in by_name[1]]
     one_j, two_j = (np.array([value for _, value in found]) for found in by_name)
     np.testing.assert_allclose(one_j, two_j, rtol=1e-9, atol=1e-6)
-
-
-@settings(max_examples=count(25, short=6))
-@given(st.integers(0, 50), st.floats(0, 800), st.floats(1, 900), st.sampled_from([1.0, 0.5, 0.2]), st.integers(2, 5))
-def test_equal_claims_have_equal_energy(seed: int, began: float, lasts: float, share: float, number: int) -> None:
-    meter = meter_of(seed, 1, 1, idle=True, counts=bool(seed % 2))
-    of_jobs = claims_of([(PARENT, began, lasts, share)] * number)
-    shreds, crowds = split(meter.among, of_jobs, [range(number)], cuts=NONE)
-    energies = shreds.figures[ENERGY, shreds.kind == JOB]
-    assert len(energies) == number
-    np.testing.assert_allclose(energies, energies[0])
-    assert bool(crowds) == (share * number > 1 + 1e-9)
-    if share * number < 1 - 1e-9:
-        idle = (shreds.kind == IDLE) & (shreds.began >= at(began)) & (shreds.ended <= at(began + lasts))
-        assert idle.any() or meter.idle_w is None

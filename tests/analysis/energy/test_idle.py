@@ -162,10 +162,10 @@ def test_a_pause_of_the_collector_is_no_problem_of_a_gpu(tmp_path: Path) -> None
     two = [("GPU-a", Problem.COUNTER_RESET), ("GPU-a", Problem.GAP)]
     # A job had the GPU meanwhile, or another GPU of the node was read: somebody should know.
     assert problems("held", both, job(1, "GPU-a", 0, 3600)) == two
-    more = readings("GPU-b", range(3660), [50.0] * 3660)
+    more = readings("GPU-b", range(0, 3660, 10), [50.0] * 366)
     assert problems("lost", [both[0], more]) == two
     # Rows without power are readings.
-    silent = readings("GPU-a", range(70, 3590), [50.0] * 3520, power_mw=[None] * 3520)
+    silent = readings("GPU-a", range(70, 3590, 10), [50.0] * 352, power_mw=[None] * 352)
     assert problems("silent", [*both, silent]) == [*two, ("GPU-b", Problem.COUNTER_RESET), ("GPU-b", Problem.GAP)]
 
 

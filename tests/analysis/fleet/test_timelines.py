@@ -56,6 +56,7 @@ def test_a_gpu_that_begins_each_probe_later_is_compared_in_the_same_probe(tmp_pa
     assert np.isnan(lines.fleet[late]["power_w"][waiting]).all(), "no other GPU waited there: nothing to compare with"
 
 
+@pytest.mark.long
 def test_every_value_of_a_time_line_is_inside_its_panel(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "s", 16, 3, kinds=("pinned",))
     campaign = probed(store)

@@ -13,7 +13,6 @@ from whorl.analysis import measurements
 from whorl.analysis.placement import Gain, Scores, advise, scores
 from whorl.cli import cli
 from whorl.store import Store
-from whorl.tests.sizes import is_long
 from whorl.tests.stores import new_store
 
 FOLDER = Path(__file__).parents[3].parent / "shared" / "data" / "longhorn"
@@ -119,8 +118,7 @@ def test_what_the_first_half_of_the_runs_promises_comes_true_in_the_second(longh
 def test_a_campaign_over_a_simulated_fleet(tmp_path: Path) -> None:
     """The planted braked and hot GPUs are slow; what whorl finds is judged by what the store says was planted."""
     path = tmp_path / "S"
-    gpus, hours = ("64", "1") if is_long() else ("32", "0.25")
-    options = ("--gpus", gpus, "--model", "V100", "--hours", hours, "--load", "gemm", "--seed", "7", "--faults", "3")
+    options = ("--gpus", "32", "--model", "V100", "--hours", "0.25", "--load", "gemm", "--seed", "7", "--faults", "3")
     _whorl("sim", "run", *options, "--store", str(path))
     store = Store.open(path)
     found = scores(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,11 @@ def store(tmp_path_factory: pytest.TempPathFactory, planted: NDArray[np.float64]
     return fleet_store(folder, {"gemm": planted, "stream": spread(6), "noise": np.ones(len(NAMES))}, noise=0.002)
 
 
+scored = cache(lambda store, workloads: scores(Store.open(store), workloads))
+
+
 def of(store: str, *workloads: str, **shape: int) -> Measured:
-    return measured(scores(Store.open(store), workloads), workloads, **shape)
+    return measured(scored(store, workloads), workloads, **shape)
 
 
 def test_the_measured_fleet_stands_as_it_is(store: str, planted: NDArray[np.float64]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 from typing import Any
 
@@ -63,24 +62,6 @@ def finite(value: object) -> bool:
     if isinstance(value, list):
         return all(finite(part) for part in value)
     return not isinstance(value, float) or math.isfinite(value)
-
-
-def test_the_rows_have_the_promised_keys_and_are_json() -> None:
-    counted = {"rows": 190, "duplicates": 9, "refused": 1}
-    rows = variability(fleet(), replicates=50, imported={("c", "w"): counted})
-    assert [row.level for row in rows] == ["run", "gpu"]
-    for row in rows:
-        found = row.as_dict()
-        assert set(found) == KEYS
-        assert json.loads(json.dumps(found, allow_nan=False)) == found
-        assert {"value", "low", "high", "trimmed", "by"} <= set(found["icc"])
-        assert (found["icc"]["by"], found["icc_job"]["by"]) == ("gpu", "job")
-        assert set(found["correlation"]) == {"sm_clock", "power", "temperature"}
-        for correlation in found["correlation"].values():
-            assert {"pearson", "spearman", "n"} <= set(correlation)
-        assert found["imported"] == counted
-    assert (rows[0].n, rows[1].n) == (180, 30)
-    assert variability(fleet(), replicates=0)[0].imported is None
 
 
 def test_clusters_and_workloads_are_kept_apart() -> None:
