@@ -61,7 +61,7 @@ def test_without_standard_output_a_command_does_its_work(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("delay", [0.8, 0.3, 1.5])
+@pytest.mark.parametrize("delay", [0.8, 0.3])
 def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) -> None:
     files, rows = [], count(20_000, short=10_000)
     for number in range(4):

@@ -13,6 +13,7 @@ from whorl.store.outcomes import Code
 from whorl.tests.analysis.energy.stored import NOON, S, at, gpu, job, readings, store_of
 from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
+from whorl.tests.sizes import sample
 
 pytestmark = pytest.mark.usefixtures("stores_stay_open")
 
@@ -231,6 +232,6 @@ def test_readings_by_a_clock_that_is_centuries_ahead_are_not_counted(tmp_path: P
     seconds, last = range(0, 600, 5), (2**63 - 1 - NOON) / S
     told = [readings("GPU-a", seconds, [200.0] * 120), readings("GPU-a", [last - 60, last - 30], [200.0] * 2)]
     store_of(tmp_path / "S", [gpu("GPU-a")], told, [])
-    for more in ((), ("--until", "2300-01-01"), ("--by", "day")):
+    for more in sample([("--until", "2300-01-01"), (), ("--by", "day")], short=1):
         [row] = document("--store", str(tmp_path / "S"), *more)["rows"]
         assert row["energy_j"] == pytest.approx(200 * 595, rel=0.01)

@@ -30,7 +30,7 @@ def fleets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch:
         few = ("gemm-fp32", "stream-triad")
         patch.setattr(catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in few))
-        printed("demo", "--gpus", "8", "--faults", "0", "--out", str(out))
+        printed("sim", "run", "--gpus", "8", "--steady", "--seed", "5", "--store", str(out / "store"))
         said = printed("demo", "--gpus", "8", "--fault", "pinned", "--another-fleet", "--out", str(out))
     return out, said
 

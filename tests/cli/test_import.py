@@ -103,7 +103,7 @@ def test_the_generated_sample(tmp_path: Path) -> None:
     assert result.stdout.count(" 0 refused") == len(FILES)
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("said", ["n1/0", "gpu-01", "GPU-01", "01"])
 def test_the_name_of_a_known_gpu_means_that_gpu(said: str, tmp_path: Path) -> None:
     store = store_of_two(tmp_path)

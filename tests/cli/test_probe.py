@@ -31,7 +31,6 @@ from whorl.simulation.models import find_model
 from whorl.store import Store
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.hand_device import FACTS, HandDevice
-from whorl.tests.sizes import count
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, NODE, run_without
 
@@ -258,47 +257,6 @@ def test_what_is_no_number_of_use_is_refused(option: str, value: str, tmp_path: 
     assert not (tmp_path / "S").exists()
 
 
-@pytest.mark.long
-def test_planted_faults_show(tmp_path: Path) -> None:
-    """A GPU whose clock is pinned is slow, one with wrong results is found out: exit status 1."""
-    store = tmp_path / "S"
-    answer = simulated(
-        store, "gemm-fp32", "stream-triad", "fma-fp64", "gemm-fp16", "pagerank", "--gpus", 8, "--suite", "quick",
-        "--fault", "pinned", "--fault", "wrong_results",
-    )  # fmt: skip
-    assert answer.exit_code == 1, answer.output
-    planted = {row["kind"]: row["gpu"] for row in rows(store, "kind, gpu from truth where kind <> 'ok'")}
-    median = "gpu, value from results where figure = 'time_median' and workload = 'gemm-fp32' order by value"
-    assert rows(store, median)[-1]["gpu"] == planted["pinned"]
-    wrong = rows(store, "gpu, status_detail from runs where status = 'wrong_result'")
-    assert {row["gpu"] for row in wrong} == {planted["wrong_results"]}
-    assert all("elements of the result are wrong; the first:" in row["status_detail"] for row in wrong)
-    events = rows(store, "gpu, detail from events where kind = 'wrong_result'")
-    assert {row["gpu"] for row in events} == {planted["wrong_results"]}
-    assert "wrong result: " in answer.output
-
-
-@pytest.mark.long
-def test_a_gpu_that_is_lost_in_the_middle_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
-    store = tmp_path / "S"
-    answer = simulated(store, "--suite", "quick", "--gpus", 4, "--neighbours", "busy", "--fault", "lost")
-    assert answer.exit_code == 6, answer.output
-    (lost,) = (row["gpu"] for row in rows(store, "gpu from truth where kind = 'lost'"))
-    assert "failed: " in answer.output
-    assert lost in answer.output
-    assert "the GPU does not answer any more" in answer.output
-    counts = {row["gpu"]: row["n"] for row in rows(store, "gpu, count(*) n from runs where status = 'ok' group by all")}
-    probes = len(catalogue.suite("quick"))
-    assert 1 <= counts[lost] < probes
-    assert all(n == probes for gpu, n in counts.items() if gpu != lost)
-    (failed,) = rows(store, "gpu, status, status_detail, ended_by from runs where status <> 'ok'")
-    assert failed["gpu"] == lost
-    assert failed["ended_by"] == "failed"
-    assert failed["status"] == "lost"
-    assert "fallen off the bus" in failed["status_detail"]
-    assert len(rows(store, "* from events where kind = 'probe_failed'")) == 1
-
-
 def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
     store = tmp_path / "S"
     simulated(store, "gemm-fp32", "--gpus", 1, "--suite", "quick", "--lock-clock", 1200, "--power-limit", 250)
@@ -335,7 +293,7 @@ def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
 
 # -- killed, interrupted, refused -----------------------------------------------------------------------------
 
-GPUS = count(64, short=24)
+GPUS = 24
 
 
 @pytest.mark.parametrize(("low", "explained"), [(9.9, True), (None, False)])

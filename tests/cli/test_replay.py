@@ -114,7 +114,7 @@ def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -
     """One GPU is 2.5 times slower: staying off it gains. Draining its node loses three good GPUs of a busy fleet."""
     found = document(
         *("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pm-first-sticky,random"),
-        *("--seeds", "6", "--seed", "10"),
+        *("--seeds", "6", "--seed", "10", "--workers", "1"),
     )
     assert {row["seed"] for row in found["rows"]} == set(range(10, 16))
     gains = {(g["policy"], g["against"]): g for g in found["comparisons"] if g["figure"] == "avg_jct_s"}

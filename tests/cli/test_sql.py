@@ -98,6 +98,7 @@ def test_queries(store: Store, query: str, expected: list[dict[str, Any]]) -> No
     assert rows(store, query) == expected
 
 
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize(
     "query",
     [

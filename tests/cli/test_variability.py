@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
@@ -24,27 +21,6 @@ def document(*arguments: str) -> dict[str, Any]:
     result = whorl(*arguments)
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.stdout))
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with the generated sample fleet."""
-    folder = tmp_path_factory.mktemp("sample")
-    assert whorl("sample", str(folder / "files")).exit_code == 0
-    files = [str(path) for path in sorted((folder / "files").iterdir())]
-    result = whorl("import", "--store", str(folder / "store"), "--cluster", "sample", *files)
-    assert result.exit_code == 0, result.output
-    return str(folder / "store")
-
-
-@pytest.mark.long
-def test_markdown_is_a_document(sample: str) -> None:
-    text = whorl("variability", "--store", sample, "--markdown", "--replicates", "50").stdout
-    lines = text.splitlines()
-    assert lines[0] == "# Variability"
-    table = [line for line in lines if line.startswith("|")]
-    assert len({line.count("|") for line in table}) == 1
-    assert "## sgemm on sample" in lines
 
 
 def test_what_a_store_of_probes_has_is_said_where_nothing_matches(tmp_path: Path) -> None:
@@ -90,21 +66,7 @@ def test_the_folder_of_a_demo_leads_to_its_store(tmp_path: Path) -> None:
         assert "`whorl probe run --store" in refused
 
 
-def test_flags_that_exclude_each_other(sample: str) -> None:
-    result = whorl("variability", "--store", sample, "--json", "--markdown")
+def test_flags_that_exclude_each_other(tmp_path: Path) -> None:
+    result = whorl("variability", "--store", str(tmp_path), "--json", "--markdown")
     assert result.exit_code == 2
     assert "cannot be used together" in result.stderr
-
-
-@pytest.mark.long
-def test_a_table_fits_80_columns_and_is_plain_where_asked(sample: str) -> None:
-    script = f"stty cols 80 rows 40; NO_COLOR=1 {sys.executable} -m whorl variability --store {sample} --replicates 20"
-    done = subprocess.run(["script", "-qec", script, "/dev/null"], capture_output=True, text=True, check=False)
-    if done.returncode == 127:
-        pytest.skip("there is no script(1) to give the command a terminal")
-    assert done.returncode == 0, done.stdout
-    # Progress redraws its line; what stays is behind the last carriage return.
-    lines = [line.rstrip("\r").rpartition("\r")[2].removeprefix("\x1b[K") for line in done.stdout.split("\n")]
-    assert any(line.startswith("workload") for line in lines)
-    assert max(len(line) for line in lines) <= 80
-    assert "\x1b[1m" not in done.stdout

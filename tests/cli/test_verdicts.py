@@ -252,6 +252,7 @@ def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
     assert [one["n"] for one in told["history"] if one["workload"] == "gemm-fp32"] == [1, 1, 1]
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("fleet", "name", "of", "gpus"),
     [
@@ -288,30 +289,6 @@ def test_a_gpu_is_explained_by_any_of_its_names(fleet: str, name: str) -> None:
     assert "slow, confirmed" in said.output
     assert "32 of 32" in said.output
     assert "2026-09-01 00:00" in said.output
-
-
-@pytest.mark.long
-def test_the_evidence_page_of_a_gpu_says_what_explain_says(fleet: str, tmp_path: Path) -> None:
-    page = tmp_path / "gpu.html"
-    done = whorl("report", "--store", fleet, "--gpu", "n02/1", "--out", str(page))
-    assert done.exit_code == 0, done.output
-    assert "slow, confirmed" in done.output
-    html = page.read_text()
-    for words in (
-        f"n02/1: {MODEL}",
-        "Slow, confirmed",
-        "32 of 32",
-        "What to do: ",
-        "Sitting by sitting",
-        "work per joule",
-        "How it was measured",
-        "S0005",
-    ):
-        assert words in html, words
-    refused = whorl("report", "--store", fleet, "--gpu", "n77/0", "--out", str(page))
-    assert (refused.exit_code, "there is no GPU 'n77/0'" in refused.output) == (2, True)
-    refused = whorl("report", "--store", fleet, "--gpu", "n02/1", "--campaign", "c", "--out", str(page))
-    assert (refused.exit_code, "cannot be used together" in refused.output) == (2, True)
 
 
 def test_a_gpu_that_was_collected_and_never_measured_is_explained(tmp_path: Path) -> None:
