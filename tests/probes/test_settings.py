@@ -227,6 +227,7 @@ def test_two_processes_do_not_take_each_others_gpus(nvml: NvmlLibrary, state: Pa
     assert not notes(state)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, -signal.SIGINT)]
 )
@@ -304,6 +305,7 @@ def test_a_killed_process_is_undone_by_the_next(nvml: NvmlLibrary, state: Path) 
 SET_LIMIT = "nvmlDeviceSetPowerManagementLimit"
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("function", [SET_LIMIT, "nvmlDeviceSetGpuLockedClocks"])
 def test_killed_in_the_middle_of_changing(nvml: NvmlLibrary, state: Path, function: str) -> None:
     nvml.write(*BUSY, f"gpu 1 hang {function}")
