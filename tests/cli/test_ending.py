@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from whorl.cli import _dependency, cli
 from whorl.store import Store
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, run_without
 
@@ -63,7 +63,7 @@ def test_without_standard_output_a_command_does_its_work(tmp_path: Path) -> None
 @pytest.mark.long
 @pytest.mark.parametrize("delay", [0.8, 0.3])
 def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) -> None:
-    files, rows = [], count(20_000, short=10_000)
+    files, rows = [], 10_000
     for number in range(4):
         files.append(tmp_path / f"{number}.csv")
         every = range(number * rows, (number + 1) * rows)

@@ -62,7 +62,7 @@ def test_the_planted_gpus_are_what_variability_finds(stepped: tuple[str, Result]
     (by_gpu,) = (row for row in found["rows"] if row["level"] == "gpu")
     slow = {one["gpu"]: one["ratio"] for one in by_gpu["slow"]}
     assert slow[planted["pinned"]] == pytest.approx(1.285, abs=0.03)
-    assert slow[planted["brake"]] == pytest.approx(1.20, abs=0.05)
+    assert slow[planted["brake"]] == pytest.approx(1.20, abs=0.08)
     assert by_gpu["gpus"] == 16
 
 

@@ -23,7 +23,6 @@ from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
-from whorl.tests.sizes import sample
 
 SLOW = 5
 AT = datetime.fromisoformat("2026-09-03T12:00")
@@ -348,22 +347,18 @@ def _random(gpu: int, day: float) -> float:
 
 ODD: dict[str, dict[str, Any]] = {
     "one GPU": {"gpus": 1},
-    "two GPUs": {"gpus": 2},
     "all identical": {"gpus": 12, "spread": 0.0, "noise": 0.0},
     "all of different models": {"gpus": 9, "model": lambda gpu: f"model {gpu}"},
     "no node is known": {"gpus": 12, "node": lambda gpu: None},
-    "no model is known": {"gpus": 12, "model": lambda gpu: None},
     "no telemetry": {"gpus": 12, "sensors": False},
     "times that are no numbers": {"gpus": 12, "time": _random},
-    "times of zero": {"gpus": 12, "time": lambda gpu, day: 0.0},
     "runs from the future": {"gpus": 12, "days": (0, 40_000)},
     "forty runs of one GPU and one of another": {"gpus": 2, "runs": lambda gpu: 40 if gpu == 0 else 1},
-    "one day": {"gpus": 12, "days": (0,)},
     "a wrong result": {"gpus": 12, "wrong": (3,)},
 }
 
 
-@pytest.mark.parametrize("odd", sample(sorted(ODD), short=2))
+@pytest.mark.parametrize("odd", sorted(ODD))
 @pytest.mark.long
 def test_odd_fleets_get_a_sentence_and_never_a_crash(odd: str, tmp_path: Path) -> None:
     judged_store(tmp_path / "S", **ODD[odd])
@@ -381,10 +376,8 @@ def test_odd_fleets_get_a_sentence_and_never_a_crash(odd: str, tmp_path: Path) -
     if odd not in (
         "no node is known",
         "no telemetry",
-        "one day",
         "a wrong result",
         "runs from the future",
-        "no model is known",
     ):
         assert found["not_judged"]
         assert all(one["why"] for one in found["not_judged"])
