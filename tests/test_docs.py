@@ -84,10 +84,9 @@ def complaint(words: list[str]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_that_a_page_names_exists(page: Path) -> None:
-    wrong = {f"whorl {' '.join(words)}": why for words in commands_named(page.read_text()) if (why := complaint(words))}
-    assert not wrong
+def test_every_command_that_a_page_names_exists() -> None:
+    named = [(page, words) for page in PAGES for words in commands_named(page.read_text())]
+    assert not {(page, *words): why for page, words in named if (why := complaint(words))}
 
 
 def test_every_command_that_a_help_text_names_exists() -> None:
@@ -110,25 +109,27 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert [complaint(words) for words in commands_named(page)] == ["there is no 'nosuch'", "sql has no --nosuch"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+def test_every_link_to_a_file_leads_to_one() -> None:
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)]+)\)", page.read_text())]
+    for page, link in links:
         if not link.startswith("http"):
             name, _, place = link.partition("#")
             leads_to = page.parent / name if name else page
-            assert leads_to.exists(), link
-            assert not place or place in headings(leads_to.read_text()), link
+            assert leads_to.exists(), (page, link)
+            assert not place or place in headings(leads_to.read_text()), (page, link)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_name_that_a_page_takes_from_whorl_exists(page: Path) -> None:
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+def test_every_name_that_a_page_takes_from_whorl_exists() -> None:
+    blocks = [
+        (page, block) for page in PAGES for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    ]
+    for page, block in blocks:
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "whorl":
                 module = importlib.import_module(node.module or "")
-                assert [one.name for one in node.names if not hasattr(module, one.name)] == [], node.module
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == [], page
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "whorl":
-                assert hasattr(importlib.import_module("whorl"), node.attr), node.attr
+                assert hasattr(importlib.import_module("whorl"), node.attr), (page, node.attr)
 
 
 def headings(text: str) -> set[str]:
