@@ -206,7 +206,7 @@ class Plain:
             if len(self._free(places, task)) < task.gpus:
                 continue
             gpus = self._pack(places, task)
-            late = task.limit > max(reserved - self.now, 0)
+            late = bool(task.limit > max(reserved - self.now, 0))
             if not late or useful(gpus) <= spare:
                 places[task.number] = gpus
                 spare -= late * useful(gpus)

@@ -179,14 +179,13 @@ def test_a_job_that_never_fits_costs_no_other_trace_and_no_other_policy() -> Non
     study = General((too_wide, TRACE, two_too_wide), OneFarOff(), Options(failures=(Failure("n0", 1, math.inf),)))
     found, refused = run_all(study, cases(3, ["packed", "drain-outliers"], ["fifo"], [0]))
     assert [(one.trace, one.case.policy) for one in found] == [("t", "packed"), ("t", "drain-outliers")]
-    assert list(dict.fromkeys(str(error) for _, error in refused)) == [
-        "wide: job vast asks for 17 GPUs and the fleet has 16; replay it on a larger fleet (--nodes, --gpus-per-node), "
-        "or leave the job out",
-        "nearly: job all waits for ever: it asks for 16 GPUs and after 1 s, when a node has failed, the policy packed "
-        "uses 12; leave out the job, or let the node return",
-        "nearly: job all waits for ever: it asks for 16 GPUs and after 1 s, when a node has failed, the policy "
-        "drain-outliers uses 12; leave out the job, or let the node return",
-    ]
+    errors = list(dict.fromkeys(str(error) for _, error in refused))
+    for error, fragments in zip(
+        errors,
+        [("wide: job vast", "17 GPUs"), ("nearly: job all", "policy packed"), ("nearly: job all", "drain-outliers")],
+        strict=True,
+    ):
+        assert all(fragment in error for fragment in fragments), error
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_one_run() -> None:
         assert row.interval["median"] is None
         assert row.reasons["interval"] == "a bootstrap needs more than one GPU"
         assert row.modes == ({"median": 5.0, "share": 1.0, "n": 1},)
-        assert row.finding == "It is not known whether the spread belongs to the GPUs: fewer than two GPUs."
+        assert row.belongs is Belongs.UNKNOWN
 
 
 def test_one_run_for_each_gpu_cannot_tell_repeatability() -> None:
@@ -133,7 +133,7 @@ def test_one_run_for_each_gpu_cannot_tell_repeatability() -> None:
     assert run.icc.value is None
     assert run.shares["gpu"] is None
     assert run.split_half == {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}
-    assert "each GPU has only one run" in run.finding
+    assert run.belongs is Belongs.UNKNOWN
 
 
 def test_equal_values() -> None:
@@ -141,7 +141,7 @@ def test_equal_values() -> None:
         assert (row.fence_pct, row.range_pct, row.worst_over_median) == (0.0, 0.0, 1.0)
         assert (row.slow, row.fast) == ((), ())
         assert row.icc.value is None
-        assert row.finding == "Every run took the same time: there is no spread."
+        assert row.belongs is Belongs.ALIKE
         assert row.modes_test.p is None
         assert finite(row.as_dict())
 
@@ -188,8 +188,7 @@ def test_jobs() -> None:
     assert row.icc_job.low is not None
     assert (row.icc_job.low or 1) < (row.icc_job.value or 0) < (row.icc_job.high or 0)
     assert row.icc_job.groups == 60
-    assert "does not belong to the GPUs" in row.finding
-    assert "the runs of one job share their time" in row.finding
+    assert row.belongs is Belongs.NONE
     alone = variability(frame(gpu, values.tolist(), job_id=gpu), replicates=0)[0].icc_job
     assert (alone.value, alone.reason) == (None, "no job holds several GPUs")
 

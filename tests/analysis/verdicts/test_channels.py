@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import COMPUTE, Probed
-from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.channels import (
     CHANNELS,
@@ -65,10 +64,6 @@ def test_each_kind_shows_in_its_channel(case: str) -> None:
     assert {gpu for gpus in found.values() for gpu in gpus} == {GPU}
 
 
-def test_healthy_gpus_show_in_none() -> None:
-    assert differing(fleet(gpus=80)) == {}
-
-
 def test_one_probe_tells_heat_by_its_temperature() -> None:
     found = differing(fleet({7: {"": {"temperature": 30}}}, probes=[GEMM]))
     assert found == {WARM.name: {GPU: pytest.approx(30, abs=8)}}
@@ -121,9 +116,3 @@ SENTENCES: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_a_channel_is_said_in_a_sentence(sentence: str) -> None:
     assert looks_of(*SENTENCES[sentence]) == sentence
-
-
-def test_every_kind_that_is_tested_has_a_channel_or_a_cause() -> None:
-    assert {one.kind for one in CHANNELS} >= {
-        Kind.HOT, Kind.POWER_HUNGRY, Kind.PINNED, Kind.UNDER_CAP, Kind.STARVED, Kind.UNSTABLE
-    }  # fmt: skip
