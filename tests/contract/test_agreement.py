@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from whorl.tests.contract.harness import InputFolder, done, run
+from whorl.tests.sizes import sample
 
 pytestmark = pytest.mark.usefixtures("bare_machine", "stores_stay_open")
 
@@ -20,7 +21,10 @@ def mixed(input_folder: InputFolder) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    [("energy", "--by", "user"), ("energy", "--by", "gpu"), ("energy", "excess", "--by", "node"), ("sql", SELECT)],
+    sample(
+        [("energy", "--by", "user"), ("energy", "--by", "gpu"), ("energy", "excess", "--by", "node"), ("sql", SELECT)],
+        short=2,
+    ),
 )
 def test_csv_has_the_rows_of_json(words: tuple[str, ...], mixed: Path) -> None:
     rows = done(*words, "--store", mixed, "--json").json()["rows"]

@@ -71,6 +71,7 @@ def _metrics(requests: list[ExportMetricsServiceRequest]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_what_a_collector_gets_is_that_of_its_golden_file(input_folder: InputFolder, golden: Golden) -> None:
     store = input_folder("fleet") / "store"
     with _collector() as collector:
@@ -80,6 +81,7 @@ def test_what_a_collector_gets_is_that_of_its_golden_file(input_folder: InputFol
     assert not answer.stdout
 
 
+@pytest.mark.long
 def test_a_collector_that_is_not_there_is_an_error(input_folder: InputFolder) -> None:
     with _collector() as collector:
         endpoint = f"http://127.0.0.1:{collector.server_address[1]}"

@@ -69,7 +69,7 @@ QUESTIONS = [
     _on_store("verdicts-text", "verdicts /", forms.status_only, inputs=("mixed", "none")),
     _on_store("explain", "explain {gpu} / --json", short=("mixed", "one", "none")),
     _on_store("explain-unknown", "explain nobody / --json", short=("fleet", "none")),
-    _on_store("fingerprint", "fingerprint / --json", short=("fleet", "none")),
+    _on_store("fingerprint", "fingerprint / --json", short=("one", "none")),
     _on_store("fingerprint-gpu", "fingerprint / --gpu {gpu} --json", short=("mixed", "none")),
     _on_store("variability", "variability / --json --replicates 100", short=ALL_SHORT),
     _on_store("variability-across", "variability / --across --json --replicates 100", short=ALL_SHORT),
@@ -119,16 +119,14 @@ QUESTIONS = [
     Question("replay-page", f"{REPLAY} --policy packed --plot {{out}}/page.html", inputs=("fleet",), files=_page),
     _on_store("check", f"{CHECK} --json", forms.checked, writes=True, short=("fleet", "none")),
     _on_store("check-quick", f"{CHECK} --quick --json", forms.checked, writes=True, short=("fleet",)),
-    _on_store("check-nagios", f"{CHECK} --format nagios", forms.nagios, inputs=("fleet",), writes=True),
-    _on_store("check-junit", f"{CHECK} --format junit", forms.junit, inputs=("fleet",), writes=True),
+    _on_store("check-nagios", f"{CHECK} --format nagios", forms.nagios, inputs=("fleet",), writes=True, short=()),
+    _on_store("check-junit", f"{CHECK} --format junit", forms.junit, inputs=("fleet",), writes=True, short=()),
     _on_store("check-text", f"{CHECK} --format text", forms.status_only, inputs=("fleet",), writes=True, short=()),
     _on_store("check-no-driver", "check / --json", forms.checked, inputs=("fleet",), writes=True),
     _on_store("store-status", "store status / --json"),
-    _on_store("store-compact", "store compact / --json", forms.kept_up, writes=True, short=("fleet", "none")),
-    _on_store(
-        "store-prune", "store prune / --keep 1d --dry-run --json", forms.kept_up, writes=True, short=("fleet", "none")
-    ),
-    _on_store("store-retire", "store retire {gpu} / --json", writes=True, short=("fleet", "none")),
+    _on_store("store-compact", "store compact / --json", forms.kept_up, writes=True, short=("fleet",)),
+    _on_store("store-prune", "store prune / --keep 1d --dry-run --json", forms.kept_up, writes=True, short=("none",)),
+    _on_store("store-retire", "store retire {gpu} / --json", writes=True, short=("mixed",)),
     _on_store(
         "jobs-import-again",
         "jobs import / --file {folder}/sacct.txt --cluster {cluster} --gpus-per-node 4 --json",
@@ -181,7 +179,7 @@ ALONE = [
     Question("sample", "sample {out}/sample --gpus 8", forms.status_only, files=_sample),
     Question("sim-describe", "sim describe H100 --json"),
     Question("sim-run", "sim run --store {out}/store --gpus 4 --hours 0.1 --fault hot=20% --json"),
-    Question("demo", "demo --out {out}/demo --gpus 8 --fault pinned --json", forms.demonstrated),
+    Question("demo", "demo --out {out}/demo --gpus 8 --fault pinned --json", forms.demonstrated, short=()),
     Question(
         "probe-run", "probe run gemm-fp32 --store {out}/store --backend simulated --gpus 2 --campaign first --json"
     ),
@@ -273,7 +271,9 @@ def test_the_commands_that_made_an_input_print_their_golden_files(
         golden(f"{name}/made-{path.stem}", reduction(json.loads(path.read_text())))
 
 
-@pytest.mark.parametrize("question", [pytest.param(question, id=question.name) for question in ALONE])
+@pytest.mark.parametrize("question", [
+    pytest.param(question, id=question.name, marks=pytest.mark.long if question.short == () else ()) for question in ALONE
+])  # fmt: skip
 def test_an_answer_without_an_input_is_that_of_its_golden_file(
     question: Question, golden: Golden, tmp_path: Path
 ) -> None:
@@ -285,7 +285,7 @@ def test_an_answer_without_an_input_is_that_of_its_golden_file(
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.long if name == "longhorn" else ()) for name in INPUTS
+    pytest.param(name, marks=() if name in ("fleet", "none") else pytest.mark.long) for name in INPUTS
 ])  # fmt: skip
 def test_every_table_and_view_has_the_rows_of_its_golden_file(
     name: str, input_folder: InputFolder, golden: Golden
