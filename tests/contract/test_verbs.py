@@ -272,7 +272,7 @@ def test_the_commands_that_made_an_input_print_their_golden_files(
 
 
 @pytest.mark.parametrize("question", [
-    pytest.param(question, id=question.name, marks=pytest.mark.long if question.short == () else ()) for question in ALONE
+    pytest.param(question, id=question.name, marks=() if question.short else pytest.mark.long) for question in ALONE
 ])  # fmt: skip
 def test_an_answer_without_an_input_is_that_of_its_golden_file(
     question: Question, golden: Golden, tmp_path: Path
