@@ -153,6 +153,7 @@ def test_numbers_of_gpus_are_looked_up_on_their_node(run: Any, store: Store) -> 
         run(f"1,0,{times}", header="job_id,gpu,began,ended", name="bare.csv")
 
 
+@pytest.mark.long
 def test_a_number_means_the_card_that_was_there_when_the_job_began(run: Any, store: Store) -> None:
     """At 1793530000 a reboot numbered the GPUs of n01 anew; later the card in slot 1 was exchanged. A row without a
     UUID, from an old log that had numbers only, says nothing of which card was there."""
@@ -185,6 +186,7 @@ def test_gpus_that_become_known_later_are_found_and_a_longer_file_adds_only_what
     assert sorted(now(store, "job_id, gpu")) == [*found, ("3", A)]
 
 
+@pytest.mark.long
 def test_a_job_may_end_in_the_hour_that_occurs_twice(run: Any, store: Store) -> None:
     header = "job_id,gpu,began,ended"
     rows = (
@@ -202,6 +204,7 @@ def test_a_job_may_end_in_the_hour_that_occurs_twice(run: Any, store: Store) -> 
     ]
 
 
+@pytest.mark.long
 def test_a_share_may_be_in_percent(run: Any, store: Store) -> None:
     times = "1793530000,1793540000"
     run(f"1,{A},{times},25", f"2,{B},{times},100", header="job_id,gpu,began,ended,share [%]")

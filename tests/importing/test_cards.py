@@ -34,6 +34,7 @@ def read(store: Store, path: Path, lines: list[str], **options: object) -> Repor
     return import_file(store, path, Options(**options))  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_readings_belong_to_the_card_that_was_there(exchanged: Store, tmp_path: Path) -> None:
     rows = [f"2026/11/0{day} 10:00:00, {slot}, {100 * day + slot} W" for day in (2, 6) for slot in (0, 1)]
     lines = ["timestamp, index, power.draw [W]", *rows]

@@ -62,6 +62,7 @@ def test_page_of_nvidia_gpu_exporter(saved: Save, parse: Parse) -> None:
     ]
 
 
+@pytest.mark.long
 def test_page_goes_into_the_store(saved: Save, store: Store) -> None:
     path = saved(page([Exported(0, usual(), labels={"pod": "train-0"})], "4.x"))
     options = Options(at=WHEN)

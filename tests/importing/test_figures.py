@@ -172,6 +172,7 @@ def test_power_and_temperature_without_a_statistic_are_the_medians(store: Store,
     assert figures(store) == {}
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("column", ["power_cap", "enforced.power.limit [W]"])
 def test_a_power_limit_parts_the_runs(column: str, store: Store, write: Write) -> None:
     add(store, write(f"{HEADER},{column}", rows(lambda i: 250 if i % 2 else 300)))

@@ -11,6 +11,7 @@ from statistics import median
 import pytest
 
 from whorl.store.importing import Parsed
+from whorl.tests.sizes import sample
 
 Rows = list[list[object]]
 R = random.Random(5)
@@ -94,6 +95,7 @@ LAYOUTS: dict[str, tuple[Callable[[], tuple[str, Rows]], str, str, float]] = {
 }
 
 
+@pytest.mark.long(short=7)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("count", [48, 1])
 def test_unit_and_gpus_of_each_layout(
@@ -112,7 +114,7 @@ def test_unit_and_gpus_of_each_layout(
         assert median(found.frame["value"].to_list()) == pytest.approx(middle, rel=0.03)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", sample(LAYOUTS, short=2))
 def test_unit_option_overrules_what_was_found(
     layout: str, write: Callable[..., Path], parse: Callable[..., Parsed]
 ) -> None:

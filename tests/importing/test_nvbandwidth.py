@@ -208,6 +208,7 @@ def test_text_is_read_as_json_is(tmp_path: Path, store: Store) -> None:
     assert models[0] == {"model": "NVIDIA A100-SXM4-40GB", "pci_bus_id": "00000000:0A:00.0", "driver": "550.54.15"}
 
 
+@pytest.mark.long
 def test_runs_after_each_other_in_one_file_and_text_before(tmp_path: Path, store: Store) -> None:
     other = {**H2D, "bandwidth_matrix": [["50", "41"]]}
     first = _write(tmp_path / "a.json", _document(H2D), before="mpirun: warning {no}\n")

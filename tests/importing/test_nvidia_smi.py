@@ -57,6 +57,7 @@ def test_several_gpus_by_uuid_and_by_index(write: Write, parse: Parse) -> None:
     assert sorted(named.frame["gpu"].unique().to_list()) == ["n9:0", "n9:1"]
 
 
+@pytest.mark.long
 def test_the_node_gives_gpus_their_name_and_an_index_its_gpu(write: Write, store: Store) -> None:
     rows = "\n".join(f"{i}, 2023/07/14 10:12:0{s}.483, 5{i}" for s in range(3) for i in (0, 1))
     import_file(store, write("index, timestamp, temperature.gpu", rows), Options(node="n7"))

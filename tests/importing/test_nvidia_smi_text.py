@@ -98,6 +98,7 @@ PART = """GPU 00000000:{0}:00.0
 """
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("driver", [NEW, OLD])
 def test_the_whole_state_of_a_gpu(driver: dict[str, str], tmp_path: Path, store: Store) -> None:
     path = tmp_path / "q.txt"

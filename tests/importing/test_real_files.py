@@ -72,6 +72,7 @@ def test_nvidia_smi(name: str, rows: int, real: Real, parse: Parse) -> None:
     assert found.events.height == 0
 
 
+@pytest.mark.long
 def test_the_stuck_sensor(real: Real, store: Store) -> None:
     report = import_file(store, real("power/nvidia_smi_stuck_sensor.csv.gz"), Options())
     assert report.placeholders == {"clocks.current.sm [MHz]": 12_792}
@@ -95,6 +96,7 @@ def test_zeus_asks_what_its_columns_mean(name: str, real: Real, refusal: Callabl
     assert "--map COLUMN=time:ms" in refusal(real(f"power/zeus_{name}.csv.gz"))
 
 
+@pytest.mark.long
 def test_longhorn_telemetry_is_kept(real: Real, store: Store) -> None:
     import_file(store, real("longhorn/resnet50.csv.gz"), Options(cluster="longhorn"))
     found = store.sql(
@@ -109,6 +111,7 @@ def test_longhorn_telemetry_is_kept(real: Real, store: Store) -> None:
     assert limits["sm_clock_min"] == (277, 1312)
 
 
+@pytest.mark.long
 def test_a_sweep_of_power_limits_is_not_pooled(real: Real, store: Store) -> None:
     name = "rtx6000"
     columns = {"network": "workload", "time_per_epoch": "time:s", "power_limit": "power_limit:W"}

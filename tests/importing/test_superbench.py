@@ -170,13 +170,6 @@ def test_damaged_lines_and_values_are_refused_alone(tmp_path: Path, parse: Parse
     assert set(found.frame["gpu"]) == {"sb-01:0", "sb-01:1", "sb-04:0", "sb-04:1"}
 
 
-def test_a_longer_file_adds_its_new_lines(tmp_path: Path, store: Store) -> None:
-    import_file(store, _file(tmp_path, _line(LAUNCH)), Options())
-    longer = _file(tmp_path, _line(LAUNCH), _line(LAUNCH, "sb-02"), name="b.jsonl")
-    again = import_file(store, longer, Options())
-    assert (again.total.kept, again.total.duplicates) == (2, 2)
-
-
 def test_one_document_and_no_node(tmp_path: Path, parse: Parse) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([LAUNCH], indent=2))
