@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from click.testing import CliRunner
-
 from whorl.analysis.spread.findings import Belongs
-from whorl.cli import cli
 from whorl.cli.advising import Advisor
 from whorl.dashboards.app.fleet.view import ask
 from whorl.dashboards.app.placement.page import PAGE
@@ -16,16 +11,15 @@ from whorl.dashboards.app.state import State
 from whorl.dashboards.printed.campaign import next_commands
 from whorl.dashboards.store_report import look
 from whorl.store import Store
-from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn
+from whorl.tests.analysis.longhorn import needs_longhorn
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.contract.inputs import build_longhorn
 
 
 @needs_longhorn
-def test_all_lead_with_the_widest_spread_that_belongs_to_the_gpus(tmp_path: Path) -> None:
+def test_all_lead_with_the_widest_spread_that_belongs_to_the_gpus(built_once: BuiltOnce) -> None:
     """The times of resnet spread wider, and belong to its jobs."""
-    files = sorted(map(str, FOLDER.glob("*.csv.gz")))
-    done = CliRunner().invoke(cli, ["import", "--store", str(tmp_path / "S"), "--cluster", "longhorn", *files])
-    assert done.exit_code == 0, done.output
-    store = Store.open(tmp_path / "S")
+    store = Store.open(built_once("contract-longhorn", build_longhorn) / "store")
     looked = look(store)
     widths = {row.workload: row.fence_pct or 0.0 for row in looked.spread if row.level == "gpu"}
     assert max(widths, key=lambda name: widths[name]) == "resnet"

@@ -173,24 +173,17 @@ def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
         _told(store, advisor, gpus=99)
 
 
-@pytest.fixture(scope="module")
-def pages(store: Store, advisor: Advisor) -> Asked:
-    return Asked(make_app(Reading(store, advise=advisor)))
-
-
 @pytest.mark.parametrize(
     ("search", "says"),
     [
-        (f"probe={quote(HOSTILE)}&gpus=-1", "gpus='-1' in the address is no number of GPUs"),
-        ("gpus=99999999999999999999", "in the address is no number of GPUs"),
-        ("gpus=90000", "the job needs 90000 GPUs, but only 24 GPUs"),
-        ("probe=%ff%fe&cluster=%ff&seeds=%00&model=%ff", "There are no times of"),
-        (f"without={quote(HOSTILE)}&without=n01/0", "Not excluded"),
-        ("probe=idle", "There are no times of 'idle'"),
+        (f"gpus=-1&without={quote(HOSTILE)}&without=n01/0", ["gpus='-1' in the address is no number", "Not excluded"]),
+        ("gpus=90000", ["the job needs 90000 GPUs, but only 24 GPUs"]),
+        (f"probe={quote(HOSTILE)}&cluster=%ff&seeds=%00&model=%ff", ["There are no times of"]),
     ],
 )
-def test_an_address_that_says_nothing_is_told(search: str, says: str, pages: Asked) -> None:
-    assert says in pages.said(f"placement?{search}")
+def test_an_address_that_says_nothing_is_told(search: str, says: list[str], store: Store, advisor: Advisor) -> None:
+    told = Asked(make_app(Reading(store, advise=advisor))).said(f"placement?{search}")
+    assert [fragment for fragment in says if fragment not in told] == []
 
 
 def test_the_jobs_of_a_store_are_a_trace(store: Store) -> None:

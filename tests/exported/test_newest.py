@@ -157,7 +157,7 @@ def expected(store: Store, names: Sequence[str], now: int) -> dict[str, dict[str
     return {row.pop("gpu"): row for row in store.sql(query).to_pylist()}
 
 
-@pytest.mark.parametrize("seed", sample(range(12), short=1)[:4])
+@pytest.mark.parametrize("seed", sample(range(12), short=1)[:2])
 def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store: Store, seed: int) -> None:
     """Two collectors, files appended between them, and looks: one follower sees all of it, one is new at the end."""
     rng = random.Random(seed)
@@ -171,7 +171,7 @@ def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store
         return {"ts": now, "gpu": gpu, **(dict.fromkeys(names) if lost else known), "quality": "lost" if lost else None}
 
     with journal_of(store, "n1") as one, journal_of(store, "n2") as two:
-        for turn in range(count(60, short=25)):
+        for turn in range(count(60, short=20)):
             now += rng.choice((1, 1, 5, 20)) * SECOND
             match rng.choice(("write", "write", "write", "publish", "seal", "append", "look", "catch up")):
                 case "write":
@@ -212,7 +212,7 @@ def test_looks_and_catching_up_at_the_same_time_lose_nothing(store: Store) -> No
     other = threading.Thread(target=catching_up)
     other.start()
     with journal_of(store) as journal:
-        for turn in range(40):
+        for turn in range(15):
             gpus = [f"g{turn}-{n}" for n in range(40)]  # many new ones, so that what is kept of them grows
             journal.append_batch(batch([{"ts": NOW + turn, "gpu": gpu, "power_mw": turn} for gpu in gpus]))
             if turn % 5 == 4:

@@ -278,18 +278,6 @@ def test_an_endpoint_that_is_none_is_told(store: Store, endpoint: str) -> None:
     assert f"--endpoint {endpoint!r} is no address: write http://HOST:PORT" in done.output
 
 
-def test_a_collector_that_does_not_answer_is_told(store: Store) -> None:
-    with receiving() as gone:
-        url = gone.url
-    command = ["export", "otlp", "--store", str(store.root), "--endpoint", url, "--once"]
-    with journal_of(store) as journal:
-        journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
-    done = CliRunner().invoke(cli, [*command, "--interval", "1s", "--max-age", "9999d"])
-    assert done.exit_code == 2
-    assert f"{url}/v1/metrics does not take the metrics" in done.output
-    assert "Traceback" not in done.output
-
-
 @pytest.mark.parametrize(
     ("attack", "why"), [("dripped headers", "no answer within 1 s"), ("endless body", "more than 65,536 bytes")]
 )

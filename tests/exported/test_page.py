@@ -252,12 +252,6 @@ def test_promtool_finds_nothing_wrong_with_the_names(store: Store) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_once_prints_the_page(store: Store) -> None:
-    done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(store.root), "--once", "--max-age", "9999d"])
-    assert done.exit_code == 0, done.output
-    assert 'whorl_gpu_power_watts{cluster="c",gpu="g1"} 1.0\n' in done.output
-
-
 @pytest.mark.parametrize(
     ("listen", "says"),
     [
