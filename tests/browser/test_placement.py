@@ -60,19 +60,6 @@ def test_the_page_says_and_copies_what_the_command_prints(opened: Opened, filled
 
 
 @pytest.mark.long
-def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) -> None:
-    page = opened("placement?probe=gemm-fp32")
-    _finding(page)
-    page.locator("#placement-count").fill("4")
-    page.locator("#placement-count").press("Enter")
-    page.wait_for_url(re.compile("gpus=4"))
-    expect(page.locator(".copies")).to_contain_text("--gpus 4 ")
-    page.reload()
-    _finding(page)
-    assert page.locator("#placement-count").input_value() == "4"
-
-
-@pytest.mark.long
 def test_a_replay_compares_policies_over_seeds(opened: Opened) -> None:
     page = opened("placement?probe=gemm-fp32&seeds=2")
     expect(page.locator("#placement-status")).to_contain_text("jobs of this cluster can be replayed")
