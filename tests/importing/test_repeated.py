@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -120,47 +118,51 @@ def test_provenance(store: Store) -> None:
     assert set(store.scan("runs").collect()["import_id"]) == {row["import_id"]}
 
 
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from whorl.store import Store
+from whorl.store.importing import Options, import_file
+moves, dies_at = 0, int(sys.argv[3])
+def counted(move):
+    def moved(*places, **options):
+        global moves
+        moves += 1
+        if moves == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return move(*places, **options)
+    return moved
+store = Store.open(sys.argv[1])
+os.replace, os.rename = counted(os.replace), counted(os.rename)
+import_file(store, Path(sys.argv[2]), Options())
+print(moves)
+"""
+"""Imports a file, and is killed where it would move the Nth file into its place; prints how many it moves."""
+
+
 @pytest.mark.long
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    kills, killed_rows = 6, 10_000
-    r = random.Random(8)
-    rows = (f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + r.random() * 99:.6f}" for i in range(killed_rows))
-    path = tmp_path / "big.csv"
-    path.write_text("\n".join([LINES[0], *rows]))
-    root = tmp_path / "store"
-    script = (
-        "import sys; from pathlib import Path; from whorl.store import Store; "
-        "from whorl.store.importing import Options, import_file; store = Store.open(sys.argv[1]); "
-        "print('ready', flush=True); import_file(store, Path(sys.argv[2]), Options())"
-    )
+def test_killed_at_any_move_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_bytes(TEXT)
 
-    def begin() -> subprocess.Popen[str]:
-        new_store(root)
-        process = subprocess.Popen([sys.executable, "-c", script, root, path], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+    def run(name: str, dies_at: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", DYING, new_store(tmp_path / name).root, path, str(dies_at)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    with begin() as process:
-        began = time.monotonic()
-        assert process.wait() == 0
-        whole = time.monotonic() - began
-    killed = 0
-    for number in range(kills):
-        root = tmp_path / f"store{number}"
-        with begin() as process:
-            time.sleep(whole * r.uniform(0.05, 0.95))
-            process.send_signal(signal.SIGKILL)
-            killed += process.wait() == -signal.SIGKILL
-        store = Store.open(root)
+    whole = run("whole", 0)
+    assert whole.returncode == 0, whole.stderr
+    moves = int(whole.stdout)
+    assert moves >= 4
+    for dies_at in {1, moves // 3, 2 * moves // 3, moves}:
+        assert run(f"killed{dies_at}", dies_at).returncode == -signal.SIGKILL
+        store = Store.open(tmp_path / f"killed{dies_at}")
         stored = [count(store, table) for table in ("runs", "results", "gpus", "imports")]
-        assert stored in ([0, 0, 0, 0], [killed_rows, killed_rows, 40, 1])
+        assert stored in ([0, 0, 0, 0], [40, 40, 40, 1])
         assert store.skipped == {}
-        report = import_file(store, path, Options())
-        assert report.already == (stored[0] > 0)
-        assert count(store, "runs") == count(store, "results") == killed_rows
-        assert not [p for p in root.rglob("*") if p.name.startswith(".tmp-") or p.suffix == ".json"]
-    assert killed >= 2
+        assert import_file(store, path, Options()).already == (stored[0] > 0)
+        assert count(store, "runs") == count(store, "results") == 40
+        left = (file.name for file in store.root.rglob("*") if file.is_file())
+        assert not [name for name in left if name.startswith(".tmp-") or name.endswith(".json")]
 
 
 @pytest.mark.long
