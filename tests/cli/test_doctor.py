@@ -201,14 +201,28 @@ def test_a_restore_file_that_cannot_be_used_is_a_finding(state: Path) -> None:
 
 @pytest.mark.long
 def test_a_node_without_the_packages_of_the_analysis_says_what_it_sees(tmp_path: Path) -> None:
-    new_store(tmp_path / "S")
-    (tmp_path / "fleet.toml").write_text('cluster = "c"\nnodes = "n1"\n')
-    arguments = ("campaign", "doctor", "--here", "--store", tmp_path / "S", "--fleet", tmp_path / "fleet.toml")
-    done = run_without(NODE, COMMAND, *arguments)
+    done = run_without(NODE, COMMAND, *doctor_here(tmp_path))
     assert done.returncode == 0, done.stderr
-    found = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
-    assert found["store"]["works"]
-    assert "SLURMD_NODENAME is not set" in found["GPUs"]["detail"]
+    assert sees_store(done.stdout)
+
+
+def test_a_node_says_what_it_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    done = CliRunner().invoke(cli, doctor_here(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert sees_store(done.stdout)
+
+
+def doctor_here(folder: Path) -> list[str]:
+    new_store(folder / "S")
+    (folder / "fleet.toml").write_text('cluster = "c"\nnodes = "n1"\n')
+    return ["campaign", "doctor", "--here", "--store", str(folder / "S"), "--fleet", str(folder / "fleet.toml")]
+
+
+def sees_store(printed: str) -> bool:
+    """Whether the store works for the node, and the GPUs are not named without Slurm."""
+    findings = {finding["what"]: finding for finding in json.loads(printed)["findings"]}
+    return bool(findings["store"]["works"]) and "SLURMD_NODENAME is not set" in findings["GPUs"]["detail"]
 
 
 def test_a_store_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
