@@ -8,7 +8,7 @@
 (b) 16,000 jobs on 256 GPUs, FIFO and PAL, which places all jobs anew in every round in which something happened.
 (c) 100,000 jobs on 27,648 GPUs (4,608 nodes of 6), FIFO and packed with EASY backfill, at events.
 (d) The cost of one event against the size of the fleet, for packed with and without EASY backfill.
-(e) whorl against the plain simulation (tests/analysis/replay/plain.py: lists that are scanned at every event) on the
+(e) whorl against the plain simulation (benchmarks/plain_replay.py: lists that are scanned at every event) on the
     same jobs and the same fleet, on sizes at which that one ends soon. Both give the same finish of every job.
 
 Jobs are drawn: exponential gaps, log-normal run times, limits of 1.2 to 5 times these. In (d) "narrow" jobs are of 1
@@ -36,8 +36,8 @@ from typing import Any
 
 from whorl.analysis.replay import Fleet, Job, Options, Trace, find_policy, replay
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.plain_replay import PlainJob, plain_replay
 from whorl.benchmarks.reporting import as_json
-from whorl.tests.analysis.replay.plain import PlainJob, plain_replay
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 20

@@ -35,10 +35,10 @@ class Excluded(Advised):
     """Nodes that a test excludes, by class of jobs."""
 
     def __init__(self, nodes: int, excluded: Mapping[str, Collection[int]]) -> None:
-        self._nodes, self._excluded = nodes, excluded
+        self._numbers, self._excluded = np.arange(nodes), excluded
 
     def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
-        return np.isin(np.arange(self._nodes), list(self._excluded.get(workload, ())))
+        return np.isin(self._numbers, list(self._excluded.get(workload, ())))
 
 
 def finishes(outcome: Outcome) -> dict[str, float]:

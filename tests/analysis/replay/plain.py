@@ -206,10 +206,10 @@ class Plain:
             if len(self._free(places, task)) < task.gpus:
                 continue
             gpus = self._pack(places, task)
-            late = bool(task.limit > max(reserved - self.now, 0))
+            late = task.limit > max(reserved - self.now, Fraction(0))
             if not late or useful(gpus) <= spare:
                 places[task.number] = gpus
-                spare -= late * useful(gpus)
+                spare -= useful(gpus) if late else 0
                 self.filled += 1
 
     def _carry_out(self, places: dict[int, tuple[int, ...]]) -> None:

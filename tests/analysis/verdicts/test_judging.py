@@ -12,7 +12,6 @@ from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.tests.analysis.longhorn import FOLDER, WORKLOADS, needs_longhorn, runs
-from whorl.tests.sizes import is_long
 from whorl.tests.stores import new_store
 
 pytestmark = needs_longhorn
@@ -21,7 +20,7 @@ pytestmark = needs_longhorn
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = new_store(tmp_path_factory.mktemp("longhorn") / "store")
-    for name in (name for name in WORKLOADS if is_long() or name != "sgemm"):  # which takes the longest
+    for name in WORKLOADS:
         import_file(store, FOLDER / f"{name}.csv.gz", Options(cluster="longhorn"))
     return store
 
