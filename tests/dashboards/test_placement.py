@@ -177,11 +177,14 @@ def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
     ("search", "says"),
     [
         (f"gpus=-1&without={quote(HOSTILE)}&without=n01/0", ["gpus='-1' in the address is no number", "Not excluded"]),
+        ("probe=sgemm&gpus=4", ["n = 24 GPUs", "--format exclude", "n02"]),
         ("gpus=90000", ["the job needs 90000 GPUs, but only 24 GPUs"]),
         (f"probe={quote(HOSTILE)}&cluster=%ff&seeds=%00&model=%ff", ["There are no times of"]),
     ],
 )
-def test_an_address_that_says_nothing_is_told(search: str, says: list[str], store: Store, advisor: Advisor) -> None:
+def test_a_page_has_the_advice_and_tells_what_an_address_says_wrongly(
+    search: str, says: list[str], store: Store, advisor: Advisor
+) -> None:
     told = Asked(make_app(Reading(store, advise=advisor))).said(f"placement?{search}")
     assert [fragment for fragment in says if fragment not in told] == []
 
