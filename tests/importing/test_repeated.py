@@ -146,7 +146,7 @@ def test_killed_at_any_move_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(TEXT)
 
     def run(name: str, dies_at: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", DYING, new_store(tmp_path / name).root, path, str(dies_at)]
+        command = [sys.executable, "-c", DYING, str(new_store(tmp_path / name).root), str(path), str(dies_at)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     whole = run("whole", 0)
