@@ -12,6 +12,7 @@ from ...collectors.backends import Backend, Device, Status, Sweep, find_backend
 from ...collectors.clock import Clock
 from ...errors import InputError
 from ...store.metrics import BOARD_POWER, ROW
+from ...store.power_sensors import sensor_of_model
 from .curve import Curve
 from .unseen import sees
 
@@ -49,6 +50,11 @@ class Sensing:
             sees(device.row.get("model"), period_ms=self._backend.period_ms, window_ms=window)
             for device, window in zip(chosen, windows, strict=True)
         ]
+        # The counter and the instantaneous power of a Grace Hopper module are those of its processor too.
+        models = [sensor_of_model(device.row.get("model")) for device in chosen]
+        self._metrics = tuple(
+            ("power_mw",) if model is not None and model.of_module else ("energy_mj", *BOARD_POWER) for model in models
+        )
         period_s = max(sensor.period_s for sensor in sensors)
         self.every_s = min(max(period_s / 2, _SHORTEST_S), _LONGEST_S)
         self.settled_s = 3 * max(period_s, _LONGEST_S)  # after so long, no new value is to be expected
@@ -72,13 +78,9 @@ class Sensing:
         """Read all sensors once."""
         times, sweep = self._sweep()
         lost = False
-        for position, curve in zip(self._positions, self.curves, strict=True):
+        for position, curve, metrics in zip(self._positions, self.curves, self._metrics, strict=True):
             status, values = sweep.status[:, position], sweep.values[:, position]
-            answers = {
-                name: float(values[ROW[name]]) / 1000
-                for name in ("energy_mj", *BOARD_POWER)
-                if status[ROW[name]] == Status.OK
-            }
+            answers = {name: float(values[ROW[name]]) / 1000 for name in metrics if status[ROW[name]] == Status.OK}
             power = next((answers[name] for name in BOARD_POWER if name in answers), None)
             window_s = float(values[_WINDOW]) / 1000 if status[_WINDOW] == Status.OK else 0.0
             busy = float(values[_USED]) / 100 if status[_USED] == Status.OK else None

@@ -276,6 +276,21 @@ def test_a_counter_that_stands_still_gives_way_to_power() -> None:
     assert figure.energy_j == pytest.approx(1500, rel=0.02)
 
 
+def test_a_grace_hopper_gpu_is_metered_by_its_own_power_and_not_by_the_counter_of_its_module() -> None:
+    board = Board(steady(150), model="NVIDIA GH200 480GB")
+    readings = board.readings
+    module = {"power_instant_mw": 400_000}
+
+    def of_module(at: float) -> dict[str, int]:
+        own = readings(at)
+        return own | module | {"energy_mj": own["energy_mj"] * 3}
+
+    board.readings = of_module  # type: ignore[method-assign]
+    figure = Bench(board).span(2, 12).figure()
+    assert figure.method == "power"
+    assert figure.energy_j == pytest.approx(1500, rel=0.02)
+
+
 def test_no_telemetry_is_read_while_no_span_is_open() -> None:
     clock = HandClock()
     backend = Boards(clock, [Board(steady(100))])
