@@ -151,11 +151,13 @@ def _with_jobs(
     names = np.repeat([f"GPU-{one:05d}" for one in range(gpus)], _JOBS)
     began = 1_791_000_000_000_000_000 + np.tile(np.arange(_JOBS) * int(_DAY_S * 1e9), gpus)
     since = pl.Series(began).cast(pl.Datetime("ns"))
+    idle_j = np.repeat((1 + gain) * IDLE_W + offset, _JOBS) * _DAY_S
     one = {
         "cluster": ["made"] * rows, "gpu": names, "node": [f"n{at // 4}" for at in np.repeat(np.arange(gpus), _JOBS)],
         "began": since, "ended": since + timedelta(seconds=_DAY_S),
         "kind": ["job"] * rows, "allocation": [str(at) for at in range(rows)], "share": [1.0] * rows,
-        "energy_j": read_j.ravel(), "idle_j": np.repeat((1 + gain) * IDLE_W + offset, _JOBS) * _DAY_S,
+        "energy_j": read_j.ravel(), "idle_j": idle_j, "idle_low_j": idle_j, "idle_high_j": idle_j,
+        "idle_source": [None] * rows,
         "below_j": [0.0] * rows, "above_j": [0.0] * rows, "variance_j2": [0.0] * rows, "sensed_j": read_j.ravel(),
         "sensed_s": [_DAY_S] * rows, "measured_s": [_DAY_S] * rows, "method": ["power"] * rows, "reason": [None] * rows,
     }  # fmt: skip

@@ -249,7 +249,8 @@ def whole_gpu(meter: Meter, began: Any, ended: Any) -> pl.DataFrame:
     reason = [str(text) or None for text in energies.reason]
     columns = {
         "cluster": meter.cluster, "gpu": meter.gpu, "node": None, "began": began, "ended": ended, "kind": "job",
-        "allocation": None, "share": 1.0, "energy_j": energies.energy_j, "idle_j": None, "below_j": energies.below_j,
+        "allocation": None, "share": 1.0, "energy_j": energies.energy_j, "idle_j": None, "idle_low_j": None,
+        "idle_high_j": None, "idle_source": None, "below_j": energies.below_j,
         "above_j": energies.above_j, "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j,
         "sensed_s": energies.measured_s, "measured_s": energies.measured_s, "method": "power", "reason": reason,
     }  # fmt: skip

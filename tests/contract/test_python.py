@@ -132,12 +132,12 @@ def test_a_function_that_stores_runs_replies_what_its_verb_prints(words: str, tm
 def test_a_collector_replies_what_it_stored(tmp_path: Path) -> None:
     store = tmp_path / "S"
     reply = whorl.collect(store, backend="simulated", gpus=2, interval=0.05, duration=0.2)
-    words = ["collect", "--store", store, "--backend", "simulated", "--gpus", "2", "--duration", "0.2", "--json"]
+    words = ["collect", "--store", str(store), "--backend", "simulated", "--gpus", "2", "--duration", "0.2", "--json"]
     printed = subprocess.run([sys.executable, "-m", "whorl", *words], capture_output=True, text=True, check=True)
     document = reply.json()
     assert document.keys() == json.loads(printed.stdout).keys()
-    stored = whorl.Store.open(store).sql("select count(*) as rows from telemetry").to_pylist()
-    assert document["rows"] + json.loads(printed.stdout)["rows"] == stored[0]["rows"] > 0
+    stored = whorl.Store.open(store).sql("select count(*) as rows from telemetry").polars()["rows"][0]
+    assert document["rows"] + json.loads(printed.stdout)["rows"] == stored > 0
     assert (document["rows"], document["signal"]) == (2 * document["ticks"], None)
     assert reply.frame.height == 1
     ET.fromstring(reply._repr_html_())
