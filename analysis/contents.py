@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ..store.json_texts import read_lists, string
 from ..store.views import OF_ALL_RUNS
 from .runs.probing import other_names
 
@@ -105,7 +106,9 @@ def last_findings(store: Store) -> pl.DataFrame:
 
     `gpu`: the name where it is that of one GPU; `gpus`: the names of all that it covers.
     """
-    return store.sql(_VERDICTS).polars().with_columns(pl.col("gpus").str.json_decode(pl.List(pl.String)))
+    found = store.sql(_VERDICTS).polars()
+    rows = read_lists(store, "verdicts", found.select("gpus").iter_rows(named=True), {"gpus": string})
+    return found.with_columns(pl.Series("gpus", [row["gpus"] for row in rows], pl.List(pl.String)))
 
 
 def clusters(store: Store) -> tuple[str, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 
@@ -289,7 +288,7 @@ def software(versions: pl.Series) -> str:
     """What ran, and in which versions: `cuda 12.4, driver 570.1/570.2`. `versions`: of `runs`."""
     found: dict[str, list[str]] = {}
     for text in versions.drop_nulls().unique().sort().to_list():
-        for name, version in _object(text).items():
+        for name, version in read(text).items():
             found.setdefault(name, []).append(str(version))
     return ", ".join(f"{name} {'/'.join(_distinct(every))}" for name, every in sorted(found.items()))
 
@@ -317,14 +316,6 @@ def _notes(campaign: Probed, judged: Judgement, probes: Sequence[Against]) -> li
     if campaign.simulated:
         notes.append("These GPUs are simulated: no number here was measured on a real GPU.")
     return notes
-
-
-def _object(text: str) -> Mapping[str, object]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _distinct(values: Iterable[object]) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import StoreError
 from .system.files import parse_json
@@ -14,25 +14,60 @@ if TYPE_CHECKING:
 
     from .store import Store
 
-
-def require_lists(store: Store, table: str, rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> None:
-    """Look that columns of rows of a table hold JSON lists or NULL. Raises StoreError, which names the file."""
-    names = tuple(columns)
-    for row in rows:
-        for column in names:
-            reason = None if row[column] is None else _reason(row[column])
-            if reason is not None:
-                raise StoreError(
-                    f"{_file_with(store, table, column, row[column])}: column {column} has a text that is no JSON list "
-                    f"({reason}); restore the file from a backup or move it out of the store"
-                )
+Made = TypeVar("Made")
+_WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
-def _reason(text: str) -> str | None:
+def read_lists(
+    store: Store, table: str, rows: Iterable[Mapping[str, Any]], makers: Mapping[str, Callable[[Any], object]]
+) -> list[dict[str, Any]]:
+    """Rows of a table, in which the columns of `makers` are tuples of what their JSON lists hold; () for NULL.
+
+    A maker turns an element of a list into what it stands for; it raises ValueError, TypeError or LookupError for one
+    of another shape. Raises StoreError, which names the file.
+    """
+
+    def made(column: str, text: str | None) -> tuple[object, ...]:
+        def elements(parsed: Any) -> tuple[object, ...]:
+            if not isinstance(parsed, list):
+                raise TypeError("it is no list")
+            return tuple(map(makers[column], parsed))
+
+        return () if text is None else read_text(store, table, column, text=text, maker=elements)
+
+    return [{**row, **{column: made(column, row[column]) for column in makers}} for row in rows]
+
+
+def read_text(store: Store, table: str, column: str, *, text: str, maker: Callable[[Any], Made]) -> Made:
+    """What a maker makes of a JSON text. Raises StoreError, which names the file, where it is none or does not fit."""
     try:
-        return None if isinstance(parse_json(text), list) else "it is another value"
-    except ValueError as error:
-        return str(error)
+        return maker(parse_json(text))
+    except _WRONG as error:
+        raise StoreError(
+            f"{_file_with(store, table, column, text)}: column {column} has a JSON text that whorl cannot read "
+            f"({type(error).__name__}: {str(error)[:100]}); restore the file from a backup or move it out of the store"
+        ) from None
+
+
+def string(value: Any) -> str:
+    """A text of a JSON text. Raises TypeError for another value."""
+    if not isinstance(value, str):
+        raise TypeError("a text is expected")
+    return value
+
+
+def real(value: Any) -> float:
+    """A number of a JSON text. Raises TypeError for another value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("a number is expected")
+    return float(value)
+
+
+def integer(value: Any) -> int:
+    """A whole number of a JSON text. Raises TypeError for another value."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("a whole number is expected")
+    return value
 
 
 def _file_with(store: Store, table: str, column: str, text: str) -> Path:

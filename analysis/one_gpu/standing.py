@@ -6,7 +6,6 @@ few runs; for one of many, that takes longer than a page may.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...store.json_texts import require_lists
+from ...store.json_texts import read_lists, string
 from ..runs.probing import Probed, probed
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.answers.alike import Alike, Neighbour
@@ -103,10 +102,10 @@ def of_campaign(store: Store, campaign: Probed, evidence: Evidence | None = None
 
 def standings(store: Store, of: Figures, gpu: str) -> list[Standing]:
     """Every figure of a GPU. By class, workload (the class itself first) and figure."""
-    rows = store.collect(_rows(store, of).filter(pl.col("gpu") == gpu))
-    beside = rows.join(of.bands, on=list(_OF), how="left", nulls_equal=True)
-    require_lists(store, "fingerprints", beside.iter_rows(named=True), ("evidence",))
-    found = [_standing(row) for row in beside.iter_rows(named=True)]
+    of_gpu = store.collect(_rows(store, of).filter(pl.col("gpu") == gpu))
+    beside = of_gpu.join(of.bands, on=list(_OF), how="left", nulls_equal=True)
+    rows = read_lists(store, "fingerprints", beside.iter_rows(named=True), {"evidence": string})
+    found = [_standing(row) for row in rows]
     order = {name: place for place, name in enumerate(CLASSES)}
     return sorted(found, key=lambda one: (order.get(one.of, len(order)), one.workload or "", one.figure))
 
@@ -159,7 +158,7 @@ def _standing(row: Mapping[str, Any]) -> Standing:
         row["class"], row["workload"], row["figure"], row["unit"] or "", row["value"], row["low"], row["high"],
         off[0], off[1], off[2], row["rank"], row["peers"], row["n"] or 0, row["sittings"],
         None if alone else _five(value), None if alone else _five(ratio), row["gpus"] or 0,
-        tuple(json.loads(row["evidence"] or "[]")),
+        row["evidence"],
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import polars as pl
 
 from ... import __version__
 from ...errors import StoreError
-from ...store.json_texts import require_lists
+from ...store.json_texts import integer, read_lists, real, string
 from ...store.schema import VERDICTS, arrow_rows
 from ...store.views import OF_ALL_RUNS
 from ..runs.probing import campaigns
@@ -24,7 +24,6 @@ from .verdict import Cause as Part
 if TYPE_CHECKING:
     from ...store import Store
 
-LISTS = ("gpus", "workloads", "causes", "runs")
 _NEWER = "this finding is of a newer whorl, which this one cannot read: install a newer whorl"
 
 
@@ -142,17 +141,16 @@ def stored(store: Store, cluster: str | None = None) -> list[Stored]:
     judgements = store.collect(known.sort("cluster").with_columns(pl.col("judged_at").cast(pl.Datetime("us"))))
     chosen = judgements["judgement"].implode()
     verdicts = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
-    require_lists(store, "judgements", judgements.iter_rows(named=True), ("not_judged", "changes", "watch"))
-    require_lists(store, "verdicts", verdicts.iter_rows(named=True), ("keys", *LISTS))
     by_judgement: dict[str, list[Mapping[str, Any]]] = {}
-    for row in verdicts.iter_rows(named=True):
+    for row in read_lists(store, "verdicts", verdicts.iter_rows(named=True), {"keys": string, **LISTS}):
         by_judgement.setdefault(row["judgement"], []).append(row)
-    return [_stored(row, by_judgement.get(row["judgement"], ())) for row in judgements.iter_rows(named=True)]
+    rows = read_lists(store, "judgements", judgements.iter_rows(named=True), _OF_JUDGEMENT)
+    return [_stored(row, by_judgement.get(row["judgement"], ())) for row in rows]
 
 
 def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> Stored:
     cluster = row["cluster"]
-    no = [NotJudged(cluster, one["subject"], one["why"]) for one in json.loads(row["not_judged"] or "[]")]
+    no = [NotJudged(cluster, subject, why) for subject, why in row["not_judged"]]
     read = [one for one in verdicts if _is_known(one)]
     no += [NotJudged(cluster, one["name"], _NEWER) for one in verdicts if not _is_known(one)]
     return Stored(
@@ -162,12 +160,12 @@ def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> St
             tuple(no),
             row["gpus"],
             row["looks"],
-            changes=tuple(_change(one) for one in json.loads(row["changes"] or "[]")),
+            changes=row["changes"],
             runs=row["runs"],
         ),
         row["judged_at"],
-        tuple(json.loads(row["watch"] or "[]")),
-        tuple(frozenset(json.loads(one["keys"] or "[]")) for one in read),
+        row["watch"],
+        tuple(frozenset(one["keys"]) for one in read),
     )
 
 
@@ -175,9 +173,39 @@ def _is_known(row: Mapping[str, Any]) -> bool:
     return row["kind"] in set(Kind) and row["level"] in set(Level) and row["state"] in set(State)
 
 
-def _change(row: Mapping[str, Any]) -> Change:
-    times = {name: None if row[name] is None else datetime.fromisoformat(row[name]) for name in ("since", "at")}
-    return Change(**{**row, **times, "state": State(row["state"]), "joined_with": tuple(row["joined_with"])})
+def _change(element: Mapping[str, Any]) -> Change:
+    return Change(
+        gpu=string(element["gpu"]),
+        workload=string(element["workload"]),
+        effect_pct=real(element["effect_pct"]),
+        low_pct=_unless_null(real, element["low_pct"]),
+        high_pct=_unless_null(real, element["high_pct"]),
+        q=real(element["q"]),
+        n=integer(element["n"]),
+        since=_unless_null(datetime.fromisoformat, element["since"]),
+        at=_unless_null(datetime.fromisoformat, element["at"]),
+        state=State(element["state"]),
+        together=integer(element["together"]),
+        joined_with=tuple(map(string, element["joined_with"])),
+    )
+
+
+def _part(element: Mapping[str, Any]) -> Part:
+    ends = (_unless_null(real, element[name]) for name in ("low_pct", "high_pct"))
+    return Part(string(element["what"]), real(element["pct"]), *ends)
+
+
+def _unless_null(maker: Callable[[Any], Any], element: Any) -> Any:
+    return None if element is None else maker(element)
+
+
+LISTS: Mapping[str, Callable[[Any], object]] = {"gpus": string, "workloads": string, "causes": _part, "runs": string}
+"""The columns of `verdicts` that `verdict_of` takes as tuples, and how `read_lists` makes an element of each."""
+_OF_JUDGEMENT: Mapping[str, Callable[[Any], object]] = {
+    "not_judged": lambda element: (string(element["subject"]), string(element["why"])),
+    "changes": _change,
+    "watch": string,
+}
 
 
 def watched(store: Store, cluster: str) -> set[str]:
@@ -214,10 +242,8 @@ def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[
 
 
 def verdict_of(row: Mapping[str, Any]) -> Verdict:
-    """A row of `verdicts`."""
+    """A row of `verdicts`, of which the columns in `LISTS` were read by `read_lists`."""
     found = {name: row[name] for name in Verdict.__slots__}
-    found |= {name: tuple(json.loads(row[name] or "[]")) for name in LISTS}
-    found["causes"] = tuple(Part(**part) for part in found["causes"])
     if found["figure"] is None:  # of a judgement from before the figure was stored
         found["figure"] = TIME
     return Verdict(**found | {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])})

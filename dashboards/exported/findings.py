@@ -5,7 +5,6 @@ Nothing is judged here: `whorl verdicts` and `whorl fingerprint` judge and store
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Level, State
 from ...store.events import EventKind
-from ...store.json_texts import require_lists
+from ...store.json_texts import read_lists, string
 from ...store.views import OF_ALL_RUNS
 from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Labels, Point, Series, Who, identity, series
 
@@ -62,14 +61,14 @@ def find(store: Store, who: Who, now_ns: int) -> Found:
     rows = {(row["cluster"], row["gpu"]): row for row in store.sql(_IDENTITIES).to_pylist()}
     known = {gpu: identity(row, who[gpu], now_ns) for gpu, row in rows.items()}
     events = store.sql(_EVENTS).to_pylist()
-    verdicts, fingerprints = store.sql(_VERDICTS).to_pylist(), store.sql(_FINGERPRINTS).to_pylist()
-    require_lists(store, "verdicts", verdicts, ("keys",))
+    fingerprints = store.sql(_FINGERPRINTS).to_pylist()
+    verdicts = read_lists(store, "verdicts", store.sql(_VERDICTS).to_pylist(), {"keys": string})
     series = (
         *_judged(store.sql(_JUDGED).to_pylist(), verdicts, who, now_ns),
         *_fingerprints(fingerprints, who, now_ns),
         _counted(events, who, now_ns),
     )
-    about = {(row["cluster"], gpu) for row in verdicts for gpu in json.loads(row["keys"])}
+    about = {(row["cluster"], gpu) for row in verdicts for gpu in row["keys"]}
     about |= {(row["cluster"], row["gpu"]) for row in fingerprints}
     return Found(rows, known, series, frozenset(about), _last_xid(events))
 
@@ -80,7 +79,7 @@ def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], who: Who, now_ns
     count: Counter[tuple[str, str, str, str]] = Counter()
     for row in verdicts:
         count[row["cluster"], row["level"], row["kind"], row["state"]] += 1
-        for gpu in json.loads(row["keys"]) if row["level"] != Level.BATCH else ():
+        for gpu in row["keys"] if row["level"] != Level.BATCH else ():
             mine = who[row["cluster"], gpu].having(level=row["level"], kind=row["kind"])
             found["state"] += [(mine.having(state=one.value), int(row["state"] == one), now_ns) for one in State]
             if row["effect_pct"] is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +19,7 @@ import polars as pl
 
 from ...errors import InputError
 from .. import views
+from ..json_texts import read_text, string
 from ..names import by_number
 from . import allocations, formats, runs, superseding, telemetry
 from .content import LINE, Sheet
@@ -129,6 +131,16 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
 def _worst(report: Report) -> str:
     worst = sorted(report.refusals.items(), key=lambda item: -len(item[1]))[:3]
     return "; ".join(f"{reason} ({len(lines)} rows, first line {min(lines)})" for reason, lines in worst)
+
+
+def _stated(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of an import, looked at. Raises TypeError or LookupError where they have another shape."""
+    for name in (*options.keys(), *options["map"].values(), *options["unit"].values()):
+        string(name)
+    for name in ("gpu", "time_zone"):
+        if options[name] is not None:
+            string(options[name])
+    return options
 
 
 def _as_given(option: object) -> str:
@@ -315,10 +327,14 @@ class _Provenance:
         if (same := self.same(store)) is not None:
             return same
         rows = self._imports(store)
-        of_others = all(self._of_another_gpu(stated) for stated in rows["options"])
-        if not of_others and not any(self._reads_alike(*row) for row in rows.select("options", "workload").iter_rows()):
+        known = [
+            (read_text(store, "imports", "options", text=text, maker=_stated), workload)
+            for text, workload in rows.select("options", "workload").iter_rows()
+        ]
+        of_others = all(self._of_another_gpu(options) for options, _ in known)
+        if not of_others and not any(self._reads_alike(*row) for row in known):
             raise InputError(
-                f"{self.loaded.file} was imported before, {self._differing(rows[0, 'options'])}; stored rows are not "
+                f"{self.loaded.file} was imported before, {self._differing(known[0][0])}; stored rows are not "
                 "changed: leave this file out, or import it into a new store"
             )
         return None  # at most names differ: rows that are the same runs are found by their ids
@@ -337,9 +353,9 @@ class _Provenance:
         of_this = (pl.col("sha256") == self.loaded.sha256) & (pl.col("cluster") == self.options.cluster)
         return store.collect(store.scan("imports").filter(of_this))
 
-    def _differing(self, stated: str) -> str:
+    def _differing(self, earlier: Mapping[str, Any]) -> str:
         """How earlier options differ: `with --unit power=W and without --at`."""
-        earlier, now = json.loads(stated), self.options.as_dict()
+        now = self.options.as_dict()
         keys = [key for key in {**now, **earlier} if now.get(key) != earlier.get(key)]
         told = []
         for key in keys:
@@ -347,16 +363,16 @@ class _Provenance:
             told.append(f"with {flag} {_as_given(earlier[key])}" if earlier.get(key) else f"without {flag}")
         return " and ".join(told)
 
-    def _reads_alike(self, stated: str, workload: str | None) -> bool:
+    def _reads_alike(self, earlier: Mapping[str, Any], workload: str | None) -> bool:
         """Whether earlier options give the same rows. Of runs, --gpu and --workload change only names; a reading under
         another --gpu would be there twice."""
-        earlier, now = json.loads(stated), self.options.as_dict()
+        now = self.options.as_dict()
         names = ("workload",) if workload is None else ("gpu", "workload")
         return all(earlier.get(key) == value for key, value in now.items() if key not in names)
 
-    def _of_another_gpu(self, stated: str) -> bool:
+    def _of_another_gpu(self, earlier: Mapping[str, Any]) -> bool:
         """Whether the earlier options are of another GPU and of other columns, in a table with a column for each."""
-        earlier, now = json.loads(stated), json.loads(self.stated)
+        now = _stated(self.options.as_dict())
         known, asked = (
             {column for column, meaning in said["map"].items() if meaning.partition(":")[0] not in _OF_ALL}
             for said in (earlier, now)

@@ -67,7 +67,7 @@ def recall(paths: Sequence[Path]) -> None:
         if "~" in folder:
             by_folder.setdefault(folder, []).append(path)
     for folder, here in by_folder.items():
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             _recall(Path(folder, NAME), here)
 
 
@@ -76,7 +76,7 @@ def _recall(catalogue: Path, paths: list[Path]) -> None:
         content = file.read(_MOST_BYTES)
     if content[:8] != b"%08x" % zlib.crc32(content[8:]):
         return
-    told = json.loads(content[8:])
+    told = files.parse_json(content[8:])
     if told["format"] != FORMAT:
         return
     shapes = [_shape(tuple(names)) for names in told["columns"]]

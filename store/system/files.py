@@ -52,11 +52,15 @@ def read_small(path: Path, most: int = _SMALL) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError, also for one that is nested too deeply to be read."""
+    """The value of a JSON text. Raises ValueError, also for one that is nested too deeply or holds half a character."""
+    text = text if isinstance(text, str) else text.decode()
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if "\\u" in text:  # half of a surrogate pair, which no file and no terminal takes
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    return value
 
 
 def is_seen(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -61,6 +62,13 @@ def test_a_fingerprint_has_each_class_and_figure_with_its_interval(fleet: str) -
     assert rows["other", None, "time_spread"]["value"] == pytest.approx(0.1, abs=0.1)  # without the step of all GPUs
     shown = whorl("fingerprint", "--store", fleet, "--gpu", "S0005")
     assert shown.output.startswith(f"n02/1 ({uuid(SLOW)}): {MODEL}, serial S0005, cluster judged")
+
+
+def test_run_ids_with_quotation_marks_are_evidence_as_they_are(tmp_path: Path) -> None:
+    campaign = probed(judged_store(tmp_path / "S", 4, (0,)), cluster=CLUSTER, every=True)
+    quoted = campaign.runs.with_columns(pl.lit('"\\,"\n').alias("run_id"))
+    rows = fingerprint(replace(campaign, runs=quoted))
+    assert {name for text in rows["evidence"].drop_nulls() for name in json.loads(text)} == {'"\\,"\n'}
 
 
 @pytest.mark.long

@@ -274,21 +274,3 @@ def test_the_options_of_a_replay_have_the_names_and_defaults_of_the_verb() -> No
     assert {name: options[name] or None for name in options.keys() & defaults.keys()} == {
         name: defaults[name] or None for name in options.keys() & defaults.keys()
     }
-
-
-@pytest.mark.parametrize("text", sample(["[" * 200_000, "{", "5"], short=1))
-def test_a_text_of_the_store_that_is_no_json_list_is_one_sentence_with_its_file(
-    fleet: Path, slow_gpu: str, tmp_path: Path, text: str
-) -> None:
-    root = tmp_path / "fleet"
-    shutil.copytree(fleet, root)
-    whorl.verdicts(root)
-    store = whorl.Store(root)
-    verdicts = store.collect(store.scan("verdicts"))
-    damaged = verdicts.tail(1).with_columns(pl.lit(text).alias("keys"), (pl.col("place") + 1000).alias("place"))
-    (path,) = store.append({"verdicts": damaged.to_arrow()}, "damaged")
-    for command in (["energy", "excess"], ["report", "--out", tmp_path / "r.html"], ["export", "prometheus", "--once"]):
-        done = run(*command, "--store", root)
-        assert isinstance(done.exception, SystemExit | None), (command, done.exception)
-        assert done.exit_code == 0 or (f"{path}: column keys has a text that is no JSON list" in done.stderr), command
-    assert run("energy", "excess", "--store", root).exit_code != 0

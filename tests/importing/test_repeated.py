@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from whorl.errors import InputError
+from whorl.errors import InputError, StoreError
 from whorl.store import Store
 from whorl.store.importing import Options, Report, formats, import_file
 from whorl.tests.stores import new_store
@@ -89,6 +90,18 @@ def test_other_options_are_refused(store: Store) -> None:
     with pytest.raises(InputError, match="imported before, with --unit perf=ms;"):
         add(store, TEXT, cluster="other")
     assert count(store, "runs") == 80
+
+
+@pytest.mark.parametrize("options", ["[" * 200_000, "5", '{"map": 5}', '{"map": {"a": 5}, "unit": {}, "gpu": null}'])
+def test_damaged_options_of_an_earlier_import_are_one_sentence_with_the_file(store: Store, options: str) -> None:
+    add(store, TEXT)
+    for path in (store.root / "imports").rglob("*.parquet"):
+        rows = pq.read_table(path)
+        place = rows.column_names.index("options")
+        pq.write_table(rows.set_column(place, rows.field(place), pa.array([options] * len(rows), pa.string())), path)
+    with pytest.raises(StoreError, match=r"/imports/.*: column options has a JSON text"):
+        add(Store.open(store.root), TEXT, units={"": "s"})
+    assert count(store, "runs") == 40
 
 
 def test_a_refused_file_leaves_nothing(store: Store) -> None:

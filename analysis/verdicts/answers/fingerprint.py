@@ -102,9 +102,10 @@ def _newest(timed: pl.DataFrame) -> pl.DataFrame:
     last = np.cumsum(sizes)
     rows = order[np.arange(last[-1] if len(last) else 0) + np.repeat(ends - last, sizes)]
     groups = pl.DataFrame({"group": np.repeat(np.arange(len(ends)), sizes), "run_id": timed["run_id"][rows]})
-    listed = groups.group_by("group", maintain_order=True).agg(pl.col("run_id").str.join('", "'))
+    listed = groups.group_by("group", maintain_order=True).agg("run_id")
+    text = pl.struct("run_id").struct.json_encode().str.strip_prefix('{"run_id":').str.strip_suffix("}")
     told = timed.select("workload", "gpu")[order[ends - 1]]
-    return told.with_columns(pl.format('["{}"]', listed["run_id"]).alias("evidence"))
+    return told.with_columns(listed.select(text.str.replace_all('","', '", "', literal=True).alias("evidence")))
 
 
 def _classes(runs: pl.DataFrame) -> pl.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ import polars as pl
 
 from ....store.conditions import stated
 from ....store.events import EventKind
-from ....store.json_texts import require_lists
+from ....store.json_texts import read_lists, string
 from ....store.views import OF_ALL_RUNS
 from ...runs.measurements import SOUND
 from ..comparing import LEAST_GPUS
@@ -148,10 +147,9 @@ def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
     judged = store.scan("judgements").filter(pl.sql_expr(OF_ALL_RUNS)).sort("judged_at").group_by("cluster").last()
     chosen = store.collect(judged.select("judgement"))["judgement"].implode()
     rows = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
-    require_lists(store, "verdicts", rows.iter_rows(named=True), ("keys", *LISTS))
     found: dict[str, list[Verdict]] = {}
-    for row in rows.iter_rows(named=True):
-        for gpu in set(json.loads(row["keys"])) & set(gpus):
+    for row in read_lists(store, "verdicts", rows.iter_rows(named=True), {"keys": string, **LISTS}):
+        for gpu in set(row["keys"]) & set(gpus):
             found.setdefault(gpu, []).append(verdict_of(row))
     return found
 

@@ -1,0 +1,66 @@
+"""JSON texts of a store that are damaged, or made to do harm: no page and no command fails over them without a word."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.dashboards.app.pages import PAGES
+from whorl.store import Store
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.dashboards.asking import Asked
+from whorl.tests.sizes import sample
+
+DEEP = "[" * 200_000
+TEXTS = ("{", "5", DEEP, "[5]", '["\\ud800"]', '[{"what": 5}]', "[[null]]")
+LISTS = ("verdicts.keys", "verdicts.gpus", "verdicts.causes", "verdicts.workloads", "verdicts.runs")
+LISTS += ("judgements.not_judged", "judgements.changes", "judgements.watch", "fingerprints.evidence")
+WIDE = '{"clock": [1], "parameters": 5, "locked_clock_mhz": {}, "values": 5, "works": "x", "power_limit_w": "\\ud800"}'
+DAMAGED = [*product(LISTS, TEXTS), *product(("runs.conditions", "runs.versions"), (*TEXTS, WIDE))]
+COMMANDS = ("verdicts --json", "explain GPU", "fingerprint --json", "report --out OUT", "report --gpu GPU --out OUT",
+            "energy excess", "export prometheus --once")  # fmt: skip
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def _measure(folder: Path) -> None:
+    assert run("demo", "--gpus", 16, "--fault", "pinned", "--out", folder).exit_code == 0
+    for verb in ("verdicts", "fingerprint"):
+        assert run(verb, "--store", folder / "store").exit_code in (0, 1)
+
+
+@pytest.mark.parametrize(("column", "text"), sample(DAMAGED, short=3))
+def test_a_damaged_json_text_is_one_sentence_with_its_file(
+    built_once: BuiltOnce, tmp_path: Path, column: str, text: str
+) -> None:
+    root = tmp_path / "fleet"
+    shutil.copytree(built_once("damaged-texts", _measure) / "store", root)
+    gpu = Store.open(root).sql("select name from verdicts_now where level = 'gpu'").to_pylist()[0]["name"]
+    table, _, name = column.partition(".")
+    for path in (root / table).rglob("*.parquet"):
+        rows = pq.read_table(path)
+        place = rows.column_names.index(name)
+        pq.write_table(rows.set_column(place, rows.field(place), pa.array([text] * len(rows), pa.string())), path)
+    sentences = []
+    for command in COMMANDS:
+        words = ({"GPU": gpu, "OUT": tmp_path / "r.html"}.get(word, word) for word in command.split())
+        done = run(*words, "--store", root)
+        assert isinstance(done.exception, SystemExit | None), (command, done.exception)
+        if done.exit_code not in (0, 1):
+            sentences.append(done.stderr)
+    asked = Asked(Store.open(root))
+    for address in (*(page.path for page in PAGES), f"gpu?gpu={quote(gpu)}", "?findings=all"):
+        sentences += re.findall(f'{re.escape(str(root))}[^"]*: column [^"]*', asked.said(address))
+    assert bool(sentences) == (column in LISTS)
+    assert all(str(root / table) in one and f"column {name} " in one for one in sentences), sentences
