@@ -22,8 +22,10 @@ from whorl.tests.sizes import sample
 
 DEEP = "[" * 200_000
 TEXTS = ("{", "5", DEEP, "[5]", '["\\ud800"]', '[{"what": 5}]', "[[null]]")
-LISTS = ("verdicts.keys", "verdicts.gpus", "verdicts.causes", "verdicts.workloads", "verdicts.runs")
-LISTS += ("judgements.not_judged", "judgements.changes", "judgements.watch", "fingerprints.evidence")
+LISTS = (
+    *("verdicts.gpus", "verdicts.keys", "verdicts.causes", "verdicts.workloads", "verdicts.runs"),
+    *("judgements.not_judged", "judgements.changes", "judgements.watch", "fingerprints.evidence"),
+)
 WIDE = '{"clock": [1], "parameters": 5, "locked_clock_mhz": {}, "values": 5, "works": "x", "power_limit_w": "\\ud800"}'
 DAMAGED = [*product(LISTS, TEXTS), *product(("runs.conditions", "runs.versions"), (*TEXTS, WIDE))]
 COMMANDS = ("verdicts --json", "explain GPU", "fingerprint --json", "report --out OUT", "report --gpu GPU --out OUT",
