@@ -2,7 +2,9 @@
 
     store_worker.py FOLDER LIBRARY    reads lines of JSON, and answers each with one line of JSON
 
-A line has `steps`, and what fails: `at` (the number of the file operation; 0: none), `kind` and `code`. A child does
+A line has `steps`, and what fails: `at` (the number of the file operation; 0: none), `kind` and `code`. With `watch`,
+nothing fails, and before the first file operations of every wanted kind of each step the store is copied: readers look
+at copies while the process lives, and at others when it is dead, as if it had been killed at that moment. A child does
 the steps on FOLDER/store. Its log, FOLDER/log, says of each step when it began and how it ended. With `keep`, it is
 the store that later lines begin with; else another child says what readers see, also after the next collectors and a
 compaction have put everything in order.
@@ -16,9 +18,11 @@ import importlib
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,7 @@ S = 10**9
 BEGAN = 1_700_006_400 * S  # the beginning of a day
 DAY = 86_400 * S
 LATER = BEGAN + 30 * DAY
+WATCHED = 6
 WRITERS = ("n1", "n2")
 COLUMNS = ("cluster", "gpu", "ts", "power_mw", "clock_event_reasons", "quality")
 HISTORY = (
@@ -67,6 +72,7 @@ class Worker:
 
     def work(self, steps: list[dict[str, Any]]) -> None:
         for number, step in enumerate(steps):
+            unsynced = self._unsynced()
             self.say("try", number, self._library.faults_count())
             try:
                 self._do(step)
@@ -74,8 +80,9 @@ class Worker:
                 self.say("failed", number, str(error))
             else:
                 self.say("done", number)
-                if step["do"] in ("append", "correct", "journal"):
-                    self._look_for_unsynced(number)
+                if step["do"] != "publish":  # its rows are in the journal
+                    for path in sorted(self._unsynced() - unsynced):
+                        self.say("unsynced", number, path)
         self.say("operations", self._library.faults_count())
 
     def _do(self, step: dict[str, Any]) -> None:
@@ -91,6 +98,8 @@ class Worker:
                 store.correct(table(step["rows"]), step["name"])
             case "journal":
                 columns = rows_of(step["rows"])
+                event = pa.RecordBatch.from_pydict({"detail": [f"journal {step['name']}"]})
+                self._journal(step["writer"]).append_batch(event, "events")
                 self._journal(step["writer"]).append(columns.pop("ts"), columns.pop("gpu"), columns)
             case "publish":
                 self._journal(step["writer"]).publish()
@@ -104,7 +113,7 @@ class Worker:
             case "prune":
                 for name in WRITERS:
                     self._journal(name).seal()
-                store.prune("1d", offline=True, now=BEGAN + 2 * DAY)
+                prune(store)
             case "read":
                 store.latest()
                 store.sql("from history")
@@ -115,26 +124,38 @@ class Worker:
             self._journals[name] = self._store.journal(name, durable_s=0, background=False, offline=True)
         return self._journals[name]
 
-    def _look_for_unsynced(self, number: int) -> None:
-        for path in self._root.rglob("*"):
-            if path.is_dir() or path.suffix in (".parquet", ".arrow"):
-                inode = ctypes.c_ulong(path.lstat().st_ino)
-                if not path.name.startswith(".tmp-") and self._library.faults_unsynced(inode):
-                    self.say("unsynced", number, str(path.relative_to(self._root)))
+    def _unsynced(self) -> set[str]:
+        """The folders and files of rows that a crash of the machine could take away."""
+        return {
+            str(path.relative_to(self._root))
+            for path in self._root.rglob("*")
+            if (path.is_dir() or path.suffix in (".parquet", ".arrow"))
+            and not path.name.startswith(".tmp-")
+            and self._library.faults_unsynced(ctypes.c_ulong(path.lstat().st_ino))
+        }
 
 
-def readers(root: Path, plain: bool) -> dict[str, Any]:
-    """What each kind of reader sees; times in s after the beginning."""
+def prune(store: whorl.Store) -> None:
+    store.prune("1d", offline=True, now=BEGAN + 2 * DAY)
+
+
+def readers(root: Path, *, plain: bool = False, few: bool = False) -> dict[str, Any]:
+    """What each kind of reader sees, or the cheapest `few` kinds; times in s after the beginning."""
     store = whorl.Store(root)
     seen: dict[str, Any] = {
         "arrow": listed(store.arrow("telemetry", list(COLUMNS))),
-        "scan": listed(store.collect(store.scan("telemetry").select(COLUMNS)).to_arrow()),
-        "sql": listed(store.sql(f"select {', '.join(COLUMNS)} from telemetry").table),
         "latest": listed(store.latest().select(list(COLUMNS))),
-        "history": listed(store.sql(HISTORY).table),
     }
+    if not few:
+        seen |= {
+            "scan": listed(store.collect(store.scan("telemetry").select(COLUMNS)).to_arrow()),
+            "sql": listed(store.sql(f"select {', '.join(COLUMNS)} from telemetry").table),
+            "history": listed(store.sql(HISTORY).table),
+        }
     seen["runs"] = sorted(store.arrow("runs", ["run_id"])["run_id"].to_pylist())
-    seen["events"] = sorted(store.collect(store.scan("events").select(pl.col("detail")))["detail"].to_list())
+    events = store.collect(store.scan("events").select(pl.col("detail")))["detail"].to_list()
+    seen["events"] = sorted(name for name in events if not name.startswith("journal "))
+    seen["journal events"] = [name.removeprefix("journal ") for name in events if name.startswith("journal ")]
     if plain:
         with duckdb.connect(root / "whorl.duckdb", read_only=True) as client:
             seen["plain"] = listed(client.sql(f"select {', '.join(COLUMNS)} from telemetry").to_arrow_table())
@@ -152,11 +173,14 @@ def listed(rows: Any) -> list[list[Any]]:
     return [list(row) for row in zip(*values, strict=True)]
 
 
-def look(root: Path) -> dict[str, Any]:
-    answer = {"at once": readers(root, plain=False)}
+def look(root: Path, *, pruned: bool = False) -> dict[str, Any]:
+    """What readers see at once, and in order again: after the next collectors, pruning once more, and a compaction."""
+    answer = {"at once": readers(root)}
     store = whorl.Store(root)
     for name in WRITERS:
         store.journal(name, background=False, offline=True).close()
+    if pruned:
+        prune(store)
     store.compact(offline=True, now=LATER)
     return answer | {"in order": readers(root, plain=True)}
 
@@ -196,6 +220,69 @@ def load_modules(folder: Path) -> None:
     shutil.rmtree(folder / "first")
 
 
+def kind_of(path: str) -> str:
+    """The table or folder of a file, and the ending of its name."""
+    *folders, name = path.removeprefix("/").split("/")
+    ending = re.search(r"((\.[12])?\.[a-z]+)?$", name)
+    assert ending is not None
+    kept = [folder for folder in folders if "=" not in folder and "~" not in folder]
+    return "/".join([*kept, ".tmp" if name.startswith(".tmp-") else f"*{ending[0]}"])
+
+
+class Watch:
+    """Looks at what a store is like just before the operations of a process, which waits at each of them."""
+
+    def __init__(self, folder: Path, steps: list[dict[str, Any]], wanted: dict[str, Any]) -> None:
+        self._folder, self._steps, self._wanted = folder, steps, wanted
+        self.moments: list[dict[str, Any]] = []
+        self.operations: list[list[Any]] = []
+        self._times: Counter[str] = Counter()
+
+    def follow(self, pauses: int, go_on: int) -> None:
+        """Answer each line of the process, until it closes the pipe or says that it is at its end."""
+        shutil.rmtree(self._folder / "moments", ignore_errors=True)
+        with os.fdopen(pauses, closefd=False) as lines:
+            for line in lines:
+                if line == "end\n":
+                    return
+                number, operation, path = line.rstrip("\n").split(" ", 2)
+                self._take(int(number), operation, path)
+                os.write(go_on, b".")
+
+    def _take(self, number: int, operation: str, path: str) -> None:
+        log = (self._folder / "log").read_text().splitlines()
+        step = max((words[1] for words in map(json.loads, log) if words[0] == "try"), default=0)
+        kind = f"{self._steps[step]['do']} {operation} {kind_of(path)}"
+        self.operations.append([number, kind])
+        self._times[kind] += 1
+        if self._times[kind] <= self._wanted["most"]:
+            states = [state for state in ("living", "dead") if re.search(self._wanted[state], kind)]
+            for state in states:
+                shutil.copytree(self._folder / "store", self._at(number, state))
+            if states:
+                self.moments.append({"about": [number, kind, path], "lines": len(log), "states": states})
+
+    def look(self, state: str) -> None:
+        """Let readers look at the copies for a state of the process."""
+        moments = [moment for moment in self.moments if state in moment["states"]]
+        out = self._folder / "out"
+        if in_child(lambda: [self._look(moment, state) for moment in moments], out):
+            raise RuntimeError(json.loads(out.read_text()))
+        for moment, seen in zip(moments, json.loads(out.read_text()), strict=True):
+            moment[state] = seen
+
+    def _look(self, moment: dict[str, Any], state: str) -> dict[str, Any]:
+        root = self._at(moment["about"][0], state)
+        if state == "living":
+            return {"meanwhile": readers(root, few=self._wanted["few"])}
+        log = (self._folder / "log").read_text().splitlines()[: moment["lines"]]
+        begun = [self._steps[words[1]]["do"] for words in map(json.loads, log) if words[0] == "try"]
+        return look(root, pruned="prune" in begun)
+
+    def _at(self, number: int, state: str) -> Path:
+        return self._folder / "moments" / f"{number}-{state}"
+
+
 def main(folder: Path, library: ctypes.CDLL) -> None:
     logging.disable(logging.WARNING)
     root, template, out = folder / "store", folder / "template", folder / "out"
@@ -217,6 +304,9 @@ def main(folder: Path, library: ctypes.CDLL) -> None:
                 library.faults_lockless(b"host1")
             library.faults_arm(os.fsencode(root), order["at"], order["kind"], order["code"])
             Worker(root, log, library).work(order["steps"])
+            if order["kind"] == WATCHED:
+                os.write(pauses[1], b"end\n")
+                os.read(ends[0], 1)
             os._exit(0)  # without closing anything, as if killed
 
         child = os.fork()
@@ -228,6 +318,14 @@ def main(folder: Path, library: ctypes.CDLL) -> None:
                 out.write_text(json.dumps(traceback.format_exc()))
             os._exit(1)
         os.close(pauses[1])
+        if order["kind"] == WATCHED:
+            watch = Watch(folder, order["steps"], order["wanted"])
+            watch.follow(pauses[0], ends[1])
+            watch.look("living")
+            os.write(ends[1], b".")
+            answer["status"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            watch.look("dead")
+            answer |= {"operations": watch.operations, "moments": watch.moments}
         if order["kind"] == 5 and os.read(pauses[0], 1):
 
             def intrude(order: Any = order, log: int = log) -> None:
@@ -239,7 +337,8 @@ def main(folder: Path, library: ctypes.CDLL) -> None:
 
             answer["intruder"] = in_child(intrude, out)
             os.write(ends[1], b".")
-        answer["status"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if order["kind"] != WATCHED:
+            answer["status"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         for handle in (pauses[0], *ends):
             os.close(handle)
         answer["log"] = [json.loads(text) for text in (folder / "log").read_text().splitlines()]
@@ -249,7 +348,7 @@ def main(folder: Path, library: ctypes.CDLL) -> None:
         elif order.get("keep"):
             shutil.rmtree(template, ignore_errors=True)
             root.rename(template)
-        else:
+        elif order["kind"] != WATCHED:
             answer["look"] = in_child(lambda: look(root), out)
             answer |= {"seen": json.loads(out.read_text())}
         sys.stdout.write(json.dumps(answer) + "\n")

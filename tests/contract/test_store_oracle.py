@@ -25,11 +25,12 @@ import pytest
 
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.nvml_library import SOURCES, compile_shared
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import count, is_long, sample
 
 WORKER = Path(__file__).with_name("store_worker.py")
 DAY_S = 86_400
 SECONDS = (0, 1, 2, 59, 60, 3_600, DAY_S, DAY_S + 1, DAY_S + 60)
+WATCHED = 6
 KINDS = {
     "killed before": (2, 0),
     "killed in the middle": (3, 0),
@@ -96,13 +97,27 @@ class PlainTable:
     acknowledged: dict[Key, int] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
     stored_groups: set[str] = field(default_factory=set)
+    events: list[str] = field(default_factory=list)
+    stored_events: list[str] = field(default_factory=list)
     pruned: bool = False
     """Whether rows of the first day may be minutes by now."""
     certain: bool = True
     """Whether nothing was interrupted, so that the store must equal the table."""
 
-    def follow(self, steps: list[Step], log: list[list[Any]], about: object, fatal: int | None = None) -> None:
-        """Take in what a worker did: `log` without lines of another worker. From operation `fatal` on all failed."""
+    def follow(
+        self,
+        steps: list[Step],
+        log: list[list[Any]],
+        about: object,
+        *,
+        fatal: int | None = None,
+        once: bool = False,
+    ) -> None:
+        """Take in what a worker did: `log` without lines of another worker.
+
+        From operation `fatal` on all failed; or the disk failed `once` and works again, so that a journal stored
+        nothing of what it refused.
+        """
         begun: dict[int, int] = {}
         for what, *words in log:
             if what == "operations":
@@ -112,6 +127,8 @@ class PlainTable:
             if what == "try":
                 begun[words[0]] = words[1]
                 self._try(step)
+            if what == "failed" and once and step["do"] == "journal":
+                self._take_back(step)
             stored = what == "done" or (what == "failed" and words[1].startswith("stored, but not yet in place"))
             if stored and step["do"] in WRITING:
                 assert fatal is None or begun[words[0]] < fatal, (about, step, "acknowledged on a disk that is full")
@@ -124,12 +141,23 @@ class PlainTable:
             self.tried.setdefault((key[0], key[1], key[2]), []).append((power, reasons, quality))
         if step["do"] == "append":
             self.groups.add(step["name"])
+        if step["do"] == "journal":
+            self.events.append(step["name"])
+        self.pruned |= step["do"] == "prune"
+
+    def _take_back(self, step: Step) -> None:
+        for cluster, gpu, second, *_ in step["rows"]:
+            self.tried[cluster, gpu, second].pop()
+            if not self.tried[cluster, gpu, second]:
+                del self.tried[cluster, gpu, second]
 
     def _acknowledge(self, step: Step) -> None:
         for cluster, gpu, second, *_ in step["rows"]:
             self.acknowledged[cluster, gpu, second] = len(self.tried[cluster, gpu, second]) - 1
         if step["do"] == "append":
             self.stored_groups.add(step["name"])
+        if step["do"] == "journal":
+            self.stored_events.append(step["name"])
 
     def allowed(self, key: Key) -> list[Values]:
         return self.tried[key][self.acknowledged.get(key, 0) :]
@@ -138,7 +166,9 @@ class PlainTable:
         """Whether readers saw this table."""
         assert seen["skipped"] == seen["unsound"] == [], about
         first: dict[Key, Values] | None = None
-        for reader in ("arrow", "scan", "sql", *(["plain"] if "plain" in seen else [])):
+        for reader in ("arrow", "scan", "sql", "plain"):
+            if reader not in seen:
+                continue
             rows = {(row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in seen[reader]}
             assert len(rows) == len(seen[reader]), (about, reader, "a row is there twice")
             first = first if first is not None else rows
@@ -148,7 +178,8 @@ class PlainTable:
         assert must <= first.keys() <= self.tried.keys(), (about, must - first.keys(), first.keys() - self.tried.keys())
         for key, values in first.items():
             assert values in self.allowed(key), (about, key, values, self.allowed(key))
-        self._judge_history(seen["history"], about)
+        if "history" in seen:
+            self._judge_history(seen["history"], about)
         assert seen.get("plain history") is None or sorted(map(repr, seen["plain history"])) == sorted(
             map(repr, seen["history"])
         ), (about, "a plain client sees another history")
@@ -158,6 +189,9 @@ class PlainTable:
             assert set(numbers.values()) <= {3}, (about, table, "a group is there in part")
             assert self.stored_groups <= numbers.keys() <= self.groups, (about, table)
         assert seen["runs"] == seen["events"], (about, "a group is there in part")
+        events = seen["journal events"]
+        assert len(events) == len(set(events)), (about, "an event of a journal is there twice")
+        assert set(self.stored_events) <= set(events) <= set(self.events), (about, "events of a journal")
 
     def _judge_history(self, history: list[list[Any]], about: object) -> None:
         """Also of pruned rows: how many readings a minute has, and their lowest and highest power."""
@@ -236,7 +270,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory, built_once: BuiltOnce) -> I
             subprocess.run(["rm", "-r", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("seed", sample(range(60), short=3))
+@pytest.mark.parametrize("seed", sample(range(60), short=1))
 def test_the_store_holds_what_a_plain_table_says(worker: StoreWorker, seed: int) -> None:
     program, written = Program(seed), PlainTable()
     before = program.steps(9)
@@ -244,19 +278,122 @@ def test_the_store_holds_what_a_plain_table_says(worker: StoreWorker, seed: int)
     was_pruned = program.pruned
     steps = program.steps(5)
     log = worker(steps)
-    written.pruned = program.pruned
     check(log, written, steps, seed)
     ((_, operations),) = [words for words in log["log"] if words[0] == "operations"]
     points = [(at, kind) for at in range(1, operations + 1) for kind in KINDS]
     random.Random(seed).shuffle(points)
-    for at, kind in points[: count(len(points), short=4)]:
+    for at, kind in points[: 4 if is_long() else 2]:
         about = (seed, at, kind)
         intruder = Program(1000 + seed)
         intruder.pruned = was_pruned
         theirs = [as_another_host(step) for step in intruder.steps(3)]
         answer = worker(steps, at, *KINDS[kind], intruder=theirs)
-        assert answer["status"] == (-9 if "killed" in kind else 0), (about, answer["log"])
-        check(answer, written, steps, about, theirs=theirs, fatal=at if "from then on" in kind else None)
+        check(answer, written, steps, about, theirs=theirs, kind=kind, at=at)
+
+
+def rows(*keys: str, power: int = 1) -> list[list[Any]]:
+    """Rows of keys like "A 60": the GPU, "-" for none, and the second."""
+    split = [key.split() for key in keys]
+    return [["c", None if gpu == "-" else gpu, int(second), power, power % 8, None] for gpu, second in split]
+
+
+D = DAY_S
+BEFORE: list[Step] = [
+    {"do": "append", "name": "b1", "rows": rows("A 0", "A 60", "B 0", "- 0", power=1)},
+    {"do": "journal", "name": "b2", "writer": "n1", "rows": rows("A 1", f"A {D}", power=2)},
+    {"do": "journal", "name": "b3", "writer": "n2", "rows": rows("A 2", f"A {D + 1}", power=3)},
+    {"do": "seal", "writer": "n1"},
+    {"do": "correct", "name": "b4", "rows": rows("A 0", f"A {D}", power=4)},
+    {"do": "journal", "name": "b5", "writer": "n1", "rows": rows("B 60", f"B {D}", power=5)},
+]
+"""Sealed rows, a correction that waits, a journal that a dead process left, and another with rows of the same GPU."""
+PROGRAM: list[Step] = [
+    {"do": "append", "name": "p1", "rows": rows("A 0", "C 0", "- 60", f"C {D}", power=6)},
+    {"do": "journal", "name": "p2", "writer": "n1", "rows": rows("A 2", "C 1", f"A {D + 2}", power=7)},
+    {"do": "publish", "writer": "n1"},
+    {"do": "journal", "name": "p3", "writer": "n2", "rows": rows("C 1", f"A {D + 2}", f"A {D + 3}", power=8)},
+    {"do": "journal", "name": "p4", "writer": "n1", "rows": rows("C 1", f"A {D + 3}", "C 2", power=9)},
+    {"do": "publish", "writer": "n2"},
+    {"do": "correct", "name": "p5", "rows": rows("A 60", f"A {D}", power=10)},
+    {"do": "publish", "writer": "n1"},
+    {"do": "seal", "writer": "n1"},
+    {"do": "seal", "writer": "n2"},
+    {"do": "append", "name": "p6", "rows": rows("A 1", f"A {D + 4}", power=11)},
+    {"do": "read"},
+    {"do": "compact"},
+    {"do": "journal", "name": "p7", "writer": "n1", "rows": rows(f"A {D + 2}", f"A {D + 5}", power=12)},
+    {"do": "correct", "name": "p8", "rows": rows(f"A {D + 1}", power=13)},
+    {"do": "prune"},
+    {"do": "append", "name": "p9", "rows": rows(f"A {D + 5}", f"B {D + 1}", power=14)},
+    {"do": "journal", "name": "p10", "writer": "n2", "rows": rows(f"B {D + 1}", f"B {D + 2}", power=15)},
+    {"do": "close", "writer": "n2"},
+    {"do": "compact"},
+]
+INTRUDER: list[Step] = [
+    {"do": "append", "name": "i1", "rows": rows("A 0", f"A {D}", power=1)},
+    {"do": "journal", "name": "i2", "writer": "other", "rows": rows("A 0", f"A {D + 1}", power=2)},
+    {"do": "compact"},
+]
+
+
+SWITCHES = r"(rename|unlink)\S* (?!\S*(/\.tmp|\.claim|\.txt|\.json|/\*)$)|renameat pending"
+"""The operations of which readers may see the effect."""
+DEADLY = "(append renameat runs|(seal|compact|prune) renameat replaced)"
+
+
+def test_a_reader_at_any_moment_and_after_any_death_sees_a_plain_table(worker: StoreWorker) -> None:
+    written = begin(worker)
+    long = is_long()
+    wanted = {
+        "living": SWITCHES + "|linkat" if long else f"^(append|publish|seal|compact|prune) {SWITCHES}",
+        "dead": SWITCHES if long else DEADLY,
+        "most": 1 + long,
+        "few": not long,
+    }
+    answer = worker(PROGRAM, kind=WATCHED, wanted=wanted)
+    assert answer["status"] == 0
+    for moment in answer["moments"]:
+        table = copy.deepcopy(written)
+        table.follow(PROGRAM, answer["log"][: moment["lines"]], moment["about"])
+        for when, seen in (moment.get("living", {}) | moment.get("dead", {})).items():
+            table.judge(seen, (moment["about"], when))
+
+
+def begin(worker: StoreWorker) -> PlainTable:
+    """Make the store that `PROGRAM` begins with."""
+    table = PlainTable()
+    table.follow(BEFORE, worker(BEFORE, keep=True)["log"], "before")
+    return table
+
+
+CHOSEN = {
+    "journal write journal/*.arrow": "one error of the disk",
+    "journal fdatasync journal/*.arrow": "one error of the disk",
+    "compact renameat replaced/*.1.parquet": "another host meanwhile, locks lost",
+}
+FAILING = ("killed in the middle", "disk full from then on", "one error of the disk")
+
+
+def test_a_failing_operation_of_each_kind_and_another_host_lose_nothing(worker: StoreWorker) -> None:
+    written = begin(worker)
+    answer = worker(PROGRAM, kind=WATCHED, wanted={"living": "never", "dead": "never", "most": 0, "few": True})
+    numbers: dict[str, list[int]] = {}
+    for number, kind in answer["operations"]:
+        numbers.setdefault(kind, []).append(number)
+    points = [(kind, CHOSEN[kind]) for kind in CHOSEN]
+    rest = [
+        (kind, fault)
+        for kind in numbers
+        for fault in ("another host meanwhile, locks lost" if "rename" in kind else "", *FAILING)
+        if fault and (kind, fault) not in points
+    ]
+    random.Random(34).shuffle(rest)
+    for kind, fault in points + rest[: count(len(rest), short=0)]:
+        at = numbers[kind][len(numbers[kind]) // 2]
+        about = (at, kind, fault)
+        theirs = [as_another_host(step) for step in INTRUDER]
+        answer = worker(PROGRAM, at, *KINDS[fault], intruder=theirs)
+        check(answer, written, PROGRAM, about, theirs=theirs, kind=fault, at=at)
 
 
 def as_another_host(step: Step) -> Step:
@@ -275,9 +412,11 @@ def check(
     about: object,
     *,
     theirs: list[Step] | None = None,
-    fatal: int | None = None,
+    kind: str = "",
+    at: int = 0,
 ) -> None:
-    """Whether the store holds what the plain table says after further steps."""
+    """Whether the store holds what the plain table says after further steps, of which operation `at` failed."""
+    assert answer["status"] == (-9 if "killed" in kind else 0), (about, answer["log"])
     table = copy.deepcopy(written)
     log = answer["log"]
     if ["intruder"] in log:  # its lines stand together: the other process waits meanwhile
@@ -287,6 +426,6 @@ def check(
         table.follow(theirs, log[begin + 1 : end], about)
         log = log[:begin] + log[end:]
         table.certain = False
-    table.follow(steps, log, about, fatal)
+    table.follow(steps, log, about, fatal=at if "from then on" in kind else None, once=kind.startswith("one error"))
     for when in ("at once", "in order"):
         table.judge(answer["seen"][when], (about, when))

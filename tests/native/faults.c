@@ -3,6 +3,7 @@
    Every operation that changes what lies under a folder is counted. The one with the number that was armed fails: with
    an error (and with it all that follow, as on a disk that is full or read-only), or by the end of the process, before
    the operation or in the middle of it; or the process waits there while another one works, and locks hold nothing.
+   A watched process tells of every operation before it does it, and waits until it may go on.
    What was written and not made durable is counted. Python, Arrow and DuckDB call the C library, and so come here. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,7 +23,7 @@
 #include <unistd.h>
 
 #define OWN __attribute__((visibility("default")))
-enum { NONE = 0, ERROR = 1, KILL = 2, TEAR = 3, ONCE = 4, PAUSE = 5 };
+enum { NONE = 0, ERROR = 1, KILL = 2, TEAR = 3, ONCE = 4, PAUSE = 5, WATCH = 6 };
 
 static char root[PATH_MAX];
 static size_t length;
@@ -31,6 +32,7 @@ static int how, code;
 static atomic_long count;
 static char host[64];
 static int lockless, say, hear;
+static __thread char touched[PATH_MAX]; /* what the operation is about */
 
 /* Files and folders by inode that were changed since they were last made durable. */
 enum { MOST = 4096 };
@@ -92,7 +94,10 @@ OWN void faults_arm(const char *folder, long at, int kind, int error) {
 
 OWN long faults_count(void) { return atomic_load(&count); }
 
-static int under(const char *path) { return length && strncmp(path, root, length) == 0 && (path[length] == '/' || !path[length]); }
+static int under(const char *path) {
+    snprintf(touched, sizeof touched, "%s", path);
+    return length && strncmp(path, root, length) == 0 && (path[length] == '/' || !path[length]);
+}
 
 static int of_handle(int handle) {
     char link[64], path[PATH_MAX];
@@ -104,26 +109,36 @@ static int of_handle(int handle) {
 }
 
 static int of_name(int folder, const char *name) {
+    char here[PATH_MAX];
     if (name[0] == '/') return under(name);
-    if (folder == AT_FDCWD) {
-        char here[PATH_MAX];
-        return getcwd(here, sizeof here) && under(here);
-    }
-    return of_handle(folder);
+    int mine = folder == AT_FDCWD ? getcwd(here, sizeof here) && under(here) : of_handle(folder);
+    size_t end = strlen(touched);
+    snprintf(touched + end, sizeof touched - end, "/%s", name);
+    return mine;
+}
+
+/* Say something about the operation, and wait for a byte. */
+static void pause_at(long number, const char *operation) {
+    char line[PATH_MAX], byte;
+    static ssize_t (*real_write)(int, const void *, size_t);
+    real_write = (__typeof__(real_write))dlsym(RTLD_NEXT, "write");
+    int size = snprintf(line, sizeof line, "%ld %s %s\n", number, operation, touched + length);
+    (void)!real_write(say, line, (size_t)size);
+    (void)!read(hear, &byte, 1);
 }
 
 /* What is to happen to an operation under the folder: NONE, ERROR or TEAR; KILL does not come back. */
-static int step(int mine) {
+static int step(int mine, const char *operation) {
     if (!mine) return NONE;
     long number = atomic_fetch_add(&count, 1) + 1;
+    if (how == WATCH) {
+        pause_at(number, operation);
+        return NONE;
+    }
     if (!fatal || number < fatal || (number > fatal && how != ERROR)) return NONE;
     if (how == KILL) kill(getpid(), SIGKILL);
     if (how == PAUSE) {
-        char byte = '.';
-        static ssize_t (*real_write)(int, const void *, size_t);
-        real_write = (__typeof__(real_write))dlsym(RTLD_NEXT, "write");
-        (void)!real_write(say, &byte, 1);
-        (void)!read(hear, &byte, 1);
+        pause_at(number, operation);
         return NONE;
     }
     return how == ONCE ? ERROR : how;
@@ -131,7 +146,7 @@ static int step(int mine) {
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define GUARD(mine)                                     \
-    int what = step(mine);                              \
+    int what = step(mine, __func__);                    \
     if (what == ERROR) { errno = code; return -1; }
 #define DYING(call)                                     \
     if (what == TEAR) { (void)!(call); kill(getpid(), SIGKILL); } \
@@ -147,8 +162,12 @@ OWN int gethostname(char *name, size_t size) {
     return 0;
 }
 OWN ssize_t write(int handle, const void *bytes, size_t size) {
-    int mine = of_handle(handle);
-    GUARD(mine);
+    int mine = of_handle(handle), what = step(mine, __func__);
+    if (what == ERROR) { /* a disk takes a part of the bytes before it fails */
+        if (how == ONCE) (void)!REAL(write)(handle, bytes, size / 2);
+        errno = code;
+        return -1;
+    }
     if (mine) note_handle(handle, 1);
     if (what == TEAR) { (void)!REAL(write)(handle, bytes, size / 2); kill(getpid(), SIGKILL); }
     return REAL(write)(handle, bytes, size);
