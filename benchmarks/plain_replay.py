@@ -8,7 +8,7 @@ shares no code with whorl.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -28,88 +28,81 @@ def plain_replay(
     jobs: Sequence[PlainJob], nodes: int, per_node: int, score: Sequence[float], locality: float, easy: bool
 ) -> int:
     """Fill in start and finish of all jobs; the number of events."""
-    free = [[True] * per_node for _ in range(nodes)]
+    cluster = _Cluster([[True] * per_node for _ in range(nodes)], per_node, score, locality)
     waiting: list[PlainJob] = []
-    running: list[PlainJob] = []
     coming = list(jobs)
     events = 0
-    while coming or running:
-        now = min([job.finish for job in running] + [job.submit for job in coming[:1]])
-        for job in [job for job in running if job.finish == now]:
-            running.remove(job)
-            for gpu in job.on:
-                free[gpu // per_node][gpu % per_node] = True
+    while coming or cluster.running:
+        now = min([job.finish for job in cluster.running] + [job.submit for job in coming[:1]])
+        for job in [job for job in cluster.running if job.finish == now]:
+            cluster.end(job)
             events += 1
         while coming and coming[0].submit == now:
             waiting.append(coming.pop(0))
             events += 1
-        while waiting and (gpus := _pack(free, per_node, waiting[0])):
-            _begin(waiting.pop(0), gpus, now, free, per_node, score, locality, running)
+        while waiting and (gpus := cluster.pack(waiting[0])):
+            cluster.begin(waiting.pop(0), gpus, now)
         if easy and waiting:
-            _backfill(waiting, running, now, free, per_node, score, locality)
+            _backfill(cluster, waiting, now)
     return events
 
 
-def _backfill(
-    waiting: list[PlainJob],
-    running: list[PlainJob],
-    now: float,
-    free: list[list[bool]],
-    per_node: int,
-    score: Sequence[float],
-    locality: float,
-) -> None:
-    have = sum(map(sum, free))
-    ends = sorted((job.start + job.limit, job.gpus) for job in running)
+@dataclass
+class _Cluster:
+    free: list[list[bool]]
+    """By node and slot."""
+    per_node: int
+    score: Sequence[float]
+    locality: float
+    running: list[PlainJob] = field(default_factory=list)
+
+    def pack(self, job: PlainJob) -> list[int]:
+        """The GPUs of the snuggest node, or of those with most free ones; none if too few are free."""
+        counts = [sum(slots) for slots in self.free]
+        if sum(counts) < job.gpus:
+            return []
+        holding = [(count, node) for node, count in enumerate(counts) if count >= job.gpus]
+        order = [min(holding)[1]] if holding else sorted(range(len(counts)), key=lambda node: (-counts[node], node))
+        gpus: list[int] = []
+        for node in order:
+            idle = [node * self.per_node + slot for slot in range(self.per_node) if self.free[node][slot]]
+            gpus += idle[: job.gpus - len(gpus)]
+            if len(gpus) == job.gpus:
+                break
+        return gpus
+
+    def begin(self, job: PlainJob, gpus: list[int], now: float) -> None:
+        for gpu in gpus:
+            self.free[gpu // self.per_node][gpu % self.per_node] = False
+        apart = len({gpu // self.per_node for gpu in gpus}) > 1
+        slowdown = max(self.score[gpu] for gpu in gpus) * (self.locality if apart else 1.0)
+        job.start, job.on = now, tuple(sorted(gpus))
+        # As whorl keeps it: a speed, and the work divided by it.
+        job.finish = now + job.ideal / (1.0 / slowdown)
+        self.running.append(job)
+
+    def end(self, job: PlainJob) -> None:
+        self.running.remove(job)
+        for gpu in job.on:
+            self.free[gpu // self.per_node][gpu % self.per_node] = True
+
+
+def _backfill(cluster: _Cluster, waiting: list[PlainJob], now: float) -> None:
+    have = sum(map(sum, cluster.free))
+    ends = sorted((job.start + job.limit, job.gpus) for job in cluster.running)
     end = next(planned for planned, _ in ends if have + _returned(ends, planned) >= waiting[0].gpus)
     spare = have + _returned(ends, end) - waiting[0].gpus
     time = max(end, now) - now
     for job in waiting[1:]:
         if job.limit > time and job.gpus > spare:
             continue
-        gpus = _pack(free, per_node, job)
+        gpus = cluster.pack(job)
         if gpus:
             waiting.remove(job)
             if job.limit > time:
                 spare -= job.gpus
-            _begin(job, gpus, now, free, per_node, score, locality, running)
+            cluster.begin(job, gpus, now)
 
 
 def _returned(ends: list[tuple[float, int]], moment: float) -> int:
     return sum(gpus for planned, gpus in ends if planned <= moment)
-
-
-def _pack(free: list[list[bool]], per_node: int, job: PlainJob) -> list[int]:
-    """The GPUs of the snuggest node, or of those with most free ones; none if too few are free."""
-    wanted = job.gpus
-    counts = [sum(slots) for slots in free]
-    if sum(counts) < wanted:
-        return []
-    holding = [(count, node) for node, count in enumerate(counts) if count >= wanted]
-    order = [min(holding)[1]] if holding else sorted(range(len(free)), key=lambda node: (-counts[node], node))
-    found: list[int] = []
-    for node in order:
-        if counts[node]:
-            found += [node * per_node + slot for slot in range(per_node) if free[node][slot]][: wanted - len(found)]
-        if len(found) == wanted:
-            break
-    return found
-
-
-def _begin(
-    job: PlainJob,
-    gpus: list[int],
-    now: float,
-    free: list[list[bool]],
-    per_node: int,
-    score: Sequence[float],
-    locality: float,
-    running: list[PlainJob],
-) -> None:
-    for gpu in gpus:
-        free[gpu // per_node][gpu % per_node] = False
-    slowdown = max(score[gpu] for gpu in gpus) * (locality if len({gpu // per_node for gpu in gpus}) > 1 else 1.0)
-    job.start, job.on = now, tuple(sorted(gpus))
-    # As whorl keeps it: a speed, and the work divided by it.
-    job.finish = now + job.ideal / (1.0 / slowdown)
-    running.append(job)
