@@ -117,6 +117,11 @@ def stated(key: str) -> pl.Expr:
     return pl.when(states(key)).then(pl.col("conditions").str.json_path_match(f"$.{key}").fill_null("none"))
 
 
+def stated_in_sql(key: str, column: str = "conditions") -> str:
+    """The value of a key in a query of DuckDB, as text: NULL for null, for no key and for a text that is no JSON."""
+    return f"json_extract_string(case when json_valid({column}) then {column} end, '$.{key}')"
+
+
 def states(key: str) -> pl.Expr:
     """Whether the column `conditions` may have a key."""
     import polars as pl

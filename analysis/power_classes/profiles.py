@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from ...store.conditions import stated_in_sql
 from ...store.metrics import BOARD_POWER, power_is_trusted
 from ..runs.measurements import measurements
 from ..statistics.ordering import Floats
@@ -99,7 +100,7 @@ def _readings(store: Store) -> pl.DataFrame:
             where began is not null and ended is not null
         )
         select r.run_id, t.ts, {watts} / 1e3 as watts, t.utilization, t.memory_utilization, coalesce(
-            try_cast(json_extract_string(r.conditions, '$.power_limit_w') as double),
+            try_cast({stated_in_sql("power_limit_w", "r.conditions")} as double),
             t.power_limit_mw / 1e3, g.power_limit_mw / 1e3, g.power_limit_default_mw / 1e3) as limit_w
         from numbered r
         join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu and t.ts between r.began and r.ended

@@ -13,12 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from whorl.analysis.energy.choices.models import sizes
 from whorl.cli import cli
 from whorl.dashboards.app.pages import PAGES
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.sizes import sample
+from whorl.tests.stores import new_store
 
 DEEP = "[" * 200_000
 TEXTS = ("{", "5", DEEP, "[5]", '["\\ud800"]', '[{"what": 5}]', "[[null]]")
@@ -66,3 +69,14 @@ def test_a_damaged_json_text_is_one_sentence_with_its_file(
         sentences += re.findall(f'{re.escape(str(root))}[^"]*: column [^"]*', asked.said(address))
     assert bool(sentences) == (column in LISTS)
     assert all(str(root / table) in one and f"column {name} " in one for one in sentences), sentences
+
+
+def test_conditions_that_are_damaged_state_nothing_to_a_query(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    for number, text in enumerate(("{", DEEP, WIDE, '{"flop": 7}')):
+        row = {"run_id": str(number), "cluster": "c", "gpu": str(number), "workload": "w", "conditions": text}
+        times = {"began": 0, "ended": 9}
+        store.append(
+            {"runs": arrow_rows("runs", {key: [value] for key, value in {**row, **times}.items()})}, str(number)
+        )
+    assert dict(sizes(store).select("gpu", "work").iter_rows()) == {"0": None, "1": None, "2": None, "3": 7.0}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from ....store.conditions import stated_in_sql
 from ....store.sensor_error import SensorError
 from ...statistics.spread import MAD_TO_SD
 from ...statistics.student import quantile
@@ -42,13 +43,8 @@ class Ratio:
 
 def sizes(store: Store) -> pl.DataFrame:
     """The work of one repetition: cluster, workload, gpu, work (operations, else bytes; NULL where nobody says)."""
-    query = """
-        select cluster, workload, gpu, median(coalesce(
-            nullif(try_cast(json_extract_string(conditions, '$.flop') as double), 0),
-            nullif(try_cast(json_extract_string(conditions, '$.operations') as double), 0),
-            nullif(try_cast(json_extract_string(conditions, '$.bytes') as double), 0))) as work
-        from runs group by all
-    """
+    work = ", ".join(f"nullif(try_cast({stated_in_sql(key)} as double), 0)" for key in ("flop", "operations", "bytes"))
+    query = f"select cluster, workload, gpu, median(coalesce({work})) as work from runs group by all"
     kinds = {"cluster": pl.String, "workload": pl.String, "gpu": pl.String, "work": pl.Float64}
     return store.sql(query).polars().cast(kinds)  # type: ignore[arg-type]
 
