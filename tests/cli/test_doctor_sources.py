@@ -125,8 +125,8 @@ def test_profiling_fields_that_the_engine_does_not_give(h100s: DcgmEngine) -> No
 
 @pytest.mark.long
 def test_an_engine_that_does_not_answer(h100s: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whorl.jobs.dcgm_finding._PATIENCE_S", 4.0)
-    with h100s.frozen():
+    with h100s.frozen(), monkeypatch.context() as patch:
+        patch.setattr("whorl.jobs.dcgm_finding._PATIENCE_S", 4.0)
         told = of_dcgm(h100s)
     works, detail = told["DCGM"]
     assert not works
