@@ -181,8 +181,9 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
         (place / "control").write_text("gpus 2\n")
         environment = os.environ | {"LD_LIBRARY_PATH": str(place / "lib"), "WHORL_NVML_CONTROL": str(place / "control")}
         code = (
-            "import os, sys, whorl.cli, whorl.collectors.collecting, whorl.collectors.sampler, whorl.store.journal\n"
-            "import whorl.collectors.nvml, whorl.collectors.recording, whorl.collectors.rows, pynvml, pyarrow\n"
+            "import os, sys, whorl.cli.output, whorl.collectors.collecting, whorl.collectors.sampler\n"
+            "import whorl.store.journal, whorl.collectors.nvml, whorl.collectors.recording, whorl.collectors.rows\n"
+            "import pynvml, pyarrow\n"
             "import whorl.probes.restore, whorl.store.writers.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
             "os.setgid(65534); os.setuid(65534)\n"
             "sys.argv = ['whorl', 'collect', '--duration', '1', '--store', sys.argv[1]]\n"
