@@ -37,6 +37,11 @@ def is_long() -> bool:
     return _size != "short"
 
 
+def is_all() -> bool:
+    """Whether every case is tried, for however long."""
+    return _size == "all"
+
+
 def count(everything: int, short: int) -> int:
     """`everything` with `--all`; with `--long` some times as many as `short`, else `short`."""
     if _size == "all":
