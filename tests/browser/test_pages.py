@@ -42,7 +42,7 @@ def _fits_a_phone(opened: Opened, address: str) -> Page:
         page.locator("main .js-plotly-plot .main-svg").first.wait_for()
     assert page.get_attribute("html", "data-theme") == "dark"
     assert page.locator(".told.problem").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")  # once its figures have their size
     return page
 
 

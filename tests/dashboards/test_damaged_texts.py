@@ -45,7 +45,7 @@ def _measure(folder: Path) -> None:
         assert run(verb, "--store", folder / "store").exit_code in (0, 1)
 
 
-@pytest.mark.parametrize(("column", "text"), sample(DAMAGED, short=3))
+@pytest.mark.parametrize(("column", "text"), sample(DAMAGED, short=1))
 def test_a_damaged_json_text_is_one_sentence_with_its_file(
     built_once: BuiltOnce, tmp_path: Path, column: str, text: str
 ) -> None:
