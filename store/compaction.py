@@ -188,7 +188,18 @@ def _overlapping(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
 
 def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:
     """The late files that neither a row of an open journal nor a waiting late file may contradict."""
-    open_rows: list[Bounds] = []
+    waits = open_rows(found)
+    fit = {path: bounds for path in paths if (bounds := placing.bounds(path)) is not None}
+    while True:
+        waiting = [path for path, bounds in fit.items() if any(bounds.overlap(other) for other in waits)]
+        if not waiting:
+            return list(fit)
+        waits = [fit.pop(path) for path in waiting]
+
+
+def open_rows(found: reading.Snapshot) -> list[Bounds]:
+    """The bounds of the rows of telemetry in each part of an open journal."""
+    bounds: list[Bounds] = []
     for part, _ in found.journals:
         if part.table == TELEMETRY.name:
             try:
@@ -196,13 +207,8 @@ def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:
             except (ValueError, OSError):  # readers leave it out, and say so
                 continue
             if len(rows):
-                open_rows.append(placing.bounds_of(journal_file.whole(TELEMETRY.name, rows)))
-    fit = {path: bounds for path in paths if (bounds := placing.bounds(path)) is not None}
-    while True:
-        waiting = [path for path, bounds in fit.items() if any(bounds.overlap(other) for other in open_rows)]
-        if not waiting:
-            return list(fit)
-        open_rows = [fit.pop(path) for path in waiting]
+                bounds.append(placing.bounds_of(journal_file.whole(TELEMETRY.name, rows)))
+    return bounds
 
 
 def said(root: Path, rows: pa.Table) -> pa.Table:

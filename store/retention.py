@@ -117,7 +117,10 @@ def prune(
             if note.step == 2
             for one in note.new
         }
-        late = [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
+        # A row that waits, or that a journal still holds, may correct a row of these files: it would count twice.
+        waits = compaction.open_rows(found)
+        if not dry_run:  # `fold` would put most late rows in place first
+            waits += [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
         with_journal = {part.generation for part in journal_file.parts(root)}
         for day, paths in sorted(by_day.items()):
             mine = [bounds for path in paths if (bounds := placing.bounds(path)) is not None]
@@ -127,7 +130,7 @@ def prune(
             written = any(
                 journal_file.live_of(path) and not compaction.is_orphan(path, with_journal, now) for path in paths
             )
-            if noted or written or (not dry_run and any(one.overlap(other) for one in mine for other in late)):
+            if noted or written or any(rows.overlap(other) for rows in mine for other in waits):
                 done.waiting += 1
                 if noted and not written and noted <= free_at.keys():
                     done.replaced += 1

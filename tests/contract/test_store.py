@@ -132,6 +132,20 @@ def test_compacting_and_pruning_say_what_they_did(store: whorl.Store) -> None:
     assert store.sql("select n, power_mw_max from history").to_pylist() == [{"n": 60, "power_mw_max": 9}]
 
 
+def test_a_day_waits_for_an_open_journal_that_corrects_it_and_then_counts_no_reading_twice(store: whorl.Store) -> None:
+    store.append({"telemetry": telemetry(range(10), 1)}, "x")
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append(BEGAN, ["a"], {"cluster": "c", "power_mw": 9})
+        assert store.prune("1d", dry_run=True, now=LATER).waiting == 1
+        done = store.prune("1d", offline=True, now=LATER)
+        assert (done.rows, done.waiting) == (0, 1)
+        assert powers(store) == {("a", second): 1 if second else 9 for second in range(10)}
+    done = store.prune("1d", offline=True, now=LATER)
+    assert (done.rows, done.minutes, done.waiting) == (10, 1, 0)
+    minutes = store.sql("select n, power_mw_max from history").to_pylist()
+    assert minutes == [{"n": 10, "power_mw_max": 9}]
+
+
 CALLS = (
     "mkdir",
     "open",
