@@ -138,7 +138,7 @@ def _with_interval(total: pl.DataFrame, sensor: SensorError) -> pl.DataFrame:
 
 def _time_with_any(pieces: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """`duration_s` of each group: the length of the union of its pieces' times."""
-    order = pieces.select(*by, "began", "ended").sort(*by, "began")
+    order = pieces.select(*by, "began", "ended").sort(*by, "began", "ended")
     before = pl.col("ended").cum_max().shift(1)
     latest = before.over(by) if by else before
     fresh = pl.col("ended") - pl.max_horizontal("began", latest)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from whorl import energy_quote
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -182,6 +183,23 @@ def test_a_quote_has_the_job_and_the_median_gpu_and_says_what_is_missing(
     assert "n/a: start: the settings name no zone" in said
     assert "n/a: cap: no workload was run under several power limits" in said
     assert "job 4241 on 2 GPUs of A100: busy 100 % of it, mostly compute" in said
+
+
+def test_a_quote_of_the_same_store_is_the_same_to_the_last_digit(tmp_path: Path) -> None:
+    at = BEGAN + np.arange(20) * SECOND
+    gpus = [uuid(gpu) for gpu in range(GPUS)]
+    telemetry = {"ts": np.tile(at, GPUS), "cluster": np.full(20 * GPUS, "c"), "gpu": np.repeat(gpus, 20),
+                 "power_mw": np.full(20 * GPUS, 200_000), "utilization": np.repeat(np.arange(GPUS) * 13, 20),
+                 "memory_utilization": np.repeat(np.arange(GPUS) * 7, 20)}  # fmt: skip
+    jobs = [
+        {"cluster": "c", "allocation": f"{gpu}@1", "job_id": "1", "gpu": gpu, "share": 0.3, "began": BEGAN,
+         "ended": BEGAN + (10 + place) * SECOND, "recorded": BEGAN} for place, gpu in enumerate(gpus)
+    ]  # fmt: skip
+    store = new_store(tmp_path / "store")
+    store.append({name: arrow_rows(name, of) for name, of in (("telemetry", telemetry), ("jobs", columns(jobs)))}, "x")
+    answers = [energy_quote(store, "1").json() for _ in range(6)]
+    assert answers[0]["job"]["busy"] is not None
+    assert all(answer == answers[0] for answer in answers)
 
 
 @pytest.mark.long

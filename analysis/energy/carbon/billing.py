@@ -114,13 +114,13 @@ def factors_used(pieces: pl.DataFrame, settings: Settings) -> pl.DataFrame:
     )
     rows = (
         pieces.filter(pl.col("co2e_g").is_not_null())
-        .group_by("factor", "pue")
+        .group_by("factor", "pue", maintain_order=True)
         .agg(
             pl.col("g_per_kwh").min().alias("low_g_per_kwh"),
             pl.col("g_per_kwh").max().alias("high_g_per_kwh"),
             pl.col("energy_j", "co2e_g").sum(),
         )
-        .join(known, on="factor")
+        .join(known, on="factor", maintain_order="left")
     )
     return join_used([rows])
 
@@ -133,7 +133,7 @@ _USED: dict[str, pl.DataType] = {
 def join_used(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """The rows of `factors_used` of several parts as those of the whole, those with most energy first."""
     rows = pl.concat(part.select(*_USED, "pue", *_SUMS) for part in parts)
-    whole = rows.group_by(*_USED, "pue").agg(
+    whole = rows.group_by(*_USED, "pue", maintain_order=True).agg(
         pl.col("low_g_per_kwh").min(), pl.col("high_g_per_kwh").max(), pl.col("energy_j", "co2e_g").sum()
     )
     return whole.sort("energy_j", "zone", "source", "pue", descending=[True, False, False, False])

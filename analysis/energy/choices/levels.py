@@ -191,7 +191,7 @@ def _sensor_of(part: pl.DataFrame, sensors: _Sensors) -> tuple[float, int]:
     if part["measure"][0] == Measure.IDLE:
         middle, spread, gpus = part.select("middle", "spread", "gpus").row(0)
         return sensors.spread(math.exp(middle), (spread, gpus))
-    watts = [sensors.watts[name] for name in part["workload"].unique().to_list() if name in sensors.watts]
+    watts = [sensors.watts[name] for name in part["workload"].unique().sort().to_list() if name in sensors.watts]
     return sensors.spread(float(np.mean(watts)) if watts else 100.0)
 
 
@@ -212,11 +212,11 @@ def _of_use(part: pl.DataFrame, use: str, usual: float, sensor: tuple[float, int
     pooled, own = _wander(part)
     if not np.isfinite(pooled):
         pooled = usual if np.isfinite(usual) else 0.0
-    by_class = part.group_by("gpu", "class").agg(
+    by_class = part.group_by("gpu", "class", maintain_order=True).agg(
         pl.col("x").median(), pl.col("sd", "reference").pow(2).mean(), pl.col("gpus").min(), pl.col("n").sum(),
         pl.col("sittings").max(), pl.len().alias("workloads"),
     )  # fmt: skip
-    found = by_class.group_by("gpu").agg(
+    found = by_class.group_by("gpu", maintain_order=True).agg(
         pl.col("x").mean(), pl.col("sd", "reference").mean(), pl.col("gpus").min(), pl.col("n").sum().alias("runs"),
         pl.col("sittings").max(), pl.col("workloads").sum(), pl.col("class").n_unique().alias("classes"),
     ).join(own, on="gpu", how="left").sort("gpu")  # fmt: skip

@@ -56,7 +56,7 @@ def medians(fingerprints: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     rows = main_kinds(fingerprints.filter(known)).with_columns(
         pl.col("plain").alias("workload"), ((pl.col("high") / pl.col("value")).log().abs() / REACH_95).alias("sd")
     )
-    rows = rows.join(work, on=["cluster", "workload", "gpu"], how="left", nulls_equal=True)
+    rows = rows.join(work, on=["cluster", "workload", "gpu"], how="left", nulls_equal=True, maintain_order="left")
     sign = pl.when(pl.col("figure") == "work_per_joule").then(-1.0).otherwise(1.0)
     amount = pl.when(pl.col("figure").is_in(["time", "work_per_joule"])).then(pl.col("work").log()).otherwise(0.0)
     rows = rows.with_columns((sign * pl.col("value").log() - amount.fill_null(0.0)).alias("level"))
@@ -80,7 +80,7 @@ def ratio(
     `known`: from `medians`, of one cluster.
     """
     mine, its = (known.filter((pl.col("model") == model) & (pl.col("figure") == figure)) for model in (own, other))
-    both = mine.join(its, on="workload", suffix="_other").filter(pl.col("unsized") == pl.col("unsized_other"))
+    both = mine.join(its, on="workload", suffix="_other", maintain_order="left").filter(pl.col("unsized") == pl.col("unsized_other"))
     exact = both.filter(pl.col("workload") == workload) if workload else both.clear()
     some = exact if exact.height else both.filter(pl.col("class").is_in(CLASSES[use]))
     if some.is_empty():

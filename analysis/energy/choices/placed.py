@@ -94,7 +94,9 @@ def placed(
     if by is Of.JOB:
         jobs = job_allocations(opened)
         rows, used = (
-            frame.filter(pl.col("kind") == Kind.JOB).join(jobs, on=["cluster", "allocation"], how="left")
+            frame.filter(pl.col("kind") == Kind.JOB).join(
+                jobs, on=["cluster", "allocation"], how="left", maintain_order="left"
+            )
             for frame in (rows, used)
         )
     keys = ["cluster", {Of.GPU: "gpu", Of.NODE: "node", Of.JOB: "job_id"}[by]]
@@ -111,7 +113,7 @@ def identities(store: Store) -> pl.DataFrame:
     """Each GPU as it is known now: cluster, gpu, name, node, model, limit_w."""
     query = (
         "select cluster, gpu, name, node, model, coalesce(power_limit_mw, power_limit_default_mw) / 1e3 as limit_w "
-        "from gpus_now"
+        "from gpus_now order by cluster, gpu"
     )
     rows = store.sql(query).polars()
     texts = pl.col("cluster", "gpu", "name", "node", "model").cast(pl.String)
@@ -127,7 +129,7 @@ def job_allocations(store: Store, numbers: pl.Series | None = None) -> pl.DataFr
 
 def fingerprints(store: Store, cluster: str | None) -> tuple[pl.DataFrame, list[str]]:
     """The newest fingerprints, of clusters that have none those of their runs; and notes."""
-    rows = store.sql(f"select {', '.join(_TOLD)} from fingerprints_now").polars()
+    rows = store.sql(f"select {', '.join(_TOLD)} from fingerprints_now order by all").polars()
     rows = rows.with_columns(pl.col("cluster", "gpu", "model", "class", "workload", "figure").cast(pl.String))
     known = campaigns(store)["cluster"].unique().sort().to_list()
     if cluster is not None:

@@ -106,10 +106,11 @@ def _ran(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, cluster:
         read_w, on=["cluster", "gpu"], how="left", maintain_order="left"
     )
     of = of.with_columns(pl.coalesce("limit_w", "read_w").alias("limit_w"))
-    seconds = pieces.group_by("cluster", "gpu", "allocation").agg(
+    # Rows stay in order here and below: a sum in another order ends in other digits.
+    seconds = pieces.group_by("cluster", "gpu", "allocation", maintain_order=True).agg(
         (pl.col("share") * (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9).sum().alias("gpu_s")
     )
-    read = seconds.join(used, on=["cluster", "gpu", "allocation"], how="left")
+    read = seconds.join(used, on=["cluster", "gpu", "allocation"], how="left", maintain_order="left")
     known = read.height > 0 and read["busy"].null_count() == 0
     share = _mean(read, "busy") if known else None
     memory = _mean(read, "memory") if known and read["memory"].null_count() == 0 else None

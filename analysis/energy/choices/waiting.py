@@ -22,10 +22,11 @@ def held(rows: pl.DataFrame, slow: pl.DataFrame, jobs: pl.DataFrame, pieces: pl.
     known = rows.filter(pl.col("kind") == Kind.JOB).drop_nulls(["time_ratio", "busy"])
     named = jobs.select("cluster", "allocation", "job_id").drop_nulls("job_id")
     of = known.select(*_KEYS, "allocation", "time_ratio", "busy", "gpu_s", "energy_j")
-    of = of.join(times, on=[*_KEYS, "allocation"]).join(named, on=["cluster", "allocation"])
-    culprits = of.join(slow, on=_KEYS, how="semi").sort("time_ratio", descending=True)
+    of = of.join(times, on=[*_KEYS, "allocation"], maintain_order="left")
+    of = of.join(named, on=["cluster", "allocation"], maintain_order="left")
+    culprits = of.join(slow, on=_KEYS, how="semi").sort("time_ratio", descending=True, maintain_order=True)
     culprits = culprits.select("cluster", "job_id", "gpu", "time_ratio", "began", "ended")
-    both = of.join(culprits, on=["cluster", "job_id"], suffix="_slow").filter(
+    both = of.join(culprits, on=["cluster", "job_id"], suffix="_slow", maintain_order="left_right").filter(
         (pl.col("gpu") != pl.col("gpu_slow")) & (pl.col("time_ratio_slow") > pl.col("time_ratio"))
     )
     ns = (pl.min_horizontal("ended", "ended_slow") - pl.max_horizontal("began", "began_slow")).dt.total_nanoseconds()

@@ -41,7 +41,7 @@ def happened(store: Store, cluster: str | None, since_ns: int | None, until_ns: 
         each = events.filter(of_nodes).drop("gpu").join(gpus, on=["cluster", "node"], nulls_equal=True)
         events = pl.concat([events.filter(~of_nodes), each.select(events.columns)])
     found: dict[tuple[str, str], list[Note]] = {}
-    for row in events.drop_nulls("gpu").sort("at").iter_rows(named=True):
+    for row in events.drop_nulls("gpu").sort("at", "kind", "duration_ns").iter_rows(named=True):
         # The times that the clock showed twice lie after a step back; those that it never showed, before a step ahead.
         stepped = row["duration_ns"] or 0 if row["kind"] == EventKind.CLOCK_STEP else 0
         began, ended = sorted((row["at"], row["at"] - stepped))
