@@ -88,9 +88,9 @@ class Following:
             parts = self._parts()
             found = reading.snapshot(self._store.root, [TELEMETRY.name], trusting=True)
             with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
-                for path in found.files[TELEMETRY.name]:
-                    if path.name != reading.EMPTY:
-                        self._take_file(path, since)
+                # All are chosen before one is read: a newer file may lack what an older one says of the same GPU.
+                for path in [one for one in found.files[TELEMETRY.name] if self._is_new(one, since)]:
+                    self._take_file(path, since)
                 break
         starts = {part.path: start for part, start in found.journals}
         with self._guard:
@@ -143,16 +143,18 @@ class Following:
 
             self._take(pa.concat_tables(gained, promote_options="default"), since)
 
+    def _is_new(self, path: Path, since: int) -> bool:
+        """Whether a file has rows that are neither too old nor known. Raises FileNotFoundError."""
+        bounds = None if path.name == reading.EMPTY else placing.bounds(path)
+        if bounds is None or bounds.last < since:
+            return False
+        with self._guard:
+            return not self._has(bounds)
+
     def _take_file(self, path: Path, since: int) -> None:
-        """Take the rows of a file, unless all are too old or known. Raises FileNotFoundError."""
+        """Take the rows of a file. Raises FileNotFoundError."""
         import pyarrow as pa
 
-        bounds = placing.bounds(path)
-        if bounds is None or bounds.last < since:
-            return
-        with self._guard:
-            if self._has(bounds):
-                return
         with contextlib.suppress(pa.ArrowException, ValueError, MemoryError):  # `whorl doctor --store` names it
             try:
                 rows = light.read(path, _COLUMNS)

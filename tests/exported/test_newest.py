@@ -171,7 +171,7 @@ def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store
         return {"ts": now, "gpu": gpu, **(dict.fromkeys(names) if lost else known), "quality": "lost" if lost else None}
 
     with journal_of(store, "n1") as one, journal_of(store, "n2") as two:
-        for turn in range(count(60, short=25)):
+        for turn in range(count(60, short=20)):
             now += rng.choice((1, 1, 5, 20)) * SECOND
             match rng.choice(("write", "write", "write", "publish", "seal", "append", "look", "catch up")):
                 case "write":
