@@ -320,7 +320,9 @@ def _numbered(jobs: pl.DataFrame) -> pl.DataFrame:
     before = pl.col("_until").cum_max().shift(1).over("cluster", "job_id")
     at_once = (pl.col("began") == pl.col("began").shift(1).over("cluster", "job_id")).fill_null(False)
     new = (before.is_null() | (pl.col("began") >= before)) & ~at_once
-    return jobs.sort("began", maintain_order=True).with_columns(lasts.alias("_until")).with_columns(new.alias("new_run"))
+    return (
+        jobs.sort("began", maintain_order=True).with_columns(lasts.alias("_until")).with_columns(new.alias("new_run"))
+    )
 
 
 def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.DataFrame:

@@ -80,7 +80,9 @@ def ratio(
     `known`: from `medians`, of one cluster.
     """
     mine, its = (known.filter((pl.col("model") == model) & (pl.col("figure") == figure)) for model in (own, other))
-    both = mine.join(its, on="workload", suffix="_other", maintain_order="left").filter(pl.col("unsized") == pl.col("unsized_other"))
+    both = mine.join(its, on="workload", suffix="_other", maintain_order="left").filter(
+        pl.col("unsized") == pl.col("unsized_other")
+    )
     exact = both.filter(pl.col("workload") == workload) if workload else both.clear()
     some = exact if exact.height else both.filter(pl.col("class").is_in(CLASSES[use]))
     if some.is_empty():
