@@ -12,6 +12,8 @@ from .system.files import parse_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import polars as pl
+
     from .store import Store
 
 Made = TypeVar("Made")
@@ -47,6 +49,23 @@ def read_text(store: Store, table: str, column: str, *, text: str, maker: Callab
             f"{_file_with(store, table, column, text)}: column {column} has a JSON text that whorl cannot read "
             f"({type(error).__name__}: {str(error)[:100]}); restore the file from a backup or move it out of the store"
         ) from None
+
+
+def require_objects(store: Store, table: str, column: str, texts: pl.Series) -> None:
+    """Check that JSON texts are objects. Raises StoreError, which names the file, for one that is not."""
+    import polars as pl
+
+    kinds = texts.drop_nulls().cast(pl.String).unique().alias("text")
+    # The whole text, or null where Polars can read nothing of it: then Python decides.
+    read = kinds.to_frame().select(pl.col("text").str.json_path_match("$")).to_series()
+    for text in kinds.filter(~read.fill_null("").str.starts_with("{")):
+        read_text(store, table, column, text=text, maker=_object)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("an object is expected")
+    return value
 
 
 def string(value: Any) -> str:

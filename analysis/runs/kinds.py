@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...store.conditions import Clock, stated
+from ...store.json_texts import require_objects
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -74,19 +75,25 @@ def _models_then(store: Store, seen: pl.LazyFrame) -> pl.LazyFrame | None:
 
 
 def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
-    """The power limit (`limit`) and locked clock (`lock`) of each run, as text; null where nothing is stated."""
+    """The power limit (`limit`) and locked clock (`lock`) of each run, as text; null where nothing is stated.
+
+    Raises StoreError, which names the file, for conditions that are no JSON object.
+    """
     limit = pl.coalesce(pl.when(stated(key) != "none").then(stated(key)) for key in LIMITS)
     told = (
         pl.format("{} W", limit.str.strip_suffix(".0")).alias("limit"),
         pl.when(stated("clock") == Clock.LOCKED.value).then(_LOCKED).alias("lock"),
     )
     if "conditions" in runs.columns:
-        kinds = runs.select("conditions").unique().with_columns(told)  # few, and to read one takes long
+        kinds = runs.select("conditions").unique()  # few, and to read one takes long
+        require_objects(store, "runs", "conditions", kinds["conditions"])
+        kinds = kinds.with_columns(told)
         if kinds.height == 1:
             return kinds.drop("conditions").select(pl.all().repeat_by(runs.height).explode())
         every = runs.select("conditions").join(kinds, "conditions", "left", nulls_equal=True, maintain_order="left")
         return every.drop("conditions")
     known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", "conditions"))
+    require_objects(store, "runs", "conditions", known["conditions"])
     if known.is_empty():
         return runs.select(pl.repeat(None, pl.len(), dtype=pl.String).alias("conditions")).select(told)
     return runs.select("run_id").join(known, on="run_id", how="left", maintain_order="left").select(told)

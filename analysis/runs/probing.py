@@ -13,6 +13,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.conditions import read
+from ...store.json_texts import require_objects
 from ...store.names import gpu_name
 from ..by_number import by_number
 from .kinds import told_apart
@@ -160,11 +161,13 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     """A campaign of a store: the last one where none is named; where there is none, all runs of the cluster.
 
     `every`: all runs of the cluster, whatever their campaign. InputError where there are no runs, no campaign or
-    cluster of that name, and where several clusters have runs of no campaign and none is named.
+    cluster of that name, and where several clusters have runs of no campaign and none is named. StoreError, which
+    names the file, where conditions or versions of a run are no JSON object.
     """
     name, where = _chosen(store, campaign, cluster, every)
     mine = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
     runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS))
+    require_objects(store, "runs", "versions", runs["versions"])
     runs = told_apart(store, runs).drop("cluster").with_columns(pl.col("workload").cast(pl.String))
     names = other_names(store, where) if name is None else {}
     gpus = gpus_of(store, where, runs["gpu"].unique(), names)
