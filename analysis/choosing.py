@@ -68,9 +68,11 @@ def find(store: Store, said: str, cluster: str | None = None) -> Mapping[str, An
 def meant(known: pl.DataFrame, said: str, cluster: str | None, where: str) -> Mapping[str, Any]:
     """The same in the rows of `known_gpus`. `where`: the store, for a sentence."""
     rows = known if cluster is None else known.filter(pl.col("cluster") == cluster)
+    if known.is_empty():
+        raise InputError(f"{where} holds no GPUs: `whorl collect` or `whorl probe run` adds those of a node")
     if rows.is_empty():
-        of = "" if cluster is None else f" of cluster {cluster!r}"
-        raise InputError(f"{where} holds no GPUs{of}: `whorl collect` or `whorl probe run` adds those of a node")
+        clusters = ", ".join(known["cluster"].drop_nulls().unique().sort())
+        raise InputError(f"{where} holds no GPUs of cluster {cluster!r}; it has {clusters}")
     wanted = said.strip().lower()
     several = rows["cluster"].n_unique() > 1
     if several:  # a name may be in both

@@ -375,7 +375,11 @@ def _of_job(store: Store, job: str, cluster: str | None) -> pl.DataFrame:
         refused = store.collect(why.select("detail"))["detail"].to_list()
         if refused:
             raise InputError(f"{store.root}: {refused[0]}")
-        known = sorted(allocations(store)["job_id"].drop_nulls().unique().to_list())
+        every = allocations(store)
+        clusters = sorted(every["cluster"].drop_nulls().unique().to_list())
+        if clusters and cluster not in (None, *clusters):
+            raise InputError(f"{store.root} has no jobs of cluster {cluster}; it has {', '.join(clusters)}")
+        known = sorted(every["job_id"].drop_nulls().unique().to_list())
         hint = (
             f"it knows {len(known):,} jobs, such as {', '.join(known[:3])}"
             if known

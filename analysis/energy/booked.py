@@ -278,6 +278,9 @@ def _covered(
     found = covered(store, cluster=cluster)
     of = "" if cluster is None else f" of cluster {cluster}"
     if found.is_empty():
+        clusters = [] if cluster is None else covered(store)["cluster"].drop_nulls().to_list()
+        if clusters:
+            raise InputError(f"{store.root} has no telemetry of cluster {cluster}; it has {', '.join(clusters)}")
         raise InputError(f"{store.root} has no telemetry{of}: `whorl collect` or `whorl import` adds some")
     first, last = int(found["first"].cast(pl.Int64).min()), int(found["last"].cast(pl.Int64).max())  # type: ignore[arg-type]
     began = _counted(first if since is None else nanoseconds(since))

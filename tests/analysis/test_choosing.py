@@ -45,7 +45,7 @@ def test_what_fits_no_gpu_or_several_is_told_with_those_that_there_are(store: St
         find(store, "n77")
     with pytest.raises(InputError, match=r"'n02' fits 4 GPUs: n02/0 \(.*n02/3.*; give more of the name"):
         find(store, "n02")
-    with pytest.raises(InputError, match="no GPUs of cluster 'west'"):
+    with pytest.raises(InputError, match=f"no GPUs of cluster 'west'; it has {CLUSTER}"):
         find(store, "n02/1", "west")
 
 

@@ -210,7 +210,8 @@ def test_where_a_part_has_no_bound_the_reason_is_not_said_of_half_of_the_time(tm
     [
         (("--since", "2026-11-03", "--until", "2026-11-02"), "--until must be later than --since"),
         (("--since", "2026-12-01"), "has no telemetry in this time: it has some from 2026-11-02 12:00"),
-        (("--cluster", "elsewhere"), "has no telemetry of cluster elsewhere"),
+        (("--cluster", "elsewhere"), "has no telemetry of cluster elsewhere; it has c"),
+        (("--cluster", "elsewhere", "--job", "whole"), "has no jobs of cluster elsewhere; it has c"),
         (("--settings", "/nowhere.toml"), "/nowhere.toml: there is no such file"),
         (("--json", "--csv"), "--json and --csv cannot be used together"),
         (("--job", "whole", "reconcile"), "--job must follow reconcile"),
