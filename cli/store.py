@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _FACTS = 14  # columns of a terminal for the name of a fact
 _KEEP = "How long telemetry stays at full rate, as 90d, 12h or 2w"
+offline_option = click.option(
+    "--offline", is_flag=True, help="Nobody else uses the store: do not wait half a minute for others that read."
+)
 
 
 @click.group("store", short_help="Show what a store holds; compact it; prune old telemetry.")
@@ -83,8 +86,9 @@ def _print_status(found: Status) -> None:
 @store_group.command("compact", short_help="Join many small files into few large ones.")
 @store_option
 @click.option("--keep", metavar="TIME", help=f"{_KEEP}: prune as well.")
+@offline_option
 @json_option
-def compact(store: str, keep: str | None, as_json: bool) -> None:
+def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
     """Seal the journals of dead writers, put late rows in place, and join small files.
 
     It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and ends.
@@ -100,8 +104,8 @@ def compact(store: str, keep: str | None, as_json: bool) -> None:
     if keep is not None:
         seconds(keep)  # a wrong one is said before anything is done
     with Progress() as progress:
-        done = opened.compact(progress=progress.say)
-        pruned = None if keep is None else opened.prune(keep, progress=progress.say)
+        done = opened.compact(offline=offline, progress=progress.say)
+        pruned = None if keep is None else opened.prune(keep, offline=offline, progress=progress.say)
     if as_json:
         document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done)}
         print_json(document | {"pruned": None if pruned is None else vars(pruned)})
@@ -120,8 +124,9 @@ def compact(store: str, keep: str | None, as_json: bool) -> None:
 @store_option
 @click.option("--keep", metavar="TIME", help=f"{_KEEP}. Default: `keep` in store.toml.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@offline_option
 @json_option
-def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
+def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: bool) -> None:
     """Turn telemetry older than --keep into one row a minute: lowest, mean and highest, and how many rows.
 
     The view `history` shows both. Counted in days, whole days (UTC) go; else whole minutes.
@@ -133,7 +138,7 @@ def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
     if not dry_run and _busy(opened.root, as_json=as_json):
         return
     with Progress() as progress:
-        done = opened.prune(keep, dry_run=dry_run, progress=progress.say)
+        done = opened.prune(keep, dry_run=dry_run, offline=offline, progress=progress.say)
     if as_json:
         print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done)})
     else:

@@ -22,7 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-LONGEST_FIRST = ("slurm", "browser", "store", "cli", "analysis a-p", "analysis q-z", "dashboards", "importing")
+SPLIT = {"analysis": "q", "contract": "p"}
+"""Folders of two shards, and the first letter of the second."""
+LONGEST_FIRST = (
+    *("contract p-z", "contract a-o", "slurm", "browser", "store", "cli", "analysis a-p", "analysis q-z"),
+    *("dashboards", "collectors", "importing"),
+)
 """What would be waited for alone if it began last."""
 COUNTED = ("passed", "failed", "error", "skipped")
 
@@ -52,7 +57,7 @@ class Shard:
 
 
 def shards() -> list[Shard]:
-    """One shard for each folder in tests/ and two for tests/analysis, those that take longest first."""
+    """One shard for each folder in tests/, or two, those that take longest first."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
         folders.setdefault(_shard_of(path.relative_to(TESTS).parts), []).append(path)
@@ -62,9 +67,10 @@ def shards() -> list[Shard]:
 
 
 def _shard_of(parts: tuple[str, ...]) -> str:
-    if parts[0] == "analysis":
-        return "analysis a-p" if parts[1] < "q" else "analysis q-z"
-    return parts[0] if len(parts) > 1 else "tests"
+    folder = parts[0] if len(parts) > 1 else "tests"
+    if (second := SPLIT.get(folder)) is None:
+        return folder
+    return f"{folder} {second}-z" if parts[1].removeprefix("test_") >= second else f"{folder} a-{chr(ord(second) - 1)}"
 
 
 class Runner:

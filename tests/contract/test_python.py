@@ -14,18 +14,17 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import click
-import polars as pl
 import pytest
 from click.testing import CliRunner
 
 import whorl
 from whorl.cli import cli
 from whorl.errors import InputError, StoreError
-from whorl.tests.conftest import BuiltOnce
-from whorl.tests.contract.inputs import ACCOUNTED, SITTING_S, job
+from whorl.tests.contract.harness import InputFolder
+from whorl.tests.contract.inputs import ACCOUNTED, INPUTS, SITTING_S, job
 from whorl.tests.sizes import sample
 
-SECOND_DAY = "2026-01-05T12:00"  # between the two sittings of the demo
+SECOND_DAY = "2026-01-05T12:00"  # between the two sittings of the fleet
 
 
 def run(*words: object) -> Any:
@@ -33,21 +32,14 @@ def run(*words: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def fleet(built_once: BuiltOnce, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A simulated fleet of 16 GPUs with one bad GPU, two sittings, jobs and telemetry."""
-
-    def measure(folder: Path) -> None:
-        done = run("demo", "--gpus", 16, "--fault", "pinned", "--out", folder)
-        assert done.exit_code == 0, done.output
-
-    copy = tmp_path_factory.mktemp("python") / "fleet"
-    shutil.copytree(built_once("python-functions", measure) / "store", copy)
-    return copy
+def fleet(input_folder: InputFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated fleet of the contract suite: two sittings, jobs and telemetry."""
+    return Path(shutil.copytree(input_folder("fleet") / "store", tmp_path_factory.mktemp("python") / "fleet"))
 
 
 @pytest.fixture(scope="module")
-def slow_gpu(fleet: Path) -> str:
-    return str(whorl.verdicts(fleet).frame.filter(pl.col("level") == "gpu")["name"][0])
+def slow_gpu() -> str:
+    return INPUTS["fleet"].gpu
 
 
 Call = Callable[[Any, str], Any]

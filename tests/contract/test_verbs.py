@@ -124,7 +124,7 @@ QUESTIONS = [
     _on_store("check-text", f"{CHECK} --format text", forms.status_only, inputs=("fleet",), writes=True, short=()),
     _on_store("check-no-driver", "check / --json", forms.checked, inputs=("fleet",), writes=True),
     _on_store("store-status", "store status / --json"),
-    _on_store("store-compact", "store compact / --json", forms.kept_up, writes=True, short=("fleet",)),
+    _on_store("store-compact", "store compact / --offline --json", forms.kept_up, writes=True, short=("fleet",)),
     _on_store("store-prune", "store prune / --keep 1d --dry-run --json", forms.kept_up, writes=True, short=("none",)),
     _on_store("store-retire", "store retire {gpu} / --json", writes=True, short=("mixed",)),
     _on_store(

@@ -19,6 +19,7 @@ from whorl.dashboards.app.pages import PAGES
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
+from whorl.tests.contract.inputs import build_mixed
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
@@ -39,18 +40,12 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(cli, [str(word) for word in words])
 
 
-def _measure(folder: Path) -> None:
-    assert run("demo", "--gpus", 16, "--fault", "pinned", "--out", folder).exit_code == 0
-    for verb in ("verdicts", "fingerprint"):
-        assert run(verb, "--store", folder / "store").exit_code in (0, 1)
-
-
 @pytest.mark.parametrize(("column", "text"), sample(DAMAGED, short=1))
 def test_a_damaged_json_text_is_one_sentence_with_its_file(
     built_once: BuiltOnce, tmp_path: Path, column: str, text: str
 ) -> None:
     root = tmp_path / "fleet"
-    shutil.copytree(built_once("damaged-texts", _measure) / "store", root)
+    shutil.copytree(built_once("contract-mixed", build_mixed) / "store", root)
     gpu = Store.open(root).sql("select name from verdicts_now where level = 'gpu'").to_pylist()[0]["name"]
     table, _, name = column.partition(".")
     for path in (root / table).rglob("*.parquet"):
@@ -58,14 +53,15 @@ def test_a_damaged_json_text_is_one_sentence_with_its_file(
         place = rows.column_names.index(name)
         pq.write_table(rows.set_column(place, rows.field(place), pa.array([text] * len(rows), pa.string())), path)
     sentences = []
-    for command in COMMANDS:
+    for command in sample(COMMANDS, short=2):
         words = ({"GPU": gpu, "OUT": tmp_path / "r.html"}.get(word, word) for word in command.split())
         done = run(*words, "--store", root)
         assert isinstance(done.exception, SystemExit | None), (command, done.exception)
         if done.exit_code not in (0, 1):
             sentences.append(done.stderr)
     asked = Asked(Store.open(root))
-    for address in (*(page.path for page in PAGES), f"gpu?gpu={quote(gpu)}", "?findings=all"):
+    addresses = (*(page.path for page in PAGES), f"gpu?gpu={quote(gpu)}", "?findings=all")
+    for address in sample(addresses, short=3):
         sentences += re.findall(f'{re.escape(str(root))}[^"]*: column [^"]*', asked.said(address))
     assert bool(sentences) == (column in LISTS)
     assert all(str(root / table) in one and f"column {name} " in one for one in sentences), sentences
