@@ -35,8 +35,9 @@ _DEPENDENCIES = {
     "waitress": "waitress",
 }
 """What pip calls the packages that verbs need, by the name of their module."""
-_READERS = ("ahead", "slowly")
-"""Threads of `whorl dashboard`, as dashboards/app names them."""
+_LEFT = ("ahead", "slowly", "whorl-check")
+"""Threads that may still work at the end: those of `whorl dashboard`, as dashboards/app names them, and a late check's,
+as jobs/checking.py names it."""
 _PAGES = Path(__file__).parents[1] / "docs"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What an answer that goes to a file can meet. An error of a store's file is a StoreError, or names the file."""
@@ -253,13 +254,13 @@ def main() -> None:
     try:
         cli(prog_name="whorl")
     except SystemExit as end:
-        _leave_readers(end.code)
+        _leave_threads(end.code)
         raise
 
 
-def _leave_readers(code: str | int | None) -> None:
-    """End the process at once where a thread still reads for pages: Python would end it in C++ code, which aborts."""
-    if isinstance(code, int | None) and any(thread.name in _READERS for thread in enumerate_threads()):
+def _leave_threads(code: str | int | None) -> None:
+    """End the process at once where a thread still works: Python would end it in C++ code, which aborts, or wait."""
+    if isinstance(code, int | None) and any(thread.name in _LEFT for thread in enumerate_threads()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code or 0)

@@ -130,7 +130,7 @@ def check(
     simulated: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Check the GPUs of this node. It raises nothing but KeyboardInterrupt, and returns after `timeout` (s) at the
-    latest, by default 30 s a GPU and 60 s at least.
+    latest, by default 30 s a GPU and 60 s at least. After that no probe begins; one that runs ends, in its thread.
 
     `quick`: run no probe and store nothing; ask the driver which GPUs are there, and the store what is known of them.
     `backend` is "cuda" or "auto" (the GPUs here; both are the same), or "simulated". `warning`, `critical`: per cent
@@ -140,7 +140,11 @@ def check(
     began = time.monotonic()
     answer = Answer(this_node())
     limit = [_LEAST_S if timeout is None else timeout]
-    todo = _Check(store, answer, backend, warning, critical, dict(simulated or {}))
+
+    def is_late() -> bool:
+        return time.monotonic() - began >= limit[0]
+
+    todo = _Check(store, answer, backend, warning, critical, dict(simulated or {}), is_late=is_late)
 
     def work() -> None:
         try:
@@ -153,7 +157,7 @@ def check(
 
     thread = threading.Thread(target=work, name="whorl-check", daemon=True)
     thread.start()
-    while thread.is_alive() and time.monotonic() - began < limit[0]:
+    while thread.is_alive() and not is_late():
         thread.join(0.05)
     if thread.is_alive():
         answer = Answer(answer.node, failed=True)
@@ -192,9 +196,12 @@ class _Check:
         warning: float,
         critical: float,
         simulated: dict[str, Any],
+        *,
+        is_late: Callable[[], bool],
     ) -> None:
         self._store, self._answer, self._backend = store, answer, backend
         self._warning, self._critical, self._simulated = warning, critical, simulated
+        self._is_late = is_late
 
     def give_up(self, error: Exception) -> None:
         """The check could not be done: say why. A GPU that is shown and cannot be used is no reason for "unknown"."""
@@ -309,12 +316,18 @@ class _Check:
         """Run the probes; their runs are stored if this user may write to the store."""
         from .measuring import measure
 
+        def go_on(*_: object) -> None:
+            if self._is_late():
+                raise TimeoutError("the check has answered")
+
+        go_on()
         name = f"check-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         simulated = self._backend == "simulated"
         arguments: dict[str, Any] = {
             "suite": "quick",
             "backend": "simulated" if simulated else "cuda",
             "campaign": name,
+            "progress": go_on,
             **(self._simulated if simulated else {}),
         }
         self._answer.probed = True

@@ -199,7 +199,7 @@ def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> N
     levels = known(Store.open(fleet), [uuid(2)], checking.PROBES)
     level = levels.levels[uuid(2)]["gemm-fp32"]
     assert level.own_ms is not None
-    task = checking._Check(fleet, Answer("n01"), "cuda", 3.0, 10.0, {})
+    task = checking._Check(fleet, Answer("n01"), "cuda", 3.0, 10.0, {}, is_late=lambda: False)
     for factor, status in ((1.0, Status.OK), (1.02, Status.OK), (1.06, Status.WARNING), (1.2, Status.CRITICAL)):
         one = checking.OfGpu(uuid(2), "n01/2")
         assert task._compared(one, checking._now("gemm-fp32", level.own_ms * factor, level))
@@ -359,3 +359,31 @@ def test_a_call_that_does_not_return_is_unknown_in_time(fleet: str, monkeypatch:
     found = checked("--store", fleet, "--timeout", "0.2s", status=3)
     assert "no answer within 0.2 s" in found["says"][0]
     never.set()
+
+
+def test_no_probe_begins_when_the_check_has_answered(node: str) -> None:
+    before = contents(Store.open(node))
+    checked("--store", node, "--backend", "simulated", "--timeout", "0", status=3)
+    for thread in threading.enumerate():
+        if thread.name == "whorl-check":
+            thread.join()
+    assert contents(Store.open(node)) == before
+
+
+def test_the_command_ends_with_its_answer_though_a_call_hangs(fleet: str) -> None:
+    code = f"""
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from whorl.cli import main
+from whorl.jobs import checking
+
+def hang(*_, **__):
+    ThreadPoolExecutor().submit(threading.Event().wait).result()
+
+checking._Check.run = hang
+sys.argv = ["whorl", "check", "--store", {fleet!r}, "--timeout", "0.2s", "--format", "nagios"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.count("\n") == 1
