@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from threading import enumerate as enumerate_threads
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -92,6 +93,22 @@ def _discard() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _is_full(error: BaseException) -> bool:
+    """Whether standard output takes no more."""
+    return isinstance(error, OSError) and error.errno in _FULL and error.filename is None
+
+
+def _end_unwritten(error: BaseException) -> NoReturn:
+    """End the command, as its output could not be written whole."""
+    _discard()
+    click.echo(
+        f"whorl: the output could not be written to standard output ({getattr(error, 'strerror', error)}); what was "
+        "stored stays: free some space, or write the output elsewhere",
+        err=True,
+    )
+    sys.exit(InputError.exit_code)
+
+
 def _printable(error: click.ClickException) -> click.ClickException:
     """The error of click with a message that is printable and short: it repeats what was typed.
 
@@ -126,14 +143,8 @@ class _Group(click.Group):
                 if isinstance(error, ModuleNotFoundError) and (missing := _dependency(error.name)):
                     click.echo(f"whorl: {ctx.invoked_subcommand} needs {missing}", err=True)
                     ctx.exit(InputError.exit_code)
-                if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-                    _discard()
-                    click.echo(
-                        f"whorl: the output could not be written to standard output ({error.strerror}); what was "
-                        "stored stays: free some space, or write the output elsewhere",
-                        err=True,
-                    )
-                    ctx.exit(InputError.exit_code)
+                if _is_full(error):
+                    _end_unwritten(error)
                 if isinstance(error, click.ClickException):
                     raise _printable(error) from None
                 if not isinstance(error, WhorlError):
@@ -149,6 +160,10 @@ class _Group(click.Group):
             return super().make_context(*arguments, **options)
         except click.ClickException as error:
             raise _printable(error) from None
+        except OSError as error:  # of `whorl --help`
+            if _is_full(error):
+                _end_unwritten(error)
+            raise
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs by section."""
@@ -249,13 +264,22 @@ def main() -> None:
     """Run the command line."""
     # If standard output or error is closed at the start (`>&-`), Python has none. Nobody reads it, so nothing may fail.
     nowhere = Path(os.devnull)
-    sys.stdout = sys.stdout or nowhere.open("w")
+    sys.stdout = _whole(sys.stdout or nowhere.open("w"))
     sys.stderr = sys.stderr or nowhere.open("w")
     try:
         cli(prog_name="whorl")
     except SystemExit as end:
         _leave_threads(end.code)
         raise
+
+
+def _whole(stdout: TextIO) -> TextIO:
+    """Standard output that writes whole texts. With `python -u` or PYTHONUNBUFFERED, Python writes what a pipe or a
+    disk takes at once, and drops the rest without an error."""
+    raw = getattr(stdout, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        return stdout
+    return io.TextIOWrapper(io.BufferedWriter(raw), stdout.encoding, stdout.errors, write_through=True)
 
 
 def _leave_threads(code: str | int | None) -> None:

@@ -21,12 +21,12 @@ from whorl.tests.without import COMMAND, run_without
 
 
 def test_a_reader_that_has_enough_ends_it_as_a_signal_would(tmp_path: Path) -> None:
-    """Without PYTHONUNBUFFERED: with it, Python drops what a pipe did not take, and reports no error."""
+    """With PYTHONUNBUFFERED, Python itself would drop what the pipe did not take, and report no error."""
     new_store(tmp_path / "S")
     query = "select range from range(20000)"  # more than a pipe holds
     command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered) as process:
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unbuffered) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
@@ -44,6 +44,17 @@ def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence(verb: list[str]
         )
     assert done.returncode == 2
     assert "standard output (No space left" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", sample(["--help", "schema --json"], short=1))
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_answer_that_is_cut_is_no_success(tmp_path: Path, words: str, unbuffered: str) -> None:
+    command = f"ulimit -f 1; exec {sys.executable} -m whorl {words} > {tmp_path}/answer"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(["sh", "-c", command], env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "standard output (File too large" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
