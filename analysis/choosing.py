@@ -71,8 +71,8 @@ def meant(known: pl.DataFrame, said: str, cluster: str | None, where: str) -> Ma
     if known.is_empty():
         raise InputError(f"{where} holds no GPUs: `whorl collect` or `whorl probe run` adds those of a node")
     if rows.is_empty():
-        clusters = ", ".join(known["cluster"].drop_nulls().unique().sort())
-        raise InputError(f"{where} holds no GPUs of cluster {cluster!r}; it has {clusters}")
+        others = ", ".join(known["cluster"].drop_nulls().unique().sort())
+        raise InputError(f"{where} holds no GPUs of cluster {cluster!r}; it has {others}")
     wanted = said.strip().lower()
     several = rows["cluster"].n_unique() > 1
     if several:  # a name may be in both

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InputError
+from ..errors import InputError, WhorlError
 from .options import json_option, store_option
 from .output import tell
+
+if TYPE_CHECKING:
+    from ..store.importing import Report
 
 
 @click.command("import", short_help="Import files of measurements, of any tool, into a store.")
@@ -59,18 +62,21 @@ def import_files(
     One file is stored whole or not at all; the others of the command go on.
     """
     from ..dashboards.answers.importing import imported
+    from ..dashboards.printed.importing import answer
     from .output import Progress, print_json, show
 
+    def done(outcome: Report | WhorlError) -> None:
+        progress.clear()
+        if isinstance(outcome, WhorlError):
+            tell(str(outcome))
+        elif not as_json:
+            show(answer(outcome))
+
     with Progress() as progress:
-        imports = imported(
-            files, store, map=_pairs(mapping, "--map"), unit=_pairs(units, "--unit"), progress=progress, **options
-        )
-    for _, error in imports.failed:
-        tell(str(error))
+        options |= {"map": _pairs(mapping, "--map"), "unit": _pairs(units, "--unit")}
+        imports = imported(files, store, progress=progress, done=done, **options)
     if as_json:
         print_json(imports.document())
-    else:
-        show(imports.parts())
     if imports.failed:
         sys.exit(imports.failed[0][1].exit_code)
 

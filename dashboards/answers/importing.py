@@ -36,6 +36,8 @@ class ImportOptions(TypedDict, total=False):
     header: str | None
     progress: Callable[[int, int, str], None] | None
     """Called with how many files are done, of how many, and what goes on."""
+    done: Callable[[Report | WhorlError], None] | None
+    """Called when a file is done: with its report, or why nothing of it was stored."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,9 @@ def imported(files: Sequence[Path], into: Store | str | Path, **options: Unpack[
     from ...store.importing import Options, import_file
 
     renamed = {"map": "columns", "unit": "units"}
-    chosen: dict[str, Any] = {renamed.get(name, name): value for name, value in options.items() if name != "progress"}
-    about, progress = Options(**chosen), options.get("progress")
+    progress, done = options.pop("progress", None), options.pop("done", None) or (lambda _: None)
+    chosen: dict[str, Any] = {renamed.get(name, name): value for name, value in options.items()}
+    about = Options(**chosen)
     store: Store | None = None
     if isinstance(into, Store):
         store = into
@@ -96,6 +99,8 @@ def imported(files: Sequence[Path], into: Store | str | Path, **options: Unpack[
             if store is None:
                 raise InputError(f"{path}: there is no such file")
             reports.append(import_file(store, path, about))
+            done(reports[-1])
         except WhorlError as error:
             failed.append((path, error))
+            done(error)
     return Imports(reports, failed)

@@ -45,6 +45,13 @@ def test_the_account_for_people(file: Path, tmp_path: Path) -> None:
     assert again.stdout == "runs.csv: imported before into cluster lab; nothing added\n"
 
 
+def test_what_became_of_a_file_is_told_before_the_next_one(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join(LINES[:30]))
+    lines = run(tmp_path, file, tmp_path / "none.csv", other).output.splitlines()  # both streams, as they came
+    assert [line.partition(": ")[0] for line in lines if line[0] != " "] == ["runs.csv", "whorl", "other.csv"]
+
+
 def test_the_account_for_programs(file: Path, tmp_path: Path) -> None:
     document = json.loads(run(tmp_path, "--json", file, tmp_path / "none.csv").stdout)
     assert document["schema"] == "whorl.import/1"
