@@ -13,7 +13,7 @@ from ..analysis.energy.balance import Balance
 from ..analysis.energy.choices.levels import ANY
 from ..analysis.energy.one_job import OneJob
 from ..analysis.energy.pieces import Kind
-from .energy_words import ENERGIES, MASSES, REASONS, TIMES, unit_of
+from .energy_words import ENERGIES, MASSES, REASONS, TIMES, name_of, unit_of
 from .printed.energy_balance import problem_rows
 from .printed.energy_excess import EXCESS_REASONS
 
@@ -75,7 +75,7 @@ def shown(found: Answer) -> Shown:
     more += _scaled({"co2e": "co2e_g", "co2e_low": "co2e_low_g", "co2e_high": "co2e_high_g"}, grams)
     return Shown(
         rows.with_columns(
-            _what(found.by).alias("what"),
+            pl.Series("what", [name_of(found.by, row) for row in rows.iter_rows(named=True)], pl.String),
             *_scaled({"time": "gpu_s"}, time),
             pl.when(pl.col("gpu_s") > 0).then(100 * pl.col("measured_s") / pl.col("gpu_s")).alias("measured"),
             _meaning("reason", REASONS).alias("why"),
@@ -123,17 +123,6 @@ def of_problems(found: Balance) -> pl.DataFrame:
 
 def _scaled(columns: Mapping[str, str], unit: Unit) -> list[pl.Expr]:
     return [(pl.col(column) / unit.size).alias(unit.column(name)) for name, column in columns.items()]
-
-
-def _what(by: By) -> pl.Expr:
-    """As `printed.energy.name_of`, of all rows at once."""
-    key = {By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}.get(by)
-    if key is not None:
-        name = pl.col(key) if by is By.JOB else pl.coalesce(key, pl.lit(f"(no {by.value} known)"))
-        return pl.when(pl.col("kind") == Kind.JOB.value).then(name).otherwise(pl.format("({})", "kind"))
-    if by is By.GPU:
-        return pl.coalesce("name", "gpu")
-    return pl.coalesce("node", pl.lit("(node not known)")) if by is By.NODE else pl.col("day").cast(pl.String)
 
 
 def _meaning(column: str, meanings: Mapping[str, str]) -> pl.Expr:

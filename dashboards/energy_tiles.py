@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..analysis.energy.answers import Answer
 from ..analysis.energy.booked import Booked
 from ..analysis.energy.carbon.billing import lacking
 from ..analysis.energy.choices.quoted import Quoted
 from ..analysis.energy.summary import Summary
-from .energy_words import MASSES, REASONS, TIMES, idle_share, unit_of, with_interval
-from .printed.energy import percent, some_gpus
-from .printed.energy_excess import EXCESS_REASONS
+from .energy_words import MASSES, REASONS, unit_of, with_interval
+from .printed.energy_excess import EXCESS_REASONS, excess_interval
+from .printed.energy_job import energy_lines
 from .table import MISSING, count, many, number
 
 Row = Mapping[str, Any]
@@ -42,19 +43,12 @@ def metered(found: Summary) -> list[Tile]:
     return tiles
 
 
-def used(row: Row) -> list[Tile]:
+def used(found: Answer, row: Row) -> list[Tile]:
     """The energy of a job, what of it its GPUs would have drawn without work, and what the scheduler says."""
-    unit, joules = unit_of([row["energy_j"] or row["known_j"]])
-    seen = f"; {percent(row['measured_s'], row['gpu_s'])} % of the time has readings"
-    value, says = _energy(row, unit, joules, f"energy on {some_gpus(row['gpus'])}")
-    tiles = [(value, says + (seen if row["energy_j"] is not None and row["gpu_s"] else ""))]
-    if row["idle_share"] is not None:
-        drawn = "a part of it" if row["idle_j"] is None else f"{number(row['idle_j'] / joules)} {unit}"
-        says = f"idle share: its GPUs would have drawn {drawn} without work"
-        tiles.append((f"{idle_share(row)} %", says))
-    if row.get("scheduler_j") is not None:
-        says = "as the scheduler counts it: whole nodes, with processors, memory and all other jobs on them"
-        tiles.append((f"{number(row['scheduler_j'] / joules)} {unit}", says))
+    tiles = []
+    for name, figure, says in energy_lines(found, row):
+        value, ends = figure.split(" [") if figure.endswith("]") else (figure, "")
+        tiles.append((value, f"{name}{_whole(f' [{ends}') if ends else ''}: {_plain(says)}"))
     return tiles
 
 
@@ -104,16 +98,12 @@ def lost(elsewhere: Quoted | None) -> list[Tile]:
     if row is None:
         return [(MISSING, "lost to hardware: none of its GPUs is known")]
     tiles = []
-    for of, what, units in (("s", "GPU time", TIMES), ("j", "energy", None)):
+    for of, what in (("s", "GPU time"), ("j", "energy")):
         name = f"{what} lost to hardware"
-        best, low, high = (row[f"excess_{one}"] for one in (of, f"low_{of}", f"high_{of}"))
-        if best is None:
+        if row[f"excess_{of}"] is None:
             why = EXCESS_REASONS.get(row[f"excess_{of}_reason"], "nothing was used")
             tiles.append((MISSING, f"{name}: {_plain(why)}"))
             continue
-        unit, size = unit_of([best, low, high]) if units is None else unit_of([best, low, high], units)
-        ends = f"[{number(low / size, 3)}, {number(high / size, 3)}]"
-        tiles.append(
-            (f"{number(best / size, 3)} {unit}", f"{name} {_whole(ends)}; {count(row['compared'])} GPUs compared")
-        )
+        best, ends = excess_interval(row, of).split(" [")
+        tiles.append((best, f"{name} {_whole(f'[{ends}')}; {count(row['compared'])} GPUs compared"))
     return tiles

@@ -101,7 +101,18 @@ def _of(found: Answer, row: Row) -> Iterable[str | Table]:
 
 
 def lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
-    """Name, figure, and what to know about it."""
+    """Name, figure, and what to know about it: of the energy, the grams and the money."""
+    yield from energy_lines(found, row)
+    settings = found.booked.settings
+    more = [*(["of the rest of the nodes"] if settings.host_w else []), *(["of the building"] if settings.pue else [])]
+    for name, head in costs_of(found):
+        what, _, in_ = head.partition(" ")
+        low, high = (number(row[one]) for one in _ENDS[name])
+        yield what, f"{number(row[name])} {in_} [{low}, {high}]", " and ".join(["of that energy", *more])
+
+
+def energy_lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
+    """The same of the energy alone. `row`: a row of the answer, or its total."""
     unit, joules = unit_of([row["high_j"]])
     if row["energy_j"] is None:
         yield "energy", MISSING, REASONS.get(row["reason"], row["reason"] or "")
@@ -122,7 +133,7 @@ def lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
         yield "idle share", f"{idle_share(row)} %", whole
     elif (most := idle_share(row)) != MISSING:
         yield "idle share", f"{most} %", IdleSource(row["idle_source"]).meaning
-    if row["scheduler_j"] is not None:
+    if row.get("scheduler_j") is not None:
         twice = (
             f"; {many(found.beside, 'other job')} on its nodes at that time count the same energy again"
             if found.beside
@@ -133,12 +144,6 @@ def lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
             f"{number(row['scheduler_j'] / joules)} {unit}",
             f"its accounting, of whole nodes with processors and memory{twice}",
         )
-    settings = found.booked.settings
-    more = [*(["of the rest of the nodes"] if settings.host_w else []), *(["of the building"] if settings.pue else [])]
-    for name, head in costs_of(found):
-        what, _, in_ = head.partition(" ")
-        low, high = (number(row[one]) for one in _ENDS[name])
-        yield what, f"{number(row[name])} {in_} [{low}, {high}]", " and ".join(["of that energy", *more])
 
 
 _ENDS = {"co2e_g": ("co2e_low_g", "co2e_high_g"), "cost": ("cost_low", "cost_high")}

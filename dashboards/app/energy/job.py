@@ -52,7 +52,7 @@ def body(found: OneJob, asked: Asked) -> list[Component]:
         tasks = many(answer.rows.height, "job")
         parts.append(html.P(f"Job {asked.state.job}: {tasks} of this number, as of an array.", className="said"))
     whole = jobs[0] if len(jobs) == 1 else answer.total
-    figures = used(whole)
+    figures = used(answer, whole)
     if whole["energy_j"] is not None:
         figures += [*lost(found.elsewhere), *costs(whole, answer.booked)]
     parts.append(tiles(figures))
