@@ -144,7 +144,7 @@ def check(
     def is_late() -> bool:
         return time.monotonic() - began >= limit[0]
 
-    todo = _Check(store, answer, backend, warning, critical, dict(simulated or {}), is_late=is_late)
+    todo = _Check(store, answer, backend, warning, critical, dict(simulated or {}), is_late)
 
     def work() -> None:
         try:
@@ -185,29 +185,23 @@ def retire(store: Store, gpu: str, cluster: str | None = None) -> Event:
     return event
 
 
+@dataclass
 class _Check:
     """The work of one check, in a thread of its own."""
 
-    def __init__(
-        self,
-        store: Store | str | Path,
-        answer: Answer,
-        backend: str,
-        warning: float,
-        critical: float,
-        simulated: dict[str, Any],
-        *,
-        is_late: Callable[[], bool],
-    ) -> None:
-        self._store, self._answer, self._backend = store, answer, backend
-        self._warning, self._critical, self._simulated = warning, critical, simulated
-        self._is_late = is_late
+    store: Store | str | Path
+    answer: Answer
+    backend: str
+    warning: float
+    critical: float
+    simulated: dict[str, Any]
+    is_late: Callable[[], bool]
 
     def give_up(self, error: Exception) -> None:
         """The check could not be done: say why. A GPU that is shown and cannot be used is no reason for "unknown"."""
-        self._answer.failed = True
+        self.answer.failed = True
         known = isinstance(error, WhorlError)
-        self._answer.says.append(str(error) if known else f"the check failed ({type(error).__name__}: {error})")
+        self.answer.says.append(str(error) if known else f"the check failed ({type(error).__name__}: {error})")
         if isinstance(error, DeviceError):
             self._lost("", "GPU", str(error))
 
@@ -215,8 +209,8 @@ class _Check:
         from ..analysis.verdicts.answers.reference import seen_on
         from ..store import Store
 
-        opened = self._store if isinstance(self._store, Store) else Store.open(self._store)
-        if self._backend == "simulated":
+        opened = self.store if isinstance(self.store, Store) else Store.open(self.store)
+        if self.backend == "simulated":
             if quick:
                 self._judge(opened, None, self._simulated_gpus())
             else:
@@ -229,15 +223,15 @@ class _Check:
         if quick:
             self._absent(expected, driver, problem)
             self._judge(opened, None, driver)
-            for row in self._answer.gpus:
+            for row in self.answer.gpus:
                 if row.gpu not in expected:
                     row.found(
                         Status.UNKNOWN,
                         "no collector or campaign saw it here within 30 days: run `whorl collect` or `whorl probe run`",
                     )
             if problem is not None or not driver:
-                self._answer.failed = True
-                self._answer.says.append(problem or "the driver shows no GPU")
+                self.answer.failed = True
+                self.answer.says.append(problem or "the driver shows no GPU")
             return
         try:
             usable = self._usable_gpus()
@@ -245,7 +239,7 @@ class _Check:
             self._absent(expected, driver, problem)
             raise
         for gpu, name in usable.items():
-            self._answer.gpus.append(OfGpu(gpu, name))
+            self.answer.gpus.append(OfGpu(gpu, name))
         self._absent(expected, driver | usable, None)
         self._judge(opened, self._probe(opened), usable)
 
@@ -254,7 +248,7 @@ class _Check:
         from ..simulation.identity import identities
         from .measuring import drawn_fleet
 
-        fleet = drawn_fleet(**self._simulated)
+        fleet = drawn_fleet(**self.simulated)
         shown = {}
         for position, identity in enumerate(identities(fleet.seed, len(fleet), fleet.model.name)):
             if fleet.fault_of(position).falls:
@@ -283,7 +277,7 @@ class _Check:
             whole = [device for device in driver.devices() if device.parent is None]
         finally:
             driver.close()
-        return {device.gpu: f"{self._answer.node}/{device.row.get('nvml_index')}" for device in whole}, None
+        return {device.gpu: f"{self.answer.node}/{device.row.get('nvml_index')}" for device in whole}, None
 
     def _usable_gpus(self) -> dict[str, str]:
         """The GPUs that CUDA shows, by UUID; those that cannot be used are noted as lost."""
@@ -298,7 +292,7 @@ class _Check:
         """Note the expected GPUs that are not shown. A job with CUDA_VISIBLE_DEVICES expects those that it names."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         words = [word.strip() for word in (visible or "").split(",")]
-        noted = {row.gpu for row in self._answer.gpus}
+        noted = {row.gpu for row in self.answer.gpus}
         for gpu, name in expected.items():
             # An index does not say which GPU it is; that the driver is gone is certain all the same.
             mine = visible is None or any(word and gpu.startswith(word) for word in words)
@@ -310,31 +304,31 @@ class _Check:
     def _lost(self, gpu: str, name: str, sentence: str) -> None:
         row = OfGpu(gpu, name)
         row.found(Status.CRITICAL, sentence)
-        self._answer.gpus.append(row)
+        self.answer.gpus.append(row)
 
     def _probe(self, store: Store) -> Report:
         """Run the probes; their runs are stored if this user may write to the store."""
         from .measuring import measure
 
         def go_on(*_: object) -> None:
-            if self._is_late():
+            if self.is_late():
                 raise TimeoutError("the check has answered")
 
         go_on()
         name = f"check-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-        simulated = self._backend == "simulated"
+        simulated = self.backend == "simulated"
         arguments: dict[str, Any] = {
             "suite": "quick",
             "backend": "simulated" if simulated else "cuda",
             "campaign": name,
             "progress": go_on,
-            **(self._simulated if simulated else {}),
+            **(self.simulated if simulated else {}),
         }
-        self._answer.probed = True
+        self.answer.probed = True
         if store.writable():
             return measure(store, *PROBES, **arguments).report
         with tempfile.TemporaryDirectory(prefix="whorl-check-") as folder:
-            self._answer.says.append("the runs are not stored: this user may only read the store")
+            self.answer.says.append("the runs are not stored: this user may only read the store")
             return measure(f"{folder}/store", *PROBES, **arguments).report
 
     # -- what it means ----------------------------------------------------------------------------------------
@@ -345,22 +339,22 @@ class _Check:
         gpus = list(here)
         before = None if report is None else report.campaign
         levels = known(store, gpus, PROBES, leave_out=before, peers_too=report is not None)
-        by_gpu = {one.gpu: one for one in self._answer.gpus}
+        by_gpu = {one.gpu: one for one in self.answer.gpus}
         for gpu, name in here.items():
             one = by_gpu.get(gpu)
             if one is None:
                 one = OfGpu(gpu, name)
-                self._answer.gpus.append(one)
+                self.answer.gpus.append(one)
             one.name = levels.names.get(gpu, name)
             self._stored(one, levels)
             if report is not None:
                 self._measured(one, report, levels)
-        self._answer.gpus.sort(key=lambda one: one.name)
+        self.answer.gpus.sort(key=lambda one: one.name)
         for gpu, sentence in ({} if report is None else report.failures).items():
-            lost = by_gpu.get(gpu) or next((one for one in self._answer.gpus if one.gpu == gpu), None)
+            lost = by_gpu.get(gpu) or next((one for one in self.answer.gpus if one.gpu == gpu), None)
             if lost is None:
                 lost = OfGpu(gpu, gpu)
-                self._answer.gpus.append(lost)
+                self.answer.gpus.append(lost)
             if lost.status is not Status.CRITICAL:
                 lost.found(Status.CRITICAL, sentence)
 
@@ -373,7 +367,7 @@ class _Check:
                 continue
             effect = verdict.effect_pct
             slower = (effect or 0.0) if verdict.figure == TIME else 0.0
-            grave = verdict.kind in (Kind.WRONG, Kind.LOST, Kind.FAILED) or slower >= self._critical
+            grave = verdict.kind in (Kind.WRONG, Kind.LOST, Kind.FAILED) or slower >= self.critical
             confirmed = verdict.state is State.CONFIRMED or verdict.kind is Kind.WRONG
             of = "" if verdict.figure == TIME else f" of its {verdict.figure}"
             by = "" if effect is None else f" {effect:+.1f} %{of}"
@@ -421,8 +415,8 @@ class _Check:
             return False
         beyond = edge is None or excess > edge
         limits = f"its sittings reach {edge:+.1f} %" if edge is not None else "how far its sittings reach is not known"
-        if beyond and excess >= self._warning:
-            status = Status.CRITICAL if excess >= self._critical else Status.WARNING
+        if beyond and excess >= self.warning:
+            status = Status.CRITICAL if excess >= self.critical else Status.WARNING
             one.found(status, f"{now.workload} {excess:+.1f} % {what} ({limits})")
         return True
 

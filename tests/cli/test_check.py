@@ -199,7 +199,7 @@ def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> N
     levels = known(Store.open(fleet), [uuid(2)], checking.PROBES)
     level = levels.levels[uuid(2)]["gemm-fp32"]
     assert level.own_ms is not None
-    task = checking._Check(fleet, Answer("n01"), "cuda", 3.0, 10.0, {}, is_late=lambda: False)
+    task = checking._Check(fleet, Answer("n01"), "cuda", 3.0, 10.0, {}, lambda: False)
     for factor, status in ((1.0, Status.OK), (1.02, Status.OK), (1.06, Status.WARNING), (1.2, Status.CRITICAL)):
         one = checking.OfGpu(uuid(2), "n01/2")
         assert task._compared(one, checking._now("gemm-fp32", level.own_ms * factor, level))
