@@ -128,14 +128,8 @@ class _Plain(http.client.HTTPConnection):
         self._connected.hold(self)
 
 
-class _Safe(http.client.HTTPSConnection):
-    def __init__(self, host: str, *, connected: _Connected, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._connected = connected
-
-    def connect(self) -> None:
-        super().connect()
-        self._connected.hold(self)
+class _Safe(_Plain, http.client.HTTPSConnection):
+    """The same by TLS."""
 
 
 class _Handler(urllib.request.AbstractHTTPHandler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
@@ -22,22 +23,21 @@ from whorl.tests.sizes import sample
 IDLE_W, WORK_W = 70.0, 500.0
 
 
-def square(
-    busy: float,
-    period_s: float,
-    *,
-    window_s: float = 1.0,
-    every_s: float = 0.2,
-    seconds: float = 240,
-    instant: bool = False,
-    counter: bool = False,
-    missing: float = 0.0,
-) -> Readings:
-    """Readings of a load that works for the share `busy` of each period; periods differ by 5 %.
+@dataclass(frozen=True)
+class Sensor:
+    """What is read, every `every_s`: a new mean over `window_s` every 0.1 s, utilisation of the last sixth of a second,
+    and the power of an instant and the counter, if there are any. The share `missing` is NaN."""
 
-    The sensor has a new mean over `window_s` every 0.1 s; utilisation is of the last sixth of a second.
-    """
-    random = np.random.default_rng(round(1e4 * busy + 100 * period_s + every_s * 7))
+    window_s: float = 1.0
+    every_s: float = 0.2
+    instant: bool = False
+    counter: bool = False
+    missing: float = 0.0
+
+
+def square(busy: float, period_s: float, sensor: Sensor, seconds: float = 240) -> Readings:
+    """Readings of a load that works for the share `busy` of each period; periods differ by 5 %."""
+    random = np.random.default_rng(round(1e4 * busy + 100 * period_s + sensor.every_s * 7))
     works = np.zeros(round(seconds * 1000), bool)
     begins = 0.0
     while begins < seconds:
@@ -46,23 +46,23 @@ def square(
         begins += lasts
     upto = np.concatenate([[0.0], np.cumsum(np.where(works, WORK_W, IDLE_W))]) / 1000
     busy_upto = np.concatenate([[0.0], np.cumsum(works)])
-    when = np.arange(1200, len(works) - 200, every_s * 1000).astype(int)
+    when = np.arange(1200, len(works) - 200, sensor.every_s * 1000).astype(int)
     when += random.integers(-3, 4, len(when))
     told = when // 100 * 100
 
     def mean(milliseconds: int) -> np.ndarray:
         watts = (upto[told] - upto[told - milliseconds]) * 1000 / milliseconds
-        return np.where(random.random(len(when)) < missing, np.nan, watts + random.normal(0, 0.5, len(when)))
+        return np.where(random.random(len(when)) < sensor.missing, np.nan, watts + random.normal(0, 0.5, len(when)))
 
     used = np.round((busy_upto[when] - busy_upto[when - 167]) / 1.67) / 100
     return Readings(
         ts_ns=at(0) + when * 1_000_000,
         stuck=np.zeros(len(when), bool),
-        power_w=mean(round(window_s * 1000)),
-        instant_w=mean(25) if instant else None,
-        counter_j=upto[told] if counter else None,
-        utilization=np.where(random.random(len(when)) < missing, np.nan, used),
-        window_s=np.full(len(when), window_s),
+        power_w=mean(round(sensor.window_s * 1000)),
+        instant_w=mean(25) if sensor.instant else None,
+        counter_j=upto[told] if sensor.counter else None,
+        utilization=np.where(random.random(len(when)) < sensor.missing, np.nan, used),
+        window_s=np.full(len(when), sensor.window_s),
         limit_w=np.full(len(when), 700.0),
     )
 
@@ -76,7 +76,7 @@ SENSORS = [*product((0.025, 0.1, 1.0), (0.1, 0.2, 0.5, 1, 2, 10))]
 def test_idle_power_is_right_or_its_interval_is_wide(window_s: float, every_s: float, more: dict[str, Any]) -> None:
     seconds = max(240.0, 150 * every_s)  # so many readings that some see the load
     for busy, period_s in sample(LOADS, short=3):
-        read = square(busy, period_s, window_s=window_s, every_s=every_s, seconds=seconds, **more)
+        read = square(busy, period_s, Sensor(window_s, every_s, **more), seconds)
         found = build("c", "g", read, model="H100").among
         mean = IDLE_W + busy * (WORK_W - IDLE_W)
         low, high = found.idle_low_w[0], found.idle_high_w[0]
@@ -88,18 +88,18 @@ def test_idle_power_is_right_or_its_interval_is_wide(window_s: float, every_s: f
 
 
 @pytest.mark.parametrize(
-    ("load", "source"),
+    ("busy", "period_s", "sensor", "source"),
     [
-        ({"busy": 0.3, "period_s": 20.0}, IdleSource.POWER),
-        ({"busy": 0.7, "period_s": 2.0, "instant": True}, IdleSource.INSTANT),
-        ({"busy": 0.7, "period_s": 2.0, "counter": True, "every_s": 0.1}, IdleSource.COUNTER),
-        ({"busy": 0.7, "period_s": 2.0, "every_s": 0.1}, IdleSource.EXTENDED),
-        ({"busy": 0.7, "period_s": 2.0, "every_s": 2.0}, IdleSource.BOUNDED),
-        ({"busy": 1.0, "period_s": 2.0}, IdleSource.BOUNDED),
+        (0.3, 20.0, Sensor(), IdleSource.POWER),
+        (0.7, 2.0, Sensor(instant=True), IdleSource.INSTANT),
+        (0.7, 2.0, Sensor(counter=True, every_s=0.1), IdleSource.COUNTER),
+        (0.7, 2.0, Sensor(every_s=0.1), IdleSource.EXTENDED),
+        (0.7, 2.0, Sensor(every_s=2.0), IdleSource.BOUNDED),
+        (1.0, 2.0, Sensor(), IdleSource.BOUNDED),
     ],
 )
-def test_what_idle_power_is_known_from(load: dict[str, Any], source: IdleSource) -> None:
-    found = build("c", "g", square(**load), model="NVIDIA H100 80GB HBM3").among
+def test_what_idle_power_is_known_from(busy: float, period_s: float, sensor: Sensor, source: IdleSource) -> None:
+    found = build("c", "g", square(busy, period_s, sensor), model="NVIDIA H100 80GB HBM3").among
     assert IDLE_SOURCES[found.idle_source[0]] == source
     assert np.isnan(found.idle_w[0]) == (source == IdleSource.BOUNDED)
 
