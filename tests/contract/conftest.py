@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.contract.harness import Golden, InputFolder, compare
+from whorl.tests.contract.harness import Copies, Golden, InputFolder, compare
 from whorl.tests.contract.inputs import INPUTS, LONGHORN
 
 
@@ -43,3 +43,16 @@ def input_folder(built_once: BuiltOnce) -> InputFolder:
         return built_once(f"contract-{name}", INPUTS[name].build)
 
     return get_folder
+
+
+@pytest.fixture(scope="session")
+def input_copy(input_folder: InputFolder, tmp_path_factory: pytest.TempPathFactory) -> InputFolder:
+    """A copy of the folder of an input, which a test may change until it asks for the next."""
+    copies: dict[str, Copies] = {}
+
+    def get_copy(name: str) -> Path:
+        if name not in copies:
+            copies[name] = Copies(input_folder(name), tmp_path_factory.mktemp(name))
+        return copies[name].next()
+
+    return get_copy

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import re
+import shutil
 import socket
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from whorl import Store
 from whorl.cli import cli
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -74,6 +76,25 @@ class Output:
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the CSV that the verb printed: numbers as numbers, an empty field as None."""
         return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(io.StringIO(self.stdout))]
+
+
+class Copies:
+    """Copies of a folder with a store in it, one after the other at one path.
+
+    The views of a store name its path: they are made anew where a copy is opened at another one, which takes longer
+    than most commands.
+    """
+
+    def __init__(self, source: Path, place: Path) -> None:
+        self._pristine, self._place = place / "pristine", place / "copy"
+        shutil.copytree(source, self._place)
+        Store.open(self._place / "store")
+        shutil.copytree(self._place, self._pristine)
+
+    def next(self) -> Path:
+        """The folder, as it was at first."""
+        shutil.rmtree(self._place)
+        return Path(shutil.copytree(self._pristine, self._place))
 
 
 def run(*arguments: object, stdin: str | None = None) -> Output:

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 import whorl
 from whorl.cli import cli
 from whorl.tests.conftest import BuiltOnce
+from whorl.tests.contract.harness import Copies
 from whorl.tests.sizes import is_long, sample
 
 STATUSES = {0, 1, 2, 3, 4, 5, 6, 130, 141}
@@ -448,6 +449,7 @@ class Caller:
     """Calls commands, each in a new folder; keeps what was wrong and which options had an answer."""
 
     world: Path
+    copies: Copies
     folder: Path
     calls: int = 0
     faults: list[str] = field(default_factory=list)
@@ -464,7 +466,7 @@ class Caller:
             chosen |= verb.beside.get(option, {})
         chosen = {option: value for option, value in {**chosen, **options}.items() if value != OUT}
         if verb.writes and chosen.get("--store") == "{store}":
-            store = shutil.copytree(store, here / "store")
+            store = self.copies.next() / "store"
         words = name.split()
         for option, value in sorted(chosen.items(), key=lambda pair: not pair[0]):  # arguments first
             spelled = "" if value is None else value.format(world=self.world, here=here, store=store)
@@ -500,8 +502,13 @@ def wrong(name: str, status: int, exception: BaseException | None, output: str, 
     return ""
 
 
+@pytest.fixture(scope="module")
+def copies(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Copies:
+    return Copies(world, tmp_path_factory.mktemp("world"))
+
+
 @pytest.fixture
-def caller(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]:
+def caller(world: Path, copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]:
     """A caller whose commands find no scheduler but ours, and nothing of this user."""
     for variable in [name for name in os.environ if name.startswith(("SLURM", "WHORL_STORE", "CUDA_VISIBLE"))]:
         monkeypatch.delenv(variable)
@@ -514,7 +521,7 @@ def caller(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("PATH", f"{world / 'bin'}:/usr/bin:/bin")
     monkeypatch.setattr(tempfile, "tempdir", str(calls))
     monkeypatch.chdir(calls)
-    yield Caller(world, calls)
+    yield Caller(world, copies, calls)
     assert not list(home.iterdir())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,9 +31,9 @@ def run(*words: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def fleet(input_folder: InputFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fleet(input_copy: InputFolder) -> Path:
     """The simulated fleet of the contract suite: two sittings, jobs and telemetry."""
-    return Path(shutil.copytree(input_folder("fleet") / "store", tmp_path_factory.mktemp("python") / "fleet"))
+    return input_copy("fleet") / "store"
 
 
 @pytest.fixture(scope="module")

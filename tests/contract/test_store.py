@@ -187,8 +187,9 @@ def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
     """As where root appends to a store of other users, who may exchange what is theirs at any moment."""
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o2777)
-    template, root, private = tmp_path / "shared" / "template", tmp_path / "shared" / "store", tmp_path / "private"
-    whorl.Store.create(template)
+    root, private = tmp_path / "shared" / "store", tmp_path / "private"
+    whorl.Store.create(root)
+    template = Path(shutil.move(root, tmp_path / "shared" / "template"))
     points = [0]
     for at in points:
         shutil.copytree(template, root)

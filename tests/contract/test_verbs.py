@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,15 +246,14 @@ def test_an_answer_is_that_of_its_golden_file(
     question: Question,
     name: str,
     input_folder: InputFolder,
+    input_copy: InputFolder,
     golden: Golden,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = input_folder(name)
+    folder = input_copy(name) if question.writes else input_folder(name)
     if question.slurm:
         monkeypatch.setenv("PATH", f"{folder / 'slurm'}:/usr/bin:/bin")
-    if question.writes:
-        folder = Path(shutil.copytree(folder, tmp_path / "copy"))
     out = tmp_path / "out"
     out.mkdir()
     golden(f"{name}/{question.name}", _asked(question, name, folder, out))
