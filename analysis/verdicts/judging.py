@@ -57,7 +57,8 @@ def judge(
         newest: object = found.runs["began"].max()
         found = found.since(from_)
         if found.runs.is_empty():
-            why = f"no run began on {from_:%Y-%m-%d} or later; the newest began on {newest:%Y-%m-%d}"
+            last = f"the newest began on {newest:%Y-%m-%d}" if isinstance(newest, datetime) else "no run has a date"
+            why = f"no run began on {from_:%Y-%m-%d} or later; {last}"
             return Judgement(found.cluster, (), (NotJudged(found.cluster, found.cluster, why),), 0, 0)
     return judged(found, store)
 

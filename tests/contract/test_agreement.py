@@ -75,3 +75,12 @@ def test_an_empty_store_is_refused_with_a_command_that_adds_what_is_missing(
     assert (answer.status, answer.stdout) == (2, "")
     assert "`whorl " in answer.stderr
     assert answer.stderr.count("\n") == 1
+
+
+def test_verdicts_since_a_day_of_runs_without_a_date_are_none_and_say_so(tmp_path: Path) -> None:
+    (tmp_path / "times.csv").write_text("board,ms\na,10\nb,11\n")
+    meanings = ("--map", "board=gpu", "--map", "ms=time:ms", "--workload", "w")
+    done("import", "--store", tmp_path / "S", *meanings, tmp_path / "times.csv")
+    answer = run("verdicts", "--store", tmp_path / "S", "--since", "30d")
+    assert (answer.status, answer.stderr) == (0, "")
+    assert "no run has a date" in answer.stdout

@@ -23,13 +23,11 @@ import whorl
 from whorl.cli import cli
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.harness import Copies
-from whorl.tests.sizes import is_long, sample
+from whorl.tests.sizes import is_all, is_long, sample
 
 STATUSES = {0, 1, 2, 3, 4, 5, 6, 130, 141}
 """What `whorl --help` documents."""
 REFUSALS = STATUSES - {0, 1}
-PAIRS = 1
-"""Calls of a command with two more options in the short form; `--all` makes all of them, some 2,600."""
 
 # Values that are tried alone, by the type of the option.
 HOSTILE = {
@@ -82,7 +80,7 @@ COMMON = {
     "--since": ["2026-11-02", "30d"],
     "--socket": ["{here}/engine"],
     "--start-up": ["1min"],
-    "--store": ["{store}", "{world}/empty", "{here}/none"],
+    "--store": ["{store}", "{world}/empty", "{world}/undated", "{here}/none"],
     "--suite": ["quick", "full"],
     "--template": ["{world}/template"],
     "--time-zone": ["Europe/Berlin", "Atlantis"],
@@ -102,7 +100,7 @@ class Verb:
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Those of its options that mean something else than in COMMON."""
     costly: bool = False
-    """It is tried in the long form only."""
+    """It is tried in the long form only, and there with one option at a time."""
     writes: bool = False
     """Its store is a copy for each call."""
     beside: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
@@ -405,7 +403,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def world(built_once: BuiltOnce) -> Path:
-    """Input files, programs in the place of Slurm, an empty store, and eight GPUs with runs, telemetry and jobs."""
+    """Input files, programs in the place of Slurm, and stores: empty, of undated runs, of eight GPUs and their jobs."""
 
     def build(folder: Path) -> None:
         whorl.Store.create(folder / "empty")
@@ -437,6 +435,7 @@ def world(built_once: BuiltOnce) -> Path:
             ),
             ("jobs", "import", *fleet, "--file", str(folder / "jobs.txt"), "--gpus-per-node", "4"),
             ("campaign", "run", "launch", *fleet, "--campaign", "weekly", "--once"),
+            ("import", "--store", str(folder / "undated"), "--map", "ms=time:ms", str(folder / "table.csv")),
         ):
             result = CliRunner().invoke(cli, words, env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin"})
             assert result.exit_code == 0, f"{words}: {result.output}"
@@ -460,16 +459,15 @@ class Caller:
         self.calls += 1
         here = self.folder / f"call-{self.calls}"
         here.mkdir()
-        verb, store = VERBS[name], self.world / "store"
+        verb = VERBS[name]
         chosen = dict(verb.base)
         for option in options:
             chosen |= verb.beside.get(option, {})
         chosen = {option: value for option, value in {**chosen, **options}.items() if value != OUT}
-        if verb.writes and chosen.get("--store") == "{store}":
-            store = self.copies.next() / "store"
+        world = self.copies.next() if verb.writes else self.world
         words = name.split()
         for option, value in sorted(chosen.items(), key=lambda pair: not pair[0]):  # arguments first
-            spelled = "" if value is None else value.format(world=self.world, here=here, store=store)
+            spelled = "" if value is None else value.format(world=world, here=here, store=world / "store")
             if option:
                 words += [option] if value is None else [option, spelled]
             else:
@@ -529,17 +527,22 @@ def caller(world: Path, copies: Copies, tmp_path: Path, monkeypatch: pytest.Monk
     "name", [pytest.param(name, marks=[pytest.mark.long] * verb.costly) for name, verb in VERBS.items()]
 )
 def test_options(name: str, caller: Caller) -> None:
-    """Each value alone (not in the short form), then an option beside another one, with values that are taken alone."""
+    """Each option and value alone, and each option beside each other one, with values that are taken alone."""
     options = [option for option in parameters(name) if option or VERBS[name].base.get("") or "" in VERBS[name].values]
-    alone = [(option, value) for option in options for value in values(name, option) + hostile(name, option)]
+    usual = [(option, values(name, option)[0]) for option in options]
+    strange = [(option, value) for option in options for value in (*values(name, option)[1:], *hostile(name, option))]
+    pairs = list(combinations(options, 2))
+    draw = Random(name)
+    draw.shuffle(pairs)
+    if not is_all():
+        strange, pairs = sample(strange, short=0), sample(pairs, short=1)
+    if VERBS[name].costly and not is_all():
+        strange, pairs = [], []
     taken: dict[str, list[str | None]] = {option: values(name, option)[:1] for option in options}
-    for option, value in alone if is_long() else []:
+    for option, value in [*usual, *strange] if is_long() else []:
         if caller.call(name, {option: value}) in (0, 1) and value not in taken[option]:
             taken[option].append(value)
-    draw = Random(name)
-    pairs = list(combinations(options, 2))
-    draw.shuffle(pairs)
-    for pair in sample(pairs, short=PAIRS):
+    for pair in pairs:
         caller.call(name, {option: draw.choice(taken[option]) for option in pair})
     assert not caller.faults, "\n".join(caller.faults)
     if is_long() and "*" not in VERBS[name].never:

@@ -73,7 +73,7 @@ QUESTIONS = [
     _on_store("variability", "variability / --json --replicates 100", short=ALL_SHORT),
     _on_store("variability-across", "variability / --across --json --replicates 100", short=ALL_SHORT),
     _on_store("variability-markdown", "variability / --markdown --replicates 0", forms.markdown, inputs=("mixed",)),
-    _on_store("report", "report / --out {out}/page.html", forms.status_only, files=_page, short=("mixed", "none")),
+    _on_store("report", "report / --out {out}/page.html", forms.status_only, files=_page, short=("none",)),
     _on_store(
         "report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=("mixed",)
     ),
@@ -102,8 +102,8 @@ QUESTIONS = [
     _on_store("energy-unread", "energy / --json", inputs=("longhorn", "one")),
     _on_store("energy-reconcile", "energy reconcile / --json"),
     *(
-        _on_store(f"energy-excess-{by}", f"energy excess / --by {by} --json", inputs=BOOKED, short=("mixed", "none"))
-        for by in ("gpu", "node", "job")
+        _on_store(f"energy-excess-{by}", f"energy excess / --by {by} --json", inputs=BOOKED, short=(*also, "none"))
+        for by, *also in (("gpu", "mixed"), ("node",), ("job",))
     ),
     _on_store("energy-excess-csv", "energy excess / --csv", forms.rows, inputs=("fleet",), short=()),
     _on_store("energy-quote", "energy quote / --job 1101 --json", inputs=("fleet", "none"), short=("none",)),
@@ -115,9 +115,11 @@ QUESTIONS = [
         short=("mixed", "one", "none"),
     ),
     Question("replay-all", f"{REPLAY} --policy all --scheduler fifo,las,srtf", inputs=("fleet",)),
-    Question("replay-page", f"{REPLAY} --policy packed --plot {{out}}/page.html", inputs=("fleet",), files=_page),
-    _on_store("check", f"{CHECK} --json", forms.checked, writes=True, short=("fleet", "none")),
-    _on_store("check-quick", f"{CHECK} --quick --json", forms.checked, writes=True, short=("fleet",)),
+    Question(
+        "replay-page", f"{REPLAY} --policy packed --plot {{out}}/page.html", inputs=("fleet",), short=(), files=_page
+    ),
+    _on_store("check", f"{CHECK} --json", forms.checked, writes=True, short=("fleet",)),
+    _on_store("check-quick", f"{CHECK} --quick --json", forms.checked, writes=True, short=("none",)),
     _on_store("check-nagios", f"{CHECK} --format nagios", forms.nagios, inputs=("fleet",), writes=True, short=()),
     _on_store("check-junit", f"{CHECK} --format junit", forms.junit, inputs=("fleet",), writes=True, short=()),
     _on_store("check-text", f"{CHECK} --format text", forms.status_only, inputs=("fleet",), writes=True, short=()),
@@ -130,6 +132,7 @@ QUESTIONS = [
         "jobs-import-again",
         "jobs import / --file {folder}/sacct.txt --cluster {cluster} --gpus-per-node 4 --json",
         inputs=("fleet", "mixed"),
+        short=("mixed",),
         writes=True,
     ),
     _on_store(
@@ -150,8 +153,10 @@ QUESTIONS = [
     _on_store("campaign-plan", "campaign plan / --suite quick --json", inputs=("fleet",)),
     _on_store("campaign-status", "campaign status / --json", inputs=("fleet",)),
     *(
-        _on_store(f"slurm-advise-{form}", f"{ADVISE} --format {form}", forms.lines, inputs=("fleet",), slurm=True)
-        for form in ("exclude", "prefer", "nodelist", "weights")
+        _on_store(
+            f"slurm-advise-{form}", f"{ADVISE} --format {form}", forms.lines, inputs=("fleet",), short=short, slurm=True
+        )
+        for form, short in (("exclude", ("fleet",)), ("prefer", ()), ("nodelist", ()), ("weights", ()))
     ),
     _on_store("slurm-advise", f"{ADVISE} --gpus 8 --json", inputs=("fleet",), slurm=True),
     _on_store(
@@ -283,7 +288,7 @@ def test_an_answer_without_an_input_is_that_of_its_golden_file(
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in ("fleet", "none") else pytest.mark.long) for name in INPUTS
+    pytest.param(name, marks=() if name == "fleet" else pytest.mark.long) for name in INPUTS
 ])  # fmt: skip
 def test_every_table_and_view_has_the_rows_of_its_golden_file(
     name: str, input_folder: InputFolder, golden: Golden
