@@ -79,21 +79,20 @@ def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
 
     Raises StoreError, which names the file, for conditions that are no JSON object.
     """
-    limit = pl.coalesce(pl.when(stated(key) != "none").then(stated(key)) for key in LIMITS)
-    told = (
-        pl.format("{} W", limit.str.strip_suffix(".0")).alias("limit"),
-        pl.when(stated("clock") == Clock.LOCKED.value).then(_LOCKED).alias("lock"),
-    )
     if "conditions" in runs.columns:
-        kinds = runs.select("conditions").unique()  # few, and to read one takes long
-        require_objects(store, "runs", "conditions", kinds["conditions"])
-        kinds = kinds.with_columns(told)
-        if kinds.height == 1:
-            return kinds.drop("conditions").select(pl.all().repeat_by(runs.height).explode())
-        every = runs.select("conditions").join(kinds, "conditions", "left", nulls_equal=True, maintain_order="left")
-        return every.drop("conditions")
-    known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", "conditions"))
-    require_objects(store, "runs", "conditions", known["conditions"])
-    if known.is_empty():
-        return runs.select(pl.repeat(None, pl.len(), dtype=pl.String).alias("conditions")).select(told)
-    return runs.select("run_id").join(known, on="run_id", how="left", maintain_order="left").select(told)
+        texts = runs.select("conditions")
+    else:
+        known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", "conditions"))
+        texts = runs.select("run_id").join(known, on="run_id", how="left", maintain_order="left").select("conditions")
+    kinds = texts.unique().with_columns(stated("clock").alias("clock"))  # few, and to read one takes long
+    unread = kinds.filter(pl.col("clock").fill_null("none") == "none")  # a text that has a value is sound
+    require_objects(store, "runs", "conditions", unread["conditions"])
+    limit = pl.coalesce(pl.when(stated(key) != "none").then(stated(key)) for key in LIMITS)
+    told = kinds.select(
+        "conditions",
+        pl.format("{} W", limit.str.strip_suffix(".0")).alias("limit"),
+        pl.when(pl.col("clock") == Clock.LOCKED.value).then(_LOCKED).alias("lock"),
+    )
+    if told.height == 1:
+        return told.drop("conditions").select(pl.all().repeat_by(runs.height).explode())
+    return texts.join(told, "conditions", "left", nulls_equal=True, maintain_order="left").drop("conditions")
