@@ -50,6 +50,8 @@ def test_a_damaged_json_text_is_one_sentence_with_its_file(
     table, _, name = column.partition(".")
     for path in (root / table).rglob("*.parquet"):
         rows = pq.read_table(path)
+        if name not in rows.column_names:
+            continue
         place = rows.column_names.index(name)
         pq.write_table(rows.set_column(place, rows.field(place), pa.array([text] * len(rows), pa.string())), path)
     sentences = []
@@ -63,7 +65,7 @@ def test_a_damaged_json_text_is_one_sentence_with_its_file(
     addresses = (*(page.path for page in PAGES), f"gpu?gpu={quote(gpu)}", "?findings=all")
     for address in sample(addresses, short=3):
         sentences += re.findall(f'{re.escape(str(root))}[^"]*: column [^"]*', asked.said(address))
-    assert bool(sentences) == (column in LISTS)
+    assert sentences
     assert all(str(root / table) in one and f"column {name} " in one for one in sentences), sentences
 
 
