@@ -2,12 +2,12 @@
 
     store_worker.py FOLDER LIBRARY    reads lines of JSON, and answers each with one line of JSON
 
-A line has `steps`, and what fails: `at` (the number of the file operation; 0: none), `kind` and `code`. With `watch`,
-nothing fails, and before the first file operations of every wanted kind of each step the store is copied: readers look
-at copies while the process lives, and at others when it is dead, as if it had been killed at that moment. A child does
-the steps on FOLDER/store. Its log, FOLDER/log, says of each step when it began and how it ended. With `keep`, it is
-the store that later lines begin with; else another child says what readers see, also after the next collectors and a
-compaction have put everything in order.
+A line has `steps`, and what fails: `at` (the number of the file operation; 0: none), `kind` and `code`; without a kind
+the machine dies at the end. Where `lockless`, no lock holds. If it is watched, nothing fails, and before the first file
+operations of every wanted kind of each step the store is copied: readers look at copies while the process lives, and at
+others when it is dead, as if it had been killed at that moment. A child does the steps on FOLDER/store. Its log,
+FOLDER/log, says of each step when it began and how it ended. With `keep`, it is the store that later lines begin with;
+else another child says what readers see, also after the next collectors and a compaction have put everything in order.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class Worker:
 
     def work(self, steps: list[dict[str, Any]]) -> None:
         for number, step in enumerate(steps):
-            unsynced = self._unsynced()
             self.say("try", number, self._library.faults_count())
             try:
                 self._do(step)
@@ -80,9 +79,6 @@ class Worker:
                 self.say("failed", number, str(error))
             else:
                 self.say("done", number)
-                if step["do"] != "publish":  # its rows are in the journal
-                    for path in sorted(self._unsynced() - unsynced):
-                        self.say("unsynced", number, path)
         self.say("operations", self._library.faults_count())
 
     def _do(self, step: dict[str, Any]) -> None:
@@ -111,7 +107,7 @@ class Worker:
             case "compact":
                 store.compact(offline=True, now=LATER)
             case "prune":
-                for name in WRITERS:
+                for name in step.get("seals", ()):
                     self._journal(name).seal()
                 prune(store)
             case "read":
@@ -123,16 +119,6 @@ class Worker:
         if name not in self._journals:
             self._journals[name] = self._store.journal(name, durable_s=0, background=False, offline=True)
         return self._journals[name]
-
-    def _unsynced(self) -> set[str]:
-        """The folders and files of rows that a crash of the machine could take away."""
-        return {
-            str(path.relative_to(self._root))
-            for path in self._root.rglob("*")
-            if (path.is_dir() or path.suffix in (".parquet", ".arrow"))
-            and not path.name.startswith(".tmp-")
-            and self._library.faults_unsynced(ctypes.c_ulong(path.lstat().st_ino))
-        }
 
 
 def prune(store: whorl.Store) -> None:
@@ -300,13 +286,15 @@ def main(folder: Path, library: ctypes.CDLL) -> None:
 
         def faulted(order: Any = order, log: int = log, pauses: Any = pauses, ends: Any = ends) -> None:
             library.faults_pipes(pauses[1], ends[0])
-            if order["kind"] == 5:
+            if order["kind"] == 5 or order.get("lockless"):
                 library.faults_lockless(b"host1")
             library.faults_arm(os.fsencode(root), order["at"], order["kind"], order["code"])
             Worker(root, log, library).work(order["steps"])
             if order["kind"] == WATCHED:
                 os.write(pauses[1], b"end\n")
                 os.read(ends[0], 1)
+            if order["kind"] == 0:
+                library.faults_lose()
             os._exit(0)  # without closing anything, as if killed
 
         child = os.fork()

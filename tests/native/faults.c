@@ -2,9 +2,9 @@
 
    Every operation that changes what lies under a folder is counted. The one with the number that was armed fails: with
    an error (and with it all that follow, as on a disk that is full or read-only), or by the end of the process, before
-   the operation or in the middle of it; or the process waits there while another one works, and locks hold nothing.
-   A watched process tells of every operation before it does it, and waits until it may go on.
-   What was written and not made durable is counted. Python, Arrow and DuckDB call the C library, and so come here. */
+   the operation or in the middle of it, or of the machine, which takes away what was not made durable; or the process
+   waits there while another one works, and locks hold nothing. A watched process tells of every operation before it
+   does it, and waits until it may go on. Python, Arrow and DuckDB call the C library, and so come here. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define OWN __attribute__((visibility("default")))
-enum { NONE = 0, ERROR = 1, KILL = 2, TEAR = 3, ONCE = 4, PAUSE = 5, WATCH = 6 };
+enum { NONE = 0, ERROR = 1, KILL = 2, TEAR = 3, ONCE = 4, PAUSE = 5, WATCH = 6, DEATH = 7 };
 
 static char root[PATH_MAX];
 static size_t length;
@@ -33,45 +33,6 @@ static atomic_long count;
 static char host[64];
 static int lockless, say, hear;
 static __thread char touched[PATH_MAX]; /* what the operation is about */
-
-/* Files and folders by inode that were changed since they were last made durable. */
-enum { MOST = 4096 };
-static ino_t unsynced[MOST];
-static int number_unsynced;
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-
-static void note(ino_t file, int changed) {
-    pthread_mutex_lock(&guard);
-    int at = 0;
-    while (at < number_unsynced && unsynced[at] != file) at++;
-    if (changed && at == number_unsynced && at < MOST) unsynced[number_unsynced++] = file;
-    if (!changed && at < number_unsynced) unsynced[at] = unsynced[--number_unsynced];
-    pthread_mutex_unlock(&guard);
-}
-
-static void note_handle(int handle, int changed) {
-    struct stat status;
-    if (!fstat(handle, &status)) note(status.st_ino, changed);
-}
-
-/* The folder in which a name appears. */
-static void note_folder_of(int folder, const char *name) {
-    char path[PATH_MAX];
-    struct stat status;
-    snprintf(path, sizeof path, "%s", name);
-    char *slash = strrchr(path, '/');
-    if (slash) *slash = 0;
-    if (!fstatat(folder, slash ? path : ".", &status, 0)) note(status.st_ino, 1);
-}
-
-/* Whether this file or folder was changed and not made durable since. */
-OWN int faults_unsynced(unsigned long file) {
-    int found = 0;
-    pthread_mutex_lock(&guard);
-    for (int at = 0; at < number_unsynced; at++) found |= unsynced[at] == file;
-    pthread_mutex_unlock(&guard);
-    return found;
-}
 
 /* From here on this process is on a host of that name, where locks hold nothing. */
 OWN void faults_lockless(const char *name) {
@@ -117,6 +78,110 @@ static int of_name(int folder, const char *name) {
     return mine;
 }
 
+/* What was changed under the folder and not made durable: the content of a file, of which the first `size` bytes are
+   durable, or a name (size -1), which the file had not, or of which it had another one (`before`), when its folder was
+   made durable. A name that went is taken for gone. */
+enum { MOST = 4096 };
+static struct change { char *path, *before; off_t size; } changes[MOST];
+static int number_of_changes;
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+
+static struct change *change_of(const char *path, int of_name) {
+    for (int at = 0; at < number_of_changes; at++)
+        if (!strcmp(changes[at].path, path) && (changes[at].size < 0) == of_name) return &changes[at];
+    return NULL;
+}
+
+static void forget(struct change *change) {
+    if (!change) return;
+    free(change->path);
+    free(change->before);
+    *change = changes[--number_of_changes];
+}
+
+static void note(const char *path, const char *before, off_t size) {
+    struct change *change = change_of(path, size < 0);
+    if (!change && number_of_changes == MOST) abort();
+    if (!change) changes[number_of_changes++] = (struct change){strdup(path), before ? strdup(before) : NULL, size};
+    else if (size < change->size) change->size = size;
+}
+
+static void note_content(int handle, off_t size) {
+    pthread_mutex_lock(&guard);
+    if (of_handle(handle)) note(touched, NULL, size);
+    pthread_mutex_unlock(&guard);
+}
+
+static off_t size_of(int handle) {
+    struct stat status;
+    return fstat(handle, &status) ? 0 : status.st_size;
+}
+
+static int is_there(int folder, const char *name) { return !faccessat(folder, name, F_OK, AT_SYMLINK_NOFOLLOW); }
+
+static void note_name(int folder, const char *name) {
+    pthread_mutex_lock(&guard);
+    if (of_name(folder, name)) note(touched, NULL, -1);
+    pthread_mutex_unlock(&guard);
+}
+
+static void note_gone(int folder, const char *name) {
+    pthread_mutex_lock(&guard);
+    if (of_name(folder, name)) {
+        forget(change_of(touched, 0));
+        forget(change_of(touched, 1));
+    }
+    pthread_mutex_unlock(&guard);
+}
+
+static void note_rename(int here, const char *from, int there, const char *to, int replaces) {
+    char old[PATH_MAX];
+    if (replaces) note_gone(there, to);
+    pthread_mutex_lock(&guard);
+    of_name(here, from);
+    memcpy(old, touched, sizeof old);
+    if (of_name(there, to)) {
+        struct change *content = change_of(old, 0);
+        int is_new = change_of(old, 1) != NULL;
+        if (content) {
+            free(content->path);
+            content->path = strdup(touched);
+        }
+        forget(change_of(old, 1));
+        if (!replaces) note(touched, is_new ? NULL : old, -1);
+    }
+    pthread_mutex_unlock(&guard);
+}
+
+/* A file, or the names in a folder, are durable. */
+static void note_durable(int handle) {
+    pthread_mutex_lock(&guard);
+    if (of_handle(handle)) {
+        size_t end = strlen(touched);
+        for (int at = number_of_changes - 1; at >= 0; at--) {
+            const char *path = changes[at].path;
+            int inside = !strncmp(path, touched, end) && path[end] == '/' && !strchr(path + end + 1, '/');
+            if (changes[at].size < 0 ? inside : !strcmp(path, touched)) forget(&changes[at]);
+        }
+    }
+    pthread_mutex_unlock(&guard);
+}
+
+/* The machine dies: take away what is not durable. */
+OWN void faults_lose(void) {
+    char lost[PATH_MAX + 32];
+    __typeof__(&rename) real_rename = (__typeof__(&rename))dlsym(RTLD_NEXT, "rename");
+    __typeof__(&truncate) real_truncate = (__typeof__(&truncate))dlsym(RTLD_NEXT, "truncate");
+    pthread_mutex_lock(&guard);
+    for (int at = 0; at < number_of_changes; at++)
+        if (changes[at].size >= 0) (void)!real_truncate(changes[at].path, changes[at].size);
+    for (int at = number_of_changes - 1; at >= 0; at--) {
+        snprintf(lost, sizeof lost, "%s.lost-%d-%d", root, getpid(), at);
+        if (changes[at].size < 0) (void)real_rename(changes[at].path, changes[at].before ? changes[at].before : lost);
+    }
+    pthread_mutex_unlock(&guard);
+}
+
 /* Say something about the operation, and wait for a byte. */
 static void pause_at(long number, const char *operation) {
     char line[PATH_MAX], byte;
@@ -136,7 +201,8 @@ static int step(int mine, const char *operation) {
         return NONE;
     }
     if (!fatal || number < fatal || (number > fatal && how != ERROR)) return NONE;
-    if (how == KILL) kill(getpid(), SIGKILL);
+    if (how == DEATH) faults_lose();
+    if (how == KILL || how == DEATH) kill(getpid(), SIGKILL);
     if (how == PAUSE) {
         pause_at(number, operation);
         return NONE;
@@ -163,12 +229,12 @@ OWN int gethostname(char *name, size_t size) {
 }
 OWN ssize_t write(int handle, const void *bytes, size_t size) {
     int mine = of_handle(handle), what = step(mine, __func__);
+    if (mine) note_content(handle, size_of(handle));
     if (what == ERROR) { /* a disk takes a part of the bytes before it fails */
         if (how == ONCE) (void)!REAL(write)(handle, bytes, size / 2);
         errno = code;
         return -1;
     }
-    if (mine) note_handle(handle, 1);
     if (what == TEAR) { (void)!REAL(write)(handle, bytes, size / 2); kill(getpid(), SIGKILL); }
     return REAL(write)(handle, bytes, size);
 }
@@ -178,37 +244,52 @@ OWN ssize_t pwrite(int handle, const void *bytes, size_t size, off_t place) {
     return REAL(pwrite)(handle, bytes, size, place);
 }
 OWN ssize_t pwrite64(int handle, const void *bytes, size_t size, off_t place) { return pwrite(handle, bytes, size, place); }
-OWN int fsync(int handle) { GUARD(of_handle(handle)); note_handle(handle, 0); DYING(REAL(fsync)(handle)); }
-OWN int fdatasync(int handle) { GUARD(of_handle(handle)); note_handle(handle, 0); DYING(REAL(fdatasync)(handle)); }
-OWN int ftruncate(int handle, off_t size) { GUARD(of_handle(handle)); DYING(REAL(ftruncate)(handle, size)); }
+OWN int fsync(int handle) { GUARD(of_handle(handle)); note_durable(handle); DYING(REAL(fsync)(handle)); }
+OWN int fdatasync(int handle) { GUARD(of_handle(handle)); note_durable(handle); DYING(REAL(fdatasync)(handle)); }
+OWN int ftruncate(int handle, off_t size) {
+    GUARD(of_handle(handle));
+    note_content(handle, size);
+    DYING(REAL(ftruncate)(handle, size));
+}
 OWN int ftruncate64(int handle, off_t size) { return ftruncate(handle, size); }
-OWN int rename(const char *from, const char *to) {
-    int mine = of_name(AT_FDCWD, to);
-    GUARD(mine);
-    if (mine) note_folder_of(AT_FDCWD, to);
-    DYING(REAL(rename)(from, to));
-}
 OWN int renameat(int here, const char *from, int there, const char *to) {
-    int mine = of_name(there, to);
-    GUARD(mine);
-    if (mine) note_folder_of(there, to);
-    DYING(REAL(renameat)(here, from, there, to));
+    GUARD(of_name(there, to));
+    int replaces = is_there(there, to), done = REAL(renameat)(here, from, there, to);
+    if (what == TEAR) kill(getpid(), SIGKILL);
+    if (!done) note_rename(here, from, there, to, replaces);
+    return done;
 }
-OWN int unlink(const char *path) { GUARD(of_name(AT_FDCWD, path)); DYING(REAL(unlink)(path)); }
+OWN int rename(const char *from, const char *to) { return renameat(AT_FDCWD, from, AT_FDCWD, to); }
 OWN int unlinkat(int folder, const char *path, int flags) {
     GUARD(of_name(folder, path));
+    if (what == NONE) note_gone(folder, path);
     DYING(REAL(unlinkat)(folder, path, flags));
 }
-OWN int mkdir(const char *path, mode_t mode) { GUARD(of_name(AT_FDCWD, path)); DYING(REAL(mkdir)(path, mode)); }
+OWN int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
+OWN int mkdirat(int folder, const char *path, mode_t mode) {
+    GUARD(of_name(folder, path));
+    int done = REAL(mkdirat)(folder, path, mode);
+    if (what == TEAR) kill(getpid(), SIGKILL);
+    if (!done) note_name(folder, path);
+    return done;
+}
+OWN int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
 OWN int linkat(int here, const char *from, int there, const char *to, int flags) {
     GUARD(of_name(there, to));
-    DYING(REAL(linkat)(here, from, there, to, flags));
+    int done = REAL(linkat)(here, from, there, to, flags);
+    if (what == TEAR) kill(getpid(), SIGKILL);
+    if (!done) note_name(there, to);
+    return done;
 }
-OWN int link(const char *from, const char *to) { GUARD(of_name(AT_FDCWD, to)); DYING(REAL(link)(from, to)); }
+OWN int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
 
 static int opened(int folder, const char *path, int flags, mode_t mode) {
-    GUARD((flags & (O_CREAT | O_TRUNC)) != 0 && of_name(folder, path));
-    DYING(REAL(openat)(folder, path, flags, mode));
+    int mine = (flags & (O_CREAT | O_TRUNC)) != 0 && of_name(folder, path);
+    GUARD(mine);
+    int is_new = mine && !is_there(folder, path), handle = REAL(openat)(folder, path, flags, mode);
+    if (what == TEAR) kill(getpid(), SIGKILL);
+    if (is_new && handle >= 0) note_name(folder, path);
+    return handle;
 }
 #define WITH_MODE                                                   \
     mode_t mode = 0;                                                \
