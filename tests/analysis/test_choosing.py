@@ -144,6 +144,7 @@ def test_what_a_gpu_shares_with_those_of_its_model_is_counted(tmp_path: Path) ->
     assert shared(known, find(store, "a")) == {"driver": (2, 2), "power_limit_mw": (1, 3)}
 
 
+@pytest.mark.long
 def test_a_large_fleet_is_one_small_frame(tmp_path: Path) -> None:
     store = new_store(tmp_path / "S")
     many = 27_648

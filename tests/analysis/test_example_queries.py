@@ -37,6 +37,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+@pytest.mark.long(short=4)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.title)
 def test_an_example_runs_and_can_be_drawn(example: Example, filled: Store) -> None:
     answer = filled.sql(example.query)

@@ -112,6 +112,7 @@ def test_under_nohup_it_goes_on(nvml_library: NvmlLibrary, tmp_path: Path) -> No
     assert process.returncode == 0
 
 
+@pytest.mark.long
 def test_live_rows_are_seen_and_kill_9_loses_none(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     nvml_library.write("gpus 2")
     store = tmp_path / "S"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import pytest
 
 from whorl.store.metrics import METRICS
-from whorl.tests.dcgm_library import Bindings, DcgmEngine, DcgmLibrary, real_engine
+from whorl.tests.dcgm_library import Bindings, DcgmEngine, real_engine
 
 GPU = 1
 BLANK_INT = 0x7FFFFFFFFFFFFFF0
@@ -88,22 +86,6 @@ def client(engine: DcgmEngine) -> Iterator[Client]:
     client.close()
 
 
-@pytest.mark.long
-def test_a_watched_field_is_sampled_until_it_is_read(client: Client) -> None:
-    fields = client.fields(155, 156, 150, 54)
-    client.watch(fields)
-    client.read_until(fields, 0, 155, 5)
-    rows, after = client.read(fields)
-    assert set(rows) == {(gpu, field) for gpu in client.gpus for field in (155, 156, 150, 54)}
-    powers = rows[0, 155]
-    assert len(powers) >= 5
-    assert [row.ts for row in powers] == sorted({row.ts for row in powers})
-    assert all(row.status == 0 and 50 < row.value < 800 for row in powers)
-    attributes = client.system.discovery.GetGpuAttributes(0)
-    assert rows[0, 54][0].value == attributes.identifiers.uuid
-    assert all(row.ts < after for series in rows.values() for row in series)
-
-
 def test_nothing_to_report_is_a_row_without_a_time_on_every_read(client: Client) -> None:
     fields = client.fields(230)
     client.watch(fields)
@@ -141,16 +123,6 @@ def test_the_shortest_interval_of_all_clients_counts_and_its_values_are_handed_t
     other.close()
 
 
-def test_what_a_client_made_ends_with_its_connection(engine: DcgmEngine, client: Client) -> None:
-    other = Client(engine.bindings(), ipAddress=engine.address, timeoutMs=2000)
-    fields = other.fields(155, name="of the other")
-    other.watch(fields)
-    other.close()
-    own = client.fields(155, name="of the other")  # the name is free again
-    time.sleep(0.05)
-    assert client.read(own)[0][0, 155] == [Row(0, -16, pytest.approx(2.0**47))]
-
-
 def test_values_are_kept_for_whole_seconds_or_so_many_samples(client: Client) -> None:
     by_age, by_count = client.fields(155, name="age"), client.fields(150, name="count")
     client.watch(by_age, age_s=1.9, keep=5)
@@ -182,22 +154,6 @@ def test_what_is_read_can_pass_by_a_value_that_comes_late(client: Client, engine
     everything = {(gpu, row.ts) for (gpu, _), series in rows.items() for row in series if 0 < row.ts < since - EVERY_US}
     assert everything - exact
     assert not everything - overlapped
-
-
-def test_latest_values_come_in_the_order_of_the_request_and_live_ones_do_not(client: Client) -> None:
-    fields = client.fields(155)
-    client.watch(fields)
-    pairs = [(GPU, 0), (GPU, 1)]
-    wanted = [client.structs.c_dcgmGroupEntityPair_t(kind, entity) for kind, entity in pairs]
-    ids = [156, 155, 150]
-
-    def ask(flags: int) -> list[tuple[int, int, int]]:
-        values = client.agent.dcgmEntitiesGetLatestValues(client.handle.handle, wanted, ids, flags)
-        return [(value.entityId, value.fieldId, value.status) for value in values]
-
-    assert ask(0) == [(gpu, field, 0 if field == 155 else -16) for gpu in (0, 1) for field in ids]
-    batched_last = [(0, 155), (0, 150), (1, 155), (1, 150), (0, 156), (1, 156)]
-    assert ask(client.structs.DCGM_FV_FLAG_LIVE_DATA) == [(*key, 0) for key in batched_last]
 
 
 def test_one_profiling_field_that_cannot_be_watched_refuses_the_whole_group(engine: DcgmEngine) -> None:
@@ -233,22 +189,6 @@ def test_profiling_values_are_means_since_the_last_and_the_first_is_blank(client
     assert {1001, 1002, 1009} <= set(groups.metricGroups[0].fieldIds[: groups.metricGroups[0].numFieldIds])
 
 
-@pytest.mark.parametrize("kind", [3, 6, 7])  # switches, links, processors
-def test_other_entities_need_a_module_that_is_not_there(client: Client, kind: int) -> None:
-    with pytest.raises(client.structs.DCGMError_ModuleNotLoaded):
-        client.agent.dcgmGetEntityGroupEntities(client.handle.handle, kind, 0)
-
-
-def test_groups_of_fields_have_names_of_their_own_and_known_fields(client: Client) -> None:
-    fields = client.fields(155)
-    with pytest.raises(client.structs.DCGMError_DuplicateKey):
-        client.fields(150)
-    with pytest.raises(client.structs.DCGMError_UnknownField):
-        client.fields(155, 1999, name="unknown")
-    fields.Delete()
-    assert client.fields(150).fieldGroupId is not None
-
-
 def test_a_lost_gpu_floods_its_watches_with_blanks_and_nothing_is_raised(client: Client, engine: DcgmEngine) -> None:
     fields = client.fields(155)
     client.watch(fields, every_us=200_000)
@@ -281,21 +221,6 @@ def test_an_xid_is_a_value_with_a_time_and_a_health_incident(client: Client, eng
     assert (response.overallHealth, response.incidentCount) == (20, 1)
     assert response.incidents[0].entityInfo.entityId == 1
     assert "79" in response.incidents[0].error.msg
-
-
-def test_health_warns_of_any_time_that_the_power_limit_held_a_gpu_down(client: Client, engine: DcgmEngine) -> None:
-    engine.nvml.add("load 10 1", "gpu 1 limit 300000", "gpu 2 ecc 0 1")
-    time.sleep(0.1)
-    watches = client.structs.DCGM_HEALTH_WATCH_POWER | client.structs.DCGM_HEALTH_WATCH_MEM
-    client.group.health.Set(watches, updateInterval=EVERY_US, maxKeepAge=60)
-    found: set[tuple[int, int]] = set()
-    until = time.monotonic() + 20
-    while not {(1, 10), (2, 20)} <= found:
-        assert time.monotonic() < until
-        time.sleep(0.02)
-        response = client.group.health.Check()
-        found = {(one.entityInfo.entityId, one.health) for one in response.incidents[: response.incidentCount]}
-    assert response.overallHealth == 20
 
 
 def test_statistics_of_a_job_have_blanks_and_sums_where_a_mean_is_expected(client: Client, engine: DcgmEngine) -> None:
@@ -348,44 +273,6 @@ def test_mig_instances_are_entities_below_their_gpu(engine: DcgmEngine) -> None:
     client.close()
 
 
-def test_fields_that_the_driver_does_not_have_or_permit_are_blanks_that_say_why(
-    client: Client, engine: DcgmEngine
-) -> None:
-    engine.nvml.add("gpu 0 deny 3 field:82", "gpu 0 deny 4 nvmlDeviceGetPowerUsage")
-    fields = client.fields(140, 155, 200)
-    client.watch(fields)
-    time.sleep(0.05)
-    rows, _ = client.read(fields)
-    assert rows[0, 140][-1][1:] == (0, BLANK_INT + 2)
-    assert rows[0, 155][-1][1:] == (0, 2.0**47 + 3)
-    assert rows[1, 200][-1][1:] == (0, BLANK_INT + 2)
-
-
-def test_an_engine_that_is_gone_leaves_dead_handles(engine: DcgmEngine, client: Client) -> None:
-    fields = client.fields(155)
-    engine.restart()
-    with pytest.raises(client.structs.DCGMError_ConnectionNotValid):
-        client.read(fields)
-    again = Client(engine.bindings(), ipAddress=engine.address, timeoutMs=2000)
-    with pytest.raises(client.structs.DCGMError_NoData):
-        again.read(fields)
-    again.close()
-
-
-def test_no_engine_is_no_connection(stopped_engine: DcgmEngine) -> None:
-    bindings = stopped_engine.bindings()
-    for where in ({"ipAddress": stopped_engine.address}, {"unixSocketPath": str(stopped_engine.socket)}):
-        with pytest.raises(bindings.structs.DCGMError_ConnectionNotValid):
-            bindings.pydcgm.DcgmHandle(timeoutMs=50, **where)
-
-
-def test_an_engine_on_a_unix_socket(stopped_engine: DcgmEngine) -> None:
-    stopped_engine.start(unix=True)
-    client = Client(stopped_engine.bindings(), unixSocketPath=str(stopped_engine.socket), timeoutMs=2000)
-    assert len(client.gpus) == 8
-    client.close()
-
-
 def test_a_field_of_every_metric_is_known(stopped_engine: DcgmEngine) -> None:
     bindings = stopped_engine.bindings()
     by_id = bindings.structs.dcgmLib.DcgmFieldGetById
@@ -403,74 +290,7 @@ def own(stopped_engine: DcgmEngine) -> DcgmEngine:
     return stopped_engine
 
 
-def test_an_engine_of_another_major_version_refuses_the_connection(own: DcgmEngine) -> None:
-    own.write("version 3.3.9")
-    bindings = own.bindings()
-    with pytest.raises(bindings.structs.DCGMError_VerMismatch):
-        bindings.pydcgm.DcgmHandle(ipAddress=own.address, timeoutMs=2000)
-
-
-def test_an_engine_refuses_what_it_is_told_to(own: DcgmEngine) -> None:
-    client = Client(own.bindings(), ipAddress=own.address, timeoutMs=2000)
-    fields, profiling = client.fields(155), client.fields(1002, name="profiling")
-    own.write("refuse -17 WatchFields")
-    with pytest.raises(client.structs.DCGMError_NoPermission):
-        client.watch(fields)
-    own.write("profiling -29")
-    client.watch(fields)
-    with pytest.raises(client.structs.DCGMError_RequiresRoot):
-        client.watch(profiling)
-    client.close()
-
-
-@pytest.mark.parametrize("how", ["said", "frozen"])
-def test_a_request_to_an_engine_that_hangs_waits(own: DcgmEngine, how: str) -> None:
-    client = Client(own.bindings(), ipAddress=own.address, timeoutMs=2000)
-    fields = client.fields(155)
-    client.watch(fields)
-    answered = threading.Event()
-
-    def ask() -> None:
-        client.read(fields)
-        answered.set()
-
-    thread = threading.Thread(target=ask)
-    with own.frozen() if how == "frozen" else nullcontext():
-        if how == "said":
-            own.write("hang GetValuesSince")
-        thread.start()
-        assert not answered.wait(0.1)
-        own.write()
-    thread.join(20)
-    assert answered.is_set()
-    client.close()
-
-
 # An engine in this process
-
-
-def test_an_engine_in_this_process_samples_when_it_is_told_to(dcgm: DcgmLibrary) -> None:
-    dcgm.nvml.write("gpus 2")
-    client = Client(dcgm.bindings(), opMode=2)
-    fields = client.fields(155, 156)
-    client.group.samples.WatchFields(fields, 1000, 60, 100)
-    for _ in range(5):
-        client.system.UpdateAllFields(1)
-        time.sleep(0.002)
-    rows, _ = client.read(fields)
-    assert {key: len(series) for key, series in rows.items()} == {(g, f): 5 for g in (0, 1) for f in (155, 156)}
-    client.close()
-
-
-def test_an_engine_in_this_process_samples_by_itself_and_begins_anew(dcgm: DcgmLibrary) -> None:
-    for gpus in (3, 1):
-        dcgm.nvml.write(f"gpus {gpus}")
-        client = Client(dcgm.bindings(), opMode=1)
-        assert client.gpus == list(range(gpus))
-        fields = client.fields(155)
-        client.watch(fields)
-        client.read_until(fields, 0, 155, 3)
-        client.close()
 
 
 @pytest.mark.real_dcgm

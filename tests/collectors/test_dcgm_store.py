@@ -232,6 +232,7 @@ def test_statistics_that_we_began_are_taken_away_also_over_another_connection(tw
         agent.dcgmJobGetStats(handle.handle, "4712")
 
 
+@pytest.mark.long
 def test_statistics_of_a_job_that_others_began_stay_theirs(two: DcgmEngine, tmp_path: Path) -> None:
     store = tmp_path / "S"
     new_store(store)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import math
 import os
 import re
 import subprocess
@@ -31,10 +30,6 @@ def fields(handle: Any, *ids: Any) -> list[int | None]:
     """Values of fields, decoded by their type; None where the status is not success."""
     values = pynvml.nvmlDeviceGetFieldValues(handle, list(ids))
     return [None if v.nvmlReturn else getattr(v.value, VALUE_OF[v.valueType]) for v in values]
-
-
-def statuses(handle: Any, *ids: Any) -> list[int]:
-    return [value.nvmlReturn for value in pynvml.nvmlDeviceGetFieldValues(handle, list(ids))]
 
 
 def first(gpu: int = 0) -> Any:
@@ -86,21 +81,6 @@ def test_instant_power_is_the_mean_of_a_part_of_each_tick(nvml: NvmlLibrary) -> 
         assert fields(handle, 186) != [value.value.uiVal]
 
 
-def test_power_usage_means_another_thing_on_another_architecture(nvml: NvmlLibrary) -> None:
-    for model, averages, architecture in (
-        ("V100", False, pynvml.NVML_DEVICE_ARCH_VOLTA),
-        ("A100", False, pynvml.NVML_DEVICE_ARCH_AMPERE),
-        ("H100", True, pynvml.NVML_DEVICE_ARCH_HOPPER),
-    ):
-        nvml.write(f"model {model}", "load 4 0.5", f"now {NOW + 0.5}")
-        handle = first()
-        instant, average = fields(handle, 186, 185)
-        assert pynvml.nvmlDeviceGetArchitecture(handle) == architecture
-        assert (average is not None) == averages
-        assert pynvml.nvmlDeviceGetPowerUsage(handle) == (average if averages else instant)
-        assert instant != average
-
-
 def test_a_limit_lowers_power_and_clock_and_is_counted(nvml: NvmlLibrary) -> None:
     nvml.write("load 10 1", f"from {NOW - 100} limit 400000", f"now {NOW}")
     handle = first()
@@ -113,32 +93,6 @@ def test_a_limit_lowers_power_and_clock_and_is_counted(nvml: NvmlLibrary) -> Non
     nvml.write("load 10 1", f"from {NOW - 100} limit 400000", f"now {NOW + 2}")
     assert before is not None
     assert fields(handle, 74) == [pytest.approx(before + 2_000_000_000, abs=1_000)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "bits"), [("thermal", 270, 0x48), ("brake", 271, 0x88), ("software", 269, 0x20)]
-)
-def test_a_slowdown_halves_the_clock(nvml: NvmlLibrary, kind: str, field: int, bits: int) -> None:
-    nvml.write("load 10 1", f"from {NOW - 3} until {NOW} gpu 1 slowdown {kind}", f"now {NOW - 1}")
-    slowed, other = first(1), first(0)
-    assert pynvml.nvmlDeviceGetClockInfo(slowed, 1) <= 990 < pynvml.nvmlDeviceGetClockInfo(other, 1)
-    assert pynvml.nvmlDeviceGetCurrentClocksEventReasons(slowed) == bits
-    assert fields(slowed, field) == [pytest.approx(2e9, abs=1000)]
-    nvml.write("load 10 1", f"from {NOW - 3} until {NOW} gpu 1 slowdown {kind}", f"now {NOW + 5}")
-    assert fields(slowed, field) == [pytest.approx(3e9, abs=1000)]
-    assert fields(other, field) == [0]
-
-
-def test_temperature_follows_the_power(nvml: NvmlLibrary) -> None:
-    change = f"from {NOW} load 10 1"
-    seen = []
-    for after in (-1, 1, 25, 500):
-        nvml.write("load 10 0", change, f"now {NOW + after}")
-        handle = first()
-        seen.append(pynvml.nvmlDeviceGetTemperatureV(handle, 0))
-        assert fields(handle, 82)[0] == pytest.approx(seen[-1] + 9, abs=1)
-    assert seen[0] <= seen[1] < seen[2] < seen[3]
-    assert seen[2] - seen[0] == pytest.approx((seen[3] - seen[0]) * (1 - math.exp(-1)), abs=1.5)
 
 
 # Structures, types and statuses
@@ -176,23 +130,6 @@ def test_field_values_have_types_and_statuses_of_their_own(nvml: NvmlLibrary) ->
     assert every == 18 * one
 
 
-def test_misuse_is_refused(nvml: NvmlLibrary) -> None:
-    with pytest.raises(pynvml.NVMLError_Uninitialized):
-        pynvml.nvmlDeviceGetCount()
-    handle = first()
-    with pytest.raises(pynvml.NVMLError_InvalidArgument):
-        pynvml.nvmlDeviceGetHandleByIndex(8)
-    with pytest.raises(pynvml.NVMLError_NotFound):
-        pynvml.nvmlDeviceGetHandleByUUID(b"GPU-none")
-    with pytest.raises(pynvml.NVMLError_InvalidArgument):
-        pynvml.nvmlDeviceGetPowerUsage(ctypes.c_void_p(12345))
-    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-        pynvml.nvmlDeviceGetVgpuUtilization(handle, 0)
-    pynvml.nvmlShutdown()
-    with pytest.raises(pynvml.NVMLError_Uninitialized):
-        pynvml.nvmlDeviceGetPowerUsage(handle)
-
-
 # Several processes
 
 SNAPSHOT = """
@@ -225,44 +162,6 @@ def test_processes_agree_on_every_value_at_an_instant(nvml_library: NvmlLibrary)
     assert len({json.dumps(gpu[1:]) for gpu in one}) == 8, "the GPUs differ"
     nvml_library.write("load 7 0.6", f"from {NOW - 9} gpu 2 limit 320000", f"now {NOW + 3}")
     assert snapshot(nvml_library) != one
-
-
-def test_found_by_library_path_only_and_no_driver_without_a_control_file(nvml_library: NvmlLibrary) -> None:
-    code = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
-    nvml_library.write("gpus 3")
-    environment = nvml_library.environment()
-    command = [sys.executable, "-c", code]
-
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    assert run().stdout == "3\n"
-    del environment["WHORL_NVML_CONTROL"]
-    assert "DriverNotLoaded" in run().stderr
-
-
-def test_a_mistake_in_the_control_file_is_loud(nvml: NvmlLibrary, capfd: pytest.CaptureFixture[str]) -> None:
-    handle = first()
-    for line, complaint in (
-        ("gpu 2 lots", "unknown word"),
-        ("gpu 64 lost", "numbers of GPUs"),
-        ("load 10", "too few"),
-        ("load 10 2", "no such load"),
-        ("stuck now", "too many"),
-        ("xid 79", "needs 'from'"),
-        ("model K80", "unknown model"),
-        ("gpu 1 lost for ever", "too many"),
-        ("gpu 1 lost soon", "only 'stale'"),
-        ("root maybe", "yes and no"),
-        ("from now lost", "a number"),
-        ("gpu 1", "no word"),
-    ):
-        nvml.write("gpus 4", line)
-        with pytest.raises(pynvml.NVMLError_Unknown):
-            pynvml.nvmlDeviceGetPowerUsage(handle)
-        assert complaint in capfd.readouterr().err
-    nvml.write("", "# nothing", "gpus 4  # four")
-    assert pynvml.nvmlDeviceGetCount() == 4
 
 
 # Faults
@@ -298,18 +197,3 @@ def test_only_root_sets_and_every_process_sees_it(nvml: NvmlLibrary) -> None:
     )
     assert done.stdout == "450000 900\n"
     assert (os.getpid(), "nvmlDeviceSetGpuLockedClocks") in nvml.setters()
-
-
-def test_reading_leaves_no_trace_among_the_setters(nvml_library: NvmlLibrary) -> None:
-    snapshot(nvml_library)
-    assert "nvmlDeviceGetFieldValues" in {name for _, name in nvml_library.called()}
-    assert not nvml_library.setters()
-
-
-def test_calls_are_counted(nvml: NvmlLibrary) -> None:
-    handle = first()
-    before = nvml.calls("nvmlDeviceGetPowerUsage"), nvml.calls()
-    for _ in range(5):
-        pynvml.nvmlDeviceGetPowerUsage(handle)
-    assert (nvml.calls("nvmlDeviceGetPowerUsage"), nvml.calls()) == (before[0] + 5, before[1] + 5)
-    assert nvml.calls("nvmlDeviceGetNothing") == 0

@@ -142,6 +142,7 @@ def test_a_page_without_rows_leads_to_those_that_have_some(store: Store) -> None
     assert '"href": "fleet"' not in said.partition('"navigation"')[0]
 
 
+@pytest.mark.long
 def test_the_page_gpu_says_that_nobody_judged_and_leads_only_to_pages_that_show_something(tmp_path: Path) -> None:
     measured = judged_store(tmp_path / "S", 8, (0,))
     said = Asked(measured).said("gpu")
@@ -451,6 +452,7 @@ def test_a_file_that_is_not_of_the_pages_is_not_found(client: Any) -> None:
         assert client.get(f"/_dash-component-suites/{path}").status_code == 404, path
 
 
+@pytest.mark.long
 def test_the_demo_is_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet that costs little stands in for the demo's, which tests/cli/test_demo.py measures."""
     shown: list[Store] = []
@@ -546,6 +548,7 @@ def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several
     assert f"""whorl verdicts --store {store.root} --cluster 'it'\\"'\\"'s new'""" in said
 
 
+@pytest.mark.long
 def test_of_many_findings_the_worst_of_each_cluster_are_shown_and_a_link_to_all(tmp_path: Path) -> None:
     store = new_store(tmp_path / "S")
     for cluster, many in (("a", 25), ("b", 3)):
@@ -570,6 +573,7 @@ def test_of_many_findings_the_worst_of_each_cluster_are_shown_and_a_link_to_all(
     assert len(_table(Asked(store).said("?findings=all"), "findings")["rowData"]) == 28
 
 
+@pytest.mark.long
 def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_path: Path) -> None:
     """Of many GPUs, too: here what differs belongs to the runs."""
     store = judged_store(tmp_path / "S", 16, (0, 0.1, 0.2), spread=0, workloads=["gemm-fp32"])
@@ -591,6 +595,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return Asked(stored(tmp_path_factory.mktemp("measured") / "S", 8)[0])
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("search", "says"),
     [

@@ -149,13 +149,6 @@ def test_figures_to_choose_from_are_numbered_in_their_order() -> None:
     assert [one["data"][0]["y"][1] for one in figures] == [1, 2, 3]
 
 
-def lightness(document: str) -> int:
-    """Of the text in a figure: 765 is white."""
-    found = re.search(r'class="xtick"><text[^>]*fill: rgb\((\d+), (\d+), (\d+)\)', document)
-    assert found is not None
-    return sum(map(int, found.groups()))
-
-
 @pytest.mark.long
 @pytest.mark.browser
 @needs_browser

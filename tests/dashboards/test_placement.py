@@ -75,6 +75,7 @@ def _told(store: Store, advisor: Advisor, workload: str = "sgemm", gpus: int = 4
     return advisor(store, 1, Question("small", workload, None, gpus), lambda _: None)
 
 
+@pytest.mark.long
 def test_who_stands_out_is_said_by_the_judge_alone(tmp_path: Path) -> None:
     judged = judged_store(tmp_path / "S", slow={5: 0.3})
     question = Question(CLUSTER, "gemm-fp32", None, 1)
@@ -104,6 +105,7 @@ def test_nodes_are_marked_as_the_advice_says_and_drawn_with_their_interval(store
     assert list(figure.layout.xaxis.ticktext) == nodes["node"].to_list()
 
 
+@pytest.mark.long
 def test_gpus_of_several_models_have_nodes_of_their_own(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
     gpus = [f"g{one}" for one in range(16)]
@@ -173,6 +175,7 @@ def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
         _told(store, advisor, gpus=99)
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("search", "says"),
     [

@@ -94,20 +94,6 @@ def test_the_names_of_those_far_out_are_above_the_bars(faulty: tuple[Store, dict
         assert bool(named) is (one.probe != "copy-h2d")
 
 
-def test_the_medians_are_those_of_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
-    store, _, page = faulty
-    answer = store.sql(
-        "select workload, median(v) as m, count(*) as n from (select r.workload, r.gpu, median(value) as v "
-        "from results s join runs r using (run_id) where figure = 'time' and status = 'ok' group by all) "
-        "group by all order by all"
-    ).to_pylist()
-    assert len(answer) == 4
-    tables = [cells_of(row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.S)]
-    for row in answer:
-        shown = [row["workload"], f"{row['n']}", f"{row['m']:#.4g} ms ["]
-        assert any([*cells[:2], cells[2][: len(shown[2])]] == shown for cells in tables if len(cells) > 2), shown
-
-
 def test_medians_extremes_and_correlations_have_their_intervals(faulty: tuple[Store, dict[str, str], str]) -> None:
     store, _, page = faulty
     by_probe = {row.workload: row for row in variability(measurements(store), replicates=50) if row.level == "gpu"}
@@ -267,15 +253,6 @@ def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(faulty: tuple[Sto
             assert [one for one in shown if one is not None] == pytest.approx(
                 [one for one in known if one is not None], abs=0.051
             )
-
-
-@pytest.mark.long
-def test_every_gpu_that_stands_out_is_in_the_figure_of_all_probes(faulty: tuple[Store, dict[str, str], str]) -> None:
-    store, _, page = faulty
-    first = json.loads(unpacked(page, "figures"))[0]
-    names = {trace.get("name") for trace in first["data"]}
-    campaign, found = looked_at(store)
-    assert {str(own[0].kind) for own in found.by_key(campaign.gpus).values()} <= names
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -197,10 +196,6 @@ def test_a_gpu_whose_number_in_the_driver_is_not_known_has_that_of_its_slot() ->
     assert dict(dcgm.labels_of(("c", "g"), {"slot": 2, "nvml_index": 0}).pairs)["gpu"] == "0"
 
 
-def test_the_names_of_dcgm_exporter_are_spelled_as_it_spells_names() -> None:
-    assert not [name for name in dcgm.NAMES if not re.fullmatch(r"DCGM_FI_(DEV|PROF)_[A-Z0-9_]+", name)]
-
-
 class _Given(Collector):
     """Prometheus' own client, given the same values."""
 
@@ -284,9 +279,3 @@ def test_times_that_are_too_short_are_told(store: Store, given: list[str]) -> No
     done = CliRunner().invoke(cli, ["export", *given, *more, "--once"])
     assert done.exit_code == 2
     assert f"{given[1]} {given[2].removesuffix('s')} s is too short: give 1 s or more" in done.output
-
-
-def test_a_store_that_does_not_exist_is_told(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(tmp_path / "none"), "--once"])
-    assert done.exit_code == 3
-    assert "does not exist" in done.output

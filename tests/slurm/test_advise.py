@@ -55,14 +55,6 @@ def test_an_ordinary_user_keeps_off_the_slow_node(slurm: Slurm, store: str) -> N
     assert slurm.nodes_of(job) == ["n03"]
 
 
-@pytest.mark.long
-def test_nothing_to_exclude_is_an_empty_line_that_slurm_takes(slurm: Slurm, store: str) -> None:
-    done = slurm.program("advise", "--store", store, "--workload", "pagerank", "--format", "exclude", user="alice")
-    assert (done.returncode, done.stdout) == (0, "\n")
-    assert "nothing is excluded. No measurable benefit" in done.stderr
-    slurm.submit("--exclude=")
-
-
 def test_names_that_slurm_does_not_know_are_dropped(slurm: Slurm, store: str) -> None:
     refused = slurm.run("sbatch", "--exclude=n09", "--wrap=true", user="alice")
     assert "Invalid node name" in refused.stderr, "this is why"
@@ -113,14 +105,6 @@ def test_nodes_that_slurm_does_not_know_at_all(slurm: Slurm, tmp_path: Path) -> 
     assert sentence in " ".join(report.split())
     job = slurm.submit("--hold", user=None)
     assert slurm.whorl("advise", "apply", job, "--store", elsewhere, "--workload", "sgemm").returncode == 2
-
-
-@pytest.mark.long
-def test_only_nodes_of_the_partition(slurm: Slurm, store: str) -> None:
-    assert advised(slurm, store, "--partition", "debug", "--format", "exclude") == "\n"
-    done = slurm.whorl(*ASKING, "--store", store, "--partition", "nope", user="alice")
-    assert done.returncode == 2
-    assert done.stderr == "whorl: the scheduler has no partition nope with nodes; it has batch, debug, urgent\n"
 
 
 @pytest.mark.long
@@ -233,23 +217,6 @@ def _two_models(path: Path, nodes: Sequence[str] = ("n01", "n02", "n03", "n04", 
         node = nodes[gpu // 4]
         fleet.identity(name, node=node, slot=gpu % 4, model="A100" if node > "n03" else "V100")
     return str(fleet.store(path, places=False).root)
-
-
-@pytest.mark.long
-def test_of_two_models_each_is_compared_with_its_like_in_the_partition_asked(slurm: Slurm, tmp_path: Path) -> None:
-    store = _two_models(tmp_path / "S")
-    assert advised(slurm, store, "--partition", "batch", "--format", "exclude", user=None) == "n05\n"
-    text = advised(slurm, store, "--partition", "batch", "--gpus", "4", user=None)
-    assert text.startswith("A100: Exclude n05")
-    assert "\nV100: " in text
-    debug = advised(slurm, store, "--partition", "debug", user=None)  # n01 only
-    assert "A100" not in debug
-    assert "Compared: 12 GPUs (V100) on 3 nodes" in debug
-    weights = advised(slurm, store, "--partition", "batch", "--format", "weights", user=None).splitlines()
-    assert "# n05: avoid for 'sgemm'; before: Weight=10 Features=v100,cab1" in weights
-    assert not [line for line in weights if "avoid" in line and "n05" not in line]
-    placed = advised(slurm, store, "--gpus", "4", "--format", "nodelist", user=None).strip()
-    assert placed in ("n04", "n06"), "the best set is on the faster model"
 
 
 def test_a_partition_without_measured_gpus_is_an_error(slurm: Slurm, tmp_path: Path) -> None:

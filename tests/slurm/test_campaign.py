@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slurm
 PROBES = ("gemm-fp32", "launch", "stream-triad")
 
 
+@pytest.mark.long
 def test_every_gpu_is_measured_once_whatever_happens(slurm: Slurm) -> None:
     """One node is drained and comes back, one is busy, one job is preempted, and the driver is killed twice."""
     site = Site(slurm, "seconds_per_job = 4\n")

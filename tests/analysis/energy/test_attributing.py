@@ -187,12 +187,6 @@ def test_jobs_of_unknown_share_that_overlap_are_named_each_and_those_alone_are_n
     assert (row["problem"], row["n"]) == (JobProblem.OVERLAP_NO_SHARES, 149)
 
 
-def test_a_requeued_job_has_both_its_times(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-a", 100, 200), job(1, "GPU-a", 600, 800, allocation="1.1", restart=1)]
-    found = made(tmp_path, [load((100, 200, 250), (600, 800, 150))], jobs)
-    assert sum(energy or 0 for energy in of_jobs(found).values()) == pytest.approx(100 * 250 + 200 * 150, rel=0.02)
-
-
 def test_the_time_asked_for_cuts_jobs_and_idle_time(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 200, 400)]
     found = made(tmp_path, [load((200, 400, 250))], jobs, since_ns=at(300), until_ns=at(600))

@@ -97,7 +97,7 @@ def test_other_random_packed_sets_are_near_the_mean_over_all(gpus: int) -> None:
     assert (np.abs(found - mean) <= 4.0 * sd / np.sqrt(400) + 1e-6).all()
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("unlike", [False, True])
 def test_a_slow_gpu_of_many_counts_as_often_as_it_is_met(unlike: bool) -> None:
     """A job of 6 GPUs on 16 nodes of 4 meets the slow one in one set of eleven: few orders would count it by luck."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.replay import Job, Options, Trace, replay
-from whorl.analysis.replay.backfill import ByWidth, PlannedEnds
+from whorl.analysis.replay import Options, Trace, replay
+from whorl.analysis.replay.backfill import PlannedEnds
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import flat, job, sound, trace
 from whorl.tests.sizes import count
@@ -36,63 +35,6 @@ def test_a_job_without_end_is_planned_for() -> None:
 def test_backfill_needs_jobs_that_stay(policy: str, scheduler: str) -> None:
     with pytest.raises(InputError, match="backfill needs jobs that"):
         replay(trace(job("a", 0, 1, 1)), flat(1, 1), policy, scheduler, options=EASY)
-
-
-@st.composite
-def limited(draw: st.DrawFn) -> Trace:
-    """Jobs whose limits are upper bounds."""
-    at, jobs = 0.0, []
-    for number in range(draw(st.integers(2, 30))):
-        at += draw(st.sampled_from([0.0, 1.0, 5.0, 40.0]))
-        ideal = float(draw(st.integers(1, 100)))
-        limit = ideal * draw(st.sampled_from([1, 1, 2, 4]))
-        jobs.append(Job(str(number), at, draw(st.integers(1, 8)), ideal, "", limit))
-    return Trace("drawn", tuple(jobs))
-
-
-def reserved(outcome_starts: list[float], jobs: Trace, now: float, head: int, gpus: int) -> float:
-    """When the head could start at the latest by the limits of what ran at `now`, jobs started at `now` included."""
-    running = [
-        (start + (one.limit_s or 0), one.gpus)
-        for one, start in zip(jobs.jobs, outcome_starts, strict=True)
-        if start <= now < start + one.ideal_s
-    ]
-    free = gpus - sum(width for _, width in running)
-    for end, width in sorted(running):
-        if free >= jobs.jobs[head].gpus:
-            break
-        free += width
-        now = end
-    return now
-
-
-@settings(max_examples=count(60, short=12), deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_a_search_finds_the_job_that_a_look_at_every_one_does(seed: int) -> None:
-    draw = random.Random(seed)
-    jobs = [Job(str(i), 0.0, draw.choice((1, 2, 3, 8, 40)), float(draw.randint(1, 30))) for i in range(60)]
-    tree = ByWidth(jobs)
-    queue: list[tuple[float, int]] = []
-    for _ in range(150):
-        number = draw.randrange(60)
-        if (0.0, number) in queue:
-            queue.remove((0.0, number))
-            tree.start(number)
-        else:
-            queue.insert(bisect_right(queue, (0.0, number)), (0.0, number))
-            tree.wait(number)
-        after, free, spare, time_s = (
-            draw.randrange(-1, 60),
-            draw.randint(1, 50),
-            draw.randint(0, 20),
-            draw.randint(0, 30),
-        )
-        fits = (
-            number
-            for _, number in queue
-            if number > after and (one := jobs[number]).gpus <= free and (one.gpus <= spare or one.ideal_s <= time_s)
-        )
-        assert tree.next((0.0, after), free, spare, float(time_s)) == next(fits, None)
 
 
 @settings(max_examples=count(40, short=10), deadline=None)

@@ -16,21 +16,9 @@ from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import finishes, flat, job, scored, sound, trace, work_done
 from whorl.tests.sizes import count
 
-TWO_ROUNDS = Options(round_s=100, rounds=True)
-
 
 def test_a_class_that_is_not_sensitive_runs_at_score_one() -> None:
     assert finishes(replay(trace(job("a", 0, 2, 100)), scored(1, 2, [3.0, 2.0]))) == {"a": 100}
-
-
-def test_gpus_of_a_job_that_ends_are_given_at_once_or_at_the_next_edge() -> None:
-    jobs = trace(job("a", 10, 1, 130), job("b", 20, 1, 50))
-    assert finishes(replay(jobs, flat(1, 1))) == {"a": 140, "b": 190}
-    by_rounds = replay(jobs, flat(1, 1), options=TWO_ROUNDS)
-    assert by_rounds.start_s.tolist() == [100, 300]
-    assert finishes(by_rounds) == {"a": 230, "b": 350}
-    assert by_rounds.gpu_seconds.tolist() == [130, 50]
-    assert by_rounds.end_s == 350
 
 
 def test_quantised_jobs_end_and_hold_their_gpus_to_the_edge() -> None:
@@ -39,11 +27,6 @@ def test_quantised_jobs_end_and_hold_their_gpus_to_the_edge() -> None:
     assert finishes(outcome) == {"a": 300, "b": 400}
     assert outcome.gpu_seconds.tolist() == [200, 100]
     assert outcome.utilisation == 300 / 400
-
-
-def test_a_submission_at_an_edge_is_in_time_for_it() -> None:
-    outcome = replay(trace(job("a", 200, 1, 10), job("b", 200.001, 1, 10)), flat(1, 2), options=TWO_ROUNDS)
-    assert outcome.start_s.tolist() == [200, 300]
 
 
 def test_rounds_of_no_whole_seconds_come_to_an_end() -> None:

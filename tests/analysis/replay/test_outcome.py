@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from whorl.analysis.replay import Failure, Fleet, Job, Options, replay
 from whorl.tests.analysis.replay.making import flat, job, trace
-from whorl.tests.sizes import count
 
 
 def test_figures_of_a_replay_by_hand() -> None:
@@ -115,25 +111,6 @@ def test_others_load_the_contention() -> None:
     assert beside.fairness()[0] == pytest.approx(1 / 1.5)
 
 
-@settings(max_examples=count(50, short=15), deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_fairness_equals_a_plain_sum(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    at = np.cumsum(draw.integers(0, 30, 20)).tolist()
-    jobs = trace(*(job(str(i), at[i], int(draw.integers(1, 7)), float(draw.integers(1, 90))) for i in range(20)))
-    outcome = replay(jobs, flat(2, 3))
-    finish = outcome.finish_s.tolist()
-    moments = sorted({*at, *finish})
-    for number, one in enumerate(jobs.jobs):
-        total = 0.0
-        for a, b in pairwise(moments):
-            if one.submit_s <= a and b <= finish[number]:
-                wanted = sum(o.gpus for o, f in zip(jobs.jobs, finish, strict=True) if o.submit_s <= a and f >= b)
-                total += max(1.0, wanted / 6) * (b - a)
-        jct = finish[number] - one.submit_s
-        assert outcome.fairness()[number] == pytest.approx(jct / (one.ideal_s * total / jct))
-
-
 def test_energy_is_the_power_of_what_is_held() -> None:
     fleet = Fleet.regular(2, 1, {"A": [1.0, 1.5]}, power_w={"A": [300.0, 200.0]})
     outcome = replay(trace(job("a", 0, 2, 100, "A"), job("b", 0, 1, 100, "A")), fleet)
@@ -166,29 +143,3 @@ def test_the_queue_and_the_busy_gpus_over_time() -> None:
     assert held == outcome.held_gpu_seconds
     assert replay(jobs, flat(1, 2)).series is None
     assert replay(jobs, flat(1, 2)).spans is None
-
-
-def test_by_rounds_the_series_shows_gpus_that_idle_until_the_edge() -> None:
-    jobs = trace(job("a", 0, 2, 130), job("b", 20, 1, 50))
-    outcome = replay(jobs, flat(1, 2), options=Options(record=True, rounds=True, round_s=100))
-    assert outcome.series is not None
-    series = outcome.series
-    rows = list(zip(series.time_s.tolist(), series.queue.tolist(), series.busy.tolist(), strict=True))
-    assert rows == [(0, 0, 2), (100, 1, 2), (130, 1, 0), (200, 0, 1), (250, 0, 0)]
-    assert float((series.busy[:-1] * np.diff(series.time_s)).sum()) == outcome.held_gpu_seconds
-
-
-@settings(max_examples=count(30, short=10), deadline=None)
-@given(seed=st.integers(0, 10**6), policy=st.sampled_from(["packed", "pal", "random-nonsticky"]))
-def test_the_series_adds_up_to_the_gpu_seconds_held(seed: int, policy: str) -> None:
-    draw = np.random.default_rng(seed)
-    at = np.cumsum(draw.integers(0, 60, 30)).tolist()
-    jobs = trace(*(job(str(i), at[i], int(draw.integers(1, 7)), float(draw.integers(1, 400))) for i in range(30)))
-    for scheduler in ("fifo", "las", "srtf"):
-        outcome = replay(jobs, flat(2, 3), policy, scheduler, options=Options(record=True, round_s=50))
-        assert outcome.series is not None
-        held = float((outcome.series.busy[:-1] * np.diff(outcome.series.time_s)).sum())
-        assert held == pytest.approx(outcome.held_gpu_seconds)
-        assert outcome.held_gpu_seconds == pytest.approx(outcome.gpu_seconds.sum())
-        assert (outcome.series.busy <= 6).all()
-        assert outcome.series.queue.min() >= 0

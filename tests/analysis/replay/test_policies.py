@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from whorl.analysis.replay import POLICIES, Allocation, Failure, Fleet, Job, Options, Outcome, Policy, View, replay
 from whorl.analysis.replay.cluster import Cluster
-from whorl.analysis.replay.policies import fastest, packed
+from whorl.analysis.replay.policies import packed
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
 from whorl.tests.sizes import count
@@ -40,57 +39,6 @@ def placed(policy: str, fleet: Fleet, held: Sequence[int], wanted: int, workload
 
 
 # Packed
-
-
-def plain_pack(free: list[bool], node: list[int], wanted: int) -> list[int] | None:
-    """PACK as it is said: an exact node, the snuggest, or the emptiest ones."""
-    by_node: dict[int, list[int]] = {}
-    for gpu, is_free in enumerate(free):
-        by_node.setdefault(node[gpu], [])
-        if is_free:
-            by_node[node[gpu]].append(gpu)
-    for gpus in by_node.values():
-        if len(gpus) == wanted:
-            return gpus
-    holding = [gpus for gpus in by_node.values() if len(gpus) >= wanted]
-    if holding:
-        return min(holding, key=len)[:wanted]
-    if sum(free) < wanted:
-        return None
-    found: list[int] = []
-    while len(found) < wanted:
-        most = max(by_node, key=lambda n: (len(by_node[n]), -n))
-        found += by_node.pop(most)[: wanted - len(found)]
-    return sorted(found)
-
-
-@settings(max_examples=count(120, short=20), deadline=None)
-@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8), seed=st.integers(0, 10**6))
-def test_packed_is_as_it_is_said_on_nodes_of_any_size(sizes: list[int], seed: int) -> None:
-    node = [number for number, size in enumerate(sizes) for _ in range(size)]
-    names = tuple(f"n{n}" for n in range(len(sizes)))
-    fleet = Fleet(np.array(node, dtype=np.int32), names, tuple(f"g{g}" for g in range(len(node))), {}, {})
-    seen = view(fleet)
-    assert seen.cluster.nodes is not None  # the index is there from the start and is kept up
-    free = [True] * len(node)
-    held: list[list[int]] = []
-    draw = random.Random(seed)
-    for _ in range(25):
-        if held and draw.random() < 0.5:
-            back = held.pop(draw.randrange(len(held)))
-            seen.cluster.give(back)
-            for gpu in back:
-                free[gpu] = True
-        wanted = draw.randint(1, len(node))
-        got = packed.pack(seen, job("j", 0, wanted, 1))
-        assert (None if got is None else sorted(got)) == plain_pack(free, node, wanted)
-        if got is not None:
-            seen.cluster.take(got)
-            held.append(list(got))
-            for gpu in got:
-                free[gpu] = False
-        assert seen.free.tolist() == free
-        assert seen.free_count == sum(free)
 
 
 def test_weights_go_by_the_worst_gpu_of_a_node() -> None:
@@ -163,14 +111,6 @@ def test_draining_leaves_enough_for_the_widest_job_and_half_of_the_nodes() -> No
     assert packed.on_drained_nodes(scored(5, 4, scores), {"A"}, 1).tolist() == [True] * 8 + [False] * 12
 
 
-def test_outliers_of_a_class_that_the_trace_has_not_stay() -> None:
-    scores = [1.0] * 32
-    scores[0] = 3.0
-    fleet = Fleet.regular(8, 4, {"A": scores, "B": [1.0] * 32})
-    assert first_gpus(replay(trace(job("b", 0, 1, 1, "B")), fleet, "drain-outliers", options=RECORD)) == {"b": (0,)}
-    assert first_gpus(replay(trace(job("a", 0, 1, 1, "A")), fleet, "drain-outliers", options=RECORD)) == {"a": (4,)}
-
-
 # By scores
 
 
@@ -191,57 +131,6 @@ def test_pal_trades_scores_for_one_node() -> None:
     assert placed("pal", scored(2, 2, [1.0] * 4, 1.0), [], 2) == [0, 1]  # equal scores, equal: within is first
     assert placed("pal", scored(2, 2, scores, 1.7), [], 1) == [0]
     assert placed("pal", scored(2, 2, scores, 1.7), [], 3) == [0, 1, 2]
-
-
-def plain_pal(view: View, wanted: int, scores: list[float], node: list[int], locality: float) -> list[int]:
-    """The walk through the list of (score, within or across), as PAL's authors wrote it."""
-    free = view.free_gpus()
-    entries = [(v * f, v, inside) for v in sorted(set(scores)) for f, inside in ((1.0, True), (locality, False))]
-    for _, least, inside in sorted(entries, key=lambda entry: entry[0]):
-        candidates = [gpu for gpu in free if scores[gpu] <= least]
-        if not inside:
-            if len(candidates) >= wanted:
-                return plain_pm_first(candidates, wanted, scores, node)
-            continue
-        by_node: dict[int, list[int]] = {}
-        for gpu in candidates:
-            by_node.setdefault(node[gpu], []).append(gpu)
-        holding = sorted((gpus for gpus in by_node.values() if len(gpus) >= wanted), key=lambda gpus: -len(gpus))
-        subsets = [subset for gpus in holding for subset in itertools.combinations(gpus, wanted)]
-        if subsets:
-            return list(min(subsets, key=lambda subset: max(scores[gpu] for gpu in subset)))
-    raise AssertionError
-
-
-def plain_pm_first(candidates: list[int], wanted: int, scores: list[float], node: list[int]) -> list[int]:
-    def key(gpu: int) -> tuple[float, int]:
-        alike = sum(node[other] == node[gpu] and scores[other] == scores[gpu] for other in candidates)
-        return scores[gpu], abs(alike - wanted)
-
-    return sorted(sorted(candidates, key=key)[:wanted])
-
-
-@settings(max_examples=count(150, short=30), deadline=None)
-@given(
-    scores=st.lists(st.sampled_from([0.9, 1.0, 1.25, 2.5]), min_size=12, max_size=12),
-    held=st.sets(st.integers(0, 11), max_size=8),
-    wanted=st.integers(1, 4),
-    locality=st.sampled_from([1.0, 1.25, 1.7, 2.5]),
-)
-def test_pal_and_pm_first_are_as_they_are_said(
-    scores: list[float], held: set[int], wanted: int, locality: float
-) -> None:
-    fleet = scored(3, 4, scores, locality)
-    node = fleet.node.tolist()
-    seen = view(fleet, sorted(held), options=Options(bins=lambda beliefs: beliefs))
-    one = job("j", 0, wanted, 1, "A")
-    first = fastest.pm_first(seen, one)
-    assert first is not None
-    assert sorted(first) == plain_pm_first(seen.free_gpus(), wanted, scores, node)
-    if wanted > 1:
-        best = fastest.pal(seen, one)
-        assert best is not None
-        assert sorted(best) == plain_pal(seen, wanted, scores, node, locality)
 
 
 def test_policies_see_beliefs_and_jobs_run_at_what_is_so() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import itertools
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from whorl.analysis.replay.draws import drawn_scores, later_gaps
+from whorl.analysis.replay.draws import drawn_scores
 from whorl.analysis.replay.profiles import profiles
 from whorl.analysis.replay.published_trace import published_trace
 from whorl.errors import InputError
@@ -46,28 +44,6 @@ def test_a_folder_as_published() -> None:
     for name, workload in (("A", "resnet50"), ("B", "bert"), ("D", "pagerank")):
         assert np.median(found.relative()[name]) == pytest.approx(1)
         assert set(found.perf[name]) == set(raw(workload)["perf"])
-
-
-@needs_longhorn
-def test_the_scores_are_the_published_draws() -> None:
-    scores, _ = drawn_scores(profiles([FOLDER]).relative(), 64, 42)
-    assert scores["A"][:6] == pytest.approx([0.953386, 1.010181, 1.062561, 1.146449, 0.978301, 0.950151], abs=5e-7)
-    assert scores["D"][:4] == pytest.approx([0.9994, 0.999109, 0.999597, 1.002054], abs=5e-7)
-    ranges = {name: (round(float(x.min()), 3), round(float(x.max()), 3)) for name, x in scores.items()}
-    assert ranges == {"A": (0.928, 2.828), "B": (0.970, 1.046), "C": (0.968, 1.040), "D": (0.970, 1.004)}
-    assert scores["A"].argmax() == 35
-
-
-@needs_longhorn
-def test_any_order_packed_or_not_and_without_the_column_exp(tmp_path: Path) -> None:
-    paths: list[Path] = []
-    for workload in ("pagerank", "bert", "resnet50"):
-        lines = gzip.decompress((FOLDER / f"{workload}.csv.gz").read_bytes()).decode().splitlines()
-        at = lines[0].split(",").index("exp")
-        cut = [",".join(field for i, field in enumerate(line.split(",")) if i != at) for line in lines]
-        paths.append(write(tmp_path / f"file{len(paths)}.csv", *cut))
-    found, published = profiles(paths), profiles([FOLDER])
-    assert all((found.perf[name] == published.perf[name]).all() for name in "ABCD")
 
 
 # Small ones
@@ -168,33 +144,9 @@ def test_a_draw_depends_on_the_order_of_the_rows(three: list[Path]) -> None:
     assert generator.random() == drawn_scores(relative, 5, 42)[1].random()
 
 
-def test_the_gaps_between_later_arrivals() -> None:
-    assert list(itertools.islice(later_gaps(), 4)) == [260, 3385, 2598, 531]
-    assert np.mean(list(itertools.islice(later_gaps(), 20_000))) == pytest.approx(1800, rel=0.02)
-
-
 # Traces
 
 HEADER = "job_id,num_gpus,submit_time,duration,model"
-
-
-def test_a_trace_counts_iterations(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "w.csv",
-        HEADER,
-        "0,4,0,1000.0,BERT",
-        "1,1,60.5,2000,resnet50",
-        "2,2,61,10,vgg19",
-        "3,6,99,1,PointNet",
-    )
-    trace = published_trace(path)
-    assert trace.name == "w"
-    assert trace.notes == ()
-    assert [job.gpus for job in trace.jobs] == [4, 1, 2, 6]
-    assert trace.jobs[0].ideal_s == pytest.approx(179)
-    assert trace.jobs[1].ideal_s == pytest.approx(350.80858735526867)
-    assert trace.jobs[1].submit_s == 60.5
-    assert [job.workload for job in trace.jobs] == ["B", "A", "C", "D"]
 
 
 def test_a_trace_out_of_order_is_sorted_and_it_is_said(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def unknown_power(fleet: Fleet) -> None:
     fleet.power[:] = np.nan
 
 
-@pytest.mark.long(short=4)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

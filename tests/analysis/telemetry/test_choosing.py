@@ -33,7 +33,7 @@ def fleet(store: Store) -> Store:
     return store
 
 
-@pytest.mark.long(short=4)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("asked", "chosen", "unknown"),
     [

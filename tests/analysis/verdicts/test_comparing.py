@@ -16,6 +16,7 @@ from whorl.tests.analysis.verdicts.populations import POPULATIONS, Runs, compare
 from whorl.tests.sizes import count
 
 
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize("population", POPULATIONS)
 def test_healthy_fleets_are_left_alone(population: str) -> None:
     fleets = count(6, 2)

@@ -10,19 +10,16 @@ from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.store import Store
-from whorl.store.importing import Options, import_file
-from whorl.tests.analysis.longhorn import FOLDER, WORKLOADS, needs_longhorn, runs
-from whorl.tests.stores import new_store
+from whorl.tests.analysis.longhorn import needs_longhorn, runs
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.contract.inputs import build_longhorn
 
 pytestmark = needs_longhorn
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    store = new_store(tmp_path_factory.mktemp("longhorn") / "store")
-    for name in WORKLOADS:
-        import_file(store, FOLDER / f"{name}.csv.gz", Options(cluster="longhorn"))
-    return store
+def files(built_once: BuiltOnce) -> Store:
+    return Store.open(built_once("contract-longhorn", build_longhorn) / "store")
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,7 @@ def slow(evidence: Evidence) -> dict[str, dict[str, float]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", sample(range(1, 4), short=1))
 def test_every_planted_fault_is_told_for_what_it_is(tmp_path: Path, seed: int) -> None:
     store, fleet = stored(tmp_path / "s", 96, seed, kinds=(*CAUSES, *SEEN))
@@ -191,7 +192,7 @@ def test_a_gpu_that_ran_fewer_probes_is_not_compared_by_its_temperature_rise(tmp
     assert set(rises) == set(campaign.gpus["gpu"]) - {gpu}
 
 
-@pytest.mark.long(short=3)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("seconds", "interval_s", "busy_until", "frozen"),
     [
@@ -222,6 +223,7 @@ def test_a_reading_is_frozen_only_where_the_load_moves_for_long(
         assert found[gpu].startswith("the power reading stayed at 151.500 W for 12 s (")
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("kind", ["stuck_sensor", "zero_power"])
 def test_what_a_collector_says_of_a_power_sensor_is_enough(kind: str, tmp_path: Path) -> None:
     campaign = probed(stored(tmp_path / "s", 8, telemetry=False)[0])
