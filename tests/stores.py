@@ -17,6 +17,9 @@ import duckdb
 import pytest
 
 from whorl.store import Store
+from whorl.store.readers import catalog
+from whorl.store.schema import CATALOG
+from whorl.store.system import files
 
 
 @functools.cache
@@ -48,9 +51,12 @@ def new_store(path: str | Path) -> Store:
 
 @contextlib.contextmanager
 def copied_stores() -> Iterator[None]:
-    """Inside this context, `Store.create` makes stores like `new_store`: for commands called in this process."""
-    create = Store.create
-    _template()
+    """Inside this context, commands called in this process make stores like `new_store`.
+
+    Those that were copied or moved get a copy of views, too. A plain client that opens the views reads the store beside
+    them; one that attaches them does not.
+    """
+    create, views = Store.create, (_template() / CATALOG).read_bytes()
 
     def copied(path: str | Path) -> Store:
         if not Path(path).exists():
@@ -58,8 +64,12 @@ def copied_stores() -> Iterator[None]:
                 return new_store(path)
         return create(path)  # the path exists, or no store can be made there
 
+    def write(root: Path) -> None:
+        files.write_bytes(root / CATALOG, views)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "create", copied)
+        patch.setattr(catalog, "write", write)
         yield
 
 
@@ -86,7 +96,7 @@ def plain_client(root: Path) -> duckdb.DuckDBPyConnection:
 
 
 def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
-    """What whorl answers, and what another client of DuckDB answers; the views of the store must be its own."""
+    """What whorl answers, and what another client of DuckDB answers."""
     with contextlib.closing(plain_client(store.root)) as client:
         return [store.sql(query).to_pylist(), client.sql(query).to_arrow_table().to_pylist()]
 

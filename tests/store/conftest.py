@@ -16,3 +16,8 @@ def tmp_path() -> Iterator[Path]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         yield Path(folder).resolve()
+
+
+@pytest.fixture(autouse=True)
+def views_are_copied(stores_are_copied: None) -> None:
+    """For all tests here but those in which a fixture of this name says otherwise."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,14 +21,6 @@ from whorl.tests.stores import new_store
 
 BATCHES, PUBLISHED = 24, 16
 ROWS = [(BEGAN + second * S, gpu, second) for second in range(BATCHES) for gpu in ("a", "b")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def views_are_right() -> Iterator[None]:
-    """The stores here are copies, whose views do not matter: to make them takes a third of a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "_views_point_here", lambda *_: True)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,13 @@ from whorl.store.schema import FORMAT, TABLES
 from whorl.store.views import VIEWS
 from whorl.tests.sizes import sample
 from whorl.tests.store.appender import group
+from whorl.tests.stores import new_store
+
+
+@pytest.fixture
+def views_are_copied() -> None:
+    """The views are those of each store: they are what these tests are about."""
+
 
 APPENDER = Path(__file__).with_name("appender.py")
 NAMES = [spec.name for spec in TABLES] + [view.name for view in VIEWS]
@@ -239,3 +247,13 @@ def test_opening_leaves_a_store_in_its_place_alone(tmp_path: Path) -> None:
     store.check()
     store.sql("from measurements")
     assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in root.rglob("*")} == before
+
+
+def test_no_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_store(tmp_path / "s").append(group("a"), "a")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "absent")])  # as on a full disk
+    answer = Store.open(tmp_path / "s").sql("select count(*) n from (select * from results order by value)")
+    assert answer.to_pylist() == [{"n": 3}]
+    with pytest.raises(StoreError, match=r"temporary files .*: free some space there, or set TMPDIR"):
+        Store.create(tmp_path / "t")

@@ -11,7 +11,7 @@ import pytest
 
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
-from whorl.tests.stores import answers
+from whorl.tests.stores import answers, new_store
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -32,7 +32,7 @@ def add(store: Store, name: str, *rows: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Three days of two GPUs, a row an hour; job 1 was running and has ended; job 2 has a tag; job 3 only a tag."""
-    made = Store.create(tmp_path_factory.mktemp("jobs") / "store")
+    made = new_store(tmp_path_factory.mktemp("jobs") / "store")
     for day in (1, 2, 3):
         times = [at(hour, day) for hour in range(24) for _ in range(2)]
         watts = [1000 * (100 * day + hour) for hour in range(24) for _ in range(2)]

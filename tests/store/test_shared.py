@@ -16,6 +16,11 @@ from whorl.store.journal import Journal
 ROWS = pa.table({"run_id": ["a"], "gpu": ["g"], "cluster": ["c"]})
 
 
+@pytest.fixture
+def views_are_copied() -> None:
+    """A copied store has the permissions of its template."""
+
+
 @pytest.fixture(autouse=True)
 def closed_umask() -> Iterator[None]:
     """A user whose files nobody else may read by default."""

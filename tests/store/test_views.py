@@ -12,7 +12,7 @@ from whorl.errors import QueryError
 from whorl.store import Store
 from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
-from whorl.tests.stores import answers
+from whorl.tests.stores import answers, new_store
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -24,7 +24,7 @@ def day(number: int) -> dt.datetime:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """GPU-1 moved from n1 to n2 and got a new driver; GPU-2 never had a place; GPU-3 is in no row of `gpus`."""
-    made = Store.create(tmp_path_factory.mktemp("views") / "store")
+    made = new_store(tmp_path_factory.mktemp("views") / "store")
     gpus = {
         "cluster": ["c"] * 4,
         "gpu": ["GPU-1", "GPU-1", "GPU-1", "GPU-2"],
@@ -55,7 +55,7 @@ def test_a_gpu_has_one_row_with_its_newest_place_and_what_else_is_known_last(sto
 
 def test_who_tells_the_node_alone_takes_no_name_from_a_gpu(tmp_path: Path) -> None:
     """GPU-1 keeps its slot of the same node, and not that of another; GPU-3, now in the slot of GPU-2, keeps it too."""
-    made = Store.create(tmp_path / "S")
+    made = new_store(tmp_path / "S")
     rows = [
         ("GPU-1", "n1", 1, 1), ("GPU-1", "n1", None, 2), ("GPU-2", "n1", 2, 1), ("GPU-3", "n1", 2, 2),
         ("GPU-2", "n1", None, 3), ("GPU-4", "n1", 3, 1), ("GPU-4", "n2", None, 2),
@@ -79,7 +79,7 @@ def test_a_join_with_it_doubles_nothing(store: Store) -> None:
 
 @pytest.mark.long
 def test_of_two_cards_in_one_slot_the_last_one_has_its_name(tmp_path: Path) -> None:
-    made = Store.create(tmp_path / "store")
+    made = new_store(tmp_path / "store")
     keys = ["GPU-1", "GPU-2", "n1-3", "MIG-1"]  # the third is how a file without UUIDs names whatever is there
     rows = {
         "cluster": ["c"] * 4,
@@ -116,6 +116,6 @@ def test_of_two_statements_none_is_answered_in_silence(store: Store) -> None:
 
 @pytest.mark.long
 def test_a_store_of_nothing_has_the_views_too(tmp_path: Path) -> None:
-    empty = Store.create(tmp_path / "empty")
+    empty = new_store(tmp_path / "empty")
     for view in VIEWS:
         assert answers(empty, f"select count(*) n from {view.name}") == [[{"n": 0}]] * 2
