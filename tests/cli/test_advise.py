@@ -164,15 +164,6 @@ def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
     assert advise(store, "--nodes", str(tmp_path / "none")).exit_code == 2
 
 
-@pytest.mark.long
-def test_limits(store: str) -> None:
-    assert document(store, "--hard", "2.5", "--no-scheduler")["exclude"] == []
-    assert document(store, "--max-share", "0%", "--no-scheduler")["exclude"] == []
-    assert document(store, "--soft", "1.1", "--no-scheduler")["nodes"][-1]["node"] == "n02"
-    assert document(store, "--max-age", "1h", "--no-scheduler")["staleness"]["stale_gpus"] == 24
-    assert "Stale: " in advise(store, "--max-age", "1h", "--no-scheduler").stdout
-
-
 def test_the_locality_penalty_moves_the_best_set(store: str) -> None:
     near = document(store, "--gpus", "4", "--no-scheduler", "--locality-penalty", "1.7")
     assert near["break_even"] is None or near["break_even"] < 1.7
@@ -218,16 +209,6 @@ def test_what_is_missing(store: str, tmp_path: Path) -> None:
     assert advise(str(tmp_path / "none")).exit_code == 3
 
 
-@pytest.mark.long
-def test_a_workload_that_no_cluster_has_is_said_to_be_missing(store: str, tmp_path: Path) -> None:
-    copy = shutil.copytree(store, tmp_path / "copy")
-    simulated = ["--backend", "simulated", "--gpus", "1", "--suite", "quick"]
-    assert whorl("probe", "run", "gemm-fp32", *simulated, "--store", str(copy)).exit_code == 0
-    unknown = advise(str(copy), workload="linpack")
-    assert unknown.exit_code == 2
-    assert "has no runs of workload linpack; it has gemm-fp32, pagerank, sgemm" in unknown.stderr
-
-
 def test_a_scheduler_that_does_not_answer_gets_no_names(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,32 +227,3 @@ def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str
 
     say(f"Note: {_sentence('not 5 nodes (n[1,3], ...)')} {_sentence('any node will do.')}")
     assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
-
-
-@pytest.mark.long
-def test_of_two_models_the_answer_has_a_part_for_each(tmp_path: Path) -> None:
-    from whorl.tests.analysis.placement.test_kinds import A100, V100, Mixed
-
-    root = str(Mixed().measured({"a2": 1.4}).kept(tmp_path / "S").root)
-    text = advise(root, "--no-scheduler", "--gpus", "4", workload="w").stdout
-    assert text.startswith(f"{A100}: Exclude a2")
-    for part in (f"\n{V100}: w runs", "sbatch --exclude=a2 ...", f"w on c, {A100})", f"w on c, {V100})"):
-        assert part in text
-    assert f"Best sets of {V100}: predicted time" in text
-    assert "Slow nodes of NVIDIA" in text
-    assert "Slow nodes of Tesla" not in text
-    compared = text.partition("Compared, each set with itself (the time of its median GPU): ")[2].split()
-    assert " ".join(compared).startswith(f"16 GPUs ({A100}) on 4 nodes: 1")
-    found = document(root, "--no-scheduler", workload="w")
-    assert ([kind["workload"] for kind in found["kinds"]], found["gains"]) == ([A100, V100], [])
-    assert found["scheduler"]["nodelist"].startswith("a")
-    one = advise(root, "--no-scheduler", "--model", "v100", workload="w").stdout
-    assert one.startswith("w runs almost equally fast")
-    assert "Compared: 12 GPUs (Tesla V100-SXM2-16GB) on 3 nodes, with each other." in one
-    refused = advise(root, "--no-scheduler", "--model", "h100", workload="w")
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr == f"whorl: no GPU of model 'h100' was measured in w; there are {A100}, {V100}\n"
-    for form, expected in (("exclude", "a2"), ("kubernetes", "kubectl label --overwrite node a2 whorl.io/w=exclude")):
-        assert expected in advise(root, "--no-scheduler", "--format", form, workload="w").stdout.splitlines()
-    ignored = advise(root, "--no-scheduler", "--partition", "a100", "--format", "exclude", workload="w").stderr
-    assert "partition a100 was not used: no scheduler says which nodes it has" in ignored

@@ -23,114 +23,11 @@ from whorl.tests.sizes import sample
 pytestmark = pytest.mark.usefixtures("few_replicates")
 
 FEW = ("--backend", "simulated", "--gpus", "8")
-MANY = 16
 FOUR = ("idle", "gemm-fp32", "stream-triad", "pagerank")  # they show the faults that are planted here
 
 
 def run(*arguments: str, out: Path) -> Result:
     return CliRunner().invoke(cli, ["demo", "--out", str(out), *arguments], catch_exceptions=False)
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A demo with four faults: its folder and its document. The suite has four of its probes."""
-    out = tmp_path_factory.mktemp("demo") / "D"
-    faults = [part for kind in ("brake", "pinned", "slow_memory", "wrong_results") for part in ("--fault", kind)]
-    suite = catalogue.suite
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in FOUR))
-        done = run("--gpus", str(MANY), *faults, "--seed", "4", "--json", out=out)
-    assert done.exit_code == 0, done.output
-    return out, json.loads(done.stdout)
-
-
-@pytest.mark.long
-def test_what_was_planted_is_found_and_nothing_else(shown: tuple[Path, dict[str, Any]]) -> None:
-    _, document = shown
-    assert document["schema"] == "whorl.demo/1"
-    assert document["simulated"] is True
-    assert (document["gpus"], document["suite"], document["seed"]) == (MANY, "quick", 4)
-    assert {one["kind"]: one["found"] for one in document["planted"]} == {
-        "brake": "power brake",
-        "pinned": "pinned clock",
-        "slow_memory": "slow",
-        "wrong_results": "wrong results",
-    }
-    assert document["falsely_named"] == []
-    assert {one["gpu"] for one in document["stand_out"]} == {one["gpu"] for one in document["planted"]}
-
-
-@pytest.mark.long
-def test_the_planted_faults_are_those_of_the_store(shown: tuple[Path, dict[str, Any]]) -> None:
-    out, document = shown
-    rows = Store.open(out / "store").sql("select gpu, kind from truth where kind <> 'ok'").to_pylist()
-    assert {row["gpu"]: row["kind"] for row in rows} == {one["gpu"]: one["kind"] for one in document["planted"]}
-
-
-@pytest.mark.long
-def test_the_store_holds_the_campaign_with_its_telemetry(shown: tuple[Path, dict[str, Any]]) -> None:
-    out, document = shown
-    store = Store.open(out / "store")
-    [row] = store.sql(
-        "select count(*) as runs, count(distinct gpu) as gpus, count(distinct workload) as probes from runs "
-        f"where campaign = '{document['campaign']}'"
-    ).to_pylist()
-    assert row == {"runs": document["runs"], "gpus": MANY, "probes": len(document["probes"])}
-    [row] = store.sql(f"select count(distinct gpu) as gpus, count(*) / {MANY} as readings from telemetry").to_pylist()
-    assert row["gpus"] == MANY
-    assert row["readings"] > document["seconds"]  # two a second, or more than one at least
-
-
-@pytest.mark.long
-def test_each_node_was_measured_by_one_job_of_an_invented_user(shown: tuple[Path, dict[str, Any]]) -> None:
-    out, document = shown
-    store = Store.open(out / "store")
-    jobs = store.sql(
-        "select job_id, count(*) as gpus, count(distinct node) as nodes, min(job_gpus) as said, "
-        "any_value(user) as user from jobs_on_gpu where source = 'simulated' group by job_id"
-    ).to_pylist()
-    assert len(jobs) == document["sittings"] * -(-MANY // 4)
-    assert {(job["gpus"], job["nodes"], job["said"]) for job in jobs} == {(4, 1, 4)}
-    assert {job["user"] for job in jobs} == {"alice", "bob", "carol"}
-    [row] = store.sql(
-        "select count(*) as runs, count(job) as within from runs r left join (select gpu, job_id as job, "
-        "j.began as first, j.ended as last from jobs_now j) using (gpu) where r.began >= first and r.ended <= last"
-    ).to_pylist()
-    [every] = store.sql("select count(*) as runs from runs").to_pylist()
-    assert row == {"runs": every["runs"], "within": every["runs"]}
-
-
-@pytest.mark.long
-def test_the_report_is_one_page_that_names_what_was_found(shown: tuple[Path, dict[str, Any]]) -> None:
-    out, document = shown
-    page = (out / "report.html").read_text()
-    assert document["report"] == str(out / "report.html")
-    assert len(page.encode()) < 3_000_000
-    assert "Of 4 planted faults 4 were found; no healthy GPU was named." in page
-    for one in document["planted"]:
-        assert one["gpu"] in page
-    stored = Store.open(out / "store").sql("select gpu from gpus_now semi join verdicts_now v using (name)").to_pylist()
-    assert {row["gpu"] for row in stored} == {one["gpu"] for one in document["planted"]}, "the dashboard shows them"
-    assert sorted(path.name for path in out.iterdir()) == ["report.html", "store"]
-
-
-@pytest.mark.usefixtures("few_probes")
-@pytest.mark.long
-def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(tmp_path: Path) -> None:
-    done = run(*FEW, "--faults", "0", out=tmp_path / "D")
-    assert done.exit_code == 0, done.output
-    assert "no GPU stands out" in done.stdout
-    assert "planted nothing: every GPU is healthy" in done.stdout
-    assert f"report: {tmp_path / 'D' / 'report.html'}" in done.stdout
-    assert f"next: whorl dashboard --store {tmp_path / 'D' / 'store'}" in done.stdout
-    assert f"      whorl energy --store {tmp_path / 'D' / 'store'}" in done.stdout
-    again = run(*FEW, "--faults", "1", "--another-fleet", out=tmp_path / "D")  # the same GPUs with a fault
-    assert again.exit_code == 0, again.output
-    store = Store.open(tmp_path / "D" / "store")
-    measured = store.sql("select cluster, campaign, count(*) as n from runs group by all").to_pylist()
-    assert len(measured) == 4, "each fleet twice"
-    assert len({row["n"] for row in measured}) == 1
-    assert "planted brake in" in again.stdout
 
 
 @pytest.mark.long
@@ -248,42 +145,6 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     planted = [part for kind in kinds for part in ("--fault", kind)]
     simulated = run("--gpus", "4", *planted, out=tmp_path / "simulated")
     assert simulated.exit_code == 0, simulated.output  # what was planted is there to be found
-
-
-@pytest.mark.usefixtures("few_probes")
-@pytest.mark.long
-def test_too_few_gpus_are_not_called_alike(tmp_path: Path) -> None:
-    """A spread of one value is none; a fault that nobody could find is not said to be like its peers."""
-    done = run("--gpus", "1", "--fault", "brake", out=tmp_path / "one")
-    assert done.exit_code == 0, done.output
-    [row] = [line for line in done.stdout.splitlines() if line.startswith("gemm-fp32 ")]
-    assert row.split()[1:] == ["1", row.split()[2], "ms", "n/a", "n/a", "n/a"]
-    assert "missed (there were too few GPUs to compare it with: 8 of a model are needed)" in done.stdout
-    assert done.stdout.count("(1 GPU ran it; ") == 1
-    assert "(1 GPU ran it; 8 are needed to tell which differ)" in done.stdout
-    page = (tmp_path / "one" / "report.html").read_text()
-    measured = page[page.index("One GPU was measured") : page.index("What ran")]
-    assert "0.00" not in re.sub("<h2>Energy</h2>.*?</section>", "", measured, flags=re.DOTALL)
-    done = run("--gpus", "8", "--fault", "brake", "--fault", "pinned", "--fault", "hot", out=tmp_path / "eight")
-    [brake] = [line for line in done.stdout.splitlines() if line.startswith("planted brake ")]
-    assert "found, power brake" in brake, "17 % slower is no chance where the others differ by 1 %"
-    [hot] = [line for line in done.stdout.splitlines() if line.startswith("planted hot ")]
-    assert re.search("found, hot|missed \\(.+\\)", hot)
-
-
-@pytest.mark.long
-def test_a_warm_gpu_that_is_not_named_is_not_said_to_be_like_its_peers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of these 28, half again as warm a watt is no more than chance may do: so few do not show how heavy tails are."""
-    monkeypatch.setattr("whorl.jobs.demo._TWICE", 0)
-    faults = [part for kind in ("brake", "pinned", "slow_memory", "hot") for part in ("--fault", kind)]
-    done = run("--gpus", "28", *faults, "--seed", "1", out=tmp_path / "D")
-    assert re.search(
-        r"planted hot in .*: missed \(.*its temperature rises 6\d % more a watt than that of its peers; "
-        r"among 28 such GPUs this may be chance\)",
-        done.stdout,
-    )
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:

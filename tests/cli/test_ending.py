@@ -51,7 +51,8 @@ def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence(verb: list[str]
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_answer_that_is_cut_is_no_success(tmp_path: Path, words: str, unbuffered: str) -> None:
     command = f"ulimit -f 1; exec {sys.executable} -m whorl {words} > {tmp_path}/answer"
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    # Python would keep what it compiled in files that are cut, too, which no later process could read.
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(["sh", "-c", command], env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert "standard output (File too large" in done.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -144,48 +142,3 @@ def test_a_job_of_a_cluster_without_telemetry_has_no_figure_and_stops_nothing(tm
     assert (rows["2"]["energy_j"], rows["2"]["reason"]) == (None, "no telemetry")
     [row] = document("--store", str(store.root), "--job", "2")["rows"]
     assert (row["energy_j"], row["reason"], row["co2e_g"]) == (None, "no telemetry", None)
-
-
-@pytest.mark.long
-def test_without_settings_the_answer_says_what_to_give(steady: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "none.toml"
-    empty.write_text("")
-    found = document("--store", str(steady), "--settings", str(empty))
-    assert {row["co2e_g"] for row in found["rows"]} == {row["cost"] for row in found["rows"]} == {None}
-    assert {(row["co2e_reason"], row["cost_reason"]) for row in found["rows"]} == {("no zone", "no price")}
-    shown = whorl("--store", str(steady), "--settings", str(empty)).stdout
-    assert 'CO2e n/a: the settings name no zone for this cluster and time: write zone = "DE"' in shown
-    assert "cost n/a: no price holds on this cluster at this time" in shown
-    balance = whorl("reconcile", "--store", str(steady), "--settings", str(empty), "--json")
-    assert [one["problem"] for one in json.loads(balance.stdout)["problems"]] == ["no zone", "no price"]
-
-
-@pytest.mark.long
-def test_a_zone_without_a_factor_is_a_sentence_and_a_row_and_nothing_is_fetched(
-    steady: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a connection was opened")
-
-    monkeypatch.setattr(socket, "create_connection", refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "a-key")
-    path = tmp_path / "energy.toml"
-    path.write_text('zone = "US-CAL-CISO"\nprice = 0.1\ncurrency = "USD"\n')
-    found = document("--store", str(steady), "--settings", str(path))
-    assert {row["co2e_g"] for row in found["rows"]} == {None}
-    assert all(row["cost"] > 0 for row in found["rows"])
-    result = whorl("reconcile", "--store", str(steady), "--settings", str(path), "--json")
-    assert result.exit_code == 0
-    problems = [row for row in json.loads(result.stdout)["problems"] if row["problem"] == "no factor"]
-    assert [(row["cluster"], row["n"]) for row in problems] == [("c", 1)]
-    assert "what a kWh of zone US-CAL-CISO emits" in problems[0]["sentence"]
-    listed = problems[0]["sentence"].rpartition(" ")[2]
-    assert "Germany" in Path(listed).read_text()
-    assert {(row["co2e_reason"], row["cost_reason"]) for row in found["rows"]} == {("no factor", None)}
-    shown = whorl("--store", str(steady), "--settings", str(path)).stdout
-    assert "CO2e n/a: nothing says what a kWh of zone US-CAL-CISO emits" in shown
-    # The same question with a service in the settings opens a connection.
-    path.write_text('zone = "US-CAL-CISO"\n[electricity_maps]\n')
-    with pytest.raises(AssertionError, match="a connection was opened"):
-        whorl("--store", str(steady), "--settings", str(path))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +10,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from whorl import energy_quote
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
-from whorl.tests.cli.energy_answers import document, whorl
+from whorl.tests.cli.energy_answers import document
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.stores import new_store
 
@@ -139,101 +134,6 @@ def test_the_excess_of_each_gpu_is_that_of_plain_sql(fleet: Path, excess: dict[s
     assert slow["held_s"] == pytest.approx(LASTED_S * (1 - 1 / 1.25), rel=1e-2)  # GPU 2 of the same job
 
 
-@pytest.mark.long
-def test_gpus_nodes_and_jobs_have_the_same_excess_in_all(excess: dict[str, dict[str, Any]]) -> None:
-    sums = {}
-    for by, found in excess.items():
-        sums[by] = [sum(row[name] for row in found["rows"]) for name in ("excess_j", "excess_s")]
-        assert [found["totals"][0][name] for name in ("excess_j", "excess_s")] == pytest.approx(sums[by])
-    assert sums["node"] == pytest.approx(sums["gpu"])
-    assert sums["job"] == pytest.approx(sums["gpu"])
-    assert excess["job"]["rows"][0]["job_id"] == "4241"
-
-
-@pytest.mark.long
-def test_people_read_which_gpus_cost_and_what_to_do_next(fleet: Path) -> None:
-    result = whorl("excess", "--store", str(fleet))
-    assert result.exit_code == 0
-    assert "1 of 8 GPUs surely took longer than the median GPU of their model: 4.9" in result.stdout
-    assert f"next: whorl explain n0/3 --store {fleet}" in result.stdout
-    table = list(csv.DictReader(io.StringIO(whorl("excess", "--store", str(fleet), "--csv").stdout)))
-    assert table[0]["name"] == "n0/3"
-    assert float(table[0]["excess_s"]) == pytest.approx(18_000, rel=0.02)
-
-
-@pytest.mark.long
-def test_a_quote_has_the_job_and_the_median_gpu_and_says_what_is_missing(
-    fleet: Path, excess: dict[str, dict[str, Any]]
-) -> None:
-    found = document("quote", "--store", str(fleet), "--job", "4241")
-    rows = {row["option"]: row for row in found["rows"]}
-    ran, usual = rows["as it ran"], rows["usual GPU"]
-    [job] = document("--store", str(fleet), "--job", "4241")["rows"]
-    for key in ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "cost"):
-        assert ran[key] == job[key], key
-    [more] = [row for row in excess["job"]["rows"] if row["job_id"] == "4241"]
-    assert usual["energy_j"] == pytest.approx(ran["energy_j"] - more["excess_j"])
-    assert usual["duration_s"] == pytest.approx(ran["duration_s"] - more["excess_s"] / 2)
-    assert usual["low_j"] < usual["energy_j"] < usual["high_j"]
-    assert usual["best"]
-    assert rows["cap"]["energy_j"] is None
-    assert "several power limits" in rows["cap"]["reason"]
-    assert "deadline" in rows["start"]["reason"]
-    said = whorl("quote", "--store", str(fleet), "--job", "4241", "--deadline", "3d").stdout
-    assert "n/a: start: the settings name no zone" in said
-    assert "n/a: cap: no workload was run under several power limits" in said
-    assert "job 4241 on 2 GPUs of A100: busy 100 % of it, mostly compute" in said
-
-
-def test_a_quote_of_the_same_store_is_the_same_to_the_last_digit(tmp_path: Path) -> None:
-    at = BEGAN + np.arange(20) * SECOND
-    gpus = [uuid(gpu) for gpu in range(GPUS)]
-    telemetry = {"ts": np.tile(at, GPUS), "cluster": np.full(20 * GPUS, "c"), "gpu": np.repeat(gpus, 20),
-                 "power_mw": np.full(20 * GPUS, 200_000), "utilization": np.repeat(np.arange(GPUS) * 13, 20),
-                 "memory_utilization": np.repeat(np.arange(GPUS) * 7, 20)}  # fmt: skip
-    jobs = [
-        {"cluster": "c", "allocation": f"{gpu}@1", "job_id": "1", "gpu": gpu, "share": 0.3, "began": BEGAN,
-         "ended": BEGAN + (10 + place) * SECOND, "recorded": BEGAN} for place, gpu in enumerate(gpus)
-    ]  # fmt: skip
-    store = new_store(tmp_path / "store")
-    store.append({name: arrow_rows(name, of) for name, of in (("telemetry", telemetry), ("jobs", columns(jobs)))}, "x")
-    answers = [energy_quote(store, "1").json() for _ in range(6)]
-    assert answers[0]["job"]["busy"] is not None
-    assert all(answer == answers[0] for answer in answers)
-
-
-@pytest.mark.long
-def test_one_job_says_what_its_gpus_cost_and_where_they_stand(fleet: Path, excess: dict[str, dict[str, Any]]) -> None:
-    found = document("--store", str(fleet), "--job", "4241")
-    [more] = [row for row in excess["job"]["rows"] if row["job_id"] == "4241"]
-    for key in ("excess_s", "excess_low_s", "excess_high_s", "excess_j", "excess_low_j", "excess_high_j", "compared"):
-        assert found["excess"][key] == pytest.approx(more[key]), key
-    other, slow = found["gpus"]
-    assert (other["name"], slow["name"]) == ("n0/2", "n0/3")
-    assert (slow["rank"], slow["compared"], slow["basis"]) == (8, 8, "compute")
-    assert slow["slower_low_pct"] < slow["slower_pct"] == pytest.approx(25, abs=0.3)
-    assert slow["slower_pct"] < slow["slower_high_pct"]
-    assert slow["excess_s"] == pytest.approx(18_000, rel=0.02)
-    assert other["excess_s"] + slow["excess_s"] == pytest.approx(found["excess"]["excess_s"])
-    assert "lost to hardware: 4.9" in whorl("--store", str(fleet), "--job", "4241").stdout
-
-
-@pytest.mark.long
-def test_the_greenest_hour_of_a_job_is_quoted(fleet: Path, tmp_path: Path) -> None:
-    now = int(datetime.now(UTC).timestamp()) // 3600
-    hours = "\n".join(f"{(now + hour) * 3600},{90 if hour == 40 else 400}" for hour in range(100))
-    (tmp_path / "de.csv").write_text(f"time,g_per_kwh\n{hours}\n")
-    settings = tmp_path / "energy.toml"
-    settings.write_text('zone = "DE"\nintensity = { file = "de.csv", zone = "DE" }\n')
-    found = document(
-        "quote", "--store", str(fleet), "--job", "4241", "--settings", str(settings), "--deadline", "3d"
-    )  # fmt: skip
-    first, best = (row for row in found["rows"] if row["option"] == "start")
-    assert best["co2e_g"] < first["co2e_g"]
-    assert best["energy_j"] == first["energy_j"]
-    assert best["start"] is not None
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -249,39 +149,15 @@ def test_bad_input_is_one_sentence(fleet: Path, arguments: list[str], says: str)
     assert "Traceback" not in result.output
 
 
-@pytest.mark.long
-def test_without_fingerprints_the_sentence_says_what_to_do(tmp_path: Path) -> None:
-    store = new_store(tmp_path / "store")
-    rows = {"ts": [BEGAN + second * SECOND for second in range(60)], "cluster": ["c"] * 60, "gpu": [uuid(1)] * 60,
-            "power_mw": [200_000 + 100 * (second % 7) for second in range(60)]}  # fmt: skip
-    store.append({"telemetry": arrow_rows("telemetry", rows)}, "made")
-    result = CliRunner().invoke(cli, ["energy", "excess", "--store", str(store.root)])
-    assert result.exit_code == 2
-    assert "run `whorl campaign`" in result.stderr
-
-
-@pytest.mark.long
-def test_a_job_on_gpus_that_nobody_knows_is_a_row_without_an_excess(fleet: Path, tmp_path: Path) -> None:
-    shutil.copytree(fleet, tmp_path / "S")
-    lost = {"cluster": "c", "allocation": "lost@1", "job_id": "lost", "gpu": None, "user": "ann", "node": "n0",
-            "node_gpus": 2, "began": BEGAN, "ended": BEGAN + SECOND, "recorded": BEGAN}  # fmt: skip
-    Store.open(tmp_path / "S").append({"jobs": arrow_rows("jobs", columns([lost]))}, "made")
-    for by, name in (("gpu", "(GPU not known)"), ("job", "lost")):
-        assert name in whorl("excess", "--store", str(tmp_path / "S"), "--by", by).stdout
-        found = document("excess", "--store", str(tmp_path / "S"), "--by", by)["rows"]
-        [row] = [row for row in found if row["excess_j_reason"] == "GPU not known"]
-        assert (row["energy_j"], row["excess_j"], row["gpus"]) == (None, None, None)
-
-
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("quote", "--job", "4241"),
         ("--by", "user"),
         ("--by", "gpu"),
         ("--job", "4241"),
         ("reconcile",),
-        ("quote", "--job", "4241"),
         ("excess", "--by", "gpu"),
     ],
 )

@@ -51,26 +51,6 @@ def night(built_once: BuiltOnce) -> Path:
 
 
 @pytest.mark.long
-def test_a_job_that_was_requeued_is_one_row(night: Path) -> None:
-    [row] = document("--store", str(night), "--job", "5")["rows"]
-    assert row["energy_j"] == pytest.approx(200 * 1200)
-    assert row["duration_s"] == row["gpu_s"] == 1200
-    assert (row["allocations"], row["gpus"], row["scheduler_j"]) == (2, 1, 1_800_000)
-    assert row["began"] == "2026-11-02T23:00:00Z"
-    assert row["ended"] == "2026-11-02T23:30:00Z"
-
-
-@pytest.mark.long
-def test_one_job_says_what_it_would_have_taken_elsewhere(night: Path) -> None:
-    found = document("--store", str(night), "--job", "5")
-    [first, *others] = found["what_if"]
-    assert (first["option"], first["energy_j"]) == ("as it ran", found["rows"][0]["energy_j"])
-    assert {one["reason"] is None for one in others} == {False}  # this store has no measurements to compare with
-    shown = CliRunner().invoke(cli, ["energy", "--store", str(night), "--job", "5"]).stdout
-    assert "what if: the same job" in shown
-
-
-@pytest.mark.long
 def test_the_power_limit_of_a_quote_is_that_of_the_readings_where_nothing_else_says_it(tmp_path: Path) -> None:
     bare = gpu("GPU-a", power_limit_mw=None, power_limit_default_mw=None)
     store_of(tmp_path / "S", [bare], [readings("GPU-a", range(99), [200.0] * 99)], [job(5, "GPU-a", 0, 90)])
@@ -105,14 +85,6 @@ def test_since_and_until_choose_a_part_of_a_job(night: Path) -> None:
     found = document("--store", str(night), *options)
     assert found["total"]["energy_j"] == pytest.approx(200 * 1800)
     assert {row["job_id"]: row["energy_j"] for row in found["rows"]} == pytest.approx({"6_1": 180_000, "6_2": 180_000})
-
-
-@pytest.mark.long
-def test_the_schedulers_energy_stands_beside_it_with_what_it_counts_twice(night: Path) -> None:
-    shown = CliRunner().invoke(cli, ["energy", "--store", str(night), "--job", "5"]).stdout
-    assert "500.0 Wh" in shown or "0.5000 kWh" in shown
-    assert "of whole nodes with processors and memory" in shown
-    assert document("--store", str(night), "--job", "6_1")["beside"] == 1
 
 
 @pytest.mark.long

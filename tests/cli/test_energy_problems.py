@@ -59,14 +59,6 @@ def test_each_job_without_an_honest_figure_has_a_reason_and_no_energy(bad: Path)
     assert rows["running"]["energy_j"] == pytest.approx(200 * 39, rel=1e-6)  # up to the last reading
 
 
-@pytest.mark.long
-def test_no_row_says_zero_where_nothing_is_known(bad: Path) -> None:
-    for by in ("job", "user", "account", "gpu", "node", "day"):
-        for row in document("--store", str(bad), "--by", by)["rows"]:
-            assert row["energy_j"] is None or row["energy_j"] > 0, row
-            assert (row["reason"] is None) == (row["energy_j"] is not None), row
-
-
 def test_what_is_wrong_is_a_sentence_and_a_row(bad: Path) -> None:
     found = json.loads(whorl("reconcile", "--store", str(bad), "--json").stdout)
     assert found["balances"] is True
@@ -105,20 +97,6 @@ def test_the_idle_share_is_that_of_gpus_that_were_seen_idle(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_a_sensor_that_is_stuck_gives_no_energy_and_the_reason(tmp_path: Path) -> None:
-    stuck = readings("GPU-stuck", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
-    store_of(tmp_path / "S", [gpu("GPU-stuck")], [stuck], [])
-    for by in ("job", "user", "account", "gpu", "node", "day"):
-        [row] = document("--store", str(tmp_path / "S"), "--by", by)["rows"]
-        assert (row["energy_j"], row["reason"], row["measured_s"]) == (None, "sensor stuck", 0)
-    assert document("--store", str(tmp_path / "S"))["total"]["energy_j"] is None
-    found = json.loads(whorl("reconcile", "--store", str(tmp_path / "S"), "--json").stdout)
-    [row] = found["rows"]
-    assert (row["metered_j"], row["reason"]) == (None, "sensor stuck")
-    assert [one["problem"] for one in found["problems"]] == ["sensor stuck"]
-
-
-@pytest.mark.long
 def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Path) -> None:
     seconds = range(600)
     watts = [50.0 if s < 300 else 200.0 for s in seconds]
@@ -139,32 +117,6 @@ def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Pat
     shown = whorl("--store", str(tmp_path / "S")).stdout
     assert "on 1 GPU; 100 % of that time has readings\nnot in it: 1 GPU of which no reading counts" in shown
     assert "`whorl energy reconcile --store" in shown
-
-
-@pytest.mark.long
-def test_time_that_nobody_read_or_used_is_said_and_not_counted(tmp_path: Path) -> None:
-    seconds = [*range(600), *range(90_000, 90_600)]
-    watts = [50.0 + 150.0 * (100 <= s % 90_000 < 500) for s in seconds]
-    jobs = [job(n, "GPU-a", n * 90_000 + 100, n * 90_000 + 500) for n in range(2)]
-    store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", seconds, watts)], jobs)
-    found = document("--store", str(tmp_path / "S"), "--by", "gpu")
-    [row] = found["rows"]
-    assert row["energy_j"] == pytest.approx(2 * (400 * 200 + 200 * 50), rel=0.02)
-    assert found["not_read_s"] == pytest.approx(90_000 - 600, rel=0.01)
-    balance = json.loads(whorl("reconcile", "--store", str(tmp_path / "S"), "--json").stdout)
-    assert balance["balances"] is True
-    assert balance["rows"][0]["metered_j"] == pytest.approx(row["energy_j"], rel=1e-9)
-    assert balance["not_read_s"] == found["not_read_s"]
-    assert "not counted: 24.8 GPU h " in whorl("--store", str(tmp_path / "S")).stdout
-
-
-@pytest.mark.long
-def test_a_job_of_no_time_used_nothing(tmp_path: Path) -> None:
-    store_of(tmp_path / "S", [gpu("G")], [readings("G", range(100), [200.0] * 100)], [job(1, "G", 50, 50)])
-    (tmp_path / "S" / "energy.toml").write_text('zone = "DE"')
-    found = document("--store", str(tmp_path / "S"), "--job", "1")
-    assert [(row["energy_j"], row["duration_s"]) for row in found["rows"]] == [(0, 0)]
-    assert {one["reason"] is None for one in found["what_if"][1:]} == {False}
 
 
 @pytest.mark.long
@@ -195,14 +147,6 @@ def test_a_job_on_gpus_that_nobody_knows_is_answered_and_counts_no_host_or_board
     assert same["reason"] == "GPU not known"
     assert "on GPUs that nobody knows" in whorl("--store", str(tmp_path / "S"), "--job", "lost").stdout
     assert "on GPUs that nobody knows" in whorl("quote", "--store", str(tmp_path / "S"), "--job", "lost").stdout
-
-
-@pytest.mark.long
-def test_where_a_part_has_no_bound_the_reason_is_not_said_of_half_of_the_time(tmp_path: Path) -> None:
-    power = readings("G", range(201), [50.0] * 20 + [200.0] * 181)
-    store_of(tmp_path / "S", [gpu("G")], [power], [job(1, "G", 20, 200), job(2, "G-of-nobody", 20, 30)])
-    said = whorl("--store", str(tmp_path / "S"), "--by", "user").stdout
-    assert "n/a in 1 row: for a part of the time, which nothing bounds" in said
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, WORKLOADS, judged_store, uuid
 from whorl.tests.probed_fleet import stored
 
+pytestmark = pytest.mark.usefixtures("stores_stay_open")
+
 SLOW, MOVED = 5, 9
 
 
@@ -43,25 +45,6 @@ def fleet(built_once: BuiltOnce) -> str:
 
 
 # -- fingerprints -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_fingerprint_has_each_class_and_figure_with_its_interval(fleet: str) -> None:
-    found = document("fingerprint", "--store", fleet, "--gpu", "n02/1")
-    assert (found["schema"], found["gpu"]) == ("whorl.fingerprint/1", uuid(SLOW))
-    rows = {(row["class"], row["workload"], row["figure"]): row for row in found["rows"]}
-    time = rows["compute", "gemm-fp32", "time"]
-    assert (time["rank"], time["peers"], time["n"], time["sittings"], time["serial"]) == (32, 32, 4, 4, "S0005")
-    assert time["low"] < time["value"] < time["high"]
-    assert time["ratio_low"] < 1.12 < time["ratio_high"]
-    assert len(time["evidence"]) == 4
-    assert rows["memory", None, "time"]["ratio"] == pytest.approx(1.12, abs=0.02)
-    for key in (("compute", "gemm-fp32", "sm_clock"), ("compute", "gemm-fp32", "power"), ("other", None, "xids")):
-        assert rows[key]["value"] is not None, key
-    assert rows["compute", "gemm-fp32", "work_per_joule"]["ratio"] < 0.95
-    assert rows["other", None, "time_spread"]["value"] == pytest.approx(0.1, abs=0.1)  # without the step of all GPUs
-    shown = whorl("fingerprint", "--store", fleet, "--gpu", "S0005")
-    assert shown.output.startswith(f"n02/1 ({uuid(SLOW)}): {MODEL}, serial S0005, cluster judged")
 
 
 def test_run_ids_with_quotation_marks_are_evidence_as_they_are(tmp_path: Path) -> None:
@@ -128,22 +111,6 @@ def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, says: str |
         said = texts(answer(given, store))
         assert says is None or says in said
         assert says is not None or ("cannot be said" not in said and "none can be named" not in said)
-
-
-@pytest.mark.long
-def test_the_power_of_ordinary_jobs_stands_beside_the_probes(tmp_path: Path) -> None:
-    """Jobs at full clock, whose power differs from GPU to GPU and repeats from job to job."""
-    store = judged_store(tmp_path / "S", 12, tuple(range(6)), sensors=True)
-    document("fingerprint", "--store", str(store.root))
-    rows = store.sql(
-        "select gpu, value, low, high, rank, peers from fingerprints_now where figure = 'passive_power' "
-        "and workload = 'gemm-fp32' order by rank, gpu"
-    ).to_pylist()
-    assert len(rows) == 12
-    assert {row["peers"] for row in rows} == {12}
-    power = {uuid(gpu): 290 + gpu % 3 for gpu in range(12)}
-    for row in rows:  # judged_store gives three levels of power, one watt apart
-        assert row["value"] == pytest.approx(100 * (power[row["gpu"]] / 291 - 1), abs=0.05)
 
 
 # -- what changed -----------------------------------------------------------------------------------------------

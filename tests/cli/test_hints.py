@@ -13,7 +13,7 @@ from whorl.store import Store
 from whorl.tests.hints import run_hints
 from whorl.tests.sizes import sample
 
-pytestmark = pytest.mark.usefixtures("few_replicates")
+pytestmark = pytest.mark.usefixtures("few_replicates", "stores_stay_open")
 
 
 def printed(*words: str, status: int = 0) -> str:
@@ -43,7 +43,8 @@ VERBS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["demo", *sample(VERBS, short=2)])
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("verb", ["demo", *sample(VERBS, short=3)])
 def test_what_a_verb_prints_to_be_copied_runs(
     verb: str, fleets: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -148,7 +148,7 @@ def test_help_fits_80_columns() -> None:
         assert max(map(len, text.splitlines())) <= 80, names
 
 
-@pytest.mark.long(short=3)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "command",
     [

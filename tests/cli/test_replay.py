@@ -87,18 +87,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "S")
 
 
-@pytest.mark.long
-@needs_published
-def test_profiles_may_be_a_folder_or_said_one_by_one() -> None:
-    common = ("--as-published", "pal-sc24", "--trace", PHILLY / "workload-1.csv", "--policy", "pal,pm-first")
-    folder = document(*common, "--profiles", LONGHORN)
-    single = [word for path in LONGHORN.glob("*.csv.gz") for word in ("--profiles", path)]
-    repeated = document(*common, *single)
-    for one, other in zip(folder["rows"], repeated["rows"], strict=True):
-        assert {**one, "wall_s": 0} == {**other, "wall_s": 0}
-    assert [row["policy"] for row in folder["rows"]] == ["pal", "pm-first"]
-
-
 def test_jobs_that_run_the_same_on_every_gpu_need_no_scores(jobs: Path, store: str) -> None:
     words = ("--trace", jobs, "--class", "*=none", "--policy", "packed", "--nodes", "4", "--gpus-per-node", "8")
     found = document(*words, "--store", store)
@@ -168,25 +156,6 @@ def test_the_energy_is_known_where_the_power_is(jobs: Path, store: str) -> None:
     assert row["energy_j"] == pytest.approx(200 * row["util_held"] * 24 * row["end_s"], rel=1e-6)
     unknown = document("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "packed")
     assert unknown["rows"][0]["energy_j"] is None
-
-
-@pytest.mark.long
-def test_people_read_the_gain_first_and_one_seed_warns(jobs: Path, store: str) -> None:
-    common = ("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pal,random")
-    one = whorl(*common)
-    assert one.exit_code == 0, one.output
-    assert "one seed is not evidence" in one.stderr
-    assert "--seeds 20" in one.stderr
-    assert "one seed is not evidence" in one.stdout
-    several = whorl(*common, "--seeds", "3")
-    assert "one seed" not in several.output
-    lines = several.stdout.splitlines()
-    assert lines[0].split()[:4] == ["gain", "in", "avg", "JCT"]
-    assert "over packed" in lines[0]
-    assert "over drain-outliers" in lines[0]
-    assert any(line.startswith("pal") and "[" in line for line in lines[1:4])
-    assert "n/a" not in several.stdout
-    assert "its mean over 3 seeds with the 90 % interval" in " ".join(several.stdout.split())
 
 
 def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) -> None:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.dashboards.page import refuse_unwritable, write_page
-from whorl.dashboards.store_report import look
-from whorl.simulation.sample import write_sample
-from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 from whorl.tests.stores import new_store
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
-
-LONGHORN = Path(__file__).parents[2].parent / "shared" / "data" / "longhorn"
 
 
 def report(store: object, *arguments: object, out: Path) -> Result:
@@ -37,30 +30,6 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("campaign") / "S"
     stored(path, 24, 3, kinds=("pinned",))
     return path
-
-
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of imported runs of two clusters, without a campaign."""
-    folder = tmp_path_factory.mktemp("imported")
-    files = [str(path) for path in write_sample(folder / "files").files]
-    for cluster in ("east", "west"):
-        done = CliRunner().invoke(cli, ["import", "--store", str(folder / "S"), "--cluster", cluster, *files])
-        assert done.exit_code == 0, done.output
-    return folder / "S"
-
-
-@pytest.mark.long
-def test_a_campaign_is_on_the_page_with_what_stands_out(campaign: Path, tmp_path: Path) -> None:
-    done = report(campaign, out=tmp_path / "r.html")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("campaign made-1: 24 simulated V100-SXM2 GPUs on 6 nodes, ")
-    assert "1 GPU stands out, 1 finding (" in done.stdout
-    assert f"report: {tmp_path / 'r.html'}" in done.stdout
-    page = (tmp_path / "r.html").read_text()
-    assert "Probes on 24 simulated V100-SXM2 GPUs" in page
-    assert "1 finding: " in page
-    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
 @pytest.mark.long
@@ -84,36 +53,6 @@ def test_a_campaign_that_was_cut_says_how_many_runs_are_missing(tmp_path: Path) 
     assert said in (tmp_path / "r.html").read_text()
     progress(100)
     assert "ot complete" not in report(store.root, out=tmp_path / "r.html").stdout
-
-
-@pytest.mark.long
-def test_imported_runs_are_reported_by_cluster(imported: Path, tmp_path: Path) -> None:
-    several = report(imported, out=tmp_path / "r.html")
-    assert several.exit_code == 2
-    assert several.stderr == f"whorl: {imported} has runs of east, west: choose one by --cluster\n"
-    done = report(imported, "--cluster", "west", out=tmp_path / "r.html")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("cluster west: ")
-    page = (tmp_path / "r.html").read_text()
-    assert "Runs of cluster west" in page
-    assert "median of its model in this workload" in page
-    assert "in this probe" not in page
-    assert "Temperature rise" not in page, "runs that are days apart have no common inlet temperature"
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not LONGHORN.is_dir(), reason=f"the Longhorn files are not at {LONGHORN}")
-def test_a_gpu_with_two_names_is_one_where_a_file_has_both(tmp_path: Path) -> None:
-    """bert names GPUs by place, pagerank has place and UUID. Times of bert belong to its jobs: no GPU is named."""
-    files = [str(LONGHORN / f"{name}.csv.gz") for name in ("bert", "pagerank")]
-    CliRunner().invoke(cli, ["import", "--store", str(tmp_path / "S"), "--cluster", "longhorn", *files])
-    done = report(tmp_path / "S", out=tmp_path / "r.html")
-    assert done.exit_code == 0, done.output
-    gpus = int(re.search(r"longhorn: (?:up to )?(\d+) GPUs", done.stdout)[1])  # type: ignore[index]
-    both = Store.open(tmp_path / "S").sql("select count(distinct gpu) as n from runs")["n"][0].as_py()
-    assert 172 <= gpus < both
-    assert "not judged: bert (the GPUs of a job finish together" in done.stdout
-    assert "no single GPU stands out, 1 finding (" in done.stdout
 
 
 def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path) -> None:
@@ -147,13 +86,6 @@ def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path)
         assert done.stderr.count("\n") == 1
     assert not page.exists()
     assert (campaign / "store.toml").read_bytes() == about
-
-
-@pytest.mark.long
-def test_a_figure_of_a_workload_is_found_by_its_other_names(campaign: Path) -> None:
-    looked = look(campaign)
-    assert looked.distribution("sgemm") == looked.distribution("gemm-fp32")
-    assert looked.machine("sgemm") == looked.machine("gemm-fp32")
 
 
 def test_a_page_goes_into_a_pipe_and_through_a_link_and_replaces_neither(tmp_path: Path) -> None:
@@ -193,30 +125,3 @@ def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
     assert set(row[5:]) == {"n/a"}, "of one value nothing is 0: there is no spread"
     assert "no intervals: a bootstrap needs more than one GPU" in done.stdout
     assert "bootstrap replicates" not in done.stdout
-
-
-@pytest.mark.long
-def test_a_spread_that_is_not_of_the_gpus_names_nobody_and_is_said(tmp_path: Path) -> None:
-    """Of thirty GPUs one is slow in both workloads; only in `real` does it repeat, run by run."""
-    rng = np.random.default_rng(1)
-    rows = ["gpu,work,run,ms"]
-    for gpu in range(30):
-        for run in range(6):
-            slow = 20 if gpu == 3 else 0
-            rows.append(f"g{gpu},real,{run},{100 + slow + rng.normal(0, 0.1)}")
-            # The runs of every GPU spread alike, about a median that is another one for GPU 3.
-            rows.append(f"g{gpu},luck,{run},{100 + (-1) ** run * 40 + slow / 5 + (gpu % 5) / 10}")
-    (tmp_path / "f.csv").write_text("\n".join(rows) + "\n")
-    meanings = ["gpu=gpu", "work=workload", "run=run", "ms=time:ms"]
-    options = [word for meaning in meanings for word in ("--map", meaning)]
-    done = CliRunner().invoke(cli, ["import", "--store", f"{tmp_path}/S", *options, str(tmp_path / "f.csv")])
-    assert done.exit_code == 0, done.output
-    done = report(tmp_path / "S", out=tmp_path / "r.html")
-    [named] = [line.split() for line in done.stdout.splitlines() if line.startswith("gpu ")]
-    assert named[1:4] == ["g3", "slow", "suspected"]
-    assert "real" in named
-    assert "luck" not in named
-    why = "the differences between GPUs do not repeat (ICC 0.00; 30 GPUs, 180 runs): they belong to the runs"
-    sentence = f"luck ({why})"
-    assert f"not judged: {sentence}\n" in done.stdout
-    assert f"Not judged: {sentence}." in (tmp_path / "r.html").read_text()

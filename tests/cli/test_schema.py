@@ -12,8 +12,6 @@ from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
 from whorl.tests.sizes import sample
 
-TYPES = {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP_NS"}
-
 
 def whorl(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["schema", *arguments])

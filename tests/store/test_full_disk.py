@@ -43,13 +43,15 @@ def append(root: Path, size: int) -> None:
 def no_file_longer_than(size: int) -> Iterator[None]:
     """As for this process, whose other files stay short meanwhile."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # it would be cut, and no later process could read it
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
+        signal.signal(signal.SIGXFSZ, before[0])
+        sys.dont_write_bytecode = before[1]
 
 
 def content(root: Path) -> dict[str, bytes]:

@@ -8,9 +8,7 @@ import json
 import logging
 import os
 import random
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -31,6 +29,7 @@ from whorl.store.system import durability
 from whorl.store.writers import sealing
 from whorl.tests.sizes import is_long
 from whorl.tests.store.journaler import BEGAN, batch
+from whorl.tests.store.test_full_disk import no_file_longer_than
 from whorl.tests.stores import new_store, plain_client
 from whorl.tests.without import NODE, run_without
 
@@ -160,16 +159,8 @@ def test_a_full_disk_loses_nothing_and_later_batches_are_seen(store: Store, jour
     for second in range(5):
         journal.append_batch(batch(["a", "b"], second, second))
     (part,) = journal_file.parts(store.root)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (part.path.stat().st_size + 100, hard))
-        with pytest.raises(StoreError, match="no space is left there; these rows were not stored") as raised:
-            journal.append_batch(batch(["a", "b"], 5, 5))
-        assert "\n" not in str(raised.value)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
+    with no_file_longer_than(part.path.stat().st_size + 100), pytest.raises(StoreError, match="no space is left there"):
+        journal.append_batch(batch(["a", "b"], 5, 5))
     assert len(read(store)) == 10
     journal.append_batch(batch(["a", "b"], 6, 6))
     assert [row[1] for row in read(store)] == [0, 1, 2, 3, 4, 6] * 2
