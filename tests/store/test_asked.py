@@ -87,7 +87,7 @@ SAME = {
 }
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("asked", SAME.values(), ids=SAME)
 def test_a_query_that_reads_less_has_the_same_answer(store: Store, asked: str) -> None:
     first = store.sql(asked, unsafe=True).table  # reads all files

@@ -66,39 +66,6 @@ def positions(path: Path, number: int, seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(range(8 * path.stat().st_size), number))
 
 
-@pytest.mark.long
-def test_one_flipped_bit_in_a_dead_journal_costs_no_row_of_another_batch(dead: Path, tmp_path: Path) -> None:
-    length = journal_of(dead).stat().st_size
-    batches = batches_in(journal_of(dead))
-    assert len(batches) == BATCHES
-    for number, bit in enumerate(positions(journal_of(dead), 25, seed=5)):
-        root = shutil.copytree(dead, tmp_path / str(number))
-        flip(journal_of(root), bit)
-        hit = next((i for i, (begin, end) in enumerate(batches) if begin <= bit // 8 < end), None)
-        header = hit is None
-        must = [row for row in ROWS if row[2] < PUBLISHED or not (header or row[2] == hit)]
-        found = stored(root)
-        assert set(must) <= set(found) <= set(ROWS), (bit, length)
-        sealing.seal_abandoned(root, None, replacing.OFFLINE)
-        again = stored(root)
-        assert set(must) <= set(again) <= set(ROWS), (bit, length)
-        assert len(again) == len(set(again)) == len(found)
-        if len(again) < len(ROWS):  # what cannot be read is kept, and said
-            assert Store.open(root).check(), bit
-            kept = [*(root / "journal").glob("*.arrow"), *(root / "journal").glob("*.damaged")]
-            assert kept, bit
-
-
-def test_a_damaged_published_file_is_left_and_its_rows_come_from_the_journal(dead: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(dead, tmp_path / "S")
-    live = sorted((root / "telemetry").rglob("*.live0.parquet"))[0]
-    live.write_bytes(live.read_bytes()[:-9])
-    assert stored(root) == ROWS
-    compaction.compact(root, pace=replacing.OFFLINE)
-    assert stored(root) == ROWS
-    assert live.exists()
-
-
 def test_a_second_segment_of_a_generation_does_not_take_the_place_of_the_first(dead: Path, tmp_path: Path) -> None:
     """As when a part of the journal could not be read at first."""
     root = shutil.copytree(dead, tmp_path / "S")
@@ -172,7 +139,7 @@ def test_one_flipped_bit_in_any_kind_of_file_is_no_traceback(every_kind: Path, t
     expected = {*ROWS, (BEGAN, "c", 6)}
     found = kinds(every_kind)
     assert {"late.parquet", "latest.parquet", "replaced.parquet", "pending.json", "journal.arrow"} <= found.keys()
-    for kind, file in sample(found.items(), short=4):
+    for kind, file in sample(found.items(), short=2):
         root = shutil.copytree(every_kind, tmp_path / kind)
         changed = root / file.relative_to(every_kind)
         flip(changed, positions(changed, 1, seed=seed)[0])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,15 +26,7 @@ def views_are_copied() -> None:
     """The views are those of each store: they are what these tests are about."""
 
 
-APPENDER = Path(__file__).with_name("appender.py")
 NAMES = [spec.name for spec in TABLES] + [view.name for view in VIEWS]
-
-CLIENT = """
-import duckdb, json, sys
-connection = duckdb.connect(sys.argv[1], read_only=True)
-while sys.stdin.readline():
-    print(json.dumps(connection.execute(sys.argv[2]).fetchall()), flush=True)
-"""
 
 
 def client(store: Path, *statements: str, cwd: Path | str = "/") -> list[list[object]]:
@@ -52,7 +41,6 @@ def client(store: Path, *statements: str, cwd: Path | str = "/") -> list[list[ob
 
 
 ONE = {"runs": 3, "results": 3, "imports": 1, "measurements": 3}
-TWO = {"runs": 6, "results": 6, "imports": 2, "measurements": 6}
 OTHERS = [name for name in NAMES if name not in ONE]
 COUNTED = [*ONE, *sample(OTHERS, short=2)]
 
@@ -82,44 +70,6 @@ def test_a_client_sees_tables_views_macros_and_comments(tmp_path: Path) -> None:
         store.root, "SELECT data_type FROM duckdb_columns() WHERE table_name = 'telemetry' ORDER BY column_index"
     )
     assert [kind for (kind,) in types] == [c.type for c in TABLES[1].columns]
-
-
-@pytest.mark.long
-def test_clients_read_while_others_append(tmp_path: Path) -> None:
-    store, groups = Store.create(tmp_path / "s"), 30
-    with subprocess.Popen([sys.executable, APPENDER, store.root, "w", str(groups)]) as writer:
-        query = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM measurements)"
-        command: list[str | Path] = [sys.executable, "-I", "-c", CLIENT, store.root / "whorl.duckdb", query]
-        pipe = subprocess.PIPE
-        with (
-            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd="/") as one,
-            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd="/") as two,
-        ):
-            seen = 0
-            while writer.poll() is None or seen < 3 * groups:
-                for reader in (one, two):
-                    assert reader.stdin is not None
-                    assert reader.stdout is not None
-                    reader.stdin.write("\n")
-                    reader.stdin.flush()
-                    ((runs, measured),) = json.loads(reader.stdout.readline())
-                    assert runs % 3 == 0
-                    assert measured >= runs >= seen
-                    seen = runs
-        assert writer.returncode == 0
-    assert counted(store.root)["runs"] == 3 * groups
-
-
-@pytest.mark.long
-def test_a_moved_store(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    Store.create(old).append(group("a"), "a")
-    old.rename(new)
-    assert counted(new) == ONE
-    assert counted(new, f"SET VARIABLE whorl_store = '{new}'") == ONE
-    assert counted(new, "SET VARIABLE whorl_store = 'new'", cwd=tmp_path) == ONE
-    Store.open(new)
-    assert counted(new) == ONE
 
 
 def attached(query: str, *stores: Path) -> list[object]:
@@ -168,18 +118,6 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     Store.open(new)
     assert attached(both, new, other) == [0, 3]
     assert attached(both, old, new) == [3, 0]
-
-
-@pytest.mark.long
-def test_a_copied_store_shows_its_own_rows(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    Store.create(old).append(group("a"), "a")
-    shutil.copytree(old, new)
-    Store.open(new).append(group("b"), "b")
-    assert counted(old) == ONE
-    assert counted(new) == TWO
-    Store.open(old)
-    assert counted(old) == ONE
 
 
 NAMES_OF_FOLDERS = [

@@ -193,7 +193,7 @@ def test_the_rows_of_an_answer_without_end_are_shown(hasty: Console) -> None:
     assert (len(shown.rows), shown.total) == (1000, None)
 
 
-@pytest.mark.parametrize("query", sample(GREEDY, short=2))
+@pytest.mark.parametrize("query", sample(GREEDY, short=1))
 def test_a_query_that_wants_too_much_memory_fails_and_the_next_one_does_not(console: Console, query: str) -> None:
     with pytest.raises(QueryError, match=r"memory|maximum supported string size"):
         console.show(query, "me")
@@ -289,6 +289,7 @@ def test_a_whole_answer_is_a_parquet_file_with_its_types(console: Console, tmp_p
     assert table.slice(0, 1).to_pylist()[0]["text"] == "=1"
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_file_that_would_be_too_large_is_not_kept(console: Console, tmp_path: Path, form: str) -> None:
     path = tmp_path / "answer"

@@ -103,7 +103,7 @@ def test_a_noted_file_that_is_gone_or_was_written_anew_is_looked_at(store: Store
     assert powers(Store.open(store.root)) == list(range(SECONDS))
 
 
-@pytest.mark.long(short=4)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     "text",
     [
@@ -129,7 +129,7 @@ def test_a_strange_copy_changes_no_answer(store: Store, text: bytes) -> None:
 def test_a_flipped_bit_in_the_copy_changes_no_answer(store: Store) -> None:
     path = _catalogue(store)
     whole = path.read_bytes()
-    for bit in random.Random(3).sample(range(8 * len(whole)), count(120, short=5)):
+    for bit in random.Random(3).sample(range(8 * len(whole)), count(120, short=2)):
         content = bytearray(whole)
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)

@@ -22,9 +22,7 @@ from whorl.errors import StoreError
 from whorl.store import Store
 from whorl.store.journal import Journal
 from whorl.store.rows import footers, journal_file
-from whorl.store.writers import rivals
 from whorl.tests.store.journaler import BEGAN, S
-from whorl.tests.stores import plain_client
 
 T = TypeVar("T")
 LATER = BEGAN + 20 * 86_400 * S
@@ -87,17 +85,6 @@ def test_strange_files_are_left_where_they_are(store: Store) -> None:
     assert {path for path in strange if not path.exists()} == set()
     unsound = Store.open(store.root).check()
     assert strange <= unsound.keys()
-
-
-def test_a_folder_that_names_a_wrong_gpu_after_a_flipped_bit_is_still_compared(store: Store) -> None:
-    with store.journal("n", background=False, offline=True) as journal:
-        journal.append_batch(batch(range(10)))
-    (says,) = (store.root / "telemetry").rglob(rivals.GPUS)
-    content = says.read_text()
-    says.write_text(content[:-1] + ("0" if content[-1] != "0" else "1"))
-    rivals._homes.clear()  # as in another process
-    store.append({"telemetry": pa.Table.from_batches([batch(range(10))])}, "again")
-    assert counted(store)[0] == 10
 
 
 def test_a_file_damaged_inside_hinders_neither_storing_nor_compaction(
@@ -194,28 +181,6 @@ def test_a_collector_waits_while_a_compaction_seals_what_its_forerunner_left(sto
             journal.append_batch(batch(range(3)))
         end.join()
     assert counted(store) == (3, 3, 3)
-
-
-@pytest.mark.long
-def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> None:
-    store.append({"telemetry": rows(range(100))}, "x")
-    code = """if True:
-        import sys
-        from whorl.store import Store
-        from whorl.tests.store.test_damage import rows
-        store = Store.open(sys.argv[1])
-        for number in range(int(sys.argv[2])):
-            store.append({"telemetry": rows(range(number % 100, number % 100 + 1), power=number)}, f"late{number}")
-        """
-    with (
-        subprocess.Popen([sys.executable, "-c", code, store.root, str(150)]) as writer,
-        contextlib.closing(plain_client(store.root)) as plain,
-    ):
-        seen = set()
-        while writer.poll() is None:
-            seen |= set(plain.execute("select count(*) from telemetry").fetchall())
-        assert writer.returncode == 0
-    assert seen == {(100,)}
 
 
 def _failing(real: Callable[..., T], name: str, times: int = sys.maxsize) -> Callable[..., T]:

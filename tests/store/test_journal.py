@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,13 +24,9 @@ from whorl.store.schema import FORMAT
 from whorl.store.status import status
 from whorl.store.system import durability
 from whorl.store.writers import sealing
-from whorl.tests.sizes import is_long
 from whorl.tests.store.journaler import BEGAN, batch
-from whorl.tests.store.test_full_disk import no_file_longer_than
-from whorl.tests.stores import new_store, plain_client
-from whorl.tests.without import NODE, run_without
+from whorl.tests.stores import plain_client
 
-JOURNALER = Path(__file__).with_name("journaler.py")
 ROWS = f"select gpu, (epoch_ns(ts) - {BEGAN}) // 1000000000 as second, power_mw from telemetry order by all"
 
 Rows = list[tuple[str, int, int]]
@@ -54,116 +47,7 @@ def client(store: Store) -> Rows:
         return connection.execute(ROWS).fetchall()
 
 
-def acknowledged(store: Store) -> dict[tuple[str, int], int]:
-    lines = store.root.with_name("acknowledged").read_text().splitlines()
-    told = (line.split() for line in lines)
-    return {(gpu, int(second)): int(power) for gpu, second, power in told}
-
-
-def holds(rows: Rows, told: dict[tuple[str, int], int]) -> None:
-    """Every acknowledged row is there, and none twice."""
-    found = {(gpu, second): power for gpu, second, power in rows}
-    assert len(found) == len(rows)
-    assert {key: found.get(key) for key in told} == told
-
-
-def compacted(store: Store) -> list[Path]:
-    return list((store.root / "telemetry").rglob("compacted-*.parquet"))
-
-
-def running(*arguments: str | Path) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, JOURNALER, *arguments], stdin=pipe, stdout=pipe, text=True)
-
-
-# -- crashes --------------------------------------------------------------------------------------------------
-
-
-CLIENT = """
-import duckdb, json, sys
-query = "select count(*), count(distinct (gpu, ts)) from telemetry"
-while sys.stdin.readline():
-    try:
-        with duckdb.connect(f"{sys.argv[1]}/whorl.duckdb", read_only=True) as connection:
-            connection.execute(f"SET VARIABLE whorl_store = '{sys.argv[1]}'")
-            print(json.dumps(connection.execute(query).fetchone()), flush=True)
-    except duckdb.IOException as error:
-        print(json.dumps(str(error)), flush=True)
-"""
-
-
-@pytest.mark.long
-def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store: Store) -> None:
-    """Journals are published, sealed and compacted all the time; two kinds of readers look on."""
-    command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root]
-    pipe = subprocess.PIPE
-    with (
-        running(store.root, "0.002" if is_long() else "0.02") as writer,
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as plain,
-    ):
-        assert plain.stdin is not None
-        assert plain.stdout is not None
-        assert writer.stdin is not None
-        seen, answered, gone = 0, 0, 0
-        told = store.root.with_name("acknowledged")
-        least = time.monotonic() + 9
-        while writer.poll() is None:
-            plain.stdin.write("\n")
-            plain.stdin.flush()
-            before = len(told.read_text().splitlines()) if told.exists() else 0
-            ((number, distinct),) = (row.values() for row in store.sql(
-                "select count(*) n, count(distinct (gpu, ts)) d from telemetry").to_pylist())  # fmt: skip
-            assert number == distinct, "a row is seen twice"
-            assert number >= before, "an acknowledged row is missing"
-            answer = json.loads(plain.stdout.readline())
-            if isinstance(answer, str):
-                assert "No such file" in answer  # it was replaced long before; only a query in flight minds
-                gone += 1
-                continue
-            assert answer[0] == answer[1], "a row is seen twice by a plain client"
-            assert answer[0] >= seen, "a plain client misses rows that it saw before"
-            seen = answer[0]
-            answered += 1
-            if time.monotonic() > least and answered > 10 * gone and compacted(store):
-                break
-            time.sleep(0 / 1000)
-        writer.stdin.close()
-    assert writer.returncode == 0
-    assert answered > 10 * gone
-    assert seen > 0
-    holds(read(Store.open(store.root)), acknowledged(store))
-    assert compacted(store)
-    holds(client(store), acknowledged(store))
-
-
-# -- two writers ----------------------------------------------------------------------------------------------
-
-
-def test_a_second_writer_of_the_name_is_refused_and_of_another_is_not(store: Store, journal: Journal) -> None:
-    code = "import sys; from whorl.store import Store; from whorl.store.journal import Journal\n"
-    code += "Store.open(sys.argv[1]).journal(sys.argv[2]).close()"
-    second = subprocess.run([sys.executable, "-c", code, store.root, "n"], capture_output=True, text=True, check=False)
-    assert second.returncode == 1
-    assert f"StoreError: process {os.getpid()} on " in second.stderr
-    assert "a journal named n" in second.stderr
-    other = subprocess.run([sys.executable, "-c", code, store.root, "m"], capture_output=True, text=True, check=False)
-    assert other.returncode == 0, other.stderr
-    journal.append_batch(batch(["a"], 0, 1))
-    assert read(store) == [("a", 0, 1)]
-
-
 # -- what the disk does ---------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_loses_nothing_and_later_batches_are_seen(store: Store, journal: Journal) -> None:
-    for second in range(5):
-        journal.append_batch(batch(["a", "b"], second, second))
-    (part,) = journal_file.parts(store.root)
-    with no_file_longer_than(part.path.stat().st_size + 100), pytest.raises(StoreError, match="no space is left there"):
-        journal.append_batch(batch(["a", "b"], 5, 5))
-    assert len(read(store)) == 10
-    journal.append_batch(batch(["a", "b"], 6, 6))
-    assert [row[1] for row in read(store)] == [0, 1, 2, 3, 4, 6] * 2
 
 
 def test_a_journal_that_was_removed_says_so_and_goes_on_in_a_new_file(store: Store, journal: Journal) -> None:
@@ -186,12 +70,11 @@ def test_a_store_that_was_removed_or_moved_is_an_error_at_the_end(store: Store, 
     assert not store.root.exists()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_tail_that_cannot_be_taken_back_does_not_hide_later_batches(
-    store: Store, journal: Journal, code: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal.append_batch(batch(["a"], 0, 0))
-    real = os.write
+    real, code = os.write, errno.EIO
 
     def torn(handle: int, content: memoryview) -> int:
         real(handle, content[: len(content) // 2])
@@ -209,36 +92,6 @@ def test_a_tail_that_cannot_be_taken_back_does_not_hide_later_batches(
     assert read(store) == [("a", 0, 0), ("a", 2, 2)]
     journal.seal()
     assert read(store) == client(store) == [("a", 0, 0), ("a", 2, 2)]
-
-
-UNWRITABLE = """
-import os, sys
-import duckdb, polars, pyarrow.dataset, pyarrow.parquet  # while this user may read them
-from whorl.store import Store
-from whorl.store.journal import Journal
-from whorl.errors import StoreError
-os.setgid(65534); os.setuid(65534)
-try:
-    Store.open(sys.argv[1]).journal("n")
-except StoreError as error:
-    sys.exit(str(error))
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_store_that_this_user_may_not_write() -> None:
-    place = Path("/tmp", f"whorl-test-journal-{os.getpid()}")
-    try:
-        store = new_store(place / "s")
-        place.chmod(0o755)
-        done = subprocess.run(
-            [sys.executable, "-c", UNWRITABLE, store.root], capture_output=True, text=True, check=False
-        )
-        assert "this user has no write permission there" in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-    finally:
-        shutil.rmtree(place)
 
 
 # -- the file -------------------------------------------------------------------------------------------------
@@ -278,8 +131,8 @@ def test_a_journal_torn_at_every_byte_ends_before(store: Store, journal: Journal
     assert len(journal_file.read(copy).table) == 3
 
 
-@pytest.mark.long(short=2)
-@pytest.mark.parametrize("rows", [1, 5, 8, 11])
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("rows", [5, 1, 8, 11])
 def test_many_alike_batches_are_read_as_each_of_them_alone(
     store: Store, journal: Journal, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +198,7 @@ def test_a_header_that_a_kill_cut_short_is_no_damage(store: Store, journal: Jour
     journal.append_batch(batch(["a"], 0, 0))
     header = journal_file.head(journal_file.parts(store.root)[0].path).serialize().to_pybytes()
     torn = store.root / journal_file.FOLDER / "other-1-1-0.telemetry.0.arrow"
-    for cut in (0, 5, 8, len(header) // 2, len(header) - 1):
+    for cut in (0, 8, len(header) - 1):
         torn.write_bytes(header[:cut])
         assert read(store) == [("a", 0, 0)]
         assert store.skipped == store.check() == {}
@@ -376,22 +229,6 @@ def test_a_journal_of_a_newer_whorl_is_named_and_the_rest_is_read(
     path.unlink()
 
 
-def test_columns_and_gpus_may_change_between_batches(store: Store, journal: Journal) -> None:
-    journal.append_batch(batch(["a"], 0, 1))
-    wide = batch(["a", "b"], 1, 2).append_column("temperature_c", pa.array([50, None], pa.int32()))
-    journal.append_batch(wide)
-    journal.append_batch(batch(["a"], 2, 3))
-    journal.append_batch(
-        pa.RecordBatch.from_pydict({"ts": pa.array([BEGAN], pa.timestamp("ns")), "kind": ["xid"]}), "events"
-    )
-    for look in (read, client):
-        if look is client:
-            journal.seal()
-        assert look(store) == [("a", 0, 1), ("a", 1, 2), ("a", 2, 3), ("b", 1, 2)]
-    assert store.sql("select temperature_c from telemetry where temperature_c is not null").num_rows == 1
-    assert store.sql("select kind from events").to_pylist() == [{"kind": "xid"}]
-
-
 def test_batches_that_do_not_fit_are_a_sentence(store: Store, journal: Journal) -> None:
     journal.append_batch(batch(["a"], 0, 1))
     with pytest.raises(StoreError, match="no column colour"):
@@ -403,10 +240,10 @@ def test_batches_that_do_not_fit_are_a_sentence(store: Store, journal: Journal) 
     assert read(store) == [("a", 0, 1)]
 
 
-@pytest.mark.parametrize("name", ["", "../a", "a/b", ".a", "a\nb"])
-def test_names_that_would_reach_elsewhere_are_refused(store: Store, name: str) -> None:
-    with pytest.raises(StoreError, match="is not a valid name of a journal"):
-        store.journal(name, background=False)
+def test_names_that_would_reach_elsewhere_are_refused(store: Store) -> None:
+    for name in ("", "../a", "a/b", ".a", "a\nb"):
+        with pytest.raises(StoreError, match="is not a valid name of a journal"):
+            store.journal(name, background=False)
 
 
 # -- time -----------------------------------------------------------------------------------------------------
@@ -470,27 +307,6 @@ def test_a_journal_that_was_sealed_is_not_read_again(store: Store, monkeypatch: 
         assert looked_into
         assert sealed.path not in looked_into
     assert read(store) == [("a", 0, 1), ("a", 1, 2)]
-
-
-LIGHT = """
-from whorl.store import Store
-from whorl.store.journal import Journal
-from whorl.tests.store.journaler import batch
-with Store.open(sys.argv[1]).journal("n", background=False, offline=True) as journal:
-    journal.append_batch(batch(["a"], 0, 1))
-    journal.publish()
-    journal.seal()
-    journal.append_batch(batch(["a"], 0, 2))
-    journal.append_batch(batch(["a"], 0, 2).select(["ts", "cluster", "gpu"]), "events")
-assert not {"duckdb", "polars", "pyarrow.acero", "pyarrow.compute"} & set(sys.modules)
-"""
-
-
-@pytest.mark.long
-def test_a_node_without_duckdb_and_polars_journals(store: Store) -> None:
-    done = run_without(NODE, LIGHT, store.root)
-    assert done.returncode == 0, done.stderr
-    assert read(store) == client(store) == [("a", 0, 2)]
 
 
 def test_a_clock_before_1970(store: Store) -> None:

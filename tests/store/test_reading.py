@@ -94,29 +94,28 @@ def test_the_readers_agree_with_what_was_written(data: st.DataObject) -> None:
         assert store.check() == {}
 
 
-@readers
-def test_a_column_that_old_files_lack_is_null(store: Store, read: Callable[[Store, str], pa.Table]) -> None:
+def test_a_column_that_old_files_lack_is_null(store: Store) -> None:
     schema = arrow_schema("runs")
     old = pa.table(
         {"run_id": ["old"], "cluster": ["c"]},
         schema=pa.schema([schema.field("run_id"), schema.field("cluster")], schema.metadata),
     )
     pq.write_table(old, store.root / "runs" / "old.parquet")
-    answer = read(Store.open(store.root), "runs")
-    assert ids(answer) == ["a-0", "a-1", "a-2", "old"]
-    by_id = {row["run_id"]: row for row in answer.to_pylist()}
-    assert by_id["old"]["cluster"] == "c"
-    assert by_id["old"]["power_w"] is None
+    opened = Store.open(store.root)
+    for name, read in READERS.items():
+        by_id = {row["run_id"]: row for row in read(opened, "runs").to_pylist()}
+        assert sorted(by_id) == ["a-0", "a-1", "a-2", "old"], name
+        assert (by_id["old"]["cluster"], by_id["old"]["power_w"]) == ("c", None), name
     assert store.sql("select count(*) n from measurements where figure is null")["n"].to_pylist() == [0]
 
 
-@readers
-def test_a_column_of_a_later_whorl_is_ignored(store: Store, read: Callable[[Store, str], pa.Table]) -> None:
+def test_a_column_of_a_later_whorl_is_ignored(store: Store) -> None:
     schema = arrow_schema("runs")
     wide = store.arrow("runs").append_column("colour", pa.array(["red"] * 3)).replace_schema_metadata(schema.metadata)
     pq.write_table(wide, store.root / "runs" / "wide.parquet")
-    assert read(store, "runs").column_names == table("runs").names
-    assert len(read(store, "runs")) == 6
+    for name, read in READERS.items():
+        assert read(store, "runs").column_names == table("runs").names, name
+        assert len(read(store, "runs")) == 6, name
 
 
 @pytest.mark.long
@@ -211,15 +210,14 @@ def test_foreign_and_newer_files_are_named_and_the_rest_is_read(store: Store) ->
     assert len(said) == 9
 
 
-@readers
-def test_a_table_without_any_file_is_empty(store: Store, read: Callable[[Store, str], pa.Table]) -> None:
+def test_a_table_without_any_file_is_empty(store: Store) -> None:
     shutil.rmtree(store.root / "events")
     (store.root / "runs" / "a.parquet").unlink()
     (store.root / "runs" / "_schema.parquet").write_bytes(b"PAR1")
     for name in ("events", "runs"):
-        answer = read(store, name)
-        assert answer.num_rows == 0
-        assert answer.column_names == table(name).names
+        for reader, read in READERS.items():
+            answer = read(store, name)
+            assert (answer.num_rows, answer.column_names) == (0, table(name).names), reader
 
 
 @pytest.mark.long
@@ -297,7 +295,7 @@ def test_a_file_that_went_after_the_scan_is_one_sentence(store: Store) -> None:
         store.collect(frame)
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", ["st*r", "w?t", "[ab]", "it's", "{a,b}"])
 def test_a_folder_whose_name_looks_like_a_pattern_is_read(store: Store, tmp_path: Path, name: str) -> None:
     store.append(group("a"), "a")
@@ -311,15 +309,14 @@ def test_a_folder_whose_name_looks_like_a_pattern_is_read(store: Store, tmp_path
 # -- store.toml -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\xff\xfe", b"format = ", b"format = 'one'", b"format = true", b"format = 0", b"format = 1.5",
-     b"format = -1", b"format = " + b"9" * 5000, b"formats = 1", b"a = " + b"[" * 5000, b"\x00" * 50],
-)  # fmt: skip
-def test_a_damaged_store_toml_is_a_sentence(store: Store, content: bytes) -> None:
-    (store.root / "store.toml").write_bytes(content)
-    with pytest.raises(StoreError, match=r"store\.toml is damaged \(.*restore it from a backup"):
-        Store.open(store.root)
+def test_a_damaged_store_toml_is_a_sentence(store: Store) -> None:
+    for content in (
+        b"", b"\xff\xfe", b"format = ", b"format = 'one'", b"format = true", b"format = 0", b"format = 1.5",
+        b"format = -1", b"format = " + b"9" * 5000, b"formats = 1", b"a = " + b"[" * 5000, b"\x00" * 50,
+    ):  # fmt: skip
+        (store.root / "store.toml").write_bytes(content)
+        with pytest.raises(StoreError, match=r"store\.toml is damaged \(.*restore it from a backup"):
+            Store.open(store.root)
 
 
 def test_a_place_that_no_path_can_be_is_written_anew(store: Store) -> None:

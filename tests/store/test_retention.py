@@ -112,21 +112,7 @@ def test_minutes_where_files_meet_have_one_row_and_late_ones_another(store: Stor
     assert store.sql("select power_mw from latest").to_pylist() == [{"power_mw": 7}]
 
 
-@pytest.mark.long
-def test_a_dry_run_changes_nothing_and_says_what_pruning_then_does(store: Store) -> None:
-    store.append({"telemetry": rows([0, 10, 70])}, "x")
-    before = {p: p.read_bytes() for p in store.root.rglob("*.parquet")}
-    status, text = whorl("store", "prune", "--store", store.root, "--keep", "90d", "--dry-run", "--json")
-    assert status == 0
-    would = json.loads(text)
-    assert (would["schema"], would["rows"], would["minutes"]) == ("whorl.store.prune/1", 3, 2)
-    assert {p: p.read_bytes() for p in store.root.rglob("*.parquet")} == before
-    status, text = whorl("store", "prune", "--store", store.root, "--keep", "90d")
-    assert status == 0
-    assert "3 rows before" in text
-    assert "became 2 rows of a minute" in text
-
-
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("columns", [80, 120, None])
 def test_the_status_fits_a_terminal(store: Store, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "width", lambda: columns)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,29 +21,6 @@ from whorl.tests.store.journaler import BEGAN, S, batch
 from whorl.tests.stores import new_store
 
 COUNT = "select count(*) n, count(distinct (cluster, gpu, ts)) keys from telemetry"
-COMPACT = """
-import errno, fcntl, sys, time
-from pathlib import Path
-def flock(handle, how):
-    raise OSError(errno.ENOLCK, "No locks available")
-fcntl.flock = flock
-from whorl.errors import StoreError
-from whorl.store import compaction
-from whorl.store.rows import replacing, writing
-root = Path(sys.argv[1])
-real = writing.write_temporary
-def write_temporary(*args, **kwargs):  # the other host has read the same files by now
-    made = real(*args, **kwargs)
-    Path(sys.argv[2]).touch()
-    while not Path(sys.argv[3]).exists():
-        time.sleep(0.01)
-    return made
-writing.write_temporary = write_temporary
-try:
-    compaction.compact(root, pace=replacing.Pace(0.05, 0))
-except StoreError as error:
-    print(error)
-"""
 
 
 def counted(root: Path) -> dict[str, int]:
@@ -70,35 +45,6 @@ def segments(tmp_path: Path) -> Path:
     for path, content in left.items():
         path.write_bytes(content)
     return root
-
-
-def _can_rename_hosts() -> bool:
-    tool = shutil.which("unshare")
-    if tool is None:
-        return False
-    return subprocess.run([tool, "--uts", "hostname", "other"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not _can_rename_hosts(), reason="this user may not give a process a host name of its own")
-def test_two_hosts_that_compact_at_once_without_locks_double_nothing(segments: Path, tmp_path: Path) -> None:
-    before = counted(segments)
-    script = tmp_path / "compact.py"
-    script.write_text(COMPACT)
-    (tmp_path / "named").write_text('hostname "$1" && shift && exec "$@"')
-    flags = [str(tmp_path / name) for name in ("one", "two")]
-    runs = [
-        subprocess.Popen(
-            [*f"unshare --uts sh {tmp_path}/named {name}".split(), sys.executable, script, segments, *order],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for name, order in (("one", flags), ("two", flags[::-1]))
-    ]  # fmt: skip
-    for run in runs:
-        _, errors = run.communicate(timeout=120)
-        assert run.returncode == 0, errors
-    assert counted(segments) == before == {"n": 5, "keys": 5}
-    compaction.compact(segments, pace=replacing.OFFLINE)
-    assert counted(segments) == before
 
 
 def test_a_file_is_claimed_by_one_replacement_only(segments: Path) -> None:
@@ -137,6 +83,7 @@ def test_a_file_that_was_replaced_twice_and_removed_keeps_no_reader_waiting(
     assert len(waits) <= 1  # a second listing shows that it is gone for good
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("days", [-1000, 1000])
 def test_a_clock_that_was_wrong_keeps_no_replacement_waiting(segments: Path, days: int) -> None:
     (old, *_) = sorted((segments / "telemetry").rglob("n*.parquet"))
