@@ -143,7 +143,8 @@ def planned(
             row["gpu"], row["name"], row["node"], why, float(bits[place]), float(chance[place]),
             int(known.sittings[place]), known.last[place], seconds, reason,
         )  # fmt: skip
-        rows.append(((_FIRST.get(why, len(_FIRST)), -one.bits, one.last or datetime.min, one.name), one))  # noqa: DTZ901
+        worth = round(one.bits, 3)  # a thousandth of a bit tells nothing: the order is that of dates and names then
+        rows.append(((_FIRST.get(why, len(_FIRST)), -worth, one.last or datetime.min, one.name), one))  # noqa: DTZ901
     rows.sort(key=lambda item: item[0])
     fit = max(0, math.floor(budget_s / seconds))
     notes = [f"one GPU takes {seconds:.0f} s, which is longer than the budget"] if not fit else []
