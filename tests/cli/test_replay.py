@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.store.importing import Options, import_file
-from whorl.tests.analysis.replay.measured_fleet import fleet_store
 from whorl.tests.stores import new_store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -113,40 +112,6 @@ def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -
     assert gains["drain-outliers", "packed"]["upper_pct"] < 0
     assert gains["pm-first-sticky", "drain-outliers"]["measurable"]
     assert len(best["per_seed"]) == 6
-
-
-@pytest.mark.long
-def test_noise_gives_no_gain_whatever_a_policy_may_move(jobs: Path, tmp_path: Path) -> None:
-    """All GPUs are alike: what PAL gains over packed it gains without scores too, because it may move jobs."""
-    store = fleet_store(tmp_path, {"gemm": np.ones(32)}, noise=0.02)
-    common = ("--trace", jobs, "--store", store, "--class", "*=gemm", "--locality-penalty", "1.3", "--seeds", "5")
-    found = document(*common, "--policy", "packed-nonsticky,pal")
-    assert [one["policy"] for one in found["findings"]] == ["packed-nonsticky", "pal", "packed", "drain-outliers"]
-    for one in found["findings"][:2]:
-        assert [gain["against"] for gain in one["gains"]] == [
-            *("packed", "drain-outliers"),
-            f"{one['policy']} without scores",
-        ]
-        assert [value["gain_pct"] for value in one["gains"][-1]["per_seed"]] == [0] * 5
-        assert one["finding"] != "better"
-    over_packed = {g["policy"]: g["mean_pct"] for g in found["comparisons"] if g["against"] == "packed"}
-    assert over_packed["pal"] != 0
-    said = whorl(*common, "--policy", "pal").stdout
-    assert "over itself without scores" in said.splitlines()[0]
-
-
-@pytest.mark.long
-def test_a_gain_by_scores_is_found(jobs: Path, tmp_path: Path) -> None:
-    """One GPU of every node is 1.5 times slower: too many to be outliers, so no baseline stays off them."""
-    store = fleet_store(tmp_path, {"gemm": np.tile([1.0, 1.0, 1.0, 1.5], 8)})
-    common = ("--trace", jobs, "--store", store, "--class", "*=gemm", "--seeds", "5", "--policy", "pm-first-sticky")
-    [found, *_] = document(*common)["findings"]
-    assert (found["policy"], found["finding"]) == ("pm-first-sticky", "better")
-    assert all(gain["lower_pct"] > 0 for gain in found["gains"])
-    [alone, *_] = document(*common[:-4], *common[-2:])["findings"]
-    assert alone["finding"] == "one seed is not evidence"
-    assert alone["gains"][-1]["against"] == "pm-first-sticky without scores"
-    assert alone["gains"][-1]["mean_pct"] > 0
 
 
 def test_the_energy_is_known_where_the_power_is(jobs: Path, store: str) -> None:

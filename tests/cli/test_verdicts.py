@@ -248,6 +248,9 @@ def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
     assert (gemm["rank"], gemm["peers"], gemm["n"], gemm["sittings"]) == (32, 32, 3, 3)
     assert gemm["low_pct"] < 12 < gemm["high_pct"]
     assert [one["n"] for one in told["history"] if one["workload"] == "gemm-fp32"] == [1, 1, 1]
+    said = whorl("explain", "S0005", "--store", fleet).output
+    assert said.startswith(f"n02/1 ({uuid(SLOW)}): {MODEL}; cluster judged, node n02, slot 1, serial S0005")
+    assert "32 of 32" in said
 
 
 @pytest.mark.long(short=1)

@@ -1,16 +1,34 @@
-"""Damaged logs of other monitors: no traceback, one sentence for each refusal, every row accounted for."""
+"""Damaged files of monitors and tools: read as far as they go, each row accounted for, or refused in one sentence."""
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 from whorl.errors import InputError
-from whorl.store.importing import Options, read_file
+from whorl.store.importing import Options, Parsed, read_file
 from whorl.tests.exporter import Exported, page, usual
-from whorl.tests.importing import logs
+from whorl.tests.importing import logs, test_gpu_burn, test_nvbandwidth, test_profilers, test_superbench
 from whorl.tests.sizes import count
 
+_NVBANDWIDTH = {
+    "nvbandwidth": {
+        "version": "v0.8",
+        "Driver Version": "550.54.15",
+        "GPU Device list": [f"{n}: NVIDIA H100 80GB HBM3 (00000000:0{n}:00): (n1)" for n in range(3)],
+        "testcases": [
+            test_nvbandwidth.H2D, test_nvbandwidth.PEERS, test_nvbandwidth.BOTH_WAYS, test_nvbandwidth.LATENCY,
+        ],
+    }
+}  # fmt: skip
+_SUPERBENCH = test_superbench.LAUNCH | {
+    "node": "n1",
+    "gemm-flops/fp32_flops:0": 1.5,
+    "mem-bw/return_code:1": 1,
+    "gpu-copy-bw/gpu0_to_gpu1_write_by_sm_bw:0": 2.5,
+    "model-benchmarks:x/pytorch-gpt2/fp32_train_throughput:0": 3,
+}
 GARBAGE = (b"\n", b"#", b",", b"\x00", b"9" * 30, b"-", b" ", b'"', b"<", b"&", b"1e400", b"nan", b"\xff\xfe", b"\r",
            b"GPU 0", b"#Entity", b"# gpu", b"{", b"}")  # fmt: skip
 LOGS = {
@@ -26,6 +44,14 @@ LOGS = {
     "page": page([Exported(0, usual()), Exported(1, usual(), instance=("1g.10gb", "3"))], "4.x"),
     "federated": page([Exported(gpu, usual(), stamp_ms=1_763_632_800_000 + gpu) for gpu in (0, 1)], "federated"),
     "omnistat": logs.omnistat(logs.SERIES[:4], [f"2025-01-01 10:00:0{s},98.0,97.0,3.0,4.0" for s in range(5)]),
+}
+RESULTS = {
+    "nvbandwidth text": test_nvbandwidth.TEXT,
+    "nvbandwidth": json.dumps(_NVBANDWIDTH, indent=1),
+    "superbench": "\n".join(json.dumps(_SUPERBENCH | {"node": f"n{n}"}) for n in range(4)),
+    "gpu-burn": test_gpu_burn.LIST + test_gpu_burn.START + test_gpu_burn.BURN + test_gpu_burn.VERDICT,
+    "nvprof": test_profilers.STUDY,
+    "ncu": test_profilers.DETAILS + "".join(test_profilers.metric(n, "Duration", "us", "1,024.5") for n in range(5)),
 }
 
 
@@ -53,19 +79,45 @@ def damaged(text: str, r: random.Random) -> bytes:
     return data
 
 
-def test_damaged_logs(tmp_path: Path) -> None:
-    r, path = random.Random(1), tmp_path / "log"
+def read(path: Path, name: str) -> Parsed | None:
+    """What is read of a file; None where it is refused in one sentence."""
     options = Options(node="n1", at="2026-11-20 10:00:00", every=1.0)
-    kept, sentences = 0, []
-    tries = count(160, short=24)
-    for _ in range(tries):
-        path.write_bytes(damaged(LOGS[r.choice(list(LOGS))], r))
-        try:
-            total = read_file(path, options).report.total
-        except InputError as error:
-            sentences.append(str(error))
-        else:
-            assert total.rows == total.kept + total.duplicates + total.refused
-            kept += 1
-    assert not [sentence for sentence in sentences if "\n" in sentence]
-    assert min(kept, len(sentences)) > tries / 10
+    said = ""
+    try:
+        found = read_file(path, Options(node="n1", gpu="g") if name in RESULTS else options)
+    except InputError as error:
+        said = str(error)
+    assert "\n" not in said, name
+    if said:
+        return None
+    total = found.report.total
+    assert total.rows == total.kept + total.duplicates + total.refused, name
+    if name in RESULTS and found.report.format == name.split(" ")[0]:
+        assert (found.frame["value"].drop_nulls() > 0).all(), name
+        assert "ok" not in found.frame.filter(found.frame["value"].is_null())["status"].to_list(), name
+    return found
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    r, path = random.Random(1), tmp_path / "log"
+    tries, kept = count(1000, short=64), 0
+    for number in range(tries):
+        texts = RESULTS if number % 2 else LOGS
+        name = r.choice(list(texts))
+        path.write_bytes(damaged(texts[name], r))
+        kept += read(path, name) is not None
+    assert tries / 10 < kept < tries * 0.9
+
+
+def test_json_of_another_shape_is_read_or_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for text in (
+        '{"nvbandwidth": ' + "[" * 100_000,
+        '{"nvbandwidth": {"testcases": 5}}',
+        json.dumps({"nvbandwidth": _NVBANDWIDTH["nvbandwidth"] | {"GPU Device list": 5}}),
+        '{"gemm-flops/fp32_flops:0": ' + "[" * 100_000,
+        '{\n"gemm-flops/fp32_flops:0": ' + "[" * 100_000,
+        '{"gemm-flops/fp32_flops:0": 1' + "0" * 400 + "}",
+    ):
+        path.write_text(text)
+        read(path, "nvbandwidth")

@@ -29,6 +29,7 @@ def test_a_header_of_very_many_columns_is_one_sentence(tmp_path: Path) -> None:
     assert time.process_time() - began < 10  # minutes, where every name was counted among all others
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_a_small_archive_of_very_much_is_one_sentence(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"bomb.csv.{kind}"

@@ -97,21 +97,6 @@ def test_zeus_asks_what_its_columns_mean(name: str, real: Real, refusal: Callabl
 
 
 @pytest.mark.long
-def test_longhorn_telemetry_is_kept(real: Real, store: Store) -> None:
-    import_file(store, real("longhorn/resnet50.csv.gz"), Options(cluster="longhorn"))
-    found = store.sql(
-        "select figure, unit, count(*) n, min(value) low, max(value) high from results where figure <> 'time' "
-        "group by all order by figure"
-    ).to_pylist()
-    metrics = {"mem_clock": "MHz", "power": "W", "sm_clock": "MHz", "temperature": "degC"}
-    expected = [(f"{metric}_{of}", unit, 1_404) for metric, unit in metrics.items() for of in ("max", "mean", "min")]
-    assert [(row["figure"], row["unit"], row["n"]) for row in found] == expected
-    limits = {row["figure"]: (row["low"], row["high"]) for row in found}
-    assert limits["power_max"] == (272.883, 341.749)  # above the cap of 300 W: kept as it is
-    assert limits["sm_clock_min"] == (277, 1312)
-
-
-@pytest.mark.long
 def test_a_sweep_of_power_limits_is_not_pooled(real: Real, store: Store) -> None:
     name = "rtx6000"
     columns = {"network": "workload", "time_per_epoch": "time:s", "power_limit": "power_limit:W"}

@@ -68,22 +68,6 @@ def drive(
 
 
 @pytest.mark.long
-def test_every_node_gets_one_job_and_the_campaign_goes_on(slurm: FakeSlurm, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    found = drive(slurm, store, max_pending=2)
-    assert found.is_complete
-    names = [f"whorl:autumn:n0{i}" for i in (1, 2, 3)]
-    assert sorted(slurm.queue().values()) == names
-    script = (slurm.folder / "script-101").read_text()
-    assert " --campaign autumn --neighbours busy --exclusive --cluster fake" in script
-    assert f"#SBATCH --output={store}/logs/autumn/n01.out" in script
-    again = drive(slurm, store, Asked())
-    assert again.is_complete
-    assert sorted(slurm.queue().values()) == names, "nothing is submitted again"
-    assert campaign_status(store, slurm=slurm).request.campaign == "autumn"
-
-
-@pytest.mark.long
 def test_a_job_whose_number_was_lost_is_found_in_the_queue(slurm: FakeSlurm, tmp_path: Path) -> None:
     """sbatch hands the job over, and is then cut off: the driver must not send it again."""
     slurm.timeout_s = 1.0

@@ -96,20 +96,6 @@ def test_the_lines_bring_the_cluster_to_the_advice_and_then_there_are_none(store
     assert cluster["n03"]["metadata"]["labels"] == {"whorl.io/pagerank": "avoid"}
 
 
-@needs_kubectl
-@pytest.mark.long
-def test_without_the_clusters_state_the_lines_end_the_same_and_twice_is_no_harm(
-    store: str, cluster: dict[str, Any]
-) -> None:
-    for _ in range(2):
-        for form in ("kubernetes", "taints"):
-            listed = advise(store, form, "--nodes", "-", stdin="n01.site.example n[02-05] n77")
-            done = subprocess.run(["sh", "-e"], input=listed.stdout, text=True, capture_output=True, timeout=60)
-            assert done.returncode == 0, done.stderr
-    assert labels(cluster) == {"n01.site.example": "prefer", "n02": "exclude", "n05": "avoid", "n77": "avoid"}
-    assert taints(cluster)["n03"] == []
-
-
 @pytest.mark.long
 def test_the_difference_from_a_saved_list(store: str, nodes: dict[str, Any]) -> None:
     saved = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(nodes.values())})

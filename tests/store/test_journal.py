@@ -74,7 +74,7 @@ def test_a_tail_that_cannot_be_taken_back_does_not_hide_later_batches(
     store: Store, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal.append_batch(batch(["a"], 0, 0))
-    real, code = os.write, errno.EIO
+    real, code = os.write, errno.ENOSPC
 
     def torn(handle: int, content: memoryview) -> int:
         real(handle, content[: len(content) // 2])
