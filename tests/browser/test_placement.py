@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,21 +69,3 @@ def test_a_replay_compares_policies_over_seeds(opened: Opened) -> None:
         expect(gains).to_contain_text(policy)
     expect(page.locator("#placement-replay .js-plotly-plot").first).to_be_visible()
     expect(page.locator("#placement-replay")).to_contain_text("Conditions and notes")
-
-
-@pytest.mark.long
-def test_a_gpu_is_excluded_by_the_link_of_its_page(opened: Opened) -> None:
-    page = opened("gpu?gpu=c001-1/0")
-    page.get_by_role("link", name="Exclude in placement").click()
-    page.wait_for_url(re.compile("placement.*without=c001-1%2F0"))
-    expect(page.locator("#placement-avoided")).to_contain_text(
-        "The job avoids c001-1/0: schedulers exclude nodes, so its whole node is left out."
-    )
-    _finding(page)
-    first = page.locator(".copies details").first
-    assert "c001-1" in first.locator("pre").inner_text()
-    expect(first).to_contain_text("--and c001-1")
-    page.get_by_role("button", name="Use all nodes").click()
-    page.wait_for_function("!location.search.includes('without')")
-    expect(page.locator("#placement-avoided")).to_be_hidden()
-    expect(first).not_to_contain_text("--and")

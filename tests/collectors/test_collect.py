@@ -331,47 +331,6 @@ def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) ->
     assert len(list((store.root / "telemetry").rglob("n-*.parquet"))) >= 2
 
 
-@pytest.mark.long
-def test_a_simulated_node(tmp_path: Path) -> None:
-    store = tmp_path / "S"
-    options = ("--backend", "simulated", "--gpus", "3", "--model", "V100", "--seed", "5", "--interval", "0.1")
-    lost = 0
-    for _ in range(2):
-        done = collect_here(store, *options, "--duration", "1")
-        assert done.exit_code == 0, done.stderr
-        lost += missed(done.stderr)
-    assert "3 GPUs (V100-SXM2)" in done.stderr
-    told = ask(store, "select gpu, count(*) n, min(power_mw) low, max(power_mw) high from telemetry group by gpu")
-    assert [row["n"] for row in told] == [20 - lost] * 3
-    assert all(30_000 < row["low"] <= row["high"] < 330_000 for row in told)
-    assert [row["model"] for row in ask(store, "select model from gpus")] == ["V100-SXM2"] * 3
-
-
-@pytest.mark.long
-def test_it_stays_light(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
-    """Neither DuckDB nor Polars nor rich can be imported, and it collects all the same."""
-    nvml_library.write("gpus 8")
-    code = (
-        "import sys\n"
-        "def refuse(event, details):\n"
-        "    if event == 'import' and details[0].partition('.')[0] in ('duckdb', 'polars', 'rich', 'scipy'):\n"
-        "        raise RuntimeError(f'{details[0]} is not for collecting nodes')\n"
-        "sys.addaudithook(refuse)\n"
-        "sys.argv = ['whorl', 'collect', '--store', sys.argv[1], '--interval', '0.05', '--duration', '1']\n"
-        "from whorl.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "S")],
-        env=nvml_library.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert rows(tmp_path / "S") == 8 * 20 - 8 * missed(done.stderr)
-
-
 def missed(errors: str) -> int:
     found = re.search(r"([\d,]+) ticks? missed", errors)
     assert found is not None, errors

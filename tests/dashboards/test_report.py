@@ -25,13 +25,13 @@ from whorl.dashboards.figures.looks import looks
 from whorl.dashboards.figures.map import Grid
 from whorl.dashboards.figures.spread import closely
 from whorl.dashboards.gpu_page import gpu_page
-from whorl.dashboards.report import SHOWN, probe_report, to_show
+from whorl.dashboards.report import probe_report, to_show
 from whorl.dashboards.table import signed
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.dashboards.browser import needs_browser, rendered
 from whorl.tests.dashboards.test_page import unpacked
-from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
+from whorl.tests.probed_fleet import PROBES, stored, uuids
 from whorl.tests.stores import new_store
 
 KINDS = ("brake", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
@@ -201,31 +201,6 @@ def test_the_page_is_light(tmp_path: Path) -> None:
     page = made(store, replicates=10)
     assert len(page.encode()) < 3_000_000
     assert "Only 600 GPUs of each probe are drawn, and all that stand out" in text_of(page)
-
-
-@pytest.mark.long
-def test_the_telemetry_shown_is_that_of_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
-    store, planted, _ = faulty
-    campaign, found = looked_at(store)
-    shown = to_show(campaign, found)
-    assert set(shown) <= set(campaign.gpus["gpu"])
-    assert sum(gpu in planted for gpu in shown[:5]) == 5, "those with findings come first"
-    read = set(campaign.runs.drop_nulls("power_w")["gpu"])
-    assert len(shown) == min(SHOWN, len(read)), "any GPU of a small fleet can be chosen"
-    lines = timelines(store, campaign, shown)
-    assert lines is not None
-    gpu = shown[0]
-    step = f"floor((epoch_ns(ts) - {BEGAN_NS}) / 1e9 / {lines.step_s})::int"
-    answer = store.sql(
-        f"select {step} as step, avg(power_mw) / 1e3 as w from telemetry where gpu = '{gpu}' and cluster = '{CLUSTER}' "
-        "group by all having w is not null"
-    ).to_pylist()
-    ours = {place: value for place, value in enumerate(lines.gpus[gpu]["power_w"]) if value == value}
-    assert len(answer) > 10
-    assert ours == pytest.approx({row["step"]: row["w"] for row in answer})
-    assert [window.probe for window in lines.windows[gpu]] == [probe.name for probe in PROBES][
-        : len(lines.windows[gpu])
-    ]
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ from whorl.dashboards.serving import Server, address
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.attacks import attacked
-from whorl.tests.exported.rows import SECOND, ago, batch, journal_of, metrics_server
+from whorl.tests.exported.rows import ago, batch, journal_of, metrics_server
 
 
 @contextmanager
@@ -193,29 +193,3 @@ def test_a_signal_ends_the_command_in_order(store: Store) -> None:
         finally:
             process.kill()
     assert (process.returncode, rest) == (0, "")
-
-
-@pytest.mark.long
-def test_readings_come_from_a_collector_that_runs(store: Store) -> None:
-    """From the simulated GPUs of another process to the page."""
-    command = [sys.executable, "-m", "whorl", "collect", "--store", str(store.root), "--backend", "simulated"]
-    process = subprocess.Popen([*command, "--gpus", "2", "--interval", "0.1"], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    process.stderr.readline()
-    try:
-        with serving(store) as url:
-            found: list[str] = []
-            for _ in range(300):
-                text, _ = fetched(url)
-                found = watts(text)
-                if len(found) == 2 and b"whorl_gpu_info{" in text:
-                    break
-            assert len(found) == 2
-            assert b'model="H100-SXM5"' in text
-            read = [
-                float(line.split()[-1]) for line in text.decode().splitlines() if line.startswith("whorl_gpu_read_")
-            ]
-            assert min(read) * SECOND > ago(60)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)

@@ -98,32 +98,6 @@ def test_an_interrupted_job_goes_on_where_it_was(store: Store, fleet: Path) -> N
     assert job(store, fleet, "n02", *PROBES).report.skipped == 12
 
 
-@pytest.mark.long
-def test_a_killed_job_goes_on_with_what_it_had_stored(
-    store: Store, fleet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(number: int, of: int, what: str) -> None:
-        if number == 6:
-            raise SystemExit
-
-    with monkeypatch.context() as patch:
-        patch.setattr("whorl.probes.recording.LONGEST_S", 0.0)  # it stores again and again ...
-        patch.setattr("whorl.probes.simulated_node._OnNode._interrupted", lambda _: None)  # ... and nothing at its end
-        with pytest.raises(SystemExit):
-            job(store, fleet, "n02", *PROBES, progress=killed)
-    stored = rows(store, "select gpu, workload from runs")
-    assert 0 < len(stored) <= 6
-    assert job(store, fleet, "n02", *PROBES).report.skipped == len(stored)
-    assert Counter(rows(store, "select gpu, workload from runs")).most_common(1)[0][1] == 1
-    assert rows(store, "select count(*) from runs") == [(12,)]
-    telemetry = rows(store, "select gpu, epoch_ns(ts) from telemetry")
-    assert len(telemetry) == len(set(telemetry))
-    assert not list((store.root / "late").glob("[!_]*.parquet"))  # no reading took the place of another
-    for gpu, began, ended in rows(store, "select gpu, epoch_ns(began), epoch_ns(ended) from runs"):
-        seen = [ts for one, ts in telemetry if gpu == one and began <= ts <= ended]
-        assert abs(len(seen) - (ended - began) / 1e9) <= 1  # every second
-
-
 def test_campaigns_on_one_node_share_no_instant(store: Store, fleet: Path) -> None:
     for campaign in "ab":
         job(store, fleet, "n01", campaign=campaign)

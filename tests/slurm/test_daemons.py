@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 from pathlib import Path
 
 import pytest
@@ -12,31 +11,6 @@ import pytest
 from whorl.tests.slurm.daemons import GPUS, Slurm
 
 pytestmark = pytest.mark.slurm
-
-
-def test_a_job_gets_its_gpus(slurm: Slurm) -> None:
-    job = slurm.run(
-        "sbatch",
-        "--parsable",
-        "--gres=gpu:2",
-        "--wait",
-        "--output=%j.out",
-        "--wrap=echo $SLURMD_NODENAME $SLURM_JOB_GPUS; id -un",
-        user="alice",
-    )
-    assert job.returncode == 0, job.stderr
-    out = (slurm.folder / "out" / f"{job.stdout.strip()}.out").read_text().split()
-    assert out == ["n01", "0,1", "alice"]
-
-
-@pytest.mark.long
-def test_whorl_runs_as_an_ordinary_user(slurm: Slurm) -> None:
-    assert slurm.program("--version", user="alice").returncode == 0
-    asked = ("advise", "--store", "/nonexistent", "--workload", "x", "--no-scheduler")
-    alone, answered = slurm.program(*asked, user="alice"), slurm.whorl(*asked, user="alice")
-    assert (alone.returncode, alone.stdout, alone.stderr) == (answered.returncode, answered.stdout, answered.stderr)
-    assert answered.returncode == 3
-    assert slurm.run("id", "-u", user="alice").stdout.strip() == str(pwd.getpwnam("alice").pw_uid)
 
 
 def test_nothing_listens_beyond_this_machine(slurm: Slurm) -> None:

@@ -203,22 +203,6 @@ def test_forms_that_were_refused(kinds: Kinds, form: str) -> None:
     assert check(kinds, options) == {"cli_filter": False, "job_submit": False}
 
 
-@pytest.mark.long
-def test_forms_whose_nodes_are_counted(kinds: Kinds) -> None:
-    """Of the seven V100 nodes that are left, one is kept in reserve."""
-    kinds.advise("n03")
-    both = {"cli_filter": True, "job_submit": True}
-    for form in (
-        "",
-        "-N6 --gpus-per-node=4",
-        "-N2-6 -n32 --exclusive",
-        "-n2 -c8 --gpus=2",
-        "--gres=gpu:v100:2 --mem=0",
-    ):
-        assert check(kinds, form.split()) == both, form
-    assert check(kinds, ["-N4"], ["srun", "true"]) == both
-
-
 @contextlib.contextmanager
 def as_it_is(cluster: Kinds) -> Iterator[None]:
     yield

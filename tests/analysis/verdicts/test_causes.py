@@ -17,7 +17,6 @@ from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes.evidence import Evidence, Explained
 from whorl.analysis.verdicts.causes.states import sittings
 from whorl.analysis.verdicts.saying import Part
-from whorl.tests.analysis.longhorn import needs_longhorn, raw
 from whorl.tests.analysis.verdicts.made import COPY, FMA, GEMM, PROBES, RUN_S, STREAM, Change, campaign_of, fleet
 
 GPU = "GPU-007"
@@ -219,46 +218,6 @@ def test_a_batch_is_compared_with_itself() -> None:
     assert found.main == Part.HEAT
     assert found.causes[0].pct == pytest.approx(100 * math.expm1(slow), abs=0.5)
     assert slow < effects(Evidence.of(campaign))["gemm"] - 0.01
-
-
-@needs_longhorn
-@pytest.mark.parametrize("model", [None, "Tesla V100-SXM2-16GB"])
-def test_the_hot_gpus_of_a_public_cluster_are_slow_for_heat(model: str | None) -> None:
-    """They run at 80 to 82 degC, 14 K above their peers, and draw less than these; there are no counters.
-
-    The fifth of the slow ones draws less, too, at 74 degC: what holds it is not recorded.
-    """
-    runs = raw("sgemm").select(
-        workload=pl.lit("sgemm"),
-        run_id=pl.int_range(pl.len()).cast(pl.String),
-        gpu="uuid",
-        value="perf",
-        sm_clock_mhz=pl.col("freq").cast(pl.Float64),
-        power_w=pl.col("pwr").cast(pl.Float64),
-        temperature_c=pl.col("temp").cast(pl.Float64),
-        began=pl.when(pl.col("ts") >= 0).then(pl.from_epoch("ts")),
-        ended=pl.lit(None, pl.Datetime("us")),
-        model=pl.lit(model, pl.String),
-        stresses=pl.lit("other"),
-    )
-    evidence = Evidence.of(campaign_of(runs))
-    usual = runs.group_by("gpu").agg(pl.col("value").median())
-    over = usual.with_columns((pl.col("value") / pl.col("value").median()).log().alias("effect"))
-    found = {}
-    for start in ("GPU-87570fdd", "GPU-8bd5126e", "GPU-01f6142b", "GPU-8ebc1398", "GPU-bf17fd1b"):
-        [(gpu, effect)] = over.filter(pl.col("gpu").str.starts_with(start)).select("gpu", "effect").iter_rows()
-        one = evidence.slow(gpu, {"sgemm": effect})
-        assert sum(cause.pct for cause in one.causes) == pytest.approx(100 * math.expm1(effect), abs=1e-9)
-        found[start] = one.main
-    assert list(found.values()) == [Part.HEAT] * 4 + [Part.UNTOLD]
-    # The slower runs of those that move most at 81 degC are those of less power; the others that move are not hot.
-    moving = runs.group_by("gpu").agg(pl.len(), pl.col("value").log().std().alias("sd")).filter(pl.col("len") >= 8)
-    told = [
-        gpu[:12]
-        for gpu in moving.sort("sd", descending=True)["gpu"][:12]
-        if evidence.moves(gpu, "sgemm", 1.5) is not None
-    ]
-    assert told == ["GPU-8bd5126e", "GPU-01f6142b", "GPU-ceb4c42d"]
 
 
 def test_runs_are_gathered_by_sitting_as_a_plain_loop_does() -> None:
