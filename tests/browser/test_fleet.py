@@ -62,6 +62,7 @@ def _points(page: Page, figure: str) -> list[int]:
     return [place for place, one in enumerate(colours) if one == 1]
 
 
+@pytest.mark.long
 def test_a_brush_holds_in_the_other_figures_the_table_and_the_address(opened: Opened) -> None:
     page = _open(opened)
     assert f"{GPUS} GPUs in" in page.locator("#fleet-said").inner_text()

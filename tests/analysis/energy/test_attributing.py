@@ -126,10 +126,71 @@ def test_a_piece_of_a_job_says_its_share_its_idle_energy_and_its_node(cases: Cal
     assert (row["share"], row["node"]) == (1, "n0")
 
 
-def test_readings_that_speak_for_a_job_and_the_time_after_it_do_not_make_unknown_work(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-a", 200, 400), job(2, "GPU-a", 440, 700)]
-    found = made(tmp_path, [load((200, 400, 250), (440, 700, 250), step=30)], jobs)
-    assert "unattributed" not in of_kinds(found)
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Books:
+    """The books of a store of several nodes, for the tests below: each looks at the GPUs and jobs of its own node."""
+    far_apart = [*range(306), *range(86_445, 87_001)]
+    gpus = [
+        gpu("coarse", node="coarse"), gpu("paused", node="paused"), gpu("slot", node="placed", slot=3),
+        gpu("busy", node="half"), gpu("other", node="half"), gpu("read", node="read"), gpu("unread", node="read"),
+    ]  # fmt: skip
+    telemetry = [
+        load((200, 400, 250), (440, 700, 250), step=30, name="coarse"),
+        readings("paused", far_apart, [IDLE_W] * len(far_apart)),
+        load((200, 400, 250), name="slot"), load((0, 1000, 250), name="busy"), load((200, 400, 150), name="other"),
+        load(name="read"),
+    ]  # fmt: skip
+    jobs = [
+        job("c1", "coarse", 200, 400), job("c2", "coarse", 440, 700),
+        job("p", "placed/3", 200, 400, gpu_from="file"),
+        job("h1", "busy", 0, 1000, node="half"), job("h2", None, 200, 400, node="half"),
+        job("r1", "unread", 0, 100), job("r2", "GPU-who", 0, 100), job("r3", "read", 2000, 2100),
+        job("r4", "read", 100, 50),
+    ]  # fmt: skip
+    return made(tmp_path_factory.mktemp("several"), telemetry, jobs, gpus=gpus)
+
+
+def test_readings_that_speak_for_a_job_and_the_time_after_it_do_not_make_unknown_work(several: Books) -> None:
+    assert set(several.pieces.filter(pl.col("gpu") == "coarse")["kind"]) == {"job", "idle"}
+
+
+def test_a_job_whose_gpu_nobody_knows_is_bounded_by_what_is_unattributed_on_its_node(several: Books) -> None:
+    other = several.pieces.filter(pl.col("gpu") == "other")
+    assert other.filter(pl.col("kind") == "unattributed")["energy_j"].sum() == pytest.approx(200 * 150, rel=0.01)
+    unknown = several.pieces.filter(pl.col("allocation") == "h2.0")
+    row = add_up(unknown, []).row(0, named=True)
+    assert (row["energy_j"], row["reason"]) == (None, JobReason.GPU_NOT_KNOWN)
+    assert unknown["above_j"].sum() == pytest.approx(200 * 150, rel=0.05)
+
+
+def test_jobs_without_readings_have_a_reason_and_no_zero(several: Books) -> None:
+    of = several.pieces.filter(pl.col("allocation").str.starts_with("r"))
+    assert [of_jobs(several)[f"r{number}"] for number in (1, 2, 3, 4)] == [None] * 4
+    assert dict(of.select("allocation", "reason").iter_rows()) == {
+        "r1.0": "no telemetry", "r2.0": "no telemetry", "r3.0": "no telemetry", "r4.0": JobReason.BACKWARD,
+    }  # fmt: skip
+    assert dict(several.problems.drop_nulls("job_id").select("job_id", "problem").iter_rows()) == {
+        "r1": JobProblem.NO_TELEMETRY, "r2": JobProblem.UNKNOWN_GPU, "r4": JobProblem.BACKWARD,
+        "h2": JobProblem.GPU_NOT_KNOWN,
+    }  # fmt: skip
+    bounds = dict(of.select("allocation", "above_j").iter_rows())
+    assert bounds["r1.0"] == pytest.approx(100 * 300)
+
+
+def test_a_job_may_name_its_gpu_by_node_and_slot(several: Books) -> None:
+    assert of_jobs(several)["p"] == pytest.approx(200 * 250, rel=0.01)
+
+
+def test_a_time_without_readings_is_not_called_idle_and_what_was_read_just_before_and_after_it_is(
+    several: Books,
+) -> None:
+    """Most of the minute in which readings end, and of that in which they begin again, has none."""
+    paused = several.pieces.filter(pl.col("gpu") == "paused")
+    gap = paused.filter(pl.col("kind") == "unattributed")
+    assert (gap["ended"] - gap["began"]).dt.total_seconds().to_list() == [86_445 - 305]
+    idle = paused.filter(pl.col("kind") == "idle")
+    assert idle["measured_s"].sum() == pytest.approx(305 + 555)
+    assert idle["energy_j"].sum() == pytest.approx((305 + 555) * IDLE_W)
 
 
 @pytest.mark.long
@@ -194,42 +255,6 @@ def test_the_time_asked_for_cuts_jobs_and_idle_time(tmp_path: Path) -> None:
     assert of_kinds(found)["idle"] == pytest.approx(200 * 50, rel=0.03)
 
 
-def test_a_job_whose_gpu_nobody_knows_is_bounded_by_what_is_unattributed_on_its_node(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-a", 0, 1000), job(2, None, 200, 400)]
-    telemetry = [load((0, 1000, 250)), load((200, 400, 150), name="GPU-b")]
-    found = made(tmp_path, telemetry, jobs, gpus=[gpu("GPU-a"), gpu("GPU-b")])
-    other = found.pieces.filter(pl.col("gpu") == "GPU-b")
-    assert other.filter(pl.col("kind") == "unattributed")["energy_j"].sum() == pytest.approx(200 * 150, rel=0.01)
-    row = add_up(found.pieces.filter(pl.col("allocation") == "2.0"), []).row(0, named=True)
-    assert (row["energy_j"], row["reason"]) == (None, JobReason.GPU_NOT_KNOWN)
-    bound = found.pieces.filter(pl.col("allocation") == "2.0")["above_j"].sum()
-    assert bound == pytest.approx(200 * 150, rel=0.05)
-    assert found.problems["problem"].to_list() == [JobProblem.GPU_NOT_KNOWN]
-
-
-def test_jobs_without_readings_have_a_reason_and_no_zero(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-b", 0, 100), job(2, "GPU-who", 0, 100), job(3, "GPU-a", 2000, 2100), job(4, "GPU-a", 100, 50)]
-    found = made(tmp_path, [load()], jobs, gpus=[gpu("GPU-a"), gpu("GPU-b")])
-    assert of_jobs(found) == {"1": None, "2": None, "3": None, "4": None}
-    reasons = dict(found.pieces.filter(pl.col("kind") == "job").select("allocation", "reason").iter_rows())
-    assert reasons == {
-        "1.0": "no telemetry", "2.0": "no telemetry", "3.0": "no telemetry", "4.0": JobReason.BACKWARD,
-    }  # fmt: skip
-    assert dict(found.problems.select("job_id", "problem").iter_rows()) == {
-        "1": JobProblem.NO_TELEMETRY, "2": JobProblem.UNKNOWN_GPU, "4": JobProblem.BACKWARD,
-    }  # fmt: skip
-    bounds = dict(found.pieces.filter(pl.col("kind") == "job").select("allocation", "above_j").iter_rows())
-    assert bounds["1.0"] == pytest.approx(100 * 300)
-
-
-def test_a_job_may_name_its_gpu_by_node_and_slot(tmp_path: Path) -> None:
-    found = made(
-        tmp_path, [load((200, 400, 250))], [job(1, "n1/3", 200, 400, gpu_from="file")], gpus=[gpu("GPU-a", slot=3)]
-    )
-    assert of_jobs(found)["1"] == pytest.approx(200 * 250, rel=0.01)
-    assert found.problems.height == 0
-
-
 def test_reloads_of_the_driver_and_refused_jobs_are_named(tmp_path: Path) -> None:
     events = [
         {"ts": at(300), "cluster": "c", "node": "n1", "kind": "driver_reloaded"},
@@ -239,19 +264,6 @@ def test_reloads_of_the_driver_and_refused_jobs_are_named(tmp_path: Path) -> Non
     store = store_of(tmp_path / "s", [gpu("GPU-a")], [load((200, 400, 250))], jobs, events)
     found = dict(books(store).problems.drop_nulls("job_id").select("job_id", "problem").iter_rows())
     assert found == {"1": JobProblem.RELOAD, "9": JobProblem.BACKWARD}
-
-
-def test_a_time_without_readings_is_not_called_idle_and_what_was_read_just_before_and_after_it_is(
-    tmp_path: Path,
-) -> None:
-    """Most of the minute in which readings end, and of that in which they begin again, has none."""
-    seconds = [*range(306), *range(86_445, 87_001)]
-    found = made(tmp_path, [readings("GPU-a", seconds, [IDLE_W] * len(seconds))], [])
-    gap = found.pieces.filter(pl.col("kind") == "unattributed")
-    assert (gap["ended"] - gap["began"]).dt.total_seconds().to_list() == [86_445 - 305]
-    idle = found.pieces.filter(pl.col("kind") == "idle")
-    assert idle["measured_s"].sum() == pytest.approx(305 + 555)
-    assert idle["energy_j"].sum() == pytest.approx((305 + 555) * IDLE_W)
 
 
 def test_no_jobs_and_no_readings_make_empty_books(tmp_path: Path) -> None:

@@ -38,11 +38,11 @@ def fleet(store: Store) -> Store:
     ("asked", "chosen", "unknown"),
     [
         ({}, ["lonely", "n1/0", "n1/1", "n2/0", "n2/1", "<b>x</b>"], ()),
+        ({"gpus": ["n9/9"], "nodes": ["n1"]}, ["n1/0", "n1/1"], ("GPU n9/9",)),
         ({"cluster": "c"}, ["n1/0", "n1/1", "n2/0", "n2/1"], ()),
         ({"gpus": ["n2/1", "GPU-0", "n1/0"]}, ["n2/1", "n1/0"], ()),
         ({"nodes": ["n2"]}, ["n2/0", "n2/1"], ()),
         ({"cabinets": ["r1"], "gpus": ["lonely"]}, ["lonely", "n1/0", "n1/1"], ()),
-        ({"gpus": ["n9/9"], "nodes": ["n1"]}, ["n1/0", "n1/1"], ("GPU n9/9",)),
         ({"cluster": "nowhere"}, [], ("cluster nowhere",)),
         ({"cluster": "d", "nodes": ["n1"]}, [], ("node n1",)),
     ],
