@@ -120,6 +120,7 @@ def test_what_is_strange_about_a_job_is_told(number: str, says: str, client: Any
     assert says in _words(_done(client, f"?job={number}"))
 
 
+@pytest.mark.long
 def test_books_of_which_nothing_is_known_are_na_and_never_0(tmp_path: Path) -> None:
     stuck = readings("a", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
     made = store_of(tmp_path / "stuck", [gpu("a")], [stuck], [])

@@ -70,6 +70,7 @@ def real(name: str) -> Path:
 # -- a real A100 ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("load", ["square", "transient"])
 def test_the_energy_of_a_real_stream_is_that_of_a_trapezoid(store: Store, load: str) -> None:
     path = real(f"nvidia_smi_a100_{load}_gpudata.csv.gz")

@@ -40,7 +40,7 @@ def found(two_days: Store) -> Summary:
     return summary(two_days)
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("by", list(By))
 def test_its_rows_are_those_of_the_command(by: By, found: Summary, two_days: Store) -> None:
     said = energy(two_days, by)

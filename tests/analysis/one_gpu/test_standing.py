@@ -109,6 +109,7 @@ def test_errors_that_nobody_watched_for_are_not_known(tmp_path: Path) -> None:
     assert counted(imported, "failed_runs", 2) == (0, 1, 4)
 
 
+@pytest.mark.long
 def test_the_interval_of_a_share_ends_at_none_and_at_all(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", 16, kinds=("brake",))
     stored(tmp_path, 16, kinds=("brake",), campaign="made-2", began_ns=BEGAN_NS + 86_400 * 10**9, into=store)

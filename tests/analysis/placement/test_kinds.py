@@ -56,6 +56,8 @@ def asked(store: Store, **options: Any) -> Steering:
 
 def test_a_slow_node_is_found_among_its_own_model_and_the_slower_model_is_no_fault(tmp_path: Path) -> None:
     store = Mixed().measured({"a2": 1.4}).kept(tmp_path / "S")
+    named = jobs.advise(store, f"w [{A100}]", no_scheduler=True).advice
+    assert (named.workload, named.exclude) == (f"w [{A100}]", ("a2",))
     found = asked(store, gpus=4)
     advice = found.advice
     assert advice.exclude == ("a2",)
@@ -102,12 +104,6 @@ def test_the_nodes_of_a_partition_or_a_model_get_advice_of_their_own(tmp_path: P
     assert large.packed is not None
     assert {node[0] for node in large.packed.nodes} == {"a"}
     assert f"left out, because the job does not fit there: {V100} (GPUs: 12)" in large.notes
-
-
-def test_a_kind_may_be_asked_for_by_its_whole_name(tmp_path: Path) -> None:
-    store = Mixed().measured({"a2": 1.4}).kept(tmp_path / "S")
-    found = jobs.advise(store, f"w [{A100}]", no_scheduler=True).advice
-    assert (found.workload, found.exclude) == (f"w [{A100}]", ("a2",))
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from whorl.tests.probed_fleet import CLUSTER, PROBES, stored, uuids
 from whorl.tests.stores import new_store
 
 
+@pytest.mark.long
 def test_the_time_of_a_wrong_result_counts_nowhere(tmp_path: Path) -> None:
     """The same GPUs are peers here and in `whorl variability`, and those left out are counted."""
     store, fleet = stored(tmp_path / "s", 32, kinds=("brake", "wrong_results"), telemetry=False)

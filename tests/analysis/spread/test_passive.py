@@ -76,6 +76,7 @@ def test_the_order_and_the_intervals_are_right(tmp_path: Path) -> None:
     assert 0.88 < np.mean(inside) <= 1.0
 
 
+@pytest.mark.long
 def test_time_is_not_used(tmp_path: Path) -> None:
     """The same scores, whatever the jobs' times are: no label is needed."""
     fleet = Fleet()

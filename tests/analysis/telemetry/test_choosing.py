@@ -100,6 +100,7 @@ def test_what_happened_to_a_gpu_is_its_runs_jobs_and_events_and_those_of_its_nod
     assert (before.runs, len(before.jobs), before.marks) == ((), 1, ())
 
 
+@pytest.mark.long
 def test_what_happened_to_many_gpus_is_put_together(busy: Store) -> None:
     for which in (None, "c"):
         found = happened(busy, which, BEGAN, BEGAN + 12 * S, apart=False)

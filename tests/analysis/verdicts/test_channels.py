@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Mapping[str, Change], Channel]] = {
 }
 
 
+@pytest.mark.long(short=4)
 @pytest.mark.parametrize("case", CASES)
 def test_each_kind_shows_in_its_channel(case: str) -> None:
     change, channel = CASES[case]
@@ -76,6 +77,7 @@ def test_a_clock_that_heat_holds_is_not_pinned() -> None:
     assert GPU in found[WARM.name]
 
 
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize("gone", ["sm_clock_mhz", "power_w", "temperature_c", "clock_events", "energy"])
 def test_what_nobody_recorded_has_no_row(gone: str) -> None:
     campaign = fleet(gpus=10)

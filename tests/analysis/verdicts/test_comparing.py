@@ -50,6 +50,7 @@ def test_many_slow_gpus_do_not_hide_each_other(gpus: int, spread: float) -> None
     assert not (named(found) & ~slow).any()
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("gpus", "effects"), [(64, (0.3, 0.3, 0.3)), (64, (0.5, 0.4, 0.3)), (32, (0.5, 0.4)), (16, (0.5, 0.4))]
 )

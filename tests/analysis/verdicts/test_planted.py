@@ -78,6 +78,7 @@ def test_every_planted_fault_is_told_for_what_it_is(tmp_path: Path, seed: int) -
     assert [planted.get(gpu) for gpu in throttled["gpu"]] == ["brake"]
 
 
+@pytest.mark.long
 def test_a_healthy_fleet_has_nothing_to_see(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "s", 64, seed=4)
     evidence = Evidence.of(probed(store), store)
