@@ -43,15 +43,3 @@ def test_from_users_to_jobs_to_one_job_and_back(opened: Opened) -> None:
     page.get_by_role("link", name="All jobs").click()
     page.wait_for_url(re.compile(r"energy(\?(?!.*job=).*)?$"))
     page.wait_for_selector("#energy-largest .js-plotly-plot .bars")
-
-
-@pytest.mark.long
-def test_a_time_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
-    page = _open(opened, "energy")
-    page.locator("#energy-since").fill("yesterday")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#energy-wrong :text('is no time')")
-    page.locator("#energy-since").fill("2026-01-07 00:00")
-    page.keyboard.press("Enter")
-    page.wait_for_url(re.compile(r"since=2026-01-07T00(%3A|:)00"))
-    page.wait_for_selector("#energy-wrong >> :scope:not(:has(*))", state="attached")

@@ -44,29 +44,6 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probed, pl.DataFra
     return campaign, side_by_side(campaign), looks(judged(campaign, store).by_key(campaign.gpus))
 
 
-@pytest.mark.long
-def test_figures_beside_each_other_are_those_of_the_runs(faulty: tuple[Probed, pl.DataFrame, dict[str, Look]]) -> None:
-    campaign, beside, _ = faulty
-    assert beside["workload"].unique(maintain_order=True).to_list() == campaign.probes
-    untimed = beside.filter(pl.col("workload") == "idle")
-    assert untimed["time"].is_null().all()
-    assert untimed["power_w"].is_not_null().all()
-    one = beside.row(by_predicate=(pl.col("workload") == "pagerank") & (pl.col("gpu") == beside["gpu"][7]), named=True)
-    peers = (
-        campaign.sound.filter(pl.col("workload") == "pagerank")
-        .group_by("gpu")
-        .agg(pl.col("value", "power_w", "temperature_c").median())
-    )
-    mine = peers.row(by_predicate=pl.col("gpu") == one["gpu"], named=True)
-    for name, own, called in (("value", "time", "slower_pct"), ("power_w", "power_w", "power_pct")):
-        middle = float(np.exp(np.median(np.log(peers[name].to_numpy()))))
-        assert one[own] == pytest.approx(mine[name])
-        assert one[called] == pytest.approx(100 * (mine[name] / middle - 1))
-    assert one["n"] == one["sittings"] == 1
-    assert one["slower_pct_low"] is None, "one run of each GPU does not tell how far it repeats"
-    assert one["hotter_c"] == pytest.approx(mine["temperature_c"] - peers["temperature_c"].median())
-
-
 def test_the_numbers_of_a_map_have_room_on_a_phone() -> None:
     gpus = pl.DataFrame({"gpu": ["a", "b"], "name": ["a", "b"], "node": ["n", "n"], "cabinet": ["c", "c"]})
     assert Grid.of(gpus.with_columns(cabinet=pl.lit("x" * 99)))._axis()["ticktext"] == [f"…{'x' * 13}"]

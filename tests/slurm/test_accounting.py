@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 
 from whorl.errors import SchedulerError
-from whorl.jobs.accounting import records
-from whorl.jobs.accounting.fields import FIELDS
 from whorl.jobs.accounting.importing import Report, import_jobs
 from whorl.store import Store
-from whorl.store.importing.content import LINE
 from whorl.store.schema import arrow_rows
 from whorl.tests.jobs.accounts import now
 from whorl.tests.slurm.accounted import Accounted, uuid
@@ -128,31 +125,6 @@ def test_the_index_of_slurm_is_believed_where_the_site_says_what_it_is(here: Acc
     import_all(store, tag_folders=[here.spool_of_tags])
     found = now(store, "gpu, gpu_from", f"job_id in ('{jobs[0]}', '{jobs[1]}')")
     assert found == [(uuid("n03", device), "tag") for device in (0, 1)]
-
-
-@pytest.mark.long
-def test_json_of_sacct_gives_the_rows_of_its_text(here: Accounted) -> None:
-    go = here.folder / "out" / "go-json"
-    held = f"--wrap=until [ -e {go} ]; do sleep 0.1; done"
-    jobs = [
-        here.submit("--gres=gpu:4", "-w", "n01", "--wrap=true"),
-        here.submit("--gres=gpu:2", "-w", "n04", "-a", "1-2", "--mem=3G", "--wrap=srun true"),
-        here.submit("--gres=gpu:1", "-w", "n03", "--wrap=kill -9 $$"),
-        here.submit("-w", "n04", "--wrap=true"),
-        running := here.submit("--gres=gpu:1", "-w", "n03", "-t", "5", held, user="bob"),
-    ]
-    here.until(lambda: {running} == here.accounted("-s", "R"), "all but one to end")
-    asked = ("sacct", "-a", "-D", "-S", "now-1hour", "-j", ",".join(jobs))
-    now_there = here.run("env", "SLURM_TIME_FORMAT=%s", *asked, "-P", "-o", ",".join(FIELDS[:-1]))
-    text = records.read(now_there.stdout, "acct.txt", None, None)
-    json = records.read(here.run(*asked, "--json").stdout, "acct.json", None, None)
-    go.touch()
-    here.settle()
-    rows = [found.frame.drop(LINE).sort("allocation").rows(named=True) for found in (text, json)]
-    assert {row["state"] for row in rows[0]} == {"COMPLETED", "FAILED", "RUNNING"}
-    assert len(rows[0]) == 5
-    assert rows[0] == rows[1]
-    assert (text.passed, text.lines) == (json.passed, json.lines)
 
 
 @pytest.mark.long

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
 from whorl.jobs.slurm import Slurm as Client
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.sizes import sample
@@ -153,3 +155,15 @@ def test_advice_for_a_job_that_waits_behind_another(slurm: Slurm, store: str) ->
     assert apply(slurm, store, job).returncode == 0
     slurm.run("scancel", first)
     assert slurm.nodes_of(job) == ["n01"]
+
+
+def test_a_job_that_cannot_be_counted_is_left_alone(slurm: Slurm, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command in this process, on root's own jobs."""
+    for name, value in slurm.environment().items():
+        monkeypatch.setenv(name, value)
+    for options, avoids in ((["--contiguous", "--nodes=2"], "no nodes"), (["--nodelist=n02"], "no nodes"), ([], "n02")):
+        job = slurm.submit("--hold", *options, user=None)
+        done = CliRunner().invoke(cli, ["advise", "apply", job, "--store", store, "--workload", "sgemm"])
+        assert (done.exit_code, done.stdout) == (0, f"job {job} avoids {avoids}\n"), done.stderr
+        if "--contiguous" in options:
+            assert f"job {job}: whorl excludes nothing for it, because it asks for neighbouring nodes" in done.stderr

@@ -223,10 +223,3 @@ def test_jobs_in_a_reservation(mixed: Mixed, store: str, monkeypatch: pytest.Mon
         mixed.cancel_all()
         mixed.until(lambda: not mixed.run("squeue", "-h").stdout, "the jobs to end")
         mixed.run("scontrol", "delete", "ReservationName=two")
-
-
-@pytest.mark.long
-def test_a_job_that_cannot_be_counted_is_left_alone(mixed: Mixed, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, done = apply(mixed, store, monkeypatch, "--contiguous", "--nodes=2")
-    assert done.stdout == f"job {job} avoids no nodes\n"
-    assert f"job {job}: whorl excludes nothing for it, because it asks for neighbouring nodes" in done.stderr

@@ -105,20 +105,6 @@ def test_a_gpu_that_fails_is_not_tried_again_and_a_missing_one_is_said(slurm: Sl
 
 
 @pytest.mark.long
-def test_jobs_that_cannot_measure_are_not_sent_to_the_whole_cluster(slurm: Slurm) -> None:
-    site = Site(slurm)
-    done = site.campaign("run", "launch", "--suite", "quick", "--setup", "echo no driver here; exit 7")
-    assert done.returncode == 5
-    assert "the first job ended and stored nothing, so no more are sent; n01: 1 job stored nothing" in done.stderr
-    assert "ends: no driver here" in done.stderr
-    assert len(site.submitted()) == 1
-    [first, *_] = json.loads(site.campaign("status", "--json").stdout)["by_node"]
-    assert first["state"] == "to do"
-    assert first["why"].startswith("1 job measured 0 of 4 GPUs; the last one ended as FAILED; ")
-    assert first["why"].endswith("n01.out ends: no driver here")
-
-
-@pytest.mark.long
 def test_jobs_stay_in_the_queue_after_ctrl_c(slurm: Slurm) -> None:
     site = Site(slurm, "seconds_per_job = 30\n")
     options = (*PROBES, "--suite", "quick", "--campaign", "autumn", "--nodes", "n01")

@@ -156,30 +156,6 @@ def test_the_class_that_varies_most_chooses_first() -> None:
     assert finishes(replay(jobs, fleet, "pal-sticky")) == pytest.approx({"calm": 10, "wild": 20})
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("policy", ["packed-nonsticky", "pm-first", "pal"])
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_placing_only_what_changed_equals_placing_everything(policy: str, seed: int) -> None:
-    """The rows say that placing depends on the free GPUs and the job alone; `redraws` places everything each time."""
-    draw = random.Random(seed)
-    at, jobs = 0.0, []
-    for number in range(40):
-        at += draw.choice((0, 0, 3, 50, 120))
-        jobs.append(Job(str(number), at, draw.randint(1, 6), draw.uniform(5, 400), draw.choice(("", "A", "B"))))
-    levels = [draw.choice((0.9, 1.0, 1.2, 3.0)) for _ in range(24)]
-    fleet = Fleet.regular(6, 4, {"A": levels, "B": levels[::-1]}, locality=1.5)
-    row = next(one for one in POLICIES if one.name == policy)
-    whole = Policy(row.name, row.summary, row.place, sticky=False, by_rounds=True, redraws=True, arrange=row.arrange)
-    failures = (Failure(2, 100.0, 300.0), Failure(4, 150.0, 1000.0))
-    for scheduler in ("fifo", "las", "srtf"):
-        options = Options(round_s=60, record=True, failures=failures)
-        some = replay(trace(*jobs), fleet, policy, scheduler, options=options)
-        every = replay(trace(*jobs), fleet, whole, scheduler, options=options)
-        assert some.spans == every.spans
-        assert some.finish_s.tolist() == every.finish_s.tolist()
-
-
 # Drawn
 
 
