@@ -66,6 +66,16 @@ def positions(path: Path, number: int, seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(range(8 * path.stat().st_size), number))
 
 
+def test_a_damaged_published_file_is_left_and_its_rows_come_from_the_journal(dead: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(dead, tmp_path / "S")
+    live = sorted((root / "telemetry").rglob("*.live0.parquet"))[0]
+    live.write_bytes(live.read_bytes()[:-9])
+    assert stored(root) == ROWS
+    compaction.compact(root, pace=replacing.OFFLINE)
+    assert stored(root) == ROWS
+    assert live.exists()
+
+
 def test_a_second_segment_of_a_generation_does_not_take_the_place_of_the_first(dead: Path, tmp_path: Path) -> None:
     """As when a part of the journal could not be read at first."""
     root = shutil.copytree(dead, tmp_path / "S")

@@ -244,6 +244,7 @@ def test_without_locks_the_next_host_compacts_too(store: Store, monkeypatch: pyt
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     (store.root / "compact.lock").write_text(f"{processes.host()} 00000000 1\n")
+    store.journal("n", background=False).close()
     for verb in (["compact"], ["prune", "--keep", "1d"]):
         status, text = whorl("store", *verb, "--store", store.root)
         assert (status, "another process" in text) == (0, False), text

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -45,6 +46,23 @@ def segments(tmp_path: Path) -> Path:
     for path, content in left.items():
         path.write_bytes(content)
     return root
+
+
+def test_a_compaction_that_comes_second_doubles_nothing(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = replacing.replace
+
+    def second(root: Path, old: list[Path], moves: dict[Path, Path], pace: replacing.Pace, **more: Any) -> None:
+        if any(path.name.startswith("compacted-") for path in moves.values()):
+            monkeypatch.setattr(replacing, "replace", real)
+            made = old[0].with_name(".tmp-other")
+            shutil.copy(old[0], made)
+            real(root, old[:1], {made: old[0].with_name("other.parquet")}, replacing.Pace(0, 60))
+        real(root, old, moves, pace, **more)
+
+    monkeypatch.setattr(replacing, "replace", second)
+    compaction.compact(segments, pace=replacing.Pace(0.05, 0))
+    assert replacing.replace is real
+    assert counted(segments) == {"n": 5, "keys": 5}
 
 
 def test_a_file_is_claimed_by_one_replacement_only(segments: Path) -> None:
