@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
+import functools
 import gc
 import importlib.util
 import json
@@ -23,6 +23,7 @@ import pytest
 # Workers and the processes that they start fill the cores: threads of each Polars would only wait for each other.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
+from whorl.tests.building import build_once
 from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, compile_dcgm, real_engine
 from whorl.tests.nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
 
@@ -160,20 +161,7 @@ def built_once(tmp_path_factory: pytest.TempPathFactory) -> BuiltOnce:
     `built_once("fleet", write_fleet)` returns the folder. The first call runs `write_fleet(folder)`; others wait.
     """
     built = Path(os.environ.get("WHORL_TESTS_BUILT") or tmp_path_factory.getbasetemp() / "built").resolve()
-
-    def get_folder(name: str, build: Callable[[Path], object]) -> Path:
-        folder, done = built / name, built / f"{name}.done"
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_name(f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not done.exists():
-                shutil.rmtree(folder, ignore_errors=True)  # what a builder that failed left there
-                folder.mkdir()
-                build(folder)
-                done.touch()
-        return folder
-
-    return get_folder
+    return functools.partial(build_once, built)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import re
 import shutil
 import tempfile
@@ -20,11 +21,14 @@ from whorl.store import Store
 from whorl.store.readers import catalog
 from whorl.store.schema import CATALOG
 from whorl.store.system import files
+from whorl.tests.building import build_once
 
 
 @functools.cache
 def _template() -> Path:
-    """The path of an empty store, made once in each process."""
+    """The path of an empty store, made once for all processes of shards.py, or in each process."""
+    if built := os.environ.get("WHORL_TESTS_BUILT"):
+        return build_once(Path(built).resolve(), "template", lambda folder: Store.create(folder / "store")) / "store"
     folder = Path(tempfile.mkdtemp(prefix="whorl-template-")).resolve()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Store.create(folder / "store").root
