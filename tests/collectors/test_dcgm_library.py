@@ -123,19 +123,6 @@ def test_the_shortest_interval_of_all_clients_counts_and_its_values_are_handed_t
     other.close()
 
 
-def test_values_are_kept_for_whole_seconds_or_so_many_samples(client: Client) -> None:
-    by_age, by_count = client.fields(155, name="age"), client.fields(150, name="count")
-    client.watch(by_age, age_s=1.9, keep=5)
-    client.watch(by_count, age_s=0, keep=200)
-    counted = client.read_until(by_count, 0, 150, 1)[0, 150]
-    while counted[-1].ts - counted[0].ts < 1_400_000:
-        time.sleep(0.05)
-        counted = client.read(by_count)[0][0, 150]
-    aged = client.read(by_age)[0][0, 155]
-    assert aged[-1].ts - aged[0].ts <= 1_050_000
-    assert counted[0].ts < aged[0].ts - 200_000
-
-
 def test_what_is_read_can_pass_by_a_value_that_comes_late(client: Client, engine: DcgmEngine) -> None:
     """A value has the time of before the driver was asked: reading on from `after` misses some, an overlap does not."""
     engine.nvml.add("latency 3000 nvmlDeviceGetPowerUsage")
@@ -221,56 +208,6 @@ def test_an_xid_is_a_value_with_a_time_and_a_health_incident(client: Client, eng
     assert (response.overallHealth, response.incidentCount) == (20, 1)
     assert response.incidents[0].entityInfo.entityId == 1
     assert "79" in response.incidents[0].error.msg
-
-
-def test_statistics_of_a_job_have_blanks_and_sums_where_a_mean_is_expected(client: Client, engine: DcgmEngine) -> None:
-    engine.nvml.add("load 10 1")
-    client.group.stats.WatchJobFields(EVERY_US, 60, 100)
-    client.group.stats.StartJobStats("job")
-    time.sleep(0.3)
-    client.group.stats.StopJobStats("job")
-    job = client.group.stats.GetJobStats("job")
-    assert job.numGpus == 4
-    each = [job.gpus[i] for i in range(4)]
-    assert job.summary.powerUsage.average == pytest.approx(sum(gpu.powerUsage.average for gpu in each))
-    assert job.summary.powerUsage.maxValue == 2.0**47
-    assert job.summary.smClock.maxValue == 0x7FFFFFF0
-    for gpu in each:
-        seconds = (gpu.endTime - gpu.startTime) / 1e6
-        assert 0 < gpu.energyConsumed / 1e3 < 1.2 * gpu.powerUsage.maxValue * seconds
-    with pytest.raises(client.structs.DCGMError_DuplicateKey):
-        client.group.stats.StartJobStats("job")
-    client.group.stats.RemoveJob("job")
-    with pytest.raises(client.structs.DCGMError_NoData):
-        client.group.stats.GetJobStats("job")
-
-
-def test_mig_instances_are_entities_below_their_gpu(engine: DcgmEngine) -> None:
-    engine.nvml.write("gpus 2", "model H100", "gpu 1 mig 3g.40gb 1g.10gb", "load 10 1")
-    engine.restart()
-    client = Client(engine.bindings(), ipAddress=engine.address, timeoutMs=2000)
-    found = client.agent.dcgmGetGpuInstanceHierarchy(client.handle.handle)
-    entries = [found.entityList[i] for i in range(found.count)]
-    instances = [entry for entry in entries if entry.entity.entityGroupId == 4]
-    parent = client.system.discovery.GetGpuAttributes(1).identifiers.uuid
-    assert [(e.parent.entityId, e.info.gpuUuid, e.info.nvmlProfileSlices) for e in instances] == [
-        (1, parent, 3),
-        (1, parent, 1),
-    ]
-    assert {entry.parent.entityId for entry in entries if entry.entity.entityGroupId == 5} == {
-        entry.entity.entityId for entry in instances
-    }
-    ids = [entry.entity.entityId for entry in instances]
-    assert list(client.agent.dcgmGetEntityGroupEntities(client.handle.handle, 4, 0)) == ids
-    client.group = client.group_of([(GPU, 1), (4, ids[0])])
-    fields = client.fields(155, 203, 250, 1002)
-    client.watch(fields, every_us=100_000)
-    rows = client.read_until(fields, ids[0], 1002, 3)
-    assert rows[ids[0], 155][-1].value == pytest.approx(rows[1, 155][-1].value, rel=0.05)  # the whole GPU's
-    assert rows[ids[0], 203][-1].value == BLANK_INT + 2
-    assert rows[ids[0], 250][-1].value < rows[1, 250][-1].value
-    assert rows[ids[0], 1002][-1].value == pytest.approx(0.96)
-    client.close()
 
 
 def test_a_field_of_every_metric_is_known(stopped_engine: DcgmEngine) -> None:

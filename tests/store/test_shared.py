@@ -77,3 +77,15 @@ def test_a_store_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "S").mkdir(mode=0o700)
     (tmp_path / "S").chmod(0o700)
     assert mode(filled(tmp_path / "S").root) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a store to another user")
+def test_a_reader_repairs_nothing_in_the_store_of_another_user(store: Store) -> None:
+    views = store.root / "whorl.duckdb"
+    views.unlink()
+    os.chown(store.root, 12345, 12345)
+    Store.open(store.root).close()
+    assert not views.exists()
+    os.chown(store.root, 0, 0)
+    Store.open(store.root).close()
+    assert views.exists()

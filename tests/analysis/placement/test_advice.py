@@ -83,22 +83,6 @@ def test_a_slow_gpu_is_not_hidden_by_slower_ones(tmp_path: Path) -> None:
         assert advice.exclude == ("n0001", "n0003")
 
 
-@pytest.mark.long
-def test_a_slow_gpu_is_found_whenever_it_was_measured_three_times_and_never_from_once(tmp_path: Path) -> None:
-    fleet = Fleet(80)
-    once = frozenset({(9, 1), (9, 2)})
-    for seed in range(6):
-        factors = noise(np.random.default_rng(seed), 80, 3, 0.03)
-        fleet.run(f"thrice-{seed}", _slow(g9=2.8), factors)
-        fleet.run(f"once-{seed}", _slow(g9=2.8, g33=1.5), factors, skip=once)
-    found = scores(fleet.store(tmp_path / "S"))
-    for seed in range(6):
-        assert advise(found, f"thrice-{seed}", now=NOW).exclude == ("n0002",)
-        advice = advise(found, f"once-{seed}", now=NOW)
-        assert advice.exclude == ("n0008",)
-        assert "n0002" not in {node.node for node in advice.nodes if node.tier == "hard"}
-
-
 def test_a_gpu_that_is_braked_is_excluded_though_it_was_measured_twice_only(tmp_path: Path) -> None:
     """What `whorl demo` run twice has: a board that takes 1.17 times as long, among others that hardly differ."""
     gpus = 32
