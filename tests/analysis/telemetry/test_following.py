@@ -83,7 +83,6 @@ def test_a_gpu_is_silent_after_some_of_its_steps() -> None:
     assert silent_since(last, steps, BEGAN + 600 * S) == last
 
 
-@pytest.mark.long
 def test_the_extent_counts_readings_in_journals(store: Store) -> None:
     assert extent(store) is None
     assert newest(store) is None
