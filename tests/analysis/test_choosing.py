@@ -54,6 +54,7 @@ def test_one_letter_is_no_part_of_a_name(store: Store) -> None:
         find(store, "n")
 
 
+@pytest.mark.long
 def test_nodes_and_gpus_are_listed_as_people_count_on_all_pages_and_in_advice(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 48, (0, 1), node=lambda gpu: f"n{12 - gpu // 4}", spread=0)
     nodes = [f"n{number}" for number in range(1, 13)]

@@ -117,6 +117,7 @@ def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
     assert "runs has no rows" not in _text(_show(client, "/"))
 
 
+@pytest.mark.long
 def test_a_store_that_went_away_is_told_and_not_taken_for_an_empty_one(store: Store) -> None:
     store.append({"runs": arrow_rows("runs", {"run_id": ["r"], "cluster": ["c"], "gpu": ["x"]})}, "a")
     client = make_app(Reading(store)).server.test_client()
@@ -413,6 +414,7 @@ def test_who_has_not_the_printed_address_reads_nothing_until_a_signal_ends_it(ho
             running.kill()
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("options", "says", "opens"),
     [
@@ -612,6 +614,7 @@ def test_what_telemetry_cannot_be_shown_is_told(search: str, says: list[str], me
     assert [fragment for fragment in says if fragment not in told] == []
 
 
+@pytest.mark.long
 def test_what_moves_on_with_the_newest_readings_has_no_fixed_range_in_its_fields(measured: Asked) -> None:
     assert '"telemetry-from": {"value": "2026-01-0' in measured.said("telemetry?gpu=c001-1/0")
     live = measured.said("telemetry?gpu=c001-1/0&live=5m")

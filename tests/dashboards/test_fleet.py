@@ -112,6 +112,7 @@ def test_a_large_fleet_is_sent_in_less_than_a_megabyte(large: View) -> None:
     assert not any("n0001" in figure.to_json() for figure in drawn), "names are looked up, not sent"
 
 
+@pytest.mark.long
 def test_a_large_map_fits_a_screen(large: View) -> None:
     figure = parts.figures(large, [])[parts.MAP]
     assert figure.layout.height < 800
@@ -337,6 +338,7 @@ def test_a_brush_leads_on_to_telemetry_and_placement(small: View) -> None:
     assert _links(parts.brush_line(small, nobody, small.held(nobody), [])) == {}
 
 
+@pytest.mark.long
 def test_choices_that_the_page_sets_one_by_one_change_no_address_and_those_of_a_person_do(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "store", 8, kinds=("pinned",))
     asked = Asked_(make_app(Reading(store)))

@@ -248,6 +248,7 @@ def test_the_age_of_a_reading_is_counted_to_the_instant_it_was_asked_for(tmp_pat
     assert ages == [{"late": 0, "age": 0}, {"late": 50_000, "age": 50_000}]
 
 
+@pytest.mark.long
 def test_other_seeds_and_models_are_other_gpus(tmp_path: Path) -> None:
     store = new_store(tmp_path / "S")
     for model, seed in ((V100, 1), (V100, 2), (H100, 1)):

@@ -266,11 +266,6 @@ def test_reloads_of_the_driver_and_refused_jobs_are_named(tmp_path: Path) -> Non
     assert found == {"1": JobProblem.RELOAD, "9": JobProblem.BACKWARD}
 
 
-def test_no_jobs_and_no_readings_make_empty_books(tmp_path: Path) -> None:
-    found = books(store_of(tmp_path / "s", [gpu("GPU-a")], [], []))
-    assert (found.pieces.height, found.metered.height, found.problems.height) == (0, 0, 0)
-
-
 def test_a_gpu_that_is_known_by_number_and_by_uuid_is_told_of_where_both_were_read(tmp_path: Path) -> None:
     """GPU-a is `n1:0` too, from a log without UUIDs; `n1:1` was read before GPU-b, which is no doubt."""
     known = [("GPU-a", 0, "GPU-a"), ("n1:0", 0, None), ("GPU-b", 1, "GPU-b"), ("n1:1", 1, None)]

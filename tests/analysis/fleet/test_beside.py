@@ -211,6 +211,7 @@ def test_runs_of_no_campaign_are_put_together_by_time(tmp_path: Path) -> None:
     assert trend(undated) is None
 
 
+@pytest.mark.long
 def test_the_trend_says_the_interval_that_all_other_answers_say(tmp_path: Path) -> None:
     rows: list[tuple[str, str, str | None, float, int]] = [
         (f"g{gpu}", "A", None, float(200 + (gpu + run) // 2), 0) for gpu in range(12) for run in range(3)

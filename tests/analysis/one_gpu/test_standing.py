@@ -83,6 +83,7 @@ def test_a_gpu_without_peers_has_no_band(tmp_path: Path) -> None:
     assert neighbours(alike(store, found), uuid(0), {}) == []
 
 
+@pytest.mark.long
 def test_a_gpu_without_a_model_has_the_others_without_one_as_peers(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 9, (0,), model=lambda _: None)
     found = figures(store, CLUSTER)

@@ -195,6 +195,7 @@ def test_the_best_sets_keep_off_hard_nodes_whose_other_gpus_are_the_fastest(tmp_
     assert "n0005" in everything.spread.nodes
 
 
+@pytest.mark.long
 def test_twice_as_many_gpus_as_the_job_needs_are_left(tmp_path: Path) -> None:
     found = _scores(tmp_path, _slow(32, g9=2.8))
     assert advise(found, "w", gpus=14, now=NOW).exclude == ("n0002",)

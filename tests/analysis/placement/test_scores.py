@@ -135,6 +135,7 @@ def test_gpus_of_synchronous_jobs_are_scored_as_one(tmp_path: Path) -> None:
     assert any("only 40 sets of GPUs can be compared, from 160 jobs" in note for note in found.notes)
 
 
+@pytest.mark.long
 def test_probes_that_share_a_job_but_no_time_are_scored_one_by_one(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     known = np.ones(80)

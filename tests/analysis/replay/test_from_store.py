@@ -87,6 +87,7 @@ def test_seeds_differ_in_what_jobs_run_at_and_not_in_what_is_believed(store: str
     assert np.array_equal(one.belief["gemm"][mine], other.belief["gemm"][theirs])
 
 
+@pytest.mark.long
 def test_noise_is_believed_by_nobody(tmp_path: Path) -> None:
     """GPUs that do not differ, measured noisily: policies see 1 everywhere, whatever the medians were."""
     store = fleet_store(tmp_path, {"noise": np.ones(len(NAMES))}, noise=0.05)

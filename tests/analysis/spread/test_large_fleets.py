@@ -32,6 +32,7 @@ def test_parts_are_all_rows_by_name_also_those_without_one() -> None:
     assert found == {(None, "w"): [2], ("a", "w"): [3], ("b", "v"): [4], ("b", "w"): [1]}
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_every_run_has_its_own_figures_in_whatever_order_they_are_stored(

@@ -171,6 +171,7 @@ def test_a_bit_of_a_pruned_minute_holds_that_minute(pruned: Store) -> None:
     assert ((one.began - BEGAN) // S, (one.ended - BEGAN) // S) == (60, 120)
 
 
+@pytest.mark.long
 def test_readings_in_a_journal_are_there_at_once(store: Store) -> None:
     _fill(store, [0, 1, 2], power_mw=[1000, 1000, 1000])
     rows = arrow_rows("telemetry", {"ts": [BEGAN + 3 * S], "cluster": ["c"], "gpu": ["GPU-a"], "power_mw": [5000]})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pytest
 
 from whorl.analysis import measurements
 from whorl.analysis.runs.probing import probed
@@ -203,6 +204,7 @@ def test_a_gpu_that_throttles_in_some_of_its_runs_is_unstable(tmp_path: Path) ->
     assert found.changes == found.drifts == ()
 
 
+@pytest.mark.long
 def test_one_run_that_went_wrong_is_no_finding(tmp_path: Path) -> None:
     past = Past(runs=2)
     past.times[3, 4, 0] *= 1.4
@@ -220,6 +222,7 @@ def test_a_newest_sitting_that_is_slower_is_to_be_measured_again(tmp_path: Path)
     assert found.changes == ()
 
 
+@pytest.mark.long
 def test_jobs_that_couple_gpus_are_one_look(tmp_path: Path) -> None:
     """All GPUs of a job wait for one another: no GPU of them can be judged by itself."""
     past = _in_jobs_of_a_node()
@@ -291,6 +294,7 @@ def test_one_sitting_is_no_past(tmp_path: Path) -> None:
     assert "every GPU was measured in one sitting only" in said.why
 
 
+@pytest.mark.long
 def test_one_gpu_and_identical_values_give_sentences(tmp_path: Path) -> None:
     alone = Past(gpus=1, weeks=3).found(tmp_path / "one")
     assert any("too few GPUs have two sittings" in one.why for one in alone.not_judged)
