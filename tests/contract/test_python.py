@@ -108,7 +108,7 @@ STORES: dict[str, Callable[[Any], Any]] = {
 """Verbs that store runs: the function and the command line each have a store."""
 
 
-@pytest.mark.parametrize("words", STORES)
+@pytest.mark.parametrize("words", sample(STORES, short=1))
 def test_a_function_that_stores_runs_replies_what_its_verb_prints(words: str, tmp_path: Path) -> None:
     for name in ("function", "verb"):
         whorl.measure(tmp_path / name, "gemm-fp32", suite="quick", backend="simulated", gpus=2, campaign="first")
