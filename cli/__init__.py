@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from .. import __version__
-from ..errors import InputError, WhorlError
+from ..errors import InputError, QueryError, WhorlError
 
 _DEPENDENCIES = {
     "cupy": "cupy-cuda13x",
@@ -151,7 +151,7 @@ class _Group(click.Group):
                     raise
                 from .output import tell
 
-                tell(str(error))
+                tell(str(error), lines=isinstance(error, QueryError))  # DuckDB points into the line of the query
                 ctx.exit(error.exit_code)
             return answer
 

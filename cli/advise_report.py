@@ -60,7 +60,8 @@ def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[s
     if not advice.kinds:
         yield advice.finding
     if steering.exclude:
-        yield Line(f"\n    sbatch --exclude={compress(steering.exclude)} ...")
+        yield ""
+        yield Line(f"    sbatch --exclude={compress(steering.exclude)} ...")
     yield ""
     placed = {kind.workload: kind for kind in steering.placing.kinds or (steering.placing,)}
     for kind in kinds:

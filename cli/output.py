@@ -75,9 +75,9 @@ def width() -> int | None:
     return (shutil.get_terminal_size().columns or 80) if sys.stdout.isatty() else None
 
 
-def tell(sentence: str) -> None:
-    """Print a note beside the answer, on standard error."""
-    click.echo(f"whorl: {printable(cut(sentence))}", err=True)
+def tell(sentence: str, *, lines: bool = False) -> None:
+    """Print a note beside the answer, on standard error; `lines` as in `printable`."""
+    click.echo(f"whorl: {printable(cut(sentence), lines=lines)}", err=True)
 
 
 def say(text: str, first: str = "", rest: str = "") -> None:

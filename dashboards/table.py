@@ -63,9 +63,11 @@ class Line(str):
     __slots__ = ()
 
 
-def printable(text: str) -> str:
+def printable(text: str, *, lines: bool = False) -> str:
     """A text of one line without control characters, which would steer a terminal: names of files and GPUs may hold
-    some. They are shown as in Python: \\n, \\x1b."""
+    some. They are shown as in Python: \\n, \\x1b. With `lines` its lines stay, as those of DuckDB's messages."""
+    if lines:
+        return "\n".join(map(printable, text.split("\n")))
     text = text.encode("utf-8", "backslashreplace").decode()
     return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 

@@ -48,6 +48,8 @@ def document(store: str, *options: str, workload: str = "sgemm") -> dict[str, An
 
 def test_the_sentence_that_matters_comes_first(store: str) -> None:
     text = advise(store, "--gpus", "4").stdout
+    assert "\n\n    sbatch --exclude=n02 ...\n\n" in text
+    assert "\\n" not in text
     assert text.startswith("Exclude n02")
     assert "n02/1" in text
     assert gpu(2, 1) not in text, "people read names; --json has the UUID"

@@ -260,6 +260,13 @@ def test_a_wrong_query_is_a_sentence(store: Store, query: str, said: str) -> Non
     assert "Traceback" not in result.output
 
 
+def test_the_message_about_a_wrong_query_keeps_its_lines_and_steers_no_terminal(store: Store) -> None:
+    """DuckDB points with carets into the line above."""
+    lines = whorl(store, "select nope, '\x1b[2J\x9b' from runs").stderr.split("\n")
+    caret = next(number for number, line in enumerate(lines) if set(line.strip()) == {"^"})
+    assert lines[caret - 1][lines[caret].index("^") :].startswith("nope, '\\x1b[2J\\x9b'"), lines
+
+
 def test_text_that_is_not_utf8(store: Store) -> None:
     with pytest.raises(QueryError, match="not UTF-8"):
         store.sql("select '\udcff'")
