@@ -92,8 +92,8 @@ def check(
     Exit status: 0 OK; 1 warning; 2 critical: very slow, a wrong result, or a GPU that is expected here and absent, also
     if the driver is gone; 3 unknown: no GPU is expected here, no store, a hanging call, a wrong option.
 
-    Expected are the GPUs that collectors or campaigns saw on this node within 30 days, and on no other node since.
-    After you take one out: `whorl store retire GPU`. A probe takes at most 15 s of a GPU.
+    Expected are the GPUs that collectors or campaigns saw on this node within 30 days, and on no other node since;
+    simulated ones are not. After you take one out: `whorl store retire GPU`. A probe takes at most 15 s of a GPU.
     """
     from . import check_report
     from .answers.measuring import check as checked

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..store.events import Event, EventKind
 from ..store.metrics import METRICS, ROW
+from ..store.names import SIMULATED
 from .backends import Commit, Device, Status, Sweep
 from .rows import Rows
 
@@ -23,15 +24,12 @@ if TYPE_CHECKING:
     from ..simulation.stepping import Readings
 
 
-DRIVER = "simulated"
-
-
 def described(model: GpuModel) -> dict[str, Any]:
     """What the driver says of a simulated GPU of a model, by column of `gpus`."""
     limit_mw = round(1000 * model.power_limit_w)
     return {
         "model": model.name,
-        "driver": DRIVER,
+        "driver": SIMULATED,
         "power_limit_mw": limit_mw,
         "power_limit_default_mw": limit_mw,
         "power_limit_min_mw": round(1000 * model.min_power_limit_w),

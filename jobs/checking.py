@@ -220,6 +220,10 @@ class _Check:
         driver, problem = self._driver_gpus()
         gpus(len(driver))
         expected = seen_on(opened, this_node(), time.time_ns())
+        if not expected and not driver:
+            self.answer.says.append(
+                "no GPU is expected here: no collector or campaign saw a real one on this node within 30 days"
+            )
         if quick:
             self._absent(expected, driver, problem)
             self._judge(opened, None, driver)

@@ -21,6 +21,8 @@ UUID = ("GPU-", "MIG-")
 """How UUIDs begin: their digits count nothing."""
 _ALSO = {"gemm-fp32": ("sgemm", "gemm")}
 """By workload, the other names that it has in files of other tools and in simulated loads."""
+SIMULATED = "simulated"
+"""The driver of simulated GPUs, in column `driver` of `gpus`."""
 
 
 def this_node() -> str:

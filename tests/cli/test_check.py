@@ -322,6 +322,10 @@ def test_where_nothing_is_expected_the_answer_is_unknown(
     assert quick(store, 3) == []
     nvml.write("gpus 2", "model H100", GONE)
     assert quick(store, 3) == []
+    done = whorl("collect", "--store", str(store.root), "--backend", "simulated", "--duration", "0.1")
+    assert done.exit_code == 0, done.output
+    line = whorl("check", "--store", str(store.root), "--quick", "--format", "nagios")
+    assert (line.exit_code, line.output.startswith("WHORL UNKNOWN - no GPU is expected here")) == (3, True), line.output
     seen(store, "n01", uuid(1), days_ago=31)
     assert quick(store, 3) == []
     seen(store, "n01", uuid(2), days_ago=29)
@@ -350,7 +354,7 @@ def test_no_driver_no_gpu_no_store_and_a_wrong_option_are_unknown(fleet: str, he
 
 def test_an_unexpected_error_is_unknown(fleet: str, here: list[Any]) -> None:
     here.append(RuntimeError("boom"))
-    assert "boom" in checked("--store", fleet, status=3)["says"][0]
+    assert "boom" in checked("--store", fleet, status=3)["says"][-1]
 
 
 def test_a_call_that_does_not_return_is_unknown_in_time(fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import polars as pl
 from ....store.conditions import stated
 from ....store.events import EventKind
 from ....store.json_texts import read_lists, string
+from ....store.names import SIMULATED
 from ....store.views import OF_ALL_RUNS
 from ...runs.measurements import SOUND
 from ..comparing import LEAST_GPUS
@@ -157,11 +158,13 @@ def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
 def seen_on(store: Store, node: str, now_ns: int) -> dict[str, str]:
     """The whole GPUs that belong on a node: GPU -> its name, `node/slot`.
 
-    Collectors and campaigns saw them there within 30 days before `now_ns` (UTC), and on no other node since. A GPU that
-    was retired is left out until it is seen again.
+    Collectors and campaigns saw them there within 30 days before `now_ns` (UTC), and on no other node since. Simulated
+    ones belong on no node. A GPU that was retired is left out until it is seen again.
     """
     identities = store.scan("gpus").filter(pl.col("node").is_not_null() & pl.col("uuid").is_not_null())
-    identities = identities.select("gpu", "node", "slot", "parent", "first_seen").sort("first_seen", nulls_last=False)
+    real = pl.col("driver").ne_missing(SIMULATED)
+    identities = identities.filter(real).select("gpu", "node", "slot", "parent", "first_seen")
+    identities = identities.sort("first_seen", nulls_last=False)
     newest = store.collect(identities).group_by("gpu").last().filter(pl.col("node") == node, pl.col("parent").is_null())
     here = pl.col("gpu").is_in(newest["gpu"].implode())
     sightings = [
