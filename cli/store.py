@@ -50,10 +50,11 @@ def _print_status(found: Status) -> None:
     def line(name: str, text: str) -> None:
         say(text, name.ljust(_FACTS), " " * _FACTS)
 
-    rows = [
-        [t.table, count(t.rows), count(t.files), count(t.bytes), number(t.bytes / t.rows if t.rows else None, 3)]
-        for t in found.tables
-    ]
+    rows = []
+    for t in found.tables:
+        filed = t.rows - t.in_journals
+        per_row = number(t.bytes / filed if filed else None, 3)
+        rows.append([t.table, count(t.rows), count(t.files), count(t.bytes), per_row])
     print_table(Table(("table", "rows", "files", "bytes", "bytes/row"), rows, (1, 2, 3, 4), leaves=(4,)))
     click.echo()
     if found.journals:

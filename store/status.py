@@ -26,12 +26,13 @@ _TRIES = 20
 
 @dataclass
 class TableStatus:
-    """A table: its rows and files, without those in journals; `bytes` of its files."""
+    """A table: its rows, those `in_journals` among them; its files of Parquet, and their `bytes`."""
 
     table: str
     rows: int = 0
     files: int = 0
     bytes: int = 0
+    in_journals: int = 0
 
 
 @dataclass
@@ -83,8 +84,12 @@ def _status(store: Store) -> Status:
     root = store.root
     found = reading.snapshot(root)
     out = Status(keep=retention.configured(root), durability=str(durability.of(root)))
+    tails = reading.tails(found, [spec.name for spec in TABLES], store.skip)
+    if tails is None:
+        raise FileNotFoundError
     for spec in TABLES:
-        one = TableStatus(spec.name)
+        unpublished = len(tails.get(spec.name, ()))
+        one = TableStatus(spec.name, rows=unpublished, in_journals=unpublished)
         for path in store.sound(spec.name, found.files[spec.name]):
             if path.name != reading.EMPTY:
                 one.files += 1

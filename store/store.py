@@ -325,10 +325,11 @@ class Store:
             if reason is None:
                 good.append(path)
             else:
-                self._skip(path, reason)
+                self.skip(path, reason)
         return good
 
-    def _skip(self, path: Path, reason: str) -> None:
+    def skip(self, path: Path, reason: str) -> None:
+        """Note, and log once, that a file cannot be read."""
         if path not in self.skipped:
             self.skipped[path] = reason
             log.warning("skipped %s: %s", path, reason)
@@ -356,9 +357,9 @@ class Store:
                 if look is not None:
                     for name, paths in found.files.items():
                         look(name, paths)
-                live = reading.tails(found, {*names, *needed}, self._skip)
+                live = reading.tails(found, {*names, *needed}, self.skip)
                 if live is not None:
-                    return {name: reading.rows_of(name, found, live, self.sound, self._skip) for name in names}
+                    return {name: reading.rows_of(name, found, live, self.sound, self.skip) for name in names}
         raise self._too_fast()
 
     def check(self) -> dict[Path, str]:
@@ -566,7 +567,7 @@ class Store:
                         found[path] = f"it is damaged ({reason}); restore it from a backup or move it out of the store"
                         self._damaged[path] = when, found[path]
                         forget(path, name)
-                        self._skip(path, found[path])
+                        self.skip(path, found[path])
         return found
 
 
