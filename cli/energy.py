@@ -45,8 +45,9 @@ def energy(
     whorl energy excess --store S            what slow and hungry GPUs cost
     whorl energy quote --store S --job 4242  other GPUs, power caps and hours
 
-    What no job used has rows of its own: idle (the GPU did nothing), and unattributed (it worked for somebody who is
-    not known). All rows add up to what was metered. Jobs come from the table `jobs` (docs/jobs.md).
+    What no job used has rows of its own: idle (the GPU did nothing), and unattributed (nothing shows that it
+    was idle, and no known job had it). All rows add up to what was metered. Jobs come from the table `jobs`
+    (docs/jobs.md).
 
     Carbon and cost need a file of settings. docs/energy.md explains everything.
     """

@@ -46,7 +46,9 @@ def with_interval(row: Row, joules: float) -> tuple[str, str]:
     known part and of how many of its jobs that is."""
     if row["energy_j"] is None:
         if row.get("jobs_known") and row["known_j"]:
-            return number(row["known_j"] / joules), f"of {row['jobs_known']:,} of {many(row['jobs'], 'job')}"
+            return number(
+                row["known_j"] / joules
+            ), f"{MISSING} (of {row['jobs_known']:,} of {many(row['jobs'], 'job')})"
         return MISSING, MISSING
     low, high = (number(row[name] / joules) for name in ("low_j", "high_j"))
     return number(row["energy_j"] / joules), f"[{low}, {high}]"

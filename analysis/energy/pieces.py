@@ -20,7 +20,7 @@ class Kind(Code):
     IDLE = "idle", "no job had the GPU, or this share of it, and it did nothing"
     UNATTRIBUTED = (
         "unattributed",
-        "the GPU worked and no known job had it, or a job had GPUs of the node and nobody knows which",
+        "no known job had it and nothing shows that it was idle, or a job had GPUs of the node and nobody knows which",
     )
 
 

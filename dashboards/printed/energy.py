@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from ...analysis.energy.answers import SCHEMA, Answer, By
+from ...analysis.energy.booked import Booked
 from ...analysis.energy.carbon.billing import lacking
 from ...analysis.energy.pieces import Kind
 from ..energy_words import REASONS, TIMES, idle_share, idle_sources, name_of, unit_of, with_interval
@@ -109,10 +110,20 @@ def listed(found: Answer, rows: Sequence[Row]) -> Table:
             cells.append(number(row[name]))
     names = len(_heads(found.by))
     right = [place for place in range(names, len(header)) if header[place] != "[95 %]"]
-    title = f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC"
+    title = times_of(found.booked)
     leaves = [names, *(header.index(one) for one in _LEFT_OUT if one in header)]
     table = Table(header, body, right, title=title, leaves=leaves)
     return table if found.by is By.DAY else with_clusters(table, rows)
+
+
+def times_of(booked: Booked) -> str:
+    """The time from the first reading to the last, and the time that was asked for where that is longer."""
+    asked = booked.since, booked.until
+    read = booked.metered["first"].min(), booked.metered["last"].max()
+    (since, until), (first, last) = ([f"{at or asked[0]:%Y-%m-%d %H:%M:%S}" for at in times] for times in (asked, read))
+    if read[0] is None or (since, until) == (first, last):
+        return f"{since} to {until} UTC"
+    return f"readings from {first} to {last} UTC; asked for: {since} to {until}"
 
 
 def with_clusters(table: Table, rows: Sequence[Row]) -> Table:
@@ -193,7 +204,7 @@ def in_all(found: Answer) -> Iterable[str]:
         energy, bounds = with_interval(total, joules)
         yield (
             f"metered in all: {energy} {unit} {bounds} on {many(total['gpus'], 'GPU')}; "
-            f"{percent(total['measured_s'], total['gpu_s'])} % of that time has readings"
+            f"readings cover {percent(total['measured_s'], total['gpu_s'])} % of the {gpu_time(total['gpu_s'])} counted"
         )
         if total["gpus_no_figure"]:
             yield f"not in it: {many(total['gpus_no_figure'], 'GPU')} of which no reading counts"
@@ -217,7 +228,7 @@ def explained(found: Answer, store: str | Path | None = None) -> Iterable[str]:
         kinds = set(found.rows["kind"])
         meant = {
             Kind.IDLE: "(idle): no job had the GPU, and it did nothing",
-            Kind.UNATTRIBUTED: "(unattributed): it worked, and nobody knows for whom",
+            Kind.UNATTRIBUTED: "(unattributed): no known job had the GPU, and nothing shows that it was idle",
         }
         said = "".join(f". {what}" for kind, what in meant.items() if kind in kinds)
         yield f"idle %: the part that the GPUs would have drawn without work{said}"

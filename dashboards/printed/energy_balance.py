@@ -14,7 +14,7 @@ from ...analysis.energy.carbon.billing import NoFigure, lacking
 from ...analysis.energy.metering import PowerSource, Problem
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Table, count, many, number, second
-from .energy import gpu_time, with_clusters
+from .energy import gpu_time, times_of, with_clusters
 
 _PARTS = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
 _LISTED = 40
@@ -128,7 +128,7 @@ def answer(found: Balance) -> Iterable[str | Table]:
         ("GPU", f"metered {unit}", "= of jobs", "+ idle", "+ unattributed", "rest J", f"gaps {time}", "problems"),
         body,
         tuple(range(1, 8)),
-        title=f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC",
+        title=times_of(found.booked),
         leaves=(5, 6),
     )
     yield with_clusters(table, rows)

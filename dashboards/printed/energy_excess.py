@@ -13,7 +13,7 @@ from ...analysis.energy.choices.excess import FALSE, Unknown
 from ...analysis.energy.choices.placed import Of, Placed
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Line, Table, count, many, number
-from .energy import gpu_time, with_clusters
+from .energy import gpu_time, times_of, with_clusters
 
 _LISTED = 20
 """Rows that are listed for people; --json has all."""
@@ -155,11 +155,10 @@ def _table(found: Placed, rows: Sequence[Row]) -> Table:
     right = [
         place for place, name in enumerate(header) if place not in texts and name not in ("sure", "verdicts", "[95 %]")
     ]
-    title = f"{found.booked.since:%Y-%m-%d %H:%M} to {found.booked.until:%Y-%m-%d %H:%M} UTC"
     leaving = ([] if found.by is Of.NODE else [heads[1]]) + ["runs", "kWh a year", unit, "verdicts"]
     leaves = [header.index(name) for name in leaving if name in header]
     wrapped = (len(header) - 2,) if found.by is Of.GPU else ()
-    return with_clusters(Table(header, body, right, title=title, wrapped=wrapped, leaves=leaves), rows)
+    return with_clusters(Table(header, body, right, title=times_of(found.booked), wrapped=wrapped, leaves=leaves), rows)
 
 
 def _names(by: Of, row: Row) -> list[str]:

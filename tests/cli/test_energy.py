@@ -142,6 +142,9 @@ def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
     assert "(idle)" in lines
     assert "(unattributed)" in lines
     assert f"next: whorl energy --store {sampled} --job 4201" in shown
+    began, ended = shown.splitlines()[0].removesuffix(" UTC").split(" to ")
+    asked = whorl("--store", str(sampled), "--since", "2020-01-01").stdout.splitlines()[0]
+    assert asked == f"readings from {began} to {ended} UTC; asked for: 2020-01-01 00:00:00 to {ended}"
 
 
 def test_the_books_of_the_sample_balance(sampled: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Pat
     rows = {row["job_id"]: row for row in document("--store", str(tmp_path / "S"))["rows"]}
     assert (rows["2"]["energy_j"], rows["2"]["reason"], rows["2"]["co2e_reason"]) == (None, "zero watts", "no energy")
     shown = whorl("--store", str(tmp_path / "S")).stdout
-    assert "on 1 GPU; 100 % of that time has readings\nnot in it: 1 GPU of which no reading counts" in shown
+    assert "readings cover 100 % of the 9.98 GPU min counted\nnot in it: 1 GPU of which no reading counts" in shown
     assert "`whorl energy reconcile --store" in shown
 
 

@@ -30,7 +30,9 @@ def columns(by: By, frame: Shown) -> list[Column]:
         found += [
             Column("of_jobs", "jobs %", "number", says="the part of the energy that jobs used"),
             Column("idle", "idle %", "number", says="no job had the GPU, and it did nothing"),
-            Column("of_nobody", "unattributed %", "number", says="it worked, and nobody knows for whom"),
+            Column(
+                "of_nobody", "unattributed %", "number", says="no known job had it, and nothing shows that it was idle"
+            ),
         ]
     found.append(Column("measured", "measured %", "number", says="the part of the time with readings"))
     if not rows["co2e_g"].is_null().all():
