@@ -9,9 +9,12 @@ from dataclasses import dataclass, fields
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from ..simulation.faults import HEALTHY, onsets
+from ..simulation.faults import FAULTS, HEALTHY, kinds_in_order, onsets
+from ..simulation.identity import identities
 from ..simulation.models import PARAMETERS
 from ..simulation.physics import Silicon
+from ..simulation.spread import USUAL
+from ..store.names import SIMULATED
 from ..store.schema import arrow_rows
 from .recording import identify
 from .rows import short_hash
@@ -67,7 +70,10 @@ def planted_in(fleet: Fleet, who: Sequence[Identity], began_ns: int, span_s: flo
 
 
 def _size_pct(fleet: Fleet, gpu: int) -> float | None:
-    size = fleet.fault_of(gpu).size
+    return _pct(fleet.fault_of(gpu).size)
+
+
+def _pct(size: float | None) -> float | None:
     return None if size is None else round(100 * size, 9)
 
 
@@ -109,3 +115,43 @@ def introduce(
         return {"gpus": identified}
     store.append({"truth": rows}, name)
     return {"gpus": identified, "truth": len(rows)}
+
+
+def _option(kind: str, size_pct: float | None) -> str:
+    """What `--fault` takes for a fault as the store has it; '' for a healthy GPU."""
+    if kind == HEALTHY.kind:
+        return ""
+    usual = next((fault.size for fault in FAULTS if fault.kind == kind), None)
+    return kind if size_pct is None or size_pct == _pct(usual) else f"{kind}={size_pct:.12g}%"
+
+
+def options_again(store: Store, cluster: str) -> dict[str, tuple[str, ...]]:
+    """By simulated GPU of a cluster, the options with which `whorl probe run` measures its fleet again.
+
+    None of them where the store does not say how the fleet was drawn: GPUs of `whorl collect` and of a file of nodes.
+    """
+    known = store.arrow("gpus", columns=["cluster", "gpu", "driver"]).to_pylist()
+    options: dict[str, tuple[str, ...]] = {
+        row["gpu"]: () for row in known if (row["cluster"], row["driver"]) == (cluster, SIMULATED)
+    }
+    claims = store.arrow("campaigns", columns=["cluster", "fleet"]).to_pylist()
+    if not any(row["cluster"] == cluster and row["fleet"] for row in claims):
+        return options
+    fleets: dict[tuple[str, int, str], dict[str, str]] = {}
+    columns = ["cluster", "gpu", "kind", "size_pct", "population", "model", "seed"]
+    for row in store.arrow("truth", columns=columns).to_pylist():
+        if row["cluster"] == cluster:
+            fleet = fleets.setdefault((row["model"], row["seed"], row["population"]), {})
+            fleet[row["gpu"]] = _option(row["kind"], row["size_pct"])
+    for (model, seed, population), faults in fleets.items():
+        gpus = [identity.uuid for identity in identities(seed, len(faults), model)]
+        faulty = {place: faults[gpu] for place, gpu in enumerate(gpus) if faults.get(gpu)}
+        kinds = kinds_in_order(len(gpus), seed, faulty)
+        if faults.keys() == set(gpus) and kinds is not None:
+            words = ["--gpus", str(len(gpus)), "--model", model, "--seed", str(seed)]
+            words += ["--population", population] if population != USUAL else []
+            words += ["--faults", str(len(kinds))] if kinds else []
+            turns = next((n for n in range(1, len(kinds)) if kinds[n:] == kinds[:-n]), len(kinds))
+            words += [word for kind in kinds[:turns] for word in ("--fault", kind)]
+            options |= dict.fromkeys(gpus, tuple(words))
+    return options

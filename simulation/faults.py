@@ -243,14 +243,24 @@ def plant(
     return index, size
 
 
+def kinds_in_order(gpus: int, seed: int, faulty: Mapping[int, str]) -> list[str] | None:
+    """The kinds with which `plant` gives these faults to the GPUs at these positions; None where none do."""
+    places = _places(gpus, seed)[: len(faulty)]
+    return [faulty[place] for place in places] if faulty.keys() == set(places) else None
+
+
+def _places(gpus: int, seed: int) -> list[int]:
+    """The GPUs in the order in which a number of faults is planted."""
+    return stream(seed, "fault").permutation(gpus).tolist()
+
+
 def _drawn(
     gpus: int, seed: int, faults: int | None, named: Sequence[tuple[int, float]]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    random = stream(seed, "fault")
     usual = np.array([nan if fault.size is None else fault.size for fault in (*FAULTS, HEALTHY)])
     if faults is None and not named:
         edges = np.cumsum([fault.share for fault in FAULTS])
-        index = np.searchsorted(edges, random.random(gpus), side="right").astype(np.int64)
+        index = np.searchsorted(edges, stream(seed, "fault").random(gpus), side="right").astype(np.int64)
         index = np.where(index < len(FAULTS), index, -1)
         return index, usual[index]
     turns = named or [(i, float(usual[i])) for i, fault in enumerate(FAULTS) if fault.share]
@@ -258,7 +268,7 @@ def _drawn(
     if not 0 <= faults <= gpus:
         raise InputError(f"{faults} faults cannot be planted in {gpus} GPUs")
     index, size = np.full(gpus, -1, dtype=np.int64), np.full(gpus, nan)
-    places, turn = random.permutation(gpus)[:faults], np.arange(faults) % len(turns)
+    places, turn = _places(gpus, seed)[:faults], np.arange(faults) % len(turns)
     index[places], size[places] = np.array([i for i, _ in turns])[turn], np.array([one for _, one in turns])[turn]
     return index, size
 

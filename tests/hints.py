@@ -15,7 +15,7 @@ _LINE = re.compile(r"^(?:next: +| +)?(whorl [a-z].*?)(?: +# .*)?$", re.MULTILINE
 _QUOTED = re.compile(r"`(whorl [^`]*--store [^`]+)`")
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}")
 _STAYS = (("dashboard",), ("collect",), ("probe", "run"), ("campaign", "run"), ("export", "prometheus"))
-"""Commands that serve, or measure this machine's GPUs: only their options are read."""
+"""Commands that serve, or measure this machine's GPUs: only their options are read; a simulated fleet is measured."""
 
 
 def hints(output: str) -> list[list[str]]:
@@ -36,7 +36,7 @@ def run_hints(output: str) -> list[list[str]]:
     """
     commands = hints(output)
     for words in commands:
-        if any(tuple(words[: len(name)]) == name for name in _STAYS):
+        if any(tuple(words[: len(name)]) == name for name in _STAYS) and "simulated" not in words:
             _parsed(words)
             continue
         done = CliRunner().invoke(cli, words)

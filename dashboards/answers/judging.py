@@ -138,6 +138,7 @@ def plan(
     telling first. Raises InputError where there are no GPUs, several clusters and none named, or no such probe.
     """
     from ...analysis.verdicts.answers.planning import Next, planned
+    from ...collectors.planted import options_again
     from ...probes.campaign import Plan
     from ...probes.catalogue import choose
     from ...probes.conditions import Asked
@@ -151,12 +152,14 @@ def plan(
     chosen = choose(tuple(probe))
     seconds = Plan(chosen, Asked(EFFORTS[suite]), "plan").expected_s()
     names = [each.name for each in chosen]
-    plan = planned(opened(store), names, budget_s=budget, seconds=seconds, cluster=cluster, threshold_pct=threshold)
-    path = folder(store)
+    read = opened(store)
+    plan = planned(read, names, budget_s=budget, seconds=seconds, cluster=cluster, threshold_pct=threshold)
+    simulated = options_again(read, plan.cluster)
+    todo = list(printed.commands(plan, folder(store), suite, simulated))
     return Reply(
         plan,
-        partial(printed.document, plan, path, suite),
-        lambda: printed.answer(plan, list(printed.commands(plan, path, suite)), threshold),
+        partial(printed.document, plan, todo),
+        partial(printed.answer, plan, todo, threshold, simulated),
         rows=RowList("gpus", Next),
     )
 

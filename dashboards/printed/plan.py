@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...analysis.verdicts.answers.planning import Planned
+from ...analysis.verdicts.answers.planning import Next, Planned
 from ..table import MISSING, Line, Table, count, many, number
 from ..verdict_words import short
 
@@ -17,11 +17,12 @@ _LONGEST = 16  # GPUs in one command
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """A command for one node; `node` is None where it is not known."""
+    """A command for one node, or for a simulated fleet; `node` is None where it is not known, and for a fleet."""
 
     node: str | None
     words: tuple[str, ...]
     seconds: float
+    simulated: bool = False
 
     def __str__(self) -> str:
         return shlex.join(self.words)
@@ -31,32 +32,39 @@ class NodeCommand:
         return shlex.join([names.get(word, word) for word in self.words])
 
 
-def commands(plan: Planned, store: str, suite: str) -> Iterator[NodeCommand]:
-    """`whorl probe run` for each node, in the order in which its GPUs come first."""
-    by_node: dict[str | None, list[str]] = {}
-    seconds: dict[str | None, float] = {}
+def commands(plan: Planned, store: str, suite: str, simulated: Mapping[str, tuple[str, ...]]) -> Iterator[NodeCommand]:
+    """`whorl probe run` for each node, in the order in which its GPUs come first.
+
+    `simulated`: by simulated GPU, the options that measure its fleet again. All of a fleet is measured by a command; no
+    command measures one without options.
+    """
+    before = ("whorl", "probe", "run", *plan.probes, "--suite", suite, "--store", store, "--cluster", plan.cluster)
+    fleets = dict.fromkeys(simulated[gpu.gpu] for gpu in plan.gpus if simulated.get(gpu.gpu))
+    for options in fleets:
+        seconds = plan.gpus[0].seconds * list(simulated.values()).count(options)
+        yield NodeCommand(None, (*before, "--backend", "simulated", *options), seconds, simulated=True)
+    by_node: dict[str | None, list[Next]] = {}
     for gpu in plan.gpus:
-        by_node.setdefault(gpu.node, []).append(gpu.name)
-        seconds[gpu.node] = seconds.get(gpu.node, 0.0) + gpu.seconds
-    for node, names in by_node.items():
-        for begin in range(0, len(names), _LONGEST):
-            part = names[begin : begin + _LONGEST]
-            words = ["whorl", "probe", "run", *plan.probes, "--suite", suite, "--store", store]
-            words += ["--cluster", plan.cluster, *(word for name in part for word in ("--gpu", name))]
-            yield NodeCommand(node, tuple(words), seconds[node] * len(part) / len(names))
+        if gpu.gpu not in simulated:
+            by_node.setdefault(gpu.node, []).append(gpu)
+    for node, gpus in by_node.items():
+        for begin in range(0, len(gpus), _LONGEST):
+            part = gpus[begin : begin + _LONGEST]
+            chosen = [word for gpu in part for word in ("--gpu", gpu.name)]
+            yield NodeCommand(node, (*before, *chosen), sum(gpu.seconds for gpu in part))
 
 
-def document(plan: Planned, store: str, suite: str) -> dict[str, Any]:
+def document(plan: Planned, todo: Sequence[NodeCommand]) -> dict[str, Any]:
     """The document of `whorl.plan/1`."""
-    listed = [
-        {"node": command.node, "command": str(command), "seconds": command.seconds}
-        for command in commands(plan, store, suite)
-    ]
+    listed = [{"node": command.node, "command": str(command), "seconds": command.seconds} for command in todo]
     return plan.as_dict() | {"commands": listed}
 
 
-def answer(plan: Planned, todo: Sequence[NodeCommand], threshold: float) -> Iterable[str | Table]:
-    """The plan for people; `threshold` is how much slower matters, in per cent."""
+def answer(
+    plan: Planned, todo: Sequence[NodeCommand], threshold: float, simulated: Mapping[str, tuple[str, ...]]
+) -> Iterable[str | Table]:
+    """The plan for people; `threshold` is how much slower matters, in per cent; `simulated` as in `commands`."""
+    unmet = sum(simulated.get(gpu.gpu) == () for gpu in plan.gpus)
     spent = sum(gpu.seconds for gpu in plan.gpus)
     yield f"cluster {plan.cluster}: {many(len(plan.gpus), 'GPU')} to probe, {spent / 60:.0f} min of GPU time"
     names = short(gpu.name for gpu in plan.gpus)
@@ -87,8 +95,16 @@ def answer(plan: Planned, todo: Sequence[NodeCommand], threshold: float) -> Iter
     if plan.passive:
         yield plan.passive
     yield from plan.notes
+    if unmet:
+        yield (
+            f"{many(unmet, 'GPU')} of these {'are' if unmet > 1 else 'is'} simulated, and the store does not say how "
+            "to measure them again: no command is printed for them"
+        )
     for command in todo[:_COMMANDS]:
-        yield Line(f"# on {command.node or 'its node, which the store does not know'}:")
+        if command.simulated:
+            yield Line("# the simulated fleet, all of it:")
+        else:
+            yield Line(f"# on {command.node or 'its node, which the store does not know'}:")
         yield Line(command.brief(names))
     if len(todo) > _COMMANDS:
         yield f"and {many(len(todo) - _COMMANDS, 'command')} more: --json has all"
