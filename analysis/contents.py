@@ -37,7 +37,7 @@ _CAMPAIGNS = (
 )
 _VERDICTS = (
     "SELECT name, CASE WHEN level = 'gpu' THEN name END AS gpu, gpus, cluster, kind, state, effect_pct, low_pct, "
-    "high_pct, n, action, looks FROM verdicts_now ORDER BY cluster, place"
+    "high_pct, reference, action, looks FROM verdicts_now ORDER BY cluster, place"
 )
 _JUDGED = (
     f"SELECT cluster, judged_at, gpus, findings FROM judgements WHERE {OF_ALL_RUNS} "

@@ -22,7 +22,8 @@ _CHOICES = {
     "spread": "the best set, wherever its GPUs are",
     "exclude": "any node that is not excluded",
 }
-_AGAINST = {"drained": "random, slow nodes excluded", "random": "random"}
+_RANDOM = {"packed": "a random packed set", "spread": "random GPUs anywhere"}
+_AGAINST = {"drained": ", off all slow nodes", "random": ""}
 _LEVELS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "s")
 
 
@@ -86,15 +87,19 @@ def _compared(advice: Advice) -> Iterable[str | Table]:
 
 
 def _gains(advice: Advice, of: str) -> Iterable[str | Table]:
-    """What each choice saves; first against a random choice that avoids the slow nodes, too."""
+    """What each choice saves; first against a random choice that avoids the slow nodes, too.
+
+    A packed set is compared with random packed sets, and GPUs anywhere with random ones anywhere.
+    """
     if not advice.repeatable:  # the finding says that there is no gain, or that none is known
         return
     order = list(_AGAINST)
     gains = sorted(advice.gains, key=lambda g: (order.index(g.against) if g.against in order else 9, g.choice))
+    any_kind = "packed" if any(gain.choice == "packed" for gain in gains) else "spread"  # of `exclude`
     rows = [
         [
             _CHOICES.get(gain.choice, gain.choice),
-            _AGAINST.get(gain.against, gain.against),
+            _RANDOM.get(gain.choice, _RANDOM[any_kind]) + _AGAINST.get(gain.against, gain.against),
             percent(gain.median),
             f"[{percent(gain.lower)}, {percent(gain.upper)}]",
             "" if gain.measurable else "no measurable benefit",

@@ -15,7 +15,7 @@ from ..analysis.one_gpu.standing import Figures, Standing, times
 from ..analysis.verdicts import Kind, Level, State, Verdict
 from ..analysis.verdicts.answers.alike import Neighbour
 from .table import MISSING, count, many, minute
-from .verdict_words import chances, effect, interval, measured, percent, some
+from .verdict_words import chances, effect, interval, kin, measured, percent, some
 
 _IDENTITY = {
     "model": "model", "uuid": "UUID", "serial": "serial number", "vbios": "VBIOS", "driver": "driver",
@@ -84,20 +84,20 @@ def _evidence(one: Verdict) -> list[str]:
 
 def identity(row: Mapping[str, Any], shared: Mapping[str, tuple[int, int]]) -> list[tuple[str, str]]:
     """Who the GPU is: words and values. n/a where nobody told."""
-    found = []
+    found, peers = [], kin(row["model"])
     for name, word in _IDENTITY.items():
         value = MISSING if row[name] is None else str(row[name])
-        found.append((word, f"{value}{_same(shared.get(name))}"))
+        found.append((word, f"{value}{_same(shared.get(name), peers)}"))
     limit, default = (
         None if row[name] is None else row[name] / 1000 for name in ("power_limit_mw", "power_limit_default_mw")
     )
     delivered = "" if default is None or default == limit else f" (delivered with {default:g} W)"
-    watts = MISSING if limit is None else f"{limit:g} W{delivered}{_same(shared.get('power_limit_mw'))}"
+    watts = MISSING if limit is None else f"{limit:g} W{delivered}{_same(shared.get('power_limit_mw'), peers)}"
     return [*found, ("power limit", watts), ("cluster", str(row["cluster"])), ("key in the tables", str(row["gpu"]))]
 
 
-def _same(shared: tuple[int, int] | None) -> str:
-    return "" if shared is None or shared[1] < 2 else f", as {shared[0]:,} of {shared[1]:,} GPUs of its model"
+def _same(shared: tuple[int, int] | None, peers: str) -> str:
+    return "" if shared is None or shared[1] < 2 else f", as {shared[0]:,} of {shared[1]:,} {peers}"
 
 
 def summary(stands: Sequence[Standing], found: Found | None) -> list[tuple[str, str]]:

@@ -51,6 +51,11 @@ def measured(one: Verdict) -> str:
     return "" if one.effect_pct is None else _OF.get(one.figure, one.figure)
 
 
+def kin(model: str | None) -> str:
+    """Which GPUs a GPU is compared with: those of its model, or of its cluster where nobody knows the model."""
+    return "GPUs of its model" if model else "GPUs of its cluster"
+
+
 def least(given: Sequence[Smallest]) -> str | None:
     """Below which effect no GPU could have been named, in a sentence; None where there is nothing to say."""
     known = sorted((one for one in given if one.pct is not None), key=lambda one: one.pct or 0.0)

@@ -242,7 +242,7 @@ class _Judge:
             tuple(dict.fromkeys(workloads)), kind, State.CONFIRMED if confirmed else State.SUSPECTED,
             in_pct(shift.effect), in_pct(shift.effect - half), in_pct(shift.effect + half), p, p if q is None else q,
             shift.n, causes, says, first, last, runs, action,
-            f"{shift.n} {units} of the same model",
+            f"{shift.n} {units} of the same {'model' if look.model else 'cluster'}",
         )  # fmt: skip
 
     # -- GPUs ---------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class _Judge:
         workloads = tuple(dict.fromkeys([look.workload, *(other.workload for other in ranked)])) if ranked else ()
         first, last, runs = self._evidence([self._all.gpus[gpu]], workloads, look, gpu)
         confirmed = any(other.compared.confirmed[gpu] for other in (look, *shown))
-        of_model = f" of {look.model}" if look.model else ""
+        of_model = f" of {look.model}" if look.model else " of its cluster"
         effect, low, high = (_inin_pct(look, float(value[gpu])) for value in (one.effect, one.low, one.high))
         return Verdict(
             Level.GPU, self._names[gpu], (self._names[gpu],), self._campaign.cluster, self._models[gpu], workloads,

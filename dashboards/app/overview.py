@@ -105,7 +105,7 @@ def _worst(found: pl.DataFrame, state: State, *, several: bool) -> list[Componen
             one["state"],
             _with_unit(percent(one["effect_pct"])),
             _with_unit(interval(one["low_pct"], one["high_pct"])),
-            None if one["n"] is None else f"{one['n']:,}",
+            one["reference"] or None,
             None if one["action"] is None else prose(one["action"]),
             one["looks"],
             *([one["cluster"]] if several else []),
@@ -114,7 +114,7 @@ def _worst(found: pl.DataFrame, state: State, *, several: bool) -> list[Componen
     ]
     columns = _findings(several=several)
     head = [one.title for one in columns]
-    drawn = rows(head, cells, right=(3, 4, 5), wrapped=(6, 7), cards=True, label="Findings, worst first")
+    drawn = rows(head, cells, right=(3, 4), wrapped=(5, 6, 7), cards=True, label="Findings, worst first")
     if worst.height == found.height:
         return [drawn]
     of = "of each cluster" if several else f"of {found.height:,}"
@@ -166,7 +166,7 @@ def _findings(*, several: bool) -> list[Column]:
         Column("state", "state"),
         Column("effect_pct", "effect", kind="percent", digits=1, says=effect),
         Column("low_pct", "95 %", kind="interval", digits=1, high="high_pct", unit="%"),
-        Column("n", "n", kind="number", says="how many compared"),
+        Column("reference", "compared with", wraps=True),
         Column("action", "what to do", wraps=True),
         Column("looks", "what was seen", wraps=True),
         *([Column("cluster", "cluster")] if several else []),

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...analysis.verdicts import Smallest, Verdict
 from ...analysis.verdicts.answers.explaining import Explained, Place, SharedFinding, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, minute, number
-from ..verdict_words import chances, interval, least, measured, percent
+from ..verdict_words import chances, interval, kin, least, measured, percent
 from .verdicts import not_judged
 
 _WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all
@@ -21,14 +21,15 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     known = [("model", "model"), ("node", "node"), ("slot", "slot"), ("serial", "serial"), ("driver", "driver")]
     said = [f"{word} {identity[key]}" for key, word in known if identity.get(key) is not None and key != "model"]
     model = identity.get("model") or "a GPU of unknown model"
+    peers = kin(identity.get("model"))
     key = "" if found.gpu == found.name else f" ({found.gpu})"
     yield f"{found.name}{key}: {model}; {', '.join([f'cluster {found.cluster}', *said])}"
     yield ""
     yield from findings(found.name, found.verdicts, found.smallest, found.judged if found.places else None)
-    yield from places(found.places)
+    yield from places(found.places, peers)
     yield from _history(found)
     if found.conditions:
-        yield "conditions of its runs, and how many GPUs of its model share them:"
+        yield f"conditions of its runs, and how many {peers} share them:"
         for what, values in found.conditions.items():
             yield f"  {what} {'; '.join(values)}"
         yield ""
@@ -92,8 +93,8 @@ def findings(name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest
     yield ""
 
 
-def places(given: Sequence[Place]) -> Iterable[str | Table]:
-    """Where it stands among its peers, a row a workload."""
+def places(given: Sequence[Place], peers: str) -> Iterable[str | Table]:
+    """Where it stands among its peers, a row a workload. `peers`: what they are, in words."""
     if not given:
         return
     rows = [
@@ -112,7 +113,7 @@ def places(given: Sequence[Place]) -> Iterable[str | Table]:
         ("workload", "slower %", "[95 %]", "rank", "[95 %]", "runs", "sittings"),
         rows,
         (1, 3, 5, 6),
-        title="beside the GPUs of its model: rank 1 is the fastest; intervals are those of another sitting",
+        title=f"beside the {peers}: rank 1 is the fastest; intervals are those of another sitting",
         leaves=(6, 5, 4),
     )
     if all(one.low_pct is None for one in given):

@@ -53,7 +53,8 @@ def test_the_sentence_that_matters_comes_first(store: str) -> None:
     assert text.startswith("Exclude n02")
     assert "n02/1" in text
     assert gpu(2, 1) not in text, "people read names; --json has the UUID"
-    assert text.index("random, slow nodes excluded") < text.index("random   "), "the honest baseline first"
+    assert text.index("a random packed set, off all slow nodes") < text.index("a random packed set   "), "honest first"
+    assert "random GPUs anywhere, off all slow nodes" in text, "a set is compared with random ones of its kind"
 
 
 @pytest.mark.parametrize("table", sample(["runs", "results", "gpus"], short=1))

@@ -257,11 +257,16 @@ def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
 @pytest.mark.parametrize(
     ("fleet", "name", "of", "gpus"),
     [
-        ({"slow": dict.fromkeys(range(4, 8), 0.12)}, "n02", "8 nodes", [f"n02/{slot}" for slot in range(4)]),
+        (
+            {"slow": dict.fromkeys(range(4, 8), 0.12), "model": lambda gpu: None},
+            "n02",
+            "8 nodes of the same cluster",
+            [f"n02/{slot}" for slot in range(4)],
+        ),
         (
             {"time": lambda gpu, day: 0.96 if gpu % 4 == 0 else 1.0, "spread": 0.001},
             "8 GPUs",
-            "32 GPUs",
+            "32 GPUs of the same model",
             [f"n{node:02}/0" for node in range(1, 9)],
         ),
     ],
@@ -274,8 +279,10 @@ def test_a_node_or_a_batch_is_explained_by_the_name_of_its_finding(
     told = document("explain", name, "--store", store)
     assert (told["schema"], told["name"], told["gpus"]) == ("whorl.explain.shared/1", name, gpus)
     [row] = told["verdicts"]
-    assert row["reference"] == f"{of} of the same model"
+    assert row["reference"] == of
     assert whorl("explain", name, "--store", store).exit_code == 0
+    kin = f"beside the GPUs of its {of.split()[-1]}: rank 1"
+    assert kin in whorl("explain", gpus[0], "--store", store).stdout
     nothing = whorl("explain", "n03", "--store", store)
     assert nothing.exit_code == 2
     assert "'n03' fits 4 GPUs" in nothing.stderr

@@ -535,8 +535,8 @@ def test_the_findings_name_the_cluster_in_the_table_only_where_there_are_several
     assert "sort and" not in one, "there is one finding"
     all_ = Asked(store).said("?findings=all")
     columns = [column["headerName"] for column in _table(all_, "findings")["columnDefs"]]
-    texts = ["what to do", "what was seen"]
-    assert columns == ["GPU, node or batch", "finding", "state", "effect", "95 %", "95 %, up to", "n", *texts]
+    texts = ["compared with", "what to do", "what was seen"]
+    assert columns == ["GPU, node or batch", "finding", "state", "effect", "95 %", "95 %, up to", *texts]
     assert f"{CLUSTER}: 1 finding, 16 GPUs judged on" in one
     assert "Nobody has judged" not in one
     judged = {"judgement": ["2"], "cluster": ["other"], "judged_at": [BEGAN_NS], "gpus": [1], "findings": [0]}

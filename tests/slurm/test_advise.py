@@ -165,7 +165,7 @@ def test_the_report_has_the_cost(slurm: Slurm, store: str) -> None:
     text = advised(slurm, store, "--gpus", "4")
     assert text.startswith("Exclude n02")
     assert "sbatch --exclude=n02" in text
-    assert text.index("random, slow nodes excluded") < text.index("random   ")
+    assert text.index("a random packed set, off all slow nodes") < text.index("a random packed set   ")
     assert "Cost: 1 of" in text
     assert "by Slurm's own estimate" in text
     assert "Note: left out: the scheduler does not know n[07-09]" in text
