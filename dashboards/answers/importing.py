@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from ...errors import InputError, WhorlError
+from ...errors import WhorlError
 from ..printed.importing import answer
 from .reply import Reply, RowList
 
@@ -85,20 +85,15 @@ def imported(files: Sequence[Path], into: Store | str | Path, **options: Unpack[
     progress, done = options.pop("progress", None), options.pop("done", None) or (lambda _: None)
     chosen: dict[str, Any] = {renamed.get(name, name): value for name, value in options.items()}
     about = Options(**chosen)
-    store: Store | None = None
-    if isinstance(into, Store):
-        store = into
-    elif any(path.exists() for path in files):  # a wrong name makes no store
-        store = Store.create(into)
+    place = into if isinstance(into, Store) else Store.find(into) or Path(into)
     reports: list[Report] = []
     failed: list[tuple[Path, WhorlError]] = []
     for position, path in enumerate(files):
         if progress is not None:
             progress(position, len(files), f"importing {path.name}")
         try:
-            if store is None:
-                raise InputError(f"{path}: there is no such file")
-            reports.append(import_file(store, path, about))
+            reports.append(import_file(place, path, about))
+            place = place if isinstance(place, Store) else Store.open(place)
             done(reports[-1])
         except WhorlError as error:
             failed.append((path, error))

@@ -274,11 +274,19 @@ def _without_comments(table: pl.DataFrame) -> pl.DataFrame:
     return table if any(line.count(delimiter) == fields for line in front) else table.slice(first)
 
 
+def _no_text(path: Path) -> InputError:
+    if path.suffix == ".parquet":
+        return InputError(f"{path} is neither Parquet, as its name says, nor text: fetch it again")
+    return InputError(f"{path}: the header line has unreadable characters; export the file as CSV in UTF-8")
+
+
 def _split(header: str, delimiter: str, path: Path) -> list[str]:
     try:
         names = next(csv.reader([header], delimiter=delimiter, strict=True, skipinitialspace=True))
     except csv.Error as error:
-        raise InputError(f"{path}: the header line has a stray quote ({error}); repair it and import again") from error
+        if re.search(UNREADABLE, header):
+            raise _no_text(path) from error
+        raise InputError(f"{path}: the header line has a stray quote; repair it and import again") from error
     return [name.strip() for name in names]
 
 
@@ -289,7 +297,7 @@ def _columns(names: list[str], path: Path) -> list[str]:
             f"{path} has {len(names)} columns, but at most {_MOST_COLUMNS} can be read: keep only those that you need"
         )
     if any(re.search(UNREADABLE, name) for name in names):
-        raise InputError(f"{path}: the header line has unreadable characters; export the file as CSV in UTF-8")
+        raise _no_text(path)
     if len(names) > 1 and names[0] in _INDEX_NAMES:
         names = ["", *names[1:]]
     twice = sorted(name for name, times in Counter(names).items() if name and times > 1)

@@ -53,25 +53,30 @@ def read_file(path: Path, options: Options) -> Parsed:
     return _parse(formats.read(formats.load(path), options), options)
 
 
-def import_file(store: Store, path: Path, options: Options) -> Report:
-    """Import one file and return the report.
+def import_file(into: Store | Path, path: Path, options: Options) -> Report:
+    """Import one file and return the report. `into`: a store, or where one is made if the file can be used.
 
     Raises InputError (UnitError) where the file cannot be used as a whole, and StoreError where the store
     cannot be written; nothing of the file is stored then.
     """
+    from ..store import Store
+
     loaded = formats.load(path)
     provenance = _Provenance(loaded, options)
-    if (before := provenance.same(store)) is not None:  # before a large file is cut into rows, which takes long
-        return before
+    store = None if isinstance(into, Path) else into
+    if store is not None and (before := provenance.same(store)) is not None:
+        return before  # before a large file is cut into rows, which takes long
     sheet = formats.read(loaded, options)
-    before = provenance.earlier(store)
-    if before is not None:
-        return before
-    known, models, addresses = (
-        partial(_known, store, options.cluster, column) for column in ("name", "model", "node || ' ' || pci_bus_id")
-    )
-    cards = partial(_cards, store, options.cluster)
-    found = _parse(sheet, replace(options, known=known, models=models, addresses=addresses, cards=cards))
+    if store is not None:
+        if (before := provenance.earlier(store)) is not None:
+            return before
+        known, models, addresses = (
+            partial(_known, store, options.cluster, column) for column in ("name", "model", "node || ' ' || pci_bus_id")
+        )
+        cards = partial(_cards, store, options.cluster)
+        options = replace(options, known=known, models=models, addresses=addresses, cards=cards)
+    found = _parse(sheet, options)
+    store = Store.create(into) if isinstance(into, Path) else into
     with store.exclusive():  # no other import may store the same rows between the check and the append
         before = provenance.earlier(store)
         if before is not None:

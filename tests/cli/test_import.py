@@ -145,8 +145,9 @@ def test_a_stream_that_names_its_gpus_says_that_gpu_is_not_used(tmp_path: Path) 
     assert "note: the file names its GPUs, so --gpu is not used" in run(tmp_path, "--gpu", "x", path).stdout
 
 
-def test_names_of_files_that_are_not_there_make_no_store(tmp_path: Path) -> None:
-    refused = run(tmp_path, tmp_path / "none.csv", tmp_path / "neither.csv")
+def test_files_of_which_nothing_can_be_stored_make_no_store(tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").touch()
+    refused = run(tmp_path, tmp_path / "none.csv", tmp_path / "empty.csv", tmp_path / "neither.csv")
     assert (refused.exit_code, refused.stderr.count("there is no such file")) == (2, 2)
     assert not (tmp_path / "store").exists()
 

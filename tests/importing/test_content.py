@@ -118,6 +118,7 @@ def zipped(data: bytes) -> bytes:
         (b"0, 61, 33, 0 %, 0 %\n", "looks like data"),
         (b"a,,b\n1,2,3\n", "column 2 of the header has no name"),
         (b'a,"b,c\n1,2,3\n', "stray quote"),
+        (b"a\rb,\xff\n1,2\n", "header line has unreadable"),
         (b'{"uuid": "a", "perf": 1}\n{"uuid": "b", "perf": 2}\n', "is JSON of no known format"),
         (b'[\n {"uuid": "a"},\n {"uuid": "b"}\n]\n', "is JSON of no known format"),
         (b"=time,b\n1,2\n", "may not begin with '='"),
@@ -138,6 +139,8 @@ def test_what_is_no_table_is_refused_in_one_sentence(
 
 def test_what_is_no_file_is_refused(tmp_path: Path, refusal: Refusal) -> None:
     assert "there is no such file" in refusal(tmp_path / "none.csv")
+    (tmp_path / "noise.parquet").write_bytes(b"a\rb,\xff\n1,2\n")
+    assert "noise.parquet is neither Parquet" in refusal(tmp_path / "noise.parquet")
     assert "is a folder" in refusal(tmp_path)
     assert "cannot be read" in refusal(tmp_path / ("x" * 300))
 
