@@ -48,7 +48,7 @@ def with_interval(row: Row, joules: float) -> tuple[str, str]:
         if row.get("jobs_known") and row["known_j"]:
             return number(
                 row["known_j"] / joules
-            ), f"{MISSING} (of {row['jobs_known']:,} of {many(row['jobs'], 'job')})"
+            ), f"{MISSING} (only {row['jobs_known']:,} of {many(row['jobs'], 'job')})"
         return MISSING, MISSING
     low, high = (number(row[name] / joules) for name in ("low_j", "high_j"))
     return number(row["energy_j"] / joules), f"[{low}, {high}]"
