@@ -24,9 +24,9 @@ class _FailsOpen(click.Command):
             raise _Unknown(error.format_message(), ctx) from error
 
 
-@click.command("check", cls=_FailsOpen, short_help="This node's GPUs, now: exit status 0 OK, 1, 2, 3 unknown.")
+@click.command("check", cls=_FailsOpen, short_help="Check this node's GPUs now; made for monitoring.")
 @store_option
-@click.option("--quick", is_flag=True, help="Run no probe and store nothing: ask the driver and the store.")
+@click.option("--quick", is_flag=True, help="Run no probe and store nothing: only ask the driver and the store.")
 @click.option(
     "--format",
     "form",
@@ -41,7 +41,7 @@ class _FailsOpen(click.Command):
     default=3.0,
     show_default=True,
     metavar="PERCENT",
-    help="Warn from this much slower than the GPU's own level.",
+    help="Warning if a GPU takes this much longer than is usual for it.",
 )
 @click.option(
     "--critical",
@@ -49,7 +49,7 @@ class _FailsOpen(click.Command):
     default=10.0,
     show_default=True,
     metavar="PERCENT",
-    help="Critical from this much slower.",
+    help="Critical if a GPU takes this much longer than is usual for it.",
 )
 @click.option(
     "--timeout", type=Span(), help="Answer after this time at the latest.  [default: 30s a GPU, at least 60s]"
@@ -59,7 +59,7 @@ class _FailsOpen(click.Command):
     type=click.Choice(["cuda", "simulated", "auto"]),
     default="cuda",
     show_default=True,
-    help="Which GPUs: cuda or auto, those here; simulated.",
+    help="cuda or auto: the GPUs of this node; simulated: a fleet that is not there.",
 )
 @click.option("--gpus", type=click.IntRange(1, 64), help="Simulated: how many GPUs.  [default: 4]")
 @model_option
@@ -82,18 +82,25 @@ def check(
     as_json: bool,
     **simulated: Any,
 ) -> None:
-    """Check the GPUs of this node: what is known of them, and a short probe beside their own level.
+    """Check the GPUs of this node now: are all of them there, and is each as fast as is usual for it?
 
     \b
     whorl check --store S
     whorl check --store S --format nagios
     whorl check --store S --quick            # in a job's prologue
 
-    Exit status: 0 OK; 1 warning; 2 critical: very slow, a wrong result, or a GPU that is expected here and absent, also
-    if the driver is gone; 3 unknown: no GPU is expected here, no store, a hanging call, a wrong option.
+    \b
+    Exit status:
+    0  OK
+    1  warning: a GPU is slow
+    2  critical: a GPU is very slow, computes wrong results or is missing,
+       or the driver is gone
+    3  unknown: no GPU is expected here, there is no store, the driver does
+       not answer in time, or an option is wrong
 
-    Expected are the GPUs that collectors or campaigns saw on this node within 30 days, and on no other node since;
-    simulated ones are not. After you take one out: `whorl store retire GPU`. A probe takes at most 15 s of a GPU.
+    A GPU is missing if a collector or a campaign saw it on this node within 30 days, none saw it on another node since,
+    and the driver does not show it. Simulated GPUs are never missing. If you take a GPU out of the node, run `whorl
+    store retire GPU`. The probes take at most 15 s of each GPU.
     """
     from . import check_report
     from .answers.measuring import check as checked

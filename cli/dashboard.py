@@ -17,7 +17,7 @@ import click
 _LOOK_S = 0.2  # a signal ends the command within this time
 
 
-@click.command("dashboard", short_help="Look at a store in a browser: the fleet, its odd GPUs, and why.")
+@click.command("dashboard", short_help="Look at a store in a browser.")
 @click.option(
     "--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store. Not needed with --demo."
 )

@@ -9,7 +9,7 @@ import click
 from .options import When, cluster_option, json_option, store_option
 
 
-@click.command("diff", short_help="What changed between two dates: the fleet's step, and GPUs that moved.")
+@click.command("diff", short_help="What changed between two dates: the fleet, and single GPUs.")
 @store_option
 @click.option(
     "--before", type=When(), required=True, help="Compare the runs before this date (UTC), or so long ago: 30d ..."

@@ -7,7 +7,7 @@ import click
 from .options import cluster_option, json_option, store_option
 
 
-@click.command("fingerprint", short_help="What each GPU is, per class of workload, beside its peers.")
+@click.command("fingerprint", short_help="The figures of each GPU, beside those of its peers.")
 @store_option
 @cluster_option
 @click.option("--gpu", metavar="NAME", help="All figures of this GPU: node/slot, UUID, serial or a part.")

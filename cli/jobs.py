@@ -12,7 +12,7 @@ from ..errors import InputError
 from .options import When, json_option, store_option
 
 
-@click.group("jobs", short_help="Who had which GPU when: accounting and tags into the store.")
+@click.group("jobs", short_help="Store who had which GPU when, from accounting and tags.")
 def jobs() -> None:
     """Who had which GPU, and from when to when: the table `jobs`.
 

@@ -172,7 +172,7 @@ def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
         )
 
 
-@store_group.command("retire", short_help="A GPU left its node: `whorl check` does not miss it.")
+@store_group.command("retire", short_help="Note that a GPU was taken out of its node.")
 @click.argument("gpu", metavar="GPU")
 @store_option
 @cluster_option

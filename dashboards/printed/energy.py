@@ -118,12 +118,15 @@ def listed(found: Answer, rows: Sequence[Row]) -> Table:
 
 def times_of(booked: Booked) -> str:
     """The time from the first reading to the last, and the time that was asked for where that is longer."""
-    asked = booked.since, booked.until
-    read = booked.metered["first"].min(), booked.metered["last"].max()
-    (since, until), (first, last) = ([f"{at or asked[0]:%Y-%m-%d %H:%M:%S}" for at in times] for times in (asked, read))
-    if read[0] is None or (since, until) == (first, last):
-        return f"{since} to {until} UTC"
-    return f"readings from {first} to {last} UTC; asked for: {since} to {until}"
+
+    def spoken(since: datetime, until: datetime) -> str:
+        return f"{since:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S}"
+
+    asked = spoken(booked.since, booked.until)
+    first, last = booked.metered.select(pl.col("first").min(), pl.col("last").max()).row(0)
+    if first is None or (read := spoken(first, last)) == asked:
+        return f"{asked} UTC"
+    return f"readings from {read} UTC; asked for: {asked}"
 
 
 def with_clusters(table: Table, rows: Sequence[Row]) -> Table:

@@ -55,6 +55,8 @@ def test_each_job_without_an_honest_figure_has_a_reason_and_no_energy(bad: Path)
     for name in ("whole", "crowd", "running"):
         assert rows[name]["reason"] is None
         assert rows[name]["energy_j"] > 0
+    shown = whorl("--store", str(bad), "--by", "user").stdout
+    assert "n/a (only 3 of 8 jobs)" in shown
     assert rows["running"]["ended"] is None
     assert rows["running"]["energy_j"] == pytest.approx(200 * 39, rel=1e-6)  # up to the last reading
 
