@@ -69,7 +69,11 @@ def __getattr__(name: str) -> Any:
     if name == "ledger":
         return import_module(".jobs.ledger", __name__)
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name], __name__), name)
+        public = getattr(import_module(_MODULES[name], __name__), name)
+        if not isinstance(public, type):
+            public = import_module(".dashboards.answers.reply", __name__).in_python(public)
+        globals()[name] = public
+        return public
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

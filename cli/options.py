@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..errors import InputError
-from ..store.instants import SPAN, UNIT_S, time_of
+from ..store.instants import seconds_of, time_of
 
 store_option = click.option(
     "--store",
@@ -82,12 +82,10 @@ class Span(click.ParamType[float]):
         text = str(value).strip().lower()
         if text in self._words:
             return self._words[text]
-        match = SPAN.fullmatch(text)
-        if match is None or not (match[2] or self._plain):
-            words = "".join(f", or {word!r}" for word in self._words)
-            units = f"a number with ms, s, min, h, d or w{words}"
-            self.fail(f"{value!r} is not a time: give {'seconds, or ' if self._plain else ''}{units}", param, ctx)
-        return float(match[1]) * UNIT_S[match[2] or "s"]
+        try:
+            return seconds_of(text, plain=self._plain)
+        except InputError as error:
+            self.fail(f"{error}{''.join(f', or {word!r}' for word in self._words)}", param, ctx)
 
 
 class When(click.ParamType[datetime]):

@@ -29,6 +29,7 @@ from ..analysis.verdicts import Judgement, Verdict, judge, judged
 from ..analysis.verdicts.planted import Planted
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
+from .figures.drawing import for_notebook
 from .figures.looks import Look, looks
 from .figures.map import maps
 from .figures.spread import closely, overview
@@ -37,8 +38,9 @@ from .page import write_page
 from .report import probe_report, to_show
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from ..store import Store
-    from .figures.drawing import Figure
 
 _NAMED = 6
 REPLICATES = 500
@@ -93,14 +95,14 @@ class Looked:
         """Every GPU in every probe, in % of the median; who stands out is marked. InputError without times."""
         if not self.probes:
             raise InputError("no run here has a time: there is nothing to compare")
-        return overview(self.probes, self._drawn)
+        return for_notebook(overview(self.probes, self._drawn))
 
     def distribution(self, probe: str) -> Figure:
         """One probe's GPUs as a histogram, in % of the median. InputError where it has no times."""
         probe = find_workload(probe, (one.probe for one in self.probes))
         for one in self.probes:
             if one.probe == probe:
-                return closely(one, self._drawn)
+                return for_notebook(closely(one, self._drawn))
         raise InputError(f"{probe!r} has no times; {', '.join(one.probe for one in self.probes) or 'nothing'} has")
 
     def machine(self, probe: str | None = None) -> Figure:
@@ -117,7 +119,7 @@ class Looked:
         probe = find_workload(probe, times)
         if probe not in times:
             raise InputError(f"there is no map of {probe!r}; there is one of {', '.join(times)}")
-        return times[probe]
+        return for_notebook(times[probe])
 
     def timeline(self, gpu: str) -> Figure:
         """Power, clock and temperature of a GPU beside the fleet's median; `gpu` is its name, UUID or a part.
@@ -127,7 +129,7 @@ class Looked:
         shown = {} if self.lines is None else {name: (self.names[name],) for name in self.lines.gpus}
         found = find_gpu(gpu, shown, "among those whose telemetry is shown")
         assert self.lines is not None
-        return over_time(self.lines, found, self.names[found])
+        return for_notebook(over_time(self.lines, found, self.names[found]))
 
     def page(self, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> str:
         """The report as one HTML page that needs no network. `planted`: faults that are known to be there."""

@@ -13,6 +13,7 @@ from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..store.instants import seconds_of
 
 if TYPE_CHECKING:
     from ..collectors.collecting import Collecting
@@ -41,14 +42,14 @@ class Collected:
 def collect(
     store: Store | str | Path,
     *,
-    interval: float = 1.0,
-    slow_interval: float = 10.0,
-    duration: float | None = None,
+    interval: float | str = 1.0,
+    slow_interval: float | str = 10.0,
+    duration: float | str | None = None,
     backend: str = "nvml",
-    durable: float | None = None,
+    durable: float | str | None = None,
     cluster: str | None = None,
     node: str | None = None,
-    hung: float | None = None,
+    hung: float | str | None = None,
     gpus: int | None = None,
     model: str | None = None,
     seed: int | None = None,
@@ -62,9 +63,9 @@ def collect(
 ) -> Collected:
     """Read GPUs into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP.
 
-    The arguments are the options of `whorl collect` (docs/cli.md); times are in s; `durable` is 0 for every tick.
-    `tell` is called with a sentence if settings of a crashed process were restored, `begun` with the collector when it
-    is ready, `look` after every tick.
+    The arguments are the options of `whorl collect` (docs/cli.md); times are in s, or as "5min".
+    `durable` is 0 for every tick. `tell` is called with a sentence if settings of a crashed process were restored,
+    `begun` with the collector when it is ready, `look` after every tick.
 
     Raises InputError if there is no driver or GPU, or an option is not possible, and StoreError if the store cannot be
     written: acknowledged rows stay.
@@ -84,12 +85,12 @@ def collect(
         raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
     plan = Plan(
         store=str(store if isinstance(store, str | Path) else store.root),
-        interval_s=interval,
-        slow_s=slow_interval,
-        duration_s=duration,
+        interval_s=seconds_of(interval),
+        slow_s=seconds_of(slow_interval),
+        duration_s=seconds_of(duration),
         backend=backend,
-        durable_s=durable,
-        hung_s=hung,
+        durable_s=seconds_of(durable),
+        hung_s=seconds_of(hung),
         cluster=cluster or this_cluster(),
         node=node or this_node(),
     )

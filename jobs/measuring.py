@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, InputError
+from ..store.instants import seconds_of
 
 if TYPE_CHECKING:
     from ..probes.campaign import Plan, Progress, Report
@@ -49,17 +50,17 @@ def measure(
     *names: str,
     suite: str | None = None,
     backend: str = "cuda",
-    gpu: Sequence[str | int] = (),
+    gpu: str | int | Sequence[str | int] = (),
     neighbours: str = "idle",
-    period: float | None = None,
+    period: float | str | None = None,
     duty: float | None = None,
     input: str | None = None,  # noqa: A002 - as the option is called
     input_seed: int = 1,
     precision: float | None = None,
     repeats: int | None = None,
-    time_limit: float | None = None,
+    time_limit: float | str | None = None,
     start_temperature: float | None = None,
-    cool_down: float = 120.0,
+    cool_down: float | str = 120.0,
     lock_clock: float | None = None,
     power_limit: float | None = None,
     exclusive: bool = False,
@@ -69,9 +70,9 @@ def measure(
     model: str | None = None,
     seed: int | None = None,
     faults: int | None = None,
-    fault: Sequence[str] = (),
+    fault: str | Sequence[str] = (),
     population: str | None = None,
-    interval: float | None = None,
+    interval: float | str | None = None,
     fleet: str | Path | None = None,
     node: str | None = None,
     progress: Progress | None = None,
@@ -80,10 +81,10 @@ def measure(
 ) -> Measured:
     """Run probes, by name or those of a suite, on every GPU of this node or of a simulated fleet, into a store.
 
-    The arguments are the options of `whorl probe run` (docs/cli.md); times are in s, `precision` in %, `lock_clock`
-    in MHz, `power_limit` in W, `start_temperature` in degrees Celsius. The store is made if there is none. With
-    `fleet`, a file that describes a simulated cluster, the GPUs of one `node` are measured: of the node of this Slurm
-    job, if none is named. `progress` is called with the number of probes that are done, `tell` with a sentence if
+    The arguments are the options of `whorl probe run` (docs/cli.md); times are in s, or as "5min"; `precision` in %,
+    `lock_clock` in MHz, `power_limit` in W, `start_temperature` in degrees Celsius. The store is made if there is none.
+    With `fleet`, a file that describes a simulated cluster, the GPUs of one `node` are measured: of the node of this
+    Slurm job, if none is named. `progress` is called with the number of probes that are done, `tell` with a sentence if
     settings of a crashed process were restored, `begins` with the campaign's name when everything is checked.
 
     Raises InputError if an option is not possible, DeviceError if no GPU can be used, StoreError if the store cannot be
@@ -95,19 +96,22 @@ def measure(
     from ..store import Store
     from .fleet_file import choose_node
 
+    gpu = (gpu,) if isinstance(gpu, str | int) else gpu
+    fault = (fault,) if isinstance(fault, str) else fault
+    interval = seconds_of(interval)
     plan = _plan(
         names,
         suite=suite,
         neighbours=neighbours,
-        period=period,
+        period=seconds_of(period),
         duty=duty,
         distribution=input,
         input_seed=input_seed,
         precision=precision,
         repeats=repeats,
-        time_limit=time_limit,
+        time_limit=seconds_of(time_limit),
         start_temperature=start_temperature,
-        cool_down=cool_down,
+        cool_down=seconds_of(cool_down),
         campaign=campaign,
     )
     _refuse_no_numbers(lock_clock=lock_clock, power_limit=power_limit)

@@ -251,7 +251,8 @@ def kinds_in_order(gpus: int, seed: int, faulty: Mapping[int, str]) -> list[str]
 
 def _places(gpus: int, seed: int) -> list[int]:
     """The GPUs in the order in which a number of faults is planted."""
-    return stream(seed, "fault").permutation(gpus).tolist()
+    places: list[int] = stream(seed, "fault").permutation(gpus).tolist()
+    return places
 
 
 def _drawn(

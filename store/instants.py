@@ -42,6 +42,24 @@ def in_sql(at_ns: int) -> str:
 
 
 @overload
+def seconds_of(span: float | str, *, plain: bool = True) -> float: ...
+@overload
+def seconds_of(span: float | str | None, *, plain: bool = True) -> float | None: ...
+def seconds_of(span: float | str | None, *, plain: bool = True) -> float | None:
+    """A span of time in seconds: of a number, or of 0.1, 100ms, 60s, 5min, 12h, 7d, 2w.
+
+    `plain`: whether a text may leave out the unit, for seconds. Raises InputError for any other text.
+    """
+    if not isinstance(span, str):
+        return span
+    match = SPAN.fullmatch(span.strip().lower())
+    if match is None or not (match[2] or plain):
+        seconds = "seconds, or " if plain else ""
+        raise InputError(f"{span!r} is not a time: give {seconds}a number with ms, s, min, h, d or w")
+    return float(match[1]) * UNIT_S[match[2] or "s"]
+
+
+@overload
 def time_of(when: datetime | str) -> datetime: ...
 @overload
 def time_of(when: datetime | str | None) -> datetime | None: ...
@@ -54,6 +72,7 @@ def time_of(when: datetime | str | None) -> datetime | None:
         return None
     try:
         if not isinstance(when, datetime):
+            when = str(when)
             span = SPAN.fullmatch(when.strip().lower())
             if span is not None and span[2]:
                 return datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=float(span[1]) * UNIT_S[span[2]])

@@ -36,6 +36,10 @@ class By(StrEnum):
     NODE = "node"
     DAY = "day"
 
+    @classmethod
+    def _missing_(cls, value: object) -> By:
+        raise InputError(f"energy has no rows by {value!r}; there are those by {', '.join(cls)}")
+
     @property
     def of_people(self) -> bool:
         """Whether rows are of jobs, so that energy of nobody has rows of its own."""

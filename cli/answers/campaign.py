@@ -13,6 +13,7 @@ from ...errors import InputError
 from ...jobs.campaign import driving, status
 from ...jobs.campaign.asking import Asked
 from ...jobs.campaign.planning import NICE, START_UP_S, How
+from ...store.instants import seconds_of
 from .. import campaign_report
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ class CampaignOptions(TypedDict, total=False):
     template: str | Path | None
     output: str | Path | None
     """The folder of the jobs' output."""
-    start_up: float | None
-    """What a job takes beside measuring, in s."""
-    budget: float | None
-    """GPU time that the campaign may be allocated, in s."""
+    start_up: float | str | None
+    """What a job takes beside measuring, in s or as "5min"."""
+    budget: float | str | None
+    """GPU time that the campaign may be allocated, in s or as "200h"."""
 
 
 class RunOptions(CampaignOptions, total=False):
@@ -57,9 +58,9 @@ class RunOptions(CampaignOptions, total=False):
 
     max_pending: int
     """So many jobs wait in the queue at most; 8 where it is left out."""
-    patience: float | None
+    patience: float | str | None
     """Give up where Slurm does not answer for so many s."""
-    settle: float | None
+    settle: float | str | None
     """Wait for a job's runs for so many s after its end."""
     tries: int
     """So many jobs a node gets at most; 3 where it is left out."""
@@ -93,7 +94,7 @@ def run_campaign(store: Store | str | Path, *names: str, **options: Unpack[RunOp
     `names` are probes; without some, `suite` chooses. `frame` has a row for each node. Raises InputError for options
     that cannot be used, StoreError where the store cannot be written, SchedulerError where Slurm refuses for too long.
     """
-    patience, settle = options.get("patience"), options.get("settle")
+    patience, settle = seconds_of(options.get("patience")), seconds_of(options.get("settle"))
     limits = driving.Limits(
         max_pending=options.get("max_pending", driving.PENDING),
         budget_h=_hours(options.get("budget")),
@@ -149,7 +150,7 @@ def how_asked(options: Mapping[str, Any]) -> How:
         program=_words(program) if program else None,
         template=None if template is None else Path(template),
         output=None if output is None else Path(output),
-        start_up_s=START_UP_S if start_up is None else start_up,
+        start_up_s=START_UP_S if start_up is None else seconds_of(start_up),
     )
 
 
@@ -162,8 +163,8 @@ def _status(campaign: Status, store: Store | str | Path, *, every: bool = False)
     )
 
 
-def _hours(budget: float | None) -> float | None:
-    return None if budget is None else budget / 3600
+def _hours(budget: float | str | None) -> float | None:
+    return None if budget is None else seconds_of(budget) / 3600
 
 
 def _words(program: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from ...dashboards.answers.reply import Reply, RowList, replying
 from ...dashboards.printed import probes as printed
 from ...dashboards.table import many
 from ...jobs import checking, collecting, measuring
+from ...store.instants import seconds_of
 from .. import check_report
 
 if TYPE_CHECKING:
@@ -36,15 +37,15 @@ def check(
     quick: bool = False,
     warning: float = checking.WARNING_PCT,
     critical: float = checking.CRITICAL_PCT,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     backend: str = "cuda",
     **simulated: Unpack[SimulatedOptions],
 ) -> Reply[checking.Answer]:
     """Check the GPUs of this node: what is known of them, and a short probe beside their own level, as `whorl check`.
 
     `status` is OK, WARNING, CRITICAL or UNKNOWN; no store, no driver and a hanging call are UNKNOWN, and no exception.
-    `quick` runs no probe; `warning` and `critical` are per cent slower than the GPU's own level; `timeout` is in s.
-    `frame` has a row for each GPU.
+    `quick` runs no probe; `warning` and `critical` are per cent slower than the GPU's own level; `timeout` is in s, or
+    as "1min". `frame` has a row for each GPU.
     """
     checked = checking.check(
         store,
@@ -52,7 +53,7 @@ def check(
         backend=backend,
         warning=warning,
         critical=critical,
-        timeout=timeout,
+        timeout=seconds_of(timeout),
         simulated=simulated,
     )
     return Reply(checked, checked.as_dict, partial(check_report.answer, checked), rows=RowList("gpus", checking.OfGpu))

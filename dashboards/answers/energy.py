@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from ...store.instants import time_of
+from ...store.instants import seconds_of, time_of
 from .reply import Reply, folder, opened
 
 if TYPE_CHECKING:
@@ -100,17 +100,17 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
 
 
 def energy_quote(
-    store: Store | str | Path, job: str, *, deadline: float = 86_400.0, **options: Unpack[EnergyOptions]
+    store: Store | str | Path, job: str, *, deadline: float | str = 86_400.0, **options: Unpack[EnergyOptions]
 ) -> Reply[Quoted]:
     """What a job would have taken on other GPUs, under power caps and at another hour, as `whorl energy quote` says it.
 
-    `deadline`: within so many seconds from now it must end, for the greenest hour. `frame` has a row for each option.
-    Raises InputError for a job that the store does not know.
+    `deadline`: within this time from now (s, or as "12h") it must end, for the greenest hour. `frame` has a row for
+    each option. Raises InputError for a job that the store does not know.
     """
     from ...analysis.energy.choices.quoted import quote
     from ..printed import energy_quote as printed
 
-    found = quote(opened(store), job, deadline_s=deadline, **_times(options))
+    found = quote(opened(store), job, deadline_s=seconds_of(deadline), **_times(options))
     return Reply(found, partial(printed.document, found), partial(printed.answer, found), notes=found.notes)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...store.instants import time_of
+from ...store.instants import seconds_of, time_of
 from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
@@ -126,16 +126,17 @@ def diff(
 def plan(
     store: Store | str | Path,
     *,
-    budget: float = 7200.0,
-    probe: Sequence[str] = PLANNED_PROBES,
+    budget: float | str = 7200.0,
+    probe: str | Sequence[str] = PLANNED_PROBES,
     suite: str = "quick",
     threshold: float = 3.0,
     cluster: str | None = None,
 ) -> Reply[Planned]:
     """Say which GPUs to probe next, as `whorl plan` does.
 
-    `budget`: seconds of GPU time; `threshold`: per cent slower that matters. `frame` has a row for each GPU, the most
-    telling first. Raises InputError where there are no GPUs, several clusters and none named, or no such probe.
+    `budget`: GPU time, in s or as "2h"; `threshold`: per cent slower that matters. `frame` has a row for each GPU,
+    the most telling first. Raises InputError where there are no GPUs, several clusters and none named, or no such
+    probe.
     """
     from ...analysis.verdicts.answers.planning import Next, planned
     from ...collectors.planted import options_again
@@ -145,15 +146,16 @@ def plan(
     from ...probes.effort import EFFORTS
     from ..printed import plan as printed
 
-    if not budget > 0:
+    budget_s = seconds_of(budget)
+    if not budget_s > 0:
         raise InputError("the budget must be longer than 0 s")
     if suite not in EFFORTS:
         raise InputError(f"there is no suite {suite!r}; there are {', '.join(EFFORTS)}")
-    chosen = choose(tuple(probe))
+    chosen = choose((probe,) if isinstance(probe, str) else tuple(probe))
     seconds = Plan(chosen, Asked(EFFORTS[suite]), "plan").expected_s()
     names = [each.name for each in chosen]
     read = opened(store)
-    plan = planned(read, names, budget_s=budget, seconds=seconds, cluster=cluster, threshold_pct=threshold)
+    plan = planned(read, names, budget_s=budget_s, seconds=seconds, cluster=cluster, threshold_pct=threshold)
     simulated = options_again(read, plan.cluster)
     todo = list(printed.commands(plan, folder(store), suite, simulated))
     return Reply(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
@@ -12,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from ...errors import InputError
 from ..table import Line, Table, printable
 
 if TYPE_CHECKING:
@@ -167,3 +169,24 @@ def _row(tag: str, cells: Sequence[str]) -> str:
 
 def _text(text: str) -> str:
     return escape(printable(text))
+
+
+# An option of the command line, with the word in capitals that stands for its value; none of a command in backticks.
+_OPTION = re.compile(r"(`[^`]*`)|--([a-z][a-z-]*)(?: [A-Z]+\b(?:\.\.\.)?)?")
+
+
+def in_python(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as Python calls it: an error names the arguments of Python, not the options of the command line."""
+
+    def argument(match: re.Match[str]) -> str:
+        return match[1] or {"class": "classes"}.get(match[2], match[2].replace("-", "_"))
+
+    @wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except InputError as error:
+            error.args = (_OPTION.sub(argument, str(error)), *error.args[1:])
+            raise
+
+    return called

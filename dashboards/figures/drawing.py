@@ -12,9 +12,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from plotly import graph_objects
 
 
 class Figure(Protocol):
@@ -60,12 +63,14 @@ def figure_of(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) ->
     is checked, for what Plotly does not know.
     """
     drawn = _Plain([dict(one) for one in traces], dict(layout))
-    if not checked:
-        return drawn
-    from plotly.graph_objects import Figure as Checked
+    return for_notebook(drawn) if checked else drawn
 
-    made: Figure = Checked(drawn.data, drawn.layout)
-    return made
+
+def for_notebook(figure: Figure) -> graph_objects.Figure:
+    """The figure as Plotly's own, which a notebook shows and a program changes, shows and writes."""
+    from plotly import graph_objects
+
+    return graph_objects.Figure(figure.data, figure.layout)
 
 
 @dataclass(frozen=True)

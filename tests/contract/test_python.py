@@ -57,7 +57,7 @@ CASES: dict[str, tuple[Call, list[str]]] = {
         [],
     ),
     "variability --across": (lambda store, _: whorl.across(store), []),
-    "plan --budget 1h": (lambda store, _: whorl.plan(store, budget=3600), []),
+    "plan --budget 1h": (lambda store, _: whorl.plan(store, budget="1h"), []),
     "energy --by user": (lambda store, _: whorl.energy(store, "user"), []),
     "energy --job 1001": (lambda store, _: whorl.energy(store, job="1001"), []),
     "energy --since 2026-01-05T12:00 --by gpu": (lambda store, _: whorl.energy(store, "gpu", since=SECOND_DAY), []),
@@ -163,6 +163,39 @@ def test_a_time_is_a_datetime_or_as_an_option_spells_it(fleet: Path) -> None:
     assert whorl.verdicts(fleet, since=berlin).json() == whorl.verdicts(fleet, since=SECOND_DAY).json()
     with pytest.raises(InputError, match="is not a date"):
         whorl.verdicts(fleet, since="yesterday")
+    with pytest.raises(InputError, match="is not a time"):
+        whorl.measure(fleet, "gemm-fp32", backend="simulated", time_limit="soon")
+
+
+def test_a_wrong_choice_lists_the_choices(fleet: Path) -> None:
+    with pytest.raises(InputError, match=r"'nope'; .* job, user, account, gpu, node, day"):
+        whorl.energy(fleet, "nope")
+    with pytest.raises(InputError, match=r"'nope'; .* gpu, node, job"):
+        whorl.energy_excess(fleet, "nope")
+
+
+def test_an_error_names_the_arguments_of_python(tmp_path: Path) -> None:
+    trace = tmp_path / "one.csv"
+    trace.write_text("job_id,submit_time,num_gpus,duration,model\n1,0,1,10,a\n")
+    with pytest.raises(InputError, match="store for the GPUs measured there, or nodes gpus_per_node for") as error:
+        whorl.replay(trace)
+    assert "--" not in str(error.value)
+    assert "--store DIR" in run("replay", "--trace", trace).output
+    with pytest.raises(InputError, match=r"as_published fixes what classes would change"):
+        whorl.replay(trace, as_published="pal-sc24", classes={"a": "b"})
+
+
+def test_what_is_looked_at_is_drawn_by_plotly(fleet: Path) -> None:
+    """In a process of its own: the tests have every figure made by Plotly."""
+    code = """
+import sys, whorl
+looked = whorl.look(sys.argv[1])
+gpu = next(iter(looked.lines.gpus))
+for figure in looked.overview(), looked.distribution("gemm-fp32"), looked.machine(), looked.timeline(gpu):
+    print(type(figure).__module__, len(figure.to_html()) > 10_000)
+"""
+    done = subprocess.run([sys.executable, "-c", code, fleet], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["plotly.graph_objs._figure True"] * 4, done.stderr
 
 
 def test_imports_reply_what_their_verbs_print(tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ class Of(StrEnum):
     NODE = "node"
     JOB = "job"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Of:
+        raise InputError(f"the excess has no rows by {value!r}; there are those by {', '.join(cls)}")
+
 
 @dataclass(frozen=True)
 class Placed:
