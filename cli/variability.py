@@ -17,7 +17,7 @@ from .options import exclusive, json_option, store_option
     type=click.IntRange(0, 100_000),
     default=1000,
     show_default=True,
-    help="Bootstrap replicates for the intervals; 0 for no intervals.",
+    help="Bootstrap replicates for the intervals, at least 100; 0 for no intervals.",
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed of the bootstrap.  [default: 2022]")
 @json_option

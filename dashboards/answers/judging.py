@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PLANNED_PROBES = ("gemm-fp32", "stream-triad")
 """The probes of a plan where none is named: the cores and the memory."""
+LEAST_REPLICATES = 100
+"""Of fewer, the ends of a 95 % interval are a few replicates, and may leave out the estimate itself."""
 
 
 def verdicts(
@@ -178,12 +180,14 @@ def variability(
     """Say how much the GPUs differ, per cluster and workload, as `whorl variability` does.
 
     `frame` has two rows for each workload: of level `run` and of level `gpu`. `cluster` and `workload` are one name or
-    several; `replicates` are those of the bootstrap behind the intervals, 0 for no intervals. Raises InputError where
-    there are no such runs.
+    several; `replicates` are those of the bootstrap behind the intervals, at least 100, or 0 for no intervals. Raises
+    InputError where there are no such runs.
     """
     from ... import analysis
     from ..printed import variability as printed
 
+    if replicates and replicates < LEAST_REPLICATES:
+        raise InputError(f"--replicates is 0 for no intervals, or at least {LEAST_REPLICATES}, not {replicates}")
     read, runs, notes = _compared(store, cluster, workload)
     rows = analysis.variability(
         runs,

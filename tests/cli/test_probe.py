@@ -438,7 +438,7 @@ def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) ->
     for more in ([], ["--lock-clock", "1200"], ["--power-limit", "200"]):
         assert simulated(store, "launch", "--suite", "quick", "--gpus", 3, *more).exit_code == 0
     assert simulated(store, "copy-h2d", "--suite", "quick", "--gpus", 3).exit_code == 0
-    done = CliRunner().invoke(cli, ["variability", "--store", str(store), "--replicates", "20", "--json"])
+    done = CliRunner().invoke(cli, ["variability", "--store", str(store), "--replicates", "100", "--json"])
     document = json.loads(done.stdout)
     assert document["notes"] == []
     assert {row["workload"]: row["n"] for row in document["rows"]} == {

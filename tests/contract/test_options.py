@@ -292,7 +292,7 @@ VERBS = {
         never={"*": "serves until it is stopped: no address here can be listened at"},
     ),
     "report": Verb(STORE | {"--out": "{here}/r.html"}, {"--out": ["{here}/r.html", "{here}/none/r.html"]}, costly=True),
-    "variability": Verb(STORE | {"--replicates": "30"}, {"--replicates": ["30", "0"]}),
+    "variability": Verb(STORE | {"--replicates": "100"}, {"--replicates": ["100", "0"]}),
     "energy": Verb(STORE),
     "energy reconcile": Verb(STORE),
     "energy excess": Verb(STORE),

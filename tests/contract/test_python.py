@@ -52,8 +52,8 @@ CASES: dict[str, tuple[Call, list[str]]] = {
         lambda store, _: whorl.diff(store, before=datetime.fromisoformat(SECOND_DAY), after=SECOND_DAY),
         [SECOND_DAY, "--after", SECOND_DAY],
     ),
-    "variability --replicates 20 --workload gemm-fp32": (
-        lambda store, _: whorl.variability(store, replicates=20, workload="gemm-fp32"),
+    "variability --replicates 100 --workload gemm-fp32": (
+        lambda store, _: whorl.variability(store, replicates=100, workload="gemm-fp32"),
         [],
     ),
     "variability --across": (lambda store, _: whorl.across(store), []),
