@@ -172,8 +172,7 @@ class Store:
             return found
         try:
             if not root.exists():
-                root.mkdir(parents=True, exist_ok=True)
-                files.share_store(root)
+                files.make_root(root)
         except OSError as error:
             raise files.failed("make", root, error) from error
         _furnish(root, datetime.now(UTC).isoformat(timespec="microseconds"))

@@ -107,14 +107,13 @@ def write(root: Path) -> None:
     """Write the catalogue of the store at `root`, replacing an older one in one step."""
     import duckdb
 
-    root = root.resolve()
     try:
         # DuckDB makes the file on a local disk. It needs locks, which not every shared file system has. It also cannot
         # make a file in a folder with a question mark in its name, though it can read one.
         with tempfile.TemporaryDirectory(prefix="whorl-") as folder:
             local = Path(folder, "made.duckdb")  # by its own name it would be a store (see `_OPENED`)
             with contextlib.closing(duckdb.connect(str(local))) as connection:
-                _define(connection, root)
+                _define(connection, root.resolve())
             content = local.read_bytes()
     except duckdb.Error as error:
         raise StoreError(f"cannot make {CATALOG}: {str(error).splitlines()[0]}") from error

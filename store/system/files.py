@@ -21,6 +21,8 @@ TEMPORARY = ".tmp-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _SMALL = 1 << 20  # bytes
 _NO_FOLDER = "it is a link or a file, and no folder of a store"
+_FOREIGN = "a link of another user leads to its folder: name the folder itself"
+_LINKS = 40  # one after another, as the operating system follows
 
 
 def temporary_name(final: Path) -> Path:
@@ -72,14 +74,38 @@ def is_seen(path: Path) -> bool:
     return True
 
 
+def _open_folder(folder: Path) -> int:
+    """Open a folder that a user named; a link to it is followed only where it is trusted. Raises OSError.
+
+    Trusted are the links of this user, of root, and of the folder's own owner. Another user, who may write to the
+    folder above, can put a link in the folder's place at any moment.
+    """
+    owners: set[int] = set()
+    place = folder
+    for _ in range(_LINKS):
+        try:
+            handle = os.open(place, _FOLDER | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not place.is_symlink():
+                raise
+            owners.add(place.lstat().st_uid)
+            place = place.parent / place.readlink()
+        else:
+            if owners <= {os.geteuid(), 0, os.fstat(handle).st_uid}:
+                return handle
+            os.close(handle)
+            break
+    raise OSError(errno.ELOOP, _FOREIGN, str(folder))
+
+
 @contextlib.contextmanager
 def inside(root: Path, name: str) -> Iterator[tuple[int, str]]:
     """Open the folder of a file under `root`, following no link; gives the folder and the file's own name.
 
-    Raises OSError where a folder on the way is a link or no folder.
+    Raises OSError where a folder on the way is a link or no folder, or `root` is a link that is not to be trusted.
     """
     *folders, last = PurePosixPath(name).parts
-    handle = os.open(root, _FOLDER)
+    handle = _open_folder(root)
     try:
         for folder in folders:
             if folder in ("..", "/"):
@@ -127,11 +153,16 @@ def _above(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[int]:
+def held(folder: Path, *, below: bool = True) -> Iterator[int]:
     """Open a folder of a store, following no link below the store: what is done by the handle stays in that folder.
 
-    By its path it could become a link meanwhile, where others may write to the folder above. Raises OSError.
+    By its path it could become a link meanwhile, where others may write to the folder above. `below` is false for the
+    store itself, and for a folder that is in none: a link to it is followed where it is trusted. Raises OSError.
     """
+    if not below:
+        with inside(folder, "-") as (handle, _):
+            yield handle
+        return
     above = _above(folder)
     with inside(folder.parents[above], str(PurePosixPath(*folder.parts[-above - 1 :], "-"))) as (handle, _):
         yield handle
@@ -143,12 +174,22 @@ def create(path: Path, flags: int = os.O_RDWR) -> int:
     It lands in that folder and nowhere else, whatever becomes of its path.
     """
     with held(path.parent) as folder:
-        handle = os.open(path.name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
-        try:
+        return _create(folder, path.name, flags)
+
+
+def _create(folder: int, name: str, flags: int, mode: int | None = None) -> int:
+    """Make a file in an open folder, with these permissions or (None) readable by who may write to the folder."""
+    flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(name, flags, 0o666 if mode is None else mode, dir_fd=folder)
+    try:
+        if mode is None:
             _share(handle, os.fstat(folder).st_mode, _READ)
-        except OSError:
-            os.close(handle)
-            raise
+        else:
+            os.fchmod(handle, mode)
+    except OSError:
+        os.close(handle)
+        os.unlink(name, dir_fd=folder)
+        raise
     return handle
 
 
@@ -199,19 +240,28 @@ def _share(handle: int, above: int, rights: int) -> None:
         os.fchmod(handle, stat.S_IMODE(mode) | wanted)
 
 
-def share_file(handle: int, folder: Path, *, writable: bool = False) -> None:
-    """Let those who may write to a folder read a new file in it, or also write to it (`writable`). Raises OSError."""
-    _share(handle, folder.stat().st_mode, _READ | (_WRITE if writable else 0))
+def share_file(handle: int, folder: int) -> None:
+    """Let those who may write to an open folder read and write a new file in it. Raises OSError."""
+    _share(handle, os.fstat(folder).st_mode, _READ | _WRITE)
 
 
-def share_store(root: Path) -> None:
-    """Let a group use a new store in a folder that was made for it: one with the setgid bit that it may write to.
+def make_root(root: Path) -> None:
+    """Make the folder of a new store if it is missing. Raises OSError.
 
-    Raises OSError.
+    A group may use it in a folder that was made for the group: one with the setgid bit that it may write to.
     """
-    above = root.parent.stat().st_mode
-    if above & stat.S_ISGID and above & stat.S_IWGRP:
-        root.chmod(stat.S_IMODE(root.stat().st_mode) | stat.S_ISGID | stat.S_IRWXG)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with held(root.parent, below=False) as parent:
+        try:
+            os.mkdir(root.name, dir_fd=parent)
+        except FileExistsError:  # somebody else has just made it
+            if not root.is_dir():
+                raise
+            return
+        with inside(root.parent, f"{root.name}/-") as (handle, _):
+            above = os.fstat(parent).st_mode
+            if above & stat.S_ISGID and above & stat.S_IWGRP:
+                os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | stat.S_ISGID | stat.S_IRWXG)
 
 
 def clock(folder: Path) -> float:
@@ -220,25 +270,30 @@ def clock(folder: Path) -> float:
     On a network file system it is the server's clock, the same for all hosts. If nothing can be written there, it is
     this host's clock.
     """
-    probe = temporary_name(folder / "clock")
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        return probe.stat().st_mtime
+        return _probe(folder)
     except OSError:
         return time.time()
-    finally:
-        remove(probe)
 
 
 def touch(folder: Path) -> None:
     """Make a file in a folder and remove it. Raises StoreError where this user cannot."""
-    probe = temporary_name(folder / "touch")
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        _probe(folder)
     except OSError as error:
         raise failed("write", folder, error) from error
-    finally:
-        remove(probe)
+
+
+def _probe(folder: Path) -> float:
+    """Make a file in a folder and remove it; its time, s since 1970. Raises OSError."""
+    name = temporary_name(folder / "probe").name
+    with held(folder, below=False) as opened:
+        handle = _create(opened, name, os.O_WRONLY, 0o600)
+        try:
+            return os.fstat(handle).st_mtime
+        finally:
+            os.close(handle)
+            os.unlink(name, dir_fd=opened)
 
 
 def own(path: Path) -> bool:
@@ -324,24 +379,21 @@ def readable(root: Path) -> Iterator[None]:
 def put(path: Path, content: bytes, mode: int | None = None, *, below: bool = False) -> None:
     """Write a small file atomically and durably; `mode` are its permissions (None: by the umask). Raises OSError.
 
-    With `below` it is in a folder of a store, and lands in no other.
+    It lands in its folder and in no other; `below` as in `held`.
     """
-    temporary = temporary_name(path)
-    try:
-        handle = create(temporary) if below else os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        with os.fdopen(handle, "wb") as file:
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
-            elif not below:
-                share_file(file.fileno(), path.parent)
-            file.write(content)
-            file.flush()
-            sync(file.fileno())
-        rename(temporary, path) if below else temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError:
-        remove(temporary)
-        raise
+    temporary = temporary_name(path).name
+    with held(path.parent, below=below) as folder:
+        with os.fdopen(_create(folder, temporary, os.O_RDWR, mode), "wb") as file:
+            try:
+                file.write(content)
+                file.flush()
+                sync(file.fileno())
+                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+        os.fsync(folder)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -93,17 +93,14 @@ def _open(path: Path) -> int:
     """Open the file of a lock. If it is missing, make it for all who may write to its folder. Raises OSError."""
     # For writing: NFS gives an exclusive lock only on a file that is open for writing.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    if path.parent.name == JOURNALS:  # below the store's own folder: others may exchange it for a link
-        with held(path.parent) as folder:
-            handle = os.open(path.name, flags, 0o666, dir_fd=folder)
-    else:
-        handle = os.open(path, flags, 0o666)
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        os.close(handle)
-        raise OSError(errno.EINVAL, "it is no lock file of whorl's: remove it", str(path))
-    with contextlib.suppress(OSError):  # another user's file keeps its permissions
-        share_file(handle, path.parent, writable=True)
+    with held(path.parent, below=path.parent.name == JOURNALS) as folder:
+        handle = os.open(path.name, flags, 0o666, dir_fd=folder)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            os.close(handle)
+            raise OSError(errno.EINVAL, "it is no lock file of whorl's: remove it", str(path))
+        with contextlib.suppress(OSError):  # another user's file keeps its permissions
+            share_file(handle, folder)
     return handle
 
 

@@ -146,6 +146,24 @@ def test_a_day_waits_for_an_open_journal_that_corrects_it_and_then_counts_no_rea
     assert minutes == [{"n": 10, "power_mw_max": 9}]
 
 
+def test_a_link_to_a_store_is_followed_unless_it_is_of_a_stranger(tmp_path: Path) -> None:
+    """A stranger could let it lead into any folder of this user's."""
+    link, folder = tmp_path / "link", tmp_path / "folder"
+    folder.mkdir()
+    link.symlink_to(tmp_path / "other")
+    (tmp_path / "other").symlink_to("folder")
+    whorl.Store.create(link).append({"runs": pa.table({"run_id": ["r"]})}, "x")
+    assert len(whorl.Store(folder).arrow("runs")) == 1
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "other", 65534, 65534, follow_symlinks=False)
+        with pytest.raises(StoreError, match="link of another user"):
+            whorl.Store(link).append({"runs": pa.table({"run_id": ["s"]})}, "y")
+        assert len(whorl.Store(link).arrow("runs")) == 1, "it can be read"
+        os.chown(folder, 65534, 65534)
+        whorl.Store(link).append({"runs": pa.table({"run_id": ["s"]})}, "y")
+        assert len(whorl.Store(folder).arrow("runs")) == 2
+
+
 CALLS = (
     "mkdir",
     "open",
@@ -180,11 +198,13 @@ def exchanging(patch: pytest.MonkeyPatch, at: int, exchange: Any) -> Any:
     return calls
 
 
-@pytest.mark.parametrize("folder", ["telemetry/day=2023-11-15", "journal"])
+@pytest.mark.parametrize("folder", ["telemetry/day=2023-11-15", "journal", "."])
 def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
     tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where root appends to a store of other users, who may exchange what is theirs at any moment."""
+    """As where root makes a store in a folder of other users, or appends there: they may exchange what is theirs."""
+    if folder == "." and os.geteuid():
+        pytest.skip("only root can make a link of another user")
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o2777)
     root, private = tmp_path / "shared" / "store", tmp_path / "private"
@@ -192,9 +212,11 @@ def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
     template = Path(shutil.move(root, tmp_path / "shared" / "template"))
     points = [0]
     for at in points:
-        shutil.copytree(template, root)
+        if folder != ".":
+            shutil.copytree(template, root)
         private.mkdir(0o700)
-        (private / "x.parquet").write_text("of another")
+        if folder != ".":
+            (private / "x.parquet").write_text("of another")
         place = root / folder
 
         def exchange(place: Path = place) -> None:
@@ -202,11 +224,13 @@ def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
             if place.exists():
                 place.rename(tmp_path / "shared" / "aside")
             place.symlink_to(private)
+            if place == root:  # a link of this user's to the store would be followed
+                os.chown(place, 65534, 65534, follow_symlinks=False)
 
         with monkeypatch.context() as patch:
             calls = exchanging(patch, at, exchange if at else lambda: None)
             with contextlib.suppress(StoreError, FileNotFoundError):
-                store = whorl.Store(root)
+                store = whorl.Store.create(root)
                 store.append({"runs": pa.table({"run_id": ["r"]}), "telemetry": telemetry(range(3), 1)}, "x")
                 store.correct(telemetry(range(1), 2), "y")
                 with store.journal("n", background=False, offline=True) as journal:
@@ -218,7 +242,10 @@ def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
             points += sample([*range(made + 2, made + 12), *range(1, len(calls))], short=4)
         about = (folder, at, calls[at - 1 : at])
         assert stat.S_IMODE(private.stat().st_mode) == 0o700, about
-        assert [path.name for path in private.iterdir()] == ["x.parquet"], about
-        assert (private / "x.parquet").read_text() == "of another", about
+        names = [] if folder == "." else ["x.parquet"]
+        assert [path.name for path in private.iterdir()] == names, about
+        assert not names or (private / "x.parquet").read_text() == "of another", about
+        if root.is_symlink():
+            root.unlink()
         for gone in (root, private, tmp_path / "shared" / "aside"):
             shutil.rmtree(gone, ignore_errors=True)
