@@ -307,12 +307,11 @@ def _update(slurm: Slurm, changes: Sequence[Change], made: Callable[[Change], No
 def _only_workload(store: Store, unknown: str) -> str:
     """The store's workload, if it has only one; else the sentence `unknown` is the error."""
     from ..analysis.placement import available
+    from ..analysis.runs.probing import no_runs
 
     workloads = sorted({plain_workload(workload) for _, workload in available(store)})
     if not workloads:
-        raise InputError(
-            f"{store.root} holds no timed runs: `whorl probe run --store {store.root} --suite quick` adds some"
-        )
+        raise no_runs(store, "no timed runs")
     if len(workloads) > 1:
         raise InputError(f"{unknown}; the store has {', '.join(workloads)}")
     return workloads[0]

@@ -183,13 +183,17 @@ def _slurm() -> Finding:
 def _store(path: str) -> list[Finding]:
     from ..errors import WhorlError
     from ..store import Store
+    from ..store.store import missing_folders
 
     try:
+        gone = missing_folders(Path(path))  # opening makes them again
         opened = Store.open(path)
         unsound = opened.check()
     except WhorlError as error:
         return [Finding("store", False, str(error), vital=True)]
-    findings = [Finding("store file", False, f"{file}: {reason}", vital=True) for file, reason in unsound.items()]
+    lost = "missing, and with it its rows: restore it from a copy"
+    findings = [Finding("store table", False, f"{folder}: {lost}", vital=True) for folder in gone]
+    findings += [Finding("store file", False, f"{file}: {reason}", vital=True) for file, reason in unsound.items()]
     try:
         rows: list[Any] = opened.sql(
             "select (select count(*) from runs) runs, (select count(*) from telemetry) telemetry, "
@@ -198,6 +202,9 @@ def _store(path: str) -> list[Finding]:
         ).to_pylist()
     except WhorlError as error:
         return [Finding("store", False, str(error), vital=True), *findings]
+    if not rows[0]["runs"] and opened.root / "runs" not in gone and opened.scan("results").head(1).collect().height:
+        lost = "no runs, though results has results of some: restore the files of this folder from a copy"
+        findings.append(Finding("store table", False, f"{opened.root / 'runs'}: {lost}", vital=True))
     counted = ", ".join(f"{number:,} {name}" for name, number in rows[0].items())
     free = shutil.disk_usage(path).free / 2**30
     writable = "writable" if opened.writable() else "this user may only read it"

@@ -144,6 +144,8 @@ class Store:
         replacing.recover(root)
         whole = self._views_point_here(known.get("place")) and self._shaped()
         if not whole and os.access(root, os.W_OK):
+            for name in missing_folders(root):
+                log.warning("%s is missing, and with it its rows: restore it from a copy; it is made again empty", name)
             try:
                 _furnish(root, known.get("created", "unknown"), known.get("keep"))
             except StoreError as error:
@@ -594,6 +596,11 @@ def _ours(name: str) -> bool:
         _ABOUT,
     }
     return name in own or name.startswith(files.TEMPORARY)
+
+
+def missing_folders(root: Path) -> list[Path]:
+    """The folders of tables that a store had when it was made, and has not."""
+    return [folder for spec in TABLES if not (folder := root / spec.name).is_dir()]
 
 
 def _half_made(root: Path) -> bool:

@@ -186,15 +186,35 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     return Probed(where, name or "", gpus, runs, events, planned if missing else None)
 
 
+def no_runs(store: Store, has: str = "no runs") -> InputError:
+    """The error of a store in which no runs can be read: it says what is lost, or how to add some.
+
+    `has`: what the store holds instead.
+    """
+    root = store.root
+    skipped = sum(path.is_relative_to(root / table) for path in store.skipped for table in ("runs", "results"))
+    if skipped:
+        files = "file of runs was" if skipped == 1 else "files of runs were"
+        return InputError(
+            f"{root} holds no runs that can be read: {skipped} {files} skipped, see the warnings: restore what is "
+            f"damaged from a copy; `whorl doctor --store {root}` checks every file"
+        )
+    if has_rows(store, "results") and not has_rows(store, "runs"):
+        return InputError(f"{root} holds results of runs, but its folder runs has no runs: restore it from a copy")
+    adds = f"`whorl import --store {root} FILES` or `whorl probe run --store {root} --suite quick` adds some"
+    return InputError(f"{root} holds {has}: {adds}")
+
+
+def has_rows(store: Store, name: str) -> bool:
+    """Whether a row of a table can be read."""
+    return store.scan(name).head(1).collect().height > 0
+
+
 def _chosen(store: Store, campaign: str | None, cluster: str | None, every: bool) -> tuple[str | None, str]:
     """The campaign, None for runs of none (and for all of them, if `every`), and the cluster."""
     known = campaigns(store)
     if known.is_empty():
-        has = "telemetry and no runs" if store.scan("telemetry").head(1).collect().height else "no runs"
-        raise InputError(
-            f"{store.root} holds {has}: `whorl import --store {store.root} FILES` or `whorl probe run --store "
-            f"{store.root} --suite quick` adds some"
-        )
+        raise no_runs(store, "telemetry and no runs" if has_rows(store, "telemetry") else "no runs")
     clusters = sorted(known["cluster"].unique().to_list())
     if cluster is not None and cluster not in clusters:
         raise InputError(f"{store.root} holds no runs of cluster {cluster!r}; it has {', '.join(clusters)}")

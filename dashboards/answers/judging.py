@@ -240,6 +240,7 @@ def _compared(
     """The store, the runs that are compared, and what is to know about them. InputError where there are none."""
     from ... import analysis
     from ...analysis.placement import available
+    from ...analysis.runs.probing import has_rows, no_runs
     from ...store.names import find_workload, plain_workload
 
     read = opened(store)
@@ -252,9 +253,8 @@ def _compared(
         chosen = [f"cluster {name}" for name in clusters] + [f"workload {name}" for name in workloads]
         which = f"of {' and '.join(chosen)} " if chosen else ""
         has = "; ".join(f"{full} on {name}" for name, full in available(read))
-        path = folder(store)
-        adds = f"`whorl import --store {path} FILES` or `whorl probe run --store {path} --suite quick` adds some"
-        hint = f"it has {has}" if has else adds
-        raise InputError(f"{path} holds no runs {which}to compare; {hint}")
+        if not has or not has_rows(read, "runs"):
+            raise no_runs(read)
+        raise InputError(f"{read.root} holds no runs {which}to compare; it has {has}")
     notes = analysis.mixed_conditions(read, clusters=clusters, workloads=workloads)
     return read, runs, notes + analysis.untrusted(read, clusters=clusters, workloads=workloads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli
 from whorl.jobs.campaign.doctoring import seen_here
 from whorl.store import Store
+from whorl.tests.probed_fleet import stored
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, NODE, run_without
@@ -94,6 +96,23 @@ def test_an_unsound_file_is_named(store: Store, kind: str) -> None:
     finding = [f for f in findings("--store", str(store.root)) if f["what"] == "store file"]
     assert [f["works"] for f in finding] == [False]
     assert finding[0]["detail"].startswith(f"{path}: ")
+
+
+def test_a_store_that_lost_its_runs_says_so_and_does_not_ask_for_more(tmp_path: Path) -> None:
+    damaged = stored(tmp_path / "S", 8, telemetry=False)[0].root
+    lost = shutil.copytree(damaged, tmp_path / "lost")
+    for path in set((damaged / "runs").rglob("*.parquet")) - {damaged / "runs" / "_schema.parquet"}:
+        path.write_bytes(b"PAR1")
+    shutil.rmtree(lost / "runs")
+    for store, sentence in ((damaged, "skipped, see the warnings"), (lost, "its folder runs has no runs")):
+        for verb in ("verdicts", "variability"):
+            done = CliRunner().invoke(cli, [verb, "--store", str(store)])
+            assert (done.exit_code, sentence in done.stderr, "whorl import" in done.stderr) == (2, True, False), verb
+    shutil.rmtree(lost / "gpus")
+    done = whorl("--json", "--store", str(lost))
+    wrong = [one for one in json.loads(done.stdout)["findings"] if one["what"] == "store table"]
+    assert done.exit_code == 1
+    assert [one["detail"].partition(":")[0] for one in wrong] == [str(lost / "gpus"), str(lost / "runs")]
 
 
 def test_no_store_is_a_finding(tmp_path: Path) -> None:
