@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -123,6 +124,25 @@ def _printable(error: click.ClickException) -> click.ClickException:
     return error if message == error.format_message() else click.UsageError(message, getattr(error, "ctx", None))
 
 
+def _refuse_twice(ctx: click.Context, command: click.Command, words: list[str]) -> None:
+    """Refuse an option that takes one value and is given several times: click keeps the last value, and says nothing.
+
+    Raises click.UsageError, or what the command has as `wrong`.
+    """
+    within = click.Context(command, info_name=command.name, parent=ctx)
+    try:
+        _, rest, order = command.make_parser(within).parse_args(args=list(words))
+        inner = command.resolve_command(within, rest) if isinstance(command, click.Group) and rest else None
+    except click.UsageError:
+        return  # the command says it itself
+    for option, times in Counter(order).items():
+        if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count):
+            sentence = f"{option.opts[0]} is given {times} times, and takes one value: leave out the others"
+            raise getattr(command, "wrong", click.UsageError)(sentence, within)
+    if inner is not None and inner[1] is not None:
+        _refuse_twice(within, inner[1], inner[2])
+
+
 class _Group(click.Group):
     """The command group that turns whorl's errors into one sentence and an exit status."""
 
@@ -154,6 +174,14 @@ class _Group(click.Group):
                 tell(str(error), lines=isinstance(error, QueryError))  # DuckDB points into the line of the query
                 ctx.exit(error.exit_code)
             return answer
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, words = super().resolve_command(ctx, args)
+        if command is not None and not ctx.resilient_parsing:
+            _refuse_twice(ctx, command, words)
+        return name, command, words
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         try:

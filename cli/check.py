@@ -17,6 +17,8 @@ class _Unknown(click.UsageError):
 class _FailsOpen(click.Command):
     """A wrong option is "unknown" (3) as well: 2 would be an alarm."""
 
+    wrong = _Unknown
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)

@@ -186,3 +186,21 @@ def test_json_holds_no_control_character(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out
     assert not set("\x1b\x9b") & set(printed)
     assert json.loads(printed) == document
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("verdicts --store A --store B", 2),
+        ("energy excess --store A --by gpu --by job", 2),
+        ("check --store A --store B", 3),
+    ],
+)
+def test_an_option_of_one_value_that_is_given_twice_is_refused(words: str, status: int) -> None:
+    done = CliRunner().invoke(cli, words.split())
+    assert (done.exit_code, f"{words.split()[-2]} is given 2 times" in done.stderr) == (status, True), done.stderr
+
+
+def test_repeatable_options_and_flags_may_be_given_twice() -> None:
+    words = "variability --store /nowhere/S --cluster a --cluster b --json --json"
+    assert "is not a store" in CliRunner().invoke(cli, words.split()).stderr
