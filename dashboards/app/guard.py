@@ -8,16 +8,18 @@ from html import escape
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from dash.exceptions import DependencyException
 from flask import Response, request
 
 if TYPE_CHECKING:
+    from dash import Dash
     from flask import Flask
 
 ASSETS = Path(__file__).parent / "assets"
+_ASKING = "/_dash-update-component"
 _DAYS = 7
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -53,6 +55,47 @@ def install(server: Flask, *, token: str | None, prefix: str) -> None:
     def refuse_path(_: Exception) -> Response:
         """Dash raises this for a file that is none of its own."""
         return Response("there is no such file\n", HTTPStatus.NOT_FOUND, content_type="text/plain; charset=utf-8")
+
+
+def refuse_strange_questions(app: Dash) -> None:
+    """Refuse the questions that no page of `app` asks, without a word in the log: Dash would fail in the middle."""
+
+    @app.server.before_request
+    def check() -> Response | None:
+        if request.method != "POST" or request.path != _ASKING:
+            return None
+        try:
+            usual = _is_usual(app.callback_map, request.get_json(silent=True))
+        except (LookupError, TypeError, RecursionError):
+            usual = False
+        return None if usual else Response("no page asks this\n", HTTPStatus.BAD_REQUEST, content_type="text/plain")
+
+
+def _is_usual(callbacks: dict[str, Any], question: Any) -> bool:
+    """Whether a page asks this. Raises LookupError or TypeError where it has not even the parts of a question."""
+    callback = callbacks[question["output"]]
+    several = isinstance(callback["output"], list)
+    outputs = [] if callback["no_output"] else question["outputs"] if several else [question["outputs"]]
+    return (
+        "callback" in callback  # the others run in the browser
+        and len(outputs) == (len(callback["output"]) if several else 1)
+        and all(isinstance(output[word], str) for output in outputs for word in ("id", "property"))
+        and all(
+            len(question.get(side, [])) == len(callback[side])
+            and all(map(_fits, question.get(side, []), callback[side]))
+            for side in ("inputs", "state")
+        )
+        and all(isinstance(name, str) for name in question.get("changedPropIds", []))
+    )
+
+
+def _fits(value: Any, wanted: dict[str, str]) -> bool:
+    """Whether a property of a component that came with a question is the one that the callback takes."""
+    if wanted["id"].startswith("{"):  # of any number of components
+        return isinstance(value, list) and all(
+            isinstance(part["id"], dict) and part["property"] == wanted["property"] for part in value
+        )
+    return all(value[word] == wanted[word] for word in ("id", "property"))
 
 
 def _check_token(token: str, prefix: str) -> Response | None:

@@ -108,6 +108,38 @@ def test_an_address_that_says_nothing_gives_the_page_and_a_sentence(client: Any)
     assert "Choose a page above" in _text(_show(client, "/nowhere"))
 
 
+def test_a_question_that_no_page_asks_is_refused_without_a_word(
+    hostile: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As from a program that has the cookie."""
+    client = make_app(Reading(hostile), token=TOKEN).server.test_client()
+    client.get("/", query_string={"token": TOKEN})
+    page = {"id": "page", "property": "children"}
+    usual: dict[str, Any] = {
+        "output": "overview-found.children",
+        "outputs": {"id": "overview-found", "property": "children"},
+        "inputs": [{"id": "url", "property": "search", "value": ""}],
+        "state": [{"id": "url", "property": "pathname", "value": "/"}],
+        "changedPropIds": ["url.search"],
+    }
+    assert client.post("/_dash-update-component", json=usual).status_code == 200
+    strange: list[Any] = [{}, [], "output", None, {"output": 1}, {"output": []}, {"output": "nothing.children"}]
+    for key, values in {
+        "outputs": (1, None, [], [page], "page", {"id": 1, "property": "children"}),
+        "inputs": (1, None, [], [1], [page], [usual["inputs"]], usual["inputs"] * 2),
+        "state": (1, None, [], [None], [page], [[]]),
+        "changedPropIds": (1, [1], [[]]),
+    }.items():
+        strange += [usual | {key: value} for value in values]
+    strange += [
+        {name: usual[name] for name in usual if name != key} for key in ("output", "outputs", "inputs", "state")
+    ]
+    for text in (*map(json.dumps, strange), "", "[" * 100_000, '{"output":' * 100_000, "{", "\xff"):
+        answer = client.post("/_dash-update-component", data=text, content_type="application/json")
+        assert answer.status_code == 400, text[:300]
+    assert not caplog.records
+
+
 def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
     client = make_app(Reading(store)).server.test_client()
     said = _text(_show(client, "/"))
