@@ -8,7 +8,8 @@
 # WHORL_TAG_SECONDS (5) at the latest, also where the file system or the driver hangs. It passes over jobs without GPUs.
 #
 # It makes a new file, and writes into none that is there. As root it writes only into a folder of root's that nobody
-# else may write to: for another folder, run it as the folder's owner (runuser -u OWNER -- sh whorl-tag ...).
+# else may write to, and all folders above it are such ones, or sticky as /tmp, and no links: for another folder, run it
+# as the folder's owner (runuser -u OWNER -- sh whorl-tag ...).
 #
 # Which GPUs a job has is certain if it has all of the node, and if CUDA_VISIBLE_DEVICES holds UUIDs. For other jobs,
 # and for indices on a node where a GPU has vanished, whorl does not guess. If you know that Slurm's index of a GPU is
@@ -57,17 +58,31 @@ gpus() { # a line for each GPU of the node: its UUID and the number of its devic
 	done
 }
 
-safe() { # whether no other user can plant or exchange a file under root's hands
-	[ "$(id -u)" = 0 ] || return 0
-	case $(stat -c '%u %A' .) in
-	'0 d'????-??-?) ;;
-	*) return 1 ;;
-	esac
-}
+safe() ( # whether no other user can plant or exchange a file, or a folder on the way to it, under root's hands
+	[ "$(id -u)" = 0 ] || exit 0
+	path='' parts=$folder
+	case $folder in /*) ;; *) parts=$(pwd -P)/$folder ;; esac
+	set -f -- /
+	IFS=/
+	for part in $parts; do
+		[ -z "$part" ] || { path=$path/$part && set -- "$@" "$path"; }
+	done
+	modes=$(stat -c '%u %A' "$@") || exit 1 # a link is not followed
+	while read -r mode; do
+		case $mode in
+		'0 d'????-??-?) fit=1 ;;
+		'0 d'????????[tT]) fit='' ;; # what is root's in a sticky folder stays in its place
+		*) exit 1 ;;
+		esac
+	done <<-END
+		$modes
+	END
+	[ -n "$fit" ]
+)
 
 write() {
 	umask 022
-	cd -P -- "$folder" && safe || return 1
+	safe && cd -P -- "$folder" || return 1
 	set -C # a file that is there, or a link, is not opened
 	now=$(date +%s) node=${SLURMD_NODENAME:-}
 	[ -n "$node" ] || { node=$(uname -n) && node=${node%%.*}; }
@@ -108,7 +123,7 @@ esac
 sleep "$limit" </dev/null >/dev/null 2>&1 &
 clock=$!
 trap 'kill "$clock" 2>/dev/null; exit 0' USR1
-trap 'kill "$clock" 2>/dev/null; echo "whorl-tag: no tag can be written into $folder (root writes only into a folder that root alone may write to: run this as the owner of another)" >&2; exit 0' USR2
+trap 'kill "$clock" 2>/dev/null; echo "whorl-tag: no tag can be written into $folder (root writes only into a folder that root alone may write to, below such folders and through no link: run this as the owner of another)" >&2; exit 0' USR2
 {
 	if write; then kill -USR1 $$; else kill -USR2 $$; fi
 } </dev/null >/dev/null 2>&1 &

@@ -126,6 +126,27 @@ def test_root_writes_only_where_nobody_else_may_and_the_owner_of_a_folder_for_hi
         assert [path.stat().st_uid for path in folder.glob("*.tag")] == [12345]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_root_writes_through_no_link_and_below_no_folder_of_others(shell: str, proc: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        for folder in ("private", "nobody", "nobody/folder", "shared", "shared/folder"):
+            (top / folder).mkdir(mode=0o755)
+        os.chown(top / "nobody", 65534, 65534)
+        (top / "shared").chmod(0o777)
+        (top / "link").symlink_to(top / "private")
+        (top / "nobody" / "link").symlink_to(top / "private")
+        for folder in ("nobody/link", "link", "nobody/folder", "shared/folder", "nobody/../private"):
+            done = script("begin", Path(f"{name}/{folder}"), proc, shell=shell, **JOB)
+            assert (done.returncode, list(top.rglob("*-7-*"))) == (0, []), folder
+            assert "run this as the owner" in done.stderr
+        (top / "shared").chmod(0o1777)
+        for folder in ("shared/folder", "private"):
+            assert script("begin", top / folder, proc, shell=shell, **JOB).stderr == ""
+            assert len(list((top / folder).glob("*.tag"))) == 1
+
+
 def test_where_the_driver_has_not_read_a_gpu_nvidia_smi_is_asked(proc: Path, tmp_path: Path) -> None:
     for about in proc.rglob("information"):
         about.write_text("GPU UUID: \t GPU-????????-????\nDevice Minor: \t 0\n")
