@@ -85,7 +85,7 @@ QUESTIONS = [
         for form in ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints")
     ),
     _on_store("advise-nfd", f"{ADVISE} --format nfd --node c002-6", forms.lines, inputs=("fleet",)),
-    _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("fleet",)),
+    _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("mixed",)),
     _on_store("advise-apply", "advise apply 1234 / --workload {workload} --json", inputs=("fleet",)),
     *(
         _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED, short=("mixed", *also))
@@ -158,7 +158,7 @@ QUESTIONS = [
         )
         for form, short in (("exclude", ("fleet",)), ("prefer", ()), ("nodelist", ()), ("weights", ()))
     ),
-    _on_store("slurm-advise", f"{ADVISE} --gpus 8 --json", inputs=("fleet",), slurm=True),
+    _on_store("slurm-advise", f"{ADVISE} --gpus 8 --json", inputs=("fleet",), short=(), slurm=True),
     _on_store(
         "slurm-campaign-plan",
         "campaign plan / --suite quick --campaign next --cluster {cluster} --budget 100h --json",
