@@ -102,6 +102,6 @@ def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError):
             whorl.measure(tmp_path / "S", **given)
-    with pytest.raises(InputError, match="gpus works only with backend simulated"):
+    with pytest.raises(InputError, match='gpus works only with backend="simulated"'):
         whorl.collect(tmp_path / "S", gpus=2)
     assert not (tmp_path / "S").exists()

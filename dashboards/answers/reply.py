@@ -172,14 +172,17 @@ def _text(text: str) -> str:
 
 
 # An option of the command line, with the word in capitals that stands for its value; none of a command in backticks.
-_OPTION = re.compile(r"(`[^`]*`)|--([a-z][a-z-]*)(?: [A-Z]+\b(?:\.\.\.)?)?")
+_OPTION = re.compile(r"(`[^`]*`)|--backend ([a-z]+)|--([a-z][a-z-]*)(?: [A-Z]+\b(?:\.\.\.)?)?")
 
 
 def in_python(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as Python calls it: an error names the arguments of Python, not the options of the command line."""
 
     def argument(match: re.Match[str]) -> str:
-        return match[1] or {"class": "classes"}.get(match[2], match[2].replace("-", "_"))
+        command, backend, option = match.groups()
+        if option is None:
+            return command or f'backend="{backend}"'
+        return "classes" if option == "class" else option.replace("-", "_")
 
     @wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
