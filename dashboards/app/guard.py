@@ -15,7 +15,6 @@ from dash.exceptions import DependencyException
 from flask import Response, request
 
 if TYPE_CHECKING:
-    from dash import Dash
     from flask import Flask
 
 ASSETS = Path(__file__).parent / "assets"
@@ -57,15 +56,18 @@ def install(server: Flask, *, token: str | None, prefix: str) -> None:
         return Response("there is no such file\n", HTTPStatus.NOT_FOUND, content_type="text/plain; charset=utf-8")
 
 
-def refuse_strange_questions(app: Dash) -> None:
-    """Refuse the questions that no page of `app` asks, without a word in the log: Dash would fail in the middle."""
+def refuse_strange_questions(server: Flask, callbacks: dict[str, Any]) -> None:
+    """Refuse the questions that no page asks, without a word in the log: Dash would fail in the middle of them.
 
-    @app.server.before_request
+    `callbacks`: Dash's map of all callbacks, by the name of what they fill.
+    """
+
+    @server.before_request
     def check() -> Response | None:
         if request.method != "POST" or request.path != _ASKING:
             return None
         try:
-            usual = _is_usual(app.callback_map, request.get_json(silent=True))
+            usual = _is_usual(callbacks, request.get_json(silent=True))
         except (LookupError, TypeError, RecursionError):
             usual = False
         return None if usual else Response("no page asks this\n", HTTPStatus.BAD_REQUEST, content_type="text/plain")

@@ -59,7 +59,7 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
         index_string=_INDEX.replace("{grid}", prefix + _GRID),
     )
     guard.install(app.server, token=token, prefix=prefix)
-    guard.refuse_strange_questions(app)
+    guard.refuse_strange_questions(app.server, app.callback_map)
     plain = app.server.wsgi_app
 
     def attended(environ: Any, start: Any) -> Any:

@@ -124,13 +124,13 @@ def test_a_question_that_no_page_asks_is_refused_without_a_word(
     }
     assert client.post("/_dash-update-component", json=usual).status_code == 200
     strange: list[Any] = [{}, [], "output", None, {"output": 1}, {"output": []}, {"output": "nothing.children"}]
-    for key, values in {
+    wrong: dict[str, tuple[Any, ...]] = {
         "outputs": (1, None, [], [page], "page", {"id": 1, "property": "children"}),
         "inputs": (1, None, [], [1], [page], [usual["inputs"]], usual["inputs"] * 2),
         "state": (1, None, [], [None], [page], [[]]),
         "changedPropIds": (1, [1], [[]]),
-    }.items():
-        strange += [usual | {key: value} for value in values]
+    }
+    strange += [usual | {key: value} for key, values in wrong.items() for value in values]
     strange += [
         {name: usual[name] for name in usual if name != key} for key in ("output", "outputs", "inputs", "state")
     ]
