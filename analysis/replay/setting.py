@@ -255,8 +255,8 @@ def _measured(given: dict[str, Any], traces: list[Trace], cluster: str) -> tuple
 def _level(given: dict[str, Any], why: str = "without --store") -> tuple[Level, str, list[str]]:
     if given["nodes"] is None:
         raise InputError(
-            "give a fleet: --store DIR for the GPUs measured there, or --nodes N --gpus-per-node G for GPUs that are "
-            "all equal"
+            "give a fleet: --store DIR for the GPUs measured there, or --nodes N and --gpus-per-node G for GPUs "
+            "that are all equal"
         )
     level = Level(given["nodes"], given["gpus_per_node"], given["locality_penalty"])
     return level, "all alike", [f"{why}: all GPUs are equal, so choosing among them gains nothing"]

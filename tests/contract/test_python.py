@@ -177,7 +177,7 @@ def test_a_wrong_choice_lists_the_choices(fleet: Path) -> None:
 def test_an_error_names_the_arguments_of_python(tmp_path: Path) -> None:
     trace = tmp_path / "one.csv"
     trace.write_text("job_id,submit_time,num_gpus,duration,model\n1,0,1,10,a\n")
-    with pytest.raises(InputError, match="store for the GPUs measured there, or nodes gpus_per_node for") as error:
+    with pytest.raises(InputError, match="store for the GPUs measured there, or nodes and gpus_per_node for") as error:
         whorl.replay(trace)
     assert "--" not in str(error.value)
     assert "--store DIR" in run("replay", "--trace", trace).output
