@@ -146,6 +146,7 @@ def test_ticks_kept_and_missed_are_the_grid(ended: RunningCollector) -> None:
         assert row["powers"] == n - row["lost"] or number == 2
 
 
+@pytest.mark.long
 def test_another_collector_adds_rows_and_no_identity(
     ended: RunningCollector, compiled_nvml: Path, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ class Question:
     words: str
     form: Callable[[Output], Any] = forms.document
     inputs: tuple[str, ...] = tuple(INPUTS)
-    short: tuple[str, ...] = ("fleet", "mixed", "one", "none")
+    short: tuple[str, ...] = ("fleet", "none")
     writes: bool = False
     files: Callable[[Path], Any] | None = None
     slurm: bool = False
@@ -66,7 +66,7 @@ QUESTIONS = [
     _on_store("verdicts-since", "verdicts / --json --since 2026-01-06", inputs=("fleet",), short=(), writes=True),
     _on_store("verdicts-campaign", "verdicts / --json --campaign second", inputs=("fleet",), short=(), writes=True),
     _on_store("verdicts-text", "verdicts /", forms.status_only, inputs=("mixed", "none")),
-    _on_store("explain", "explain {gpu} / --json", short=("mixed", "one", "none")),
+    _on_store("explain", "explain {gpu} / --json", short=("mixed", "none")),
     _on_store("explain-unknown", "explain nobody / --json", short=("fleet", "none")),
     _on_store("fingerprint", "fingerprint / --json", short=("one", "none")),
     _on_store("fingerprint-gpu", "fingerprint / --gpu {gpu} --json", short=("mixed", "none")),
@@ -77,7 +77,7 @@ QUESTIONS = [
     _on_store(
         "report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=("mixed",)
     ),
-    _on_store("plan", "plan / --json", forms.planned),
+    _on_store("plan", "plan / --json", forms.planned, short=("mixed", "one")),
     _on_store("diff", "diff / --before 2026-01-05T12:00 --after 2026-01-06 --json"),
     _on_store("advise", f"{ADVISE} --json", short=ALL_SHORT),
     *(
@@ -92,7 +92,7 @@ QUESTIONS = [
         for by, *also in (("job", "fleet"), ("user", "none"), ("account",), ("gpu", "fleet"), ("node",), ("day",))
     ),
     _on_store("energy-csv", "energy / --by user --csv", forms.rows, inputs=BOOKED, short=("mixed",)),
-    _on_store("energy-of-job", "energy / --job 1101 --json", inputs=("fleet", "none")),
+    _on_store("energy-of-job", "energy / --job 1101 --json", inputs=("fleet", "none"), short=("none",)),
     _on_store(
         "energy-window",
         "energy / --by user --since 2026-01-06 --until 2026-01-07 --json",
@@ -139,7 +139,7 @@ QUESTIONS = [
         "import-again",
         f"import / --cluster {{cluster}} --json {LONGHORN}/bert.csv.gz",
         inputs=("longhorn",),
-        short=("longhorn",),
+        short=(),
         writes=True,
     ),
     _on_store("export-prometheus", "export prometheus / --once --max-age 5200w", forms.series),
