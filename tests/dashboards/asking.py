@@ -76,13 +76,18 @@ class Asked:
         asked = {
             "output": one["output"],
             "outputs": outputs if one["output"].startswith("..") else outputs[0],
-            "inputs": [{**item, "value": values.get(f"{item['id']}.{item['property']}")} for item in one["inputs"]],
-            "state": [{**item, "value": values.get(f"{item['id']}.{item['property']}")} for item in one["state"]],
+            "inputs": [_valued(item, values) for item in one["inputs"]],
+            "state": [_valued(item, values) for item in one["state"]],
             "changedPropIds": [changed],
         }
         answer = self._client.post("/_dash-update-component", json=asked)
         assert answer.status_code in (200, 204), (one["output"], answer.status_code, answer.text[:500])
         return answer.json if answer.status_code == 200 else None
+
+
+def _valued(item: dict[str, str], values: dict[str, Any]) -> dict[str, Any] | list[Any]:
+    """A property with its value; of components that a pattern names, of which none is there, an empty list."""
+    return [] if item["id"].startswith("{") else {**item, "value": values.get(f"{item['id']}.{item['property']}")}
 
 
 def _named(output: str) -> dict[str, str]:
