@@ -9,7 +9,7 @@ import pytest
 from whorl.tests.contract.harness import InputFolder, done, run
 from whorl.tests.sizes import sample
 
-pytestmark = pytest.mark.usefixtures("bare_machine", "stores_stay_open")
+pytestmark = pytest.mark.usefixtures("bare_machine", "stores_are_copied", "stores_stay_open")
 
 SELECT = "select gpu, node, slot, power_limit_mw from gpus_now order by gpu"
 

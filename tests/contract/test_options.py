@@ -25,6 +25,8 @@ from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.harness import Copies
 from whorl.tests.sizes import is_all, is_long, sample
 
+pytestmark = pytest.mark.usefixtures("stores_are_copied")
+
 STATUSES = {0, 1, 2, 3, 4, 5, 6, 130, 141}
 """What `whorl --help` documents."""
 REFUSALS = STATUSES - {0, 1, 6}

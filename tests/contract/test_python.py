@@ -23,6 +23,8 @@ from whorl.tests.contract.harness import InputFolder
 from whorl.tests.contract.inputs import ACCOUNTED, INPUTS, SITTING_S, job
 from whorl.tests.sizes import sample
 
+pytestmark = pytest.mark.usefixtures("stores_are_copied")
+
 SECOND_DAY = "2026-01-05T12:00"  # between the two sittings of the fleet
 
 

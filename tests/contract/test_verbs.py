@@ -17,7 +17,7 @@ from whorl.tests.contract import forms
 from whorl.tests.contract.harness import Golden, InputFolder, Output, Reduction, run
 from whorl.tests.contract.inputs import INPUTS, LONGHORN, trace
 
-pytestmark = pytest.mark.usefixtures("bare_machine", "stores_stay_open")
+pytestmark = pytest.mark.usefixtures("bare_machine", "stores_are_copied", "stores_stay_open")
 
 
 @dataclass(frozen=True)
