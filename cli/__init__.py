@@ -205,7 +205,7 @@ class _Group(click.Group):
         super().format_epilog(ctx, formatter)
         if _PAGES.is_dir():
             formatter.write_paragraph()
-            formatter.write(f"New to whorl? Read docs/tutorial.md. The pages are in {_PAGES}\n")
+            formatter.write(f"New to whorl? Read docs/tutorial.md. The pages are in\n{_PAGES}\n")
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
