@@ -145,7 +145,7 @@ def test_help_fits_80_columns() -> None:
     for names in _every(cli):
         text = CliRunner().invoke(cli, [*names, "--help"], env={"COLUMNS": "80"}).output
         assert text.startswith("Usage:"), names
-        lines = [line for line in text.splitlines() if not line.startswith("/")]  # but a path, which is as long as it is
+        lines = [line for line in text.splitlines() if not line.startswith("/")]  # a path is as long as it is
         assert max(map(len, lines)) <= 80, names
 
 

@@ -36,6 +36,7 @@ def test_csv_has_the_rows_of_json(words: tuple[str, ...], mixed: Path) -> None:
         assert [key for key, value in row.items() if value is None and line.get(key) is not None] == []
 
 
+@pytest.mark.long
 def test_the_report_names_every_gpu_that_the_verdicts_name(mixed: Path, tmp_path: Path) -> None:
     rows = done("verdicts", "--store", mixed, "--json").json()["rows"]
     done("report", "--store", mixed, "--cluster", "mixed", "--out", tmp_path / "page.html")

@@ -84,7 +84,7 @@ def without_clock(value: Any) -> Any:
     return [without_clock(inner) for inner in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("words", sample(CASES, short=3))
+@pytest.mark.parametrize("words", sample(CASES, short=2))
 def test_a_function_replies_what_its_verb_prints(words: str, fleet: Path, slow_gpu: str) -> None:
     function, more = CASES[words]
     reply = function(whorl.Store.open(fleet), slow_gpu)
@@ -155,6 +155,7 @@ def test_names_are_escaped_where_a_reply_shows_itself(tmp_path: Path) -> None:
     assert whorl.verdicts(tmp_path / "S").frame.columns[:2] == ["level", "name"], "also where nothing was found"
 
 
+@pytest.mark.long
 def test_commands_in_a_reply_name_the_store(fleet: Path) -> None:
     for store in (str(fleet), whorl.Store.open(fleet)):
         assert f"--store {fleet}" in repr(whorl.verdicts(store))
