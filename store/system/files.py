@@ -88,8 +88,12 @@ def _open_folder(folder: Path) -> int:
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not place.is_symlink():
                 raise
-            owners.add(place.lstat().st_uid)
-            place = place.parent / place.readlink()
+            link = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:  # by its handle: the one that is looked at is the one that is followed
+                owners.add(os.fstat(link).st_uid)
+                place = place.parent / os.readlink("", dir_fd=link)
+            finally:
+                os.close(link)
         else:
             if owners <= {os.geteuid(), 0, os.fstat(handle).st_uid}:
                 return handle
