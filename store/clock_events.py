@@ -1,6 +1,6 @@
 """Reasons for a GPU's clock: what each means, its kind, and the bit and counter by which a driver reports it.
 
-Bits are those of `telemetry.clock_event_reasons`, as NVML numbers them (`nvmlClocksEventReason*`); names are the keys
+Bits are those of `telemetry.clock_event_reasons`, as NVML numbers them (`nvmlClocksEventReason*`); names are the fields
 of `runs.clock_events`.
 """
 
@@ -42,11 +42,11 @@ CLOCK_EVENTS = (
 
 def bit(name: str) -> int:
     """The bit of a reason."""
-    (found,) = (one.bit for one in CLOCK_EVENTS if one.name == name)
-    assert found is not None
-    return found
+    (number,) = (reason.bit for reason in CLOCK_EVENTS if reason.name == name)
+    assert number is not None
+    return number
 
 
 def names(kind: str) -> tuple[str, ...]:
     """The reasons of a kind."""
-    return tuple(one.name for one in CLOCK_EVENTS if one.kind == kind)
+    return tuple(reason.name for reason in CLOCK_EVENTS if reason.kind == kind)

@@ -1,9 +1,9 @@
 """Join many small files into few large ones, while collectors write and readers read.
 
-One pass does four things. It seals the journals of dead writers. It puts late rows where they belong. It joins the
-segments of each past hour into one file, and those of each past day, as long as a file stays below 1.5 million rows. It
-joins small files of the other tables. Each step replaces files at once (see `replacing`): a pass may be killed at any
-moment, and the next one goes on.
+A pass seals the journals of dead writers and then rewrites, of every day, what is worth it: the files of each past hour
+become files of up to 1.5 million rows, sorted by GPU; those of each past day again, with a manifest; a day that is a
+week old is written once more in the smallest form. Late rows go where they belong. All files of a pass change places at
+once (see `replacing`). A pass may be killed at any moment, and the next one begins anew.
 """
 
 from __future__ import annotations
@@ -11,32 +11,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from .readers import reading
-from .rows import arranging, journal_file, placing, replacing, writing
-from .rows.journal_file import WRITTEN
-from .rows.placing import Bounds
-from .rows.replacing import Pace
-from .schema import LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema
-from .system import files, light
-from .system.locks import COMPACTING, Lock, locked
-from .writers import latest, rivals, sealing
+from . import file_names, journal_file, keys, manifest, parquet, replacing, sealing, snapshot, telemetry_files
+from .file_names import DAY_US, Bounds
+from .parquet import Verified
+from .replacing import Compactor
+from .schema import LATE, LATEST, TABLES, TELEMETRY, Table
+from .system import files
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
-_HOUR = 3600 * 10**9
-_DAY = 24 * _HOUR
-_SETTLED = 15 * 60 * 10**9  # a period is over when its journals are sealed, too
+_HOUR_US = 3_600_000_000
+_SETTLED_US = 15 * 60_000_000  # a period is over when its journals are sealed, too
+_COLD_US = 7 * DAY_US
 _MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: about 1 GB
 _FEW_FILES = 8  # of other tables: so many are left alone
+_BATCH_BYTES = 2 << 30  # old files that change places at once: so much more space a pass takes
 
 Progress = Callable[[str], None]
 
@@ -47,321 +45,364 @@ class DamagedError(StoreError):
 
 @dataclass
 class Done:
-    """What a pass did: journals sealed, late rows put in place, files before and after."""
+    """What a pass did: journals sealed, late rows put in place, files before and after; and what it left: late files
+    that wait for an open journal, journals whose writers live or cannot be judged, files that cannot be read."""
 
     sealed: int = 0
     late_rows: int = 0
     before: int = 0
     after: int = 0
-    waiting: int = 0  # late files that wait for an open journal
+    waiting: int = 0
+    open_journals: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
 
-def lock(root: Path) -> Lock:
-    """The lock of those who replace segments. Raises StoreError where another holds it."""
-    return locked(root / COMPACTING, "the compaction of this store")
+@dataclass
+class _Group:
+    """Files to be written anew together."""
+
+    spec: Table
+    files: list[Path]
+    codec: str = "warm"
+    closed: bool = False
 
 
-def compact(
-    root: Path, *, pace: Pace | None = None, now: int | None = None, progress: Progress = lambda _: None
-) -> Done:
-    """One pass over a store. Raises StoreError, also where another process compacts."""
-    pace = pace or replacing.pace_of(root)
-    now = time.time_ns() if now is None else now
+def compact(root: Path, *, offline: bool = False, now: int | None = None, progress: Progress = lambda _: None) -> Done:
+    """One pass over a store; `now` in ns. Raises StoreError, also where another process compacts."""
+    now_us = (time.time_ns() if now is None else now) // 1000
+    pace = replacing.pace_of(root, offline=offline)
     done = Done()
-    with lock(root), files.readable(root):
-        replacing.recover(root, pace.grace_s, every=True)
-        failure: StoreError | None = None
+    failure: StoreError | None = None
+    with Compactor(root, pace) as compactor, files.readable(root):
+        compactor.tidy()
         try:
-            done.sealed = len(sealing.seal_abandoned(root, None, pace))
+            done.sealed, left_journals = sealing.seal_dead(root, pace)
+            done.open_journals = [str(path) for path in left_journals]
         except StoreError as error:  # the rest first: one journal that cannot be read must not stop it for ever
             failure = error
-        progress("late rows")
-        fold(root, pace, done)
-        for spec in TABLES:
-            with contextlib.suppress(FileNotFoundError):  # a writer took a file away: the next pass
-                for group in _groups(root, spec, now):
-                    progress(f"{spec.name}: {len(group)} files")
-                    try:
-                        _merge(root, spec, group, pace, done)
-                    except (DamagedError, replacing.TakenError) as error:
-                        log.warning("%s", error)
-        _note_missing(root)
-        rivals.remove_empty_homes(root, now - _DAY)
+        _Pass(compactor, now_us, done, progress).run()
+        parquet.shorten_log(root)
     if failure is not None:
         raise failure
     return done
 
 
-def _note_missing(root: Path) -> None:
-    """Note the last reading of GPUs that `latest` does not have, for example because one of its files is damaged."""
-    import pyarrow as pa
+class _Pass:
+    """Plans and writes the files of a pass; they change places at the end, or after each `_BATCH_BYTES`."""
 
-    found = reading.snapshot(root)
-    noted = []
-    for path in sound(LATEST, found.files[LATEST.name]):
-        if path.name != reading.EMPTY:
-            with contextlib.suppress(DamagedError, FileNotFoundError):
-                noted.append(whole(LATEST, path))
-    telemetry = [path for spec in (TELEMETRY, LATE) for path in sound(spec, found.files[spec.name])]
-    try:
-        rows = latest.missing(noted, telemetry)
-    except (OSError, pa.ArrowException) as error:
-        log.warning("the last readings of some GPUs cannot be noted: %s", str(error).splitlines()[0])
-        return
-    if rows is not None:
-        writing.replace_parquet(root / LATEST.name / f"{_name(0)}.parquet", LATEST, rows)
+    def __init__(self, compactor: Compactor, now_us: int, done: Done, progress: Progress) -> None:
+        self._root, self._compactor = compactor.root, compactor
+        self._now, self._done, self._progress = now_us, done, progress
+        self._verified = Verified(self._root)
+        self._oldest = telemetry_files.oldest_journal(self._root)
+        self._old: list[Path] = []
+        self._moves: dict[Path, Path] = {}
+        self._closed: dict[Path, bool] = {}  # folders of days that are over; whether they get their smallest form
+        self._bytes = 0
 
+    def run(self) -> None:
+        try:
+            for group in self._groups():
+                self._compactor.beat()
+                self._progress(f"{group.spec.name}: {len(group.files)} files")
+                before = {*self._moves}
+                try:
+                    self._write(group)
+                except (DamagedError, FileNotFoundError) as error:
+                    for temporary in self._moves.keys() - before:  # beside its old files they would be there twice
+                        del self._moves[temporary]
+                        files.remove(temporary)
+                    log.warning("%s", error)
+                if self._bytes > _BATCH_BYTES:
+                    self._switch()
+            self._switch()
+        except BaseException:
+            for temporary in self._moves:
+                files.remove(temporary)
+            raise
+        self._note_missing()
 
-# -- late rows ------------------------------------------------------------------------------------------------
+    def _switch(self) -> None:
+        old, moves, closed = self._old, self._moves, self._closed
+        self._old, self._moves, self._closed, self._bytes = [], {}, {}, 0
+        if old:
+            self._compactor.replace(old, moves)
+            for folder, cold in closed.items():
+                with contextlib.suppress(OSError):
+                    manifest.write(folder, self._visible(TELEMETRY, folder.name), cold=cold)
 
+    def _skip(self, path: Path, reason: str) -> None:
+        text = f"{path}: {reason}"
+        if text not in self._done.unreadable:
+            self._done.unreadable.append(text)
+            log.warning("left %s alone: %s", path, reason)
 
-def fold(root: Path, pace: Pace, done: Done) -> None:
-    """Replace rows by the late rows that supersede them. Late rows that an open journal may contradict wait."""
-    try:
-        _fold(root, pace, done)
-    except (DamagedError, OSError) as error:
-        log.warning("late rows stay where they are: %s", error)
+    def _visible(self, spec: Table, day: str | None = None) -> list[Path]:
+        """The sound files of a table, or of one day of it."""
+        return [path for path in self._listed(spec, day) if self._sound(spec, path)]
 
+    def _listed(self, spec: Table, day: str | None = None) -> list[Path]:
+        unsealed = {journal.stem for journal in journal_file.journals(self._root)}
+        hidden = replacing.newest(self._root).hidden
+        bounds = Bounds()
+        if day is not None and (number := file_names.day_number(day)) is not None:
+            bounds = Bounds(number * DAY_US, (number + 1) * DAY_US - 1)
+        return snapshot.visible(self._root, spec, hidden, unsealed, bounds)
 
-def _fold(root: Path, pace: Pace, done: Done) -> None:
-    import pyarrow as pa
+    def _sound(self, spec: Table, path: Path) -> bool:
+        try:
+            return bool(snapshot.sound(spec, [path], self._verified, self._skip))
+        except FileNotFoundError:
+            return False
 
-    found = reading.snapshot(root)
-    paths = [path for path in sound(LATE, found.files[LATE.name]) if path.name != reading.EMPTY]
-    fit = _foldable(found, paths)
-    done.waiting = len(paths) - len(fit)
-    if not fit:
-        return
-    late = placing.newest(pa.concat_tables([whole(LATE, path) for path in fit]))
-    bounds = placing.bounds_of(late)
-    settled = _overlapping(bounds, found.files[TELEMETRY.name])
-    if any(replacing.key(root, path) in found.noted for path in [*settled, *fit]):
-        done.waiting = len(paths)
-        return  # they are being replaced: left for the next pass
-    old, parts, rest = list(fit), [], late
-    number = 0
-    moves: dict[Path, Path] = {}
-    try:
-        for path in settled:
-            rows = whole(TELEMETRY, path)
-            kept = reading.without_late(rows, late)
-            if len(kept) == len(rows):
+    # -- what to write --------------------------------------------------------------------------------------
+
+    def _groups(self) -> Iterator[_Group]:
+        yield from self._telemetry()
+        for spec in TABLES:
+            if spec == TELEMETRY:
                 continue
-            mine = placing.only(rest, rows)
-            rest = reading.without_late(rest, rows)
-            joined = placing.newest(pa.concat_tables([kept, mine]))
-            old.append(path)
-            parts = writing.placed(root, TELEMETRY, said(root, joined), _name(number))
-            moves |= writing.write_temporary(parts, stays=True)
-            number += 1
-        if len(rest):
-            moves |= writing.write_temporary(
-                writing.placed(root, TELEMETRY, said(root, rest), _name(number)), stays=True
-            )
-        replacing.replace(root, old, moves, pace)
-    except BaseException as error:
-        for temporary in moves:
-            files.remove(temporary)
-        if isinstance(error, OSError):
-            raise files.failed("write", root, error) from error
-        raise
-    done.late_rows += len(late)
+            paths = self._visible(spec)
+            if spec.partitioned:
+                by_day: dict[str, list[Path]] = {}
+                for path in paths:
+                    by_day.setdefault(path.parent.name, []).append(path)
+                yield from (_Group(spec, several, "cold") for several in by_day.values() if len(several) > 1)
+            elif spec == LATEST:
+                yield from [_Group(spec, paths)] * (len(paths) > _FEW_FILES)
+            else:
+                small = [path for path in paths if parquet.rows_in(path) < _MOST_ROWS // 2]
+                yield from _filled(spec, small) if len(small) > _FEW_FILES else []
+
+    def _telemetry(self) -> Iterator[_Group]:
+        """The groups of telemetry: of each day those of its hours, or all of it, with its late rows."""
+        by_day: dict[str, list[Path]] = {}
+        late: dict[str, list[Path]] = {}
+        staying: list[Path] = []  # files that stay as they are: their rows cannot be put in order now
+        for path in self._listed(TELEMETRY):
+            if telemetry_files.blocked(path, self._oldest) or not self._sound(TELEMETRY, path):
+                staying.append(path)
+            else:
+                by_day.setdefault(path.parent.name, []).append(path)
+        for path in self._ready(self._visible(LATE), staying):
+            late.setdefault(path.parent.name, []).append(path)
+        for day in sorted({*by_day, *late}):
+            number = file_names.day_number(day)
+            if number is None:
+                continue
+            free = by_day.get(day, [])
+            over = (number + 1) * DAY_US + _SETTLED_US <= self._now
+            if over:
+                cold = (number + 1) * DAY_US + _COLD_US <= self._now
+                listed = manifest.read(self._root / TELEMETRY.name / day)
+                same = set(listed.files) == {path.name for path in free} if listed else len(free) == 1
+                if free and (late.get(day) or not same or (cold and listed is not None and not listed.cold)):
+                    yield self._with_late(
+                        _Group(TELEMETRY, free, "cold" if cold else "warm", closed=True), late.pop(day, [])
+                    )
+                elif late.get(day):
+                    yield _Group(TELEMETRY, late.pop(day), "warm")
+                continue
+            yield from self._hours(free, late.pop(day, []))
+
+    def _ready(self, late: list[Path], staying: list[Path]) -> list[Path]:
+        """The late files that can be put in place. One waits for an open journal, with a file that stays as it is, and
+        with another that waits: of two late rows of a key the newer one must not be put in place first."""
+        waiting = [path for path in late if telemetry_files.blocked(path, self._oldest)]
+        ready = [path for path in late if path not in waiting]
+        stays = [*staying, *waiting]
+        while stays:
+            near = [
+                path
+                for path in ready
+                if any(file_names.may_hold(path_near.name, _named(path).bounds) for path_near in stays)
+            ]
+            ready = [path for path in ready if path not in near]
+            waiting += near
+            stays = near
+        self._done.waiting = len(waiting)
+        return ready
+
+    def _hours(self, paths: list[Path], late: list[Path]) -> Iterator[_Group]:
+        """The files of each hour that is over, and those that late rows belong to."""
+        hours: dict[int, list[Path]] = {}
+        for path in paths:
+            file_name = file_names.parse(path.name)
+            assert file_name is not None  # a sound file has such a name
+            of_late = any(file_names.may_hold(path.name, late_name.bounds) for late_name in map(_named, late))
+            hour = file_name.bounds.last // _HOUR_US
+            if of_late:
+                hours.setdefault(-1, []).append(path)
+            elif (hour + 1) * _HOUR_US + _SETTLED_US <= self._now:
+                hours.setdefault(hour, []).append(path)
+        if late:
+            yield self._with_late(_Group(TELEMETRY, hours.pop(-1, [])), late)
+        yield from (_Group(TELEMETRY, several) for _, several in sorted(hours.items()) if len(several) > 1)
+
+    def _with_late(self, group: _Group, late: list[Path]) -> _Group:
+        group.files = [*group.files, *late]
+        return group
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    def _write(self, group: _Group) -> None:
+        """Write a group's rows under temporary names."""
+        before = len(self._moves)
+        stem = f"compacted-{time.time_ns():x}"
+        if not group.spec.partitioned:
+            self._add_plain(group, stem)
+        else:
+            written = max(_named(path).written for path in group.files)
+            for number, rows in enumerate(self._pieces(group)):
+                self._compactor.beat()
+                for day, part in keys.days(rows):
+                    name, content = telemetry_files.file_of(
+                        group.spec, part, f"{stem}-{number}", 1000 * written, codec=group.codec
+                    )
+                    self._add(self._root / group.spec.name / day / name, content)
+                    if group.closed:
+                        self._closed[self._root / TELEMETRY.name / day] = group.codec == "cold"
+        self._old += group.files
+        self._bytes += sum(path.stat().st_size for path in group.files)
+        self._done.before += len(group.files)
+        self._done.after += len(self._moves) - before
+
+    def _add(self, path: Path, content: bytes) -> None:
+        try:
+            self._moves[parquet.write(path, content)] = path
+        except OSError as error:
+            raise files.failed("write", path, error) from error
+
+    def _add_plain(self, group: _Group, stem: str) -> None:
+        import pyarrow as pa
+
+        rows = pa.concat_tables([read(path) for path in group.files], promote_options="default")
+        if group.spec == LATEST:
+            rows = keys.last_rows(keys.newest(keys.with_key(rows)))
+            stem = f"{stem}.0"
+        rows = keys.sort(group.spec, keys.conform(group.spec, rows))
+        name, content = parquet.plain_file(group.spec, rows, stem)
+        self._add(self._root / group.spec.name / name, content)
+
+    def _pieces(self, group: _Group) -> Iterator[pa.Table]:
+        """The rows of files by days, newest of each key, in pieces of whole GPUs in their order."""
+        import pyarrow.dataset as ds
+
+        sizes = {path: parquet.rows_in(path) for path in group.files}
+        late = sum(size for path, size in sizes.items() if path.parent.parent.name == LATE.name)
+        self._done.late_rows += late
+        if sum(sizes.values()) <= _MOST_ROWS:
+            yield self._joined(group, None)
+            return
+        counts: dict[str | None, int] = {}
+        for path in group.files:
+            column = read(path, ["gpu"])["gpu"].value_counts()
+            for pair in column.to_pylist():
+                counts[pair["values"]] = counts.get(pair["values"], 0) + pair["counts"]
+        chosen: list[str | None] = []
+        rows = 0
+        for gpu in sorted(counts, key=lambda gpu: (gpu is None, (gpu or "").encode())):
+            if chosen and rows + counts[gpu] > _MOST_ROWS:
+                yield self._joined(group, _gpus(ds.field("gpu"), chosen))
+                chosen, rows = [], 0
+            chosen.append(gpu)
+            rows += counts[gpu]
+        yield self._joined(group, _gpus(ds.field("gpu"), chosen))
+
+    def _joined(self, group: _Group, only: object) -> pa.Table:
+        import pyarrow as pa
+
+        if group.spec == TELEMETRY:
+            return joined(group.files, only=only)
+        rows = pa.concat_tables(
+            [keys.with_key(read(path, only=only)) for path in group.files], promote_options="default"
+        )
+        return rows.sort_by([("gpu", "ascending"), ("ts", "ascending")])  # minutes of one key are several rows
+
+    def _note_missing(self) -> None:
+        """Note the last reading of GPUs that `latest` does not have: one of its files was damaged or removed."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        known: set[int] = set()
+        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+            for path in self._visible(LATEST):
+                known |= file_names.gpu_hashes(pc.unique(keys.with_key(read(path))["gpu"]).to_pylist())
+            absent = []
+            for path in reversed(self._visible(TELEMETRY)):  # the newest day first
+                gpus = manifest.gpus_of(path)
+                if gpus is None or not gpus <= known:
+                    rows = keys.with_written(keys.with_key(read(path)), 1000 * _named(path).written)
+                    last = keys.last_rows(keys.newest(rows))
+                    fresh = [file_names.gpu_hash(gpu) not in known for gpu in last["gpu"].to_pylist()]
+                    absent += [last.filter(pa.array(fresh))] if any(fresh) else []
+                    known |= file_names.gpu_hashes(last["gpu"].to_pylist())
+            if absent:
+                rows = keys.last_rows(keys.newest(pa.concat_tables(absent, promote_options="default")))
+                name, content = parquet.plain_file(LATEST, keys.conform(LATEST, rows), f"missing-{time.time_ns():x}.0")
+                place = self._root / LATEST.name / name
+                files.rename(parquet.write(place, content), place)
 
 
-def _overlapping(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
-    """The files that could hold a key of these rows.
+def _named(path: Path) -> file_names.FileName:
+    file_name = file_names.parse(path.name)
+    if file_name is None:
+        raise DamagedError(f"{path} has no name of whorl's")
+    return file_name
 
-    Raises OSError and DamagedError if the disk does not say: the rows of that file would then be there twice.
+
+def _gpus(field: object, chosen: list[str | None]) -> object:
+    """A filter of `pyarrow.dataset`: rows of these GPUs."""
+    named = field.isin([gpu for gpu in chosen if gpu is not None])  # type: ignore[attr-defined]
+    return named | field.is_null() if None in chosen else named  # type: ignore[attr-defined]
+
+
+def joined(paths: Iterable[Path], *, only: object = None) -> pa.Table:
+    """The rows of files of telemetry and of late rows: late rows take the place of others, whenever those were written.
+
+    Raises FileNotFoundError and DamagedError.
     """
-    from .rows.soundness import reason_to_skip
+    import pyarrow as pa
 
-    near = []
+    parts: dict[bool, list[pa.Table]] = {False: [], True: []}
     for path in paths:
-        if path.name != reading.EMPTY and reason_to_skip(path, TELEMETRY.name) is None:
-            theirs = placing.bounds(path)
-            if theirs is None:
-                raise DamagedError(f"{path} cannot be read")
-            if mine.overlap(theirs):
-                near.append(path)
-    return near
+        rows = keys.with_written(keys.with_key(read(path, only=only)), 1000 * _named(path).written)
+        parts[path.parent.parent.name == LATE.name].append(rows)
+    usual, late = (
+        keys.newest(pa.concat_tables(tables, promote_options="default")) if tables else None
+        for tables in parts.values()
+    )
+    if late is not None and usual is not None:
+        late = keys.newest(pa.concat_tables([keys.without(usual, late), late], promote_options="default"))
+    rows = late if late is not None else usual
+    assert rows is not None
+    return keys.without_written(rows)
 
 
-def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:
-    """The late files that neither a row of an open journal nor a waiting late file may contradict."""
-    waits = open_rows(found)
-    fit = {path: bounds for path in paths if (bounds := placing.bounds(path)) is not None}
-    while True:
-        waiting = [path for path, bounds in fit.items() if any(bounds.overlap(other) for other in waits)]
-        if not waiting:
-            return list(fit)
-        waits = [fit.pop(path) for path in waiting]
-
-
-def open_rows(found: reading.Snapshot) -> list[Bounds]:
-    """The bounds of the rows of telemetry in each part of an open journal."""
-    bounds: list[Bounds] = []
-    for part, _ in found.journals:
-        if part.table == TELEMETRY.name:
-            try:
-                rows = journal_file.read(part.path).table
-            except (ValueError, OSError):  # readers leave it out, and say so
-                continue
-            if len(rows):
-                bounds.append(placing.bounds_of(journal_file.whole(TELEMETRY.name, rows)))
-    return bounds
-
-
-def said(root: Path, rows: pa.Table) -> pa.Table:
-    """The rows. They keep the time of writing only if an open journal of their GPUs could contradict them."""
-    if WRITTEN not in rows.column_names:
-        return rows
-    known = rows[WRITTEN].null_count < len(rows)
-    if known and rivals.open_journals(root, placing.bounds_of(rows)):
-        return rows
-    return rows.drop_columns([WRITTEN])
-
-
-# -- segments -------------------------------------------------------------------------------------------------
-
-
-def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
-    """The files of a table to join, group by group."""
-    found = reading.snapshot(root)
-    with_journal = {part.generation for part in journal_file.parts(root)}
-    paths = [
-        path
-        for path in sound(spec, found.files[spec.name])
-        if path.name != reading.EMPTY
-        and (journal_file.live_of(path) is None or is_orphan(path, with_journal, now))
-        and replacing.key(root, path) not in found.noted
-        and _rows(path) < _MOST_ROWS // 2
-    ]
-    if spec == LATEST:
-        old = [path for path in paths if now - path.stat().st_mtime_ns > _HOUR]
-        if len(old) > _FEW_FILES:
-            yield old
-        return
-    if not spec.partitioned:
-        yield from _filled(paths) if len(paths) > _FEW_FILES else []
-        return
-    periods: dict[tuple[str, int], list[tuple[str, int, Path]]] = {}
-    for path in paths:
-        bounds = placing.bounds(path)
-        if bounds is None or bounds.first == placing.EVER[0]:
-            continue
-        day_over = (bounds.first // _DAY + 1) * _DAY + _SETTLED <= now
-        hour_over = (bounds.last // _HOUR + 1) * _HOUR + _SETTLED <= now
-        if hour_over:
-            period = -1 if day_over else bounds.first // _HOUR
-            # Orphans come first: a segment that was made of them may have corrected their rows.
-            name = "" if journal_file.live_of(path) else journal_file.name_in(path.stem)
-            periods.setdefault((path.relative_to(root).parts[1], period), []).append((name, bounds.first, path))
-    for key in sorted(periods):
-        yield from _filled([path for _, _, path in sorted(periods[key])])
-
-
-def is_orphan(path: Path, with_journal: Collection[str], now: int) -> bool:
-    """Whether a published file will never be sealed, as its journal is gone: in a copy made while collectors wrote."""
-    live = journal_file.live_of(path)
-    try:
-        return live is not None and live[0] not in with_journal and now - path.stat().st_mtime_ns > _SETTLED
-    except FileNotFoundError:  # it was sealed just now
-        return False
-
-
-def _filled(paths: Iterable[Path]) -> Iterator[list[Path]]:
+def _filled(spec: Table, paths: Iterable[Path]) -> Iterator[_Group]:
     """Groups of neighbouring files that fit into one file; a group has at least two."""
     group: list[Path] = []
     rows = 0
     for path in paths:
-        more = _rows(path)
-        if group and rows + more > _MOST_ROWS:
-            if len(group) > 1:
-                yield group
+        rows_more = parquet.rows_in(path)
+        if group and rows + rows_more > _MOST_ROWS:
+            yield from [_Group(spec, group)] * (len(group) > 1)
             group, rows = [], 0
         group.append(path)
-        rows += more
-    if len(group) > 1:
-        yield group
+        rows += rows_more
+    yield from [_Group(spec, group)] * (len(group) > 1)
 
 
-def _rows(path: Path) -> int:
-    """How many rows a file has.
-
-    For a damaged file, a number so large that it is left alone. Raises FileNotFoundError.
-    """
+def read(path: Path, columns: Iterable[str] | None = None, *, only: object = None) -> pa.Table:
+    """The rows of a verified file. Raises FileNotFoundError and DamagedError."""
     import pyarrow as pa
 
     try:
-        return int(light.metadata(path).num_rows)
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, MemoryError, pa.ArrowException):
-        return _MOST_ROWS
-
-
-def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -> None:
-    import pyarrow as pa
-
-    # Columns that are NULL in all files are left out: they would take most of the memory.
-    data = pa.concat_tables([present(spec, path) for path in group], promote_options="default")
-    schema = arrow_schema(spec.name)
-    names = dict.fromkeys((*schema.names, WRITTEN))
-    data = data.select([name for name in names if name in data.column_names]).replace_schema_metadata(schema.metadata)
-    data = placing.last_rows(placing.newest(data)) if spec == LATEST else said(root, arranging.sort(spec, data))
-    moves: dict[Path, Path] = {}
-    try:
-        moves = writing.write_temporary(writing.placed(root, spec, data, _name(0)), stays=True)
-        replacing.replace(root, group, moves, pace)
-    except OSError as error:
-        for temporary in moves:
-            files.remove(temporary)
-        raise files.failed("write", root, error) from error
-    done.before += len(group)
-    done.after += len(moves)
-
-
-def whole(spec: Table, path: Path) -> pa.Table:
-    """The rows of a file with every column of its table; telemetry also has `written`."""
-    data = present(spec, path)
-    if spec in (TELEMETRY, LATE, LATEST):
-        return journal_file.whole(TELEMETRY.name, data)
-    return arranging.conform(spec, data)
-
-
-def present(spec: Table, path: Path) -> pa.Table:
-    """The rows of a file: the columns of the key, and the others that hold more than NULL."""
-    import pyarrow as pa
-
-    known = {*arrow_schema(spec.name).names, *([WRITTEN] if spec == TELEMETRY else [])}
-    try:
-        footer = light.metadata(path)
-        data = light.read(path, [name for name in footer.schema.names if name in known])
+        return parquet.read(path, columns, only=only).replace_schema_metadata()
     except FileNotFoundError:
         raise
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        what = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise DamagedError(
-            f"{path} is damaged: {what}; restore it from a backup or move it out of the store"
+            f"{path} is damaged: {reason}; restore it from a backup or move it out of the store"
         ) from error
-    # By the values, not by the footer's statistics: Arrow ends the process where a changed bit made these impossible.
-    needed = (*arranging.KEY, WRITTEN)
-    return data.select([name for name in data.column_names if name in needed or data[name].null_count < len(data)])
-
-
-def sound(spec: Table, paths: Iterable[Path]) -> list[Path]:
-    """The files that can be read: others are left alone."""
-    from .rows.soundness import reason_to_skip
-
-    good = []
-    for path in paths:
-        try:
-            if reason_to_skip(path, spec.name) is None:
-                good.append(path)
-        except OSError:
-            continue
-    return good
-
-
-def _name(number: int) -> str:
-    return f"compacted-{time.time_ns():x}-{number}"

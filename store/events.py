@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-from .schema import arrow_schema
+from .schema import arrow_array, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,17 +187,17 @@ def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None
 
     schema = arrow_schema("events")
     columns: dict[str, list[Any]] = {
-        "ts": [one.ts_ns for one in events],
+        "ts": [event.ts_ns for event in events],
         "cluster": [cluster] * len(events),
-        "gpu": [one.gpu for one in events],
-        "node": [one.node or node for one in events],
-        "kind": [one.kind for one in events],
-        **{name: [getattr(one, name) for one in events] for name in (*TYPED, "campaign", "job_id")},
-        "detail": [one.detail for one in events],
+        "gpu": [event.gpu for event in events],
+        "node": [event.node or node for event in events],
+        "kind": [event.kind for event in events],
+        **{name: [getattr(event, name) for event in events] for name in (*TYPED, "campaign", "job_id")},
+        "detail": [event.detail for event in events],
     }
     for name in ("before", "value"):  # a counter may have more digits than a double: the sentence has them all
         columns[name] = [None if value is None else float(value) for value in columns[name]]
     kept = pa.schema([schema.field(name) for name in columns])
     return pa.RecordBatch.from_arrays(
-        [pa.array(values, kept.field(name).type) for name, values in columns.items()], schema=kept
+        [arrow_array(values, kept.field(name).type) for name, values in columns.items()], schema=kept
     )

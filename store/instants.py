@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from ..errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    Numbers = TypeVar("Numbers", pl.Expr, pl.Series)
 
 SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d|w)?")
 """How people write a span of time: a number and a unit."""
@@ -25,6 +30,13 @@ def date_of_ns(at_ns: int) -> datetime:
     return datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001
 
 
+def times_of_ns(numbers: Numbers) -> Numbers:
+    """Times as tables have them, of a Polars column or expression of ns since 1970; `dt.epoch("ns")` goes back."""
+    import polars as pl
+
+    return (numbers // 1000).cast(pl.Datetime("us"))
+
+
 def iso(at_ns: int) -> str:
     """A time in ISO 8601, with every digit that it has."""
     seconds, rest = divmod(at_ns, 1_000_000_000)
@@ -33,12 +45,12 @@ def iso(at_ns: int) -> str:
 
 
 def in_sql(at_ns: int) -> str:
-    """A time in SQL; one beyond what tables can hold becomes the first or the last that they can.
+    """A time in SQL, in whole microseconds; one beyond what tables can hold is the first or the last that they can.
 
-    It is a text in quotes: queries that differ in such texts only are known to be alike (see `readers.asked`).
+    It is a text in quotes, by which a query reads the files of its time only (see `bounds`).
     """
     seconds, rest = divmod(min(max(at_ns, -_LAST_NS), _LAST_NS), 1_000_000_000)
-    return f"TIMESTAMP_NS '{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d}'"
+    return f"TIMESTAMP '{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest // 1000:06d}'"
 
 
 @overload

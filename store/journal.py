@@ -1,13 +1,8 @@
-"""A journal: the last minutes of one collector's readings, made durable batch by batch.
+"""A journal: the last minutes of one writer's rows, made durable append by append.
 
 `append` returns when the rows are in the journal's file (and on the disk, where every append is made durable). From
-then on every reader of whorl sees them. A thread of the journal *publishes* new rows every half minute as a small
-Parquet file, for other DuckDB clients, and every ten minutes *seals* the journal: its rows become one sorted
-segment, which takes the place of the journal's files in one step (see `sealing`).
-
-Files: journal/NAME-PID-BEGAN-NUMBER.TABLE.PART.arrow, one *generation* NUMBER per segment. A new PART begins where
-rows bring columns or GPUs that no header names, or where a write failed. Two parts of a table may be open: rows of few
-columns have one of their own, as a tick of the fast metrics would else carry NULL for all slow ones.
+then on every reader of whorl sees them. Every ten minutes the journal is *sealed*: its rows become sorted files, which
+other DuckDB clients see too (see `sealing`), and a new file begins: journal/NAME-PID-BEGAN-NUMBER.journal.
 """
 
 from __future__ import annotations
@@ -19,26 +14,22 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import StoreError
-from .rows import journal_file, replacing, soundness
+from . import journal_file, keys, replacing, sealing
+from .journal_file import Encoder, JournalName, Ticks
 from .schema import TELEMETRY, arrow_schema
 from .schema import table as table_of
-from .system import durability, files, processes
-from .system.background import Background, open_background
-from .system.locks import COMPACTING, is_free, locked
-from .system.memory import give_back
-from .writers import sealing
-from .writers.journal_stream import Stream, failed_append, gpus_of
-from .writers.template import Template
+from .system import durability, files
+from .system.locks import locked
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    import numpy as np
     import pyarrow as pa
 
     Times = int | datetime | np.datetime64 | Sequence[int | datetime | np.datetime64] | np.ndarray
@@ -46,24 +37,54 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_MOST_ROWS = 1_000_000  # a generation with so many rows is sealed early: sealing sorts them in memory
-_PARTS = 2  # of a table that are open at once
-_WIDE = 2  # a part with so many times the columns of a batch is too wide for it
-_HASTY_SETTLE_S = 1.0
+_MOST_ROWS = 1_000_000  # a journal with so many rows is sealed early: sealing sorts them in memory
+_MOST_BYTES = journal_file.MOST_BYTES // 4
 _COMPACTION_S = 60.0
-_LOOK_S = 10.0  # how often at least to look whether there are many rows
+_LOOK_S = 10.0
+_NEAR_US = journal_file.NEAR_US // 2  # the clock may be set meanwhile
+
+
+class _File:
+    """The open file of a journal."""
+
+    def __init__(self, journal_name: JournalName, encoder: Encoder) -> None:
+        self.named, self.encoder = journal_name, encoder
+        self.handle = files.create(journal_name.path, os.O_WRONLY | os.O_APPEND)
+        self.size = 0
+        self.synced = True
+
+    def write(self, content: bytes) -> None:
+        """Append bytes, all or none. Raises OSError."""
+        self.synced = False
+        view = memoryview(content)
+        while len(view):
+            view = view[os.write(self.handle, view) :]
+        self.size += len(content)
+
+    def sync(self) -> None:
+        if not self.synced:
+            files.sync(self.handle)
+            self.synced = True
+
+    def cut(self, size: int) -> bool:
+        """Take back what was appended after `size`; false if that failed."""
+        try:
+            os.ftruncate(self.handle, size)
+            files.sync(self.handle)
+        except OSError:
+            return False
+        self.size = size
+        return True
 
 
 class Journal:
     """The journal of one writer in a store, made by `Store.journal`: `append` readings, `close` at the end.
 
-    It is a context manager as well. `publish` shows its rows to other programs, and `seal` turns it into files of
-    telemetry; a thread does both, or the caller.
-
-    `name` says who writes, as the node; two living processes cannot write under one name. `durable_s` is the
-    longest time in seconds that an acknowledged row may not yet be on the disk (0: none; None: what suits the
-    file system); a killed process loses none of them either way. Raises StoreError where another process has
-    the name, or the store cannot be written.
+    It is a context manager as well. `seal` turns it into files of the tables; a thread does it, or the caller. `name`
+    says who writes, as the node; two living processes cannot write under one name. `durable_s` is the longest time in
+    seconds that an acknowledged row may not yet be on the disk (0: none; None: what suits the file system); a killed
+    process loses none of them either way. Raises StoreError where another process has the name, or the store cannot be
+    written.
     """
 
     def __init__(
@@ -72,90 +93,63 @@ class Journal:
         name: str,
         *,
         durable_s: float | None = None,
+        background: bool = True,
+        offline: bool = False,
         segment_s: float = 600.0,
-        publish_s: float = 30.0,
-        settle_s: float | None = None,
-        grace_s: float | None = None,
         clock: Callable[[], int] = time.time_ns,
-        thread: bool = True,
     ) -> None:
         if not _NAME.fullmatch(name):
             raise StoreError(f"{name!r} is not a valid name of a journal: use letters, digits, '.', '_' and '-'")
         self.name = name
-        self._root = root
-        self._folder = root / journal_file.FOLDER
-        self._segment_s, self._publish_s = segment_s, publish_s
-        usual = replacing.pace_of(root)
-        self._pace = replace(
-            usual,
-            settle_s=usual.settle_s if settle_s is None else settle_s,
-            grace_s=usual.grace_s if grace_s is None else grace_s,
-            announce_s=usual.announce_s if settle_s is None else 0.0,
-            wait=self._wait,
-        )
-        self._stop = threading.Event()
-        self._clock = clock
+        self._root, self._folder = root, root / journal_file.FOLDER
+        self._segment_s, self._clock = segment_s, clock
+        self._pace = replacing.pace_of(root, offline=offline)
         try:
             files.make_folder(self._folder)
         except OSError as error:
             raise files.failed("make", self._folder, error) from error
-        # A compaction has the name for a while where it seals what a dead collector left.
-        wait_s = 0.0 if is_free(root / COMPACTING) else _COMPACTION_S
+        # A compaction has the name for a while where it seals what a dead writer left.
+        wait_s = _COMPACTION_S if replacing.newest(root).owner is not None else 0.0
         self._hold = locked(self._folder / f"{name}.lock", f"a journal named {name}", wait_s=wait_s)
-        began = clock()
-        self._writer = journal_file.Writer(name, processes.host(), processes.pid_namespace(), os.getpid(), began)
+        self._writer = journal_file.this_writer(name)
         self.durability = durability.of(self._folder, durable_s)
-        self._written = began - 1
+        self._written = 0
         self._number = 0
-        self._guard = threading.Lock()  # the streams: appending and turning to the next generation exclude each other
-        self._work = threading.Lock()  # publishing and sealing exclude each other
-        self._streams: list[Stream] = []
-        self._unsynced_since: float | None = None
-        self._background: Background | None = None
-        self._tried = False  # whether there can be one
-        self._began_s = time.monotonic()
+        self._began = clock() // 1000
+        self._guard = threading.Lock()  # the open file
+        self._work = threading.Lock()  # sealing
+        self._stop = threading.Event()
+        self._files: dict[str, _File] = {}  # by kind of journal
         self._rows = 0
-        self._sealer = sealing.Sealer(root, self._generation())
-        self._waiting: list[sealing.Sealer] = []  # sealed generations that are not in place yet, because that failed
+        self._unsynced_since: float | None = None
+        self._turned_s = time.monotonic()
+        self._waiting: list[JournalName] = []  # to be sealed
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._seals_before = thread and self._slow
         try:
-            if not self._seals_before:
-                self._seal_before(self._soon())
+            self._waiting = [
+                journal_name for journal_name in journal_file.journals(root) if journal_name.writer == name
+            ]
+            if not (background and self._slow):
+                self._seal_waiting()
+        except StoreError as error:
+            log.warning("%s; rows of an earlier writer stay in its journal", error)
         except BaseException:
             self._hold.release()
             raise
-        if thread:
+        if background:
             self._thread = threading.Thread(target=self._run, name=f"journal-{name}", daemon=True)
             self._thread.start()
 
     @property
     def _slow(self) -> bool:
-        """Whether files change places slowly here: minutes pass until all hosts of a network file system see it."""
-        return self._pace.announce_s > 0
-
-    def _soon(self) -> replacing.Pace:
-        """The pace when somebody waits."""
-        return replacing.Pace(min(_HASTY_SETTLE_S, self._pace.settle_s), self._pace.grace_s)
-
-    def _wait(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
-            raise replacing.EndingError(f"the journal {self.name} ends; its rows stay in it")
-
-    def _seal_before(self, pace: replacing.Pace) -> None:
-        """Seal what an earlier writer of this name left."""
-        try:
-            sealing.seal_abandoned(self._root, self.name, pace, but=self._process())
-        except replacing.EndingError:
-            pass
-        except StoreError as error:
-            log.warning("%s; rows of an earlier collector stay in its journal", error)
+        """Whether minutes pass until all hosts of a network file system see a new file."""
+        return self._pace.announce_s > 1
 
     # -- writing ------------------------------------------------------------------------------------------
 
     def append(self, ts: Times, gpus: Sequence[str], columns: Mapping[str, Any]) -> None:
-        """Store a reading of each of `gpus`; the rows are acknowledged on return: see `append_batch`.
+        """Store a reading of each of `gpus`; the rows are acknowledged on return.
 
         `ts` is when it was taken, one time for all or one for each GPU: UTC as ns since 1970, datetime or datetime64.
         `gpus` are their UUIDs. `columns` maps further columns of telemetry, `cluster` among them, each to a value for
@@ -164,214 +158,173 @@ class Journal:
         """
         self.append_batch(readings(ts, gpus, columns))
 
-    def append_batch(self, batch: pa.RecordBatch, table: str = "telemetry", *, sync: bool = True) -> None:
+    def append_batch(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
         """Store the rows of a batch whose columns are some of the table's; they are acknowledged on return.
 
-        With `sync` off, where every append is made durable, `flush_soon` sees to that; whatever becomes of the process,
-        readers see them from now on.
-        Raises StoreError where they cannot be written: these rows are not stored then, and those before are.
+        Raises StoreError as `append`.
         """
+        import pyarrow as pa
+
         if not len(batch):
             return
-        with self._guard:
-            if self._closed:
-                raise StoreError(f"the journal {self.name} is closed")
-            stream = self._stream(table, batch)
-            self._written = max(self._written + 1, self._clock())
-            self._commit(stream, stream.encode(batch, self._written), len(batch), sync)
+        shaped = keys.conform(table_of(table), pa.Table.from_batches([batch]))
+        if table == TELEMETRY.name:
+            self.append_ticks(_ticks(shaped))
+        else:
+            rows = shaped.combine_chunks().to_batches()[0]
+            self._append("rows", lambda _, written: journal_file.rows_block(table, rows, written), (), len(batch))
 
-    def _commit(self, stream: Stream, message: bytearray, rows: int, sync: bool) -> None:
-        try:
-            stream.write(message)
-            if self.durability.seconds <= 0:
-                if sync:
-                    files.sync(stream.handle)
-                stream.behind = not sync
-            elif self._unsynced_since is None:
-                self._unsynced_since = time.monotonic()
-            elif time.monotonic() - self._unsynced_since >= self.durability.seconds:
-                self._sync()
-        except OSError as error:
-            stream.undo()
-            raise failed_append(stream.path, error) from error
-        stream.acknowledge()
-        self._rows += rows
+    def append_ticks(self, ticks: Ticks) -> None:
+        """Store readings that are in arrays, without Arrow; they are acknowledged on return.
 
-    def template(self, batch: pa.RecordBatch, table: str = "telemetry") -> Template:
-        """The batch as a template to fill in and append many times; nothing is written. Raises StoreError."""
-        with self._guard:
-            if self._closed:
-                raise StoreError(f"the journal {self.name} is closed")
-            stream = self._stream(table, batch)
-            return Template(stream, stream.encode(batch, 0), stream.schema, len(batch))
-
-    def append_template(self, template: Template, *, sync: bool = True) -> bool:
-        """Append a filled-in template, as `append_batch` does with a batch.
-
-        False, and nothing is stored, if the journal has begun another file since. Then make the template anew.
+        Raises StoreError as `append`.
         """
+        if len(ticks.ts):
+            now_us = self._clock() // 1000
+            near = now_us - _NEAR_US < ticks.ts.min() and ticks.ts.max() < now_us + _NEAR_US
+            kind = "now" if near else "any"
+            self._append(kind, lambda encoder, written: encoder.tick(ticks, written), ticks.gpus, len(ticks.ts))
+
+    def _append(
+        self, kind: str, encode: Callable[[Encoder, int], bytes], gpus: Sequence[journal_file.Gpu], rows: int
+    ) -> None:
         with self._guard:
-            stream: Stream = template.stream
-            if self._closed or stream.broken or stream not in self._streams:
-                return False
+            if self._closed:
+                raise StoreError(f"the journal {self.name} is closed")
+            file = self._open_for(kind, gpus)
             self._written = max(self._written + 1, self._clock())
-            self._commit(stream, template.sealed(self._written), template.rows, sync)
-        return True
+            content = encode(file.encoder, self._written)
+            before = file.size
+            try:
+                file.write(content)
+                self._make_durable(file)
+            except OSError as error:
+                file.cut(before)
+                self._turn(kind)  # what a failed disk has kept of a file is not known: nothing more is written to it
+                raise self._failed(file.named.path, error) from error
+            self._rows += rows
+
+    def _make_durable(self, file: _File) -> None:
+        if self.durability.seconds <= 0:
+            file.sync()
+        elif self._unsynced_since is None:
+            self._unsynced_since = time.monotonic()
+        elif time.monotonic() - self._unsynced_since >= self.durability.seconds:
+            file.sync()
+            self._unsynced_since = None
+
+    def _open_for(self, kind: str, gpus: Sequence[journal_file.Gpu]) -> _File:
+        """The file of a kind that takes rows of these GPUs: a new one where its header does not name them."""
+        file = self._files.get(kind)
+        if file is not None and file.size < _MOST_BYTES and file.encoder.takes(gpus):
+            return file
+        known_gpus = file.encoder.gpus if file is not None else []
+        if len({*known_gpus, *gpus}) > journal_file.MOST_GPUS:
+            known_gpus = []
+            if len({*gpus}) > journal_file.MOST_GPUS:
+                raise StoreError(
+                    f"a journal takes readings of {journal_file.MOST_GPUS} GPUs at once: append some first"
+                )
+        self._turn(kind)
+        self._began = max(self._began + 1, self._clock() // 1000)
+        stem = f"{self.name}-{os.getpid()}-{max(self._began, 0):x}-{self._number}"
+        path = self._folder / f"{stem}{'' if kind == 'now' else f'.{kind}'}{journal_file.ENDING}"
+        journal_name = journal_file.parse(path)
+        assert journal_name is not None
+        self._number += 1
+        try:
+            file = _File(journal_name, Encoder(self._writer, [*known_gpus, *gpus]))
+        except OSError as error:
+            raise self._failed(path, error) from error
+        try:
+            file.write(file.encoder.header(self._clock()))
+            if self.durability.seconds <= 0:
+                file.sync()
+                files.sync_folder(self._folder)
+        except OSError as error:
+            os.close(file.handle)
+            files.remove(path)
+            raise self._failed(path, error) from error
+        self._files[kind] = file
+        return file
+
+    def _failed(self, path: Path, error: OSError) -> StoreError:
+        failure = files.failed("write", path, error)
+        return StoreError(f"{failure}; these rows are not stored, the rows before are")
 
     def flush(self) -> None:
         """Make every acknowledged row durable. Raises StoreError."""
         with self._guard:
+            self._flush()
+
+    def _flush(self) -> None:
+        for file in self._files.values():
             try:
-                self._sync()
+                file.sync()
             except OSError as error:
-                raise failed_append(Path(error.filename or self._folder), error) from error
-
-    def flush_soon(self) -> None:
-        """Begin to make durable what was appended with `sync` off; does not wait for it where the kernel can do it.
-
-        If some earlier flushes are still under way, a later call does it. So call it after every append. Raises
-        StoreError, also for what failed in an earlier flush.
-        """
-        with self._guard:
-            if self.durability.seconds > 0 or not self._streams:
-                return
-            handles = [stream.handle for stream in self._streams if stream.behind]
-            try:
-                if handles and not self._tried:
-                    self._background, self._tried = open_background(handles[0]), True
-                if self._background is None:
-                    self._sync()
-                elif self._background.ready() and handles:
-                    self._background.begin(handles)
-                    for stream in self._streams:
-                        stream.behind = False
-            except OSError as error:
-                raise failed_append(self._folder, error) from error
-
-    def _sync(self) -> None:
-        if self._background is not None:
-            self._background.ended(wait=True)  # a failure that it was told is told once only
-        for stream in self._streams:
-            stream.sync()
+                raise self._failed(file.named.path, error) from error
         self._unsynced_since = None
 
-    def _process(self) -> str:
-        return (
-            f"{self.name}-{self._writer.pid}-{self._writer.began % 2**64:x}-"  # no sign: a '-' ends a part of the name
-        )
-
-    def _generation(self) -> str:
-        return f"{self._process()}{self._number}"
-
-    def _stream(self, table: str, batch: pa.RecordBatch) -> Stream:
-        """The part that takes a batch, a new one where none does."""
-        streams = [one for one in self._streams if one.table == table]
-        taking = min((one for one in streams if one.takes(batch)), key=lambda one: len(one.columns), default=None)
-        room = len(streams) < _PARTS
-        if taking is not None and not (room and len(taking.columns) >= _WIDE * batch.num_columns):
-            return taking
-        old = None
-        if taking is None:  # new GPUs or a failed write end the part with these columns, new columns the widest part
-            names = set(batch.schema.names)
-            old = next((one for one in streams if one.broken or names <= set(one.columns)), None)
-            if old is None and not room:
-                old = max(streams, key=lambda one: len(one.columns))
-        made = self._next_part(old, streams, table, batch)
-        self._streams = [*(one for one in self._streams if one is not old), made]
-        return made
-
-    def _next_part(self, old: Stream | None, streams: list[Stream], table: str, batch: pa.RecordBatch) -> Stream:
-        table_of(table)
-        columns = [*batch.schema.names, *(old.columns if old is not None else ())]
-        gpus = gpus_of(batch).union(*(one.gpus for one in streams))
-        number = max((one.number + 1 for one in streams), default=0)
-        while files.is_seen(path := self._folder / f"{self._generation()}.{table}.{number}.arrow"):
-            number += 1  # a disk took neither the header of this part nor its removal
-        made = Stream(path, table, number, columns, gpus, self._writer)
-        if old is not None:
-            with contextlib.suppress(OSError):
-                files.sync(old.handle)
-            old.close()
-        return made
-
-    # -- publishing and sealing ---------------------------------------------------------------------------
+    # -- sealing --------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Publish new rows as Parquet files, for other programs; whorl's own readers see each row from its append on.
+        """Show all rows to other programs: as `seal`. whorl's own readers see each row from its append on."""
+        self.seal()
+
+    def seal(self) -> None:
+        """Turn the journal into sorted files of its tables and begin the next one.
 
         Raises StoreError where they cannot be written: the rows stay in the journal.
         """
-        with self._work:
-            self._sealer.publish()
-
-    def seal(self, *, settle_s: float | None = None) -> None:
-        """Turn the journal into sorted files of telemetry and begin the next one.
-
-        Raises StoreError where they cannot be written: the rows stay in the journal.
-        """
-        with self._work:
-            self._turn()
-            self._seal_waiting(self._pace if settle_s is None else self._soon())
-            soundness.forget_gone()
-        give_back(thoroughly=True)
-
-    def _turn(self) -> None:
         with self._guard:
-            for stream in self._streams:
+            self._turn()
+        self._seal_waiting()
+
+    def _turn(self, *kinds: str) -> None:
+        """End the open files, or those of some kinds; their rows wait for sealing."""
+        for kind in kinds or list(self._files):
+            file = self._files.pop(kind, None)
+            if file is not None:
                 with contextlib.suppress(OSError):
-                    files.sync(stream.handle)
-                stream.close()
-            if self._streams:
-                self._waiting.append(self._sealer)
-            self._streams = []
-            self._unsynced_since = None
-            self._number += 1
-            self._rows = 0
-            self._began_s = time.monotonic()
-            self._sealer = sealing.Sealer(self._root, self._generation())
+                    file.sync()
+                os.close(file.handle)
+                self._waiting.append(file.named)
+        if not self._files:
+            self._rows, self._unsynced_since = 0, None
+            self._turned_s = time.monotonic()
 
-    def _seal_waiting(self, pace: replacing.Pace) -> None:
-        while self._waiting:
-            self._waiting[0].seal(pace)
-            del self._waiting[0]
+    def _seal_waiting(self) -> None:
+        with self._work:
+            waiting = list(self._waiting)
+            sealing.seal(self._root, waiting, self._pace, self._wait)
+            with self._guard:
+                self._waiting = [journal_name for journal_name in self._waiting if journal_name not in waiting]
+            replacing.tidy(self._root)
 
-    def _due_s(self) -> float:
-        """How long until there is something to publish or seal."""
-        due = min(self._sealer.published_s + self._publish_s, self._began_s + self._segment_s)
-        return due - time.monotonic()
+    def _wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise StoreError(f"the journal {self.name} ends; its rows stay in it")
 
     def maintain(self) -> None:
-        """Do what is due: make rows durable, publish, seal, remove what was replaced. Raises StoreError."""
-        now = time.monotonic()
+        """Do what is due: make rows durable, seal. Raises StoreError."""
         since = self._unsynced_since
-        if since is not None and now - since >= self.durability.seconds:
+        if since is not None and time.monotonic() - since >= self.durability.seconds:
             self.flush()
-        if now - self._began_s >= self._segment_s or self._rows >= _MOST_ROWS:
+        if self._waiting or time.monotonic() - self._turned_s >= self._segment_s or self._rows >= _MOST_ROWS:
             self.seal()
-        elif now - self._sealer.published_s >= self._publish_s:
-            self.publish()
-            if self._waiting:
-                with self._work:
-                    self._seal_waiting(self._pace)
-            replacing.recover(self._root, self._pace.grace_s)
 
     def _run(self) -> None:
         last_error = ""
-        tick = min(_LOOK_S, self._publish_s / 4, self._segment_s / 4)
+        tick = min(_LOOK_S, self._segment_s / 4)
         if self.durability.seconds > 0:
             tick = min(tick, self.durability.seconds / 2)
-        while not self._stop.wait(min(tick, max(0.1, self._due_s()))):
+        while not self._stop.wait(tick):
             try:
-                if self._seals_before:
-                    self._seals_before = False
-                    self._seal_before(self._pace)
                 self.maintain()
                 last_error = ""
-            except replacing.EndingError:
-                break
             except StoreError as error:
                 # The rows stay in the journal and the next turn tries again. A full disk is reported once.
-                if str(error) != last_error:
+                if str(error) != last_error and not self._stop.is_set():
                     last_error = str(error)
                     log.warning("%s; the rows stay in the journal", error)
             except Exception as error:
@@ -383,8 +336,8 @@ class Journal:
     def close(self) -> None:
         """Make everything durable, seal, and release the name. A second call does no harm. Raises StoreError.
 
-        On a network file system the rows are published only: sealing would take minutes. The next journal of the name,
-        or `compact`, seals them.
+        On a network file system the journal stays for the next writer of the name, or `compact`: sealing would take
+        minutes.
         """
         if self._closed:
             return
@@ -394,18 +347,14 @@ class Journal:
         try:
             self.flush()
             if self._slow:
-                with self._work:
-                    for sealer in (*self._waiting, self._sealer):
-                        sealer.publish()
+                with self._guard:
+                    self._turn()
             else:
-                self.seal(settle_s=self._soon().settle_s)
+                self.seal()
         finally:
             self._closed = True
             with self._guard:
-                for stream in self._streams:
-                    stream.close()
-                if self._background is not None:
-                    self._background.close()
+                self._turn()
             self._hold.release()
 
     def __enter__(self) -> Journal:
@@ -427,10 +376,30 @@ def readings(ts: Times, gpus: Sequence[str], columns: Mapping[str, Any]) -> pa.R
     for name, values in {"ts": ts, "gpu": list(gpus), **columns}.items():
         if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
             values = [values] * len(gpus)
+        kind = pa.timestamp("ns") if name == "ts" else schema.field(name).type
         try:
-            arrays[name] = pa.array(values, schema.field(name).type, from_pandas=True)
+            arrays[name] = pa.array(values, kind, from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise StoreError(f"telemetry, column {name}: {str(error).splitlines()[0]}") from error
         if len(arrays[name]) != len(gpus):
             raise StoreError(f"telemetry, column {name}: {len(arrays[name])} values for {len(gpus)} GPUs")
     return pa.RecordBatch.from_pydict(arrays)
+
+
+def _ticks(rows: pa.Table) -> Ticks:
+    """Rows of telemetry, in the types of the table, as arrays."""
+    import pyarrow as pa
+
+    names, values, valid, texts = [], [], [], {}
+    for name in rows.column_names:
+        column = rows[name]
+        if pa.types.is_string(column.type):
+            texts[name] = column.to_pylist()
+        elif name not in keys.KEY:
+            names.append(name)
+            valid.append(column.is_valid().to_numpy())
+            values.append(column.fill_null(0).to_numpy())
+    gpus_of_rows = tuple(zip(texts.pop("cluster"), texts.pop("gpu"), strict=True))
+    shape = (len(names), len(rows))
+    numbers, there = np.array(values, np.int64).reshape(shape), np.array(valid, bool).reshape(shape)
+    return Ticks(keys.times(rows), gpus_of_rows, tuple(names), numbers, there, texts)

@@ -100,7 +100,9 @@ class Dcgm:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One column of `telemetry` that a GPU's driver gives: its name, DuckDB type, unit ("" for none) and meaning.
+    """One column of `telemetry` that a GPU's driver gives: its name, width, unit ("" for none) and meaning.
+
+    A reading is a whole number of so many `bits`, signed; a driver's number that has more is no reading.
 
     gauge: a momentary value; a minute keeps minimum, mean and maximum. counter: it grows, and a fall means that it
     began anew; a minute keeps the first and the last. mask: bits; a minute keeps every bit that was set. The fast tier
@@ -108,7 +110,7 @@ class Metric:
     """
 
     name: str
-    type: Literal["INTEGER", "BIGINT"]
+    bits: Literal[32, 64]
     unit: str
     kind: Literal["gauge", "counter", "mask"]
     tier: Literal["fast", "slow"]
@@ -120,4 +122,3 @@ class Metric:
     scale: int = 1
     wraps: bool = False  # a counter that may begin anew by itself
     absent: int | None = None  # the driver's number for "unknown"
-    encoding: str = ""  # the encoding in Parquet, if measurements found one better than a dictionary

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import re
 import time
 import tomllib
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import InputError, StoreError
-from . import compaction
-from .readers import reading
-from .rows import journal_file, placing, replacing, writing
-from .rows.replacing import Pace
+from . import compaction, file_names, journal_file, keys, parquet, replacing, snapshot, telemetry_files
+from .file_names import Bounds
+from .parquet import Verified
+from .replacing import Compactor
 from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
 from .system import files
 
@@ -50,17 +49,15 @@ class Pruned:
     after: int = 0
     days: int = 0
     sparse: int = 0  # rows that stay because they are hardly more than one a minute
-    waiting: int = 0  # days left for the next time
-    replaced: int = 0  # of these, days whose files have just been replaced, as by compacting
-    free_at: float | None = None  # s since 1970: from then on these can be pruned
+    waiting: int = 0  # days left for the next time: an open journal has or corrects rows of them
 
 
 def seconds(text: str) -> int:
     """A time to keep as `90d`, `12h`, `2w`, in seconds. Raises InputError."""
-    found = re.fullmatch(r"\s*(\d+)\s*([mhdw])\s*", text)
-    if not found or not 0 < int(found[1]) * _UNITS[found[2]] <= _LONGEST:
+    match = re.fullmatch(r"\s*(\d+)\s*([mhdw])\s*", text)
+    if not match or not 0 < int(match[1]) * _UNITS[match[2]] <= _LONGEST:
         raise InputError(f"{text!r} is not a time to keep: write a number and m, h, d or w, as 90d")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def configured(root: Path) -> str | None:
@@ -84,7 +81,7 @@ def prune(
     root: Path,
     keep_s: int,
     *,
-    pace: Pace | None = None,
+    offline: bool = False,
     now: int | None = None,
     dry_run: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -94,154 +91,126 @@ def prune(
     The time is `now` (ns), or by default that of this host or of the file server, whichever is earlier: where one clock
     is years ahead, everything would be pruned.
     """
-    pace = pace or replacing.pace_of(root)
     if now is None:
         now = min(time.time_ns(), int(files.clock(root / REPLACED.name) * 1e9))
-    until = horizon(keep_s, now)
-    done = Pruned(until)
-    with contextlib.nullcontext() if dry_run else compaction.lock(root), files.readable(root):
-        if not dry_run:
-            replacing.recover(root, pace.grace_s, every=True)
-            compaction.fold(root, pace, compaction.Done())
-        found = reading.snapshot(root)
-        by_day: dict[str, list[Path]] = {}
-        for path in compaction.sound(TELEMETRY, found.files[TELEMETRY.name]):
-            bounds = placing.bounds(path)
-            if bounds is not None and (bounds.gpus is None or bounds.first < until):
-                by_day.setdefault(path.relative_to(root).parts[1], []).append(path)
-        notes = replacing.notes(root)
-        now_s = files.clock(root / REPLACED.name)
-        free_at = {
-            one: replacing.due(note, now_s, pace.grace_s)
-            for note in notes.values()
-            if note.step == 2
-            for one in note.new
-        }
-        # A row that waits, or that a journal still holds, may correct a row of these files: it would count twice.
-        waits = compaction.open_rows(found)
-        if not dry_run:  # `fold` would put most late rows in place first
-            waits += [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
-        with_journal = {part.generation for part in journal_file.parts(root)}
-        for day, paths in sorted(by_day.items()):
-            mine = [bounds for path in paths if (bounds := placing.bounds(path)) is not None]
-            noted = {one for path in paths if (one := replacing.key(root, path)) in found.noted}
-            if dry_run:  # `recover` would end these first
-                noted = {one for one in noted if free_at.get(one, math.inf) > now_s}
-            written = any(
-                journal_file.live_of(path) and not compaction.is_orphan(path, with_journal, now) for path in paths
-            )
-            if noted or written or any(rows.overlap(other) for rows in mine for other in waits):
-                done.waiting += 1
-                if noted and not written and noted <= free_at.keys():
-                    done.replaced += 1
-                    done.free_at = max([done.free_at or 0.0, *(free_at[one] for one in noted)])
-                continue
-            progress(day)
-            try:
-                _prune_day(root, paths, until, pace, done, dry_run)
-            except (compaction.DamagedError, FileNotFoundError) as error:
-                log.warning("did not change %s: %s", day, error)
-                done.waiting += 1
+    done = Pruned(horizon(keep_s, now))
+    with files.readable(root):
+        if dry_run:
+            for day in _days(root, done):
+                _prune_day(root, day, done)
+            return done
+        with Compactor(root, replacing.pace_of(root, offline=offline)) as compactor:
+            compactor.tidy()
+            for day in _days(root, done):
+                compactor.beat()
+                progress(day.name)
+                _prune_day(root, day, done, compactor)
     return done
 
 
-def _prune_day(root: Path, paths: list[Path], until: int, pace: Pace, done: Pruned, dry_run: bool) -> None:
-    import pyarrow as pa
+@dataclass
+class _Day:
+    """The files of a day that has rows to prune: of telemetry, and those with rows that take the place of others."""
 
-    minutes: list[pa.Table] = []
-    rest: list[pa.Table] = []
-    old: list[Path] = []
-    if sparse := _sparse(paths, until):
-        done.sparse += sparse
-        return
-    for path in paths:
-        data = compaction.whole(TELEMETRY, path)
-        cold, hot = placing.before(data, until)
-        if len(cold):
-            old.append(path)
-            rest.append(hot)
-            minutes.append(as_minutes(cold))
-            done.rows += len(cold)
-    if not old:
-        return
-    joined = _rejoined(pa.concat_tables(minutes), old, until)
-    kept = pa.concat_tables(rest)
-    done.days += 1
-    done.minutes += len(joined)
-    done.before += sum(path.stat().st_size for path in old)
-    if dry_run:
-        return
-    moves: dict[Path, Path] = {}
-    name = f"pruned-{time.time_ns():x}"
+    name: str
+    telemetry: list[Path]
+    late: list[Path]
+
+
+def _days(root: Path, done: Pruned) -> list[_Day]:
+    """The days with rows before `done.until`; those that must wait are counted."""
+    until = done.until // 1000
+    hidden = replacing.newest(root).hidden
+    unsealed = {journal_name.stem for journal_name in journal_file.journals(root)}
+    verified, days = Verified(root), dict[str, _Day]()
+    damaged: set[str] = set()
+
+    def skip(path: Path, reason: str) -> None:
+        log.warning("did not change %s: %s: %s", path.parent.name, path, reason)
+        damaged.add(path.parent.name)
+
+    for spec in (TELEMETRY, LATE):
+        paths = snapshot.visible(root, spec, hidden, unsealed, Bounds(last=until - 1))
+        for path in snapshot.sound(spec, paths, verified, skip):
+            day = days.setdefault(path.parent.name, _Day(path.parent.name, [], []))
+            (day.telemetry if spec == TELEMETRY else day.late).append(path)
+    oldest = telemetry_files.oldest_journal(root)
+    live = _live_bounds(root)
+    ready = []
+    for name, day in sorted(days.items()):
+        paths = [*day.telemetry, *day.late]
+        of_journal = any(file_names.may_hold(path.name, bounds) for path in paths for bounds in live)
+        if name in damaged or of_journal or any(telemetry_files.blocked(path, oldest) for path in paths):
+            done.waiting += 1
+        elif day.telemetry:
+            ready.append(day)
+    return ready
+
+
+def _live_bounds(root: Path) -> list[Bounds]:
+    """The bounds of the readings in each open journal."""
+    bounds = []
+    for journal_name in journal_file.journals(root):
+        if journal_name.kind != "rows":
+            with contextlib.suppress(OSError, ValueError):  # readers leave it out, and say so
+                rows = journal_file.read(journal_name.path).telemetry
+                bounds += [keys.bounds_of(rows)] if rows is not None else []
+    return bounds
+
+
+def _prune_day(root: Path, day: _Day, done: Pruned, compactor: Compactor | None = None) -> None:
     try:
-        moves = writing.write_temporary(writing.placed(root, MINUTES, joined, name), stays=True)
-        if len(kept):
-            moves |= writing.write_temporary(
-                writing.placed(root, TELEMETRY, compaction.said(root, kept), name), stays=True
-            )
-        done.after += sum(path.stat().st_size for path in moves)
-        replacing.replace(root, old, moves, pace)
+        rows = compaction.joined([*day.telemetry, *day.late])
+    except (compaction.DamagedError, FileNotFoundError) as error:
+        log.warning("did not change %s: %s", day.name, error)
+        done.waiting += 1
+        return
+    until = done.until // 1000
+    cold, hot = keys.before(rows, until)
+    if not len(cold):
+        return
+    minutes = as_minutes(cold)
+    if len(cold) < _SPARSE * len(minutes):
+        done.sparse += len(cold)
+        return
+    old = [*day.telemetry, *day.late]
+    done.rows += len(cold)
+    done.days += 1
+    done.minutes += len(minutes)
+    done.before += sum(path.stat().st_size for path in old)
+    if compactor is None:
+        return
+    stem = f"pruned-{time.time_ns():x}"
+    written = 1000 * max(file_name.written for path in old if (file_name := file_names.parse(path.name)) is not None)
+    moves: dict[Path, Path] = {}
+    try:
+        for spec, part, codec in ((MINUTES, minutes, "cold"), (TELEMETRY, hot, "warm")):
+            if len(part):
+                name, content = telemetry_files.file_of(spec, part, stem, written, codec=codec)
+                path = root / spec.name / day.name / name
+                moves[parquet.write(path, content)] = path
+                done.after += len(content)
+        compactor.replace(old, moves)
     except OSError as error:
         for temporary in moves:
             files.remove(temporary)
         raise files.failed("write", root, error) from error
 
 
-def _sparse(paths: list[Path], until: int) -> int:
-    """How many rows before `until` the files of a day have, if they are hardly more than one a minute; else 0."""
-    import polars as pl
-
-    keys = [keys for path in paths if (keys := placing.keys_in(path)) is not None]
-    cold = [cast("pl.DataFrame", pl.from_arrow(placing.before(one, until)[0])) for one in keys]
-    rows = sum(map(len, cold))
-    if not rows:
-        return 0
-    minutes = pl.concat(cold).select(_minute(), "cluster", "gpu").n_unique()
-    return rows if rows < _SPARSE * minutes else 0
-
-
-def _rejoined(minutes: pa.Table, paths: list[Path], until: int) -> pa.Table:
-    """The minutes of a day. A minute whose rows lie in several files gets one row."""
-    import polars as pl
-    import pyarrow as pa
-
-    frame = cast("pl.DataFrame", pl.from_arrow(minutes))
-    twice = frame.select("cluster", "gpu", "ts").filter(pl.struct("cluster", "gpu", "ts").is_duplicated()).unique()
-    if not len(twice):
-        return minutes.sort_by([("gpu", "ascending"), ("ts", "ascending")])
-    keys = ["cluster", "gpu", "ts"]
-    parts = []
-    for path in paths:
-        rows = cast("pl.DataFrame", pl.from_arrow(placing.before(compaction.whole(TELEMETRY, path), until)[0]))
-        inside = rows.with_columns(_minute().alias("minute"))
-        parts.append(
-            inside.join(twice, left_on=["cluster", "gpu", "minute"], right_on=keys, how="semi", nulls_equal=True)
-        )
-    once = pl.concat(parts).unique(["cluster", "gpu", "ts"], maintain_order=True)  # a copy may hold rows twice
-    again = as_minutes(once.drop("minute").to_arrow())
-    others = frame.join(twice, on=keys, how="anti", nulls_equal=True).to_arrow().cast(minutes.schema)
-    return pa.concat_tables([others, again]).sort_by([("gpu", "ascending"), ("ts", "ascending")])
-
-
-def _minute() -> pl.Expr:
-    """When the minute of a row began. This also holds before 1970, because integer division rounds down."""
-    import polars as pl
-
-    return (pl.col("ts").cast(pl.Int64) // _MINUTE * _MINUTE).cast(pl.Datetime("ns"))
-
-
-def as_minutes(data: pa.Table) -> pa.Table:
+def as_minutes(rows: pa.Table) -> pa.Table:
     """Rows of telemetry as rows of `telemetry_minutes`, sorted by gpu and time."""
     import polars as pl
 
-    frame = cast("pl.DataFrame", pl.from_arrow(data)).sort("gpu", "ts", maintain_order=True)
+    frame = cast("pl.DataFrame", pl.from_arrow(parquet.complete(TELEMETRY, rows))).sort(
+        "gpu", "ts", maintain_order=True
+    )
     keys = ["minute", "cluster", "gpu"]
-    made = (
-        frame.with_columns(_minute().alias("minute"))
+    minutes = (
+        frame.with_columns(pl.col("ts").dt.truncate("1m").alias("minute"))
         .group_by(keys, maintain_order=True)
         .agg(pl.len().cast(pl.Int64).alias("n"), *_parts())
     )
-    answer = made.rename({"minute": "ts"}).sort("gpu", "ts", "cluster").select(MINUTES.names).to_arrow()
+    answer = minutes.rename({"minute": "ts"}).sort("gpu", "ts", "cluster").select(MINUTES.names).to_arrow()
     return answer.cast(arrow_schema(MINUTES.name))
 
 

@@ -2,37 +2,100 @@
 
 The views, the checks, `whorl schema` and `docs/tables.md` are all made from `TABLES`.
 A type is spelled as DuckDB spells it; `arrow_schema` gives the Arrow one. What GPUs' drivers give stands in `metrics`.
+Whole numbers are BIGINT, so that no sum wraps; times are TIMESTAMP: microseconds, UTC, without a zone. A list of texts
+is VARCHAR[], a record STRUCT, and what has keys that nobody can list beforehand is MAP.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from .allocations import JOBS
-from .columns import CLUSTER, IMPORT, Column
+from .clock_events import CLOCK_EVENTS
+from .columns import CLUSTER, IMPORT, Column, record
 from .columns import Table as Table
+from .conditions import CONDITIONS
 from .metrics import METRICS
 from .spans import SPANS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The number in `store.toml` and in every file's metadata. It grows when an older whorl would misunderstand a file; a
-# new nullable column alone does not change it. Formats 1 and 2 were never released.
-FORMAT = 3
+# The number in `store.toml` and in every file's metadata: 4, or with a part "4.1". It grows when an older whorl would
+# misunderstand a file. Formats 1 to 3 were never released.
+FORMAT = 4
 
 
-def other_format(version: str) -> str | None:
-    """Why this whorl does not read what has this format number; None if it does."""
-    if version == str(FORMAT):
+@dataclass(frozen=True)
+class Upgrade:
+    """How the files of one format become those of the next.
+
+    `names`: of each table, the new names of columns that have other ones; None for a column that goes. `convert`: of a
+    table, what makes its rows of rows whose columns have their new names. A column that is new is else NULL.
+    """
+
+    older: str
+    newer: str
+    names: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    convert: Mapping[str, Callable[[pa.Table], pa.Table]] = field(default_factory=dict)
+
+    def rows(self, name: str, rows: pa.Table) -> pa.Table:
+        """The rows of a table in the newer format."""
+        names = self.names.get(name, {})
+        kept = rows.select([column for column in rows.column_names if names.get(column, column) is not None])
+        renamed = kept.rename_columns([names.get(column) or column for column in kept.column_names])
+        return self.convert[name](renamed) if name in self.convert else renamed
+
+
+UPGRADES: tuple[Upgrade, ...] = ()
+"""One for each format of the store before the present one, see `upgrade`."""
+
+
+def upgrades(version: str) -> list[Upgrade]:
+    """What brings files of this format to the present one, in order; nothing where nothing does."""
+    steps: list[Upgrade] = []
+    while (step := next((one for one in UPGRADES if one.older == version), None)) is not None:
+        steps.append(step)
+        version = step.newer
+    return steps
+
+
+def other_format(version: str, *, older: bool = False) -> str | None:
+    """Why this whorl does not read what has this format number; None if it does.
+
+    `older`: it also reads what it can upgrade.
+    """
+    if version == str(FORMAT) or (older and upgrades(version)):
         return None
-    if version.isdecimal() and int(version) < FORMAT:
+    if upgrades(version):
+        return f"it has format {version}; `whorl store upgrade` brings it to format {FORMAT}"
+    if (number := _number(version)) and number < _number(str(FORMAT)):
         return f"it has format {version}, from before the first release of whorl: import or measure again"
     return f"it has format {version or '?'} but this whorl reads format {FORMAT}; install a newer whorl"
 
+
+def is_later(version: str) -> bool:
+    """Whether this is the number of a format that comes after the present one."""
+    return _number(version) > _number(str(FORMAT))
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split("."))) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", version) else ()
+
+
+SOFTWARE = (
+    "whorl", "kernel", "driver", "cuda_driver", "cuda_runtime", "nvrtc", "cublas", "cupy", "simulation",
+)  # fmt: skip
+"""The fields of `runs.versions`."""
+
+_CONDITIONS = record({condition.name: condition.type for condition in CONDITIONS})
+_SECONDS_BY_REASON = record({reason.name: "DOUBLE" for reason in CLOCK_EVENTS})
 
 CATALOG = "whorl.duckdb"  # the file of views and macros
 
@@ -50,28 +113,28 @@ GPUS = Table(
         Column("place", "VARCHAR", "", "cabinet-node-device; a row with both place and uuid links them"),
         Column("cabinet", "VARCHAR", "", "cabinet or rack"),
         Column("node", "VARCHAR", "", "host, unique within the cluster"),
-        Column("slot", "INTEGER", "", "position of the GPU within its node"),
+        Column("slot", "BIGINT", "", "position of the GPU within its node"),
         Column("model", "VARCHAR", "", "product name"),
         Column("serial", "VARCHAR", "", "board serial number"),
         Column("vbios", "VARCHAR", "", "firmware version"),
         Column("driver", "VARCHAR", "", "driver version"),
         Column("pci_bus_id", "VARCHAR", "", "PCI address"),
-        Column("nvml_index", "INTEGER", "", "index in the driver at that time; never a key"),
-        Column("power_limit_mw", "INTEGER", "mW", "enforced power limit"),
-        Column("power_limit_default_mw", "INTEGER", "mW", "power limit as delivered"),
-        Column("power_limit_min_mw", "INTEGER", "mW", "lowest power limit that can be set"),
-        Column("power_limit_max_mw", "INTEGER", "mW", "highest power limit that can be set"),
-        Column("sm_clock_max_mhz", "INTEGER", "MHz", "maximum SM clock"),
-        Column("mem_clock_max_mhz", "INTEGER", "MHz", "maximum memory clock"),
-        Column("temperature_max_operating_c", "INTEGER", "degC", "highest GPU temperature in operation"),
-        Column("temperature_slowdown_c", "INTEGER", "degC", "GPU temperature from which the hardware slows the clock"),
-        Column("temperature_shutdown_c", "INTEGER", "degC", "GPU temperature at which it shuts down"),
+        Column("nvml_index", "BIGINT", "", "index in the driver at that time; never a key"),
+        Column("power_limit_mw", "BIGINT", "mW", "enforced power limit"),
+        Column("power_limit_default_mw", "BIGINT", "mW", "power limit as delivered"),
+        Column("power_limit_min_mw", "BIGINT", "mW", "lowest power limit that can be set"),
+        Column("power_limit_max_mw", "BIGINT", "mW", "highest power limit that can be set"),
+        Column("sm_clock_max_mhz", "BIGINT", "MHz", "maximum SM clock"),
+        Column("mem_clock_max_mhz", "BIGINT", "MHz", "maximum memory clock"),
+        Column("temperature_max_operating_c", "BIGINT", "degC", "highest GPU temperature in operation"),
+        Column("temperature_slowdown_c", "BIGINT", "degC", "GPU temperature from which the hardware slows the clock"),
+        Column("temperature_shutdown_c", "BIGINT", "degC", "GPU temperature at which it shuts down"),
         Column("memory_total", "BIGINT", "B", "device memory"),
         Column("parent", "VARCHAR", "", "of a MIG instance: the UUID of the physical GPU; NULL for a whole GPU"),
         Column("mig_profile", "VARCHAR", "", "of a MIG instance: its profile, as 1g.10gb; NULL for a whole GPU"),
         Column(
             "first_seen",
-            "TIMESTAMP_NS",
+            "TIMESTAMP",
             "UTC",
             "when this identity was seen first, or first again after another; NULL where unknown",
         ),
@@ -84,11 +147,11 @@ TELEMETRY = Table(
     "telemetry",
     "the metrics of a GPU at one time",
     (
-        Column("ts", "TIMESTAMP_NS", "UTC", "when the reading was taken", "DELTA_BINARY_PACKED"),
+        Column("ts", "TIMESTAMP", "UTC", "when the reading was taken"),
         CLUSTER,
         _GPU,
-        *(Column(m.name, m.type, m.unit, m.description, m.encoding, m.kind) for m in METRICS),
-        Column("read_us", "INTEGER", "us", "how long the driver took to answer for this GPU", kind="gauge"),
+        *(Column(m.name, "BIGINT", m.unit, m.description, m.kind) for m in METRICS),
+        Column("read_us", "BIGINT", "us", "how long the driver took to answer for this GPU", kind="gauge"),
         Column(
             "quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known", kind="text"
         ),
@@ -104,20 +167,27 @@ CAMPAIGNS = Table(
     (
         CLUSTER,
         Column("campaign", "VARCHAR", "", "name of the campaign"),
-        Column("asked", "VARCHAR", "", "JSON object: what was asked for, by argument"),
+        Column(
+            "asked",
+            "MAP(VARCHAR, VARCHAR)",
+            "",
+            "what was asked for, by argument; of an argument that has parts, each part as argument.part",
+        ),
+        Column("probes", "VARCHAR[]", "", "names of the probes that were asked for; NULL: it has none"),
         Column("fleet", "VARCHAR", "", "of a simulated fleet: its identity, the same in all its campaigns"),
-        Column("born", "TIMESTAMP_NS", "UTC", "of a simulated fleet: when it was new; its age counts from here"),
-        Column("gpus", "INTEGER", "", "number of GPUs"),
-        Column("began", "TIMESTAMP_NS", "UTC", "when it began"),
+        Column("born", "TIMESTAMP", "UTC", "of a simulated fleet: when it was new; its age counts from here"),
+        Column("gpus", "BIGINT", "", "number of GPUs"),
+        Column("began", "TIMESTAMP", "UTC", "when it began"),
         Column(
             "stored_to",
-            "TIMESTAMP_NS",
+            "TIMESTAMP",
             "UTC",
             "everything before this time is stored; `began` if nothing is stored yet",
         ),
-        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended, or will end; NULL while unknown"),
+        Column("ended", "TIMESTAMP", "UTC", "when it ended, or will end; NULL while unknown"),
     ),
     sorted_by=("cluster", "campaign", "stored_to"),
+    key=("cluster", "campaign", "stored_to"),
 )
 
 RUNS = Table(
@@ -130,16 +200,31 @@ RUNS = Table(
         _WORKLOAD,
         _GPU,
         Column("job_id", "VARCHAR", "", "the batch job; the GPUs of one job ran together"),
-        Column("began", "TIMESTAMP_NS", "UTC", "when it began; NULL where unknown"),
-        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended; NULL where unknown"),
+        Column("began", "TIMESTAMP", "UTC", "when it began; NULL where unknown"),
+        Column("ended", "TIMESTAMP", "UTC", "when it ended; NULL where unknown"),
         Column("sm_clock_mhz", "DOUBLE", "MHz", "median SM clock while it ran"),
         Column("mem_clock_mhz", "DOUBLE", "MHz", "median memory clock while it ran"),
         Column("temperature_c", "DOUBLE", "degC", "median GPU temperature while it ran"),
         Column("power_w", "DOUBLE", "W", "median board power while it ran"),
-        Column("conditions", "VARCHAR", "", "the stated conditions, a JSON object: input size, warm-up, kernel"),
+        Column(
+            "conditions",
+            _CONDITIONS,
+            "",
+            "the stated conditions: input size, warm-up, kernel",
+        ),
         Column("probe_version", "VARCHAR", "", "version of the probe; NULL where it was imported"),
-        Column("versions", "VARCHAR", "", "JSON object: version by software and driver; NULL where it was imported"),
-        Column("clock_events", "VARCHAR", "", "JSON object: s that the clock was held down while it ran, by reason"),
+        Column(
+            "versions",
+            record(dict.fromkeys(SOFTWARE, "VARCHAR")),
+            "",
+            "versions of software and driver; NULL where it was imported",
+        ),
+        Column(
+            "clock_events",
+            _SECONDS_BY_REASON,
+            "s",
+            "how long the clock was held down while it ran, by reason",
+        ),
         Column(
             "ended_by",
             "VARCHAR",
@@ -152,6 +237,7 @@ RUNS = Table(
         IMPORT,
     ),
     sorted_by=("cluster", "workload", "gpu", "began"),
+    key=("run_id",),
 )
 
 RESULTS = Table(
@@ -162,19 +248,20 @@ RESULTS = Table(
         CLUSTER,
         _WORKLOAD,
         _GPU,
-        Column("repeat", "INTEGER", "", "which repeat of the run, from 0"),
+        Column("repeat", "BIGINT", "", "which repeat of the run, from 0"),
         Column("figure", "VARCHAR", "", "name of the figure; 'time' is the duration that `whorl variability` compares"),
         Column("unit", "VARCHAR", "", "unit of `value`; times are in ms"),
         Column("value", "DOUBLE", "`unit`", "the figure"),
     ),
     sorted_by=("cluster", "workload", "gpu"),
+    key=("run_id",),
 )
 
 EVENTS = Table(
     "events",
     "something that happened to a GPU",
     (
-        Column("ts", "TIMESTAMP_NS", "UTC", "when it happened or was noticed"),
+        Column("ts", "TIMESTAMP", "UTC", "when it happened or was noticed"),
         CLUSTER,
         _GPU,
         Column("node", "VARCHAR", "", "the host; if the event concerns no single GPU, gpu is NULL"),
@@ -212,12 +299,23 @@ IMPORTS = Table(
         Column("duplicates", "BIGINT", "", "exact duplicates dropped, within the file or already in the store"),
         Column("refused", "BIGINT", "", "rows refused"),
         Column("placeholders", "BIGINT", "", "values turned into NULL because they stand for 'unknown'"),
-        Column("units", "VARCHAR", "", "JSON object: column -> unit taken and from what"),
-        Column("options", "VARCHAR", "", "JSON object: the options given"),
-        Column("notes", "VARCHAR", "", "JSON list: what the importer noticed"),
+        Column(
+            "units",
+            "STRUCT(column_name VARCHAR, unit VARCHAR, taken_from VARCHAR)[]",
+            "",
+            "the unit that was taken of each column, and from what it is known",
+        ),
+        Column(
+            "options",
+            "MAP(VARCHAR, VARCHAR)",
+            "",
+            "the options given; of one that is given for a column, as map.COLUMN and unit.COLUMN",
+        ),
+        Column("notes", "VARCHAR[]", "", "what the importer noticed"),
         Column("importer", "VARCHAR", "", "version of the importer"),
-        Column("imported_at", "TIMESTAMP_NS", "UTC", "when"),
+        Column("imported_at", "TIMESTAMP", "UTC", "when"),
     ),
+    key=("import_id", "workload"),
 )
 
 TRUTH = Table(
@@ -227,16 +325,17 @@ TRUTH = Table(
         CLUSTER,
         _GPU,
         Column("kind", "VARCHAR", "", "the fault, or 'ok' for a healthy GPU"),
-        Column("began", "TIMESTAMP_NS", "UTC", "when the fault began; NULL where it was there from the start"),
-        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended; NULL where it did not"),
+        Column("began", "TIMESTAMP", "UTC", "when the fault began; NULL where it was there from the start"),
+        Column("ended", "TIMESTAMP", "UTC", "when it ended; NULL where it did not"),
         Column("size_pct", "DOUBLE", "%", "how large the fault is; NULL for a kind without a size"),
         Column("population", "VARCHAR", "", "the population that the fleet was drawn from"),
-        Column("silicon", "VARCHAR", "", "JSON object: what was drawn for this GPU, by parameter"),
+        Column("silicon", "MAP(VARCHAR, DOUBLE)", "", "what was drawn for this GPU, by parameter"),
         Column("model", "VARCHAR", "", "the simulated model"),
         Column("seed", "BIGINT", "", "seed of the fleet"),
         Column("parameters", "VARCHAR", "", "version of the simulation's parameter set"),
     ),
     sorted_by=("cluster", "gpu"),
+    key=("cluster", "gpu", "kind", "began", "population", "seed", "parameters"),
 )
 
 # -- what whorl concluded -------------------------------------------------------------------------------------
@@ -251,26 +350,26 @@ JUDGEMENTS = Table(
         Column("judgement", "VARCHAR", "", "its identity"),
         CLUSTER,
         Column("campaign", "VARCHAR", "", "the campaign that it is about; NULL: every run of the cluster"),
-        Column("since", "TIMESTAMP_NS", "UTC", "runs before this time were left out; NULL: none"),
-        Column("judged_at", "TIMESTAMP_NS", "UTC", "when"),
+        Column("since", "TIMESTAMP", "UTC", "runs before this time were left out; NULL: none"),
+        Column("judged_at", "TIMESTAMP", "UTC", "when"),
         _VERSION_OF,
-        Column("gpus", "INTEGER", "", "how many GPUs were judged"),
-        Column("looks", "INTEGER", "", "how many comparisons were made"),
-        Column("findings", "INTEGER", "", "how many rows of `verdicts` it has; 0 is an answer too"),
-        Column("not_judged", "VARCHAR", "", "JSON list: what was not judged (`subject`) and `why`"),
-        Column("watch", "VARCHAR", "", "JSON list: names of GPUs to measure again: newly slower than their own past"),
-        Column("runs", "BIGINT", "", "how many runs the cluster had; NULL in older judgements"),
+        Column("gpus", "BIGINT", "", "how many GPUs were judged"),
+        Column("looks", "BIGINT", "", "how many comparisons were made"),
+        Column("findings", "BIGINT", "", "how many rows of `verdicts` it has; 0 is an answer too"),
+        Column("not_judged", "STRUCT(subject VARCHAR, why VARCHAR)[]", "", "what was not judged, and why"),
+        Column("watch", "VARCHAR[]", "", "names of GPUs to measure again: newly slower than their own past"),
+        Column("runs", "BIGINT", "", "how many runs the cluster had"),
         Column(
             "changes",
-            "VARCHAR",
+            "STRUCT(gpu VARCHAR, workload VARCHAR, effect_pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE, q DOUBLE, "
+            'n BIGINT, since TIMESTAMP, "at" TIMESTAMP, state VARCHAR, together BIGINT, joined_with VARCHAR[])[]',
             "",
-            "JSON list: dates at which the level of a GPU changed (`gpu, workload, effect_pct, low_pct, high_pct, q, "
-            "n, since, at, state, together, joined_with`): between `since` and `at`, for better or worse; NULL in "
-            "older judgements",
+            "times at which the level of a GPU changed: between `since` and `at`, for better or worse",
         ),
         Column("content", "VARCHAR", "", "hash of what was concluded: the same again is not stored again"),
     ),
     sorted_by=("cluster", "judged_at"),
+    key=("judgement",),
 )
 
 VERDICTS = Table(
@@ -279,15 +378,19 @@ VERDICTS = Table(
     (
         _JUDGEMENT,
         CLUSTER,
-        Column("judged_at", "TIMESTAMP_NS", "UTC", "when"),
+        Column("judged_at", "TIMESTAMP", "UTC", "when"),
         _VERSION_OF,
-        Column("place", "INTEGER", "", "its place in the judgement, from 0; the worst comes first"),
+        Column("place", "BIGINT", "", "its place in the judgement, from 0; the worst comes first"),
         Column("level", "VARCHAR", "", "'gpu', 'node' or 'batch'"),
         Column("name", "VARCHAR", "", "of the GPU (`node/slot` where known), the node, or what the batch shares"),
-        Column("gpus", "VARCHAR", "", "JSON list: names of the GPUs that it covers"),
-        Column("keys", "VARCHAR", "", "JSON list: `gpu` of the same GPUs (the UUID), which stays when a card moves"),
+        Column(
+            "gpus",
+            'STRUCT("name" VARCHAR, gpu VARCHAR)[]',
+            "",
+            "the GPUs that it covers: the name, and `gpu` (the UUID), which stays when a card moves",
+        ),
         Column("model", "VARCHAR", "", "product name; NULL where it covers several or none is known"),
-        Column("workloads", "VARCHAR", "", "JSON list: in which it shows, the largest effect first"),
+        Column("workloads", "VARCHAR[]", "", "in which it shows, the largest effect first"),
         Column("kind", "VARCHAR", "", "what it says, a code: 'slow', 'hot', 'lost', ..."),
         Column("state", "VARCHAR", "", "'suspected': seen in one sitting; 'confirmed': in two or more"),
         Column("effect_pct", "DOUBLE", "%", "in the first of `workloads`, of the peers' level; slower is positive"),
@@ -295,12 +398,17 @@ VERDICTS = Table(
         Column("high_pct", "DOUBLE", "%", "upper end of it"),
         Column("p", "DOUBLE", "", "chance that a healthy one shows this"),
         Column("q", "DOUBLE", "", "share of false findings among those that are at least as clear"),
-        Column("n", "INTEGER", "", "GPUs, or nodes where nodes are compared, itself included; `reference` says which"),
-        Column("causes", "VARCHAR", "", "JSON list: parts of the effect (`what, pct, low_pct, high_pct`)"),
+        Column("n", "BIGINT", "", "GPUs, or nodes where nodes are compared, itself included; `reference` says which"),
+        Column(
+            "causes",
+            "STRUCT(what VARCHAR, pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE)[]",
+            "",
+            "parts of the effect, with the 95 % interval of each",
+        ),
         Column("looks", "VARCHAR", "", "the finding in a sentence"),
-        Column("first_seen", "TIMESTAMP_NS", "UTC", "when the first run that shows it began"),
-        Column("last_seen", "TIMESTAMP_NS", "UTC", "when the last one began"),
-        Column("runs", "VARCHAR", "", "JSON list: `run_id` of the runs that show it"),
+        Column("first_seen", "TIMESTAMP", "UTC", "when the first run that shows it began"),
+        Column("last_seen", "TIMESTAMP", "UTC", "when the last one began"),
+        Column("runs", "VARCHAR[]", "", "`run_id` of the runs that show it"),
         Column("action", "VARCHAR", "", "what to do, in a sentence"),
         Column("reference", "VARCHAR", "", "what it was compared with, in words"),
         Column(
@@ -308,10 +416,11 @@ VERDICTS = Table(
             "VARCHAR",
             "",
             "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', ...; of 'throttled runs' it "
-            "is in percentage points; '' of what was seen and not measured; NULL in older judgements",
+            "is in percentage points; '' of what was seen and not measured",
         ),
     ),
     sorted_by=("cluster", "judged_at", "place"),
+    key=("judgement",),
 )
 
 FINGERPRINTS = Table(
@@ -333,20 +442,21 @@ FINGERPRINTS = Table(
         Column("ratio", "DOUBLE", "", "`value` over the median of the peers: GPUs of its model with the same workload"),
         Column("ratio_low", "DOUBLE", "", "lower end of its interval, as of `low`"),
         Column("ratio_high", "DOUBLE", "", "upper end of it"),
-        Column("rank", "INTEGER", "", "its place among the peers by `value`, from 1, the lowest first"),
-        Column("peers", "INTEGER", "", "how many GPUs were compared, itself included"),
-        Column("n", "INTEGER", "", "its runs"),
-        Column("sittings", "INTEGER", "", "its sittings: runs without a pause of 6 hours or more"),
+        Column("rank", "BIGINT", "", "its place among the peers by `value`, from 1, the lowest first"),
+        Column("peers", "BIGINT", "", "how many GPUs were compared, itself included"),
+        Column("n", "BIGINT", "", "its runs"),
+        Column("sittings", "BIGINT", "", "its sittings: runs without a pause of 6 hours or more"),
         _VERSION_OF,
-        Column("made_at", "TIMESTAMP_NS", "UTC", "when; the same for all rows of one fingerprint of a cluster"),
-        Column("evidence", "VARCHAR", "", "JSON list: `run_id` of the newest runs behind it, 20 at most"),
+        Column("made_at", "TIMESTAMP", "UTC", "when; the same for all rows of one fingerprint of a cluster"),
+        Column("evidence", "VARCHAR[]", "", "`run_id` of the newest runs behind it, 20 at most"),
     ),
     sorted_by=("cluster", "gpu", "made_at"),
+    key=("cluster", "gpu", "made_at"),
 )
 
 # -- made from telemetry ------------------------------------------------------------------------------------
 
-_WRITTEN = Column("written", "BIGINT", "ns", "when the row was stored, since 1970", "DELTA_BINARY_PACKED")
+_WRITTEN = Column("written", "BIGINT", "ns", "when the row was stored, since 1970")
 
 LATEST = Table(
     "latest",
@@ -362,14 +472,14 @@ def of_a_minute(column: Column) -> tuple[Column, ...]:
     match column.kind:
         case "gauge":
             return (
-                Column(f"{name}_min", column.type, unit, f"lowest in the minute: {what}", column.encoding),
+                Column(f"{name}_min", column.type, unit, f"lowest in the minute: {what}"),
                 Column(f"{name}_mean", "DOUBLE", unit, f"mean over the minute's rows: {what}"),
-                Column(f"{name}_max", column.type, unit, f"highest in the minute: {what}", column.encoding),
+                Column(f"{name}_max", column.type, unit, f"highest in the minute: {what}"),
             )
         case "counter":
             return (
-                Column(f"{name}_first", column.type, unit, f"first in the minute: {what}", column.encoding),
-                Column(f"{name}_last", column.type, unit, f"last in the minute: {what}", column.encoding),
+                Column(f"{name}_first", column.type, unit, f"first in the minute: {what}", "counter"),
+                Column(f"{name}_last", column.type, unit, f"last in the minute: {what}", "counter"),
             )
         case "mask":
             return (Column(name, column.type, unit, f"every bit set in the minute: {what}"),)
@@ -382,7 +492,7 @@ MINUTES = Table(
     "telemetry_minutes",
     "one minute of a GPU's pruned telemetry",
     (
-        Column("ts", "TIMESTAMP_NS", "UTC", "when the minute began", "DELTA_BINARY_PACKED"),
+        Column("ts", "TIMESTAMP", "UTC", "when the minute began"),
         CLUSTER,
         _GPU,
         Column("n", "BIGINT", "", "how many rows of telemetry it replaces; a late row of the minute makes another row"),
@@ -401,6 +511,9 @@ TABLES: tuple[Table, ...] = (
     SPANS, LATEST, MINUTES,
 )  # fmt: skip
 
+KEY = ("cluster", "gpu", "ts")
+"""What names a reading: of several rows of telemetry with one key, the row written last counts."""
+
 # -- bookkeeping: no tables for people -----------------------------------------------------------------------
 
 LATE = Table(
@@ -408,19 +521,18 @@ LATE = Table(
     "a row of telemetry that takes the place of an earlier one",
     (*TELEMETRY.columns, _WRITTEN),
     sorted_by=("gpu", "ts"),
+    partitioned=True,
     made=True,
 )
 
 REPLACED = Table(
     "replaced",
-    "a file that is replaced by others, or one of these others: see store/rows/replacing.py",
+    "a file that readers leave out, by one note; the note with the highest number counts: see store/replacing.py",
     (
-        Column("table_name", "VARCHAR", "", "the table, or `journal`"),
-        Column("file", "VARCHAR", "", "folder and name"),
-        Column("side", "VARCHAR", "", "'old' or 'new'"),
-        Column("hidden", "BOOLEAN", "", "whether readers ignore it"),
-        Column("step", "INTEGER", "", "1 before the switch, 2 after it"),
-        Column("path", "VARCHAR", "", "path within the store"),
+        Column("number", "BIGINT", "", "number of the note"),
+        Column("step", "BIGINT", "", "1 before the switch, 2 after it, 0 where nothing is replaced"),
+        Column("file", "VARCHAR", "", "path within the store; '' in a note that hides nothing"),
+        Column("hidden", "BOOLEAN", "", "whether readers leave it out"),
     ),
     made=True,
 )
@@ -443,16 +555,35 @@ def arrow_schema(name: str) -> pa.Schema:
     """The Arrow schema of the table called `name`, with its name and format in the metadata."""
     import pyarrow as pa
 
-    types = {
+    fields = [pa.field(column.name, arrow_type(column.type)) for column in table(name).columns]
+    return pa.schema(fields, metadata={"whorl.table": name, "whorl.format": str(FORMAT)})
+
+
+def arrow_type(spelled: str) -> pa.DataType:
+    """The Arrow type of a type that is spelled as DuckDB spells it."""
+    import pyarrow as pa
+
+    plain = {
         "VARCHAR": pa.string(),
-        "INTEGER": pa.int32(),
         "BIGINT": pa.int64(),
         "DOUBLE": pa.float64(),
         "BOOLEAN": pa.bool_(),
-        "TIMESTAMP_NS": pa.timestamp("ns"),
+        "TIMESTAMP": pa.timestamp("us"),
     }
-    fields = [pa.field(c.name, types[c.type]) for c in table(name).columns]
-    return pa.schema(fields, metadata={"whorl.table": name, "whorl.format": str(FORMAT)})
+    if spelled in plain:
+        return plain[spelled]
+    if spelled.endswith("[]"):
+        return pa.list_(arrow_type(spelled[:-2]))
+    kind, _, inside = spelled.removesuffix(")").partition("(")
+    parts = _PARTS.split(inside)
+    if kind == "MAP":
+        return pa.map_(*map(arrow_type, parts))
+    assert kind == "STRUCT", f"no column has the type {spelled}"
+    fields = [part.split(" ", maxsplit=1) for part in parts]
+    return pa.struct([(name.strip('"'), arrow_type(of_field)) for name, of_field in fields])
+
+
+_PARTS = re.compile(r", (?![^()]*\))")  # commas that are not within the brackets of a part
 
 
 def arrow_rows(name: str, columns: Mapping[str, Any]) -> pa.Table:
@@ -460,4 +591,41 @@ def arrow_rows(name: str, columns: Mapping[str, Any]) -> pa.Table:
     import pyarrow as pa
 
     schema = arrow_schema(name)
-    return pa.table({key: pa.array(values, schema.field(key).type) for key, values in columns.items()})
+    return pa.table({key: arrow_array(values, schema.field(key).type) for key, values in columns.items()})
+
+
+def texts_of(values: Mapping[str, object]) -> dict[str, str | None]:
+    """Values of any kind as a MAP column of texts holds them, by name.
+
+    A text is as it is, a list its texts with commas, anything else as JSON writes it. Of a value that has parts with
+    names, each part is a value: name.part.
+    """
+    texts: dict[str, str | None] = {}
+    for name, value in sorted(values.items()):
+        if isinstance(value, Mapping):
+            texts |= texts_of({f"{name}.{part}": inside for part, inside in value.items()})
+        elif value is None or isinstance(value, str):
+            texts[name] = value
+        elif isinstance(value, list | tuple):
+            texts[name] = ", ".join(map(str, value))
+        else:
+            texts[name] = json.dumps(value, default=str)
+    return texts
+
+
+def arrow_array(values: Any, kind: pa.DataType) -> pa.Array:
+    """Values as an array of a column's type; of times, whole numbers are ns since 1970, and us are kept of them.
+
+    Raises StoreError for a field that a record does not have: Arrow would drop it without a word.
+    """
+    import pyarrow as pa
+
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values.cast(kind, safe=not pa.types.is_timestamp(kind))
+    if pa.types.is_struct(kind):
+        unknown = {name for row in values if row is not None for name in row} - {field.name for field in kind}
+        if unknown:
+            raise StoreError(f"a record has no field {', '.join(sorted(unknown))}; it has {', '.join(kind.names)}")
+    if not pa.types.is_timestamp(kind):
+        return pa.array(values, kind)
+    return pa.array(values, pa.timestamp("ns")).cast(kind, safe=False)

@@ -13,12 +13,17 @@ SPANS = Table(
         Column("parent", "VARCHAR", "", "the span that it is inside of, which may be of another process; NULL: none"),
         Column("within_parent", "BOOLEAN", "", "whether energy_j, low_j and high_j of the parent's row include it"),
         Column("name", "VARCHAR", "", "its name"),
-        Column("attributes", "VARCHAR", "", "JSON object: what else the application said of it; NULL: nothing"),
+        Column(
+            "attributes",
+            "MAP(VARCHAR, VARCHAR)",
+            "",
+            "what else the application said of it, by name; NULL: nothing",
+        ),
         Column("job_id", "VARCHAR", "", "the batch job; NULL outside of one"),
         Column("node", "VARCHAR", "", "the host"),
-        Column("gpus", "VARCHAR", "", "JSON list: the GPUs, as in `gpus`; NULL where none could be read"),
-        Column("began", "TIMESTAMP_NS", "UTC", "when it began"),
-        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended"),
+        Column("gpus", "VARCHAR[]", "", "the GPUs, as in `gpus`; NULL where none could be read"),
+        Column("began", "TIMESTAMP", "UTC", "when it began"),
+        Column("ended", "TIMESTAMP", "UTC", "when it ended"),
         Column(
             "own_j",
             "DOUBLE",
@@ -35,6 +40,7 @@ SPANS = Table(
         Column("error", "VARCHAR", "", "class of the exception that ended it; NULL where none did"),
     ),
     sorted_by=("cluster", "began"),
+    key=("cluster", "span"),
 )
 
 _HEAD = "(s.span = i.top OR NOT s.within_parent)"  # rows whose figures no other row inside the same span includes
@@ -49,8 +55,7 @@ SPANS_TOTAL = View(
     f"every AS (SELECT i.top, s.*, {_HEAD} AS head FROM inside i JOIN spans s ON s.span = i.span "
     "AND s.cluster IS NOT DISTINCT FROM i.cluster), "
     "processes AS (SELECT cluster, top, gpu, min(began) AS began, max(ended) AS ended FROM (SELECT cluster, top, "
-    "began, ended, split_part(span, '-', 1) AS process, unnest(regexp_extract_all(gpus, '[^\", \\[\\]]+')) AS gpu "
-    "FROM every "
+    "began, ended, split_part(span, '-', 1) AS process, unnest(gpus) AS gpu FROM every "
     "WHERE head) GROUP BY cluster, top, gpu, process), "
     "reads AS (SELECT cluster, top, began, max(ended) OVER (PARTITION BY cluster, top, gpu ORDER BY began ROWS BETWEEN "
     "UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM processes), "

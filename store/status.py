@@ -9,17 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StoreError
-from . import retention
-from .readers import reading
-from .rows import journal_file, placing, replacing
+from . import file_names, journal_file, keys, parquet, replacing, retention, snapshot
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
-from .system import durability, files, light, processes
+from .snapshot import too_fast
+from .system import durability, files, processes
 from .system.locks import is_held
 
 if TYPE_CHECKING:
     from .store import Store
-
 
 _TRIES = 20
 
@@ -37,7 +34,7 @@ class TableStatus:
 
 @dataclass
 class JournalStatus:
-    """A journal: its writer, its rows that are in no segment yet, and the age of the newest one (s)."""
+    """A journal: its writer, its rows, and the age of the newest one (s)."""
 
     writer: str
     host: str
@@ -77,79 +74,68 @@ def status(store: Store) -> Status:
     for _ in range(_TRIES):
         with files.readable(store.root), contextlib.suppress(FileNotFoundError):  # replaced by others: look again
             return _status(store)
-    raise StoreError(f"the files of {store.root} change faster than they can be listed; run the command again")
+    raise too_fast(store.root)
 
 
 def _status(store: Store) -> Status:
     root = store.root
-    found = reading.snapshot(root)
+    names = [spec.name for spec in TABLES]
+    listing = snapshot.take(root, names, store.skip)
     out = Status(keep=retention.configured(root), durability=str(durability.of(root)))
-    tails = reading.tails(found, [spec.name for spec in TABLES], store.skip)
-    if tails is None:
-        raise FileNotFoundError
-    for spec in TABLES:
-        unpublished = len(tails.get(spec.name, ()))
-        one = TableStatus(spec.name, rows=unpublished, in_journals=unpublished)
-        for path in store.sound(spec.name, found.files[spec.name]):
-            if path.name != reading.EMPTY:
-                one.files += 1
-                one.bytes += path.stat().st_size
-                one.rows += light.metadata(path).num_rows
-        out.tables.append(one)
-    rows = {one.table: one.rows for one in out.tables}
-    out.cold_rows = rows[MINUTES.name]
-    spans = [bounds for path in found.files[TELEMETRY.name] if (bounds := placing.bounds(path)) is not None]
-    known = [bounds for bounds in spans if bounds.first != placing.EVER[0]]
-    if known:
-        out.oldest, out.newest = min(b.first for b in known), max(b.last for b in known)
-    late = [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
-    out.late_rows = sum(bounds.rows for bounds in late)
-    _journals(root, found, out)
-    _replacements(root, out)
+    dated: list[Path] = []
+    for name in names:
+        live = snapshot.live_rows(listing, name)
+        here = TableStatus(name, in_journals=0 if live is None else len(live))
+        here.rows = here.in_journals
+        for path in store.sound(name, listing.files[name]):
+            here.files += 1
+            here.bytes += path.stat().st_size
+            here.rows += parquet.rows_in(path)
+            dated += [path] if name == TELEMETRY.name else []
+        out.tables.append(here)
+    out.cold_rows = next(table_status.rows for table_status in out.tables if table_status.table == MINUTES.name)
+    out.late_rows = sum(
+        map(parquet.rows_in, snapshot.sound(LATE, listing.files[LATE.name], store.verified, store.skip))
+    )
+    spans = [file_name.bounds for path in dated if (file_name := file_names.parse(path.name))]
+    live = snapshot.live_rows(listing, TELEMETRY.name)
+    spans += [keys.bounds_of(live)] if live is not None else []
+    if spans:
+        out.oldest = 1000 * min(bounds.first for bounds in spans)
+        out.newest = 1000 * max(bounds.last for bounds in spans)
+    out.journals = _journals(root, listing)
+    note = replacing.newest(root)
+    out.replacements = int(note.step != 0)
+    out.to_be_removed = sum((root / name).exists() for name in note.old)
+    if out.to_be_removed:
+        out.removed_at = replacing.due(note, replacing.pace_of(root).grace_s)
     out.skipped = {str(path): reason for path, reason in store.skipped.items()}
     out.free = shutil.disk_usage(root).free
     return out
 
 
-def _journals(root: Path, found: reading.Snapshot, out: Status) -> None:
-    by_writer: dict[str, JournalStatus] = {}
-    for part, _ in found.journals:
-        try:
-            writer = journal_file.writer_of(journal_file.head(part.path))
-            content = journal_file.read(part.path)
-        except (OSError, ValueError):
+def _journals(root: Path, listing: snapshot.Snapshot) -> list[JournalStatus]:
+    by_writer: dict[tuple[str, str, int], JournalStatus] = {}
+    for journal, content in listing.journals.items():
+        writer = content.writer
+        if writer is None:
             continue
-        one = by_writer.get(part.generation)
-        if one is None:
-            alive = _alive(root, writer)
-            one = by_writer[part.generation] = JournalStatus(writer.name, writer.host, writer.pid, alive)
-        one.rows += len(content.table)
-        one.bytes += content.upto
-        one.torn_bytes += 0 if one.alive else content.torn
-        if len(content.table):
-            age = (time.time_ns() - placing.last_written(content.table)) / 1e9
-            one.age_s = age if one.age_s is None else min(age, one.age_s)
-            if part.table == TELEMETRY.name:
-                bounds = placing.bounds_of(journal_file.whole(part.table, content.table))
-                out.newest = bounds.last if out.newest is None else max(out.newest, bounds.last)
-                out.oldest = bounds.first if out.oldest is None else min(out.oldest, bounds.first)
-    out.journals = list(by_writer.values())
+        here = by_writer.setdefault(  # by the file's name: what a header names may lie outside the store
+            (journal.writer, writer.host, writer.pid),
+            JournalStatus(journal.writer, writer.host, writer.pid, _alive(root, journal.writer, writer)),
+        )
+        tables = [rows for rows in (content.telemetry, *content.rows.values()) if rows is not None]
+        here.rows += sum(map(len, tables))
+        here.bytes += content.upto
+        here.torn_bytes += 0 if here.alive else content.torn
+        if any(map(len, tables)):
+            age_s = (time.time_ns() - max(int(keys.written(rows).max()) for rows in tables if len(rows))) / 1e9
+            here.age_s = age_s if here.age_s is None else min(age_s, here.age_s)
+    return list(by_writer.values())
 
 
-def _alive(root: Path, writer: journal_file.Writer) -> bool | None:
-    held = is_held(root / journal_file.FOLDER / f"{writer.name}.lock")
+def _alive(root: Path, name: str, writer: journal_file.Writer) -> bool | None:
+    held = is_held(root / journal_file.FOLDER / f"{name}.lock")
     if (writer.host, writer.pid_namespace) == (processes.host(), processes.pid_namespace()):
         return held and processes.alive(writer.pid)  # it may live and write to the store of which this is a copy
     return True if held else None
-
-
-def _replacements(root: Path, out: Status) -> None:
-    now = time.time()
-    for note in replacing.notes(root).values():
-        out.replacements += 1
-        if note.step == 2:
-            there = sum((root / name).exists() for name in note.paths["old"])
-            out.to_be_removed += there
-            if there:
-                due = replacing.due(note, now)
-                out.removed_at = due if out.removed_at is None else min(out.removed_at, due)

@@ -3,8 +3,8 @@
 fleet/
   store.toml       format, who made it, when, time zone, where the views point
   whorl.duckdb     views and macros for any DuckDB client (see `catalog`)
-  TABLE/*.parquet  immutable files that appear whole (see `commits`)
-  pending/         commits under way
+  TABLE/*.parquet  immutable files that appear whole (see `commits`, `sealing` and `replacing`)
+  journal/         the last minutes of writers
 """
 
 from __future__ import annotations
@@ -15,49 +15,44 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import threading
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import FormatError, InputError, QueryError, StoreError
-from .readers import reading
-from .rows import arranging, journal_file, placing, replacing, writing
-from .rows.arranging import KEY
-from .rows.footers import stamp
-from .rows.soundness import damage, forget, looks_whole, reason_to_skip
-from .schema import BOOKKEEPING, CATALOG, FORMAT, LATEST, TABLES, TELEMETRY, arrow_schema, table
+from . import commits, file_names, journal_file, keys, parquet, replacing, snapshot, telemetry_files
+from .file_names import EMPTY, EVER, Bounds
+from .keys import KEY
+from .parquet import Verified
+from .schema import BOOKKEEPING, CATALOG, FORMAT, LATEST, TABLES, TELEMETRY, arrow_schema, other_format, table, upgrades
+from .snapshot import Rows, too_fast
 from .system import files
-from .writers import commits
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
     from . import compaction, retention
+    from .answer import ArrowAnswer
     from .journal import Journal
-    from .readers import query
-    from .readers.answer import ArrowAnswer
+    from .parts import TablePart
+    from .sql import Answer, Connection, Query, Share, Stream
 
 log = logging.getLogger(__name__)
 
 _ABOUT = "store.toml"
 _DEMO = "store"  # in the folder of a demo, beside its report
-_EMPTY = reading.EMPTY
 _FOLDERS = {spec.name for spec in (*TABLES, *BOOKKEEPING)} | {commits.PENDING, journal_file.FOLDER}
 _MAKING_S = 3.0  # to make a store takes a third of a second
 _TRIES = 20
 
 T = TypeVar("T")
-Look = Callable[[str, Sequence[Path]], None]  # checks files of a table all at once
 Gpus = Sequence[tuple[str, str]]  # cluster and GPU of each
-
-
-class _Gone(FileNotFoundError):  # noqa: N818 - never leaves this package
-    """A listed file was replaced by others."""
 
 
 class Store:
@@ -65,22 +60,20 @@ class Store:
 
     Rows come in with `append` and `journal`, and rows of telemetry are replaced with `correct`. Reading gives Arrow
     (`arrow`, `latest`), Polars (`scan`, lazy) or the answer to SQL (`sql`). `compact` and `prune` make a store smaller.
-    A file that is torn, not whorl's, or of another format is skipped: a warning names it, and `skipped` lists it with
-    the reason.
+    A file that is torn, changed, not whorl's, or of another format is left out: a warning names it, and `skipped` lists
+    it with the reason.
     """
 
     def __init__(self, path: str | Path) -> None:
         """Open the store at `path`. Raises StoreError if there is none, FormatError if it has another format."""
         self.root = _root(path)
         self.skipped: dict[Path, str] = {}
-        self._damaged: dict[
-            Path, tuple[tuple[int, int], str]
-        ] = {}  # inside, with their stamps; found when reading failed
-        self.share: query.Share | None = None
+        self.share: Share | None = None
         """What queries may use of this machine; set it before the first one."""
-        self._kept: query.Connection | None = None  # the connection to DuckDB; one query at a time uses it
+        self.verified = Verified(self.root)
+        self._connection: Connection | None = None  # to DuckDB; one query at a time uses it
         self._querying = threading.Lock()
-        self._opened()
+        self._open()
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -89,65 +82,19 @@ class Store:
         """The store at `path`, as `Store(path)`."""
         return cls(path)
 
-    def _opened(self) -> None:
+    def _open(self) -> None:
         root = self.root
-        about = root / _ABOUT
-        last = time.monotonic() + _MAKING_S
-        try:
-            while not about.exists() and _half_made(root) and time.monotonic() < last:
-                time.sleep(0.1)  # somebody makes it just now
-            text = files.read_small(about)
-            strange = files.strange_folders(root, _FOLDERS)
-        except FileNotFoundError:
-            if _half_made(root):
-                raise StoreError(
-                    f"{root} is a store that was interrupted while it was made; run the command that made it again"
-                ) from None
-            what = "it does not exist" if not root.exists() else f"it has no {_ABOUT}"
-            within = root / _DEMO
-            if (within / _ABOUT).is_file():
-                raise StoreError(f"{root} is not a store ({what}); the store is in {within}") from None
-            raise StoreError(
-                f"{root} is not a store ({what}); `whorl import --store {root} FILES` or `whorl probe run --store "
-                f"{root} --suite quick` makes one"
-            ) from None
-        except OSError as error:
-            raise files.failed("read", about, error) from error
-        except ValueError as error:
-            raise _damaged(
-                about, "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-            ) from error
-        try:
-            known = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
-            raise _damaged(about, str(error)) from error
-        version = known.get("format")
-        if type(version) is not int or version < 1:
-            raise _damaged(about, "it has no format number")
-        if version < FORMAT:
-            raise FormatError(
-                f"{root} has format {version}, from before the first release of whorl; this whorl reads format "
-                f"{FORMAT}: import or measure again into a new store"
-            )
-        if version > FORMAT:
-            raise FormatError(
-                f"{root} has format {version}, made by {known.get('created_by', 'a newer whorl')}; this whorl "
-                f"reads format {FORMAT}: install a newer whorl"
-            )
-        if strange:  # what is repaired, removed or locked in it could be another store's
-            raise StoreError(
-                f"{root / strange[0]} is a link or a file, and no folder of a store: put the folder itself in its place"
-            )
+        about = read_about(root)
         if not files.own(root):  # a reader repairs nothing in another user's store
             return
         commits.recover(root)
-        replacing.recover(root)
-        whole = self._views_point_here(known.get("place")) and self._shaped()
-        if not whole and os.access(root, os.W_OK):
+        replacing.tidy(root)
+        is_whole = self._views_point_here(about.get("place")) and self._shaped()
+        if not is_whole and os.access(root, os.W_OK):
             for name in missing_folders(root):
                 log.warning("%s is missing, and with it its rows: restore it from a copy; it is made again empty", name)
             try:
-                _furnish(root, known.get("created", "unknown"), known.get("keep"))
+                furnish(root, about)
             except StoreError as error:
                 log.warning("%s; until then other DuckDB clients may be unable to read it", error)
 
@@ -160,7 +107,7 @@ class Store:
                 return cls.open(root)
             if root.exists() and not root.is_dir():
                 raise StoreError(f"{root} is a file, but a store is a folder: choose another path")
-            if root.is_dir() and not all(_ours(p.name) for p in root.iterdir()):
+            if root.is_dir() and not all(_ours(entry.name) for entry in root.iterdir()):
                 raise StoreError(
                     f"{root} has other contents and no {_ABOUT}; choose an empty or a new folder for a store"
                 )
@@ -170,14 +117,14 @@ class Store:
     def create(cls, path: str | Path) -> Store:
         """The store at `path`, made where there is none. Raises StoreError where it cannot be made."""
         root = _root(path)
-        if found := cls.find(root):
-            return found
+        if (still_there := cls.find(root)) is not None:
+            return still_there
         try:
             if not root.exists():
                 files.make_root(root)
         except OSError as error:
             raise files.failed("make", root, error) from error
-        _furnish(root, datetime.now(UTC).isoformat(timespec="microseconds"))
+        furnish(root, {"created": datetime.now(UTC).isoformat(timespec="microseconds")})
         return cls(root)
 
     def _views_point_here(self, place: object) -> bool:
@@ -193,16 +140,16 @@ class Store:
     def _shaped(self) -> bool:
         """Whether every table has its empty file, without which other DuckDB clients cannot read it."""
         try:
-            return all(looks_whole(self.root / spec.name / _EMPTY) for spec in (*TABLES, *BOOKKEEPING))
+            return all(parquet.looks_whole(self.root / spec.name / EMPTY) for spec in (*TABLES, *BOOKKEEPING))
         except OSError:
             return False
 
     def close(self) -> None:
         """Let go of the connection to DuckDB; the next query makes another one."""
         with self._querying:
-            kept, self._kept = self._kept, None
-            if kept is not None:
-                kept.close()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -210,15 +157,16 @@ class Store:
         """Append rows to several tables at once, all or nothing, and return the files that were made.
 
         `rows` maps a table's name to an Arrow table whose columns are some of that table's (`whorl schema` lists them,
-        with units); a column that is absent is NULL. `name` names the files: letters, digits, '.', '_' and '-', unique
-        to the content. On return the rows are durable, and every reader sees them. Telemetry with the key (`cluster`,
-        `gpu`, `ts`) of a stored row takes its place. Raises StoreError where the rows do not fit or writing fails:
-        nothing is stored then, unless the message says "stored".
+        with units); a column that is absent is NULL. `name` begins the names of the files: letters, digits, '.', '_'
+        and '-', unique to the content. On return the rows are durable, and every reader sees them. Telemetry with the
+        key (`cluster`, `gpu`, `ts`) of a stored row takes its place. Raises StoreError where the rows do not fit or
+        writing fails: nothing is stored then, unless the message says "stored".
         """
-        made = [key for key in rows if table(key).made]
-        if made:
-            raise StoreError(f"the rows of table {made[0]} are made from telemetry: append to telemetry")
-        return commits.commit(self.root, {table(key): data for key, data in rows.items() if len(data)}, name)
+        made_tables = [key for key in rows if table(key).made]
+        if made_tables:
+            raise StoreError(f"the rows of table {made_tables[0]} are made from telemetry: append to telemetry")
+        filled = {table(key): table_rows for key, table_rows in rows.items() if len(table_rows)}
+        return commits.commit(self.root, filled, name) if filled else []
 
     def correct(self, rows: pa.Table, name: str) -> int:
         """Replace stored rows of telemetry by `rows`, and return how many; `name` as in `append`.
@@ -226,21 +174,16 @@ class Store:
         `rows` has the columns `cluster`, `gpu` and `ts`, which name the rows to replace, and others of telemetry; a
         column that is absent becomes NULL. Raises StoreError, and nothing is changed, where a row is not stored.
         """
-        import polars as pl
-
-        missing = set(KEY) - set(rows.column_names)
-        if missing:
+        if set(KEY) - set(rows.column_names):
             raise StoreError(f"rows that correct telemetry need the columns {', '.join(KEY)}")
         if not len(rows):
             return 0
-        keys = arranging.conform(TELEMETRY, rows.select(list(KEY)), lean=True)
-        wanted = cast("pl.DataFrame", pl.from_arrow(keys))
+        chosen = keys.conform(TELEMETRY, rows.select(list(KEY)))
         with self.exclusive():
-            near = pl.col("ts").is_between(wanted["ts"].min(), wanted["ts"].max())
-            stored = self.scan(TELEMETRY.name).select(KEY).filter(near)
-            unknown = self.collect(wanted.lazy().join(stored, on=KEY, how="anti", nulls_equal=True))
+            stored = self._arrow(TELEMETRY.name, list(KEY), within=keys.bounds_of(chosen))
+            unknown = keys.without(chosen, stored)
             if len(unknown):
-                first = ", ".join(f"{column} {value}" for column, value in unknown.row(0, named=True).items())
+                first = ", ".join(f"{column} {unknown[column][0].as_py()}" for column in KEY)
                 raise StoreError(f"{len(unknown)} of {len(rows)} rows to correct are not stored (first: {first})")
             self.append({TELEMETRY.name: rows}, name)
         return len(rows)
@@ -250,13 +193,12 @@ class Store:
     ) -> Journal:
         """The journal called `name` for rows that come one after another, as of a collector; see `Journal`.
 
-        With `background` a thread publishes and seals it; else `publish` and `seal` are the caller's. `offline`: nobody
-        else uses the store, so that nothing waits for readers. Raises StoreError where another process has the name.
+        With `background` a thread seals it; else `seal` is the caller's. `offline`: nobody else uses the store, so that
+        nothing waits for readers. Raises StoreError where another process has the name.
         """
         from .journal import Journal
 
-        pause_s = 0.0 if offline else None
-        return Journal(self.root, name, durable_s=durable_s, settle_s=pause_s, grace_s=pause_s, thread=background)
+        return Journal(self.root, name, durable_s=durable_s, background=background, offline=offline)
 
     # -- looking after it -------------------------------------------------------------------------------------
 
@@ -267,11 +209,11 @@ class Store:
 
         `offline`: nobody else uses the store, so that nothing waits for readers. Only periods that are over at `now`
         (UTC ns; None: by the clock) are joined. `progress` is called with what is done next. It may be killed: the next
-        call goes on. Raises StoreError, also where another process compacts.
+        call begins anew. Raises StoreError, also where another process compacts.
         """
         from . import compaction
 
-        return compaction.compact(self.root, pace=_pace(offline), now=now, progress=progress)
+        return compaction.compact(self.root, offline=offline, now=now, progress=progress)
 
     def prune(
         self, keep: str | None = None, *, dry_run: bool = False, offline: bool = False, now: int | None = None,
@@ -288,7 +230,7 @@ class Store:
         if keep is None:
             raise InputError(f'give the time to keep at full rate: --keep 90d, or keep = "90d" in {self.root / _ABOUT}')
         return retention.prune(
-            self.root, retention.seconds(keep), pace=_pace(offline), now=now, dry_run=dry_run, progress=progress
+            self.root, retention.seconds(keep), offline=offline, now=now, dry_run=dry_run, progress=progress
         )
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
@@ -299,35 +241,21 @@ class Store:
         """Whether this user may append to the store."""
         return all(os.access(self.root / spec.name, os.W_OK | os.X_OK) for spec in TABLES)
 
+    def check(self) -> dict[Path, str]:
+        """Read every file of every table, anew; returns the unsound ones with the reason. Raises StoreError."""
+        from . import checking
+
+        return checking.check(self.root)
+
     # -- reading ------------------------------------------------------------------------------------------
 
     def files(self, name: str) -> list[Path]:
-        """The sound files of a table, the empty one first. Skipped files are logged and kept in `skipped`."""
-        for _ in range(_TRIES):
-            with contextlib.suppress(_Gone):
-                return self.sound(name, reading.snapshot(self.root, [table(name).name]).files[name])
-        raise self._too_fast()
+        """The sound files of a table. Files that cannot be read are logged and kept in `skipped`."""
+        return self.rows([name])[name].files
 
     def sound(self, name: str, paths: Iterable[Path]) -> list[Path]:
-        good = []
-        for path in paths:
-            try:
-                reason = reason_to_skip(path, name)
-                if path in self._damaged and self._damaged[path][0] == stamp(path):
-                    reason = self._damaged[path][1]
-            except FileNotFoundError as error:
-                raise _Gone from error
-            except OSError as error:
-                reason = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
-                if path.is_symlink():
-                    reason = (
-                        "it cannot be read (it is a link and not a regular file); put what it leads to in its place"
-                    )
-            if reason is None:
-                good.append(path)
-            else:
-                self.skip(path, reason)
-        return good
+        """Those files of a table that can be read. Raises FileNotFoundError where one was replaced by others."""
+        return snapshot.sound(table(name), paths, self.verified, self.skip)
 
     def skip(self, path: Path, reason: str) -> None:
         """Note, and log once, that a file cannot be read."""
@@ -335,88 +263,65 @@ class Store:
             self.skipped[path] = reason
             log.warning("skipped %s: %s", path, reason)
 
-    def _rows(
-        self,
-        names: Sequence[str],
-        look: Look | None = None,
-        *,
-        trusting: bool = False,
-        gpus: frozenset[int] | None = None,
-    ) -> dict[str, reading.Rows]:
-        """These tables at one instant. If a file was replaced by others meanwhile, the listing is made again.
+    def rows(self, names: Collection[str], bounds: Bounds = EVER) -> dict[str, Rows]:
+        """These tables at one instant; of tables by time only files that can hold rows within the bounds.
 
-        Files whose names say that they hold no row of `gpus` (as `placing.hashes`) are left out.
+        Raises StoreError.
         """
-        if not names:
-            return {}
-        needed = [TELEMETRY.name] if LATEST.name in names else []
         for _ in range(_TRIES):
-            found = reading.snapshot(self.root, names, trusting=trusting)
-            if gpus is not None:
-                found = reading.only(found, gpus)
-            with contextlib.suppress(FileNotFoundError):
-                if look is not None:
-                    for name, paths in found.files.items():
-                        look(name, paths)
-                live = reading.tails(found, {*names, *needed}, self.skip)
-                if live is not None:
-                    return {name: reading.rows_of(name, found, live, self.sound, self.skip) for name in names}
-        raise self._too_fast()
-
-    def check(self) -> dict[Path, str]:
-        """Read every file of every table, checksums included; returns the unsound ones with the reason.
-
-        Slow: it reads the whole store. Reading through `sql` and `scan` notices damage inside a file only where
-        the file cannot be decoded; this notices every changed byte of data, as does `arrow`.
-        """
-        from .readers import checking
-
-        return checking.check(self)
+            listing = snapshot.take(self.root, names, self.skip, bounds)
+            with contextlib.suppress(FileNotFoundError):  # a file was replaced by others meanwhile
+                return {name: snapshot.rows_of(name, listing, self.verified, self.skip, bounds) for name in names}
+        raise too_fast(self.root)
 
     def arrow(self, name: str, columns: list[str] | None = None, gpus: Gpus | None = None) -> pa.Table:
         """A table as Arrow, in memory: all of it, or only the rows of some `gpus` (cluster and GPU of each).
 
         Raises StoreError, which names the file, where one is damaged inside.
         """
+        return self._arrow(name, columns, gpus)
+
+    def _arrow(
+        self, name: str, columns: list[str] | None = None, gpus: Gpus | None = None, *, within: Bounds = EVER
+    ) -> pa.Table:
         import pyarrow as pa
         import pyarrow.dataset as ds
 
-        verified = ds.ParquetFileFormat(
-            default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-        )
-        wanted = columns or table(name).names
+        chosen = columns or table(name).names
         only = None if gpus is None else ds.field("gpu").isin([gpu for _, gpu in gpus])
-        hashed = None if gpus is None else placing.hashes(gpus)
+        if gpus is not None:
+            within = Bounds(within.first, within.last, file_names.gpu_hashes(gpu for _, gpu in gpus))
 
         def read(paths: list[Path], names: list[str]) -> pa.Table:
-            whole = ds.dataset([str(path.absolute()) for path in paths], schema=arrow_schema(name), format=verified)
-            return whole.to_table(columns=names, filter=only)
+            places = [str(path.absolute()) for path in paths]
+            return ds.dataset(places, schema=arrow_schema(name), format="parquet").to_table(columns=names, filter=only)
 
         def some(rows: pa.Table) -> pa.Table:
             return rows if only is None else rows.filter(only)
 
-        def read_all(rows: reading.Rows) -> pa.Table:
-            parts = [read(rows.free, wanted)]
+        def read_all(rows: Rows) -> pa.Table:
+            parts = [read(rows.free, chosen)]
             if rows.late is not None:
-                keys = [*KEY, *(c for c in wanted if c not in KEY)]
-                kept = reading.without_late(read(rows.contested, keys), rows.late)
-                parts += [kept.select(wanted), some(rows.late).select(wanted)]
+                kept_rows = read(
+                    rows.contested, [*KEY, *(column_name for column_name in chosen if column_name not in KEY)]
+                )
+                parts += [keys.without(kept_rows, rows.late).select(chosen), some(rows.late).select(chosen)]
             if rows.live is not None:
-                parts.append(some(rows.live).select(wanted))
+                parts.append(some(rows.live).select(chosen))
             return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
         for _ in range(_TRIES):
-            rows = self._rows([name], gpus=hashed)[name]
+            rows = self.rows([name], within)[name]
             try:
                 return read_all(rows)
             except (OSError, pa.ArrowException) as error:
-                if _all_there([rows]) and not self._newly_damaged([name]):
+                if self._all_there([rows]) and not self._damaged({name: rows}):
                     raise StoreError(f"cannot read {name} in {self.root}: {str(error).splitlines()[0]}") from error
-        raise self._too_fast()
+        raise too_fast(self.root)
 
     def scan(self, name: str, gpus: Collection[str] | None = None) -> pl.LazyFrame:
-        """A table as a lazy Polars frame; a column that a file lacks is null. `gpus`: without files that hold none of
-        these; the rows of others that are in the same files are there.
+        """A table as a lazy Polars frame. `gpus`: without files that hold none of these; the rows of others that are in
+        the same files are there.
 
         Collect it with `Store.collect`: if a file is damaged inside, its error names the file. Polars' own `collect`
         raises `polars.exceptions.PolarsError` then.
@@ -424,23 +329,18 @@ class Store:
         import polars as pl
 
         spec = table(name)
-        rows = self._rows([name])[name]
-        held = None if gpus is None else reading.holding(rows, gpus)
-        rows = rows if held is None else reading.part_of(rows, held)
-        shape = _frame_schema(name)
+        within = Bounds(gpus=file_names.gpu_hashes(gpus)) if gpus is not None and spec.partitioned else Bounds()
+        rows = self.rows([name], within)[name]
 
-        def frame(data: pa.Table) -> pl.LazyFrame:
-            return cast("pl.DataFrame", pl.from_arrow(data)).lazy().select(spec.names)
+        def frame(table_rows: pa.Table) -> pl.LazyFrame:
+            return cast("pl.DataFrame", pl.from_arrow(table_rows)).lazy().select(spec.names)
 
         def read(paths: list[Path]) -> pl.LazyFrame:
-            return pl.scan_parquet(
-                [path.absolute() for path in paths],
-                schema=shape,
-                glob=False,
-                missing_columns="insert",
-                extra_columns="ignore",
-                hive_partitioning=False,
-            ).select(spec.names)
+            scanned = pl.scan_parquet(
+                [path.absolute() for path in paths], schema=_frame_schema(name), glob=False,
+                extra_columns="ignore", hive_partitioning=False,
+            )  # fmt: skip
+            return scanned.select(spec.names)
 
         parts = [read(rows.free)] if rows.free else []
         if rows.late is not None:
@@ -460,9 +360,22 @@ class Store:
         Its columns are those of telemetry and `written`, when it was stored. A metric that this reading did not measure
         is NULL. Raises StoreError, which names the file, where one is damaged inside.
         """
-        from .readers.answer import ArrowAnswer
+        from .answer import ArrowAnswer
 
         return ArrowAnswer(self.arrow(LATEST.name, gpus=gpus))
+
+    def parts(self, name: str, since: int | None = None, until: int | None = None) -> list[TablePart]:
+        """The pieces of a table that can be worked on apart, with all rows of since <= ts <= until (ns since 1970); a
+        piece may have other rows of its day, too.
+
+        No GPU of a day is in two pieces of this day, so a figure of a GPU and a day needs one piece. See `TablePart`.
+        """
+        from .parts import parts_of
+
+        bounds = Bounds(
+            EVER.first if since is None else -(-since // 1000), EVER.last if until is None else until // 1000
+        )
+        return parts_of(name, self.rows([name], bounds)[name])
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
         """The rows of a frame made from `scan`. If a file is damaged or cannot be read, raises StoreError, which names
@@ -472,11 +385,16 @@ class Store:
         try:
             return frame.collect()
         except (OSError, pl.exceptions.PolarsError) as error:
-            for path, reason in self._newly_damaged([spec.name for spec in TABLES]).items():
+            before = {*self.skipped}
+            all_rows = self.rows([spec.name for spec in TABLES])
+            changed = {path: reason for path, reason in self.skipped.items() if path not in before}
+            for path, reason in (changed | self._damaged(all_rows)).items():
                 raise StoreError(f"{path}: {reason}; run the command again, which leaves it out") from error
             if isinstance(error, OSError):  # others have replaced a file since, or the disk failed for a moment
                 raise StoreError(f"cannot read {self.root}: {str(error).splitlines()[0]}; run it again") from error
             raise
+
+    # -- SQL ----------------------------------------------------------------------------------------------
 
     def sql(self, query: str, *, unsafe: bool = False) -> ArrowAnswer:
         """The answer to an SQL query over the tables: an Arrow table that shows itself. Raises QueryError.
@@ -484,102 +402,144 @@ class Store:
         Read-only, with no access to anything outside the store, unless `unsafe`. A file that is damaged inside is
         skipped; with `unsafe`, where a statement may have had effects, StoreError names it.
         """
-        from .readers.answer import ArrowAnswer
+        from .answer import ArrowAnswer
 
-        return ArrowAnswer(cast("pa.Table", self._asked(query, lambda one: one.run(query), unsafe=unsafe)))
+        answer = self._ask(query, lambda connection, parsed: connection.run(parsed), unsafe=unsafe)
+        return ArrowAnswer(cast("pa.Table", answer))
 
-    def answer(self, query: str, *, unsafe: bool = False) -> query.Answer:
-        """As `sql`, but an answer of only numbers, texts and truth values is `query.Plain`, which needs no pyarrow."""
-        return self._asked(query, lambda one: one.run(query, plain=True), unsafe=unsafe)
+    def answer(self, query: str, *, unsafe: bool = False) -> Answer:
+        """As `sql`, but an answer of only numbers, texts and truth values is `sql.Plain`, which needs no pyarrow."""
+        return self._ask(query, lambda connection, parsed: connection.run(parsed, plain=True), unsafe=unsafe)
 
-    def stream(self, query: str, read: Callable[[query.Stream], T]) -> T:
+    def stream(self, query: str, read: Callable[[Stream], T]) -> T:
         """What `read` makes of the answer to an SQL query, which it reads part by part, so that memory does not grow.
 
         Only one statement, with the rights of `sql`. `read` begins again where a file went while it read. Raises
         QueryError.
         """
-        return self._asked(query, lambda one: one.stream(query, read))
+        return self._ask(query, lambda connection, parsed: connection.stream(parsed, read))
 
     def ready(self, tables: Iterable[str]) -> None:
-        """Prepare for queries over these tables, once for all: each query over another table prepares anew."""
+        """Prepare for queries over these tables: look at their files, and connect to DuckDB."""
         with self._querying:
-            self._kept, _ = self._connected(set(tables), unsafe=False)
+            connection = self._connect(unsafe=False)
+            connection.furnish(self.rows(sorted(tables)))
+            self._connection = connection
 
-    def _asked(self, query: str, ask: Callable[[query.Connection], T], *, unsafe: bool = False) -> T:
-        from .readers import query as sql
+    def _connect(self, *, unsafe: bool) -> Connection:
+        from .sql import Connection
 
-        for _ in range(_TRIES):
-            with self._querying:
-                kept, rows = self._connected(set(sql.mentioned(query, unsafe=unsafe)), unsafe=unsafe)
-                try:
-                    return ask(kept)
-                except QueryError as error:
-                    if sql.at_fault(error) and (unsafe or _all_there(rows.values())):
-                        raise
-                    damaged = self._newly_damaged(rows)
-                    for path, reason in damaged.items() if unsafe else ():
-                        raise StoreError(f"{path}: {reason}; run the command again, which leaves it out") from error
-                    if unsafe or (_all_there(rows.values()) and not damaged):
-                        raise
-                finally:
-                    if unsafe:
-                        kept.close()
-                    else:
-                        self._kept = kept
-        raise self._too_fast()
+        if unsafe or self._connection is None:
+            return Connection(self.root, unsafe=unsafe, share=self.share)
+        return self._connection
 
-    def _connected(self, names: set[str], *, unsafe: bool) -> tuple[query.Connection, dict[str, reading.Rows]]:
-        """A connection to DuckDB that has the rows of this moment: the kept one if its files are still the same."""
-        from .readers import query as sql
+    def _ask(self, query: str, ask: Callable[[Connection, Query], T], *, unsafe: bool = False) -> T:
+        from .sql import at_fault
 
-        for _ in range(_TRIES):
-            kept, self._kept = self._kept, None
-            made = None
-            if kept is None:
-                made = sql.Connection(unsafe=unsafe, share=self.share)
-            rows = self._rows(sorted(names), made.look if made else None, trusting=True)
+        with self._querying:
+            connection = self._connect(unsafe=unsafe)
             try:
-                if not unsafe and kept is not None and kept.serves(rows):
-                    kept.refresh(rows)
-                    return kept, rows
-                if kept is not None:
-                    kept.close()
-                    rows |= {} if unsafe else self._rows(sorted(kept.tables - names), trusting=True)
-                made = made or sql.Connection(unsafe=unsafe, share=self.share)
-                made.furnish(rows)
-            except (FileNotFoundError, QueryError) as error:
-                if _all_there(rows.values()) and not self._newly_damaged(rows):
-                    raise QueryError(str(error)) from error
-            else:
-                return made, rows
-        raise self._too_fast()
+                parsed = connection.parse(query)
+                for _ in range(_TRIES):
+                    rows = self.rows(sorted(parsed.tables), _within(parsed))
+                    try:
+                        connection.furnish(rows)
+                        return ask(connection, parsed)
+                    except QueryError as error:
+                        still_there = self._all_there(rows.values())
+                        if at_fault(error) and (unsafe or still_there):
+                            raise
+                        damaged = self._damaged(rows)
+                        for path, reason in damaged.items() if unsafe else ():
+                            raise StoreError(f"{path}: {reason}; run the command again, which leaves it out") from error
+                        if unsafe or (still_there and not damaged):
+                            raise
+            finally:
+                if unsafe:
+                    connection.close()
+                else:
+                    self._connection = connection
+        raise too_fast(self.root)
 
-    def _too_fast(self) -> StoreError:
-        return StoreError(f"the files of {self.root} change faster than they can be read; run the command again")
+    def _all_there(self, tables: Iterable[Rows]) -> bool:
+        """Whether no file was replaced by others since these rows were listed."""
+        return all(files.is_seen(path) for rows in tables for path in rows.files)
 
-    def _newly_damaged(self, names: Iterable[str]) -> dict[Path, str]:
-        """After reading failed, find the files of some tables that are damaged inside. They are skipped from now on."""
-        found = {}
-        for name in names:
-            for path in self.files(name):
+    def _damaged(self, tables: Mapping[str, Rows]) -> dict[Path, str]:
+        """After reading failed, the files that are no longer what was verified. They are left out from now on."""
+        reasons = {}
+        for name, rows in tables.items():
+            self.verified.forget(rows.files)
+            for path in rows.files:
                 with contextlib.suppress(FileNotFoundError):
-                    when, reason = stamp(path), damage(path)
+                    reason = self.verified.reason(path, table(name))
                     if reason is not None:
-                        found[path] = f"it is damaged ({reason}); restore it from a backup or move it out of the store"
-                        self._damaged[path] = when, found[path]
-                        forget(path, name)
-                        self.skip(path, found[path])
-        return found
+                        reasons[path] = reason
+                        self.skip(path, reason)
+        return reasons
 
 
-def _pace(offline: bool) -> replacing.Pace | None:
-    """How long a replacement of files waits for readers; None: as the file system needs it."""
-    return replacing.OFFLINE if offline else None
+def _within(query: Query) -> Bounds:
+    """The bounds of a query, in us."""
+    return Bounds(
+        EVER.first if query.since is None else query.since // 1000,
+        EVER.last if query.until is None else -(-query.until // 1000),
+        None if query.gpus is None else file_names.gpu_hashes(query.gpus),
+    )
 
 
-def _all_there(rows: Iterable[reading.Rows]) -> bool:
-    """Whether no file was replaced by others since these rows were listed."""
-    return all(files.is_seen(path) for one in rows for path in one.files)
+def read_about(root: Path, *, older: bool = False) -> dict[str, Any]:
+    """What `store.toml` says. Raises StoreError where the folder is no store that this whorl reads.
+
+    `older`: or one that it can upgrade.
+    """
+    about = root / _ABOUT
+    last = time.monotonic() + _MAKING_S
+    try:
+        while not about.exists() and _half_made(root) and time.monotonic() < last:
+            time.sleep(0.1)  # somebody makes it just now
+        text = files.read_small(about)
+        strange = files.strange_folders(root, _FOLDERS)
+    except FileNotFoundError:
+        raise _no_store(root) from None
+    except OSError as error:
+        raise files.failed("read", about, error) from error
+    except ValueError as error:
+        raise _damaged_about(
+            about, "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        ) from error
+    try:
+        about_store = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+        raise _damaged_about(about, str(error)) from error
+    version = about_store.get("format")
+    if type(version) not in (int, str) or not re.fullmatch(r"[1-9]\d{0,8}(\.\d{1,9})?", str(version)):
+        raise _damaged_about(about, "it has no format number")
+    if why := other_format(str(version), older=older):
+        if upgrades(str(version)):
+            raise FormatError(f"{root} has format {version}; run `whorl store upgrade --store {root}`")
+        maker = about_store.get("created_by", "another whorl")
+        raise FormatError(f"{root} was made by {maker}: {why}")
+    if strange:  # what is repaired, removed or locked in it could be another store's
+        raise StoreError(
+            f"{root / strange[0]} is a link or a file, and no folder of a store: put the folder itself in its place"
+        )
+    return about_store
+
+
+def _no_store(root: Path) -> StoreError:
+    if _half_made(root):
+        return StoreError(
+            f"{root} is a store that was interrupted while it was made; run the command that made it again"
+        )
+    reason = "it does not exist" if not root.exists() else f"it has no {_ABOUT}"
+    within = root / _DEMO
+    if (within / _ABOUT).is_file():
+        return StoreError(f"{root} is not a store ({reason}); the store is in {within}")
+    return StoreError(
+        f"{root} is not a store ({reason}); `whorl import --store {root} FILES` or `whorl probe run --store "
+        f"{root} --suite quick` makes one"
+    )
 
 
 def _has_duckdb() -> bool:
@@ -588,14 +548,9 @@ def _has_duckdb() -> bool:
 
 def _ours(name: str) -> bool:
     """Whether an interrupted `create` can have left a file or folder of this name."""
-    own = {spec.name for spec in (*TABLES, *BOOKKEEPING)} | {
-        CATALOG,
-        commits.PENDING,
-        commits.LOCK,
-        placing.LOCK,
-        _ABOUT,
-    }
-    return name in own or name.startswith(files.TEMPORARY)
+    own_names = {spec.name for spec in (*TABLES, *BOOKKEEPING)}
+    own_names |= {CATALOG, commits.PENDING, commits.IMPORTING, telemetry_files.PLACING, _ABOUT}
+    return name in own_names or name.startswith(files.TEMPORARY)
 
 
 def missing_folders(root: Path) -> list[Path]:
@@ -605,9 +560,9 @@ def missing_folders(root: Path) -> list[Path]:
 
 def _half_made(root: Path) -> bool:
     """Whether `create` was interrupted here: the folder holds what it writes first, and no facts."""
-    if not root.is_dir() or not any(root.iterdir()) or not all(_ours(p.name) for p in root.iterdir()):
+    if not root.is_dir() or not any(root.iterdir()) or not all(_ours(entry.name) for entry in root.iterdir()):
         return False
-    return all(path.name == _EMPTY for spec in TABLES for path in (root / spec.name).rglob("*.parquet"))
+    return all(path.name == EMPTY for spec in TABLES for path in (root / spec.name).rglob("*.parquet"))
 
 
 @functools.cache
@@ -618,26 +573,41 @@ def _frame_schema(name: str) -> pl.Schema:
     return cast("pl.DataFrame", pl.from_arrow(arrow_schema(name).empty_table())).schema
 
 
-def _furnish(root: Path, created: object, keep: object = None) -> None:
-    """Write what a store holds besides facts. `store.toml` comes last: it makes the folder a store."""
-    from .. import __version__
+def furnish(root: Path, about_store: Mapping[str, Any]) -> None:
+    """Write what a store holds besides facts. `store.toml` comes last: it makes the folder a store.
 
+    `said`: what an earlier `store.toml` says. Raises StoreError.
+    """
     for spec in (*TABLES, *BOOKKEEPING):
-        writing.replace_parquet(root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
+        path = root / spec.name / EMPTY
+        try:
+            files.make_folder(path.parent)
+            files.put(path, parquet.encode(spec, arrow_schema(spec.name).empty_table()), below=True)
+        except OSError as error:
+            raise files.failed("write", path, error) from error
     if _has_duckdb():
-        from .readers import catalog
+        from . import catalog
 
         catalog.write(root)
+    write_about(root, about_store, str(root.resolve()))
+
+
+def write_about(root: Path, about_store: Mapping[str, Any], place: str) -> None:
+    """Write `store.toml`: what it `said`, and `place`, where the views point. Raises StoreError.
+
+    With an empty place the next whorl that opens the store furnishes it.
+    """
+    from .. import __version__
 
     about = (
         "# A whorl store: append-only tables. `whorl schema` explains every column.\n"
-        f"format = {FORMAT}\n"
+        f"format = {json.dumps(FORMAT)}\n"
         f'created_by = "whorl {__version__}"\n'
-        f"created = {_toml_string(str(created))}\n"
+        f"created = {_toml_string(str(about_store.get('created', 'unknown')))}\n"
         'time_zone = "UTC"\n'
-        f"place = {_toml_string(str(root.resolve()))}  # where the views of whorl.duckdb point\n"
+        f"place = {_toml_string(place)}  # where the views of whorl.duckdb point\n"
     )
-    if keep is not None:
+    if (keep := about_store.get("keep")) is not None:
         about += f"keep = {_toml_string(str(keep))}  # how long telemetry stays at full rate\n"
     files.write_bytes(root / _ABOUT, about.encode())
 
@@ -655,7 +625,7 @@ def _root(path: str | Path) -> Path:
     return root
 
 
-def _damaged(about: Path, reason: str) -> StoreError:
+def _damaged_about(about: Path, reason: str) -> StoreError:
     return StoreError(
         f"{about} is damaged ({reason}); restore it from a backup, or copy the table folders into a new store"
     )

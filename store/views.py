@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .allocations import GpuFrom
 from .columns import Column, View
+from .metrics import BOARD_POWER, power_is_trusted
 from .schema import GPUS, MINUTES, TELEMETRY, of_a_minute
 from .spans import SPANS_TOTAL
 
@@ -25,7 +26,7 @@ _KEPT_APART = ("cluster", "gpu", "first_seen", "import_id")
 # If several cards were in one slot, one after another, the last one has the slot's name. A key without a UUID is a
 # place.
 _HOLDS_SLOT = (
-    "uuid IS NULL OR uuid = arg_max(uuid, coalesce(placed, TIMESTAMP_NS '1970-01-01')) "
+    "uuid IS NULL OR uuid = arg_max(uuid, coalesce(placed, TIMESTAMP '1970-01-01')) "
     "OVER (PARTITION BY cluster, node, slot, parent IS NULL)"
 )
 
@@ -68,7 +69,8 @@ MEASUREMENTS = View(
 def _as_minutes(column: Column) -> str:
     """A reading as a minute of one row."""
     return ", ".join(
-        f"CAST({column.name} AS {part.type}) AS {part.name}" if part.name != column.name else column.name
+        (column.name if part.type == column.type else f"CAST({column.name} AS {part.type})")
+        + ("" if part.name == column.name else f" AS {part.name}")
         for part in of_a_minute(column)
     )
 
@@ -103,7 +105,7 @@ _WERE_THERE = (  # only these GPUs can have a name that a file of jobs says: mos
     f"(SELECT gpu FROM jobs WHERE gpu_from = '{GpuFrom.FILE}')) h "
     "ON g.gpu = h.gpu AND g.cluster IS NOT DISTINCT FROM h.cluster)"
 )
-_ALWAYS, _NEVER = "TIMESTAMP_NS '1970-01-01'", "TIMESTAMP_NS '2262-01-01'"
+_ALWAYS, _NEVER = "TIMESTAMP '1970-01-01'", "TIMESTAMP '2262-01-01'"
 
 
 def cards(gpus: str) -> str:
@@ -157,10 +159,119 @@ TELEMETRY_OF_JOB = View(
     "SELECT j.job_id, j.raw_id, j.allocation, j.user, j.account, j.share, j.began, j.ended, t.* "
     f"FROM ({JOBS_NOW.sql}) j JOIN telemetry t ON t.gpu = j.gpu "
     "AND t.cluster IS NOT DISTINCT FROM j.cluster AND t.ts >= j.began "
-    "AND t.ts < coalesce(j.ended, TIMESTAMP_NS '2262-01-01')",
+    "AND t.ts < coalesce(j.ended, TIMESTAMP '2262-01-01')",
+)
+
+_WINDOW = (
+    Column("n", "BIGINT", "", "how many readings the window has: from `began` to before `ended`; 0 if none"),
+    Column("power_mean_w", "DOUBLE", "W", "mean board power; NULL where no reading of it counts"),
+    Column("power_median_w", "DOUBLE", "W", "median of it, in steps of 0.1 W"),
+    Column("power_p95_w", "DOUBLE", "W", "95th percentile of it, in steps of 0.1 W"),
+    Column(
+        "energy_j",
+        "DOUBLE",
+        "J",
+        "energy of the whole GPU in the window; NULL where the readings are of less than half of it",
+    ),
+    Column(
+        "energy_from",
+        "VARCHAR",
+        "",
+        "'counter': what the energy counter grew by from its lowest to its highest reading, at this rate to both ends; "
+        "'power': mean power times seconds, where the counter is missing, fell back, stood still or jumped; NULL: no "
+        "energy",
+    ),
+    Column("sm_clock_mean_mhz", "DOUBLE", "MHz", "mean SM clock"),
+    Column("temperature_max_c", "BIGINT", "degC", "highest GPU temperature"),
+)
+# As `analysis.energy.metering` judges readings, as far as plain SQL can say it.
+_CAN_BE_MW = "BETWEEN 500 AND 5000000"
+_BY_COUNTER = (
+    "counter_s > 0 AND counter_s >= 0.5 * window_s AND coalesce("
+    "counter_j BETWEEN 0.3 * mean_w * (counter_s - 0.3) - 1 AND 1.5 * most_w * (counter_s + 0.3) + 1, true)"
+)
+_BY_POWER = "power_s > 0 AND power_s >= 0.5 * window_s"
+# DuckDB keeps every value of a quantile: 16 bits take a quarter of the memory. 0 to 5,000 W fit.
+_TENTHS = "CAST(watts_mw // 100 - 25000 AS SMALLINT)"
+
+
+def _windows(keys: tuple[str, ...], identity: tuple[str, ...], source: str, until: str) -> str:
+    """What telemetry says of windows: rows of `source` (FROM and WHERE), from `began` to before `until`.
+
+    The cluster and `identity`, which is never NULL, tell them apart: where a query says one of these, DuckDB carries it
+    to the windows, and from their GPUs to the row groups of telemetry.
+
+    A reading is compared with the windows of its GPU in its stretch of time, not with all of them. Stretches are two
+    to four mean windows long, so few windows lie in more than two.
+    """
+    of_window = ", ".join(f"r.{name}" for name in identity)
+    same = " AND ".join(f"s.{name} = w.{name}" for name in identity)
+    same += " AND s.cluster IS NOT DISTINCT FROM w.cluster"
+    return (
+        f"SELECT * FROM (WITH windows AS (SELECT {', '.join(keys)}, {until} AS until FROM {source} "
+        "AND gpu IS NOT NULL AND began IS NOT NULL), "
+        "stretch AS MATERIALIZED (SELECT CAST(2 + floor(log2(greatest(avg(epoch_us(until) - epoch_us(began)), "
+        "60000000))) AS INTEGER) AS bits FROM windows), "
+        f"parts AS (SELECT cluster, {', '.join(identity)}, until, "
+        "unnest(range(epoch_us(began) >> bits, (epoch_us(until) >> bits) + 1)) AS part FROM windows, stretch), "
+        "readings AS (SELECT cluster, gpu, ts, sm_clock_mhz, temperature_c, energy_mj, epoch_us(ts) >> bits AS part, "
+        f"coalesce({', '.join(BOARD_POWER)}) AS mw, CASE WHEN mw {_CAN_BE_MW} "
+        f"AND (quality IS NULL OR {power_is_trusted()}) THEN mw END "
+        "AS watts_mw FROM telemetry, stretch), "
+        f"sums AS (SELECT r.cluster, {of_window}, count(*) AS n, avg(t.watts_mw) / 1e3 AS mean_w, "
+        f"quantile_disc({_TENTHS}, [0.5, 0.95]) AS tenths, "
+        "max(t.watts_mw) / 1e3 AS most_w, count(t.watts_mw) AS counted, min(t.ts) AS first_ts, max(t.ts) AS last_ts, "
+        "min(t.energy_mj) AS low_mj, max(t.energy_mj) AS high_mj, arg_min(t.ts, t.energy_mj) AS low_ts, "
+        "arg_max(t.ts, t.energy_mj) AS high_ts, avg(t.sm_clock_mhz) AS mhz, max(t.temperature_c) AS celsius "
+        "FROM parts r JOIN readings t ON t.gpu = r.gpu AND t.cluster IS NOT DISTINCT FROM r.cluster "
+        f"AND t.part = r.part AND t.ts >= r.began AND t.ts < r.until GROUP BY r.cluster, {of_window}), "
+        f"read AS (SELECT {', '.join(f'w.{name}' for name in keys)}, coalesce(n, 0) AS n, mean_w, "
+        "(tenths[1] + 25000) / 10 AS median_w, (tenths[2] + 25000) / 10 AS p95_w, most_w, "
+        "(epoch_us(coalesce(w.ended, last_ts)) - epoch_us(w.began)) / 1e6 AS window_s, "
+        "(epoch_us(last_ts) - epoch_us(first_ts)) / 1e6 * counted / n AS power_s, "
+        "(epoch_us(high_ts) - epoch_us(low_ts)) / 1e6 AS counter_s, (high_mj - low_mj) / 1e3 AS counter_j, "
+        f"mhz, celsius FROM windows w LEFT JOIN sums s ON {same}) "
+        f"SELECT {', '.join(keys)}, n, mean_w AS power_mean_w, median_w AS power_median_w, p95_w AS power_p95_w, "
+        f"CASE WHEN {_BY_COUNTER} THEN counter_j / counter_s * window_s "
+        f"WHEN {_BY_POWER} THEN mean_w * window_s END AS energy_j, "
+        f"CASE WHEN {_BY_COUNTER} THEN 'counter' WHEN {_BY_POWER} THEN 'power' END AS energy_from, "
+        "mhz AS sm_clock_mean_mhz, celsius AS temperature_max_c FROM read)"
+    )
+
+
+_READING_COUNTS = (
+    "Readings of power that are marked in `quality`, under 0.5 W or over 5 kW do not count. Give {}, `gpu` or a range "
+    "of `began` where you can: else all of telemetry is read"
+)
+
+RUN_WINDOWS = View(
+    "run_windows",
+    "a run of a GPU that began and ended, and what telemetry says of this time: power, energy, clock, temperature. "
+    + _READING_COUNTS.format("`run_id`"),
+    _windows(
+        ("run_id", "cluster", "campaign", "workload", "gpu", "job_id", "began", "ended", "status"),
+        ("run_id", "gpu", "began"),
+        "runs WHERE ended IS NOT NULL",
+        "ended",
+    ),
+    _WINDOW,
+)
+
+JOB_WINDOWS = View(
+    "job_windows",
+    "an allocation of a GPU that is known to a job, and what telemetry says of this time, as in `run_windows`; of one "
+    "that runs, up to the last reading. Jobs that share a GPU have all of its power and energy each: see `share`. "
+    + _READING_COUNTS.format("`job_id`, `allocation`"),
+    _windows(
+        ("allocation", "cluster", "job_id", "raw_id", "user", "account", "gpu", "share", "began", "ended"),
+        ("allocation", "job_id", "gpu", "began"),
+        f"({JOBS_NOW.sql}) WHERE job_id IS NOT NULL",
+        "coalesce(ended, (SELECT max(ts) + INTERVAL 1 MICROSECOND FROM latest))",
+    ),
+    _WINDOW,
 )
 
 VIEWS: tuple[View, ...] = (
     GPUS_NOW, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, JOBS_NOW, JOBS_ON_GPU, TELEMETRY_OF_JOB,
-    SPANS_TOTAL,
+    RUN_WINDOWS, JOB_WINDOWS, SPANS_TOTAL,
 )  # fmt: skip

@@ -26,8 +26,8 @@ class Vocabulary:
 
 
 VOCABULARIES = (
-    Vocabulary("runs", "status", ("code", "meaning"), tuple((one, one.meaning) for one in Outcome)),
-    Vocabulary("runs", "ended_by", ("code", "meaning"), tuple((one, one.meaning) for one in EndedBy)),
+    Vocabulary("runs", "status", ("code", "meaning"), tuple((outcome, outcome.meaning) for outcome in Outcome)),
+    Vocabulary("runs", "ended_by", ("code", "meaning"), tuple((end, end.meaning) for end in EndedBy)),
     Vocabulary(
         "runs",
         "conditions",

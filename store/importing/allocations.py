@@ -9,6 +9,7 @@ import polars as pl
 from ...errors import InputError
 from ..allocations import GpuFrom, JobSource
 from ..events import EventKind
+from ..instants import times_of_ns
 from . import identity, superseding
 from .content import LINE, Sheet
 from .layout import Bound, Layout
@@ -69,7 +70,7 @@ def _node_has(bound: dict[str, Bound], characters: str) -> pl.Expr:
 def _in_second_hour() -> pl.Expr:
     """`=ended`, in the second of two equal hours where in the first one the job would end before it began."""
     ended, began = pl.col("=ended"), pl.col("=began")
-    late = pl.when(pl.col("=zone").is_null()).then(pl.col("=late")).cast(pl.Datetime("ns"))
+    late = times_of_ns(pl.when(pl.col("=zone").is_null()).then(pl.col("=late")))
     return pl.when((ended < began) & (late >= began)).then(late).otherwise(ended).alias("=ended")
 
 

@@ -7,6 +7,7 @@ import time
 import polars as pl
 
 from ..events import TYPED
+from ..instants import times_of_ns
 from .content import LINE, Sheet
 from .options import Options
 from .stamps import instant
@@ -19,7 +20,7 @@ _TYPES = {"code": pl.Int64, "n": pl.Int64, "duration_ns": pl.Int64, "before": pl
 
 def of_rows(sheet: Sheet, options: Options, seen: Seen) -> pl.DataFrame:
     """The events of a sheet whose rows have their GPUs: columns of `events`, and `LINE`, the key of the row."""
-    read = pl.col("=timestamp").cast(pl.Int64) if "=timestamp" in sheet.frame.columns else pl.lit(None, pl.Int64)
+    read = pl.col("=timestamp").dt.epoch("ns") if "=timestamp" in sheet.frame.columns else pl.lit(None, pl.Int64)
     rows = sheet.frame.select(LINE, "=gpu", "=node", read.alias("read"))
     rows = rows.filter(pl.col(LINE).is_in([key for key, _ in sheet.events]))
     whose = {key: (gpu, node, ts) for key, gpu, node, ts in rows.iter_rows()}
@@ -43,4 +44,4 @@ def of_rows(sheet: Sheet, options: Options, seen: Seen) -> pl.DataFrame:
         seen.notes.append(f"{gpu}: {event.detail}")
     if len(known) > _SHOWN:
         seen.notes.append(f"{len(known) - _SHOWN} more events are in the table `events`")
-    return pl.DataFrame(columns, schema=schema).with_columns(pl.col("ts").cast(pl.Datetime("ns")))
+    return pl.DataFrame(columns, schema=schema).with_columns(times_of_ns(pl.col("ts")))

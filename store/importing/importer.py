@@ -19,8 +19,8 @@ import polars as pl
 
 from ...errors import InputError
 from .. import views
-from ..json_texts import read_text, string
 from ..names import by_number
+from ..schema import arrow_rows, texts_of
 from . import allocations, formats, runs, superseding, telemetry
 from .content import LINE, Sheet
 from .layout import Layout, recognise
@@ -100,7 +100,7 @@ def _cards(store: Store, cluster: str) -> pl.DataFrame:
     """The slots of a cluster in which several cards were, one after another: name, card, since."""
     several = f"SELECT * FROM ({views.cards('gpus')}) QUALIFY count(DISTINCT gpu) OVER (PARTITION BY cluster, name) > 1"
     found = store.sql(f"SELECT cluster, name, gpu AS card, since FROM ({several}) WHERE since < until").polars()
-    return found.filter(pl.col("cluster") == cluster).drop("cluster").cast({"since": pl.Datetime("ns")})
+    return found.filter(pl.col("cluster") == cluster).drop("cluster")
 
 
 def _parse(sheet: Sheet, options: Options) -> Parsed:
@@ -138,20 +138,23 @@ def _worst(report: Report) -> str:
     return "; ".join(f"{reason} ({len(lines)} rows, first line {min(lines)})" for reason, lines in worst)
 
 
-def _stated(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options of an import, looked at. Raises TypeError or LookupError where they have another shape."""
-    for name in (*options.keys(), *options["map"].values(), *options["unit"].values()):
-        string(name)
-    for name in ("gpu", "time_zone"):
-        if options[name] is not None:
-            string(options[name])
-    return options
-
-
 def _as_given(option: object) -> str:
     """An option's value, as on the command line."""
     pairs = option.items() if isinstance(option, dict) else [("", option)]
     return ",".join(f"{key}={value}" if key else str(value) for key, value in pairs)
+
+
+def _unfolded(stated: Mapping[str, str | None]) -> dict[str, Any]:
+    """The options as `Options.as_dict` has them, of those that a row of `imports` states."""
+    columns = {option: dict[str, str | None]() for option in ("map", "unit")}
+    whole: dict[str, Any] = {}
+    for name, value in stated.items():
+        option, of_column, column = name.partition(".")
+        if of_column:
+            columns[option][column] = value
+        else:
+            whole[name] = value
+    return whole | columns
 
 
 def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
@@ -321,8 +324,9 @@ class _Provenance:
 
     def __init__(self, loaded: formats.Content, options: Options) -> None:
         self.loaded, self.options = loaded, options
-        self.stated = json.dumps(options.as_dict(), sort_keys=True)
-        self.id = hashlib.sha256(f"{loaded.sha256} {self.stated}".encode()).hexdigest()[:16]
+        self.stated = texts_of(options.as_dict())
+        said = json.dumps(options.as_dict(), sort_keys=True)
+        self.id = hashlib.sha256(f"{loaded.sha256} {said}".encode()).hexdigest()[:16]
 
     def earlier(self, store: Store) -> Report | None:
         """The report of an earlier import of the same content into this cluster, or None.
@@ -333,8 +337,7 @@ class _Provenance:
             return same
         rows = self._imports(store)
         known = [
-            (read_text(store, "imports", "options", text=text, maker=_stated), workload)
-            for text, workload in rows.select("options", "workload").iter_rows()
+            (_unfolded(stated or {}), workload) for stated, workload in rows.select("options", "workload").iter_rows()
         ]
         of_others = all(self._of_another_gpu(options) for options, _ in known)
         if not of_others and not any(self._reads_alike(*row) for row in known):
@@ -346,7 +349,8 @@ class _Provenance:
 
     def same(self, store: Store) -> Report | None:
         """The report of an earlier import of the same content with the same options, or None."""
-        same = self._imports(store).filter(pl.col("options") == self.stated)
+        imports = self._imports(store)
+        same = imports.filter(pl.Series([stated == self.stated for stated in imports["options"]], dtype=pl.Boolean))
         if not same.height:
             return None
         of, cluster = self.loaded, self.options.cluster
@@ -360,8 +364,8 @@ class _Provenance:
 
     def _differing(self, earlier: Mapping[str, Any]) -> str:
         """How earlier options differ: `with --unit power=W and without --at`."""
-        now = self.options.as_dict()
-        keys = [key for key in {**now, **earlier} if now.get(key) != earlier.get(key)]
+        now = _unfolded(self.stated)
+        keys = [key for key in {**self.options.as_dict(), **earlier} if now.get(key) != earlier.get(key)]
         told = []
         for key in keys:
             flag = f"--{key.replace('_', '-')}"
@@ -371,13 +375,13 @@ class _Provenance:
     def _reads_alike(self, earlier: Mapping[str, Any], workload: str | None) -> bool:
         """Whether earlier options give the same rows. Of runs, --gpu and --workload change only names; a reading under
         another --gpu would be there twice."""
-        now = self.options.as_dict()
+        now = _unfolded(self.stated)
         names = ("workload",) if workload is None else ("gpu", "workload")
         return all(earlier.get(key) == value for key, value in now.items() if key not in names)
 
     def _of_another_gpu(self, earlier: Mapping[str, Any]) -> bool:
         """Whether the earlier options are of another GPU and of other columns, in a table with a column for each."""
-        now = _stated(self.options.as_dict())
+        now = _unfolded(self.stated)
         known, asked = (
             {column for column, meaning in said["map"].items() if meaning.partition(":")[0] not in _OF_ALL}
             for said in (earlier, now)
@@ -394,12 +398,15 @@ class _Provenance:
             "format": report.format,
             "cluster": report.cluster,
             "placeholders": sum(report.placeholders.values()),
-            "units": json.dumps(report.units, sort_keys=True),
+            "units": [
+                {"column_name": column, "unit": known["unit"], "taken_from": known["from"]}
+                for column, known in sorted(report.units.items())
+            ],
             "options": self.stated,
-            "notes": json.dumps(report.notes, ensure_ascii=False),
+            "notes": report.notes,
             "importer": VERSION,
             "imported_at": datetime.now(UTC).replace(tzinfo=None),
         }
         parts: dict[str | None, Counts] = dict(report.workloads.items()) or {None: report.total}
         rows = [{**whole, "workload": name, **counts.as_dict()} for name, counts in parts.items()]
-        return pl.DataFrame(rows, schema_overrides={"workload": pl.String, "imported_at": pl.Datetime("ns")})
+        return pl.DataFrame(arrow_rows("imports", {name: [row[name] for row in rows] for name in rows[0]}))

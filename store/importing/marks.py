@@ -22,7 +22,7 @@ _UNSORTED = 20  # with more than one step back in so many rows, a file is not in
 
 _SCHEMA = pl.Schema(
     {
-        "ts": pl.Datetime("ns"),
+        "ts": pl.Datetime("us"),
         "gpu": pl.String(),
         "kind": pl.String(),
         "quality": pl.String(),
@@ -114,7 +114,7 @@ def set_back(frame: pl.DataFrame) -> pl.DataFrame:
     back = pl.col("step") < pl.duration(nanoseconds=0)
     number = steps.select(back.sum()).item()
     if not number or number * _UNSORTED > steps.height:
-        return pl.DataFrame(schema={"ts": pl.Datetime("ns")})
+        return pl.DataFrame(schema={"ts": pl.Datetime("us")})
     forward = pl.col("step").filter(pl.col("step") > pl.duration(nanoseconds=0)).median().over("gpu")
     parts = steps.with_columns(forward.alias("usual"), back.fill_null(False).cum_sum().over("gpu").alias("part"))
     first = [pl.col(c).first() for c in (LINE, "step", "usual")]

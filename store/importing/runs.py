@@ -9,6 +9,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..conditions import Clock
+from ..instants import date_of_ns
 from ..outcomes import Outcome
 from . import cards, happened, identity, swapped, timeunit
 from .content import LINE, RECORD, Rule, Sheet
@@ -53,7 +54,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         times(sheet, bound["began"], seen, minus_one=True, stream=False, time_zone=options.time_zone)
     elif options.at is not None:
         sheet.used.add("at")
-        at = pl.lit(instant(options.at, options.time_zone, "--at")).cast(pl.Datetime("ns"))
+        at = pl.lit(date_of_ns(instant(options.at, options.time_zone, "--at")))
         sheet.frame = sheet.frame.with_columns(at.alias("=began"))
     if "=began" in sheet.frame.columns:
         cards.of_the_time(sheet, "=began", seen, options)
@@ -176,7 +177,7 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
         pl.lit(options.cluster).alias("cluster"),
         pl.col("=workload").alias("workload"),
         *(pl.col(f"={key}").alias(key) for key in ("gpu", "uuid", "place", "cabinet", "node")),
-        pl.col("=slot").cast(pl.Int32).alias("slot"),
+        pl.col("=slot").cast(pl.Int64).alias("slot"),
         pl.col("=time").alias("value"),
         _began(bound, options),
         *(
@@ -219,12 +220,12 @@ def results(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _repeat(bound: dict[str, Bound]) -> pl.Expr:
-    return pl.col("=repeat").cast(pl.Int32) if "repeat" in bound else pl.lit(0, pl.Int32)
+    return pl.col("=repeat").cast(pl.Int64) if "repeat" in bound else pl.lit(0, pl.Int64)
 
 
 def _began(bound: dict[str, Bound], options: Options) -> pl.Expr:
     known = "began" in bound or options.at is not None
-    return pl.col("=began").alias("began") if known else pl.lit(None, pl.Datetime("ns")).alias("began")
+    return pl.col("=began").alias("began") if known else pl.lit(None, pl.Datetime("us")).alias("began")
 
 
 def _optional(bound: dict[str, Bound], key: str, column: str, kind: pl.DataType | type[pl.DataType]) -> pl.Expr:
@@ -241,13 +242,13 @@ def _job(bound: dict[str, Bound]) -> pl.Expr:
 
 
 def _conditions(sheet: Sheet, bound: dict[str, Bound]) -> pl.Expr:
-    """The stated conditions as a JSON object (keys: `store/conditions.py`).
+    """The stated conditions: some of the fields of `store/conditions.py`.
 
     If a row states no locked clock and other rows of the file do, its clock was free.
     """
     stated = [bound[key] for key in CONDITIONS if key in bound]
     if not stated:
-        return pl.lit(None, pl.String).alias("conditions")
+        return pl.lit(None).alias("conditions")
     fields = [
         pl.col(parsed(one.meaning)).alias(one.meaning.column)
         if one.meaning.kind == "number"
@@ -258,7 +259,7 @@ def _conditions(sheet: Sheet, bound: dict[str, Bound]) -> pl.Expr:
         locked = pl.col(parsed(bound["locked_clock"].meaning)).is_not_null()
         clock = pl.when(locked).then(pl.lit(Clock.LOCKED.value)).otherwise(pl.lit(Clock.FREE.value))
         fields.append(clock.alias("clock"))
-    return pl.struct(fields).struct.json_encode().alias("conditions")
+    return pl.struct(fields).alias("conditions")
 
 
 def _run_ids(sheet: Sheet, bound: dict[str, Bound], options: Options) -> list[str]:

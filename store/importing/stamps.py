@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import polars as pl
 
 from ...errors import InputError
+from ..instants import times_of_ns
 from .content import LINE, OWN, Refused, Sheet
 from .layout import Bound
 from .meanings import Meaning
@@ -58,7 +59,7 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
     if wrong or (without and stream):
         missed = [(unknown, f"{name} is missing")] if stream else []
         sheet.refuse((bad, f"{name} is not a readable time stamp"), *missed)
-    instant = pl.when(~unknown).then(stamp).cast(pl.Datetime("ns"))
+    instant = times_of_ns(pl.when(~unknown).then(stamp))
     sheet.frame = sheet.frame.with_columns(instant.alias(parsed(meaning)))
 
 
@@ -72,7 +73,7 @@ def instant(text: str, time_zone: str, where: str) -> int:
     sheet = Sheet(where, "", 0, ["text"], frame, 1, Refused())
     try:
         times(sheet, Bound(meaning, "text"), Seen(), minus_one=False, stream=False, time_zone=time_zone)
-        found: int | None = sheet.frame[parsed(meaning)].cast(pl.Int64).item()
+        found: int | None = sheet.frame[parsed(meaning)].dt.epoch("ns").item()
     except InputError as error:
         if where in str(error):
             found = None

@@ -55,7 +55,7 @@ def new_records(store: Store, rows: pl.DataFrame) -> pl.DataFrame:
     now, last = datetime.now(UTC).replace(tzinfo=None), stored["recorded"].max()
     if isinstance(last, datetime) and last >= now:  # the clock of another machine is ahead
         now = last + timedelta(microseconds=1)
-    return kept.with_columns(pl.lit(now).cast(pl.Datetime("ns")).alias("recorded"))
+    return kept.with_columns(pl.lit(now).alias("recorded"))
 
 
 def _changed(rows: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:

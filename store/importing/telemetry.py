@@ -9,7 +9,6 @@ import polars as pl
 
 from ...errors import InputError
 from ..power_sensors import sensor_of_model
-from ..schema import GPUS, TELEMETRY, Table
 from . import cards, happened, identity
 from .content import LINE, Sheet
 from .layout import METRIC_KINDS, Bound, Layout
@@ -64,8 +63,8 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         *(pl.col(f"={name}").alias(name) for name in ("uuid", "node", "slot")),
         *identity.of_board(bound, options),
         *(pl.col("=parent").alias("parent") for _ in range("=parent" in sheet.frame.columns)),
-        *(_whole(b, TELEMETRY) for b in metrics),
-        *(_whole(b, GPUS) for b in limits if b not in lost),
+        *(_whole(b) for b in metrics),
+        *(_whole(b) for b in limits if b not in lost),
         pl.col(LINE),
     ]
     frame = sheet.frame.select(columns)
@@ -124,7 +123,7 @@ def _told_apart(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opti
 
 def _together(times: pl.Series) -> int:
     """How many readings follow each other before each pause, where that is always the same number; else 1."""
-    gaps = times.diff().drop_nulls().cast(pl.Int64).to_numpy()
+    gaps = times.diff().drop_nulls().dt.total_microseconds().to_numpy()
     if len(gaps) < 2 * _GROUPS:
         return 1
     padded = np.concatenate([gaps[1:2], gaps, gaps[-2:-1]])
@@ -142,13 +141,11 @@ def _with_window(frame: pl.DataFrame, models: Mapping[str, str]) -> pl.DataFrame
     said = frame.select("gpu", "model").unique()
     known = {(gpu, model): sensor_of_model(model or models.get(gpu)) for gpu, model in said.iter_rows()}
     windows = [(*key, sensor.draw_ms) for key, sensor in known.items() if sensor is not None]
-    schema = {"gpu": pl.String, "model": pl.String, "power_window_ms": pl.Int32}
+    schema = {"gpu": pl.String, "model": pl.String, "power_window_ms": pl.Int64}
     table = pl.DataFrame(windows, schema, orient="row")
     return frame.join(table, on=["gpu", "model"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def _whole(bound: Bound, table: Table) -> pl.Expr:
-    """The parsed numbers of a column as whole numbers of the type that the table has."""
-    column = bound.meaning.column
-    types = {c.name: c.type for c in table.columns}
-    return pl.col(parsed(bound.meaning)).round().cast(pl.Int64 if types[column] == "BIGINT" else pl.Int32).alias(column)
+def _whole(bound: Bound) -> pl.Expr:
+    """The parsed numbers of a column as whole numbers."""
+    return pl.col(parsed(bound.meaning)).round().cast(pl.Int64).alias(bound.meaning.column)

@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from ...errors import StoreError
@@ -42,6 +42,11 @@ def open_regular(path: Path) -> int:
         os.close(handle)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return handle
+
+
+def opened(path: Path) -> BinaryIO:
+    """A regular file, open for reading; never waits. Raises OSError."""
+    return os.fdopen(open_regular(path), "rb")
 
 
 def read_small(path: Path, most: int = _SMALL) -> str:
@@ -133,12 +138,6 @@ def remove_inside(root: Path, name: str) -> None:
         os.unlink(last, dir_fd=folder)
 
 
-def remove_folder_inside(root: Path, name: str) -> None:
-    """Remove an empty folder under `root`, never one elsewhere. Raises OSError, also where it is not empty."""
-    with inside(root, name) as (folder, last):
-        os.rmdir(last, dir_fd=folder)
-
-
 def rename_inside(root: Path, source: str, target: str) -> None:
     """Rename a file under `root`, never to or from elsewhere. Raises OSError."""
     with inside(root, source) as (here, old), inside(root, target) as (there, new):
@@ -152,8 +151,8 @@ def strange_folders(root: Path, names: Container[str]) -> list[str]:
 
 
 def _above(folder: Path) -> int:
-    """How many folders lie between a store and a folder in it: that of a day, and that of a table."""
-    return 2 if "~" in folder.name else int(folder.name.startswith("day="))
+    """How many folders lie between a store and a folder in it: that of a table, for the folder of a day."""
+    return int(folder.name.startswith("day="))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ from .files import failed, held, open_regular, share_file
 
 log = logging.getLogger(__name__)
 
-COMPACTING = "compact.lock"
 JOURNALS = "journal"  # the folder of the locks of journals
 
 _POLL_S = 0.02
@@ -58,16 +57,16 @@ def attempt(handle: int, *, shared: bool = False) -> bool | None:
     return True
 
 
-def wait(handle: int, wait_s: float, *, shared: bool = False) -> bool | None:
+def wait(handle: int, wait_s: float) -> bool | None:
     """Try for some seconds; the answer is that of `attempt`."""
     last = time.monotonic() + wait_s
-    while (got := attempt(handle, shared=shared)) is False and time.monotonic() < last:
+    while (got := attempt(handle)) is False and time.monotonic() < last:
         time.sleep(_POLL_S)
     return got
 
 
-def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Lock:
-    """Take the lock at `path`; the file names the holder. Many may hold it `shared` if nobody holds it alone.
+def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
+    """Take the lock at `path`; the file names the holder.
 
     Raises StoreError if another living process still has it after `wait_s` seconds; the message names the holder and
     `what` it holds. On a file system without locks, the file's content decides.
@@ -77,8 +76,6 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) 
     except OSError as error:
         raise failed("write", path, error) from error
     try:
-        if shared and wait(handle, max(wait_s, _GLANCE_S), shared=True):
-            return Lock(handle)
         _take(handle, path, what, max(wait_s, _GLANCE_S))
         with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
             os.ftruncate(handle, 0)

@@ -1,7 +1,8 @@
 """Processes in names of files: which process writes, and whether it lives.
 
 A process number is valid only within one boot of one machine and one PID namespace. A file's name holds all three.
-A container that starts again may have all of them again, so the name also holds a number drawn by the process.
+A number may be given again, also all of them to a container that starts again, so the name also holds when the process
+began.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import zlib
 from pathlib import Path
 
-_DRAWN = os.urandom(4).hex()
+_DRAWN = os.urandom(4).hex()  # where the system does not say when a process began
 
 
 def host() -> str:
@@ -37,7 +38,7 @@ def pid_namespace() -> str:
 
 def owner() -> str:
     """This process, in the names of files that it may leave behind."""
-    return f"{host()}-{pid_namespace()}-{os.getpid()}-{_DRAWN}"
+    return f"{host()}-{pid_namespace()}-{os.getpid()}-{began(os.getpid()) or _DRAWN}"
 
 
 def owner_alive(name: str) -> bool | None:
@@ -47,16 +48,26 @@ def owner_alive(name: str) -> bool | None:
     pid, _, rest = rest.partition("-")
     if (where, namespace) != (host(), pid_namespace()) or not pid.isdigit():
         return None
-    if int(pid) == os.getpid():
-        return rest.partition("-")[0] == _DRAWN  # else an earlier process had this number
-    return alive(int(pid))
+    if not alive(int(pid)):
+        return False
+    when = began(int(pid)) or (_DRAWN if int(pid) == os.getpid() else None)
+    return when is None or rest.partition("-")[0] == when  # else an earlier process had this number
+
+
+def began(pid: int) -> str | None:
+    """When a process began, in ticks since the machine started, as hexadecimal digits; None where nobody says."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return f"{int(fields[19]):x}"
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def alive(pid: int) -> bool:
     """Whether there is a process of this number."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+FORMULA = r"^\s*[=+\-@]|^[\t\r]"
+"""A text that a spreadsheet takes for a formula, unless it is a NUMBER."""
+NUMBER = r"^\s*[+\-]?(\d+\.?\d*|\.\d+)([eE][+\-]?\d+)?\s*$"
 _WHOLE = re.compile(r"(\.[0-9]*[1-9])0+$|\.0+$")  # the zeros behind a fraction of a second
 
 
@@ -15,9 +18,9 @@ def values_of(column: Any) -> list[Any]:
 
     kind = column.type
     if pa.types.is_nested(kind):
-        return [_value(item) for item in column]
+        return [_value(value) for value in column]
     if pa.types.is_interval(kind):
-        return [None if item is None else _duration(*item) for item in column.to_pylist()]
+        return [None if value is None else _duration(*value) for value in column.to_pylist()]
     if not pa.types.is_temporal(kind):
         return list(column.to_pylist())
     if pa.types.is_timestamp(kind) and kind.tz:
@@ -33,23 +36,23 @@ def values_of(column: Any) -> list[Any]:
     return [infinite.get(number, text) for number, text in zip(numbers, texts, strict=True)]
 
 
-def _value(item: Any) -> Any:
+def _value(value: Any) -> Any:
     """A value inside a list, a structure or a map, as `values_of` gives it."""
     import pyarrow as pa
 
-    if not item.is_valid:
+    if not value.is_valid:
         return None
-    kind = item.type
+    kind = value.type
     if pa.types.is_struct(kind):
-        return {name: _value(part) for name, part in item.items()}
+        return {name: _value(part) for name, part in value.items()}
     if pa.types.is_map(kind):
-        keys, values = (values_of(item.values.field(i)) for i in range(2))
+        keys, values = (values_of(value.values.field(i)) for i in range(2))
         return {str(key): value for key, value in zip(keys, values, strict=True)}
     if pa.types.is_union(kind):
-        return _value(item.value)
+        return _value(value.value)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return values_of(item.values)
-    return values_of(pa.array([item], kind))[0] if pa.types.is_temporal(kind) else item.as_py()
+        return values_of(value.values)
+    return values_of(pa.array([value], kind))[0] if pa.types.is_temporal(kind) else value.as_py()
 
 
 def _duration(months: int, days: int, nanoseconds: int) -> str:
@@ -62,12 +65,12 @@ def _duration(months: int, days: int, nanoseconds: int) -> str:
 
 def distinct(names: list[str]) -> list[str]:
     """Column names made unique: a second `a` becomes `a:1`."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     out = []
     for name in names:
-        number = seen.get(name, 0)
+        number = counts.get(name, 0)
         out.append(f"{name}:{number}" if number else name)
-        seen[name] = number + 1
+        counts[name] = number + 1
     return out
 
 

@@ -23,16 +23,16 @@ class ArrowAnswer:
         """The answer as a Polars frame."""
         import polars as pl
 
-        found = pl.from_arrow(self.table)
-        assert isinstance(found, pl.DataFrame)
-        return found
+        frame = pl.from_arrow(self.table)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
 
-    def equals(self, other: Any, *arguments: Any, **more: Any) -> bool:
+    def equals(self, another: Any, *arguments: Any, **options: Any) -> bool:
         """Whether another table or answer has the same content."""
-        return bool(self.table.equals(getattr(other, "table", other), *arguments, **more))
+        return bool(self.table.equals(getattr(another, "table", another), *arguments, **options))
 
-    def __eq__(self, other: object) -> bool:
-        return self.equals(other)
+    def __eq__(self, another: object) -> bool:
+        return self.equals(another)
 
     __hash__ = None  # type: ignore[assignment]  # as of a table
 
@@ -51,13 +51,13 @@ class ArrowAnswer:
         return self.table.__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        return self._shown("__repr__")
+        return self._text("__repr__")
 
     def _repr_html_(self) -> str:
-        return self._shown("_repr_html_")
+        return self._text("_repr_html_")
 
-    def _shown(self, how: str) -> str:
+    def _text(self, method: str) -> str:
         try:
-            return str(getattr(self.polars(), how)())
+            return str(getattr(self.polars(), method)())
         except Exception:  # a type that Polars does not have, such as an interval
             return str(self.table)

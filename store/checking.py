@@ -1,0 +1,92 @@
+"""Everything that is wrong with the files of a store, after reading all of them: for `whorl doctor`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from . import commits, file_names, journal_file, keys, parquet, replacing, telemetry_files
+from .file_names import Bounds
+from .parquet import Verified
+from .schema import LATE, TABLES, TELEMETRY
+from .system import files
+
+_STRANGE = "it is no regular file; remove it"
+_ASIDE = (
+    "some bytes of it changed on the disk; its other rows are stored: move it out of the store when you have no "
+    "further use for it"
+)
+
+
+class _Anew(Verified):
+    """Believes nothing that was found sound before."""
+
+    def _log(self) -> dict[str, parquet.Stamp]:
+        return {}
+
+
+def check(root: Path) -> dict[Path, str]:
+    """The files of a store that are unsound, with the reason. Raises StoreError."""
+    reasons: dict[Path, str] = {}
+    with files.readable(root):
+        reasons |= _journals(root) | commits.damaged(root)
+        hidden = replacing.newest(root, reasons.__setitem__).hidden
+        verified = _Anew(root)
+        sound = []
+        for spec in (*TABLES, LATE):
+            for path in parquet.names_in(root, spec, Bounds()):
+                with contextlib.suppress(FileNotFoundError):
+                    reason = verified.reason(path, spec)
+                    if reason is not None:
+                        reasons[path] = reason
+                    elif spec == TELEMETRY and path.relative_to(root).as_posix() not in hidden:
+                        sound.append(path)
+    return reasons | _doubled(root, sound)
+
+
+def _journals(root: Path) -> dict[Path, str]:
+    reasons = {}
+    for journal in journal_file.journals(root):
+        try:
+            reason = journal_file.damage(journal.path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            reason = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
+        if reason is not None:
+            reasons[journal.path] = reason
+    folder = root / journal_file.FOLDER
+    aside = [folder / name for name in files.names_in(folder) if name.endswith(journal_file.DAMAGED)]
+    return reasons | dict.fromkeys(journal_file.strange(root), _STRANGE) | dict.fromkeys(aside, _ASIDE)
+
+
+def _doubled(root: Path, paths: Iterable[Path]) -> dict[Path, str]:
+    """Files of telemetry with rows that another file has as well, as in a copy that was made while others wrote."""
+    unsealed = {journal.stem for journal in journal_file.journals(root)}
+    dated = [
+        (file_name, path)
+        for path in paths
+        if (file_name := file_names.parse(path.name)) and file_name.stem not in unsealed
+    ]
+    reasons: dict[Path, str] = {}
+    open_files: list[tuple[file_names.FileName, Path]] = []
+    for file_name, path in sorted(dated, key=lambda pair: (pair[0].bounds.first, pair[1])):
+        open_files = [pair for pair in open_files if pair[0].bounds.last >= file_name.bounds.first]
+        for neighbour, neighbour_path in open_files:
+            if neighbour.bounds.overlap(file_name.bounds) and (number := _shared(path, neighbour_path)):
+                reasons[path] = (
+                    f"{number:,} of its rows are in {neighbour_path} as well, as in a copy that was made while "
+                    "collectors wrote: run `whorl store compact`, which keeps one of each"
+                )
+        open_files.append((file_name, path))
+    return reasons
+
+
+def _shared(path: Path, neighbour: Path) -> int:
+    """How many keys two files share."""
+    with contextlib.suppress(FileNotFoundError):
+        own_keys, neighbour_keys = telemetry_files.keys_in(path), telemetry_files.keys_in(neighbour)
+        if own_keys is not None and neighbour_keys is not None:
+            return int(keys.among(own_keys, neighbour_keys).sum())
+    return 0

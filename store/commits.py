@@ -1,0 +1,254 @@
+"""Commit rows of several tables together: all of them appear, or none does.
+
+1. Every file is written beside its place under a temporary name and made durable;
+2. an *intent*, a small JSON file that lists temporary and final names, is renamed into `pending/`: from here on the
+   group counts as stored;
+3. the files are renamed into place and the intent is removed.
+
+A process killed before step 2 leaves temporary files only, which no reader looks at. One killed after it leaves the
+intent, and whoever opens the store next finishes step 3; doing so twice does no harm. Details are renamed first: a run
+that is visible has its results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from ..errors import StoreError
+from . import file_names, keys, parquet, telemetry_files
+from .parquet import WRITTEN
+from .schema import BOOKKEEPING, FORMAT, LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, other_format
+from .system import files, processes
+from .system.files import TEMPORARY
+from .system.locks import locked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+PENDING = "pending"
+IMPORTING = "import.lock"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FOLDER = rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
+_PLACE = re.compile(rf"({_FOLDER})[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
+_SOURCE = re.compile(rf"({_FOLDER}){re.escape(TEMPORARY)}[A-Za-z0-9_-]+")
+_MOST = 1 << 26  # bytes of an intent: a million files
+_STALE_S = 86_400.0
+_ORDER = {spec: position for position, spec in enumerate((*TABLES, *BOOKKEEPING))}
+
+
+@contextlib.contextmanager
+def exclusive(root: Path) -> Iterator[None]:
+    """Hold the lock of importers, who look at what the store has before they append. Plain appending needs no lock.
+
+    It waits for another holder, and dies with its process.
+    """
+    with locked(root / IMPORTING, "the imports into this store", wait_s=math.inf):
+        recover(root)  # what a dead holder committed must be visible first
+        yield
+
+
+def commit(root: Path, tables: Mapping[Table, pa.Table], name: str, *, dated: bool = False) -> list[Path]:
+    """Store rows of several tables under one name: all of them appear, or none does.
+
+    Returns the files. The name must be unique to the content: a second commit with the same name replaces the first
+    one, except telemetry, which is never replaced. Raises StoreError if a file cannot be written. Nothing is stored
+    then. If the message says "stored", everything is stored, and the next command that opens the store puts it in
+    place. `dated`: the column `written` of telemetry says when each row was written.
+    """
+    if not _NAME.fullmatch(name):
+        raise StoreError(f"{name!r} is not a valid name: use letters, digits, '.', '_' and '-'")
+    rows = {spec: _shaped(spec, table, dated=dated) for spec, table in tables.items()}
+    contents: list[tuple[Path, bytes]] = []
+    replaced: list[Path] = []
+    with contextlib.ExitStack() as stack, files.readable(root):
+        telemetry = rows.pop(TELEMETRY, None)
+        for spec in (MINUTES, LATEST):
+            if (table_rows := rows.pop(spec, None)) is not None:
+                contents += telemetry_files.made_of_telemetry(root, spec, table_rows, name)
+        for spec in sorted(rows, key=lambda spec: _ORDER[spec], reverse=True):
+            folder = root / spec.name
+            file, content = parquet.plain_file(spec, rows[spec], name)
+            contents.append((folder / file, content))
+            earlier = file_names.of_stem(files.names_in(folder), name)
+            replaced += [folder / one for one in earlier if one != file]
+        if telemetry is not None:
+            stack.enter_context(telemetry_files.placing(root))
+            finish(root)  # what a dead holder of the lock committed must be visible first
+            now = time.time_ns()
+            new_files = telemetry_files.place(
+                root, keys.with_written(telemetry, now), name, written=None if dated else now
+            )
+            contents = [*new_files.files, *contents]
+        return _commit(root, contents, replaced, name)
+
+
+def _shaped(spec: Table, rows: pa.Table, *, dated: bool) -> pa.Table:
+    if spec in (MINUTES, LATEST):  # minutes of one key are several rows
+        return keys.conform(spec, rows).sort_by([("gpu", "ascending"), ("ts", "ascending")])
+    if not dated or spec != TELEMETRY:
+        return keys.sort(spec, keys.conform(spec, rows))
+    return keys.sort(spec, keys.conform(spec, rows.drop_columns([WRITTEN])).append_column(WRITTEN, rows[WRITTEN]))
+
+
+def _commit(root: Path, contents: list[tuple[Path, bytes]], replaced: list[Path], name: str) -> list[Path]:
+    moves: list[tuple[Path, Path]] = []
+    # Every commit has its own name: two processes may commit the same, and neither may remove the other's intent.
+    intent = root / PENDING / f"{name}-{uuid4().hex[:8]}.json"
+    place = intent
+    try:
+        for place, content in contents:
+            moves.append((parquet.write(place, content), place))
+        for folder in {temporary.parent for temporary, _ in moves}:
+            files.sync_folder(folder)
+        place = intent.parent
+        files.make_folder(place)
+        listed = {
+            "format": FORMAT,
+            "moves": [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in moves],
+            "removes": [str(path.relative_to(root)) for path in replaced],
+        }
+        files.put(intent, json.dumps(listed).encode(), below=True)
+    except BaseException as error:
+        if not _may_be_there(intent):  # with it the group counts as stored, whatever failed afterwards
+            for temporary, _ in moves:
+                files.remove(temporary)
+        if isinstance(error, OSError):
+            raise files.failed("write", place, error) from error
+        raise
+    try:
+        _finish(root, intent)
+    except OSError as error:
+        raise StoreError(
+            f"stored, but not yet in place ({error.strerror or error}: {error.filename or root}); "
+            f"the next whorl command that opens {root} and may write there puts it in place"
+        ) from error
+    missing = [final for _, final in moves if not _may_be_there(final)]
+    if missing:
+        raise StoreError(f"cannot write {missing[0]}: somebody removed its temporary file; run the command again")
+    return [final for _, final in moves]
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether a file is there; also true if its folder cannot be looked into."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
+def _finish(root: Path, intent: Path) -> None:
+    """Rename the files that an intent lists, then remove it. Safe to do twice, also at the same time.
+
+    Raises ValueError where the intent is damaged, before anything is renamed.
+    """
+    try:
+        moves, removes = _listed(files.read_small(intent, _MOST))
+    except FileNotFoundError:
+        return  # somebody else finished it
+    folders = set()
+    for name in removes:
+        with contextlib.suppress(FileNotFoundError):
+            files.remove_inside(root, name)
+            folders.add((root / name).parent)
+    for source, target in moves:
+        with contextlib.suppress(FileNotFoundError):  # renamed already
+            files.rename_inside(root, source, target)
+        if not (root / target).exists():
+            log.warning("%s lists %s, which is lost because its temporary file was removed", intent, root / target)
+            continue
+        folders.add((root / target).parent)
+    for folder in folders:
+        files.sync_folder(folder)
+    intent.unlink(missing_ok=True)
+
+
+def _listed(text: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """The moves and removals of an intent. Raises ValueError if it is damaged or names other than files of tables."""
+    content: Any = files.parse_json(text)
+    if not isinstance(content, dict) or not isinstance(content.get("moves"), list):
+        raise ValueError("it is not a commit file")  # noqa: TRY004 - one kind of error for a damaged file
+    if why := other_format(str(content.get("format")), older=True):  # names of files say nothing of their format
+        raise ValueError(why)
+    moves = []
+    for source, target in content["moves"]:
+        here, target_match = _SOURCE.fullmatch(source), _PLACE.fullmatch(target)
+        if here is None or target_match is None or here[1] != target_match[1]:
+            raise ValueError(f"it lists {[source, target]!r}")
+        moves.append((source, target))
+    removes = content.get("removes", [])
+    for name in removes:
+        if not _PLACE.fullmatch(name) or "/day=" in name:
+            raise ValueError(f"it removes {name!r}")
+    return moves, list(removes)
+
+
+def recover(root: Path) -> None:
+    """Finish the commits of dead processes and remove the temporary files they left behind.
+
+    Does nothing, silently, if this user may not write: what was committed before is still readable.
+    Files of other hosts stay, because nobody here can know whether their writers live. The same is true of another boot
+    or container with this host's name; their files are removed after a day.
+    """
+    finish(root)
+    own_prefix = f"{TEMPORARY}{processes.host()}-"
+    with contextlib.suppress(OSError):  # a folder that this user may not read
+        for leftover in map(Path, files.files_under(root, lambda name: name.startswith(own_prefix))):
+            living = processes.owner_alive(leftover.name.removeprefix(TEMPORARY))
+            with contextlib.suppress(OSError):
+                age_s = files.clock(leftover.parent) - leftover.lstat().st_mtime if living is None else 0.0
+                if living is False or age_s > _STALE_S:
+                    files.remove_inside(root, str(leftover.relative_to(root)))
+
+
+def damaged(root: Path) -> dict[Path, str]:
+    """The intents that cannot be read, with the reason: what they committed is not in place. Raises OSError."""
+    reasons = {}
+    for intent in _intents(root):
+        try:
+            _listed(files.read_small(intent, _MOST))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            reasons[intent] = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
+        except (ValueError, TypeError) as error:
+            reasons[intent] = (
+                f"it is damaged ({error}), and the rows that were stored with it are not in place: remove it, and run "
+                "the command that stored them again"
+            )
+    return reasons
+
+
+def _intents(root: Path) -> list[Path]:
+    folder = root / PENDING
+    return sorted(folder / name for name in files.names_in(folder) if name.endswith(".json"))
+
+
+def finish(root: Path) -> None:
+    """Put in place what was committed and is not in place yet. Raises StoreError if the disk does not say what that is.
+
+    A user who may not look there reads what is in place.
+    """
+    intents: list[Path] = []
+    with files.readable(root), contextlib.suppress(PermissionError):
+        intents = _intents(root)
+    for intent in intents:
+        try:
+            _finish(root, intent)
+        except OSError:
+            continue
+        except (ValueError, TypeError) as error:
+            log.warning(
+                "%s is damaged (%s) and was not used; remove it when nothing writes to the store", intent, error
+            )

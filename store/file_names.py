@@ -1,0 +1,161 @@
+"""What the name of a table's file says: whose rows they are, of when, and what its content adds up to.
+
+A name is `STEM.gHASHES.CRC.parquet`: hashes of its GPUs, and the CRC-32 of the table, the format and the content (see
+`check_sum`). A file of a table by days says more: `STEM.WRITTEN.gHASHES.FIRST_LAST.CRC.parquet`, see `FileName`. So a
+listing of names is enough to find the rows of a time and a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+
+from .schema import FORMAT
+
+EMPTY = "_schema.parquet"
+"""The file of every table's folder that has its columns and no row."""
+
+_STEM = r"[A-Za-z0-9_-][A-Za-z0-9._-]*?"
+_GPUS = r"\.g(?P<gpus>(?:[0-9a-f]{4})*)"
+_CRC = r"\.(?P<crc>[0-9a-f]{8})\.parquet"
+_PLAIN = re.compile(rf"(?P<stem>{_STEM}){_GPUS}{_CRC}")
+_TIMES = r"\.(?P<first>-?\d{1,19})_(?P<last>-?\d{1,19})"
+_DATED = re.compile(rf"(?P<stem>{_STEM})\.(?P<written>[0-9a-f]{{1,14}}){_GPUS}{_TIMES}{_CRC}")
+_MOST_GPUS = 16
+DAY_US = 86_400_000_000
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Between which times (us since 1970, inclusive) and of which GPUs (`gpu_hash`; None: any) rows are."""
+
+    first: int = -(2**63)
+    last: int = 2**63 - 1
+    gpus: frozenset[int] | None = None
+
+    def overlap(self, bounds: Bounds) -> bool:
+        """Whether a row can lie within both."""
+        if self.last < bounds.first or bounds.last < self.first:
+            return False
+        return self.gpus is None or bounds.gpus is None or not self.gpus.isdisjoint(bounds.gpus)
+
+
+EVER = Bounds()
+"""All times, and any GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """The parts of a file's name.
+
+    `stem`: who made it; of a sealed journal, the journal's own name. `written`: when its last row was written, us since
+    1970. `bounds`: of its rows. `crc`: as `check_sum` gives it. A file of a table that is not kept by
+    days has no `written`, and any times.
+    """
+
+    stem: str
+    crc: int
+    written: int = 0
+    bounds: Bounds = EVER
+
+
+def gpu_hash(gpu: str | None) -> int:
+    """Sixteen bits for a GPU. Two GPUs with the same ones cost a needless look into a file, and no harm."""
+    return zlib.crc32(("" if gpu is None else f"={gpu}").encode("utf-8", "surrogatepass")) & 0xFFFF
+
+
+def gpu_hashes(gpus: Iterable[str | None]) -> frozenset[int]:
+    return frozenset(map(gpu_hash, gpus))
+
+
+@functools.lru_cache(maxsize=65_536)
+def parse(name: str) -> FileName | None:
+    """What the name of a file under a table by days says; None for a name that whorl does not give."""
+    match = _DATED.fullmatch(name)
+    if match is None:
+        return None
+    bounds = Bounds(int(match["first"]), int(match["last"]), _gpus(match["gpus"]))
+    return FileName(match["stem"], int(match["crc"], 16), int(match["written"], 16), bounds)
+
+
+@functools.lru_cache(maxsize=16_384)
+def parse_plain(name: str) -> FileName | None:
+    """What the name of a file of any other table says; None for a name that whorl does not give."""
+    match = _PLAIN.fullmatch(name)
+    return FileName(match["stem"], int(match["crc"], 16), bounds=Bounds(gpus=_gpus(match["gpus"]))) if match else None
+
+
+def _gpus(hashes: str) -> frozenset[int] | None:
+    return frozenset(int(hashes[at : at + 4], 16) for at in range(0, len(hashes), 4)) or None
+
+
+def check_sum(table: str, content: bytes = b"", so_far: int | None = None, *, version: str = str(FORMAT)) -> int:
+    """The CRC-32 that the name of a file of a table ends in; `so_far`: that of what stands before `content`.
+
+    It begins with the table and the format, so that a file of another table or format does not pass for one of this.
+    """
+    return zlib.crc32(content, zlib.crc32(f"whorl {version} {table}".encode()) if so_far is None else so_far)
+
+
+def dated(table: str, stem: str, *, written: int, bounds: Bounds, content: bytes) -> str:
+    """The name of a file of a table by days; `written` and `bounds` in us."""
+    times = f"{bounds.first}_{bounds.last}"
+    return f"{stem}.{max(written, 0):x}.{_hashes(bounds.gpus)}.{times}.{check_sum(table, content):08x}.parquet"
+
+
+def plain(table: str, stem: str, gpus: frozenset[int] | None, content: bytes) -> str:
+    """The name of a file of any other table; `gpus` as `gpu_hashes`, None where its rows are not those of GPUs."""
+    return f"{stem}.{_hashes(gpus)}.{check_sum(table, content):08x}.parquet"
+
+
+def _hashes(gpus: frozenset[int] | None) -> str:
+    few = gpus is not None and len(gpus) <= _MOST_GPUS
+    return "g" + "".join(f"{gpu_bits:04x}" for gpu_bits in sorted(gpus or ()) if few)
+
+
+def of_stem(names: Iterable[str], stem: str) -> list[str]:
+    """Those names of files that `stem` made."""
+    return [
+        name for name in names if (file_name := parse(name) or parse_plain(name)) is not None and file_name.stem == stem
+    ]
+
+
+def may_hold(name: str, bounds: Bounds) -> bool:
+    """Whether a file can hold a row within the bounds, by its name. A strange name may."""
+    file_name = parse(name) or parse_plain(name)
+    return file_name is None or file_name.bounds.overlap(bounds)
+
+
+def within_days(day: str, bounds: Bounds) -> bool:
+    """Whether the folder of a day, `day=YYYY-MM-DD`, can hold a row within the bounds."""
+    number = day_number(day)
+    return number is None or not (bounds.last < number * DAY_US or bounds.first >= (number + 1) * DAY_US)
+
+
+@functools.lru_cache(maxsize=4096)
+def day_number(folder: str) -> int | None:
+    """The days since 1970 of a folder `day=YYYY-MM-DD`; None for another name."""
+    text = folder.removeprefix("day=")
+    if text == folder or not re.fullmatch(r"-?\d{4,}-\d\d-\d\d", text):
+        return None
+    with contextlib.suppress(ValueError):  # no such day, or none of the years 1 to 9999
+        return date.fromisoformat(text).toordinal() - _EPOCH
+    import numpy as np  # takes longer to load than a query
+
+    try:
+        return int(np.datetime64(text, "D").astype("int64"))
+    except ValueError:
+        return None
+
+
+def day_folder(number: int) -> str:
+    """The folder of a day, from the days since 1970."""
+    import numpy as np
+
+    return f"day={np.datetime64(number, 'D')}"

@@ -1,0 +1,628 @@
+"""The file format of a journal: blocks of fixed-width records, one block a tick, each with a check sum.
+
+    block = frame, payload
+    frame = mark "wJ", kind (1 byte), layout (u32), length of the payload (u32), written (i64, ns), CRC-32 (u32)
+
+The CRC is that of the frame before it and of the payload. All numbers are little-endian. Kinds of blocks:
+
+* L, a layout, as JSON: who writes, the columns with their types and units, the GPUs and the texts. It has a number and
+  is repeated now and then, so that one damaged layout does not cost the rows of the whole file. The first block of a
+  file is a layout, and names every GPU of the file.
+* T, a tick: records of the layout of that number. A record is `ts` (i64, us), the number of its GPU (u16), one bit for
+  each column that is NULL, and the columns, each at its own width; a text is the number of it in the layout (u16).
+* R, rows of any other table, as an Arrow stream.
+
+`written` says which of two rows of one key was written last; it is never twice the same in one journal. A block that a
+crash cut short, or in which a bit changed, does not pass its check: readers go on at the next mark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from .file_names import Bounds, gpu_hashes
+from .parquet import WRITTEN
+from .schema import FORMAT, TABLES, TELEMETRY, arrow_schema, other_format
+from .system import files, processes
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+FOLDER = "journal"
+ENDING = ".journal"
+DAMAGED = ".damaged"
+"""Ends the name of a journal of which some bytes changed, when its other rows are in a segment."""
+
+_FRAME = struct.Struct("<2scIIqI")
+_MARK = b"wJ"
+_CRC_BYTES = 4
+_MOST_PAYLOAD = 1 << 28
+MOST_BYTES = 1 << 31
+"""A file that is larger is no journal: a sparse one would fill the memory of who reads it."""
+_SECTOR = 512
+_NAME = re.compile(
+    r"(?P<stem>(?P<writer>[A-Za-z0-9][A-Za-z0-9._-]*)-\d+-(?P<began>[0-9a-f]+)-\d+)(\.(?P<kind>any|rows))?\.journal"
+)
+NEAR_US = 3_600_000_000
+"""Of a journal of kind "now", `ts` of every row lies so near to the time at which it was written."""
+MOST_GPUS = 1 << 16
+"""So many GPUs can have a number in a file."""
+_TEXT = "<u2"
+_MOST_TEXTS = 60_000
+
+Gpu = tuple[str | None, str | None]
+"""Cluster and key of a GPU."""
+
+
+class TornHeaderError(ValueError):
+    """The first block of a journal is cut short. None of its rows was ever acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalName:
+    """The parts of the name of a journal's file.
+
+    `stem` is unique among all journals. `began` is us since 1970. `kind`: "now" has readings of its own time, see
+    `NEAR_US`; "any" has readings of any time; "rows" has rows of other tables.
+    """
+
+    path: Path
+    stem: str
+    writer: str
+    began: int
+    kind: str
+
+    def may_hold(self, bounds: Bounds) -> bool:
+        """Whether it can have readings within the bounds, by its name and its first block."""
+        if self.kind == "rows" or (self.kind == "now" and bounds.last < self.began - NEAR_US):
+            return False
+        gpus = gpus_in(self.path)
+        return gpus is None or bounds.gpus is None or not gpus.isdisjoint(bounds.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes a journal: its name and process, and the machine on which the process number is valid."""
+
+    name: str
+    host: str
+    pid_namespace: str
+    pid: int
+
+
+def parse(path: Path) -> JournalName | None:
+    """What the name of a journal's file says; None for any other file."""
+    decoded = _NAME.fullmatch(path.name)
+    if decoded is None:
+        return None
+    return JournalName(path, decoded["stem"], decoded["writer"], int(decoded["began"], 16), decoded["kind"] or "now")
+
+
+def journals(root: Path) -> list[JournalName]:
+    """The journals of a store, in the order of their names. Raises OSError."""
+    try:
+        with os.scandir(root / FOLDER) as entries:
+            names = sorted(e.name for e in entries if e.name.endswith(ENDING) and e.is_file(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+    return [journal_name for name in names if (journal_name := parse(root / FOLDER / name)) is not None]
+
+
+def strange(root: Path) -> list[Path]:
+    """What has the name of a journal but is a link or a pipe. Raises OSError."""
+    try:
+        with os.scandir(root / FOLDER) as entries:
+            names = [e.name for e in entries if e.name.endswith(ENDING) and not e.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return [root / FOLDER / name for name in sorted(names)]
+
+
+# -- layouts --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordLayout:
+    """How the records of a tick lie: the columns with numpy's codes of their types, the GPUs and the texts."""
+
+    number: int
+    columns: tuple[tuple[str, str], ...]
+    gpus: tuple[Gpu, ...]
+    texts: tuple[str, ...]
+    writer: Writer
+    format: str = str(FORMAT)
+    record: np.dtype[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        import numpy as np
+
+        fields = [("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(self.columns) + 7) // 8,)), *self.columns]
+        object.__setattr__(self, "record", np.dtype(fields))
+
+    def payload(self) -> bytes:
+        units = {column.name: column.unit for column in TELEMETRY.columns}
+        return json.dumps(
+            {
+                "format": self.format,
+                "table": TELEMETRY.name,
+                "number": self.number,
+                "writer": [self.writer.name, self.writer.host, self.writer.pid_namespace, self.writer.pid],
+                "columns": [[name, code, units[name]] for name, code in self.columns],
+                "gpus": self.gpus,
+                "texts": self.texts,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def parse(cls, payload: bytes, *, older: bool = False) -> RecordLayout:
+        """Raises ValueError for what is no layout of this format, or with `older` of one that can be upgraded."""
+        try:
+            header_fields = files.parse_json(payload)
+            version = str(header_fields["format"])
+            if why := other_format(version, older=older):
+                raise ValueError(why)
+            columns = tuple((str(name), str(code)) for name, code, _ in header_fields["columns"])
+            if header_fields["table"] != TELEMETRY.name or not (
+                older or all(_fits(name, code) for name, code in columns)
+            ):
+                raise ValueError("it has columns that telemetry has not")
+            name, host, namespace, pid = header_fields["writer"]
+            gpus = tuple((cluster, gpu) for cluster, gpu in header_fields["gpus"])
+            texts = tuple(header_fields["texts"])
+            for text in (name, host, namespace, *texts, *(part for gpu in gpus for part in gpu if part is not None)):
+                text.encode()  # raises AttributeError for what is no text
+            writer = Writer(name, host, namespace, int(pid))
+            return cls(int(header_fields["number"]), columns, gpus, texts, writer, version)
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError("its header is damaged") from error
+
+
+def _fits(name: str, code: str) -> bool:
+    """Whether a column of telemetry can have this code of its type in a record."""
+    kinds = {column.name: column.type for column in TELEMETRY.columns if column.name not in ("ts", "cluster", "gpu")}
+    if kinds.get(name) == "VARCHAR":
+        return code == _TEXT
+    return name in kinds and code in ("<i4", "<i8", "<f8", "?")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Readings as columns: `ts` in us since 1970 and the GPU of each, whole numbers, and texts by column.
+
+    `values` and `valid` (None: all are there) have the shape (`names`, readings).
+    """
+
+    ts: NDArray[np.int64]
+    gpus: tuple[Gpu, ...]
+    names: tuple[str, ...]
+    values: NDArray[np.int64]
+    valid: NDArray[np.bool_] | None = None
+    texts: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+
+    def of(self, places: Sequence[int]) -> Ticks:
+        """The readings at these places."""
+        if len(places) == len(self.gpus):
+            return self
+        return Ticks(
+            self.ts[places],
+            tuple(self.gpus[place] for place in places),
+            self.names,
+            self.values[:, places],
+            None if self.valid is None else self.valid[:, places],
+            {name: [texts[place] for place in places] for name, texts in self.texts.items()},
+        )
+
+    def rows(self) -> pa.RecordBatch:
+        """The same as rows of telemetry, without the columns that these readings do not have."""
+        import pyarrow as pa
+
+        columns = {
+            "ts": pa.array(self.ts, arrow_schema(TELEMETRY.name).field("ts").type),
+            "cluster": pa.array([cluster for cluster, _ in self.gpus], pa.string()),
+            "gpu": pa.array([gpu for _, gpu in self.gpus], pa.string()),
+        }
+        for row, name in enumerate(self.names):
+            columns[name] = pa.array(self.values[row], mask=None if self.valid is None else ~self.valid[row])
+        columns |= {name: pa.array(texts, pa.string()) for name, texts in self.texts.items()}
+        return pa.RecordBatch.from_pydict(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How the readings of a tick become records: the rows of its numbers in the order of the layout."""
+
+    layout: RecordLayout
+    record: np.dtype[Any]
+    wide: NDArray[np.intp]
+    narrow: NDArray[np.intp]
+    texts: tuple[str, ...]
+
+
+class Encoder:
+    """Makes the blocks of one file. `gpus` are those that it may ever name, see `takes`."""
+
+    def __init__(self, writer: Writer, gpus: Sequence[Gpu], *, layout_every: int = 512) -> None:
+        import numpy as np
+
+        self._writer, self._every = writer, layout_every
+        self._gpus = {gpu: number for number, gpu in enumerate(dict.fromkeys(gpus))}
+        self._texts: dict[str, int] = {}
+        self._same: tuple[Gpu, ...] = ()  # the GPUs of the last tick ...
+        self._same_numbers: NDArray[np.uint16] = np.zeros(0, np.uint16)  # ... and their numbers
+        self._shapes: dict[tuple[tuple[str, ...], bytes, bytes, tuple[str, ...]], _Shape] = {}
+        self._ticks: dict[int, int] = {}  # of each layout: how many since it was written last
+        self._number = 0
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        return list(self._gpus)
+
+    def takes(self, gpus: Sequence[Gpu]) -> bool:
+        """Whether the file names these GPUs."""
+        return gpus is self._same or self._gpus.keys() >= set(gpus)
+
+    def header(self, written: int) -> bytes:
+        """The first block of a file."""
+        layout = RecordLayout(self._number, (), tuple(self._gpus), (), self._writer)
+        return block(b"L", layout.number, written, layout.payload())
+
+    def tick(self, ticks: Ticks, written: int) -> bytes:
+        """The blocks of one tick, with a layout before it where readers need one."""
+        import numpy as np
+
+        if len(self._texts) > _MOST_TEXTS:
+            self._texts.clear()
+            self._shapes.clear()
+        values, valid = ticks.values, ticks.valid
+        if valid is not None:
+            values = np.where(valid, values, 0)
+        small = values.astype(np.int32)
+        numbers = {name: [self._text(text) for text in texts] for name, texts in ticks.texts.items() if any(texts)}
+        any_valid = b"" if valid is None else valid.any(axis=1).tobytes()
+        key = (ticks.names, (small != values).any(axis=1).tobytes(), any_valid, tuple(numbers))
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = self._shaped(*key)
+        records = np.zeros(len(ticks.ts), shape.record)
+        records["ts"] = ticks.ts
+        if ticks.gpus is not self._same:
+            self._same_numbers = np.array([self._gpus[gpu] for gpu in ticks.gpus], np.uint16)
+            self._same = ticks.gpus
+        records["gpu"] = self._same_numbers
+        records["wide"] = values[shape.wide].T
+        records["narrow"] = small[shape.narrow].T
+        if valid is not None or numbers:
+            absent = np.zeros((len(shape.layout.columns), len(ticks.ts)), bool)
+            if valid is not None:
+                absent[: len(shape.wide)] = ~valid[shape.wide]
+                absent[len(shape.wide) : len(shape.wide) + len(shape.narrow)] = ~valid[shape.narrow]
+            for place, name in enumerate(shape.texts):
+                records["texts"][:, place] = numbers[name]
+                absent[place - len(shape.texts)] = [text is None for text in ticks.texts[name]]
+            records["null"] = np.packbits(absent, axis=0, bitorder="little").T
+        layout, before = shape.layout, b""
+        count = self._ticks.get(layout.number, 0)
+        if count % self._every == 0:
+            before = block(b"L", layout.number, written, layout.payload())
+        self._ticks[layout.number] = count + 1
+        return before + block(b"T", layout.number, written, records.tobytes())
+
+    def _text(self, text: str | None) -> int:
+        if text is None:
+            return 0
+        if text not in self._texts:
+            self._texts[text] = len(self._texts)
+            self._shapes.clear()  # their layouts name every text
+        return self._texts[text]
+
+    def _shaped(self, names: tuple[str, ...], wide: bytes, any_valid: bytes, texts: tuple[str, ...]) -> _Shape:
+        """A new layout: numbers of 64 bits, those of which all fit into 32, and texts. `wide` and `there` tell of each
+        number whether it needs 64 bits and whether there is any."""
+        import numpy as np
+
+        has_values = np.frombuffer(any_valid, bool) if any_valid else np.ones(len(names), bool)
+        long = np.frombuffer(wide, bool)
+        rows = np.flatnonzero(has_values & long), np.flatnonzero(has_values & ~long)
+        columns = [(names[row], code) for part, code in zip(rows, ("<i8", "<i4"), strict=True) for row in part]
+        columns += [(name, _TEXT) for name in texts]
+        self._number += 1
+        layout = RecordLayout(self._number, tuple(columns), tuple(self._gpus), tuple(self._texts), self._writer)
+        record = [
+            ("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(columns) + 7) // 8,)),
+            ("wide", "<i8", rows[0].shape), ("narrow", "<i4", rows[1].shape), ("texts", _TEXT, (len(texts),)),
+        ]  # fmt: skip
+        return _Shape(layout, np.dtype(record), *rows, texts)
+
+
+def block(kind: bytes, layout: int, written: int, payload: bytes) -> bytes:
+    """One block of a journal. Raises StoreError where it is larger than readers take it for."""
+    if len(payload) > _MOST_PAYLOAD:
+        raise StoreError(f"these rows take {len(payload):,} bytes, more than an append may have: append some at a time")
+    frame = _FRAME.pack(_MARK, kind, layout, len(payload), written, 0)[:-_CRC_BYTES]
+    return frame + zlib.crc32(payload, zlib.crc32(frame)).to_bytes(_CRC_BYTES, "little") + payload
+
+
+def rows_block(table: str, rows: pa.RecordBatch, written: int) -> bytes:
+    """A block of rows of any table."""
+    import pyarrow as pa
+
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema.with_metadata({"whorl.table": table})) as stream:
+        stream.write_batch(rows)
+    return block(b"R", 0, written, bytes(out.getvalue()))
+
+
+# -- reading --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class JournalContent:
+    """The sound blocks of a journal from some byte on, and the byte at which they end.
+
+    `telemetry`: its rows with `written`, the columns that any of them has. `rows`: those of other tables, likewise.
+    """
+
+    telemetry: pa.Table | None = None
+    rows: dict[str, pa.Table] = field(default_factory=dict)
+    upto: int = 0
+    torn: int = 0
+    """Bytes at the end, of a block whose writing did not end."""
+    lost: int = 0
+    """Bytes that changed since they were written."""
+    last_written: int = 0
+    layouts: dict[int, RecordLayout] = field(default_factory=dict)
+    writer: Writer | None = None
+
+    def of(self, table: str) -> pa.Table | None:
+        """The rows of a table, with `written`; None if there are none."""
+        return self.telemetry if table == TELEMETRY.name else self.rows.get(table)
+
+
+def read(
+    path: Path, start: int = 0, layouts: Mapping[int, RecordLayout] | None = None, *, older: bool = False
+) -> JournalContent:
+    """The sound blocks of a journal from byte `start` on, which follows a block; `layouts` are those read before.
+
+    With `older` also of a journal that can be upgraded, whose rows have the columns that they had then.
+    Raises OSError; TornHeaderError where not even the first block is whole; ValueError where it is no journal.
+    """
+    with os.fdopen(files.open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise ValueError("it is larger than a journal can be")
+        file.seek(start)
+        content = file.read()
+    decoded = JournalContent(layouts=dict(layouts or {}))
+    ticks: list[tuple[int, int, memoryview]] = []
+    batches: list[tuple[bytes, int]] = []
+    view, here, first = memoryview(content), 0, start == 0
+    while here < len(content):
+        end, kind, number, written = _block_at(view, here)
+        if end:
+            payload = view[here + _FRAME.size : end]
+            if kind == b"L":
+                layout = RecordLayout.parse(bytes(payload), older=older)
+                decoded.layouts[layout.number] = layout
+                decoded.writer = layout.writer
+            elif kind == b"T":
+                ticks.append((number, written, payload))
+            elif kind == b"R":
+                batches.append((bytes(payload), written))
+            decoded.last_written = max(decoded.last_written, written)
+            here, first = end, False
+            continue
+        if _cut_short(view, here):
+            if first:
+                raise TornHeaderError("its first block is cut short")
+            decoded.torn = len(content) - here
+            break
+        after = _next_block(content, view, here)
+        if first and content[:2] != _MARK and after == len(content):
+            raise ValueError("whorl did not write it")
+        decoded.lost += after - here
+        here, first = after, False
+    decoded.upto = start + here
+    _decode(decoded, ticks, batches, older=older)
+    if decoded.writer is None and decoded.layouts:
+        decoded.writer = next(iter(decoded.layouts.values())).writer
+    return decoded
+
+
+def _block_at(view: memoryview, here: int) -> tuple[int, bytes, int, int]:
+    """Where the block at a place ends (0: there is none that passes its check), its kind, layout and time."""
+    if here + _FRAME.size > len(view):
+        return 0, b"", 0, 0
+    mark, kind, number, length, written, crc = _FRAME.unpack_from(view, here)
+    end = here + _FRAME.size + length
+    if mark != _MARK or length > _MOST_PAYLOAD or end > len(view):
+        return 0, b"", 0, 0
+    frame = view[here : here + _FRAME.size - _CRC_BYTES]
+    if zlib.crc32(view[here + _FRAME.size : end], zlib.crc32(frame)) != crc:
+        return 0, b"", 0, 0
+    return end, kind, number, written
+
+
+def _next_block(content: bytes, view: memoryview, here: int) -> int:
+    """Where the next sound block after a damaged place begins; the end where there is none."""
+    budget = 8 * len(content) + (1 << 20)  # bytes to look at: data that looks like frames must not take for ever
+    place = here
+    while budget > 0 and (place := content.find(_MARK, place + 1)) >= 0:
+        if _block_at(view, place)[0]:
+            return place
+        budget -= 64 + (_FRAME.unpack_from(view, place)[3] if place + _FRAME.size <= len(view) else 0)
+    return len(content)
+
+
+def _cut_short(view: memoryview, here: int) -> bool:
+    """Whether the file ends in a block that was never written whole, nor acknowledged as stored."""
+    rest_bytes = len(view) - here
+    if not any(view[here:]):  # a power failure leaves zeros
+        return True
+    if rest_bytes < _FRAME.size:
+        return bytes(view[here : here + 2]) == _MARK[:rest_bytes]
+    mark, kind, number, length, written, crc = _FRAME.unpack_from(view, here)
+    if mark != _MARK or length > _MOST_PAYLOAD:
+        return False
+    if _FRAME.size + length > rest_bytes:
+        whole_frame = _FRAME.pack(mark, kind, number, rest_bytes - _FRAME.size, written, crc)
+        if zlib.crc32(view[here + _FRAME.size :], zlib.crc32(whole_frame[:-_CRC_BYTES])) == crc:
+            return False  # it was written whole, and a bit of its length changed since
+        return bytes(view[here + 1 :]).find(_MARK) < 0 or not _later_block(view, here)
+    if _FRAME.size + length < rest_bytes:
+        return False
+    sector = max(here, (len(view) - 1) // _SECTOR * _SECTOR)
+    return not any(view[sector:])
+
+
+def _later_block(view: memoryview, here: int) -> bool:
+    return _next_block(bytes(view), view, here) < len(view)
+
+
+def _decode(
+    decoded: JournalContent, ticks: list[tuple[int, int, memoryview]], batches: list[tuple[bytes, int]], *, older: bool
+) -> None:
+    import pyarrow as pa
+
+    by_layout: dict[int, list[tuple[int, memoryview]]] = {}
+    for number, written, payload in ticks:
+        layout = decoded.layouts.get(number)
+        if layout is None or len(payload) % layout.record.itemsize:
+            decoded.lost += len(payload)
+        else:
+            by_layout.setdefault(number, []).append((written, payload))
+    tables = []
+    for number, several in by_layout.items():
+        table = _table(decoded.layouts[number], several)
+        if table is None:
+            decoded.lost += sum(len(payload) for _, payload in several)
+        else:
+            tables.append(table)
+    if tables:
+        decoded.telemetry = pa.concat_tables(tables, promote_options="default")
+    parts: dict[str, list[pa.Table]] = {}
+    for stream, written in batches:
+        try:
+            name, rows = _rows(stream, older=older)
+        except (pa.ArrowException, ValueError, OSError):
+            decoded.lost += len(stream)
+            continue
+        parts.setdefault(name, []).append(_with_written(rows, written))
+    decoded.rows = {name: pa.concat_tables(rows, promote_options="default") for name, rows in parts.items()}
+
+
+def _table(layout: RecordLayout, several: list[tuple[int, memoryview]]) -> pa.Table | None:
+    """The records of one layout; None where they name what the layout does not have."""
+    import numpy as np
+    import pyarrow as pa
+
+    schema = arrow_schema(TELEMETRY.name)
+    records = np.frombuffer(b"".join(payload for _, payload in several), layout.record)
+    written = np.repeat(
+        np.array([written_ns for written_ns, _ in several], np.int64),
+        [len(payload) // layout.record.itemsize for _, payload in several],
+    )
+    if len(records) and records["gpu"].max() >= len(layout.gpus):
+        return None
+    null = np.unpackbits(records["null"], axis=1, bitorder="little").astype(bool) if layout.columns else None
+    codes = pa.array(records["gpu"].astype(np.int32))
+    columns: dict[str, pa.Array] = {"ts": pa.array(records["ts"].copy(), schema.field("ts").type)}
+    for place, name in enumerate(("cluster", "gpu")):
+        columns[name] = pa.array([gpu[place] for gpu in layout.gpus], pa.string()).take(codes)
+    for place, (name, code) in enumerate(layout.columns):
+        assert null is not None
+        values = np.ascontiguousarray(records[name])
+        absent = null[:, place]
+        if code == _TEXT:
+            if len(values) and values[~absent].max(initial=0) >= max(1, len(layout.texts)):
+                return None
+            numbers = pa.array(values.astype(np.int32), mask=absent)
+            columns[name] = pa.array(layout.texts, pa.string()).take(numbers)
+        else:
+            column = pa.array(values, mask=absent)
+            kind = schema.field(name).type if name in schema.names else pa.int64() if code[1] == "i" else column.type
+            columns[name] = column.cast(kind)
+    columns[WRITTEN] = pa.array(written)
+    return pa.table(columns)
+
+
+def _rows(payload: bytes, *, older: bool) -> tuple[str, pa.Table]:
+    """A table's name and rows in a block. Raises pyarrow.ArrowException, ValueError and OSError."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
+        rows = stream.read_all()
+    rows.validate(full=True)
+    name = (rows.schema.metadata or {}).get(b"whorl.table", b"").decode()
+    if name not in {spec.name for spec in TABLES if not (spec.made or spec.partitioned)}:
+        raise ValueError(f"it has rows of table {name!r}")
+    if len(set(rows.column_names)) < len(rows.column_names):
+        raise ValueError("it has a column twice")
+    schema = arrow_schema(name)
+    for column_field in () if older else rows.schema:
+        if column_field.name not in schema.names or schema.field(column_field.name).type != column_field.type:
+            raise ValueError(f"its column {column_field.name} is none of the table's")
+    return name, rows.replace_schema_metadata()
+
+
+def _with_written(rows: pa.Table, written: int) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+
+    return rows.append_column(WRITTEN, pa.array(np.full(len(rows), written, np.int64)))
+
+
+def header(path: Path, *, older: bool = False) -> RecordLayout:
+    """The first layout of a journal, which names its writer and all its GPUs; `older` as in `read`.
+
+    Raises OSError, and ValueError as `read`.
+    """
+    with os.fdopen(files.open_regular(path), "rb") as file:
+        frame = file.read(_FRAME.size)
+        if len(frame) == _FRAME.size:
+            length = _FRAME.unpack(frame)[3]
+            frame += file.read(min(length, _MOST_PAYLOAD))
+    end, kind, _, _ = _block_at(memoryview(frame), 0)
+    if not end or kind != b"L":
+        raise TornHeaderError("its first block is cut short or damaged")
+    return RecordLayout.parse(frame[_FRAME.size : end], older=older)
+
+
+def gpus_in(path: Path) -> frozenset[int] | None:
+    """The GPUs that a journal may hold, as `file_names.gpu_hash`; None if the file does not say."""
+    try:
+        return gpu_hashes(gpu for _, gpu in header(path).gpus)
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, ValueError):
+        return None
+
+
+def this_writer(name: str) -> Writer:
+    return Writer(name, processes.host(), processes.pid_namespace(), os.getpid())
+
+
+def unread(lost: int) -> str:
+    """The sentence for bytes that changed."""
+    return f"{lost} bytes of it changed on the disk; the readings in them cannot be read, the others are"
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a journal, after reading all of it; None where nothing is. Raises OSError."""
+    try:
+        lost = read(path).lost
+    except TornHeaderError:
+        return None  # a writer died while it made the file
+    except ValueError as error:
+        return f"{error}; move it out of the store"
+    return unread(lost) if lost else None

@@ -1,0 +1,271 @@
+"""Which row of a key counts. The key of a reading is (cluster, gpu, ts); of rows with one key the one written last.
+
+Tables by days are sorted by (gpu, ts). Rows are ordered by numbers: the codes of GPUs and the times, in us.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from .file_names import DAY_US, Bounds, day_folder, gpu_hashes
+from .parquet import WRITTEN
+from .schema import Table, arrow_schema
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+KEY = ("cluster", "gpu", "ts")
+_NEVER = -(2**63)
+
+
+def conform(spec: Table, rows: pa.Table) -> pa.Table:
+    """Rows in the types of their table, in the order of its columns; times lose what is below a microsecond.
+
+    Raises StoreError for a column that the table does not have, and for values that do not fit.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = arrow_schema(spec.name)
+    unknown = set(rows.column_names) - set(schema.names)
+    if unknown:
+        raise StoreError(f"table {spec.name} has no column {', '.join(sorted(unknown))}")
+    fields = [field for field in schema if field.name in rows.column_names]
+    columns = []
+    for field in fields:
+        column = rows[field.name]
+        try:
+            if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type) and column.type.tz:
+                column = column.cast(pa.timestamp(column.type.unit))
+            if pa.types.is_timestamp(column.type) and column.type.unit == "ns" and column.type != field.type:
+                column = pc.floor_temporal(column, unit="microsecond")
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            raise StoreError(f"table {spec.name}, column {field.name}: {str(error).splitlines()[0]}") from error
+    shaped = pa.table(columns, schema=pa.schema(fields, schema.metadata))
+    if spec.partitioned:
+        absent = shaped["ts"].null_count if "ts" in shaped.column_names else len(shaped)
+        if absent:
+            raise StoreError(f"{absent} rows of table {spec.name} have no ts, so they belong to no day")
+        shaped = with_key(shaped)
+    return shaped
+
+
+def with_key(rows: pa.Table) -> pa.Table:
+    """Rows with the columns of the key; those that are missing are NULL."""
+    import pyarrow as pa
+
+    for name in KEY[:2]:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+    return rows
+
+
+def times(rows: pa.Table) -> NDArray[np.int64]:
+    """The column `ts` in us since 1970."""
+    import numpy as np
+    import pyarrow as pa
+
+    column = rows["ts"]
+    if column.type != pa.timestamp("us"):
+        column = column.cast(pa.timestamp("us"), safe=False)
+    return np.asarray(column.cast(pa.int64()).to_numpy())
+
+
+def written(rows: pa.Table) -> NDArray[np.int64]:
+    """When rows were written (ns); the earliest time where they do not say."""
+    import numpy as np
+
+    if WRITTEN not in rows.column_names:
+        return np.full(len(rows), _NEVER)
+    return np.asarray(rows[WRITTEN].fill_null(_NEVER).to_numpy())
+
+
+def with_written(rows: pa.Table, written_ns: int) -> pa.Table:
+    """Rows that were written at `when` (ns), unless they say themselves."""
+    import numpy as np
+    import pyarrow as pa
+
+    if WRITTEN in rows.column_names:
+        return rows.set_column(rows.column_names.index(WRITTEN), WRITTEN, rows[WRITTEN].fill_null(written_ns))
+    return rows.append_column(WRITTEN, pa.array(np.full(len(rows), written_ns, np.int64)))
+
+
+def without_written(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns([WRITTEN]) if WRITTEN in rows.column_names else rows
+
+
+def codes_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[tuple[str | None, str | None]]]:
+    """For each row the number of its (cluster, gpu), in the order of gpu and then cluster; and the list of these."""
+    import numpy as np
+
+    gpu, gpus = _ranks(rows["gpu"])
+    cluster, clusters = _ranks(rows["cluster"])
+    if len(clusters) == 1:
+        return gpu, [(clusters[0], name) for name in gpus]
+    pairs, codes = np.unique(gpu * max(1, len(clusters)) + cluster, return_inverse=True)
+    return codes, [(clusters[pair % len(clusters)], gpus[pair // len(clusters)]) for pair in pairs.tolist()]
+
+
+def _ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str | None]]:
+    """Each row's position in the sorted list of the values (NULL last), and this list."""
+    import numpy as np
+    import pyarrow as pa
+
+    coded = column.combine_chunks().dictionary_encode()
+    if isinstance(coded, pa.ChunkedArray):
+        coded = coded.chunk(0) if coded.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    values = coded.dictionary.to_pylist()
+    order = sorted(range(len(values)), key=lambda place: values[place].encode())
+    rank = np.empty(len(values) + 1, np.int64)
+    rank[order] = np.arange(len(values))
+    rank[-1] = len(values)
+    indices = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return rank[indices], [values[place] for place in order] + [None] * bool(coded.indices.null_count)
+
+
+def newest(rows: pa.Table) -> pa.Table:
+    """For each key the row that was written last, of equals the one that stands last; sorted by gpu and time."""
+    import numpy as np
+
+    if not len(rows):
+        return rows
+    codes, _ = codes_of(rows)
+    ts = times(rows)
+    if len(ts) == 1 or np.all((codes[1:] > codes[:-1]) | ((codes[1:] == codes[:-1]) & (ts[1:] > ts[:-1]))):
+        return rows
+    order = np.lexsort((written(rows), ts, codes))
+    same = (np.diff(codes[order]) == 0) & (np.diff(ts[order]) == 0)
+    return rows.take(order[np.append(~same, True)])
+
+
+def sort(spec: Table, rows: pa.Table) -> pa.Table:
+    """The rows in the order of their table; of a table by days one row for each key."""
+    if spec.partitioned:
+        return newest(rows)
+    keys = [(name, "ascending") for name in spec.sorted_by if name in rows.column_names]
+    return rows.sort_by(keys) if keys and len(rows) > 1 else rows
+
+
+def split(rows: pa.Table, others: Iterable[pa.Table], *, equal: bool = True) -> tuple[pa.Table, pa.Table]:
+    """Split rows, which have `written`, into new ones and those that take the place of rows of `others`.
+
+    `others` hold keys and `written`. Rows that were written before the one of their key in `others` are left out; of
+    those that were written at the same time, `equal` says whether they count.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    rows = newest(rows)
+    near = [_between(other_rows, times(rows)) for other_rows in others] if len(rows) else []
+    keys = [other_rows.select([*KEY, WRITTEN]) for other_rows in near if len(other_rows)]
+    if not keys:
+        return rows, rows.slice(0, 0)
+    group, own_count = _groups([rows, *keys])
+    written_ns = written(pa.concat_tables([rows.select([*KEY, WRITTEN]), *keys]))
+    is_known = np.zeros(int(group.max()) + 1, bool)
+    latest = np.full(len(is_known), _NEVER)
+    is_known[group[own_count:]] = True
+    np.maximum.at(latest, group[own_count:], written_ns[own_count:])
+    contested = is_known[group[:own_count]]
+    wins = written_ns[:own_count] >= latest[group[:own_count]] + (0 if equal else 1)
+    return rows.filter(pa.array(~contested)), rows.filter(pa.array(contested & wins))
+
+
+def among(rows: pa.Table, keys: pa.Table) -> NDArray[np.bool_]:
+    """Which rows have a key that is among `keys`."""
+    import numpy as np
+
+    if not len(keys) or not len(rows):
+        return np.zeros(len(rows), bool)
+    group, own_count = _groups([rows, keys])
+    is_known = np.zeros(int(group.max()) + 1, bool)
+    is_known[group[own_count:]] = True
+    return is_known[group[:own_count]]
+
+
+def without(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    """The rows whose key is not among `keys`."""
+    import pyarrow as pa
+
+    return rows.filter(pa.array(~among(rows, keys))) if len(keys) and len(rows) else rows
+
+
+def _groups(parts: list[pa.Table]) -> tuple[NDArray[np.int64], int]:
+    """The number of the key of every row of all parts, and how many rows the first part has."""
+    import numpy as np
+    import pyarrow as pa
+
+    keys = pa.concat_tables([part.select(list(KEY)) for part in parts], promote_options="permissive")
+    codes, _ = codes_of(keys)
+    ts = times(keys)
+    order = np.lexsort((ts, codes))
+    begins = np.append(True, (np.diff(codes[order]) != 0) | (np.diff(ts[order]) != 0))
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(begins) - 1
+    return group, len(parts[0])
+
+
+def _between(rows: pa.Table, ts: NDArray[np.int64]) -> pa.Table:
+    import pyarrow as pa
+
+    other_times = times(rows)
+    inside = (other_times >= ts.min()) & (other_times <= ts.max())
+    return rows if inside.all() else rows.filter(pa.array(inside))
+
+
+def last_rows(rows: pa.Table) -> pa.Table:
+    """The last row of each GPU; the rows are as `newest` gives them.
+
+    A row that lies more than a day ahead, written by a clock that was wrong, is one only where its GPU has no other.
+    """
+    import numpy as np
+
+    if not len(rows):
+        return rows
+    codes, _ = codes_of(rows)
+    ends = np.append(np.flatnonzero(np.diff(codes)), len(codes) - 1)
+    near = times(rows) <= ahead_us()
+    if not near.all():
+        begins = np.append(0, ends[:-1] + 1)
+        count = np.add.reduceat(near, begins, dtype=np.int64)
+        ends = np.where(count > 0, begins + count - 1, ends)
+    return rows.take(ends)
+
+
+def ahead_us() -> int:
+    """From this time on (us) a row lies ahead."""
+    return time.time_ns() // 1000 + DAY_US
+
+
+def bounds_of(rows: pa.Table) -> Bounds:
+    """The bounds of rows; there must be one at least."""
+    import pyarrow.compute as pc
+
+    ts = times(rows)
+    return Bounds(int(ts.min()), int(ts.max()), gpu_hashes(pc.unique(rows["gpu"]).to_pylist()))
+
+
+def days(rows: pa.Table) -> list[tuple[str, pa.Table]]:
+    """The rows by day of `ts` (UTC) with the folder of each, in order of the days."""
+    import numpy as np
+    import pyarrow as pa
+
+    numbers: NDArray[Any] = times(rows) // DAY_US
+    distinct = np.unique(numbers).tolist()
+    if len(distinct) == 1:
+        return [(day_folder(distinct[0]), rows)]
+    return [(day_folder(number), rows.filter(pa.array(numbers == number))) for number in distinct]
+
+
+def before(rows: pa.Table, until_us: int) -> tuple[pa.Table, pa.Table]:
+    """Split rows: those before a time, and the others."""
+    import pyarrow as pa
+
+    early = times(rows) < until_us
+    return rows.filter(pa.array(early)), rows.filter(pa.array(~early))

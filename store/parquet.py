@@ -1,0 +1,318 @@
+"""The Parquet files of a store: encoded whole, written once, and verified by whoever first reads them.
+
+The name of a file ends in a check sum of its content, so one changed bit anywhere is found before a value is believed.
+A sound file is remembered by its size, time of change and inode, in this process and, where this user may write, in
+`verified.log` of the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import file_names
+from .schema import TELEMETRY, Table, arrow_schema, other_format
+from .system import files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WRITTEN = "written"
+"""A column of ns since 1970 that rows have until no other writer can contradict them."""
+
+_LOG = "verified.log"
+_MOST_LOG = 1 << 24  # bytes
+_PIECE = 1 << 22
+_LARGE = 1 << 30  # bytes
+# Rows: DuckDB gives a group to one thread, and for the rows of one GPU it decodes a whole group.
+_ROW_GROUP = 61_440
+_FRESH = {"compression": "zstd", "compression_level": 3}
+_COLD = {"compression": "zstd", "compression_level": 12}
+
+Stamp = tuple[int, int, int]
+"""Size, time of change (ns) and inode of a file. Files are never changed in place, so it names their content."""
+
+
+def encode(spec: Table, rows: pa.Table, *, codec: str = "fresh", about: Mapping[str, str] | None = None) -> bytes:
+    """Rows as the content of a file, tuned for their table, with every column of it (and `written`, if they have it).
+
+    `codec`: "fresh" for files that are soon joined with others, "warm" for quick queries, "cold" for what is read
+    seldom. `about` is added to the metadata.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = arrow_schema(spec.name)
+    names = [*schema.names, *([WRITTEN] if WRITTEN in rows.column_names and WRITTEN not in schema.names else [])]
+    filled_names = [name for name in names if name in rows.column_names and rows[name].null_count < len(rows)]
+    metadata = {**(schema.metadata or {}), b"whorl.columns": ",".join(filled_names).encode()}
+    metadata |= {key.encode(): text.encode() for key, text in (about or {}).items()}
+    full_table = complete(spec, rows, names).replace_schema_metadata(metadata)
+    out = pa.BufferOutputStream()
+    with pq.ParquetWriter(out, full_table.schema, **_codecs(spec, full_table, codec)) as writer:
+        writer.write_table(full_table, row_group_size=_ROW_GROUP)
+    return bytes(out.getvalue())
+
+
+def plain_file(spec: Table, rows: pa.Table, stem: str) -> tuple[str, bytes]:
+    """The name and the content of a file of a table that is not kept by days."""
+    import pyarrow.compute as pc
+
+    content = encode(spec, rows)
+    gpus = file_names.gpu_hashes(pc.unique(rows["gpu"]).to_pylist()) if "gpu" in rows.column_names else None
+    return file_names.plain(spec.name, stem, gpus, content), content
+
+
+def complete(spec: Table, rows: pa.Table, names: Iterable[str] | None = None) -> pa.Table:
+    """Rows with every column of their table (or these names) in order; what they lack is NULL."""
+    import pyarrow as pa
+
+    schema = arrow_schema(spec.name)
+    columns, fields = [], []
+    for name in names or schema.names:
+        field = schema.field(name) if name in schema.names else pa.field(WRITTEN, pa.int64())
+        fields.append(field)
+        columns.append(rows[name] if name in rows.column_names else pa.nulls(len(rows), field.type))
+    return pa.table(columns, schema=pa.schema(fields, schema.metadata))
+
+
+def _codecs(spec: Table, rows: pa.Table, codec: str) -> dict[str, Any]:
+    """How the columns are encoded and compressed, as options of Arrow's writer.
+
+    Warm telemetry is written for quick queries: numbers as differences, uncompressed, other columns as dictionaries,
+    with LZ4. That takes 1.5 times the space of zstd.
+    """
+    encoded = {column.name: column.encoding for column in spec.columns if column.encoding}
+    encoded = {name: code for name, code in encoded.items() if name in rows.column_names}
+    if WRITTEN in rows.column_names:
+        encoded[WRITTEN] = "DELTA_BINARY_PACKED"
+    nested = [field.name for field in rows.schema if field.type.num_fields]
+    dictionary = [name for name in rows.column_names if name not in encoded and name not in nested]
+    sorted_by = [*spec.sorted_by[:3], "cluster"]
+    options: dict[str, Any] = {
+        "use_dictionary": dictionary, "column_encoding": encoded or None,
+        "write_statistics": sorted(set(sorted_by) & set(rows.column_names)) or False,
+        "max_rows_per_page": _ROW_GROUP, "store_schema": True,
+    }  # fmt: skip
+    if codec == "warm" and spec == TELEMETRY:
+        return options | {"compression": {n: "none" if n in encoded else "lz4" for n in rows.column_names}}
+    return options | (_COLD if codec == "cold" or spec != TELEMETRY else _FRESH)
+
+
+def write(path: Path, content: bytes) -> Path:
+    """Write content durably under a temporary name beside `path`; returns that name. Raises OSError."""
+    files.make_folder(path.parent)
+    temporary = files.temporary_name(path)
+    try:
+        with os.fdopen(files.create(temporary), "wb") as file:
+            file.write(content)
+            file.flush()
+            files.sync(file.fileno())
+    except BaseException:
+        files.remove(temporary)
+        raise
+    return temporary
+
+
+# -- reading --------------------------------------------------------------------------------------------------
+
+
+def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) -> pa.Table:
+    """The rows of a verified file: some columns, those that it has; `only` is a filter of `pyarrow.dataset`.
+
+    Columns that hold only NULL are left out unless they are asked for by name. Raises OSError, and
+    pyarrow.ArrowException or ValueError where the file is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with os.fdopen(files.open_regular(path), "rb") as source, pq.ParquetFile(source) as file:
+        filled_names = file.schema_arrow.names
+        filled_columns = (file.schema_arrow.metadata or {}).get(b"whorl.columns", b"").decode().split(",")
+        chosen_columns = [name for name in (filled_columns if columns is None else columns) if name in filled_names]
+        if only is None:
+            return file.read(columns=chosen_columns, use_threads=False)
+    import pyarrow.dataset as ds
+
+    return ds.dataset(str(path.absolute()), format="parquet").to_table(
+        columns=chosen_columns, filter=only, use_threads=False
+    )
+
+
+def rows_in(path: Path) -> int:
+    """How many rows a verified file has. Raises OSError and pyarrow.ArrowException."""
+    import pyarrow.parquet as pq
+
+    with os.fdopen(files.open_regular(path), "rb") as source:
+        return int(pq.read_metadata(source).num_rows)
+
+
+# -- verifying ------------------------------------------------------------------------------------------------
+
+
+def stamp(path: Path) -> Stamp:
+    """Size, time of change and inode. Raises OSError."""
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
+        reason = "it is a link and not a regular file; put what it leads to in its place"
+        raise OSError(errno.EINVAL, reason if stat.S_ISLNK(status.st_mode) else "it is not a regular file")
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+class Verified:
+    """Which files of a store are sound: asked of each file before it is read."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._reasons: dict[Path, tuple[Stamp, str | None]] = {}
+        self._logged: dict[str, Stamp] | None = None
+        self._fresh: list[str] = []
+
+    def reason(self, path: Path, spec: Table) -> str | None:
+        """Why a file cannot be read as part of a table; None if it can. Raises FileNotFoundError."""
+        try:
+            now = stamp(path)
+            then = self._reasons.get(path)
+            if then is None or then[0] != now:
+                then = now, self._look(path, spec, now)
+                self._reasons[path] = then
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            why = error.strerror or str(error)
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return "this user has no permission to read it"
+            return f"it cannot be read ({why}); repair it or move it out of the store"
+        return then[1]
+
+    def _look(self, path: Path, spec: Table, now: Stamp) -> str | None:
+        name = path.name
+        file_name = file_names.parse(name) if spec.partitioned else file_names.parse_plain(name)
+        if file_name is None:
+            return f"its name is not one that whorl gives; move it out of {spec.name}/"
+        place = path.relative_to(self._root).as_posix()
+        if self._log().get(place) == now:
+            return None
+        crc = file_names.check_sum(spec.name)
+        with os.fdopen(files.open_regular(path), "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_size > _LARGE and status.st_blocks * 512 < status.st_size // 64:  # it would take hours
+                return (
+                    "it is damaged: most of it was never written; restore it from a backup or move it out of the store"
+                )
+            while piece := file.read(_PIECE):
+                crc = file_names.check_sum(spec.name, piece, crc)
+        if crc != file_name.crc:
+            return _misfit(path, spec)
+        self._fresh.append(f"{place}\t{now[0]}\t{now[1]}\t{now[2]}\n")
+        return None
+
+    def _log(self) -> dict[str, Stamp]:
+        """What others of this store found sound."""
+        if self._logged is None:
+            self._logged = {}
+            with contextlib.suppress(OSError, ValueError):
+                if not files.own(self._root / _LOG):  # another user could vouch for what he made
+                    return self._logged
+                for line in files.read_small(self._root / _LOG, _MOST_LOG).splitlines():
+                    with contextlib.suppress(ValueError):
+                        place, *numbers = line.split("\t")
+                        size, changed, inode = map(int, numbers)
+                        self._logged[place] = size, changed, inode
+        return self._logged
+
+    def save(self) -> None:
+        """Write down what was found sound, if this user owns the store. A failure costs others a second look."""
+        fresh, self._fresh = self._fresh, []
+        if not fresh or not files.own(self._root):
+            return
+        with contextlib.suppress(OSError), files.held(self._root, below=False) as folder:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            handle = os.open(_LOG, flags, 0o644, dir_fd=folder)
+            try:
+                status = os.fstat(handle)
+                if stat.S_ISREG(status.st_mode) and status.st_size < _MOST_LOG:
+                    os.write(handle, "".join(fresh).encode())
+            finally:
+                os.close(handle)
+
+    def forget(self, paths: Iterable[Path]) -> None:
+        """Look at files anew: one of them could not be read after all."""
+        for path in paths:
+            self._reasons.pop(path, None)
+            if self._logged is not None:
+                self._logged.pop(path.relative_to(self._root).as_posix(), None)
+
+
+def shorten_log(root: Path) -> None:
+    """Forget in `verified.log` the files that are gone. For the compactor."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = files.read_small(root / _LOG, 2 * _MOST_LOG).splitlines(keepends=True)
+        kept_lines = [line for line in dict.fromkeys(lines) if (root / line.partition("\t")[0]).exists()]
+        if len(kept_lines) < len(lines):
+            files.put(root / _LOG, "".join(kept_lines).encode(), below=False)
+
+
+def _misfit(path: Path, spec: Table) -> str:
+    """Why the content of a file of a table is not what its name adds up to."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    damaged = "it is damaged (its content does not fit its name); restore it from a backup or move it out of the store"
+    try:
+        with os.fdopen(files.open_regular(path), "rb") as source:
+            about = pq.read_metadata(source).metadata or {}
+    except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException):
+        return damaged
+    belongs = about.get(b"whorl.table", b"").decode("utf-8", "replace")
+    if belongs != spec.name:
+        reason = f"it belongs to table {belongs!r}" if belongs else "whorl did not write it"
+        return f"{reason}; move it out of {spec.name}/"
+    return other_format(about.get(b"whorl.format", b"").decode("utf-8", "replace")) or damaged
+
+
+def looks_whole(path: Path) -> bool:
+    """Whether a file begins and ends like a Parquet file: enough for one that can be made again. Raises OSError."""
+    with os.fdopen(files.open_regular(path), "rb") as file:
+        begin, size = file.read(4), file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 8))
+        end = file.read(8)
+    return size >= 12 and begin == end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") <= size - 12
+
+
+def names_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Path]:
+    """The files in a table's folder that can hold rows within the bounds, by their names; no temporary ones, and not
+    the empty one.
+
+    Links to folders are among them: as files that cannot be read they are named. Raises OSError.
+    """
+    folder = f"{root}/{spec.name}"
+    if not spec.partitioned:
+        for name in sorted(files.names_in(Path(folder))):
+            if (
+                name.endswith(".parquet")
+                and name != file_names.EMPTY
+                and not name.startswith(files.TEMPORARY)
+                and (file_names.may_hold(name, bounds))
+            ):
+                yield Path(folder, name)
+        return
+    try:
+        with os.scandir(folder) as entries:
+            days = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except FileNotFoundError:
+        return
+    for day, is_folder in sorted(days):
+        if not is_folder:
+            if day.startswith("day=") or (day.endswith(".parquet") and day != file_names.EMPTY):
+                yield Path(folder, day)
+            continue
+        if file_names.within_days(day, bounds):
+            for name in sorted(files.names_in(Path(folder, day))):
+                of_table = name.endswith(".parquet") and not name.startswith(files.TEMPORARY)
+                if of_table and file_names.may_hold(name, bounds):
+                    yield Path(folder, day, name)

@@ -1,0 +1,399 @@
+"""Replace files by others in one step for every reader, one process at a time.
+
+No file system renames several files at once. So numbered notes in `replaced/` say which files readers leave out, and
+the note with the highest number counts. A note appears by link(2), which only one process can do for a number: who
+makes the next note holds the store, and who was taken over meets the number taken and stops.
+
+    claim      a note of the process that compacts or prunes; the time of its newest note is its heartbeat
+    step 1     leave out the new files; then they are renamed into place
+    step 2     leave out the old files instead: with this one note they have changed places
+    release    a note without a process; the old files are removed when queries that began before have ended
+
+A step 1 has the format that the store had, and a step 2 that of its whorl: in an upgrade an older whorl cannot read the
+latter and goes by the former, with which it sees the old files, until `store.toml` refuses it.
+
+A process that died between the steps leaves a store that every reader sees whole. The next one to claim removes the
+new files of a step 1 that was never followed, and the old files of a step 2. A claim of a dead process of this host is
+taken over at once, one of another host when its heartbeat is `TAKE_OVER_S` old, by the clock of the file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import FormatError, StoreError
+from .schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema, is_later, other_format
+from .system import durability, files, processes
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+SETTLE_S = 5.0
+GRACE_S = 60.0
+TAKE_OVER_S = 600.0
+_BEAT_S = 60.0
+_CACHED_S = 65.0  # NFS shows a folder from memory for 30 to 60 s (acdirmin, acdirmax)
+_NOTE = re.compile(r"(\d{10})\.parquet")
+_OWNER = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{8}-\d{1,10}-[0-9a-f]+")
+_PLACE = re.compile(  # what a note may name: no file outside the store, and none that whorl needs
+    rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
+    r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.parquet"
+    r"|journal/[A-Za-z0-9][A-Za-z0-9._-]*\.journal"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long to wait (s): before new files appear, before the switch, and after it before old files go."""
+
+    announce_s: float = 1.0
+    settle_s: float = SETTLE_S
+    grace_s: float = GRACE_S
+
+
+OFFLINE = Pace(0.0, 0.0, 0.0)
+_NETWORK = Pace(_CACHED_S, _CACHED_S, _CACHED_S + GRACE_S)
+
+
+def pace_of(root: Path, *, offline: bool = False) -> Pace:
+    """The pace that suits the file system of a store; `offline`: nobody else uses it."""
+    if offline:
+        return OFFLINE
+    return _NETWORK if durability.of(root).seconds else Pace()
+
+
+@dataclass(frozen=True)
+class ReplacementNote:
+    """What a note says: who holds the store (None: nobody), the step, the new files of step 1, and the files that
+    readers leave out because others replaced them, with the time (s since 1970, of the file system) of that."""
+
+    number: int = 0
+    owner: str | None = None
+    step: int = 0
+    new: tuple[str, ...] = ()
+    old: Mapping[str, float] = field(default_factory=dict)
+    format: str = str(FORMAT)
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The files that readers leave out, as paths under the root."""
+        return frozenset([*self.old, *(self.new if self.step == 1 else ())])
+
+
+def note_path(root: Path, number: int) -> Path:
+    return root / REPLACED.name / f"{number:010d}.parquet"
+
+
+def numbers(root: Path) -> list[int]:
+    """The numbers of the notes of a store, in order. Raises OSError."""
+    matches = (_NOTE.fullmatch(name) for name in files.names_in(root / REPLACED.name))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def newest(root: Path, skip: Callable[[Path, str], None] = lambda _path, _reason: None) -> ReplacementNote:
+    """The note that counts. `skip` is told of one that cannot be read, and the one before counts. Raises OSError."""
+    return _newest_of(root, numbers(root), skip)
+
+
+class _FormatError(ValueError):
+    """A note of a later format."""
+
+
+def _newest_of(
+    root: Path, note_numbers: list[int], skip: Callable[[Path, str], None], *, strict: bool = False
+) -> ReplacementNote:
+    for number in reversed(note_numbers):
+        path = note_path(root, number)
+        try:
+            return _read(path, number)
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            if strict and isinstance(error, _FormatError):  # what it replaced is not for this whorl to judge
+                raise FormatError(f"{path}: {error}") from error
+            skip(path, f"{error}; it says which files were replaced: restore it, or run `whorl store compact`")
+    return ReplacementNote()
+
+
+def _read(path: Path, number: int) -> ReplacementNote:
+    """Raises FileNotFoundError, and ValueError for a note that is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with os.fdopen(files.open_regular(path), "rb") as source:
+            about = pq.read_schema(source).metadata or {}
+        content = about[b"whorl.note"]
+        if content[:8] != b"%08x" % zlib.crc32(content[8:]):
+            raise ValueError("it is damaged")
+        fields = files.parse_json(content[8:])
+        version = str(fields["format"])
+        if why := other_format(version, older=True):
+            raise (_FormatError if is_later(version) else ValueError)(why)
+        old = {str(name): float(hidden_since) for name, hidden_since in fields["old"].items()}
+        new = tuple(map(str, fields["new"]))
+        for name in (*old, *new):
+            if not _PLACE.fullmatch(name):
+                raise ValueError(f"it names {name!r}, which is not a file that whorl replaces")
+        if fields["number"] != number:
+            raise ValueError("it is a copy of another note")
+        owner = fields["owner"]
+        if owner is not None and not _OWNER.fullmatch(owner):
+            raise ValueError(f"it names {owner!r}, which is no process")
+        return ReplacementNote(number, owner, int(fields["step"]), new, old, version)
+    except FileNotFoundError:
+        raise
+    except (OSError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, pa.ArrowException) as error:
+        raise ValueError(f"it is damaged ({str(error).splitlines()[0] if str(error) else error!r})") from error
+
+
+def _content(note: ReplacementNote) -> bytes:
+    """A note as a Parquet file: rows for plain clients, and the same in its metadata for whorl."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from .. import __version__
+
+    fields = json.dumps(
+        {
+            "format": note.format, "number": note.number, "owner": note.owner, "step": note.step, "new": note.new,
+            "old": dict(note.old), "by": __version__,
+        }
+    ).encode()  # fmt: skip
+    hidden = sorted(note.hidden) or [""]  # a row at least: the highest number must be seen
+    schema = arrow_schema(REPLACED.name)
+    rows = {"number": note.number, "step": note.step}
+    table = pa.table(
+        [
+            pa.array(
+                hidden if name == "file" else [bool(text) if name == "hidden" else rows[name] for text in hidden], kind
+            )
+            for name, kind in zip(schema.names, schema.types, strict=True)
+        ],
+        schema=schema.with_metadata({**(schema.metadata or {}), "whorl.note": b"%08x" % zlib.crc32(fields) + fields}),
+    )
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out)
+    return bytes(out.getvalue())
+
+
+def _add(root: Path, note: ReplacementNote) -> None:
+    """Make the note of a number, which only one process can. Raises FileExistsError, and OSError."""
+    path = note_path(root, note.number)
+    files.make_folder(path.parent)
+    temporary = files.temporary_name(path)
+    try:
+        with os.fdopen(files.create(temporary), "wb") as file:
+            file.write(_content(note))
+            file.flush()
+            files.sync(file.fileno())
+        with files.held(path.parent) as folder:
+            try:
+                os.link(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                if path.exists():  # a file system without links: two hosts in the same instant are not told apart
+                    raise FileExistsError(errno.EEXIST, "it was made just now", str(path)) from error
+                os.rename(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+    finally:
+        files.remove(temporary)
+
+
+_at_work: set[Path] = set()
+"""The stores whose files this process replaces now."""
+
+
+class TakenError(StoreError):
+    """Another process replaces files of this store."""
+
+
+class Compactor:
+    """The one process that replaces files of a store, as long as the block runs.
+
+    Entering raises TakenError where another one is at work. `progress` of a long pass should call `beat`. `version`:
+    the format of a store that has no note.
+    """
+
+    def __init__(self, root: Path, pace: Pace, version: str = str(FORMAT)) -> None:
+        self.root, self.pace, self._version = root, pace, version
+        self._owner = processes.owner()
+        self._note = ReplacementNote()
+        self._beat_s = time.monotonic()
+
+    def __enter__(self) -> Compactor:
+        with files.readable(self.root):
+            note_numbers = numbers(self.root)
+            then = _newest_of(self.root, note_numbers, lambda _path, _reason: None, strict=True)
+            then = then if then.number else replace(then, format=self._version)
+            if then.owner is not None and not self._dead(then):
+                raise self._taken(then)
+        self._note = replace(then, number=max(note_numbers, default=0))
+        self._advance(replace(then, owner=self._owner))
+        _at_work.add(self.root)
+        if then.step == 1:  # its switch was never made: nobody has read these files
+            self._take_back()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _at_work.discard(self.root)
+        if self._note.owner is None:
+            return
+        with contextlib.suppress(OSError, StoreError):
+            if self._note.step == 1:
+                self._take_back()
+            self._advance(replace(self._note, owner=None))
+
+    def _take_back(self) -> None:
+        """Remove the new files of a step 1 while they are hidden, then the note of it."""
+        with files.readable(self.root):
+            self._remove(self._note.new)
+        self._advance(replace(self._note, step=2 if self._note.old else 0, new=()))
+
+    def _taken(self, then: ReplacementNote) -> TakenError:
+        host, _, remainder = (then.owner or "").partition("-")
+        holder = f"process {remainder.split('-')[1]} on {host}" if remainder.count("-") >= 2 else "another process"
+        return TakenError(
+            f"{holder} compacts or prunes {self.root} ({note_path(self.root, then.number)}): wait for it; if it is "
+            f"dead, another may take over {TAKE_OVER_S / 60:g} minutes after its last sign of life"
+        )
+
+    def _dead(self, note: ReplacementNote) -> bool:
+        """Whether the process that made a note is over."""
+        assert note.owner is not None
+        if note.owner == self._owner:  # it could not say that it had ended, as on a full disk
+            return self.root not in _at_work
+        alive = processes.owner_alive(note.owner)
+        if alive is not None:
+            return not alive
+        path = note_path(self.root, note.number)
+        try:
+            return abs(files.clock(path.parent) - path.lstat().st_mtime) > TAKE_OVER_S
+        except FileNotFoundError:
+            return False
+
+    def _advance(self, note: ReplacementNote) -> None:
+        """Make the next note. Raises TakenError where another process did."""
+        note = replace(note, number=self._note.number + 1)
+        try:
+            _add(self.root, note)
+        except FileExistsError:
+            raise self._taken(newest(self.root)) from None
+        except OSError as error:
+            raise files.failed("write", self.root / REPLACED.name, error) from error
+        if numbers(self.root)[-1:] != [note.number]:  # who took over has removed the note of this number since
+            with contextlib.suppress(OSError):
+                files.remove_inside(self.root, note_path(self.root, note.number).relative_to(self.root).as_posix())
+            raise self._taken(newest(self.root))
+        self._note = note
+
+    def _check(self) -> None:
+        """Raises TakenError where another has taken over."""
+        with files.readable(self.root):
+            if numbers(self.root)[-1:] != [self._note.number]:
+                raise self._taken(newest(self.root))
+
+    def beat(self) -> None:
+        """Say that this process lives. Raises TakenError where another has taken over."""
+        if time.monotonic() - self._beat_s < _BEAT_S:
+            return
+        self._beat_s = time.monotonic()
+        self._check()
+        with files.readable(self.root):
+            os.utime(note_path(self.root, self._note.number))
+
+    def wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (remainder := until - time.monotonic()) > 0:
+            time.sleep(min(remainder, _BEAT_S / 2))
+            self.beat()
+
+    def replace(
+        self, old: Iterable[Path], moves: Mapping[Path, Path], then: Callable[[], object] = lambda: None
+    ) -> None:
+        """Replace `old` files by others: `moves` maps temporary files, which are durable, to their places.
+
+        `then` is called when they have changed places, before old ones may go.
+        Raises StoreError; then nothing was replaced, and the temporary files are gone.
+        """
+        new = tuple(sorted(final.relative_to(self.root).as_posix() for final in moves.values()))
+        names = [path.relative_to(self.root).as_posix() for path in old]
+        try:
+            if new:
+                self._advance(replace(self._note, step=1, new=new))
+                self.wait(self.pace.announce_s)
+                self._check()  # this machine may have slept for long
+                for temporary, final in moves.items():
+                    files.rename(temporary, final)
+                for folder in {final.parent for final in moves.values()}:
+                    files.sync_folder(folder)
+                self.wait(self.pace.settle_s)
+            now = files.clock(self.root / REPLACED.name)
+            switched = dict(self._note.old) | dict.fromkeys(names, now)
+            self._advance(replace(self._note, step=2, new=(), old=switched, format=str(FORMAT)))
+        except BaseException as error:
+            if self._note.step == 1:
+                with contextlib.suppress(StoreError):
+                    self._take_back()
+            for temporary in moves:
+                files.remove(temporary)
+            if isinstance(error, OSError):
+                raise files.failed("write", self.root, error) from error
+            raise
+        then()
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove the old files whose time has come, and the notes that no longer count."""
+        with contextlib.suppress(OSError, StoreError):
+            now = files.clock(self.root / REPLACED.name)
+            due = [name for name, since in self._note.old.items() if not 0 <= now - since < self.pace.grace_s]
+            if due:
+                self._remove(due)
+                still_hidden = {name: since for name, since in self._note.old.items() if name not in due}
+                self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
+            for number in numbers(self.root)[:-1]:
+                path = note_path(self.root, number)
+                if not self.pace.grace_s or now - path.lstat().st_mtime >= self.pace.grace_s:
+                    files.remove_inside(self.root, path.relative_to(self.root).as_posix())
+
+    def _remove(self, names: Iterable[str]) -> None:
+        folders = set()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                files.remove_inside(self.root, name)
+                folders.add((self.root / name).parent)
+        for folder in folders:  # a file that comes back after a power failure would be there twice
+            files.sync_folder(folder)
+
+
+def tidy(root: Path) -> None:
+    """Remove old files whose time has come, where nobody holds the store and this user may. Costs a listing if there
+    is nothing to do."""
+    with contextlib.suppress(OSError, StoreError):
+        note = newest(root)
+        pace = pace_of(root)
+        if note.step == 0 and not note.old:
+            return
+        now = files.clock(root / REPLACED.name)
+        if note.step == 1 or any(not 0 <= now - since < pace.grace_s for since in note.old.values()):
+            with Compactor(root, pace) as compactor:
+                compactor.tidy()
+
+
+def due(note: ReplacementNote, grace_s: float) -> float | None:
+    """When the last old file of a note may be removed, s since 1970; None if there is none."""
+    return max(note.old.values()) + grace_s if note.old else None

@@ -1,1 +1,0 @@
-"""Rows in files, Parquet and journals: put in order, written, checked, replaced."""

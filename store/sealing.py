@@ -1,0 +1,201 @@
+"""Seal a journal: its rows become sorted files of the store, which carry the journal's name.
+
+As long as the journal is there, readers take its rows and leave out the files that carry its name. So removing the
+journal, one step, puts the files in its place; a process that dies before leaves files that the next one makes anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import StoreError
+from . import file_names, journal_file, keys, parquet, telemetry_files
+from .journal_file import JournalName
+from .parquet import WRITTEN, Verified
+from .replacing import Pace
+from .schema import LATE, LATEST, TABLES, TELEMETRY
+from .system import files
+from .system.locks import is_free, locked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+_STALE_S = 3600.0
+Wait = Callable[[float], object]
+
+
+def seal(root: Path, several: Iterable[JournalName], pace: Pace, wait: Wait = time.sleep) -> list[JournalName]:
+    """Seal journals whose names the caller holds; returns those that were sealed. Raises StoreError.
+
+    One that cannot be read stays where it is, with a warning. On a network file system the files are there for
+    `pace.announce_s` before the journals go, so that every host sees them; `wait` may raise to leave the journals.
+    """
+    ready, failure = [], None
+    for journal in several:
+        try:
+            if _place(root, journal):
+                ready.append(journal)
+        except OSError as error:  # the others first: one that cannot be sealed must not keep them for ever
+            failure = files.failed("write", Path(error.filename or root), error)
+    if ready and pace.announce_s > 1:
+        wait(pace.announce_s)
+    for journal in ready:
+        with files.readable(root), contextlib.suppress(FileNotFoundError):
+            files.remove_inside(root, journal.path.relative_to(root).as_posix())
+            files.sync_folder(journal.path.parent)
+    if failure is not None:
+        raise failure
+    return ready
+
+
+def _place(root: Path, journal: JournalName) -> bool:
+    """Put the files of a journal in place; false where the journal cannot be read."""
+    try:
+        content = journal_file.read(journal.path)
+    except (FileNotFoundError, journal_file.TornHeaderError):
+        return True  # there is nothing in it
+    except (OSError, ValueError) as error:
+        log.warning("%s stays where it is: %s", journal.path, error)
+        return False
+    if content.lost:
+        put_aside(journal.path, content.lost)
+    contents = []
+    for spec in TABLES[::-1]:
+        rows = content.rows.get(spec.name)
+        if rows is not None and spec != TELEMETRY:
+            shaped = keys.sort(spec, keys.conform(spec, rows.drop_columns([WRITTEN])))
+            name, body = parquet.plain_file(spec, shaped, journal.stem)
+            contents.append((root / spec.name / name, body))
+    parts = [rows for rows in (content.telemetry, content.rows.get(TELEMETRY.name)) if rows is not None]
+    if not parts:
+        _write(root, journal, contents, [])
+        return True
+    import pyarrow as pa
+
+    joined = pa.concat_tables(parts, promote_options="default")
+    rows = keys.conform(TELEMETRY, joined.drop_columns([WRITTEN])).append_column(WRITTEN, joined[WRITTEN])
+    days = [day for day, _ in keys.days(rows)]
+    with telemetry_files.placing(root):
+        earlier = _noted_before(root, journal)
+        new_files = telemetry_files.place(
+            root, rows, journal.stem, written=content.last_written, but=journal.stem, noted=earlier.values()
+        )
+        _write(root, journal, [*new_files.files, *contents], days)
+        if new_files.files:  # what earlier files hold is in the new one, or no longer the last
+            for path in earlier.keys() - {path for path, _ in new_files.files}:
+                files.remove(path)
+    return True
+
+
+def _noted_before(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
+    """The files of `latest` that journals of a writer made, this one too in an earlier attempt, with their rows.
+
+    One that is damaged stays.
+    """
+    import pyarrow as pa
+
+    folder, noted = root / LATEST.name, {}
+    for name in files.names_in(folder):
+        file_name = file_names.parse_plain(name) if name.startswith(f"{journal.writer}-") else None
+        stem = "" if file_name is None else file_name.stem.rpartition(".")[0]
+        earlier_journal = journal_file.parse(Path(f"{stem}{journal_file.ENDING}"))
+        if earlier_journal is not None and earlier_journal.writer == journal.writer:
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+                if Verified(root).reason(folder / name, LATEST) is None:
+                    noted[folder / name] = keys.with_key(parquet.read(folder / name).replace_schema_metadata())
+    return noted
+
+
+def _write(root: Path, journal: JournalName, contents: list[tuple[Path, bytes]], days: list[str]) -> None:
+    """Write files durably under their names, in place of those of an earlier attempt. Raises OSError."""
+    new_paths = {path for path, _ in contents}
+    folders = {path.parent for path in new_paths}
+    for path in _of_earlier_attempt(root, journal, days):
+        if path not in new_paths:
+            files.remove_inside(root, path.relative_to(root).as_posix())
+            folders.add(path.parent)  # it must not come back after a power failure
+    moves = []
+    try:
+        for path, content in contents:
+            moves.append((parquet.write(path, content), path))
+        for temporary, path in moves:
+            files.rename(temporary, path)
+        for folder in folders:
+            files.sync_folder(folder)
+    except BaseException:
+        for temporary, _ in moves:
+            files.remove(temporary)
+        raise
+
+
+def _of_earlier_attempt(root: Path, journal: JournalName, days: list[str]) -> list[Path]:
+    folders = [root / spec.name for spec in TABLES if not spec.partitioned]
+    folders += [root / spec.name / day for spec in (TELEMETRY, LATE) for day in days]
+    return [folder / name for folder in folders for name in file_names.of_stem(files.names_in(folder), journal.stem)]
+
+
+def put_aside(path: Path, lost: int) -> None:
+    """If some bytes of a journal changed, keep it under another name when its other rows go to a segment."""
+    aside = path.with_name(path.name + journal_file.DAMAGED)
+    log.warning("%s: %s; it is kept as %s", path, journal_file.unread(lost), aside)
+    with contextlib.suppress(FileExistsError):
+        os.link(path, aside, follow_symlinks=False)
+
+
+def seal_dead(root: Path, pace: Pace) -> tuple[int, list[Path]]:
+    """Seal the journals whose writers are dead; returns how many, and those that were left. Raises StoreError."""
+    with files.readable(root):
+        all_journals = journal_file.journals(root)
+    with of_dead(all_journals) as held:
+        done = seal(root, held, pace)
+    left_journals = [journal.path for journal in all_journals if journal.path.exists()]
+    return len(done), left_journals
+
+
+@contextlib.contextmanager
+def of_dead(all_journals: Iterable[JournalName]) -> Iterator[list[JournalName]]:
+    """Those journals whose writers are dead; as long as the block runs nobody can take their names.
+
+    A writer is dead where its lock is free. Where the file system has no locks, and another host took the lock, its
+    journal must not have grown for an hour by the clock of the file system.
+    """
+    by_writer: dict[str, list[JournalName]] = {}
+    for journal in all_journals:
+        by_writer.setdefault(journal.writer, []).append(journal)
+    held: list[JournalName] = []
+    with contextlib.ExitStack() as stack:
+        for writer, several in by_writer.items():
+            path = several[0].path.with_name(f"{writer}.lock")
+            try:
+                if is_free(path):
+                    stack.enter_context(locked(path, f"a journal named {writer}"))
+                elif not _is_stale(several):
+                    continue
+            except StoreError:
+                continue  # its next writer has begun
+            held += several
+        yield held
+
+
+def _is_stale(several: list[JournalName]) -> bool:
+    """Whether journals have not grown for an hour, on a file system without locks."""
+    from .system import locks
+
+    with contextlib.suppress(OSError):
+        handle = files.open_regular(several[0].path)
+        try:
+            if locks.attempt(handle, shared=True) is not None:
+                return False  # there are locks: a writer lives
+        finally:
+            os.close(handle)
+        now = files.clock(several[0].path.parent)
+        return all(now - journal.path.lstat().st_mtime > _STALE_S for journal in several)
+    return False

@@ -1,0 +1,245 @@
+"""What a store holds at one instant: the files that readers use, and the rows that are in journals only.
+
+Files may be replaced while a reader lists them. So the newest note is read before and after the listing, which is
+repeated if it changed. A journal is read before the files are listed, and the files that carry its name are left out.
+So every row is seen, and none twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import StoreError
+from . import file_names, journal_file, keys, manifest, parquet, replacing, telemetry_files
+from .file_names import EVER, Bounds
+from .parquet import WRITTEN, Verified
+from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, table
+from .system import files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TRIES = 100
+_PAUSE_S = 0.02
+_BY_TIME = {TELEMETRY.name, LATE.name, MINUTES.name}
+
+Skip = Callable[[Path, str], None]
+"""Called with a file that cannot be read, and the reason."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table at one instant: the rows of `free`, those of `contested` whose key is not in `late`, `late`, `live`."""
+
+    free: list[Path]
+    contested: list[Path] = field(default_factory=list)
+    late: pa.Table | None = None
+    live: pa.Table | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        return [*self.free, *self.contested]
+
+
+@dataclass
+class Snapshot:
+    """The visible files of tables, verified or not, and what was read of journals."""
+
+    files: dict[str, list[Path]] = field(default_factory=dict)
+    journals: dict[journal_file.JournalName, journal_file.JournalContent] = field(default_factory=dict)
+
+
+def take(root: Path, names: Collection[str], skip: Skip, bounds: Bounds = EVER) -> Snapshot:
+    """What a store holds now, of some tables; of tables by time only what can lie within the bounds, which
+    are those of telemetry, or of the only table.
+
+    Raises StoreError where its folders cannot be read.
+    """
+    table_names = set(names)
+    if TELEMETRY.name in table_names:
+        table_names.add(LATE.name)
+    gone: set[Path] = set()
+    with files.readable(root):
+        for _ in range(_TRIES):
+            listing = Snapshot()
+            note = replacing.newest(root, skip)
+            journals = [journal for journal in journal_file.journals(root) if journal.path not in gone]
+            journals = [
+                journal for journal in journals if f"{journal_file.FOLDER}/{journal.path.name}" not in note.hidden
+            ]
+            try:
+                for journal in journals:
+                    _read_journal(listing, journal, table_names, bounds, skip)
+            except FileNotFoundError as error:
+                gone.add(Path(error.filename))  # it was sealed just now
+                continue
+            unsealed = {journal.stem for journal in journals}
+            # In the order of TABLES: a run that is seen has its results.
+            for spec in (*TABLES, LATE):
+                if spec.name in table_names:
+                    within = bounds if spec.name in _BY_TIME or len(names) == 1 else EVER
+                    listing.files[spec.name] = visible(root, spec, note.hidden, unsealed, within)
+            if replacing.newest(root, skip).number == note.number:
+                return listing
+            time.sleep(_PAUSE_S)
+    raise too_fast(root)
+
+
+def too_fast(root: Path) -> StoreError:
+    return StoreError(f"the files of {root} change faster than they can be read; run the command again")
+
+
+def visible(
+    root: Path, spec: Table, hidden: Collection[str], unsealed: Collection[str], bounds: Bounds = EVER
+) -> list[Path]:
+    """The files of a table that readers use: not those that a note hides, nor those of an unsealed journal.
+
+    Of `latest` all count: a journal's file of last readings has those of the files before it, which go when it comes.
+    """
+    parse = file_names.parse if spec.partitioned else file_names.parse_plain
+    unsealed = () if spec == LATEST else unsealed
+    paths = []
+    for path in parquet.names_in(root, spec, bounds):
+        if hidden and path.relative_to(root).as_posix() in hidden:
+            continue
+        if unsealed and (file_name := parse(path.name)) is not None and file_name.stem in unsealed:
+            continue
+        if spec.partitioned and bounds.gpus is not None:  # before it is verified, for which all of it is read
+            file_gpus = manifest.gpus_of(path)
+            if file_gpus is not None and file_gpus.isdisjoint(bounds.gpus):
+                continue
+        paths.append(path)
+    return paths
+
+
+def _read_journal(
+    listing: Snapshot, journal: journal_file.JournalName, table_names: Collection[str], bounds: Bounds, skip: Skip
+) -> None:
+    """Read a journal if it can have rows of wanted tables. Raises FileNotFoundError."""
+    by_time = table_names & {TELEMETRY.name, LATEST.name} if isinstance(table_names, set) else set()
+    if journal.kind == "rows":
+        if not set(table_names) - {TELEMETRY.name, LATEST.name, LATE.name, MINUTES.name}:
+            return
+    elif not by_time or not journal.may_hold(Bounds() if LATEST.name in by_time else bounds):
+        return
+    try:
+        content = journal_file.read(journal.path)
+    except FileNotFoundError:
+        raise
+    except journal_file.TornHeaderError:
+        return  # its writer died while it made the file
+    except ValueError as error:
+        skip(journal.path, f"{error}; move it out of the store")
+        return
+    except OSError as error:
+        skip(journal.path, f"it cannot be read ({error.strerror}); repair it or move it out of the store")
+        return
+    if content.lost:
+        skip(journal.path, journal_file.unread(content.lost))
+    listing.journals[journal] = content
+
+
+def live_rows(listing: Snapshot, name: str) -> pa.Table | None:
+    """The rows of a table that are in journals, with `written`; None if there are none."""
+    parts = [rows for content in listing.journals.values() if (rows := content.of(name)) is not None]
+    if not parts:
+        return None
+    import pyarrow as pa
+
+    return pa.concat_tables(parts, promote_options="default").combine_chunks()
+
+
+def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds: Bounds = EVER) -> Rows:
+    """A table of a snapshot. Raises FileNotFoundError where a file was replaced meanwhile."""
+    spec = table(name)
+    if name == LATEST.name:
+        return Rows([], live=latest(listing, verified, skip))
+    paths = sound(spec, listing.files[name], verified, skip)
+    live = live_rows(listing, name)
+    if name != TELEMETRY.name:
+        return Rows(paths, live=None if live is None else shaped(spec, live.drop_columns([WRITTEN])))
+    late = [
+        rows
+        for path in sound(LATE, listing.files[LATE.name], verified, skip)
+        if (rows := _read(path, skip)) is not None and len(rows)
+    ]
+    if live is not None:
+        live = keys.newest(live.filter(_inside(live, bounds)))
+        if len(live):
+            of_live = keys.bounds_of(live)
+            near = [path for path in [*paths, *listing.files[LATE.name]] if file_names.may_hold(path.name, of_live)]
+            others = [stored_keys for path in near if (stored_keys := telemetry_files.keys_in(path)) is not None]
+            live, newer = keys.split(live, others)
+            late += [newer] if len(newer) else []
+    live = shaped(spec, live.drop_columns([WRITTEN])) if live is not None and len(live) else None
+    if not late:
+        return Rows(paths, live=live)
+    import pyarrow as pa
+
+    over = keys.newest(pa.concat_tables(late, promote_options="default"))
+    of_late = [keys.bounds_of(rows) for rows in late]
+    contested = {path for path in paths if any(file_names.may_hold(path.name, late_bounds) for late_bounds in of_late)}
+    return Rows(
+        [path for path in paths if path not in contested],
+        [path for path in paths if path in contested],
+        shaped(spec, keys.without_written(over)),
+        live,
+    )
+
+
+def _inside(rows: pa.Table, bounds: Bounds) -> pa.Array:
+    import pyarrow as pa
+
+    ts = keys.times(rows)
+    return pa.array((ts >= bounds.first) & (ts <= bounds.last))
+
+
+def shaped(spec: Table, rows: pa.Table) -> pa.Table:
+    """Rows with every column of their table in its type."""
+    return parquet.complete(spec, keys.conform(spec, rows))
+
+
+def latest(listing: Snapshot, verified: Verified, skip: Skip) -> pa.Table:
+    """The last reading of every GPU."""
+    import pyarrow as pa
+
+    paths = sound(LATEST, listing.files[LATEST.name], verified, skip)
+    parts = [rows for path in paths if (rows := _read(path, skip)) is not None and len(rows)]
+    live = live_rows(listing, TELEMETRY.name)
+    parts += [live] if live is not None else []
+    if not parts:
+        return shaped(LATEST, keys.with_key(pa.table({"ts": pa.array([], pa.timestamp("us"))})))
+    rows = keys.last_rows(keys.newest(pa.concat_tables(parts, promote_options="default")))
+    return shaped(LATEST, rows)
+
+
+def sound(spec: Table, paths: Iterable[Path], verified: Verified, skip: Skip) -> list[Path]:
+    """Those files that can be read; `skip` is told of the others. Raises FileNotFoundError."""
+    good = []
+    for path in paths:
+        reason = verified.reason(path, spec)
+        if reason is None:
+            good.append(path)
+        else:
+            skip(path, reason)
+    verified.save()
+    return good
+
+
+def _read(path: Path, skip: Skip) -> pa.Table | None:
+    """A verified file of a few rows, with `written`. Raises FileNotFoundError."""
+    import pyarrow as pa
+
+    file_name = file_names.parse(path.name)
+    try:
+        rows = parquet.read(path)
+        return keys.with_key(keys.with_written(rows, 1000 * file_name.written if file_name else 0))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        skip(path, f"it is damaged ({str(error).splitlines()[0]}); move it out of the store")
+        return None

@@ -1,0 +1,177 @@
+"""Where rows of telemetry go: each key once under `telemetry/`, and what takes the place of a stored row under `late/`.
+
+A writer compares its rows with the files whose names say that they could hold the same keys. Nearly always there are
+none. It holds `placing.lock` from the comparison to the rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import StoreError
+from . import file_names, journal_file, keys, parquet, replacing
+from .file_names import Bounds
+from .parquet import WRITTEN
+from .schema import LATE, LATEST, TELEMETRY, Table
+from .system.locks import locked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+PLACING = "placing.lock"
+_WAIT_S = 120.0
+_TRIES = 20
+
+
+@contextlib.contextmanager
+def placing(root: Path) -> Iterator[None]:
+    """The lock of those who add rows of telemetry. Raises StoreError where another has it for minutes."""
+    with locked(root / PLACING, "the place of new rows", wait_s=_WAIT_S):
+        yield
+
+
+@dataclass
+class PlacedRows:
+    """Files to write: paths in the store with their contents; and how many of the rows are late."""
+
+    files: list[tuple[Path, bytes]]
+    late_rows: int = 0
+
+
+def place(
+    root: Path,
+    rows: pa.Table,
+    stem: str,
+    *,
+    written: int | None,
+    but: str | None = None,
+    noted: Iterable[pa.Table] = (),
+) -> PlacedRows:
+    """The files that rows, which have the column `written`, make under `telemetry/`, `late/` and `latest/`.
+
+    The caller holds the lock of places. `written`: when the last of them was written (ns); None: the files say it of
+    each row. `but`: the stem of a journal whose own files do not count. `noted`: rows of `latest` that go into the new
+    file of it. Raises OSError.
+    """
+    rows = keys.newest(rows)
+    if not len(rows):
+        return PlacedRows([])
+    bounds = keys.bounds_of(rows)
+    stored = stored_keys(root, bounds, but)
+    if stored is None:  # what takes the place of a row that is not there does no harm
+        new, late = rows.slice(0, 0), rows
+    else:
+        new, late = keys.split(rows, stored)
+    contested = written is None or (but is not None and _contested(root, bounds, but))
+    written = int(keys.written(rows).max()) if written is None else written
+    parts = [(TELEMETRY, day, part if contested else keys.without_written(part)) for day, part in _days(new)]
+    parts += [(LATE, day, part) for day, part in _days(late)]
+    new_files = [
+        (root / spec.name / day / name, content)
+        for spec, day, part in parts
+        for name, content in [file_of(spec, part, stem, written)]
+    ]
+    if len(new) or len(late):
+        import pyarrow as pa
+
+        last = keys.last_rows(keys.newest(pa.concat_tables([*noted, rows], promote_options="default")))
+        name, content = parquet.plain_file(LATEST, last, f"{stem}.{written // 1000:x}")
+        new_files.append((root / LATEST.name / name, content))
+    return PlacedRows(new_files, len(late))
+
+
+def _days(rows: pa.Table) -> list[tuple[str, pa.Table]]:
+    return keys.days(rows) if len(rows) else []
+
+
+def file_of(spec: Table, rows: pa.Table, stem: str, written: int, *, codec: str = "fresh") -> tuple[str, bytes]:
+    """The name and the content of a file of a table by days; `written` in ns."""
+    content = parquet.encode(spec, rows, codec=codec)
+    return file_names.dated(
+        spec.name, stem, written=written // 1000, bounds=keys.bounds_of(rows), content=content
+    ), content
+
+
+def made_of_telemetry(root: Path, spec: Table, rows: pa.Table, stem: str) -> list[tuple[Path, bytes]]:
+    """The files of rows of a table that is made of telemetry, with their places: minutes by days, or last readings."""
+    now = time.time_ns()
+    if spec != LATEST:
+        journal = [(day, file_of(spec, part, stem, now, codec="cold")) for day, part in keys.days(rows)]
+        return [(root / spec.name / day / name, content) for day, (name, content) in journal]
+    name, content = parquet.plain_file(spec, rows, f"{stem}.{now // 1000:x}")
+    return [(root / spec.name / name, content)]
+
+
+def stored_keys(root: Path, bounds: Bounds, but: str | None = None) -> list[pa.Table] | None:
+    """The keys of stored rows near the bounds, with `written`; not those of the files of `but`. None where a file of
+    them cannot be read. Raises OSError."""
+    for _ in range(_TRIES):
+        note = replacing.newest(root)
+        try:
+            tables = [keys_in(path) for path in candidates(root, bounds, note.hidden, but=but)]
+        except FileNotFoundError:
+            continue
+        if replacing.newest(root).number == note.number:
+            readable_tables = [table for table in tables if table is not None]
+            return readable_tables if len(readable_tables) == len(tables) else None
+    raise StoreError(f"the files of {root} change faster than they can be read; run the command again")
+
+
+def candidates(root: Path, bounds: Bounds, hidden: Container[str], *, but: str | None = None) -> list[Path]:
+    """The files of telemetry and late rows that could hold a key within the bounds, by their names. Raises OSError."""
+    paths = []
+    for spec in (TELEMETRY, LATE):
+        for path in parquet.names_in(root, spec, bounds):
+            file_name = file_names.parse(path.name)
+            if file_name is not None and file_name.stem != but and path.relative_to(root).as_posix() not in hidden:
+                paths.append(path)
+    return paths
+
+
+def keys_in(path: Path) -> pa.Table | None:
+    """The keys of a file, and when its rows were written. None if it cannot be read: one damaged file must not stop
+    new rows from being stored. Raises FileNotFoundError."""
+    import pyarrow as pa
+
+    file_name = file_names.parse(path.name)
+    try:
+        rows = parquet.read(path, [*keys.KEY, WRITTEN])
+        return keys.with_written(rows, 1000 * file_name.written if file_name else 0)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        log.warning("rows are not compared with those in %s: %s", path, str(error).splitlines()[0])
+        return None
+
+
+def _contested(root: Path, bounds: Bounds, but: str | None) -> bool:
+    """Whether an open journal of another process could hold a key of these rows.
+
+    In the journals of this process all rows were written before these, or all of them later.
+    """
+    process = (but or "").rsplit("-", 2)[0]
+    others = (journal for journal in journal_file.journals(root) if journal.stem.rsplit("-", 2)[0] != process)
+    return any(journal.may_hold(Bounds(gpus=bounds.gpus)) for journal in others)
+
+
+def oldest_journal(root: Path) -> int:
+    """When the oldest open journal of readings began (us since 1970); the end of time if there is none.
+
+    A file whose last row was written before can be contradicted by no journal in anything but newer rows: so only such
+    files are joined, and what is joined counts as written at the last of its rows. Raises OSError.
+    """
+    return min((journal.began for journal in journal_file.journals(root) if journal.kind != "rows"), default=2**63)
+
+
+def blocked(path: Path, oldest: int) -> bool:
+    """Whether a journal that began at `oldest` or later could hold an older row of a key of this file."""
+    file_name = file_names.parse(path.name)
+    return file_name is None or file_name.written >= oldest
