@@ -4,7 +4,7 @@ WhorlError            one clear sentence for a person; the command line prints i
 ├── InputError        what was given cannot be used: a file, a column, a unit, an option
 │   └── UnitError     a unit is unknown, contradicts the data, or cannot be told
 ├── StoreError        the store cannot be opened, read or written
-│   └── FormatError   the store was made by a newer whorl
+│   └── FormatError   the store has another format than this whorl reads
 ├── QueryError        an SQL query was refused or failed
 ├── SchedulerError    the batch scheduler is not here, does not answer, or refused
 └── DeviceError       a GPU cannot do what was asked: no memory, no driver, it hangs or fell off the bus
@@ -36,7 +36,7 @@ class StoreError(WhorlError):
 
 
 class FormatError(StoreError):
-    """The store was made by a newer whorl."""
+    """The store has another format than this whorl reads."""
 
 
 class QueryError(WhorlError):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..store.json_texts import read_lists, string
 from ..store.views import OF_ALL_RUNS
 from .runs.probing import other_names
 
@@ -36,8 +35,8 @@ _CAMPAIGNS = (
     "ON c.cluster IS NOT DISTINCT FROM r.cluster AND c.campaign = r.campaign ORDER BY 3 DESC NULLS LAST, 1, 2"
 )
 _VERDICTS = (
-    "SELECT name, CASE WHEN level = 'gpu' THEN name END AS gpu, gpus, cluster, kind, state, effect_pct, low_pct, "
-    "high_pct, reference, action, looks FROM verdicts_now ORDER BY cluster, place"
+    "SELECT name, CASE WHEN level = 'gpu' THEN name END AS gpu, [each.name FOR each IN gpus] AS gpus, cluster, "
+    "kind, state, effect_pct, low_pct, high_pct, reference, action, looks FROM verdicts_now ORDER BY cluster, place"
 )
 _JUDGED = (
     f"SELECT cluster, judged_at, gpus, findings FROM judgements WHERE {OF_ALL_RUNS} "
@@ -106,9 +105,7 @@ def last_findings(store: Store) -> pl.DataFrame:
 
     `gpu`: the name where it is that of one GPU; `gpus`: the names of all that it covers.
     """
-    found = store.sql(_VERDICTS).polars()
-    rows = read_lists(store, "verdicts", found.select("gpus").iter_rows(named=True), {"gpus": string})
-    return found.with_columns(pl.Series("gpus", [row["gpus"] for row in rows], pl.List(pl.String)))
+    return store.sql(_VERDICTS).polars()
 
 
 def clusters(store: Store) -> tuple[str, ...]:

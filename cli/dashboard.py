@@ -98,10 +98,10 @@ def dashboard(
         opened = Store.open(store)
         reading = begin(opened)  # before what takes long to load
         from ..dashboards.app.make import make_app
-        from ..store.console import Limits
+        from ..dashboards.app.sql.processes import QueryLimits
         from .advising import Advisor
 
-        reading.limits, reading.advise = Limits(sql_seconds, sql_memory), Advisor()
+        reading.limits, reading.advise = QueryLimits(sql_seconds, sql_memory), Advisor()
         app = make_app(reading, prefix=where, token=token, ahead=True)
         server = Server(app.server, host, port, LIMITS, path=where)
         link = f"{server.url}?token={quote(token)}" if token else server.url

@@ -14,11 +14,12 @@ from .output import tell
 
 if TYPE_CHECKING:
     from ..store.importing import Report
+    from ..store.merging import Merged
 
 
 @click.command("import", short_help="Import files of measurements, of any tool, into a store.")
 @store_option
-@click.option("--cluster", default="fleet", show_default=True, help="Name of the files' cluster.")
+@click.option("--cluster", metavar="NAME", help="Name of the files' cluster.  [default: fleet; of a store, its own]")
 @click.option(
     "--gpu", metavar="NAME", help="The GPU, if a file does not name it: node/slot, UUID or a part; else a new name."
 )
@@ -59,13 +60,13 @@ def import_files(
     nvidia-smi (--query-gpu, dmon, -q), dcgmi dmon, pages of dcgm-exporter, Omnistat, nvbandwidth, SuperBench,
     gpu-burn, nvprof, nsys, ncu, allocations of jobs, and any CSV or Parquet with --map; plain, .gz or .zst. Every row
     is accounted for: kept, a duplicate, or refused with its line and the reason. Importing a file again adds nothing.
-    One file is stored whole or not at all; the others of the command go on.
+    One file is stored whole or not at all; the others of the command go on. A file may also be a store, or a file of a
+    store's table: what whorl stored is taken in as it is.
     """
-    from ..dashboards.answers.importing import imported
-    from ..dashboards.printed.importing import answer
+    from ..dashboards.answers.importing import answer, imported
     from .output import Progress, print_json, show
 
-    def done(outcome: Report | WhorlError) -> None:
+    def done(outcome: Report | Merged | WhorlError) -> None:
         progress.clear()
         if isinstance(outcome, WhorlError):
             tell(str(outcome))
@@ -74,6 +75,8 @@ def import_files(
 
     with Progress() as progress:
         options |= {"map": _pairs(mapping, "--map"), "unit": _pairs(units, "--unit")}
+        if options["cluster"] is None:
+            del options["cluster"]
         imports = imported(files, store, progress=progress, done=done, **options)
     if as_json:
         print_json(imports.document())

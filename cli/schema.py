@@ -34,7 +34,7 @@ _OF_TELEMETRY = {
 def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     """Explain every column of TABLES (all tables if you name none): type, unit, meaning."""
     from ..dashboards.table import Table as Cells
-    from ..store.readers.catalog import columns_of_views
+    from ..store.catalog import columns_of_views
     from ..store.schema import FORMAT, TABLES
     from ..store.views import VIEWS
     from ..store.vocabulary import VOCABULARIES
@@ -134,7 +134,7 @@ def as_document(
 
 
 def _cells(columns: Iterable[Column]) -> list[list[str]]:
-    return [[column.name, column.type, column.unit, column.description] for column in columns]
+    return [[column.name, column.short_type, column.unit, column.description] for column in columns]
 
 
 def _metrics() -> list[list[str]]:

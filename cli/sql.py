@@ -34,9 +34,9 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
           from latest join gpus_now using (cluster, gpu)"
     """
     from ..store import Store
-    from ..store.readers.query import Plain
-    from ..store.readers.texts import distinct, is_number, values_of
+    from ..store.sql import Plain
     from ..store.system.memory import uncollected
+    from ..store.texts import distinct, is_number, values_of
     from .output import print_json, print_rows
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,8 +12,7 @@ import click
 from .options import cluster_option, json_option, store_option
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from ..store.compaction import Done
     from ..store.retention import Pruned
     from ..store.status import Status
 
@@ -22,7 +23,7 @@ offline_option = click.option(
 )
 
 
-@click.group("store", short_help="Show what a store holds; compact it; prune old telemetry.")
+@click.group("store", short_help="Show what a store holds; compact, prune, upgrade, merge.")
 def store_group() -> None:
     """Look after a store. Collectors may write to it, and others read it, at the same time."""
 
@@ -94,31 +95,43 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
 
     It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and ends.
     """
-    from ..dashboards.table import count, many
     from ..store import Store
     from ..store.retention import seconds
     from .output import Progress, print_json
 
-    opened = Store.open(store)
-    if _busy(opened.root, as_json=as_json):
-        return
     if keep is not None:
         seconds(keep)  # a wrong one is said before anything is done
-    with Progress() as progress:
+    opened = Store.open(store)
+    with _alone(as_json=as_json), Progress() as progress:
         done = opened.compact(offline=offline, progress=progress.say)
         pruned = None if keep is None else opened.prune(keep, offline=offline, progress=progress.say)
     if as_json:
         document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done)}
         print_json(document | {"pruned": None if pruned is None else vars(pruned)})
-        return
+    else:
+        _print_compacted(done)
+        if pruned is not None:
+            _print_pruned(pruned, dry_run=False)
+    if done.unreadable:
+        click.get_current_context().exit(1)
+
+
+def _print_compacted(done: Done) -> None:
+    from ..dashboards.table import count, many
+
     click.echo(
         f"{many(done.before, 'file')} became {count(done.after)}; {many(done.late_rows, 'late row')} put in place; "
         f"{many(done.sealed, 'journal')} of dead writers sealed"
     )
     if done.waiting:
         click.echo(f"{count(done.waiting)} files of late rows wait until the journals of their GPUs are sealed")
-    if pruned is not None:
-        _print_pruned(pruned, dry_run=False)
+    if done.open_journals:
+        click.echo(
+            f"{many(len(done.open_journals), 'journal')} left, because the writer lives or this host cannot tell; "
+            f"other DuckDB clients see the rows when it is sealed: {', '.join(done.open_journals)}"
+        )
+    if done.unreadable:
+        click.echo(f"{many(len(done.unreadable), 'file')} left that cannot be read: the warnings say why")
 
 
 @store_group.command("prune", short_help="Keep one row a minute of old telemetry.")
@@ -136,9 +149,7 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
     from .output import Progress, print_json
 
     opened = Store.open(store)
-    if not dry_run and _busy(opened.root, as_json=as_json):
-        return
-    with Progress() as progress:
+    with _alone(as_json=as_json), Progress() as progress:
         done = opened.prune(keep, dry_run=dry_run, offline=offline, progress=progress.say)
     if as_json:
         print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done)})
@@ -159,17 +170,71 @@ def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
         click.echo(
             f"{many(done.sparse, 'row')} stay: they are hardly more than one a minute, and would take more space"
         )
-    if done.replaced and done.free_at is not None:
+    if done.waiting:
+        left = "1 day is left" if done.waiting == 1 else f"{done.waiting:,} days are left"
         click.echo(
-            f"{_left(done.replaced)}: compacting has just joined files of {_of(done.replaced)}, and keeps the old "
-            f"ones for queries that still run. Run this command again at "
-            f"{_time(math.ceil(done.free_at) * 10**9)} (UTC) or later"
-        )
-    if written := done.waiting - done.replaced:
-        click.echo(
-            f"{_left(written)}: a collector or another process still writes to {_of(written)}. "
+            f"{left}: a collector or another process still writes to {'it' if done.waiting == 1 else 'them'}. "
             "Run this command again later"
         )
+
+
+@store_group.command("upgrade", short_help="Bring a store of an older whorl to this one's format.")
+@store_option
+@offline_option
+@json_option
+def upgrade(store: str, offline: bool, as_json: bool) -> None:
+    """Bring a store of an older format to the present one, whole or not at all.
+
+    Stop its collectors first. It needs as much free space as the store takes. It may be interrupted: run it again.
+    """
+    from ..dashboards.table import count, many
+    from ..store.upgrade import upgrade as bring
+    from .output import Progress, print_json
+
+    with Progress() as progress:
+        done = bring(Path(store), offline=offline, progress=progress.say)
+    if as_json:
+        print_json({"schema": "whorl.store.upgrade/1", **vars(done)})
+        return
+    if done.files or done.journals or done.older != done.newer:
+        click.echo(
+            f"from format {done.older} to {done.newer}: {many(done.files, 'file')} and "
+            f"{many(done.journals, 'journal')} written anew"
+        )
+    else:
+        click.echo(f"the store has format {done.newer} already: nothing was done")
+    if done.unreadable:
+        click.echo(f"{count(len(done.unreadable))} could not be read, and stay as they are: {done.unreadable[0]}")
+
+
+@store_group.command("merge", short_help="Take whole stores into one, every row once.")
+@click.argument("sources", metavar="STORE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--into", metavar="DIR", required=True, help="The store that takes them in; it is made if needed.")
+@click.option("--cluster", metavar="NAME", help="The cluster that all their rows get.  [default: their own]")
+@json_option
+def merge(sources: tuple[Path, ...], into: str, cluster: str | None, as_json: bool) -> None:
+    """Take other stores, or files of their tables, into a store. The same run or reading counts once.
+
+    Run it again if it was interrupted: what is stored is not stored twice. The sources stay as they are.
+    """
+    from dataclasses import asdict
+
+    from ..dashboards.printed.merging import answer
+    from ..store import Store
+    from ..store.merging import merge as take_in
+    from .output import Progress, print_json, show
+
+    merged = []
+    place = Store.find(into) or Path(into)
+    with Progress() as progress:
+        for source in sources:
+            merged.append(take_in(place, source, cluster=cluster, progress=progress.say))
+            place = place if isinstance(place, Store) else Store.open(place)
+            if not as_json:
+                progress.clear()
+                show(answer(merged[-1]))
+    if as_json:
+        print_json({"schema": "whorl.store.merge/1", "into": into, "sources": [asdict(source) for source in merged]})
 
 
 @store_group.command("retire", short_help="Note that a GPU was taken out of its node.")
@@ -194,24 +259,19 @@ def retire(gpu: str, store: str, cluster: str | None, as_json: bool) -> None:
         click.echo(f"{event.gpu} is retired until it is seen again")
 
 
-def _left(days: int) -> str:
-    return "1 day is left" if days == 1 else f"{days:,} days are left"
+@contextlib.contextmanager
+def _alone(*, as_json: bool) -> Iterator[None]:
+    """End the command with a sentence where another process compacts or prunes the store."""
+    from ..store.replacing import TakenError
 
-
-def _of(days: int) -> str:
-    return "it" if days == 1 else "them"
-
-
-def _busy(root: Path, *, as_json: bool) -> bool:
-    from ..store.system import locks
-
-    if not locks.is_held(root / locks.COMPACTING):
-        return False
-    click.echo("another process compacts or prunes this store; nothing was done", err=as_json)
-    return True
+    try:
+        yield
+    except TakenError as error:
+        click.echo(str(error), err=as_json)
+        click.get_current_context().exit(0)
 
 
 def _time(ns: int) -> str:
     import numpy as np
 
-    return str(np.datetime64(ns, "ns").astype("datetime64[s]")).replace("T", " ")
+    return str(np.datetime64(ns // 10**9, "s")).replace("T", " ")  # ns do not hold every time of a store

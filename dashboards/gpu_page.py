@@ -17,7 +17,7 @@ from ..analysis.one_gpu.past import Scatter
 from ..analysis.one_gpu.standing import Standing
 from ..analysis.one_gpu.whole import OneGpu, whole
 from ..analysis.verdicts import Verdict
-from ..store.conditions import clock_in_words, read
+from ..store.conditions import clock_in_words
 from . import gpu_words as say
 from .figures import bands, history, reasons, timeline, waterfall
 from .page import Drawing, Facts, Section, page, refuse_unwritable, write_page
@@ -272,7 +272,7 @@ def _runs(runs: pl.DataFrame) -> Table:
     newest = runs.sort("began", descending=True, nulls_last=True).head(_RUNS)
     rows = []
     for row in newest.iter_rows(named=True):
-        of = read(row["conditions"])
+        of = row["conditions"] or {}
         clock = clock_in_words(of.get("clock"), of.get("locked_clock_mhz"))
         limit = of.get("asked_power_limit_w") or of.get("power_limit_w")
         rows.append(

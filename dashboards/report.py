@@ -18,7 +18,6 @@ from ..analysis.verdicts import Judgement, Kind, State
 from ..analysis.verdicts.judging import ERROR_RATE, MOST_P
 from ..analysis.verdicts.levels.estimate import RELEVANT
 from ..analysis.verdicts.planted import Planted, falsely_named
-from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page
 from .report_energy import energy_section
@@ -260,7 +259,7 @@ def _tiles(
 def _about(campaign: Probed) -> dict[str, str]:
     began = campaign.runs.select(pl.col("began").min()).item()
     ended = campaign.runs.select(pl.coalesce("ended", "began").max()).item()  # imported runs may say no end
-    conditions = [read(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
+    stated = campaign.runs["conditions"].struct.unnest()
     about = {
         "cluster": campaign.cluster,
         "campaign": campaign.campaign or "none: all runs of the cluster",
@@ -276,7 +275,7 @@ def _about(campaign: Probed) -> dict[str, str]:
         ("asked_precision", "target half width of the median's 95 % interval, as a share"),
         ("time_limit_s", "time limit of a probe, s"),
     ):
-        values = _distinct(one.get(key) for one in conditions)
+        values = _distinct(stated[key].drop_nulls().unique().sort())
         if values:
             about[name] = ", ".join(values)
     if versions := software(campaign.runs["versions"]):
@@ -286,11 +285,8 @@ def _about(campaign: Probed) -> dict[str, str]:
 
 def software(versions: pl.Series) -> str:
     """What ran, and in which versions: `cuda 12.4, driver 570.1/570.2`. `versions`: of `runs`."""
-    found: dict[str, list[str]] = {}
-    for text in versions.drop_nulls().unique().sort().to_list():
-        for name, version in read(text).items():
-            found.setdefault(name, []).append(str(version))
-    return ", ".join(f"{name} {'/'.join(_distinct(every))}" for name, every in sorted(found.items()))
+    found = {one.name: one.drop_nulls().unique().sort().to_list() for one in versions.struct.unnest()}
+    return ", ".join(f"{name} {'/'.join(every)}" for name, every in sorted(found.items()) if every)
 
 
 def _notes(campaign: Probed, judged: Judgement, probes: Sequence[Against]) -> list[str]:
@@ -319,4 +315,5 @@ def _notes(campaign: Probed, judged: Judgement, probes: Sequence[Against]) -> li
 
 
 def _distinct(values: Iterable[object]) -> list[str]:
-    return list(dict.fromkeys(str(value) for value in values if value is not None))
+    texts = (f"{value:g}" if isinstance(value, float) else str(value) for value in values if value is not None)
+    return list(dict.fromkeys(texts))

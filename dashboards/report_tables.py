@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ from ..analysis.fleet.trend import Trend
 from ..analysis.runs.probing import Probed
 from ..analysis.verdicts import Cause, Judgement, Level, Verdict
 from ..analysis.verdicts.planted import Planted
-from ..store.conditions import clock_in_words, read
+from ..store.conditions import clock_in_words
 from .figures.campaigns import over_campaigns
 from .figures.looks import Look, looks
 from .figures.map import CELLS, maps
@@ -418,7 +418,7 @@ def conditions(campaign: Probed) -> list[Table]:
     rows = []
     for probe in campaign.probes:
         runs = campaign.runs.filter(pl.col("workload") == probe)
-        conditions = read(next(iter(runs["conditions"].drop_nulls()), None))
+        conditions: dict[str, Any] = next(iter(runs["conditions"].drop_nulls()), {})
         window = (runs["ended"] - runs["began"]).dt.total_nanoseconds().drop_nulls() / 1e9
         repeats = runs["repeats"].drop_nulls()
         ended = runs.group_by("ended_by").len().sort("len", descending=True).drop_nulls()

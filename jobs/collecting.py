@@ -75,7 +75,7 @@ def collect(
     from ..collectors.watching import Counts
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
-    from ..store.system.memory import give_back, give_back_code
+    from ..store.system.memory import give_back
     from ..store.system.signals import Noted
 
     urls = ((url,) if isinstance(url, str) else tuple(url)) or None
@@ -109,7 +109,6 @@ def collect(
         if begun is not None:
             begun(collecting)
         give_back()  # the resources that opening took
-        give_back_code()
         counts = collecting.run(ended=lambda: bool(signals.came), look=look or (lambda: None))
         return Collected(counts, signals.came[0] if signals.came else None, plan.store, collecting)
 

@@ -56,6 +56,6 @@ def record_jobs(store: Store, report: Report) -> None:
         )
     )
     kept = conformed(rows.sort("node", "slot")).with_columns(
-        pl.lit(datetime.now(UTC).replace(tzinfo=None)).cast(pl.Datetime("ns")).alias("recorded")
+        pl.lit(datetime.now(UTC).replace(tzinfo=None)).alias("recorded")
     )
     store.append({JOBS.name: kept.to_arrow()}, f"jobs-{report.campaign}")

@@ -100,6 +100,6 @@ def of_work(works: Sequence[Work]) -> dict[str, object]:
         "bytes": work.bytes,
         "operations": work.operations,
         "input": work.input,
-        "parameters": dict(work.parameters),
+        "parameters": {name: size for name, size in work.parameters.items() if not isinstance(size, str)},
         "works": len(works),
     }

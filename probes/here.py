@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ..kernels.cupy_device import Unusable
     from ..kernels.device import Device
     from ..store import Store
+    from ..store.journal_file import Ticks
     from .campaign import Plan, Progress, Report
     from .watch import Recent
 
@@ -106,9 +105,9 @@ def here(
     memory: list[Recent] = []
     notes: list[str] = []
 
-    def feed(batch: pa.RecordBatch) -> None:
+    def feed(ticks: Ticks) -> None:
         for one in memory:
-            one.feed(batch)
+            one.feed(ticks)
 
     def tell(event: Event) -> None:
         recorder.event(replace(event, ts_ns=devices[0].now_ns(), node=nodes.get(event.gpu or "", node)))

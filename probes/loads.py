@@ -7,7 +7,6 @@ as probes are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -336,7 +335,7 @@ def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
         temperature[some] = np.rint(steady.temperature_c[some])
         power[some] = steady.reported_power_w[some]
         stated = _conditions(fleet, load, workload, STEADY_REPEATS) | {"steady_state": True, "units": STEADY_UNITS}
-        conditions[some] = json.dumps(stated)
+        conditions[some] = stated
     power += _POWER_SD_SHARE * model.power_limit_w * random.standard_normal(n)
     onset, end = onsets(fleet.fault, fleet.seed, claimed.span_s)
     since_s = (at_ns - claimed.began_ns) / 1e9
@@ -362,7 +361,7 @@ def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
             "power_w": pa.array(power, mask=absent),
             "conditions": conditions,
             "probe_version": [_VERSION] * n,
-            "versions": [json.dumps(VERSIONS | {"whorl": __version__}, sort_keys=True)] * n,
+            "versions": [VERSIONS | {"whorl": __version__}] * n,
             "ended_by": [EndedBy.COMPLETE] * n,
             "status": [code for code, _ in status],
             "status_detail": [detail for _, detail in status],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..kernels.device import Device
     from ..store import Store
     from ..store.journal import Journal
-    from ..store.writers.template import Template
+    from ..store.journal_file import Ticks
 
 _FIRST_S = 10.0  # the first reading of a GPU can take seconds
 _LAST_S = 10.0
@@ -38,25 +38,18 @@ _SLOW_S = 5.0  # looking for GPUs that come and go takes longer than reading tho
 class _Recorder:
     """A `Recorder` that gives telemetry to the probes' watch, and stores everything as long as the store accepts it."""
 
-    def __init__(self, feed: Callable[[pa.RecordBatch], None], into: StoreRecorder | None) -> None:
+    def __init__(self, feed: Callable[[Ticks], None], into: StoreRecorder | None) -> None:
         self._feed, self._into = feed, into
         self.failure: StoreError | None = None
         self.fed = threading.Event()
 
-    def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
-        if table == "telemetry":
-            self._feed(batch)
-            self.fed.set()
-        self._store(lambda into: into.append(batch, table))
+    def append(self, ticks: Ticks) -> None:
+        self._feed(ticks)
+        self.fed.set()
+        self._store(lambda into: into.append(ticks))
 
-    def template(self, batch: pa.RecordBatch) -> Template | None:
-        """None: the watch wants every tick as a batch."""
-
-    def append_template(self, template: Template) -> bool:  # noqa: ARG002 - there are none here
-        return False
-
-    def flush(self) -> None:
-        self._store(lambda into: into.flush())
+    def append_rows(self, batch: pa.RecordBatch, table: str) -> None:
+        self._store(lambda into: into.append_rows(batch, table))
 
     def identify(self, devices: Sequence[Read], seen_ns: int) -> None:
         self._store(lambda into: into.identify(devices, seen_ns))
@@ -72,9 +65,9 @@ class _Recorder:
 
 
 class NodeWatch:
-    """Telemetry of this node's GPUs while a block runs: to `feed`, batch by batch, and into a store.
+    """Telemetry of this node's GPUs while a block runs: to `feed`, tick by tick, and into a store.
 
-    `feed` gets rows of `telemetry` (all or some of its columns), called from another thread. `interval_s` is the time
+    `feed` gets readings (all metrics or the fast ones), called from another thread. `interval_s` is the time
     between readings. Without a store, or where `whorl collect` writes this node's telemetry into it already, nothing
     is stored here; `notes` says so. Entering raises InputError where the driver cannot be reached. Leaving raises
     `failure`, the StoreError for which storing stopped in the middle, unless another error is on its way.
@@ -82,7 +75,7 @@ class NodeWatch:
 
     def __init__(
         self,
-        feed: Callable[[pa.RecordBatch], None],
+        feed: Callable[[Ticks], None],
         store: Store | None,
         *,
         node: str,

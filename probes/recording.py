@@ -6,7 +6,6 @@ tables of one append appear at once or not at all.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -22,10 +21,8 @@ from pyarrow import compute
 from ..collectors.backends import Device
 from ..collectors.rows import short_hash
 from ..errors import StoreError
-from ..store.conditions import read
 from ..store.events import Event, event_rows
 from ..store.outcomes import EndedBy, Outcome
-from ..store.rows import placing
 from ..store.schema import arrow_rows
 from ..store.system import signals
 from .figures import Figure
@@ -172,7 +169,7 @@ class Recorder:
     def _append(self, made: Mapping[str, pa.Table], name: str | None) -> None:
         if self._journal is None:
             own = f"probe-{short_hash(self.campaign)}-{time.time_ns()}-{os.getpid()}-{self._number}"
-            self.store.append(made, name or own + placing.named(placing.gpus_in(made.values())))
+            self.store.append(made, name or own)
             return
         for table in sorted(made, key=lambda table: table == "runs"):  # a run that is seen has its results
             for batch in made[table].combine_chunks().to_batches():
@@ -191,10 +188,10 @@ class Recorder:
             "mem_clock_mhz": [run.window.mem_clock_mhz for run in runs],
             "temperature_c": [run.window.temperature_c for run in runs],
             "power_w": [run.window.power_w for run in runs],
-            "conditions": [json.dumps(dict(run.conditions)) for run in runs],
+            "conditions": [run.conditions for run in runs],
             "probe_version": [run.version for run in runs],
-            "versions": [json.dumps(dict(run.versions), sort_keys=True) for run in runs],
-            "clock_events": [_events_of(run.window) for run in runs],
+            "versions": [run.versions for run in runs],
+            "clock_events": [run.window.clock_events for run in runs],
             "ended_by": [run.ended_by for run in runs],
             "status": [run.status for run in runs],
             "status_detail": [run.status_detail for run in runs],
@@ -259,8 +256,8 @@ class Past:
         return self._times("ended", compute.max)
 
     def _times(self, name: str, which: Callable[[pa.ChunkedArray], pa.Scalar]) -> int | None:
-        found: int | None = which(self.rows[name].cast(pa.int64())).as_py()
-        return found
+        microseconds: int | None = which(self.rows[name].cast(pa.int64())).as_py()
+        return None if microseconds is None else 1000 * microseconds
 
     def runs_of(self, campaign: str, before_ns: int | None = None) -> dict[tuple[str, str], list[dict[str, object]]]:
         """Those of a campaign that did not fail, by GPU and probe.
@@ -270,12 +267,11 @@ class Past:
         """
         mine = compute.equal(self.rows["campaign"], campaign)
         if before_ns is not None:
-            mine = compute.and_(mine, compute.less(self.rows["began"].cast(pa.int64()), before_ns))
+            mine = compute.and_(mine, compute.less(self.rows["began"].cast(pa.int64()), before_ns // 1000))
         found: dict[tuple[str, str], list[dict[str, object]]] = {}
-        rows = self.rows.filter(mine).drop_columns(["began", "ended"])  # Python has no nanoseconds
-        for row in rows.to_pylist():
+        for row in self.rows.filter(mine).drop_columns(["began", "ended"]).to_pylist():
             if row["ended_by"] != EndedBy.FAILED:
-                conditions = dict(read(row["conditions"])) | {"probe_version": row["probe_version"]}
+                conditions = (row["conditions"] or {}) | {"probe_version": row["probe_version"]}
                 found.setdefault((row["gpu"], row["workload"]), []).append(conditions)
         return found
 
@@ -285,7 +281,3 @@ def past_of(store: Store, cluster: str, gpus: Sequence[str]) -> Past:
     names = ["cluster", "campaign", "gpu", "workload", "began", "ended", "probe_version", "conditions", "ended_by"]
     rows = store.arrow("runs", columns=names, gpus=[(cluster, gpu) for gpu in gpus])
     return Past(rows.filter(compute.equal(rows["cluster"], cluster)))
-
-
-def _events_of(window: Window) -> str | None:
-    return None if window.clock_events is None else json.dumps(dict(window.clock_events))

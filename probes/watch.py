@@ -18,9 +18,8 @@ from ..store.clock_events import CLOCK_EVENTS
 from ..store.metrics import board_power_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ..simulation.stepping import Readings
+    from ..store.journal_file import Ticks
 
 _COUNTERS = {one.counter: one.name for one in CLOCK_EVENTS if one.counter is not None}
 _BITS = {one.bit: one.name for one in CLOCK_EVENTS if one.bit is not None}
@@ -110,20 +109,18 @@ class Recent:
         self._lock = threading.Lock()
         self._pace, self._hurried = pace, set[str]()
 
-    def feed(self, batch: pa.RecordBatch) -> None:
-        """Take rows of `telemetry`, at most one for each GPU; rows of other GPUs are passed over."""
-        rows = [self._position.get(gpu) for gpu in batch.column("gpu").to_pylist()]
-        here = [row for row, position in enumerate(rows) if position is not None]
-        to = [position for position in rows if position is not None]
-        names = set(batch.schema.names)
-        ts = np.frombuffer(batch.column("ts").buffers()[1], np.int64)[batch.column("ts").offset :]
+    def feed(self, ticks: Ticks) -> None:
+        """Take readings, at most one of each GPU; those of other GPUs are passed over."""
+        positions = [self._position.get(gpu or "") for _, gpu in ticks.gpus]
+        here = [place for place, position in enumerate(positions) if position is not None]
+        to = [position for position in positions if position is not None]
+        values = ticks.values if ticks.valid is None else np.where(ticks.valid, ticks.values, np.nan)
         with self._lock:
             at = self._turn()
-            self._ts[at, to] = ts[here]
+            self._ts[at, to] = 1000 * ticks.ts[here]
             for row, name in enumerate(_COLUMNS):
-                if name in names:
-                    found = [np.nan if value is None else value for value in batch.column(name).to_pylist()]
-                    self._values[row, at, to] = [found[one] for one in here]
+                if name in ticks.names:
+                    self._values[row, at, to] = values[ticks.names.index(name), here]
 
     def feed_readings(self, readings: Readings) -> None:
         """Take what the drivers of a simulated fleet report, whose GPUs are those named, in order."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from ...errors import InputError
+from ...store.catalog import quoted
 from ...store.events import EventKind
-from ...store.readers.catalog import quoted
+from ...store.instants import times_of_ns
 from ..by_number import by_number
 from .booked import COSTS, Booked, booked
 from .carbon.billing import NoFigure
@@ -319,7 +320,7 @@ def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) 
 
 def _numbered(jobs: pl.DataFrame) -> pl.DataFrame:
     """The allocations in order of time, with whether a run begins: rows of several GPUs at one time are one run."""
-    never = pl.lit(2**62).cast(pl.Datetime("ns"))
+    never = times_of_ns(pl.lit(2**62))
     lasts = pl.max_horizontal("began", pl.col("ended").fill_null(never))
     before = pl.col("_until").cum_max().shift(1).over("cluster", "job_id")
     at_once = (pl.col("began") == pl.col("began").shift(1).over("cluster", "job_id")).fill_null(False)

@@ -99,7 +99,7 @@ class Booked:
         lacking = self.pieces.filter(pl.col("carbon_reason") == NoFigure.NO_FACTOR.value)
         zones = {}
         for (name,), rows in lacking.group_by("cluster"):
-            began = rows["began"].cast(pl.Int64)
+            began = rows["began"].dt.epoch("ns")
             spans = self.settings.zones_of(str(name))
             zones[str(name)] = {zone for first, last, zone in spans if ((began >= first) & (began < last)).any()}
         reasons = {}
@@ -253,7 +253,7 @@ def _host(part: pl.DataFrame, hosts: Mapping[str, Steps]) -> pl.Series:
 
     Pieces of unknown GPUs have none: these GPUs have pieces of their own, which have it.
     """
-    began, ended = (part[name].cast(pl.Int64).to_numpy() for name in ("began", "ended"))
+    began, ended = (part[name].dt.epoch("ns").to_numpy() for name in ("began", "ended"))
     watts = np.full(len(part), np.nan)
     clusters = part["cluster"].to_numpy()
     for name, steps in hosts.items():
@@ -282,7 +282,7 @@ def _covered(
         if clusters:
             raise InputError(f"{store.root} has no telemetry of cluster {cluster}; it has {', '.join(clusters)}")
         raise InputError(f"{store.root} has no telemetry{of}: `whorl collect` or `whorl import` adds some")
-    first, last = int(found["first"].cast(pl.Int64).min()), int(found["last"].cast(pl.Int64).max())  # type: ignore[arg-type]
+    first, last = int(found["first"].dt.epoch("ns").min()), int(found["last"].dt.epoch("ns").max())  # type: ignore[arg-type]
     began = _counted(first if since is None else nanoseconds(since))
     ended = _counted(last if until is None else nanoseconds(until))
     if ended <= began:

@@ -28,8 +28,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "cluster": pl.String(),
     "gpu": pl.String(),  # the physical GPU, also for a job on a MIG instance
     "node": pl.String(),
-    "began": pl.Datetime("ns"),
-    "ended": pl.Datetime("ns"),
+    "began": pl.Datetime("us"),
+    "ended": pl.Datetime("us"),
     "kind": pl.String(),
     "allocation": pl.String(),  # of jobs_now; NULL but for jobs
     "share": pl.Float64(),  # the part of the GPU; energy splits by activity too where it is known

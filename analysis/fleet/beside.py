@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...store.readers.catalog import quoted
+from ...store.catalog import quoted
 from ..verdicts.comparing import LEAST_GPUS
 from .side_by_side import labels, side_by_side
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.names import plain_workload
-from ..runs.kinds import told_apart
+from ..runs.kinds import APART, told_apart
 from ..runs.probing import Probed, gpus_of, other_names
 from ..runs.run_figures import numbered
 from ..verdicts.causes.states import codes
@@ -27,9 +27,11 @@ _RUNS = (
 )  # fmt: skip
 _TIMES = ("time_median", "time")
 _KNOWN = "FROM runs WHERE cluster IS NOT NULL AND workload IS NOT NULL AND gpu IS NOT NULL"
+_STATED = "{" + ", ".join(f"'{name}': conditions.{name}" for name in (*APART, "locked_clock_mhz")) + "}"
 _WORKS = (  # the first and the last run of each: another card may stand in the place now
-    "SELECT cluster, workload, gpu, conditions, unnest([arg_min(run_id, began), arg_max(run_id, began)]) AS run_id "
-    f"{_KNOWN} GROUP BY cluster, workload, gpu, conditions"
+    f"SELECT cluster, workload, gpu, {_STATED} AS conditions, "
+    "unnest([arg_min(run_id, began), arg_max(run_id, began)]) AS run_id "
+    f"{_KNOWN} GROUP BY cluster, workload, gpu, {_STATED}"
 )
 _CAMPAIGNS = f"SELECT cluster, campaign, min(began) AS began {_KNOWN} GROUP BY ALL"
 

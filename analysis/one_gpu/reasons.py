@@ -78,7 +78,7 @@ def reasons(
 ) -> Reasons | None:
     """The reasons over all telemetry of a GPU, or between two times (ns since 1970); None where there is none."""
     of = (pl.col("cluster") == cluster) & pl.col("gpu").is_in(list(keys))
-    at = pl.col("ts").cast(pl.Int64)
+    at = pl.col("ts").dt.epoch("ns")
     of = of if since_ns is None else of & (at >= since_ns)
     of = of if until_ns is None else of & (at < until_ns)
     readings, pruned = store.scan("telemetry", keys), store.scan("telemetry_minutes", keys)

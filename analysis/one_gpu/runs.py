@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from ...store.conditions import clock_in_words, read
+from ...store.conditions import clock_in_words
 from ..runs.kinds import limits, told_apart
 from ..runs.measurements import SOUND
 from ..runs.run_figures import figures
@@ -97,7 +97,7 @@ def peers_runs(
     if not kinds or not on:
         return empty
     of_cluster = known.filter(pl.col("cluster") == cluster)
-    day = pl.col("began").cast(pl.Datetime("ns")).dt.date().cast(pl.Int32)
+    day = pl.col("began").dt.date().cast(pl.Int32)
     works = sorted({kind[0] for kind in kinds})
     wanted = (pl.col("cluster") == cluster) & pl.col("workload").is_in(works) & SOUND & day.is_in(list(on))
     if of_cluster["model"].n_unique() > 1:
@@ -142,10 +142,10 @@ def listed(runs: pl.DataFrame, most: int) -> pl.DataFrame:
     """The newest runs of `own_runs` for a table, the newest first: began, workload, time_ms, repeats, sm_clock_mhz,
     power_w, temperature_c, clock, power_limit_w, neighbours, status, campaign."""
     newest = runs.sort("began", descending=True, nulls_last=True).head(most)
-    told = [read(one) for one in newest["conditions"]]
+    told = [one or {} for one in newest["conditions"]]
     limits_ = [one.get("asked_power_limit_w") or one.get("power_limit_w") for one in told]
     return newest.select(
-        pl.col("began").cast(pl.Datetime("us")),
+        "began",
         "workload",
         pl.col("value").alias("time_ms"),
         pl.col("repeats").cast(pl.Int64),
@@ -165,6 +165,6 @@ def around(runs: pl.DataFrame) -> tuple[int, int] | None:
     dated = runs.drop_nulls("began").sort("began").tail(1)
     if dated.is_empty():
         return None
-    began, ended = (dated[name].cast(pl.Datetime("ns")).cast(pl.Int64).item() for name in ("began", "ended"))
+    began, ended = (dated[name].dt.epoch("ns").item() for name in ("began", "ended"))
     margin = 60 * 10**9
     return int(began) - margin, int(began if ended is None else ended) + margin

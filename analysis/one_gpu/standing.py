@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...store.json_texts import read_lists, string
 from ..runs.probing import Probed, probed
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.answers.alike import Alike, Neighbour
@@ -71,24 +70,19 @@ class Figures:
     """The fingerprints of a cluster, as far as every GPU's page needs them."""
 
     cluster: str
-    made: pl.Series | None = field(repr=False)
-    """When they were stored, to the nanosecond; None: they were computed now."""
+    made_at: datetime | None
+    """When they were stored, UTC; None: they were computed now."""
     bands: pl.DataFrame
     """By model, class, workload, figure and unit: gpus, and the quantiles of value and ratio."""
     rows: pl.DataFrame | None = field(repr=False, default=None)
     """Those of all GPUs, where they were computed now; else they are read when they are needed."""
 
-    @property
-    def made_at(self) -> datetime | None:
-        """The same, UTC, as Python has times."""
-        return None if self.made is None else self.made.cast(pl.Datetime("us")).item()
-
 
 def figures(store: Store, cluster: str) -> Figures | None:
     """The fingerprints of a cluster; None where none are stored, and there are no runs or too many to compute them."""
     mine = store.scan("fingerprints").filter(pl.col("cluster") == cluster)
-    made = store.collect(mine.select(pl.col("made_at").max())).to_series()
-    if made.item() is not None:
+    made: datetime | None = store.collect(mine.select(pl.col("made_at").max())).item()
+    if made is not None:
         return Figures(cluster, made, store.collect(_bands(_made(store, cluster, made))))
     count = store.collect(store.scan("runs").filter(pl.col("cluster") == cluster).select(pl.len())).item()
     return of_campaign(store, probed(store, cluster=cluster, every=True)) if 0 < count <= COMPUTED_RUNS else None
@@ -104,8 +98,7 @@ def standings(store: Store, of: Figures, gpu: str) -> list[Standing]:
     """Every figure of a GPU. By class, workload (the class itself first) and figure."""
     of_gpu = store.collect(_rows(store, of).filter(pl.col("gpu") == gpu))
     beside = of_gpu.join(of.bands, on=list(_OF), how="left", nulls_equal=True)
-    rows = read_lists(store, "fingerprints", beside.iter_rows(named=True), {"evidence": string})
-    found = [_standing(row) for row in rows]
+    found = [_standing(row) for row in beside.iter_rows(named=True)]
     order = {name: place for place, name in enumerate(CLASSES)}
     return sorted(found, key=lambda one: (order.get(one.of, len(order)), one.workload or "", one.figure))
 
@@ -129,14 +122,12 @@ def times(of: Iterable[Standing]) -> list[Standing]:
 def _rows(store: Store, of: Figures) -> pl.LazyFrame:
     if of.rows is not None:
         return of.rows.lazy()
-    assert of.made is not None
-    return _made(store, of.cluster, of.made)
+    assert of.made_at is not None
+    return _made(store, of.cluster, of.made_at)
 
 
-def _made(store: Store, cluster: str, made: pl.Series) -> pl.LazyFrame:
-    # As a number: a filter with a series is not told to the reader of the files, which then reads every GPU.
-    at = pl.lit(made.cast(pl.Int64).item()).cast(made.dtype)
-    return store.scan("fingerprints").filter((pl.col("cluster") == cluster) & (pl.col("made_at") == at))
+def _made(store: Store, cluster: str, made: datetime) -> pl.LazyFrame:
+    return store.scan("fingerprints").filter((pl.col("cluster") == cluster) & (pl.col("made_at") == made))
 
 
 def _bands(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -158,7 +149,7 @@ def _standing(row: Mapping[str, Any]) -> Standing:
         row["class"], row["workload"], row["figure"], row["unit"] or "", row["value"], row["low"], row["high"],
         off[0], off[1], off[2], row["rank"], row["peers"], row["n"] or 0, row["sittings"],
         None if alone else _five(value), None if alone else _five(ratio), row["gpus"] or 0,
-        row["evidence"],
+        tuple(row["evidence"] or ()),
     )  # fmt: skip
 
 

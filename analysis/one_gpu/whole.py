@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...store.conditions import read
 from ..choosing import known_gpus, meant, shared
 from ..fleet.timelines import Timelines, timelines
-from ..runs.probing import campaigns, probed
+from ..runs.probing import campaigns, is_simulated, probed
 from ..verdicts.answers.alike import Neighbour
 from ..verdicts.causes.evidence import Evidence
 from ..verdicts.judging import judged
@@ -60,12 +59,6 @@ class OneGpu:
     @property
     def simulated(self) -> bool:
         return is_simulated(self.runs)
-
-
-def is_simulated(runs: pl.DataFrame) -> bool:
-    """Whether the GPU of these runs is simulated."""
-    said = runs["conditions"].drop_nulls()
-    return bool(len(said)) and bool(read(said[0]).get("simulated"))
 
 
 def whole(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import InputError, StoreError
-from ...store.conditions import stated, states
+from ...store.conditions import stated
 from ...store.events import EventKind
 from ...store.names import plain_workload, spellings
 from ..runs.kinds import told_apart
@@ -155,9 +155,8 @@ def _check_readable(store: Store) -> None:
 
 def _simulated(store: Store, cluster: str, frame: pl.DataFrame) -> set[str]:
     """The GPUs of `frame` whose runs all say in their conditions that the GPU is simulated."""
-    runs = store.scan("runs").filter(pl.col("cluster") == cluster, pl.col("conditions").is_not_null())
-    simulated = (stated("simulated") == "true").alias("simulated")
-    rows = store.collect(runs.filter(states("simulated")).select("run_id", simulated))
+    runs = store.scan("runs").filter(pl.col("cluster") == cluster, stated("simulated"))
+    rows = store.collect(runs.select("run_id", stated("simulated").alias("simulated")))
     if rows.is_empty():
         return set()
     by_gpu = frame.select("run_id", "gpu").join(rows, on="run_id", how="left").group_by("gpu")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ...store.conditions import stated_in_sql
 from ...store.metrics import BOARD_POWER, power_is_trusted
 from ..runs.measurements import measurements
 from ..statistics.ordering import Floats
@@ -96,12 +95,12 @@ def _readings(store: Store) -> pl.DataFrame:
     watts = f"coalesce({', '.join(f't.{name}' for name in BOARD_POWER)})"
     query = f"""
         with numbered as (
-            select *, row_number() over (partition by cluster, workload order by hash(run_id)) as number from runs
+            select run_id, cluster, gpu, began, ended, conditions.power_limit_w as limit_w,
+                row_number() over (partition by cluster, workload order by hash(run_id)) as number from runs
             where began is not null and ended is not null
         )
         select r.run_id, t.ts, {watts} / 1e3 as watts, t.utilization, t.memory_utilization, coalesce(
-            try_cast({stated_in_sql("power_limit_w", "r.conditions")} as double),
-            t.power_limit_mw / 1e3, g.power_limit_mw / 1e3, g.power_limit_default_mw / 1e3) as limit_w
+            r.limit_w, t.power_limit_mw / 1e3, g.power_limit_mw / 1e3, g.power_limit_default_mw / 1e3) as limit_w
         from numbered r
         join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu and t.ts between r.began and r.ended
         left join gpus_now g on g.cluster = r.cluster and g.gpu = r.gpu

@@ -27,15 +27,12 @@ def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power")
     runs = measurements(store, clusters=[cluster] if cluster else [], run_ids=True)
     runs = runs.select("run_id", pl.col("cluster", "gpu").cast(pl.String), "value", "power_w")
 
-    def number(key: str) -> pl.Expr:
-        return stated(key).cast(pl.Float64, strict=False)
-
-    limit = pl.coalesce(number("asked_power_limit_w"), number("power_cap_w"), number("power_limit_w"))
+    limit = pl.coalesce(stated("asked_power_limit_w"), stated("power_limit_w"))
     conditions = store.scan("runs").select(
         "run_id",
         pl.col("workload").cast(pl.String).alias("family"),
         limit.alias("set_w"),
-        number("locked_clock_mhz").alias("set_mhz"),
+        stated("locked_clock_mhz").alias("set_mhz"),
         stated("input_size").alias("input_size"),
     )
     now = store.sql(

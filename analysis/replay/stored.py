@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
-from ...store.readers.catalog import quoted
+from ...store.catalog import quoted
 from .answering import Answered, answered
 from .job import Job, Trace
 from .setting import general_of

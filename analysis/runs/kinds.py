@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...store.conditions import Clock, stated
-from ...store.json_texts import require_objects
 
 if TYPE_CHECKING:
     from ...store import Store
 
-LIMITS = ("asked_power_limit_w", "power_cap_w")
-APART = (*LIMITS, "clock")
-"""The keys of `runs.conditions` that part the runs of a workload."""
+APART = ("asked_power_limit_w", "clock")
+"""The fields of `runs.conditions` that part the runs of a workload."""
 _FEW = 10_000  # runs: of so few, only the rows of their own GPUs are read
-_LOCKED = pl.format("locked at {} MHz", stated("locked_clock_mhz").str.strip_suffix(".0"))
 
 
 def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
@@ -75,24 +72,21 @@ def _models_then(store: Store, seen: pl.LazyFrame) -> pl.LazyFrame | None:
 
 
 def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
-    """The power limit (`limit`) and locked clock (`lock`) of each run, as text; null where nothing is stated.
-
-    Raises StoreError, which names the file, for conditions that are no JSON object.
-    """
+    """The power limit (`limit`) and locked clock (`lock`) of each run, as text; null where nothing is stated."""
     if "conditions" in runs.columns:
-        texts = runs.select("conditions")
+        known = runs.select("conditions")
     else:
-        known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", "conditions"))
-        texts = runs.select("run_id").join(known, on="run_id", how="left", maintain_order="left").select("conditions")
-    kinds = texts.unique().with_columns(stated("clock").alias("clock"))  # few, and to read one takes long
-    unread = kinds.filter(pl.col("clock").fill_null("none") == "none")  # a text that has a value is sound
-    require_objects(store, "runs", "conditions", unread["conditions"])
-    limit = pl.coalesce(pl.when(stated(key) != "none").then(stated(key)) for key in LIMITS)
-    told = kinds.select(
-        "conditions",
-        pl.format("{} W", limit.str.strip_suffix(".0")).alias("limit"),
-        pl.when(pl.col("clock") == Clock.LOCKED.value).then(_LOCKED).alias("lock"),
+        parts = pl.struct(map(stated, (*APART, "locked_clock_mhz"))).alias("conditions")
+        known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", parts))
+        known = runs.select("run_id").join(known, on="run_id", how="left", maintain_order="left")
+    return known.select(
+        pl.format("{} W", _number("asked_power_limit_w")).alias("limit"),
+        pl.when(stated("clock") == Clock.LOCKED.value)
+        .then(pl.format("locked at {} MHz", _number("locked_clock_mhz").fill_null("none")))
+        .alias("lock"),
     )
-    if told.height == 1:
-        return told.drop("conditions").select(pl.all().repeat_by(runs.height).explode())
-    return texts.join(told, "conditions", "left", nulls_equal=True, maintain_order="left").drop("conditions")
+
+
+def _number(key: str) -> pl.Expr:
+    """A number of the conditions as text, without a fraction of zero."""
+    return stated(key).cast(pl.String).str.strip_suffix(".0")

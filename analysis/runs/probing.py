@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 
 from ...errors import InputError
-from ...store.conditions import read
-from ...store.json_texts import require_objects
+from ...store.conditions import stated
 from ...store.names import gpu_name
 from ..by_number import by_number
 from .kinds import told_apart
@@ -29,7 +28,13 @@ _RUNS = (
     "status_detail",
 )  # fmt: skip
 
-_PROGRESS = ("gpus", "asked", "stored_to", "ended")  # columns of `campaigns`
+_STATED = (
+    "simulated", "path", "flop", "bytes", "operations", "input", "clock", "locked_clock_mhz", "asked_power_limit_w",
+    "power_limit_w", "suite", "neighbours", "seed", "asked_precision", "time_limit_s", "warm_up_s",
+)  # fmt: skip
+"""The fields of `conditions` that are kept in memory: of a large fleet all of them are a gigabyte."""
+
+_PROGRESS = ("gpus", "probes", "stored_to", "ended")  # columns of `campaigns`
 
 COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
 """What a probe stresses, as its conditions tell it."""
@@ -50,8 +55,9 @@ class Probed:
     power_limit_w, sm_clock_max_mhz, temperature_max_operating_c, temperature_slowdown_c; sorted by cabinet, node and
     slot. `name` is that of view `gpus_now`."""
     runs: pl.DataFrame
-    """One row a run: the columns of `runs`, those of `gpus`, `run_figures.FIGURES`, and `value`, `low`, `high` (the
-    median of its repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
+    """One row a run: the columns of `runs` (of `conditions` some fields), those of `gpus`, `run_figures.FIGURES`, and
+    `value`, `low`, `high` (the median of its repeats with its 95 % interval, ms; null where it has none), `repeats`,
+    and `stresses`."""
     events: pl.DataFrame
     """ts, gpu, node, kind, code, detail: of these GPUs, while the campaign ran."""
     planned: int | None = None
@@ -64,8 +70,7 @@ class Probed:
     @property
     def simulated(self) -> bool:
         """Whether its GPUs are."""
-        conditions = self.runs["conditions"].drop_nulls()
-        return bool(len(conditions)) and bool(read(conditions[0]).get("simulated"))
+        return is_simulated(self.runs)
 
     @property
     def maybe_twice(self) -> int:
@@ -108,9 +113,8 @@ class Probed:
 
     def since(self, date: datetime) -> Probed:
         """The same without the runs and events before `date` (UTC, without zone), and those without a date."""
-        at = pl.lit(date).cast(pl.Datetime("ns"))
-        runs = self.runs.filter(pl.col("began").cast(pl.Datetime("ns")) >= at)
-        events = self.events.filter(pl.col("ts").cast(pl.Datetime("ns")) >= at)
+        runs = self.runs.filter(pl.col("began") >= date)
+        events = self.events.filter(pl.col("ts") >= date)
         gpus = self.gpus.filter(pl.col("gpu").is_in(runs["gpu"].unique().implode()))
         return replace(self, runs=runs, events=events, gpus=gpus)
 
@@ -161,18 +165,18 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     """A campaign of a store: the last one where none is named; where there is none, all runs of the cluster.
 
     `every`: all runs of the cluster, whatever their campaign. InputError where there are no runs, no campaign or
-    cluster of that name, and where several clusters have runs of no campaign and none is named. StoreError, which
-    names the file, where conditions or versions of a run are no JSON object.
+    cluster of that name, and where several clusters have runs of no campaign and none is named.
     """
     name, where = _chosen(store, campaign, cluster, every)
     mine = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
-    runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS))
-    require_objects(store, "runs", "versions", runs["versions"])
+    conditions = pl.when(pl.col("conditions").is_not_null()).then(pl.struct(map(stated, _STATED)))
+    every_run = store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS)
+    runs = store.collect(every_run.with_columns(conditions.alias("conditions")))
     runs = told_apart(store, runs).drop("cluster").with_columns(pl.col("workload").cast(pl.String))
     names = other_names(store, where) if name is None else {}
     gpus = gpus_of(store, where, runs["gpu"].unique(), names)
     events = _events(store, where, runs)
-    runs = runs.hstack(figures(store, runs["run_id"])).hstack([_stresses(runs["conditions"])])
+    runs = runs.hstack(figures(store, runs["run_id"])).with_columns(stresses().alias("stresses"))
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))
     runs = runs.with_columns(
@@ -240,9 +244,8 @@ def _planned(store: Store, cluster: str, campaign: str) -> int | None:
     """How many runs an unfinished campaign was to have; None where it is finished or the store does not know."""
     of = (pl.col("cluster") == cluster) & (pl.col("campaign") == campaign)
     last = store.collect(store.scan("campaigns").filter(of).sort("stored_to").tail(1).select(_PROGRESS)).rows()
-    for gpus, asked, stored_to, ended in last:
-        probes = read(asked).get("probes")
-        if gpus and isinstance(probes, dict) and stored_to is not None and ended is not None and stored_to < ended:
+    for gpus, probes, stored_to, ended in last:
+        if gpus and probes and stored_to is not None and ended is not None and stored_to < ended:
             return int(gpus) * len(probes)
     return None
 
@@ -307,12 +310,8 @@ def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
     )
     began, ended = runs["began"].min(), runs["ended"].max()
     if began is not None and ended is not None:
-        margin = pl.lit(60).cast(pl.Int64) * 1_000_000_000
-        at = pl.col("ts").cast(pl.Int64)
-        events = events.filter(
-            (at >= pl.lit(began).cast(pl.Datetime("ns")).cast(pl.Int64) - margin)
-            & (at <= pl.lit(ended).cast(pl.Datetime("ns")).cast(pl.Int64) + margin)
-        )
+        margin = pl.duration(minutes=1)
+        events = events.filter(pl.col("ts").is_between(pl.lit(began) - margin, pl.lit(ended) + margin))
     return store.collect(
         events.select("ts", "gpu", "node", "kind", "code", "detail").sort("ts", "gpu", nulls_last=True)
     )
@@ -325,27 +324,24 @@ def names_of(gpus: pl.DataFrame) -> dict[str, str]:
     return {gpu: gpu_name(gpu, node, slot) for gpu, node, slot in gpus.select("gpu", "node", "slot").iter_rows()}
 
 
-def _stresses(conditions: pl.Series) -> pl.Series:
-    """What the probe stresses, by conditions."""
-    kinds = conditions.unique()
-    of = [stresses(one) for one in kinds]
-    if len(kinds) == 1:
-        return pl.repeat(of[0], len(conditions), dtype=pl.String, eager=True).alias("stresses")
-    told = pl.DataFrame({"conditions": kinds, "stresses": of}, schema={"conditions": pl.String, "stresses": pl.String})
-    runs = pl.DataFrame({"conditions": conditions})
-    return runs.join(told, on="conditions", how="left", nulls_equal=True, maintain_order="left")["stresses"]
+def is_simulated(runs: pl.DataFrame) -> bool:
+    """Whether the GPUs of these runs are, as the first of them that has conditions says."""
+    said = runs["conditions"].drop_nulls()
+    return bool(len(said)) and bool(said.struct.field("simulated")[0])
 
 
-def stresses(conditions: str | None) -> str:
+def stresses() -> pl.Expr:
     """What a run's probe stresses, by the path of its bytes and its FLOP a byte."""
-    of_run = read(conditions)
-    path, flop, moved = of_run.get("path"), of_run.get("flop") or 0, of_run.get("bytes") or 0
-    if path in ("pcie", "peer"):
-        return LINK
-    if flop and flop >= _BALANCE * moved:
-        return COMPUTE
-    if path == "l2":
-        return CACHE
-    if path == "dram" and (moved or of_run.get("operations")):
-        return MEMORY
-    return OTHER
+    path, flop, moved = stated("path"), stated("flop").fill_null(0.0), stated("bytes").fill_null(0.0)
+    operations = stated("operations").fill_null(0.0)
+    return (
+        pl.when(path.is_in(["pcie", "peer"]))
+        .then(pl.lit(LINK))
+        .when((flop > 0) & (flop >= _BALANCE * moved))
+        .then(pl.lit(COMPUTE))
+        .when(path == "l2")
+        .then(pl.lit(CACHE))
+        .when((path == "dram") & ((moved > 0) | (operations > 0)))
+        .then(pl.lit(MEMORY))
+        .otherwise(pl.lit(OTHER))
+    )

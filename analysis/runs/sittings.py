@@ -33,7 +33,7 @@ def latest() -> datetime:
 
 def days() -> pl.Expr:
     """When runs began, in days since 1970; `UNKNOWN` where it is null."""
-    return (pl.col("began").cast(pl.Datetime("ns")).cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN)
+    return (pl.col("began").dt.epoch("us") / 86_400e6).fill_null(UNKNOWN)
 
 
 def date_of(at: float | np.float64) -> datetime:

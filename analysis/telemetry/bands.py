@@ -137,7 +137,7 @@ def _of_stretches(
     store: Store, keys: Sequence[Key], named: Sequence[Shown], since: int, until: int, width: int
 ) -> pl.DataFrame:
     """One row for each GPU and stretch."""
-    pruned = len(store.files("telemetry_minutes")) > 1
+    pruned = bool(store.files("telemetry_minutes"))
     parts = [part for one in named for part in _of_stretch(one, pruned=pruned)]
     at = f"epoch_ns(ts) + CASE WHEN n > 1 THEN {MINUTE_NS // 2} ELSE 0 END" if pruned else "epoch_ns(ts)"
     table, counted = ("history", "sum(n)") if pruned else ("telemetry", "count(*)")

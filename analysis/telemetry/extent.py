@@ -42,7 +42,7 @@ def extent(store: Store, keys: Which = None) -> tuple[int, int] | None:
     """The first and the last reading (ns since 1970) of some GPUs, or of all; None where there is none."""
     ends = []
     for table, lasts in (("telemetry", 0), ("telemetry_minutes", MINUTE_NS)):
-        if len(store.files(table)) > 1 or table == "telemetry":
+        if store.files(table) or table == "telemetry":
             query = f"SELECT epoch_ns(min(ts)), epoch_ns(max(ts)) + {lasts} FROM {table} WHERE {of(keys)}"
             ((first, last),) = store.sql(query).polars().rows()
             ends += [] if first is None else [(first, last)]

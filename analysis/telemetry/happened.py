@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...store.catalog import quoted
 from ...store.events import EventKind
 from ...store.instants import in_sql
-from ...store.readers.catalog import quoted
 from .readings import Key, Which, of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _QUIET = (
     EventKind.MODULE_POWER, EventKind.JOB_STATISTICS, EventKind.JOB_SUBMITTED, EventKind.JOB_REFUSED,
 )  # fmt: skip
 """Kinds that say nothing about what a GPU did at that time."""
-_FOR_EVER = "TIMESTAMP_NS '2262-01-01'"
+_FOR_EVER = "TIMESTAMP '2262-01-01'"
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import QueryError
+from ...store.catalog import quoted
 from ...store.instants import in_sql
 from ...store.metrics import METRICS, ROW
-from ...store.readers.catalog import quoted
 from .pauses import near
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def read(
                 )
             left -= rows.num_rows
             minutes = None
-            if len(store.files("telemetry_minutes")) > 1:
+            if store.files("telemetry_minutes"):
                 minutes = _rows(store, "telemetry_minutes", cluster, some, metrics, since, until, left)
             of_rows, of_minutes = _split(rows), _split(minutes)
             for gpu in some:
@@ -155,7 +155,7 @@ def _split(rows: pa.Table | None) -> dict[str, Columns]:
     columns: Columns = {
         name: rows[name].to_numpy(zero_copy_only=False) for name in rows.column_names if name not in ("gpu", "ts")
     }
-    columns["ts"] = rows["ts"].to_numpy(zero_copy_only=False).view(np.int64)
+    columns["ts"] = rows["ts"].to_numpy(zero_copy_only=False).astype("datetime64[ns]").view(np.int64)
     later = np.diff(columns["ts"]) >= 0
     if not (later | (np.diff(code) > 0)).all() or (np.diff(code) < 0).any():
         order = np.lexsort((columns["ts"], code))

@@ -120,7 +120,7 @@ def _nothing() -> pl.DataFrame:
     texts = ("channel", "model", "workload", "gpu", "node")
     return pl.DataFrame(
         schema=dict.fromkeys(texts, pl.String())
-        | {"slot": pl.Int32(), "sitting": pl.Int64(), "began": pl.Datetime("ns"), "runs": pl.UInt32()}
+        | {"slot": pl.Int64(), "sitting": pl.Int64(), "began": pl.Datetime("us"), "runs": pl.UInt32()}
         | {"value": pl.Float64()}
     )
 

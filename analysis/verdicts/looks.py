@@ -108,7 +108,6 @@ def usable(
     until = until.astimezone(UTC).replace(tzinfo=None) if until.tzinfo else until
     runs = campaign.sound.select(columns).with_columns(
         pl.Series("gpu_no", codes(campaign.sound["gpu"], campaign.gpus["gpu"].to_list())),
-        pl.col("began").cast(pl.Datetime("ns")),
         days().alias("at"),
         pl.col("value").cast(pl.Float64).log().alias("x"),
     )

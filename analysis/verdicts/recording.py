@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,12 @@ import polars as pl
 
 from ... import __version__
 from ...errors import StoreError
-from ...store.json_texts import integer, read_lists, real, string
 from ...store.schema import VERDICTS, arrow_rows
 from ...store.views import OF_ALL_RUNS
 from ..runs.probing import campaigns
 from .judging import judge
-from .verdict import TIME, Change, Judgement, Kind, Level, NotJudged, State, Verdict
 from .verdict import Cause as Part
+from .verdict import Change, Judgement, Kind, Level, NotJudged, State, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -93,9 +92,9 @@ def record(
         rows["judgements"].append(
             common
             | {"campaign": campaign, "since": since, "gpus": one.gpus, "looks": one.looks, "findings": len(one.rows)}
-            | {"not_judged": _as_json([{"subject": no.subject, "why": no.why} for no in one.not_judged])}
-            | {"watch": _as_json([each.name for each in one.watch]), "content": content}
-            | {"runs": one.runs, "changes": _as_json([asdict(each) for each in one.changes])}
+            | {"not_judged": [{"subject": no.subject, "why": no.why} for no in one.not_judged]}
+            | {"watch": [each.name for each in one.watch], "content": content}
+            | {"runs": one.runs, "changes": [asdict(each) for each in one.changes]}
         )
         rows["verdicts"] += [common | _row(each, place, keys) for place, each in enumerate(one.rows)]
     tables = {
@@ -138,19 +137,18 @@ def stored(store: Store, cluster: str | None = None) -> list[Stored]:
     whole = pl.sql_expr(OF_ALL_RUNS)
     of = whole if cluster is None else whole & (pl.col("cluster") == cluster)
     known = store.scan("judgements").filter(of).sort("judged_at").group_by("cluster").last()
-    judgements = store.collect(known.sort("cluster").with_columns(pl.col("judged_at").cast(pl.Datetime("us"))))
+    judgements = store.collect(known.sort("cluster"))
     chosen = judgements["judgement"].implode()
     verdicts = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
     by_judgement: dict[str, list[Mapping[str, Any]]] = {}
-    for row in read_lists(store, "verdicts", verdicts.iter_rows(named=True), {"keys": string, **LISTS}):
+    for row in verdicts.iter_rows(named=True):
         by_judgement.setdefault(row["judgement"], []).append(row)
-    rows = read_lists(store, "judgements", judgements.iter_rows(named=True), _OF_JUDGEMENT)
-    return [_stored(row, by_judgement.get(row["judgement"], ())) for row in rows]
+    return [_stored(row, by_judgement.get(row["judgement"], ())) for row in judgements.iter_rows(named=True)]
 
 
 def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> Stored:
     cluster = row["cluster"]
-    no = [NotJudged(cluster, subject, why) for subject, why in row["not_judged"]]
+    no = [NotJudged(cluster, each["subject"], each["why"]) for each in row["not_judged"] or ()]
     read = [one for one in verdicts if _is_known(one)]
     no += [NotJudged(cluster, one["name"], _NEWER) for one in verdicts if not _is_known(one)]
     return Stored(
@@ -160,12 +158,12 @@ def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> St
             tuple(no),
             row["gpus"],
             row["looks"],
-            changes=row["changes"],
+            changes=tuple(map(_change, row["changes"] or ())),
             runs=row["runs"],
         ),
         row["judged_at"],
-        row["watch"],
-        tuple(frozenset(one["keys"]) for one in read),
+        tuple(row["watch"] or ()),
+        tuple(frozenset(keys_of(one)) for one in read),
     )
 
 
@@ -173,39 +171,13 @@ def _is_known(row: Mapping[str, Any]) -> bool:
     return row["kind"] in set(Kind) and row["level"] in set(Level) and row["state"] in set(State)
 
 
-def _change(element: Mapping[str, Any]) -> Change:
-    return Change(
-        gpu=string(element["gpu"]),
-        workload=string(element["workload"]),
-        effect_pct=real(element["effect_pct"]),
-        low_pct=_unless_null(real, element["low_pct"]),
-        high_pct=_unless_null(real, element["high_pct"]),
-        q=real(element["q"]),
-        n=integer(element["n"]),
-        since=_unless_null(datetime.fromisoformat, element["since"]),
-        at=_unless_null(datetime.fromisoformat, element["at"]),
-        state=State(element["state"]),
-        together=integer(element["together"]),
-        joined_with=tuple(map(string, element["joined_with"])),
-    )
+def _change(fields: Mapping[str, Any]) -> Change:
+    return Change(**{**fields, "state": State(fields["state"]), "joined_with": tuple(fields["joined_with"] or ())})
 
 
-def _part(element: Mapping[str, Any]) -> Part:
-    ends = (_unless_null(real, element[name]) for name in ("low_pct", "high_pct"))
-    return Part(string(element["what"]), real(element["pct"]), *ends)
-
-
-def _unless_null(maker: Callable[[Any], Any], element: Any) -> Any:
-    return None if element is None else maker(element)
-
-
-LISTS: Mapping[str, Callable[[Any], object]] = {"gpus": string, "workloads": string, "causes": _part, "runs": string}
-"""The columns of `verdicts` that `verdict_of` takes as tuples, and how `read_lists` makes an element of each."""
-_OF_JUDGEMENT: Mapping[str, Callable[[Any], object]] = {
-    "not_judged": lambda element: (string(element["subject"]), string(element["why"])),
-    "changes": _change,
-    "watch": string,
-}
+def keys_of(row: Mapping[str, Any]) -> list[str]:
+    """The keys of the GPUs that a row of `verdicts` covers."""
+    return [each["gpu"] for each in row["gpus"] or ()]
 
 
 def watched(store: Store, cluster: str) -> set[str]:
@@ -214,7 +186,7 @@ def watched(store: Store, cluster: str) -> set[str]:
 
 
 def _content(judgement: Judgement) -> str:
-    said = _as_json(judgement.as_dict())
+    said = json.dumps(judgement.as_dict(), ensure_ascii=False, default=str)
     return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {said}".encode()).hexdigest()[:16]
 
 
@@ -223,7 +195,7 @@ def _last(store: Store) -> dict[tuple[str, str | None, bool], tuple[str, datetim
     kind = ("cluster", "campaign", "dated")
     dated = store.scan("judgements").with_columns(pl.col("since").is_not_null().alias("dated"))
     known = dated.sort("judged_at").group_by(kind).last()
-    rows = store.collect(known.select(*kind, "content", pl.col("judged_at").cast(pl.Datetime("us"))))
+    rows = store.collect(known.select(*kind, "content", "judged_at"))
     return {(cluster, campaign, dated): (content, at) for cluster, campaign, dated, content, at in rows.iter_rows()}
 
 
@@ -235,19 +207,15 @@ def _keys(store: Store) -> dict[tuple[str, str], str]:
 
 def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(one, name) for name in VERDICTS.names if hasattr(one, name)}
-    for name in LISTS:
-        found[name] = _as_json(asdict(one)[name])
-    known = [keys.get((one.cluster, name), name) for name in one.gpus]
-    return found | {"place": place, "keys": _as_json(known)}
+    gpus = [{"name": name, "gpu": keys.get((one.cluster, name), name)} for name in one.gpus]
+    return found | {"place": place, "gpus": gpus, "causes": [asdict(each) for each in one.causes]}
 
 
 def verdict_of(row: Mapping[str, Any]) -> Verdict:
-    """A row of `verdicts`, of which the columns in `LISTS` were read by `read_lists`."""
+    """A row of `verdicts`."""
     found = {name: row[name] for name in Verdict.__slots__}
-    if found["figure"] is None:  # of a judgement from before the figure was stored
-        found["figure"] = TIME
-    return Verdict(**found | {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])})
-
-
-def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    lists = {name: tuple(found[name] or ()) for name in ("workloads", "runs")}
+    lists["gpus"] = tuple(each["name"] for each in row["gpus"] or ())
+    lists["causes"] = tuple(Part(**each) for each in row["causes"] or ())
+    codes = {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])}
+    return Verdict(**found | lists | codes)

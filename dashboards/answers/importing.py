@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from ...errors import WhorlError
-from ..printed.importing import answer
+from ...errors import InputError, WhorlError
+from ..printed import importing as of_files
+from ..printed import merging as of_stores
 from .reply import Reply, RowList
 
 if TYPE_CHECKING:
     from ...store import Store
     from ...store.importing import Report
+    from ...store.merging import Merged
 
 
 class ImportOptions(TypedDict, total=False):
     """What is known of the files; each is None or empty where it is left out, as the files then say it."""
 
     cluster: str
-    """Name of the files' cluster; "fleet" where it is left out."""
+    """Name of the files' cluster; "fleet" where it is left out, of a store its own."""
     gpu: str | None
     node: str | None
     model: str | None
@@ -36,7 +38,7 @@ class ImportOptions(TypedDict, total=False):
     header: str | None
     progress: Callable[[int, int, str], None] | None
     """Called with how many files are done, of how many, and what goes on."""
-    done: Callable[[Report | WhorlError], None] | None
+    done: Callable[[Report | Merged | WhorlError], None] | None
     """Called when a file is done: with its report, or why nothing of it was stored."""
 
 
@@ -47,16 +49,32 @@ class Imports:
     reports: Sequence[Report]
     failed: Sequence[tuple[Path, WhorlError]]
     """The files of which nothing was stored, and why."""
+    stores: Sequence[Merged] = ()
+    """What was taken in of stores, and of files of their tables."""
 
     def document(self) -> dict[str, Any]:
         """The document of `whorl.import/1`."""
         failed = [{"file": str(path), "error": str(error)} for path, error in self.failed]
-        return {"schema": "whorl.import/1", "files": [report.as_dict() for report in self.reports], "failed": failed}
+        return {
+            "schema": "whorl.import/1",
+            "files": [report.as_dict() for report in self.reports],
+            "stores": [asdict(merged) for merged in self.stores],
+            "failed": failed,
+        }
 
     def parts(self) -> Iterable[str]:
         """What became of each file that was imported."""
         for report in self.reports:
             yield from answer(report)
+        for merged in self.stores:
+            yield from answer(merged)
+
+
+def answer(outcome: Report | Merged) -> Iterable[str]:
+    """The report on a file or a store, for people."""
+    from ...store.merging import Merged
+
+    return of_stores.answer(outcome) if isinstance(outcome, Merged) else of_files.answer(outcome)
 
 
 def import_files(
@@ -70,7 +88,7 @@ def import_files(
     """
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(path) for path in files]
     imports = imported(paths, into, **options)
-    if imports.failed and not imports.reports:
+    if imports.failed and not (imports.reports or imports.stores):
         raise imports.failed[0][1]
     notes = [str(error) for _, error in imports.failed]
     return Reply(imports, imports.document, imports.parts, rows=RowList("files"), notes=notes)
@@ -80,22 +98,33 @@ def imported(files: Sequence[Path], into: Store | str | Path, **options: Unpack[
     """Import the files, one after another; those that cannot be used are `failed`."""
     from ...store import Store
     from ...store.importing import Options, import_file
+    from ...store.merging import is_source, merge
 
     renamed = {"map": "columns", "unit": "units"}
     progress, done = options.pop("progress", None), options.pop("done", None) or (lambda _: None)
     chosen: dict[str, Any] = {renamed.get(name, name): value for name, value in options.items()}
     about = Options(**chosen)
     place = into if isinstance(into, Store) else Store.find(into) or Path(into)
+    only = [f"--{name}" for name, value in options.items() if value and name not in ("cluster", "time_zone")]
     reports: list[Report] = []
+    stores: list[Merged] = []
     failed: list[tuple[Path, WhorlError]] = []
     for position, path in enumerate(files):
         if progress is not None:
             progress(position, len(files), f"importing {path.name}")
         try:
-            reports.append(import_file(place, path, about))
+            outcome: Report | Merged
+            if is_source(path):
+                if only:
+                    raise InputError(f"{path} is of a store, which needs no {only[0]}: leave it out")
+                outcome = merge(place, path, cluster=options.get("cluster"))
+                stores.append(outcome)
+            else:
+                outcome = import_file(place, path, about)
+                reports.append(outcome)
             place = place if isinstance(place, Store) else Store.open(place)
-            done(reports[-1])
+            done(outcome)
         except WhorlError as error:
             failed.append((path, error))
             done(error)
-    return Imports(reports, failed)
+    return Imports(reports, failed, stores)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from ...analysis.contents import has_rows
-from ...store.console import Limits
 from ...store.schema import TABLES
 from .later import Later, Slowly
+from .sql.processes import QueryLimits
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -37,9 +37,9 @@ Version = tuple[int, ...]
 class Reading:
     """Reads a store for many pages at once. What is read is kept until one of its tables changes."""
 
-    def __init__(self, store: Store, limits: Limits | None = None, advise: Advises | None = None) -> None:
+    def __init__(self, store: Store, limits: QueryLimits | None = None, advise: Advises | None = None) -> None:
         self.store = store
-        self.limits = limits or Limits()
+        self.limits = limits or QueryLimits()
         """What a query of a person may use."""
         self.advise = advise
         """Gives the advice of `whorl advise`."""

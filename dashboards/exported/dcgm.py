@@ -9,7 +9,7 @@ from ...store.metrics import METRICS, ROW
 from .series import ONE, Kind, Labels, Series, columns
 
 if TYPE_CHECKING:
-    from ...store.readers.newest import Gpu, Newest
+    from ...store.newest import Gpu, Newest
     from .findings import Found
 
 Identity = Mapping[str, object]

@@ -17,7 +17,7 @@ import numpy as np
 from ... import __version__
 from ...errors import WhorlError
 from ...store import Store
-from ...store.readers.newest import Following, Gpu, Newest
+from ...store.newest import Following, Gpu, Newest
 from . import dcgm, findings, series
 from .metered import Metered
 from .series import ONE, SECONDS, TIMESTAMP, Labels, Point, Series, Who

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Level, State
 from ...store.events import EventKind
-from ...store.json_texts import read_lists, string
 from ...store.views import OF_ALL_RUNS
 from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Labels, Point, Series, Who, identity, series
 
 if TYPE_CHECKING:
     from ...store import Store
-    from ...store.readers.newest import Gpu
+    from ...store.newest import Gpu
 
 _IDENTITIES = f"select cluster, gpu, {', '.join(IDENTITY)}, memory_total from gpus_now"
 _JUDGED = (
     f"select cluster, epoch_ns(judged_at) as at, gpus from judgements where {OF_ALL_RUNS} "
     "qualify row_number() over (partition by cluster order by judged_at desc) = 1"
 )
-_VERDICTS = "select cluster, level, keys, kind, state, effect_pct, n from verdicts_now"
+_VERDICTS = "select cluster, level, [each.gpu for each in gpus] as keys, kind, state, effect_pct, n from verdicts_now"
 _FINGERPRINTS = (
     "select cluster, gpu, class, workload, figure, ratio, ratio_low, ratio_high, peers, sittings "
     "from fingerprints_now where ratio is not null and workload is not null"
@@ -62,13 +61,13 @@ def find(store: Store, who: Who, now_ns: int) -> Found:
     known = {gpu: identity(row, who[gpu], now_ns) for gpu, row in rows.items()}
     events = store.sql(_EVENTS).to_pylist()
     fingerprints = store.sql(_FINGERPRINTS).to_pylist()
-    verdicts = read_lists(store, "verdicts", store.sql(_VERDICTS).to_pylist(), {"keys": string})
+    verdicts = store.sql(_VERDICTS).to_pylist()
     series = (
         *_judged(store.sql(_JUDGED).to_pylist(), verdicts, who, now_ns),
         *_fingerprints(fingerprints, who, now_ns),
         _counted(events, who, now_ns),
     )
-    about = {(row["cluster"], gpu) for row in verdicts for gpu in row["keys"]}
+    about = {(row["cluster"], gpu) for row in verdicts for gpu in row["keys"] or ()}
     about |= {(row["cluster"], row["gpu"]) for row in fingerprints}
     return Found(rows, known, series, frozenset(about), _last_xid(events))
 
@@ -79,7 +78,7 @@ def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], who: Who, now_ns
     count: Counter[tuple[str, str, str, str]] = Counter()
     for row in verdicts:
         count[row["cluster"], row["level"], row["kind"], row["state"]] += 1
-        for gpu in row["keys"] if row["level"] != Level.BATCH else ():
+        for gpu in row["keys"] or () if row["level"] != Level.BATCH else ():
             mine = who[row["cluster"], gpu].having(level=row["level"], kind=row["kind"])
             found["state"] += [(mine.having(state=one.value), int(row["state"] == one), now_ns) for one in State]
             if row["effect_pct"] is not None:

@@ -16,7 +16,7 @@ from .series import SECONDS, UNITS, Point, Series, Who, series
 
 if TYPE_CHECKING:
     from ...store import Store
-    from ...store.readers.newest import Gpu
+    from ...store.newest import Gpu
 
 _SETTLED_NS = 30 * 10**9  # newer rows may still come, from nodes whose clock or disk is slow
 

@@ -21,7 +21,7 @@ from .series import Labels, Series
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData, NumberDataPoint, ResourceMetrics
 
-    from ...store.readers.newest import Gpu
+    from ...store.newest import Gpu
     from .exporting import Exporter
 
 _PATH = "/v1/metrics"

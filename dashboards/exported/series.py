@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ...store.readers.newest import Gpu, Newest
+    from ...store.newest import Gpu, Newest
 
 
 @dataclass(frozen=True, slots=True)

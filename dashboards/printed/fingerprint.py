@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,15 +23,11 @@ _CLASSES = ("compute", "memory", "power", "latency", "path", "other")
 
 def document(found: Fingerprints) -> dict[str, Any]:
     """The document of `whorl.fingerprint/1`."""
-    rows = [
-        row | {"evidence": None if row["evidence"] is None else json.loads(row["evidence"])}
-        for row in found.rows.drop("version", "made_at").iter_rows(named=True)
-    ]
     return {
         "schema": "whorl.fingerprint/1",
         "cluster": found.cluster,
         "gpu": found.gpu,
-        "rows": rows,
+        "rows": found.rows.drop("version", "made_at").to_dicts(),
         "neighbours": [
             {"gpu": one.gpu, "name": one.name, "distance": one.distance, "figures": one.figures}
             for one in found.neighbours

@@ -35,12 +35,12 @@ def add_times(rows: pl.DataFrame, name: str, time_zone: str | None, refused: Ref
     for column, own in _COLUMNS.items():
         seconds = pl.when(pl.col(column).str.contains(_EPOCH)).then(pl.col(column).cast(pl.Int64, strict=False))
         offset = pl.when(pl.col(column).str.contains(_ZONED)).then(pl.col(column).str.replace(" ", "T"))
-        zoned = offset.str.replace("Z$", "+0000").str.to_datetime("%Y-%m-%dT%H:%M:%S%z", time_unit="ns", strict=False)
+        zoned = offset.str.replace("Z$", "+0000").str.to_datetime("%Y-%m-%dT%H:%M:%S%z", time_unit="us", strict=False)
         since_1970 = pl.coalesce(
-            pl.from_epoch(seconds, time_unit="s").cast(pl.Datetime("ns")), zoned.dt.replace_time_zone(None)
+            pl.from_epoch(seconds, time_unit="s").cast(pl.Datetime("us")), zoned.dt.replace_time_zone(None)
         )
         text = pl.when(pl.col(column).str.contains(_CIVIL)).then(pl.col(column).str.replace("T", " "))
-        clock = text.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False)
+        clock = text.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False)
         parsed += [pl.coalesce(since_1970, _in_utc(clock, zone, "earliest")).alias(own)]
         parsed += [pl.coalesce(since_1970, _in_utc(clock, zone, "latest")).alias(f"{own} late")]
     rows = rows.with_columns(parsed)
@@ -82,7 +82,7 @@ def _decided(rows: pl.DataFrame, zone: str, notes: list[str]) -> pl.DataFrame:
 def _checked(zone: str) -> str:
     try:
         ZoneInfo(zone)
-        pl.Series([None], dtype=pl.Datetime("ns")).dt.replace_time_zone(zone)
+        pl.Series([None], dtype=pl.Datetime("us")).dt.replace_time_zone(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"--time-zone {zone}: there is no such time zone; an example is Europe/Berlin") from error
     return zone

@@ -121,7 +121,7 @@ def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
         "gpu",
         "tag",
         pl.when(known).then(pl.lit(GpuFrom.TAG.value)).alias("gpu_from"),
-        pl.when(known).then(pl.lit(1, pl.Int32)).alias("node_gpus"),
+        pl.when(known).then(pl.lit(1, pl.Int64)).alias("node_gpus"),
         pl.when(~pl.col("shared")).then("share").alias("share"),
     )
 
@@ -174,7 +174,7 @@ def _whole_nodes(
         "gpu",
         pl.lit(None, pl.String).alias("tag"),
         pl.lit(GpuFrom.WHOLE_NODE.value).alias("gpu_from"),
-        pl.lit(1, pl.Int32).alias("node_gpus"),
+        pl.lit(1, pl.Int64).alias("node_gpus"),
         pl.lit(1.0).alias("share"),
     )
     others = per_job.filter(pl.col("reason").is_not_null())

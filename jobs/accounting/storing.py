@@ -11,6 +11,7 @@ import polars as pl
 
 from ...store.allocations import JOBS
 from ...store.importing.superseding import KEY, conformed, new_events, new_records
+from ...store.schema import arrow_rows
 from . import pseudonyms
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def append(store: Store, rows: pl.DataFrame, about: dict[str, object], *, secret
     name = hashlib.sha256(f"{said} {now.isoformat()}".encode()).hexdigest()[:16]
     kept = kept.with_columns(pl.lit(name).alias("import_id"))
     row = {**about, "import_id": name, "importer": VERSION, "imported_at": now, "kept": kept.height}
-    imports = pl.DataFrame([row], schema_overrides={"imported_at": pl.Datetime("ns")})
-    store.append({JOBS.name: kept.to_arrow(), "imports": imports.to_arrow()}, f"jobs-{name}")
+    imports = arrow_rows("imports", {key: [value] for key, value in row.items()})
+    store.append({JOBS.name: kept.to_arrow(), "imports": imports}, f"jobs-{name}")
     return stored, every - stored
 
 

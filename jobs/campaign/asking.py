@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...store.readers.catalog import quoted
+from ...store.catalog import quoted
 
 if TYPE_CHECKING:
     from ...probes.probe import Probe
     from ...store import Store
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_KEPT = ("suite", "neighbours", "named", "partition", "nodes", "fleet")  # of a request, in `campaigns.asked`
 _PEER = "copy-p2p"  # this kernel uses a second GPU of the node, which must have nothing else to do
 
 
@@ -73,19 +73,20 @@ def known(store: Store | None) -> list[Request]:
     """The campaigns that were run on this store through a batch system, the newest first."""
     if store is None:
         return []
+    kept = ", ".join(f"asked['{name}']" for name in _KEPT)
     rows = select(
         store,
-        "SELECT campaign, cluster, asked, epoch_ns(began) FROM campaigns WHERE fleet IS NULL ORDER BY began DESC",
+        "SELECT campaign, cluster, array_to_string(probes, chr(10)), epoch_ns(began), "
+        f"{kept} FROM campaigns WHERE fleet IS NULL ORDER BY began DESC",
     )
     found: dict[str, Request] = {}
-    names = {one.name for one in fields(Request)}
-    for campaign, cluster, asked, began in rows:
-        try:
-            given = {key: value for key, value in json.loads(asked or "").items() if key in names}
-            given |= {"probes": tuple(given["probes"]), "cluster": cluster, "began_ns": began}
-            found.setdefault(campaign, Request(campaign, **given))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            continue  # a row of another whorl
+    for campaign, cluster, probes, began, suite, neighbours, named, partition, nodes, fleet in rows:
+        if probes and suite and neighbours:  # else it is a row of another whorl
+            chosen = tuple(probes.split("\n"))
+            request = Request(
+                campaign, suite, chosen, named == "true", neighbours, partition, nodes, fleet, cluster, began
+            )
+            found.setdefault(campaign, request)
     return list(found.values())
 
 
@@ -161,17 +162,16 @@ def _probes(asked: Asked) -> Sequence[Probe]:
 
 def declare(store: Store, request: Request) -> Request:
     """Keep what a new campaign measures, in table `campaigns`; one that is kept already is returned as it is."""
-    from ...store.schema import arrow_rows
+    from ...store.schema import arrow_rows, texts_of
 
     if not request.is_new:
         return request
-    began = time.time_ns()
-    left_out = ("campaign", "cluster", "began_ns")
-    asked = {name: value for name, value in asdict(request).items() if name not in left_out}
+    began = time.time_ns() // 1000 * 1000  # as the store keeps it
     columns = {
         "cluster": [request.cluster],
         "campaign": [request.campaign],
-        "asked": [json.dumps(asked, sort_keys=True)],
+        "asked": [texts_of({name: getattr(request, name) for name in _KEPT})],
+        "probes": [request.probes],
         "began": [began],
     }
     store.append({"campaigns": arrow_rows("campaigns", columns)}, f"campaign-{request.campaign}-{began}")
@@ -195,7 +195,7 @@ def find(store: Store, name: str | None) -> Request:
 def select(store: Store, query: str) -> list[tuple[Any, ...]]:
     """The rows of an answer of numbers and texts: without loading pyarrow, which takes longer than many a query."""
     found = store.answer(query)
-    from ...store.readers.query import Plain
+    from ...store.sql import Plain
 
     if isinstance(found, Plain):
         return found.rows

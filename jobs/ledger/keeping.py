@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -12,7 +11,7 @@ from uuid import uuid4
 from ...collectors.clock import Clock
 from ...store import Store
 from ...store.names import this_cluster, this_node
-from ...store.schema import arrow_rows
+from ...store.schema import arrow_rows, texts_of
 from .curve import WIDTH
 from .figures import figure_of
 
@@ -91,10 +90,10 @@ class Keeper:
             "parent": span.parent_id,
             "within_parent": span.counted_within,
             "name": str(span.name),
-            "attributes": json.dumps(span.attributes, default=str, sort_keys=True) if span.attributes else None,
+            "attributes": texts_of(span.attributes) if span.attributes else None,
             "job_id": self._job if span.job is None else str(span.job),
             "node": self._node,
-            "gpus": None if sensing is None else json.dumps(sensing.gpus),
+            "gpus": None if sensing is None else list(sensing.gpus),
             "began": span.began_ns + shift_ns,
             "ended": span.ended_ns + shift_ns,
             "own_j": None if own is None else float(own[:-1:WIDTH].sum()),

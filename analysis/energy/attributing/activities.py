@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from ....store.instants import date_of_ns
 from ..metering.readings import Floats, Times
 from .claims import Claims, Fleet, Key
 
@@ -32,10 +33,10 @@ class Activities:
             return
         rows = store.scan("telemetry").filter(pl.col("gpu").is_in(wanted), pl.col("utilization").is_not_null())
         if since_ns is not None:
-            rows = rows.filter(pl.col("ts") >= pl.lit(since_ns).cast(pl.Datetime("ns")))
+            rows = rows.filter(pl.col("ts") >= pl.lit(date_of_ns(since_ns)))
         if until_ns is not None:
-            rows = rows.filter(pl.col("ts") <= pl.lit(until_ns).cast(pl.Datetime("ns")))
-        frame = store.collect(rows.select("cluster", "gpu", pl.col("ts").cast(pl.Int64), "utilization"))
+            rows = rows.filter(pl.col("ts") <= pl.lit(date_of_ns(until_ns)))
+        frame = store.collect(rows.select("cluster", "gpu", pl.col("ts").dt.epoch("ns"), "utilization"))
         for (cluster, gpu), part in frame.sort("ts").group_by("cluster", "gpu"):
             ts = part["ts"].to_numpy()
             spoken = np.minimum(np.diff(ts, prepend=ts[:1]) / 1e9, _LONGEST_S)

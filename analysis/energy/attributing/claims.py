@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ....store.catalog import quoted
 from ....store.instants import in_sql
-from ....store.readers.catalog import quoted
 from ..metering.readings import Floats, Times
 
 if TYPE_CHECKING:
@@ -146,9 +146,9 @@ def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:
     )
     jobs = jobs.sort("cluster", "gpu", "began", "ended", "allocation", nulls_last=True)
     frame = jobs.select("cluster", "allocation", "job_id", "node", "claimed", "gpu", "node_gpus")
-    began = jobs["began"].cast(pl.Int64).to_numpy()
-    ended = jobs["ended"].cast(pl.Int64).fill_null(OPEN).to_numpy()
-    recorded = jobs["recorded"].cast(pl.Int64).fill_null(OPEN).to_numpy()
+    began = jobs["began"].dt.epoch("ns").to_numpy()
+    ended = jobs["ended"].dt.epoch("ns").fill_null(OPEN).to_numpy()
+    recorded = jobs["recorded"].dt.epoch("ns").fill_null(OPEN).to_numpy()
     backward = (ended != OPEN) & (ended < began)
     numbered = frame.with_row_index("row")
     groups = numbered.filter(pl.col("gpu").is_not_null()).group_by("cluster", "gpu", maintain_order=True)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ....store.instants import times_of_ns
 from ..metering import IDLE_SOURCES, IdleSource, Meters
 from ..metering.readings import Floats, Times
 from ..pieces import SCHEMA, Kind
@@ -37,8 +38,8 @@ METERED: dict[str, pl.DataType] = {
     "cluster": pl.String(),
     "gpu": pl.String(),
     "node": pl.String(),
-    "first": pl.Datetime("ns"),
-    "last": pl.Datetime("ns"),
+    "first": pl.Datetime("us"),
+    "last": pl.Datetime("us"),
     "metered_j": pl.Float64(),
     "idle_w": pl.Float64(),
     "idle_low_w": pl.Float64(),
@@ -88,8 +89,8 @@ def pieces_frame(made: Sequence[Made], claims: Claims) -> pl.DataFrame:
 
     claim, figures = whole("claim").astype(np.int64), whole("figures").astype(np.float64)
     frame = names[of].with_columns(
-        pl.Series("began", whole("began"), pl.Int64).cast(pl.Datetime("ns")),
-        pl.Series("ended", whole("ended"), pl.Int64).cast(pl.Datetime("ns")),
+        times_of_ns(pl.Series("began", whole("began"), pl.Int64)),
+        times_of_ns(pl.Series("ended", whole("ended"), pl.Int64)),
         pl.Series("kind", list(_KINDS))[whole("kind").astype(np.int64)].alias("kind"),
         column(claims.frame, "allocation", claim).alias("allocation"),
         pl.Series("share", whole("share")),
@@ -111,9 +112,9 @@ def metered_frame(metered: Sequence[MeteredGpus]) -> pl.DataFrame:
     """What each GPU's meter has, by cluster and GPU: columns of `METERED`."""
     frames = []
     for some in metered:
-        gpus = some.meters.gpus
+        gpus, ends = some.meters.gpus, [end // 1000 for end in some.ends]  # us
         columns = [
-            [cluster for cluster, _ in gpus], [gpu for _, gpu in gpus], some.nodes, *some.ends, *some.figures,
+            [cluster for cluster, _ in gpus], [gpu for _, gpu in gpus], some.nodes, *ends, *some.figures,
             [IDLE_SOURCES[number] for number in some.meters.idle_source.tolist()], some.meters.power_source,
         ]  # fmt: skip
         frames.append(

@@ -65,7 +65,7 @@ class Moves:
             return pieces
         schema = {"cluster": pl.String, "gpu": pl.String, "since": pl.Int64, "there": pl.String}
         stays = pl.DataFrame(rows, schema, orient="row").sort("since")
-        numbered = pieces.with_row_index("=row").with_columns(pl.col("began").cast(pl.Int64).alias("since"))
+        numbered = pieces.with_row_index("=row").with_columns(pl.col("began").dt.epoch("ns").alias("since"))
         moved = numbered.join(stays.select("cluster", "gpu").unique(), on=["cluster", "gpu"], how="semi").sort("since")
         found = moved.select("=row", "cluster", "gpu", "since").join_asof(
             stays, on="since", by=["cluster", "gpu"], check_sortedness=False

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from ....store.events import EventKind
+from ....store.instants import times_of_ns
 from ....store.outcomes import Code
 from ..metering import Note, Problem
 from ..metering.readings import Times
@@ -54,8 +55,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "job_id": pl.String(),
     "other_allocation": pl.String(),  # of an overlap: the other job
     "other_job_id": pl.String(),
-    "began": pl.Datetime("ns"),
-    "ended": pl.Datetime("ns"),
+    "began": pl.Datetime("us"),
+    "ended": pl.Datetime("us"),
     "joules": pl.Float64(),  # the energy that it concerns
     "percent": pl.Float64(),  # of a disagreement: how much more the counter has than integrated power
     "n": pl.Int64(),  # how many findings of this kind the row stands for
@@ -97,8 +98,8 @@ def twice(store: Store, metered: pl.DataFrame) -> list[Finding]:
     read = metered.join(named, on=of, nulls_equal=True)
     pairs = read.filter("bare").join(read.filter(~pl.col("bare")), on=["cluster", "name"], nulls_equal=True)
     pairs = pairs.with_columns(
-        pl.max_horizontal("first", "first_right").cast(pl.Int64).alias("began"),
-        pl.min_horizontal("last", "last_right").cast(pl.Int64).alias("ended"),
+        pl.max_horizontal("first", "first_right").dt.epoch("ns").alias("began"),
+        pl.min_horizontal("last", "last_right").dt.epoch("ns").alias("ended"),
     ).filter(pl.col("ended") > pl.col("began"))
     return [
         Finding(row["cluster"], row["gpu"], row["node"], Problem.TWICE, row["began"], row["ended"])
@@ -113,7 +114,7 @@ def refused(store: Store, cluster: str | None, since_ns: int | None, until_ns: i
         rows = rows.filter(pl.col("cluster") == cluster)
     found = store.collect(
         rows.select(
-            "cluster", "gpu", "node", "job_id", "duration_ns", "detail", pl.col("ts").cast(pl.Int64).alias("at")
+            "cluster", "gpu", "node", "job_id", "duration_ns", "detail", pl.col("ts").dt.epoch("ns").alias("at")
         )
     )
     return [
@@ -192,6 +193,4 @@ def frame(findings: list[Finding]) -> pl.DataFrame:
         name: [getattr(one, f"{name}_ns" if name in times else name) for one in findings] for name in SCHEMA
     }  # fmt: skip
     rows = pl.DataFrame(columns, schema={**SCHEMA, **dict.fromkeys(times, pl.Int64())})
-    return rows.with_columns(pl.col(*times).cast(pl.Datetime("ns"))).sort(
-        "cluster", "gpu", "began", "problem", nulls_last=True
-    )
+    return rows.with_columns(times_of_ns(pl.col(*times))).sort("cluster", "gpu", "began", "problem", nulls_last=True)

@@ -144,7 +144,7 @@ _SUMS = ("low_g_per_kwh", "high_g_per_kwh", "energy_j", "co2e_g")
 
 def _billed(part: pl.DataFrame, cluster: str, made: Grid) -> pl.DataFrame:
     """The pieces of one cluster with all but the embodied grams."""
-    began, ended = (part[name].cast(pl.Datetime("ns")).dt.epoch("ns").to_numpy() for name in ("began", "ended"))
+    began, ended = (part[name].dt.epoch("ns").to_numpy() for name in ("began", "ended"))
     carbon, pue, price = made.carbon(cluster), made.pue(cluster), made.price(cluster)
     for steps in (carbon, pue, price):
         _check_cut(steps, began, ended)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from ....store.catalog import quoted
 from ....store.instants import in_sql
-from ....store.readers.catalog import quoted
 from ...statistics.ordering import Floats, Ints
 from ..pieces import Kind
 from .excess import BUSY

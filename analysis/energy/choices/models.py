@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.conditions import stated_in_sql
 from ....store.sensor_error import SensorError
 from ...statistics.spread import MAD_TO_SD
 from ...statistics.student import quantile
@@ -43,7 +42,7 @@ class Ratio:
 
 def sizes(store: Store) -> pl.DataFrame:
     """The work of one repetition: cluster, workload, gpu, work (operations, else bytes; NULL where nobody says)."""
-    work = ", ".join(f"nullif(try_cast({stated_in_sql(key)} as double), 0)" for key in ("flop", "operations", "bytes"))
+    work = ", ".join(f"nullif(conditions.{key}, 0)" for key in ("flop", "operations", "bytes"))
     query = f"select cluster, workload, gpu, median(coalesce({work})) as work from runs group by all"
     kinds = {"cluster": pl.String, "workload": pl.String, "gpu": pl.String, "work": pl.Float64}
     return store.sql(query).polars().cast(kinds)  # type: ignore[arg-type]

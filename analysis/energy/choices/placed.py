@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ....errors import InputError
-from ....store.json_texts import read_lists, string
-from ....store.readers.catalog import quoted
+from ....store.catalog import quoted
 from ...runs.probing import campaigns, probed
 from ...verdicts.answers.fingerprint import fingerprint
 from ..booked import Booked, booked
@@ -197,10 +196,6 @@ def _with_names(rows: pl.DataFrame, store: Store, by: Of, named: pl.DataFrame) -
 
 def verdicts(store: Store) -> pl.DataFrame:
     """What the judge says of each GPU: cluster, gpu, verdicts (kinds of findings, the worst first)."""
-    rows = store.sql("select cluster, keys, kind from verdicts_now where level = 'gpu' order by place").to_pylist()
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for row in read_lists(store, "verdicts", rows, {"keys": string}):
-        for key in row["keys"]:
-            kinds.setdefault((row["cluster"], key), []).append(row["kind"])
-    of = [(cluster, gpu, ", ".join(dict.fromkeys(names))) for (cluster, gpu), names in kinds.items()]
-    return pl.DataFrame(of, schema=dict.fromkeys(("cluster", "gpu", "verdicts"), pl.String), orient="row")
+    query = "select cluster, unnest(gpus).gpu as gpu, kind, place from verdicts_now where level = 'gpu'"
+    rows = store.sql(query).polars().sort("place").group_by("cluster", "gpu")
+    return rows.agg(pl.col("kind").unique(maintain_order=True).str.join(", ").alias("verdicts"))

@@ -27,7 +27,7 @@ def happened(store: Store, cluster: str | None, since_ns: int | None, until_ns: 
     which = pl.col("kind").is_in(list(_PROBLEMS))
     if cluster is not None:
         which &= pl.col("cluster") == cluster
-    at = pl.col("ts").cast(pl.Int64)
+    at = pl.col("ts").dt.epoch("ns")
     if since_ns is not None:
         which &= at >= since_ns
     if until_ns is not None:

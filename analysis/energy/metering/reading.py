@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from ....store.catalog import quoted
+from ....store.instants import date_of_ns, times_of_ns
 from ....store.metrics import BOARD_POWER
-from ....store.readers.catalog import quoted
 from .building import build_all
 from .findings import Note
 from .happened import happened
@@ -134,7 +135,7 @@ def rows_since(store: Store, since: Sequence[datetime], until: datetime, *, clus
 
 def _tables(store: Store) -> list[str]:
     """The tables that hold telemetry: pruned minutes only where there are any."""
-    return ["telemetry", "telemetry_minutes"] if len(store.files("telemetry_minutes")) > 1 else ["telemetry"]
+    return ["telemetry", "telemetry_minutes"] if store.files("telemetry_minutes") else ["telemetry"]
 
 
 def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> tuple[Ints, Readings]:
@@ -149,10 +150,10 @@ def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -
     if "telemetry_minutes" in tables:
         parts += _ends(read("telemetry_minutes", _READ_OF_MINUTES))
     rows = pl.concat(parts, how="diagonal_relaxed")
-    place, ts = rows["place"].to_numpy(), rows["ts"].cast(pl.Int64).to_numpy()
+    place, ts = rows["place"].to_numpy(), rows["ts"].dt.epoch("ns").to_numpy()
     if not ((place[1:] > place[:-1]) | ((place[1:] == place[:-1]) & (ts[1:] >= ts[:-1]))).all():
         rows = rows.sort("place", "ts", maintain_order=True)
-        place, ts = rows["place"].to_numpy(), rows["ts"].cast(pl.Int64).to_numpy()
+        place, ts = rows["place"].to_numpy(), rows["ts"].dt.epoch("ns").to_numpy()
     fresh = np.ones(len(ts), bool)  # a second row of one instant is left out
     fresh[1:] = (ts[1:] != ts[:-1]) | (place[1:] != place[:-1])
     columns: dict[str, Any] = {"ts_ns": ts, "stuck": rows["stuck"].to_numpy()}
@@ -198,9 +199,9 @@ def _near(rows: pl.LazyFrame, cluster: str | None, since_ns: int | None, until_n
     if cluster is not None:
         rows = rows.filter(pl.col("cluster") == cluster)
     if since_ns is not None:
-        rows = rows.filter(pl.col("ts") >= pl.lit(since_ns - _MARGIN_NS).cast(pl.Datetime("ns")))
+        rows = rows.filter(pl.col("ts") >= pl.lit(date_of_ns(since_ns - _MARGIN_NS)))
     if until_ns is not None:
-        rows = rows.filter(pl.col("ts") <= pl.lit(until_ns + _MARGIN_NS).cast(pl.Datetime("ns")))
+        rows = rows.filter(pl.col("ts") <= pl.lit(date_of_ns(until_ns + _MARGIN_NS)))
     return rows
 
 
@@ -243,7 +244,7 @@ def _ends(minutes: pl.DataFrame) -> list[pl.DataFrame]:
     A minute with fewer rows than the one before or after it is not full: its rows are taken to lie at the side of the
     minute before.
     """
-    ts = pl.col("ts").cast(pl.Int64)
+    ts = pl.col("ts").dt.epoch("ns")
     minute = int(_MINUTE_S * 1e9)
     rows = minutes.sort("place", "ts", "n").unique(["place", "ts"], keep="last", maintain_order=True)
     beside = {by: (ts - ts.shift(by)).over("place").abs() == minute for by in (1, -1)}
@@ -255,7 +256,7 @@ def _ends(minutes: pl.DataFrame) -> list[pl.DataFrame]:
     began = pl.when("follows").then(0.0).otherwise(_MINUTE_S - pl.col("covered_s"))
 
     def at(seconds: pl.Expr, counter: str) -> pl.DataFrame:
-        when = (ts + (seconds * 1e9).cast(pl.Int64)).cast(pl.Datetime("ns"))
+        when = times_of_ns(ts + (seconds * 1e9).cast(pl.Int64))
         return rows.with_columns(when.alias("ts"), pl.col(counter).alias("counter_j")).select(
             "place", "ts", "counter_j", "power_w", "instant_w", "utilization", "window_s", "limit_w", "spread_w",
             "every_s", "stuck",

@@ -92,7 +92,7 @@ def _of_gpus(runs: pl.DataFrame, stood: list[Standing]) -> list[Standing]:
 
 
 def _newest(timed: pl.DataFrame) -> pl.DataFrame:
-    """Of each workload and GPU the newest runs as a JSON list: workload, gpu, evidence."""
+    """Of each workload and GPU the newest runs: workload, gpu, evidence."""
     workload = codes(timed["workload"])
     gpu, at = (timed[name].to_numpy() for name in ("gpu_no", "at"))
     owner = gpu * (int(workload.max(initial=0)) + 1) + workload
@@ -103,9 +103,8 @@ def _newest(timed: pl.DataFrame) -> pl.DataFrame:
     rows = order[np.arange(last[-1] if len(last) else 0) + np.repeat(ends - last, sizes)]
     groups = pl.DataFrame({"group": np.repeat(np.arange(len(ends)), sizes), "run_id": timed["run_id"][rows]})
     listed = groups.group_by("group", maintain_order=True).agg("run_id")
-    text = pl.struct("run_id").struct.json_encode().str.strip_prefix('{"run_id":').str.strip_suffix("}")
     told = timed.select("workload", "gpu")[order[ends - 1]]
-    return told.with_columns(listed.select(text.str.replace_all('","', '", "', literal=True).alias("evidence")))
+    return told.with_columns(listed["run_id"].alias("evidence"))
 
 
 def _classes(runs: pl.DataFrame) -> pl.DataFrame:
@@ -263,7 +262,7 @@ def store_fingerprint(store: Store, found: pl.DataFrame) -> tuple[str, ...]:
     last = store.collect(
         known.filter(pl.col("made_at") == pl.col("made_at").max().over("cluster")).select(*same, "version", "made_at")
     )
-    newest = last["made_at"].cast(pl.Datetime("us")).max()
+    newest = last["made_at"].max()
     last = last.drop("made_at")
     wanted = with_version.select(*same, "version").cast(last.schema)
     if wanted.sort(same, nulls_last=True).equals(last.sort(same, nulls_last=True)):
@@ -271,7 +270,7 @@ def store_fingerprint(store: Store, found: pl.DataFrame) -> tuple[str, ...]:
     at = datetime.now(UTC).replace(tzinfo=None)
     if isinstance(newest, datetime) and newest >= at:  # by a clock that was ahead: it would stay the newest for long
         at = newest + timedelta(microseconds=1)
-    rows = with_version.with_columns(pl.lit(at).cast(pl.Datetime("ns")).alias("made_at"))
+    rows = with_version.with_columns(pl.lit(at).alias("made_at"))
     schema = arrow_schema(FINGERPRINTS.name)
     table = rows.select(FINGERPRINTS.names).to_arrow().cast(schema.remove_metadata())
     try:

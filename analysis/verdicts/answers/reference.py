@@ -12,14 +12,13 @@ import polars as pl
 
 from ....store.conditions import stated
 from ....store.events import EventKind
-from ....store.json_texts import read_lists, string
 from ....store.names import SIMULATED
 from ....store.views import OF_ALL_RUNS
 from ...runs.measurements import SOUND
 from ..comparing import LEAST_GPUS
 from ..levels.noise import UNKNOWN
 from ..past.online import Alarm, update
-from ..recording import LISTS, verdict_of
+from ..recording import keys_of, verdict_of
 from ..verdict import Verdict
 from .standing import scaled, standings
 
@@ -128,9 +127,7 @@ def known(
 def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_out: str | None) -> pl.DataFrame:
     """The sound runs of these GPUs and workloads under no special conditions, with their median times as `value`."""
     # The driver's own limit is no special condition; the keys are null where nothing was asked for.
-    asked = pl.any_horizontal(
-        *((stated(key) != "none").fill_null(value=False) for key in ("asked_power_limit_w", "locked_clock_mhz"))
-    )
+    asked = pl.any_horizontal(stated(key).is_not_null() for key in ("asked_power_limit_w", "locked_clock_mhz"))
     of = pl.col("workload").is_in(list(workloads)) & pl.col("gpu").is_in(peers["gpu"].implode())
     runs = store.scan("runs").filter(of & SOUND & ~asked)
     if leave_out is not None:
@@ -149,8 +146,8 @@ def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
     chosen = store.collect(judged.select("judgement"))["judgement"].implode()
     rows = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
     found: dict[str, list[Verdict]] = {}
-    for row in read_lists(store, "verdicts", rows.iter_rows(named=True), {"keys": string, **LISTS}):
-        for gpu in set(row["keys"]) & set(gpus):
+    for row in rows.iter_rows(named=True):
+        for gpu in set(keys_of(row)) & set(gpus):
             found.setdefault(gpu, []).append(verdict_of(row))
     return found
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ....store.conditions import read
+from ....store.conditions import stated
 from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
 from ...runs.sittings import Floats
 from ..saying import Part, action_of, kind_of, looks_of
@@ -216,8 +216,8 @@ class Evidence:
     def _between_gpus(self, workload: str) -> bool:
         """Whether a probe copies from one GPU to another."""
         if self._paths is None:
-            first = self.campaign.runs.group_by("workload").agg(pl.col("conditions").drop_nulls().first())
-            self._paths = {str(name): read(stated).get("path") for name, stated in first.iter_rows()}
+            first = self.campaign.runs.group_by("workload").agg(stated("path").drop_nulls().first())
+            self._paths = {str(name): path for name, path in first.iter_rows()}
         return self._paths.get(workload) == "peer"
 
     def _residual(self, row: dict[str, Any], effect: float | None) -> float | None:

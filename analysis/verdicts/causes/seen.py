@@ -101,7 +101,7 @@ def _last_good(one: Seen, runs: pl.DataFrame) -> Seen:
     """A loss that no run shows, with the last run that ended well before it."""
     good = runs.filter(pl.col("gpu") == one.gpu).drop_nulls("began").sort("began")
     if one.first_seen is not None:
-        good = good.filter(pl.col("began").cast(pl.Datetime("ns")) < pl.lit(one.first_seen).cast(pl.Datetime("ns")))
+        good = good.filter(pl.col("began") < one.first_seen)
     if good.is_empty():
         return replace(one, looks=f"{one.looks}; no run of it ended well before")
     last = good.row(-1, named=True)

@@ -41,7 +41,7 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
     the clock. Power and energy of GPUs in `frozen` are null."""
     runs = campaign.trusted
     moves = ~pl.col("gpu").is_in(list(frozen))
-    limit = stated("power_limit_w").cast(pl.Float64, strict=False)
+    limit = stated("power_limit_w")
     known = runs["power_limit_w"].null_count() == 0
     figures = runs.select(
         time=_log("value"),
@@ -51,7 +51,7 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
         energy=pl.when(moves).then(_log("energy")),
         limit=(pl.col("power_limit_w") if known else pl.coalesce("power_limit_w", limit)).log(),
         temperature=pl.when(pl.col("temperature_c").is_finite()).then("temperature_c"),
-        **_shares(runs, capped=not (known and 2 * runs["power_w"].null_count() < runs.height)),
+        **_shares(capped=not (known and 2 * runs["power_w"].null_count() < runs.height)),
     ).with_columns((pl.max_horizontal("heat", "brake", "slowed") >= HELD).cast(pl.Float64).alias("throttled"))
     groups = _Groups.of(runs)
     rows: dict[str, Ints | Floats] = {"sitting": groups.sitting, "runs": groups.runs}
@@ -122,27 +122,22 @@ def _log(name: str) -> pl.Expr:
     return pl.when(value.is_finite() & (value > 0)).then(value.log())
 
 
-def _shares(runs: pl.DataFrame, *, capped: bool) -> dict[str, pl.Expr]:
+def _shares(*, capped: bool) -> dict[str, pl.Expr]:
     """Of the time of a run that a reason held the clock; null where no reasons were recorded.
 
     Without `capped` the power limit is left out: where power and limit are known, these tell it.
     """
     reasons = {"heat": names(THERMAL), "brake": ("power_brake",), "slowed": ("hw_slowdown",), "capped": names(POWER)}
     window = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
-    text = pl.col("clock_events")
-    # Most fleets have no run with most of the reasons: to look for these takes no time.
-    looked = [one for share, ones in reasons.items() if capped or share != "capped" for one in ones]
-    there = runs.select(text.str.contains(one, literal=True).any().alias(one) for one in looked)
+    events = pl.col("clock_events")
     found: dict[str, pl.Expr] = {}
     for share, ones in reasons.items():
         if share == "capped" and not capped:
             found[share] = pl.lit(None, pl.Float64)
             continue
-        seconds = [
-            text.str.extract(f'"{one}": *([0-9.eE+-]+)').cast(pl.Float64, strict=False) for one in ones if there[one][0]
-        ]
+        seconds = [events.struct.field(one) for one in ones]
         held = pl.when(window > 0).then(pl.max_horizontal(pl.lit(0.0), *seconds) / window).clip(0.0, 1.0)
-        found[share] = pl.when(text.is_not_null()).then(held)
+        found[share] = pl.when(events.is_not_null()).then(held)
     return found
 
 

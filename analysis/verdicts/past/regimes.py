@@ -25,7 +25,7 @@ WORDS: Mapping[str, str] = {
     "probe_version": "version of the probe", "node": "node", "slot": "slot",
 }  # fmt: skip
 
-_NS = pl.Datetime("ns")
+_TIME = pl.Datetime("us")
 _FIELDS = ("driver", "vbios", *PLACE)
 _SAID = ("driver", "cublas", "kernel")  # what runs themselves tell
 
@@ -36,24 +36,17 @@ def with_regimes(known: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     What the run itself says counts first, then what was last seen of its GPU by then (`known`, of `identities_seen`).
     Null where nothing is known.
     """
-    runs = runs.with_columns(pl.col("began").cast(_NS), pl.col("versions").cast(pl.String))
     if not runs["began"].is_sorted():
         runs = runs.sort("began", maintain_order=True)
-    said = runs.select(pl.col("versions").unique()).with_columns(
-        pl.col("versions").str.extract(rf'"{name}": *"([^"]*)"').alias(f"said_{name}") for name in _SAID
-    )
-    if said.height == 1:  # as of imported ones, which say nothing
-        runs = runs.with_columns(pl.lit(said[f"said_{name}"][0], pl.String).alias(f"said_{name}") for name in _SAID)
-    else:
-        runs = runs.join(said, on="versions", how="left", nulls_equal=True, maintain_order="left")
+    said = {name: pl.col("versions").struct.field(name) for name in _SAID}
     for name in _FIELDS:
         runs = _seen(runs, known.drop_nulls(name).select("gpu", "first_seen", pl.col(name).cast(pl.String)), name)
     return runs.with_columns(
-        pl.coalesce("said_driver", "had_driver").alias("had_driver"),
-        pl.col("said_cublas").alias("had_cublas"),
-        pl.col("said_kernel").alias("had_kernel"),
+        pl.coalesce(said["driver"], "had_driver").alias("had_driver"),
+        said["cublas"].alias("had_cublas"),
+        said["kernel"].alias("had_kernel"),
         pl.col("probe_version").cast(pl.String).alias("had_probe_version"),
-    ).drop("said_driver", "said_cublas", "said_kernel")
+    )
 
 
 def _seen(runs: pl.DataFrame, known: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -90,7 +83,7 @@ def neighbours(campaign: Probed, store: Store | None) -> Neighbours:
     rows = store.scan("gpus").filter(
         (pl.col("cluster") == campaign.cluster) & pl.col("node").is_not_null() & pl.col("first_seen").is_not_null()
     )
-    first = store.collect(rows.group_by("node", "gpu").agg(pl.col("first_seen").min().cast(pl.Datetime("us"))))
+    first = store.collect(rows.group_by("node", "gpu").agg(pl.col("first_seen").min()))
     seen: dict[str, list[tuple[datetime, str]]] = {}
     for node, gpu, at in first.sort("node", "first_seen", "gpu").iter_rows():
         seen.setdefault(node, []).append((at, gpu))
@@ -102,17 +95,17 @@ def identities_seen(campaign: Probed, store: Store | None) -> pl.DataFrame:
     """gpu, first_seen and `_FIELDS`: every identity with a time, and the drivers that events tell of."""
     if store is None:
         texts = {name: pl.String() for name in ("gpu", "driver", "vbios", "node")}
-        return pl.DataFrame(schema={**texts, "first_seen": _NS, "slot": pl.Int32()})
+        return pl.DataFrame(schema={**texts, "first_seen": _TIME, "slot": pl.Int64()})
     mine = campaign.gpus["gpu"].implode()
     rows = store.scan("gpus").filter((pl.col("cluster") == campaign.cluster) & pl.col("gpu").is_in(mine))
-    rows = rows.drop_nulls("first_seen").select("gpu", pl.col("first_seen").cast(_NS), *_FIELDS).unique()
+    rows = rows.drop_nulls("first_seen").select("gpu", pl.col("first_seen"), *_FIELDS).unique()
     known = store.collect(rows)
     reloaded = store.scan("events").filter(
         (pl.col("cluster") == campaign.cluster)
         & (pl.col("kind") == EventKind.DRIVER_RELOADED.value)
         & pl.col("version").is_not_null()
     )
-    events = store.collect(reloaded.select(pl.col("ts").cast(_NS), "gpu", "node", "version"))
+    events = store.collect(reloaded.select(pl.col("ts"), "gpu", "node", "version"))
     if events.is_empty():
         return known
     of_gpu = events.filter(pl.col("gpu").is_not_null()).select("gpu", "ts", "version")

@@ -54,7 +54,7 @@ class Telling:
         self.regimes: list[str] = regime.unique().sort().to_list()
         self.past = past(
             codes(runs["gpu"], self.names),
-            runs["began"].cast(pl.Int64).to_numpy() / _DAY_NS,
+            runs["began"].dt.epoch("ns").to_numpy() / _DAY_NS,
             np.log(runs["value"].cast(pl.Float64).to_numpy()),
             count=len(self.names),
             node=codes(pl.Series(self.nodes, dtype=pl.String), sorted({n for n in self.nodes if n is not None})),
@@ -223,7 +223,7 @@ class Telling:
 
     def _last(self, sittings: Ints) -> datetime | None:
         rows = self._rows(sittings[-_NEWEST_RUNS:])
-        return date_of(float(self.runs["began"][rows.tolist()].cast(pl.Int64).max()) / _DAY_NS) if len(rows) else None
+        return date_of(float(self.runs["began"][rows.tolist()].dt.epoch("ns").max()) / _DAY_NS) if len(rows) else None
 
     # what else changed
 
@@ -263,7 +263,7 @@ class Telling:
             return None
         beside = (pl.coalesce("node", "had_node") == node) & (pl.col("gpu") != self.names[series])
         others = np.flatnonzero(self.runs.select(beside.fill_null(value=False)).to_series().to_numpy())
-        began = self.runs["began"][others.tolist()].cast(pl.Int64).to_numpy() / _DAY_NS
+        began = self.runs["began"][others.tolist()].dt.epoch("ns").to_numpy() / _DAY_NS
         at = self.past.of.at
         edges = [(at[part[0]], at[part[-1]] + 1.0) for part in (before, after)]
         was, became = (others[(began >= low) & (began <= high)] for low, high in edges)

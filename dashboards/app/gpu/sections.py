@@ -12,7 +12,7 @@ from ....analysis.choosing import shared
 from ....analysis.one_gpu.past import frame as repeats
 from ....analysis.one_gpu.runs import around, listed, timed
 from ....analysis.one_gpu.standing import frame
-from ....analysis.one_gpu.whole import is_simulated
+from ....analysis.runs.probing import is_simulated
 from ... import gpu_words as say
 from ...figures import bands, history, reasons, waterfall
 from ...table import many, minus

@@ -1,1 +1,1 @@
-"""The page SQL: a console that reads the store and nothing else. What it may use is limited in `store/console`."""
+"""The page SQL: a console that reads the store and nothing else. What a query may use is limited in `processes`."""

@@ -17,13 +17,14 @@ import pyarrow as pa
 from flask import Response, request, send_file
 
 from ....errors import QueryError
-from ....store.console import Console
+from .processes import Console
 
 if TYPE_CHECKING:
     from flask import Flask
 
-    from ....store.console import Limits, Shown, Written
-    from ....store.console.terms import Form
+    from .processes import QueryLimits
+    from .worker import FirstRows, Written
+    from .writing import Form
 
 _KEPT = 12
 _FILES = 4
@@ -51,14 +52,14 @@ class Answers:
     So a link of somebody else runs nothing: only who has run a query knows the name under which it can be saved.
     """
 
-    def __init__(self, root: Path, limits: Limits) -> None:
+    def __init__(self, root: Path, limits: QueryLimits) -> None:
         self.console = Console(root, limits)
         self._kept: OrderedDict[str, Answer] = OrderedDict()
         self._files: OrderedDict[str, Path] = OrderedDict()
         self._folder: Path | None = None
         self._lock = threading.Lock()
 
-    def ask(self, query: str, who: str) -> tuple[str, Shown]:
+    def ask(self, query: str, who: str) -> tuple[str, FirstRows]:
         """Run a query; the name of the answer, and the answer. Raises QueryError."""
         shown = self.console.show(query, who)
         name = secrets.token_urlsafe(16)

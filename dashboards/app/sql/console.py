@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from dash import dcc, html
 
 from ....analysis.example_queries import EXAMPLES
-from ....store.console import AT_ONCE
 from ...figures.queried import KINDS
 from ..page import heading, labelled
+from .processes import AT_ONCE
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from ....store.console import Limits
     from ..reading import Reading
     from ..state import State
+    from .processes import QueryLimits
 
 TEXT, RUN, STOP, BUSY, SAID = "sql-text", "sql-run", "sql-stop", "sql-busy", "sql-said"
 WHO, ANSWER, RAN, WANTED = "sql-who", "sql-answer", "sql-ran", "sql-wanted"
@@ -45,7 +45,7 @@ def layout(reading: Reading, state: State) -> Component:
     )
 
 
-def _about(limits: Limits) -> str:
+def _about(limits: QueryLimits) -> str:
     return (
         f"A query reads this store and nothing else. It may take {limits.seconds:g} s and {limits.memory_mb:,} MB of "
         f"memory; {AT_ONCE} queries run at once. Ctrl+Enter runs it. A link with a query shows it, and waits for Run."
@@ -93,7 +93,7 @@ def _editor(state: State) -> list[Component]:
     ]
 
 
-def _result(limits: Limits) -> Component:
+def _result(limits: QueryLimits) -> Component:
     views: Any = [{"label": one.capitalize(), "value": one} for one in VIEWS]
     axes = [("Horizontal", X), ("Vertical", Y), ("Colour", COLOUR)]
     most = f"{limits.file_bytes / 1e6:,g} MB"

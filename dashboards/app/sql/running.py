@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,7 +12,10 @@ from dash import ClientsideFunction, Input, Output, State, ctx, html, no_update
 
 from ....analysis.example_queries import EXAMPLES
 from ....errors import WhorlError
-from ....store.readers.explained import askable
+from ....store.catalog import columns_of_views
+from ....store.columns import Table, View
+from ....store.schema import TABLES
+from ....store.views import VIEWS
 from ...figures.queried import queried
 from ...table import many
 from .. import grid
@@ -25,13 +28,13 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from ....store.console import Shown
-    from ....store.console.terms import Form
     from ..reading import Reading
     from ..state import State as Asked
+    from .worker import FirstRows
+    from .writing import Form
 
 
-def _summary(shown: Shown, seconds: float) -> list[Component]:
+def _summary(shown: FirstRows, seconds: float) -> list[Component]:
     rows = len(shown.rows)
     if shown.total is None:
         counted = f"The first {rows:,} rows of more; to count them all takes too long."
@@ -47,7 +50,7 @@ def _summary(shown: Shown, seconds: float) -> list[Component]:
     return [html.P(" ".join(said), className="soft")]
 
 
-def _table(shown: Shown) -> Component:
+def _table(shown: FirstRows) -> Component:
     names = [f"c{place}" for place in range(len(shown.columns))]
     frame = pl.DataFrame(shown.rows, schema=dict.fromkeys(names, pl.String), orient="row")
     columns = [
@@ -57,7 +60,7 @@ def _table(shown: Shown) -> Component:
     return grid.table("sql-grid", columns, frame, label="The answer", saved=False, height=520)
 
 
-def _fitting(shown: Shown, wanted: dict[str, Any]) -> tuple[list[str], list[str], dict[str, str | None]]:
+def _fitting(shown: FirstRows, wanted: dict[str, Any]) -> tuple[list[str], list[str], dict[str, str | None]]:
     """The columns that can be drawn, those of them that are numbers, and which of them are drawn."""
     drawn = [column.name for column in shown.columns if column.name in shown.drawable]
     numbers = [column.name for column in shown.columns if column.numeric and column.name in shown.drawable]
@@ -94,7 +97,20 @@ def register(app: Dash, reading: Reading) -> None:
     @app.callback(Output(on.LISTED, "data"), Input(on.WHO, "data"))
     def explain(_: str) -> list[dict[str, Any]]:
         answers.console.warm()
-        return [asdict(one) for one in askable()]
+        views = columns_of_views()
+        relations: tuple[Table | View, ...] = (*VIEWS, *TABLES)
+        return [
+            {
+                "name": relation.name,
+                "row": relation.row,
+                "view": relation.name in views,
+                "columns": [
+                    {"name": column.name, "type": column.type, "unit": column.unit, "meaning": column.description}
+                    for column in (relation.columns if isinstance(relation, Table) else views[relation.name])
+                ],
+            }
+            for relation in relations
+        ]
 
     @app.callback(
         Output(on.SAID, "children"),
