@@ -11,7 +11,6 @@ what is missing is stored.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +27,7 @@ from ..simulation.identity import Identity, identities
 from ..simulation.spread import POPULATIONS, USUAL
 from ..store import Store
 from ..store.instants import iso
-from ..store.schema import arrow_rows
+from ..store.schema import arrow_rows, texts_of
 from .planted import Planted, planted_in, truth_of
 from .recording import identify
 from .rows import short_hash
@@ -50,8 +49,10 @@ class Claim:
     cluster: str
     who: tuple[Identity, ...]
     campaign: str
-    asked: str
-    """The options of the campaign, as JSON: the same name with the same options is the same campaign."""
+    asked: Mapping[str, str | None]
+    """The options of the campaign: the same name with the same options is the same campaign."""
+    probes: Sequence[str] | None
+    """Of the options, the names of the probes."""
     began_ns: int
     ended_ns: int
     """When it is planned to end."""
@@ -95,6 +96,7 @@ class Claim:
                 "cluster": [self.cluster],
                 "campaign": [self.campaign],
                 "asked": [self.asked],
+                "probes": [self.probes],
                 "fleet": [fleet_of(self.fleet, self.cluster)],
                 "born": [self.born_ns],
                 "gpus": [len(self.fleet)],
@@ -142,7 +144,8 @@ def claim(
     campaign of these GPUs at the same time, if it holds these GPUs with other faults, and for a time after 2262.
     """
     cluster = cluster or own_cluster(fleet)
-    options = json.dumps(dict(asked), sort_keys=True)
+    options = texts_of(asked)
+    probes = asked.get("probes")
     with store.exclusive():
         others = _campaigns(store, cluster, fleet_of(fleet, cluster))
         alike = [one for one in others if one.asked == options and (unnamed or one.campaign == campaign)]
@@ -156,7 +159,7 @@ def claim(
             if began_ns is None:
                 latest = max((other.ended_ns for other in others), default=FIRST_NS)
                 began_ns = -(-latest // DAY_NS) * DAY_NS
-            ended_ns = began_ns + round(span_s * 1e9)
+            ended_ns = began_ns + 1000 * round(span_s * 1e6)  # as the store keeps it
         if ended_ns > LAST_NS:
             raise InputError(
                 f"a campaign from {iso(began_ns)} on for {span_s / 86_400:g} days would end after 2262, the last year "
@@ -169,6 +172,7 @@ def claim(
             identities(fleet.seed, len(fleet), fleet.model.name),
             campaign,
             options,
+            list(probes) if isinstance(probes, Mapping) else None,
             began_ns,
             ended_ns,
             born_ns=mine.born_ns if mine else min([began_ns, *map(_began, others)]),
@@ -216,7 +220,7 @@ class _Known(NamedTuple):
     """A campaign as the store holds it; UTC ns."""
 
     campaign: str
-    asked: str
+    asked: Mapping[str, str | None]
     born_ns: int
     began_ns: int
     stored_to_ns: int
@@ -231,10 +235,11 @@ def _campaigns(store: Store, cluster: str, fleet: str) -> list[_Known]:
     """The campaigns of a fleet in the store, each by its last row."""
     rows = store.arrow("campaigns", columns=["cluster", "fleet", "campaign", "asked", *_TIMES])
     rows = rows.filter(compute.and_(compute.equal(rows["cluster"], cluster), compute.equal(rows["fleet"], fleet)))
-    times = (rows[name].cast(pa.int64()).to_pylist() for name in _TIMES)
+    times = (_instants(rows[name]) for name in _TIMES)
+    options = (dict(pairs or ()) for pairs in rows["asked"].to_pylist())
     found: dict[tuple[str, str, int], _Known] = {}
-    for one in map(_Known, rows["campaign"].to_pylist(), rows["asked"].to_pylist(), *times):
-        key = (one.campaign, one.asked, one.began_ns)
+    for one in map(_Known, rows["campaign"].to_pylist(), options, *times):
+        key = (one.campaign, str(sorted(one.asked.items())), one.began_ns)
         # The row of a complete campaign holds its real end, which may be earlier than the planned one.
         found[key] = max(one, found.get(key, one), key=lambda known: (known.stored_to_ns, -known.ended_ns))
     return list(found.values())
@@ -243,11 +248,16 @@ def _campaigns(store: Store, cluster: str, fleet: str) -> list[_Known]:
 _TIMES = ("born", "began", "stored_to", "ended")
 
 
+def _instants(times: pa.ChunkedArray) -> list[int | None]:
+    """Times of a table as ns since 1970."""
+    return [None if at is None else 1000 * at for at in times.cast(pa.int64()).to_pylist()]
+
+
 def _faults(truth: pa.Table, cluster: str | None = None) -> list[_Fault]:
     """The faults in rows of `truth`, of one cluster if it is given."""
     if cluster is not None:
         truth = truth.filter(compute.equal(truth["cluster"], cluster))
-    times = (truth[name].cast(pa.int64()).to_pylist() for name in ("began", "ended"))
+    times = (_instants(truth[name]) for name in ("began", "ended"))
     plain = (truth[name].to_pylist() for name in ("gpu", "kind", "size_pct", "population"))
     return list(map(_Fault, *plain, *times))
 

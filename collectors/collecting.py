@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
 from ..store.events import Event, EventKind
-from ..store.system.memory import give_back, give_back_code
+from ..store.system.memory import give_back
 from .backends import BACKENDS, Backend, Stream, find_backend, find_source, find_stream
 
 if TYPE_CHECKING:
@@ -219,7 +219,6 @@ class Collecting:
         """
         from .recording import StoreRecorder
 
-        give_back_code()  # of pyarrow, before more libraries come
         source = find_source(plan.backend)
         given = {name: getattr(plan, name) for name in source.plan} | options
         opener: Callable[..., Backend | Stream | None] = open_stream if source.streams else open_backend

@@ -88,4 +88,6 @@ class Profiling:
         floats = [value * scale for value, scale in zip(given[1::2], _SCALES, strict=True)]
         fit = [math.isfinite(value) and abs(value) < 2.0**62 for value in floats]
         self.values = tuple(round(value) if good else 0 for value, good in zip(floats, fit, strict=True))
-        self.codes = tuple(code or own or (0 if good else _UNKNOWN) for own, good in zip(given[::2], fit, strict=True))
+        self.codes = tuple(
+            code or status or (0 if good else _UNKNOWN) for status, good in zip(given[::2], fit, strict=True)
+        )

@@ -275,7 +275,7 @@ class Reader:
                 (at, word)
                 for at, parts in enumerate(every)
                 for word in parts
-                if word in small and METRICS[rows[at]].type == "BIGINT"
+                if word in small and METRICS[rows[at]].bits == 64
             ),
         )
         return _layouts.setdefault((layout, slow, types, str(every), stamps, made.scaled), made)
@@ -304,14 +304,17 @@ class Reader:
         slow = self._slow
         layout = self._layouts[slow]
         words = layout.unpack(self._memory)
-        told = words[_TOLD_READ : layout.fields_end : _WORDS_READ]
-        returned = (self._refused, told, self._codes)
+        types_and_codes = words[_TOLD_READ : layout.fields_end : _WORDS_READ]
+        returned = (self._refused, types_and_codes, self._codes)
         if returned != self._returned[slow]:
-            types = tuple([word & _LOW for word in told])
+            types = tuple([word & _LOW for word in types_and_codes])
             if types != layout.types:
                 layout = self._layouts[slow] = self._layout(types, slow=slow)
                 words = layout.unpack(self._memory)
-            self._returned[slow], self._status[slow] = returned, self._statuses([word >> _HIGH for word in told])
+            self._returned[slow], self._status[slow] = (
+                returned,
+                self._statuses([word >> _HIGH for word in types_and_codes]),
+            )
         values, status = list(layout.pick(words)), self._status[slow]
         for at in layout.rounded:
             values[at] = round(values[at]) if abs(values[at]) < 2.0**62 else _MOST + 1

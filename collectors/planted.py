@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -93,7 +92,7 @@ def truth_of(cluster: str, fleet: Fleet, who: Sequence[Identity], planted: Seque
             "ended": [one and one.ended_ns for one in found],
             "size_pct": [one and one.size_pct for one in found],
             "population": [fleet.population] * n,
-            "silicon": [json.dumps({name: values[gpu] for name, values in drawn.items()}) for gpu in range(n)],
+            "silicon": [{name: values[gpu] for name, values in drawn.items()} for gpu in range(n)],
             "model": [fleet.model.name] * n,
             "seed": [seed] * n,
             "parameters": [PARAMETERS] * n,

@@ -12,20 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store.events import Event, EventKind
-from ..store.metrics import FAST, ROW
+from ..store.metrics import FAST, METRICS, ROW
 from .backends import Backend, Device, Status, Sweep
 from .clock import Clock
 from .noticing import Noticing
 from .quality import READ, Quality
-from .rows import Filler, Rows
+from .rows import EVERY, QUICK
 from .watching import STORE, Poller, Recorder, Watched
 
 _TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same instant
 _CHORES_NS = 1_000_000_000  # how often to look at clocks, counters and the driver's events
 _LOOK_SOON_NS = 1_000_000_000  # how often to look for a driver that went away
-# Statuses, marks, who was asked, and whether for slow metrics too.
-_Alike = tuple[tuple[bytes, ...], tuple[str | None, ...], tuple[bool, ...], bool]
-_FILLERS = 4  # ticks that are alike in different ways: fast and slow ones, and some for GPUs that come and go
 _REPORTED = READ.index("power_mw")
 _JUDGED = np.array([ROW[column] for column in READ], np.intp)
 _judged_of = itemgetter(*(FAST.index(row) for row in _JUDGED)), itemgetter(*_JUDGED)  # of fast and slow ticks
@@ -63,8 +60,7 @@ class Sampler(Watched):
         self._judged_known: NDArray[np.bool_] = np.zeros((len(READ), 0), bool)
         self._power: Sequence[int] = ()
         self._state: tuple[bytes, ...] = ()  # the statuses of the last tick
-        self._seen: list[_Alike] = []  # ticks that may be the first of many that are alike
-        self._fillers: dict[_Alike, Filler] = {}
+        self._good: NDArray[np.bool_] = np.zeros((len(METRICS), 0), bool)  # and which are OK
         self._meet(list(backend.devices()))
 
     @property
@@ -138,9 +134,6 @@ class Sampler(Watched):
         if now >= self._look_due:
             self._look(me, now)
         self.write_events(me)
-        me.busy = (STORE, steady())
-        self._recorder.flush()
-        self._out(me)
 
     def _record(self, me: Poller, due: set[int], *, chores: bool) -> None:
         sweep, slow = self.source.sweep(self._stamps), bool(due)
@@ -155,7 +148,8 @@ class Sampler(Watched):
                 self.source.lose(device)
             if self._noticing.driver_gone:
                 self._look_due = 0
-            self._judged_known = sweep.status[_JUDGED] == Status.OK
+            self._good = sweep.status == Status.OK
+            self._judged_known = self._good[_JUDGED]
             self._state = state
         if slow or chores:
             self._noticing.notice_resets(sweep.values, sweep.status)
@@ -163,44 +157,16 @@ class Sampler(Watched):
         self._power = judged[_REPORTED]
         for finding in self._quality.note(judged, self._judged_known, self._stamps):
             self._events.tell(finding.event(self._known[finding.device].gpu))
-        alike = (state, self._marks(), tuple([took >= 0 for took in self._read_us]), slow)
-        if not self._fill(me, alike, numbers):
-            self._append(me, alike, sweep, due)
-
-    def _fill(self, me: Poller, alike: _Alike, numbers: Sequence[Sequence[int]]) -> bool:
-        """Record a tick that differs from an earlier one in numbers only, where there is a template for it."""
-        filler = self._fillers.get(alike)
-        if filler is None or not filler.fill(numbers, self._stamps, self._read_us):
-            return False
-        me.busy = (STORE, self._clock.steady())
-        kept = self._recorder.append_template(filler.template)
-        self._out(me)
-        if kept:
-            self._rows_kept += filler.template.rows
-        else:
-            self._fillers.clear()
-        return kept
-
-    def _append(self, me: Poller, alike: _Alike, sweep: Sweep, due: set[int]) -> None:
-        """Record a tick as a batch of its own; where others may be alike, make a template for them."""
-        present = np.array(self._whole)
+        present = list(self._whole)
         for device in due:
-            if not self._whole[device]:  # an instance that is gone has no row
-                present[device] = bool((sweep.status[:, device] == Status.OK).any())
-        slow = bool(due)
-        batch = self._rows.batch(sweep, present, self._stamps, self._read_us, alike[1], slow=slow)
-        again = alike in self._seen and alike not in self._fillers
+            present[device] |= bool(self._good[:, device].any())  # an instance that is gone has no row
+        columns, known = (EVERY, self._good) if slow else (QUICK, self._good[FAST, :])
+        ticks = columns.ticks(self._gpus, self._stamps, numbers, known, read_us=self._read_us, marks=self._marks()).of(
+            [device for device, there in enumerate(present) if there]
+        )
         with self._in(me, STORE):
-            self._recorder.append(batch)
-            template = self._recorder.template(batch) if again else None
-        if template is not None:
-            filler = self._rows.filler(template, present, slow=slow)
-            if filler.fill(sweep.numbers(slow=slow), self._stamps, self._read_us):  # else it has NULL where numbers go
-                if len(self._fillers) >= _FILLERS:
-                    self._fillers.clear()
-                self._fillers[alike] = filler
-        self._seen = [alike, *(one for one in self._seen if one != alike)][:_FILLERS]
-        self._rows_kept += len(batch)
+            self._recorder.append(ticks)
+        self._rows_kept += len(ticks.gpus)
 
     def _hear(self, me: Poller) -> None:
         """What the driver announced."""
@@ -217,8 +183,8 @@ class Sampler(Watched):
         self._look_due = now + (min(_LOOK_SOON_NS, self._slow) if self._noticing.driver_gone else self._slow)
         stuck = frozenset(device for device in tuple(self.stuck_in) if isinstance(device, int))
         with self._in(me, _DEVICES):
-            found = self.source.look_again(stuck, lambda: self._commit(me))
-        self._events.add(found)
+            changes = self.source.look_again(stuck, lambda: self._commit(me))
+        self._events.add(changes)
         devices = list(self.source.devices())
         if devices != self._known:
             self._meet(devices, me)
@@ -230,8 +196,8 @@ class Sampler(Watched):
         number, more = len(devices), len(devices) - len(self._known)
         self._known, self._whole = devices, [device.parent is None for device in devices]
         self._noticing.meet(devices)
-        self._rows = Rows(self._cluster, devices)
-        self._fillers, self._seen, self._state = {}, [], ()
+        self._gpus = tuple((self._cluster, device.gpu) for device in devices)
+        self._state = ()
         if more:
             self._slow_due += [self._clock.steady()] * more
             self._stamps, self._read_us = [0] * number, [-1] * number
@@ -249,12 +215,12 @@ class Sampler(Watched):
             with self._in(me, STORE):
                 self._recorder.identify(devices, seen)
 
-    def _marks(self) -> tuple[str | None, ...]:
+    def _marks(self) -> list[str | None]:
         """The column `quality`: what the sensors' marks say, or why there are no readings."""
-        marks, silent = self._quality.texts, self._noticing.silent
+        marks, silent = list(self._quality.texts), self._noticing.silent
         if any(silent) or self.stuck_in:
             marks = [why or text for why, text in zip(silent, marks, strict=True)]
             for device in tuple(self.stuck_in):
                 if isinstance(device, int):
                     marks[device] = "hung"
-        return tuple(marks)
+        return marks

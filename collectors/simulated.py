@@ -13,7 +13,7 @@ from ..store.events import Event, EventKind
 from ..store.metrics import METRICS, ROW
 from ..store.names import SIMULATED
 from .backends import Commit, Device, Status, Sweep
-from .rows import Rows
+from .rows import Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,20 +68,13 @@ def telemetry_of(cluster: str, devices: Sequence[Device], chunk: Sequence[Readin
     """What a fleet's drivers reported at several times, as rows of `telemetry` by GPU and time."""
     metrics = [metric for metric in METRICS if metric.name in chunk[0].values]
     order = sorted(range(len(devices)), key=lambda gpu: devices[gpu].gpu)
-    rows = len(chunk) * len(devices)
-    values = np.empty((len(metrics), rows), np.int64)
+    gpus = [(cluster, devices[gpu].gpu) for gpu in order for _ in chunk]
+    values = np.empty((len(metrics), len(gpus)), np.int64)
     for to, metric in zip(values, metrics, strict=True):
         to[:] = np.array([one.values[metric.name] for one in chunk]).T[order].ravel()
     lost = np.array([one.lost for one in chunk]).T[order].ravel()
-    status = np.broadcast_to(np.where(lost, Status.LOST, Status.OK).astype(np.uint8), values.shape)
-    return Rows(cluster, [devices[gpu] for gpu in order for _ in chunk], metrics).batch(
-        Sweep(values, status),
-        np.ones(rows, np.bool_),
-        stamps=np.tile(np.array([one.ts_ns for one in chunk], np.int64), len(devices)),
-        read_us=np.full(rows, -1),
-        marks=[None] * rows,
-        slow=True,
-    )
+    stamps = np.tile(np.array([one.ts_ns for one in chunk], np.int64), len(devices))
+    return Columns(metrics).ticks(gpus, stamps, values, ~lost).rows()
 
 
 class Simulated:

@@ -22,7 +22,7 @@ from .backends import Device, Readings, Status, Stream
 from .clock import Clock
 from .noticing import Gaps, Noticing
 from .quality import READ, Quality
-from .rows import Rows
+from .rows import EVERY
 from .watching import STORE, Poller, Recorder, Watched
 
 log = logging.getLogger(__name__)
@@ -157,8 +157,6 @@ class Streamer(Watched):
             self._events.look_at_clocks()
             self._events.tell_missed(now_ns=now)
         self.write_events(me)
-        with self._in(me, STORE):
-            self._recorder.flush()
 
     def _finish(self, me: Poller) -> None:
         if self._open:
@@ -212,10 +210,11 @@ class Streamer(Watched):
             quality, silent = self._quality.texts, self._noticing.silent
             for row, gpu in zip(turn.tolist(), rows.device[turn].tolist(), strict=True):
                 marks[row] = silent[gpu] or quality[gpu]
-        batch = self._rows.long(rows, marks)
+        gpus = [(self._cluster, self._known[gpu].gpu) for gpu in rows.device.tolist()]
+        ticks = EVERY.ticks(gpus, rows.ts, rows.values, rows.status == Status.OK, marks=marks)
         with self._in(me, STORE):
-            self._recorder.append(batch)
-        self._rows_kept += len(batch)
+            self._recorder.append(ticks)
+        self._rows_kept += len(gpus)
 
     def _unseen(self, device: NDArray[np.intp], ts: NDArray[np.int64]) -> NDArray[np.intp]:
         """The rows that were not there before: polls may overlap."""
@@ -277,7 +276,6 @@ class Streamer(Watched):
         self._known = known
         self._positions = np.array([place[one.gpu] for one in devices], np.intp)
         self._noticing.meet(self._known)
-        self._rows = Rows(self._cluster, self._known)
         if more:
             self._seen = np.pad(self._seen, ((0, 0), (0, len(more))))
             self._rows_seen = np.pad(self._rows_seen, (0, len(more)))

@@ -23,7 +23,7 @@ from .noticing import Events
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.writers.template import Template
+    from ..store.journal_file import Ticks
 
 log = logging.getLogger(__name__)
 
@@ -32,24 +32,11 @@ _SLICE_NS = 200_000_000  # the longest sleep, so that an end is noticed
 
 
 class Recorder(Protocol):
-    """Where readings go. What was appended is kept whatever becomes of this process; `flush` has it made durable.
+    """Where readings go. What was appended is kept whatever becomes of this process."""
 
-    What fails in the background is raised by the next call.
-    """
+    def append(self, ticks: Ticks) -> None: ...
 
-    def append(self, batch: pa.RecordBatch, table: str = ...) -> None: ...
-
-    def template(self, batch: pa.RecordBatch) -> Template | None:
-        """The batch as a template to fill in; None where this recorder has none."""
-        ...
-
-    def append_template(self, template: Template) -> bool:
-        """Keep the filled template; False if a new one must be made."""
-        ...
-
-    def flush(self) -> None:
-        """Begin to make durable what was appended, where that is wanted at every tick; does not wait for it."""
-        ...
+    def append_rows(self, batch: pa.RecordBatch, table: str) -> None: ...
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None: ...
 
@@ -297,7 +284,7 @@ class Watched:
         if batch is None:
             return
         if me is None:
-            self._recorder.append(batch, "events")
+            self._recorder.append_rows(batch, "events")
         else:
             with self._in(me, STORE):
-                self._recorder.append(batch, "events")
+                self._recorder.append_rows(batch, "events")
