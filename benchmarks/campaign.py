@@ -115,7 +115,7 @@ def store_node(store: Store, request: Request, node: str, job: str) -> int:
         "ended": [at + 3_500_000_000 for _, _, at in rows],
         "sm_clock_mhz": [1530.0] * n,
         "power_w": [250.0] * n,
-        "conditions": [json.dumps({"suite": "quick", "neighbours": "busy", "repeats": 20, "steady": True})] * n,
+        "conditions": [{"suite": "quick", "neighbours": "busy", "repeats": 20, "steady": True}] * n,
         "ended_by": ["precise"] * n,
         "status": ["ok"] * n,
     }

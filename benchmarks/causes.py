@@ -15,7 +15,6 @@ clone, its slow GPUs are explained, too.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 import time
@@ -42,11 +41,13 @@ from whorl.simulation.spread import find_population
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
+from whorl.store.schema import arrow_schema
 
 LONGHORN = Path(__file__).resolve().parents[2] / "shared" / "data" / "longhorn"
 HOT = ("GPU-87570fdd", "GPU-8bd5126e", "GPU-01f6142b", "GPU-8ebc1398")
 """The GPUs of the public cluster that are slow at 80 to 82 degC."""
 
+_OF_RUNS = pl.DataFrame(arrow_schema("runs").empty_table()).schema
 DAYS, RUN_S, SLOW = 3, 10.0, 0.01
 PROBES = {
     "gemm": (SGEMM, COMPUTE),
@@ -151,10 +152,8 @@ def measured(fleet: Fleet, own: dict[int, Fault]) -> Probed:
         for place, (name, (workload, stresses)) in enumerate(PROBES.items()):
             steady, times = settled(today, workload, own, day * 10 + place)
             events = [
-                json.dumps(
-                    ({"power_cap": 0.9 * RUN_S} if steady.reported_power_w[gpu] > 0.98 * limit[gpu] else {})
-                    | ({"power_brake": own[gpu].brake * RUN_S} if gpu in own and own[gpu].brake else {})
-                )
+                ({"power_cap": 0.9 * RUN_S} if steady.reported_power_w[gpu] > 0.98 * limit[gpu] else {})
+                | ({"power_brake": own[gpu].brake * RUN_S} if gpu in own and own[gpu].brake else {})
                 for gpu in range(n)
             ]
             began = datetime(2026, 3, 2, tzinfo=UTC).replace(tzinfo=None) + timedelta(days=day, minutes=place)
@@ -162,7 +161,7 @@ def measured(fleet: Fleet, own: dict[int, Fault]) -> Probed:
                 pl.DataFrame(
                     {
                         "gpu": names,
-                        "slot": pl.Series(np.arange(n) % 4, dtype=pl.Int32),
+                        "slot": pl.Series(np.arange(n) % 4, dtype=pl.Int64),
                         "value": times if name != "idle" else None,
                         "sm_clock_mhz": np.floor(steady.clock_mhz),
                         "temperature_c": np.rint(steady.temperature_c),
@@ -170,7 +169,7 @@ def measured(fleet: Fleet, own: dict[int, Fault]) -> Probed:
                         "power_limit_w": limit,
                         "clock_events": events,
                     },
-                    schema_overrides={"value": pl.Float64},
+                    schema_overrides={"value": pl.Float64, "clock_events": _OF_RUNS["clock_events"]},
                 ).with_columns(
                     workload=pl.lit(name), stresses=pl.lit(stresses), began=pl.lit(began),
                     ended=pl.lit(began + timedelta(seconds=RUN_S)),
@@ -178,7 +177,7 @@ def measured(fleet: Fleet, own: dict[int, Fault]) -> Probed:
             )  # fmt: skip
     runs = pl.concat(frames).with_columns(
         node=pl.lit(None, pl.String), cabinet=pl.lit(None, pl.String), model=pl.lit(V100.name), status=pl.lit("ok"),
-        conditions=pl.lit("{}"), mem_clock_mhz=pl.lit(877.0), energy=pl.lit(None, pl.Float64),
+        conditions=pl.lit(None, _OF_RUNS["conditions"]), mem_clock_mhz=pl.lit(877.0), energy=pl.lit(None, pl.Float64),
         wrong_elements=pl.lit(0.0), status_detail=pl.lit(None, pl.String), run_id=pl.lit("made"),
     )  # fmt: skip
     of = runs.unique("gpu", maintain_order=True).select("gpu", "node", "cabinet", "slot", "model", "power_limit_w")
@@ -193,7 +192,7 @@ def measured(fleet: Fleet, own: dict[int, Fault]) -> Probed:
         "code": pl.Int64,
         "detail": pl.String,
     }
-    return Probed("made", "made", known, runs, pl.DataFrame(schema={"ts": pl.Datetime("ns"), **kinds}))
+    return Probed("made", "made", known, runs, pl.DataFrame(schema={"ts": pl.Datetime("us"), **kinds}))
 
 
 def judged(population: str, gpus: int, seed: int, kinds: list[Fault], cells: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ microsecond: what is measured is the reader's own work. A real driver takes long
 With --busy N, whorl, whorl without the right to raise its priority (where setpriv is installed) and `plain_durable` run
 at the same time beside N processes that compute: how many ticks each keeps, and at what cost. For a run with the
 disk busy as well give --busy-disk M: M more processes write and sync. On a machine whose load changes, `--busy 0`
-compares them best: what one meets, all do. The window begins 43 s after the start: of 60 s, it sees two publications.
+compares them best: what one meets, all do. The window begins 43 s after the start.
 
 On every GPU one process computes, as on a node at work; only gpustat looks at it. The last four variants need nvitop
 and gpustat, which are no part of the project; for them give the interpreter of a scratch environment
@@ -31,9 +31,8 @@ store has (no NULL counted, the slow tier included), for the others of what the 
 snapshot of nvitop or gpustat is not counted.
 
 CPU time (user and system) is the process's own clock over the window, which begins 8 s after the start (what was spent
-before is `cpu_before_window_s`). Memory is the peak (VmHWM), starting included. whorl publishes its journal every half
-minute, which a window of 30 s sees once; it seals it every ten minutes, which no window sees. It states what it
-measured and asserts nothing.
+before is `cpu_before_window_s`). Memory is the peak (VmHWM), starting included. whorl seals its journal every ten
+minutes, which no window sees. It states what it measured and asserts nothing.
 """
 
 from __future__ import annotations
@@ -359,7 +358,7 @@ def beside(given: argparse.Namespace, library: Any) -> dict[str, Any]:
                     command, cwd=folders[name], env=library.environment(), text=True, stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 )  # fmt: skip
-            time.sleep(5 * SETTLE_S)  # the first publication, which loads what it needs, is over
+            time.sleep(5 * SETTLE_S)
             for code in [COMPUTE] * given.busy + [WRITE] * given.busy_disk:
                 others.append(subprocess.Popen([sys.executable, "-c", code], cwd=temporary))  # noqa: PERF401
             time.sleep(3.0)

@@ -2,9 +2,9 @@
 
     python benchmarks/collector_memory.py [--hours 24] [--gpus 8] [--rate 10]
 
-The sampler, its rows, the journal, publishing every 30 s and sealing every 10 min are those of `whorl collect`. Only
-the clock and the GPUs are made up: the clock jumps from tick to tick, and the readings are random walks of the size of
-real ones. So a day has its 864,000 ticks, 2,880 publications and 144 seals, in some minutes.
+The sampler, the journal and its sealing are those of `whorl collect`. Only the clock and the GPUs are made up:
+the clock jumps from tick to tick, and the readings are random walks of the size of real ones. So a day has its 864,000
+ticks and 144 seals, in some minutes.
 
 After every seal the process notes its memory: `rss_mb` at that moment, and `peak_mb`, the most since the seal before.
 The slope is that of a line through the peaks over the hours of data, without the first hour, with its standard
@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-PUBLISH_S, SEGMENT_S = 30, 600
+SEGMENT_S = 600
 BEGAN = 1_800_000_000 * 10**9  # ns
 STATUS = Path("/proc/self/status")
 PLAIN = f"import numpy, pyarrow; print(open({str(STATUS)!r}).read())"
@@ -50,8 +50,10 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
     from whorl.collectors.recording import StoreRecorder
     from whorl.collectors.sampler import Sampler
     from whorl.store import Store
+    from whorl.store.journal import Journal
+    from whorl.store.journal_file import Ticks
     from whorl.store.metrics import METRICS
-    from whorl.store.system.memory import give_back, give_back_code
+    from whorl.store.system.memory import give_back
 
     class Jumping:
         """A clock that is ahead by as much as anybody sleeps."""
@@ -108,23 +110,19 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
 
         def lose(self, _: int) -> None: ...
 
-    give_back_code()  # as `Collecting.begin` does
-    journal = Store.open(root).journal("n", background=False, offline=True)
     seals = 0
 
     class Maintained(StoreRecorder):
-        """Publishes and seals by the clock of the readings, as the journal's own thread does by the machine's."""
+        """Seals by the clock of the readings, as the journal's own thread does by the machine's."""
 
-        def flush(self) -> None:
+        def append(self, ticks: Ticks) -> None:
             nonlocal seals
-            super().flush()
-            ticks = round(clock.passed / 1e9 * rate)
-            for every, act in ((SEGMENT_S, journal.seal), (PUBLISH_S, journal.publish)):
-                if ticks and ticks % round(every * rate) == 0:
-                    act()
-                    if act == journal.seal:
-                        seals += 1
-                        say(seals)
+            super().append(ticks)
+            number = round(clock.passed / 1e9 * rate)
+            if number and number % round(SEGMENT_S * rate) == 0:
+                journal.seal()
+                seals += 1
+                say(seals)
 
     def say(seals: int) -> None:
         used = memory_mb(STATUS.read_text())
@@ -141,12 +139,12 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
             Path("/proc/self/clear_refs").write_text("5")  # from here on a new peak
 
     clock = Jumping()
+    journal = Journal(Path(root), "n", background=False, offline=True, clock=clock.wall)
     recorder = Maintained(Store.open(root), journal, cluster="c", node="n")
     backend: Any = Walking()
     say(0)
     sampler = Sampler(backend, recorder, interval_s=1 / rate, cluster="c", node="n", clock=clock, hung_s=1e9)
     give_back()  # as `jobs.collecting.collect` does
-    give_back_code()
     sampler.run(hours * 3600 + 1 / rate)
     journal.close()
 

@@ -56,7 +56,7 @@ def on_time(switched: Times, began: Times, ended: Times) -> Floats:
 
 def readings(store: Store) -> tuple[Times, Floats]:
     """Times (ns) and power (W) of all readings."""
-    rows = store.collect(store.scan("telemetry").sort("ts").select(pl.col("ts").cast(pl.Int64), "power_instant_mw"))
+    rows = store.collect(store.scan("telemetry").sort("ts").select(pl.col("ts").dt.epoch("ns"), "power_instant_mw"))
     return rows["ts"].to_numpy(), rows["power_instant_mw"].to_numpy() / 1e3
 
 

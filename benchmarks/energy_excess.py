@@ -34,6 +34,7 @@ from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import campaign_of
+from whorl.store.instants import times_of_ns
 from whorl.store.sensor_error import MEASURED_BOARDS
 
 Floats = npt.NDArray[np.float64]
@@ -150,7 +151,7 @@ def _with_jobs(
     rows = gpus * _JOBS
     names = np.repeat([f"GPU-{one:05d}" for one in range(gpus)], _JOBS)
     began = 1_791_000_000_000_000_000 + np.tile(np.arange(_JOBS) * int(_DAY_S * 1e9), gpus)
-    since = pl.Series(began).cast(pl.Datetime("ns"))
+    since = times_of_ns(pl.Series(began))
     idle_j = np.repeat((1 + gain) * IDLE_W + offset, _JOBS) * _DAY_S
     one = {
         "cluster": ["made"] * rows, "gpu": names, "node": [f"n{at // 4}" for at in np.repeat(np.arange(gpus), _JOBS)],

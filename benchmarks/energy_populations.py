@@ -45,6 +45,7 @@ from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, ends, say
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
+from whorl.store.instants import times_of_ns
 
 EPOCH_NS = 1_790_000_000 * 10**9
 CLUSTER = "fleet"
@@ -191,22 +192,22 @@ def telemetry(one: Trial) -> pl.DataFrame:
     """A board's rows of `telemetry`, as the collector stores them."""
     readings, sensor = one.poll, one.sensor
 
-    def whole(values: Floats | None, scale: float, kind: type[pl.Int32] | type[pl.Int64]) -> pl.Series:
+    def whole(values: Floats | None, scale: float) -> pl.Series:
         given = np.full(len(readings.at_ms), np.nan) if values is None else values * scale
-        return pl.Series(given, dtype=pl.Float64).fill_nan(None).round().cast(kind)
+        return pl.Series(given, dtype=pl.Float64).fill_nan(None).round().cast(pl.Int64)
 
     window = sensor.average_ms or sensor.window_ms
     return pl.DataFrame(
         {
-            "ts": pl.Series(nanoseconds(readings.at_ms)).cast(pl.Datetime("ns")),
+            "ts": times_of_ns(pl.Series(nanoseconds(readings.at_ms))),
             "cluster": CLUSTER,
             "gpu": one.gpu,
-            "power_mw": whole(readings.power_w, 1e3, pl.Int32),
-            "power_instant_mw": whole(readings.instant_w, 1e3, pl.Int32),
-            "power_window_ms": pl.Series([window and int(window)] * len(readings.at_ms), dtype=pl.Int32),
-            "energy_mj": whole(readings.energy_j, 1e3, pl.Int64),
-            "utilization": whole(readings.utilization, 1.0, pl.Int32),
-            "power_limit_mw": pl.Series([int(sensor.limit_w * 1e3)] * len(readings.at_ms), dtype=pl.Int32),
+            "power_mw": whole(readings.power_w, 1e3),
+            "power_instant_mw": whole(readings.instant_w, 1e3),
+            "power_window_ms": pl.Series([window and int(window)] * len(readings.at_ms), dtype=pl.Int64),
+            "energy_mj": whole(readings.energy_j, 1e3),
+            "utilization": whole(readings.utilization, 1.0),
+            "power_limit_mw": pl.Series([int(sensor.limit_w * 1e3)] * len(readings.at_ms), dtype=pl.Int64),
         }
     )
 
@@ -255,6 +256,7 @@ def whole_gpu(meter: Meter, began: Any, ended: Any) -> pl.DataFrame:
         "sensed_s": energies.measured_s, "measured_s": energies.measured_s, "method": "power", "reason": reason,
     }  # fmt: skip
     frame = pl.DataFrame({"board": meter.gpu, "window": np.arange(len(began)), **columns})
+    frame = frame.with_columns(times_of_ns(pl.col("began", "ended")))
     return frame.with_columns(pl.col(name).cast(kind) for name, kind in SCHEMA.items() if name in frame.columns)
 
 

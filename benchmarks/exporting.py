@@ -3,7 +3,7 @@
     python benchmarks/exporting.py [--nodes 512] [--gpus 8] [--repeats 7]
 
 The store is that of store_fleet.py at noon, with a value of every metric: eleven compacted hours, and for each node its
-segments, published files and an open journal. Before each scrape every node writes 15 more rows for each GPU, one a
+segments and an open journal. Before each scrape every node writes 15 more rows for each GPU, one a
 second.
 
 first     CPU and wall time (s) of what happens before the first page
@@ -27,13 +27,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
-import pyarrow as pa
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from whorl.benchmarks import store_fleet
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
 from whorl.benchmarks.store_fleet import SECOND, Fleet
@@ -41,30 +38,9 @@ from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import page
 from whorl.dashboards.exported.series import Series
 from whorl.store.metrics import METRICS
-from whorl.store.rows import arranging, journal_file
-from whorl.store.rows import writing as row_writing
-from whorl.store.schema import TELEMETRY
 from whorl.store.system import files as store_files
 
 SCRAPED_EVERY_S = 15
-
-
-def every_metric(gpus: list[str], first: int, last: int, each: int) -> pa.Table:
-    """Rows of some GPUs from `first` to `last` (ns), `each` rows of every GPU, with a value of every metric."""
-    n = len(gpus) * each
-    rng = np.random.default_rng(first % 2**32)
-    names = pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(gpus), dtype=np.int32), each), gpus)
-    ts = np.tile(np.linspace(first, last, each).astype(np.int64), len(gpus))
-    columns: dict[str, Any] = {"ts": pa.array(ts.view("datetime64[ns]")), "cluster": pa.array(["bench"] * n)}
-    columns |= {"gpu": names.cast(pa.string())}
-    columns |= {metric.name: pa.array(rng.integers(0, 400_000, n)) for metric in METRICS}
-    return arranging.conform(TELEMETRY, pa.table(columns).cast(_schema()), lean=True)
-
-
-def _schema() -> pa.Schema:
-    types = {metric.name: pa.int32() if metric.type == "INTEGER" else pa.int64() for metric in METRICS}
-    first = [("ts", pa.timestamp("ns")), ("cluster", pa.string()), ("gpu", pa.string())]
-    return pa.schema([*first, *types.items()])
 
 
 class Client(Collector):
@@ -88,15 +64,6 @@ def by_client(series: list[Series]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Client(series))
     return generate_latest(registry)
-
-
-def write_on(fleet: Fleet, at: int) -> None:
-    """One more row of each GPU in every journal."""
-    for path in sorted((fleet.root / "journal").glob("*-7.telemetry.0.arrow")):
-        header = journal_file.head(path)
-        rows = every_metric(fleet.gpus[path.name.partition("-")[0]], at, at, 1)
-        with path.open("ab") as file:
-            file.write(journal_file.encode([rows[name].combine_chunks() for name in header.names[:-2]], header, at))
 
 
 class Spent:
@@ -136,7 +103,8 @@ def scraped(fleet: Fleet, repeats: int) -> dict[str, Any]:
     for turn in range(repeats):
         for _ in range(SCRAPED_EVERY_S):
             now += SECOND
-            write_on(fleet, now)
+            for name in fleet.names:
+                fleet.append(name, now)
         series = spent.on("look", exporter.series)
         text = spent.on("page", partial(page, series))
         spent.on("gzip", partial(gzip.compress, text, 1, mtime=0))
@@ -156,12 +124,8 @@ def main() -> None:
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="whorl-export-", dir=given.folder))
     try:
-        with (
-            mock.patch.object(store_files, "sync"),
-            mock.patch.object(row_writing, "sync"),
-            mock.patch.object(store_fleet, "rows_of", every_metric),
-        ):
-            fleet = Fleet(folder / "store", given.nodes, given.gpus)
+        with mock.patch.object(store_files, "sync"):
+            fleet = Fleet(folder / "store", given.nodes, given.gpus, tuple(metric.name for metric in METRICS))
             fleet.fill()
             state = fleet.state()
         result = {

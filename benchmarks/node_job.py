@@ -32,7 +32,6 @@ from whorl.probes.figures import Figure
 from whorl.probes.recording import Recorder, Run, past_of
 from whorl.probes.watch import Window
 from whorl.store import Store
-from whorl.store.conditions import read
 from whorl.store.outcomes import EndedBy, Outcome
 from whorl.store.schema import arrow_rows
 
@@ -97,7 +96,7 @@ def whole(store: Store) -> int:
     found: dict[tuple[str, str], list[dict[str, object]]] = {}
     for row in rows.drop_columns(["began", "ended"]).to_pylist():
         if row["cluster"] == CLUSTER and row["campaign"] == CAMPAIGN and row["ended_by"] != EndedBy.FAILED:
-            conditions = dict(read(row["conditions"])) | {"probe_version": row["probe_version"]}
+            conditions = (row["conditions"] or {}) | {"probe_version": row["probe_version"]}
             found.setdefault((row["gpu"], row["workload"]), []).append(conditions)
     return len(found)
 

@@ -45,7 +45,6 @@ from whorl.benchmarks.store_engines import DuckDB, Files, SQLite, Whorl
 from whorl.benchmarks.store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
 from whorl.benchmarks.store_questions import QUESTIONS
 from whorl.benchmarks.store_workload import METRICS, NODE, Workload, entropy_bytes, workload
-from whorl.store.readers.reading import EMPTY
 
 GOALS = {
     "commit_p50_ms": 5.0,
@@ -212,7 +211,7 @@ def queries(work: Workload, repeats: int, parent: Path | None, questions: Collec
             server.load(server.encode(rows) for rows in work.writers)
             server.index()
             say("loaded PostgreSQL")
-        parquet = Files(path for path in store.store.files("telemetry") if path.name != EMPTY)
+        parquet = Files(store.store.files("telemetry"))
         engines: list[Any] = [plain, store, parquet, *([server] if server else [])]
         for engine in engines:
             engine.prepare(work)

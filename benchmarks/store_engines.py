@@ -21,9 +21,7 @@ import pyarrow as pa
 from whorl.benchmarks.store_questions import QUESTIONS, WINDOW, Answer, duckdb_sql, tidy
 from whorl.benchmarks.store_workload import BEGAN_NS, METRICS, Workload
 from whorl.store import Store
-from whorl.store.compaction import compact
 from whorl.store.journal import Journal
-from whorl.store.rows.replacing import Pace
 
 
 class DuckDB:
@@ -106,7 +104,7 @@ class Whorl:
     def load(self, work: Workload) -> dict[str, int]:
         """Through a journal a writer, sealed every ten minutes, then compacted: bytes of telemetry after each."""
         for number, rows in enumerate(work.writers):
-            slot = (rows["ts"].to_numpy().view(np.int64) - BEGAN_NS) // 600_000_000_000
+            slot = (rows["ts"].to_numpy().astype("datetime64[ns]").view(np.int64) - BEGAN_NS) // 600_000_000_000
             edges = np.searchsorted(slot, np.arange(slot[-1] + 2))
             with self._journal(f"writer-{number}") as journal:
                 for left, right in itertools.pairwise(edges):
@@ -120,7 +118,7 @@ class Whorl:
         return self.store.journal(name, durable_s=0.0, background=False, offline=True)
 
     def compact(self) -> None:
-        compact(self.store.root, pace=Pace(0.0, 0.0))
+        self.store.compact(offline=True)
 
     def _telemetry_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.store.files("telemetry"))
@@ -165,7 +163,7 @@ class Whorl:
         frame = self.store.scan("telemetry")
         minute = pl.col("ts").dt.epoch("ns") // 60_000_000_000
         if question == "q1":
-            first, last = (pl.lit(edge).str.to_datetime(time_unit="ns") for edge in WINDOW)
+            first, last = (pl.lit(edge).str.to_datetime(time_unit="us") for edge in WINDOW)
             window = pl.col("ts").is_between(first, last, closed="left")
             power = pl.col("power_mw")
             p95 = power.quantile(0.95, "linear").alias("p95")

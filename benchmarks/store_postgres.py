@@ -173,7 +173,7 @@ class Postgres:
             kinds += [(name + "#", ">i4"), (name, ">i8" if name in WIDE else ">i4")]
         out = np.zeros(len(rows), np.dtype(kinds))
         out["fields"] = 2 + len(METRICS)
-        out["ts"] = rows["ts"].to_numpy().view(np.int64) // 1000 - 946_684_800_000_000
+        out["ts"] = rows["ts"].to_numpy().astype("datetime64[us]").view(np.int64) - 946_684_800_000_000
         codes = rows["gpu"].combine_chunks().dictionary_encode()
         raw = [bytes.fromhex(name.removeprefix("GPU-").replace("-", "")) for name in codes.dictionary.to_pylist()]
         out["gpu"] = np.array(raw, "V16")[codes.indices.to_numpy()]

@@ -153,7 +153,7 @@ def entropy_bytes(table: pa.Table) -> float:
     table = table.sort_by([("gpu", "ascending"), ("ts", "ascending")])
     gpu = table["gpu"].combine_chunks().dictionary_encode().indices.to_numpy()
     inside = gpu[1:] == gpu[:-1]
-    stamp = np.diff(table["ts"].to_numpy().view(np.int64))
+    stamp = np.diff(table["ts"].to_numpy().astype("datetime64[ns]").view(np.int64))
     power = table["power_mw"].to_numpy().astype(np.int64)[1:]
     bits = _entropy(stamp[inside])
     for name in METRICS:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from whorl.analysis.runs.probing import COMPUTE, MEMORY, Probed
+from whorl.store.schema import arrow_schema
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,7 +33,8 @@ _SPREAD = {"gemm": 0.017, "fma": 0.0012, "stream": 0.0012}
 _AT_CLOCK = 0.0025  # of gemm: what the clock does not explain
 _RUN, _DAY = 0.0008, 0.001
 _KAPPA = 0.95
-_TEXTS = ("job_id", "conditions", "versions", "clock_events", "status_detail")
+_TEXTS = ("job_id", "status_detail")
+_OF_RUNS = pl.DataFrame(arrow_schema("runs").empty_table()).schema
 _POWER = 2.4  # exponent of the power on the clock
 
 
@@ -126,22 +128,23 @@ def campaign_of(runs: pl.DataFrame, node: npt.NDArray[Any], gpus: int) -> Probed
     identity = pl.DataFrame(
         {"gpu": [f"GPU-{one:05d}" for one in range(gpus)], "node": [f"n{one}" for one in node]}
     ).with_columns(
-        pl.lit("Tesla V100-SXM2-16GB").alias("model"), pl.Series("slot", np.arange(gpus) % PER_NODE, dtype=pl.Int32),
-        pl.lit(300.0).alias("power_limit_w"), pl.lit(87, pl.Int32).alias("temperature_slowdown_c"),
-        pl.lit(83, pl.Int32).alias("temperature_max_operating_c"), pl.lit(1530, pl.Int32).alias("sm_clock_max_mhz"),
+        pl.lit("Tesla V100-SXM2-16GB").alias("model"), pl.Series("slot", np.arange(gpus) % PER_NODE, dtype=pl.Int64),
+        pl.lit(300.0).alias("power_limit_w"), pl.lit(87, pl.Int64).alias("temperature_slowdown_c"),
+        pl.lit(83, pl.Int64).alias("temperature_max_operating_c"), pl.lit(1530, pl.Int64).alias("sm_clock_max_mhz"),
         *(pl.lit(None, text).alias(name) for name in ("cabinet", "uuid", "vbios", "driver")),
     )  # fmt: skip
-    began = pl.col("began").cast(pl.Datetime("us")).cast(pl.Datetime("ns"))
+    began = pl.col("began").cast(pl.Datetime("us"))
     runs = runs.with_columns(
         pl.lit("GPU-").add(pl.col("gpu_at").cast(pl.String).str.zfill(5)).alias("gpu"), began,
         (began + pl.duration(seconds=10)).alias("ended"), pl.col("run_id").cast(pl.String),
         pl.lit(877.0).alias("mem_clock_mhz"), pl.lit("ok").alias("status"), pl.lit("1").alias("probe_version"),
         *(pl.lit(None, text).alias(name) for name in _TEXTS),
+        *(pl.lit(None, _OF_RUNS[name]).alias(name) for name in ("conditions", "versions", "clock_events")),
         *(
             pl.lit(None, number).alias(name)
             for name in ("low", "high", "energy", "efficiency", "latency", "wrong_elements", "checked_elements")
         ),
     ).drop("gpu_at")  # fmt: skip
     nothing: dict[str, Any] = {"gpu": text, "node": text, "kind": text, "code": pl.Int64, "detail": text}
-    events = pl.DataFrame(schema={"ts": pl.Datetime("ns"), **nothing})
+    events = pl.DataFrame(schema={"ts": pl.Datetime("us"), **nothing})
     return Probed("made", "", identity, runs.join(identity, on="gpu", how="left"), events)
