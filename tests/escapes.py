@@ -111,5 +111,9 @@ OTHER = [
     "set enable_external_access = true",
     "set lock_configuration = false",
     "explain set threads = 1",
+    "from checkpoint()",
+    "from force_checkpoint()",
+    "from truncate_duckdb_logs()",
+    "from runs, lateral (from enable_logging())",
     "explain explain copy (select 1) to '/tmp/x'",
 ]

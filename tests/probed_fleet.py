@@ -5,7 +5,6 @@ What is in it is computed here from the fleet and the faults, so that a test kno
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,9 +110,9 @@ def stored(
                 ended=began + RUN_S * 1_000_000_000, sm_clock_mhz=None if lost else clock,
                 mem_clock_mhz=None if lost else 877.0,
                 temperature_c=None if lost else float(round(steady.temperature_c[gpu])),
-                power_w=None if lost else power, conditions=json.dumps(said), probe_version="1",
-                versions=json.dumps({"driver": "simulated"}),
-                clock_events=json.dumps({"power_brake": 1.4} if fault.slowdown_share and not idle else {}),
+                power_w=None if lost else power, conditions=said, probe_version="1",
+                versions={"driver": "simulated"},
+                clock_events={"power_brake": 1.4} if fault.slowdown_share and not idle else {},
                 ended_by=EndedBy.FAILED if lost else EndedBy.PRECISE, status=status, status_detail=detail,
             )  # fmt: skip
             figures: list[tuple[str, str, int, float]] = []

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-SPLIT = {"analysis": "q", "contract": "p"}
+SPLIT = {"analysis": "q", "contract": "p", "store": "e"}
 """Folders of two shards, and the first letter of the second."""
 LONGEST_FIRST = (
-    *("contract p-z", "collectors", "slurm", "contract a-o", "browser", "store", "cli", "analysis a-p"),
-    *("analysis q-z", "dashboards", "importing"),
+    *("contract p-z", "collectors", "slurm", "store a-d", "contract a-o", "browser", "store e-z", "cli"),
+    *("analysis a-p", "analysis q-z", "dashboards", "importing"),
 )
 """What would be waited for alone if it began last."""
 COUNTED = ("passed", "failed", "error", "skipped")

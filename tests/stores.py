@@ -17,8 +17,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from whorl.store import Store
-from whorl.store.readers import catalog
+from whorl.store import Store, catalog
 from whorl.store.schema import CATALOG
 from whorl.store.system import files
 from whorl.tests.building import build_once

@@ -125,7 +125,7 @@ def test_a_card_that_was_replaced_and_one_without_a_node(tmp_path: Path) -> None
     store = new_store(tmp_path / "S")
     gpus(
         store, cluster=["c"] * 4, gpu=["old", "new", "lone", "mig"], uuid=["old", "new", "lone", "mig"],
-        node=["n1", "n1", None, "n1"], slot=[0, 0, None, 0], first_seen=[BEGAN_NS, BEGAN_NS + 9, None, BEGAN_NS],
+        node=["n1", "n1", None, "n1"], slot=[0, 0, None, 0], first_seen=[BEGAN_NS, BEGAN_NS + 9_000, None, BEGAN_NS],
         parent=[None, None, None, "new"], mig_profile=[None, None, None, "1g.10gb"],
     )  # fmt: skip
     known = known_gpus(store)

@@ -143,7 +143,7 @@ def test_a_page_follows_a_collector_and_says_when_it_stopped(
     page = window.new_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    while not list((tmp_path / "store").glob("journal/*.telemetry.*")):
+    while not list((tmp_path / "store").glob("journal/*.journal")):
         page.wait_for_timeout(100)
     store = Store.open(tmp_path / "store")
     server = Server(make.make_app(Reading(store)).server, "127.0.0.1", 0, LIMITS)

@@ -256,7 +256,8 @@ def quick(store: Store, status: int, *options: str) -> list[str]:
 
 
 def contents(store: Store) -> set[Path]:
-    return {path for path in store.root.rglob("*") if path.is_file()}
+    """The files of a store, without the list of those that were found sound."""
+    return {path for path in store.root.rglob("*") if path.is_file() and path.name != "verified.log"}
 
 
 def test_an_expected_gpu_that_is_absent_is_critical(collected: Store, nvml: NvmlLibrary) -> None:

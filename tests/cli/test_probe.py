@@ -167,7 +167,7 @@ def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
     store = tmp_path / "S"
     simulated(store, "gemm-fp32", "--gpus", 1, "--suite", "quick", "--lock-clock", 1200, "--power-limit", 250)
     (run,) = rows(store, "sm_clock_mhz, power_w, conditions from runs")
-    conditions = json.loads(run["conditions"])
+    conditions = run["conditions"]
     assert (conditions["clock"], conditions["locked_clock_mhz"], conditions["power_limit_w"]) == ("locked", 1200, 250)
     assert run["sm_clock_mhz"] <= 1200
 
@@ -175,7 +175,7 @@ def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
 def test_a_lock_is_at_the_nearest_clock_that_there_is(tmp_path: Path) -> None:
     simulated(tmp_path / "S", "launch", "--gpus", 1, "--suite", "quick", "--lock-clock", 1003)
     (run,) = rows(tmp_path / "S", "sm_clock_mhz, conditions from runs")
-    assert (run["sm_clock_mhz"], json.loads(run["conditions"])["locked_clock_mhz"]) == (1005, 1005)
+    assert (run["sm_clock_mhz"], run["conditions"]["locked_clock_mhz"]) == (1005, 1005)
 
 
 def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_one_real_gpu_can_be_chosen_and_settings_are_restored(
     assert answer.exit_code == 0, answer.output
     (run,) = rows(store, "gpu, conditions from runs")
     assert run["gpu"] == chosen
-    assert json.loads(run["conditions"])["locked_clock_mhz"] == 1200
+    assert run["conditions"]["locked_clock_mhz"] == 1200
     kinds = {row["kind"] for row in rows(store, "kind from events where gpu is not null")}
     assert {"settings_changed", "settings_restored"} <= kinds
     assert by_hand[0].calls == []
@@ -390,7 +390,7 @@ def test_a_gpu_that_others_use_is_noted_or_refused(by_hand: list[HandDevice], tm
     assert "pid 7 (python)" in refused.output
     probe("run", "launch", "--suite", "quick", "--time-limit", 0.3, "--gpu", 0, store=tmp_path / "S")
     (run,) = rows(tmp_path / "S", "conditions from runs")
-    assert json.loads(run["conditions"])["other_processes"] == ["pid 7 (python)"]
+    assert run["conditions"]["other_processes"] == ["pid 7 (python)"]
 
 
 def test_without_nvml_the_probes_run_without_telemetry(

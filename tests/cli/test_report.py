@@ -40,7 +40,7 @@ def test_a_campaign_that_was_cut_says_how_many_runs_are_missing(tmp_path: Path) 
         row = {
             "cluster": [CLUSTER],
             "campaign": ["made-1"],
-            "asked": ['{"probes": {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1}}'],
+            "probes": [list("abcdef")],
             "gpus": [16],
             "stored_to": [BEGAN_NS + to_s * 1_000_000_000],
             "ended": [BEGAN_NS + 100 * 1_000_000_000],

@@ -74,7 +74,7 @@ def test_a_judgement_comes_back_as_it_was_stored(tmp_path: Path) -> None:
     assert record(store, [told], AT) == ()
     assert newest(store) == [told]
     [first, _] = store.sql("select * from verdicts_now order by place").to_pylist()
-    assert json.loads(first["keys"]) == [uuid(5)]
+    assert [one["gpu"] for one in first["gpus"]] == [uuid(5)]
     assert (first["kind"], first["version"], str(first["first_seen"])[:19]) == ("slow", "0.1.0", "2026-09-01 00:00:05")
 
 
@@ -116,7 +116,7 @@ def test_a_finding_stays_with_a_card_that_moves(tmp_path: Path) -> None:
     moved = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "node": ["n09"], "slot": [0]}
     store.append({"gpus": arrow_rows("gpus", moved | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "moved")
     joined = store.sql(
-        "select g.name from verdicts_now v join gpus_now g on json_contains(v.keys, json_quote(g.gpu))"
+        "select g.name from verdicts_now v join gpus_now g on list_contains([one.gpu for one in v.gpus], g.gpu)"
     ).to_pylist()
     assert joined == [{"name": "n09/0"}]
 
@@ -306,8 +306,8 @@ def test_a_gpu_that_files_name_by_place_and_by_uuid_is_one(tmp_path: Path) -> No
     assert told["gpu"] == uuid(SLOW)
     assert document("explain", "n02-1", "--store", str(store.root))["gpu"] == uuid(SLOW)
     record(store, [judgement(finding())], AT)
-    [row] = store.sql("select keys from verdicts_now").to_pylist()
-    assert json.loads(row["keys"]) == [uuid(SLOW)]
+    [row] = store.sql("select gpus from verdicts_now").to_pylist()
+    assert [one["gpu"] for one in row["gpus"]] == [uuid(SLOW)]
     planned = document("plan", "--store", str(store.root), "--budget", "1h")
     assert len(planned["gpus"]) + planned["left_out"] + sum(planned["decided"].values()) == 8
 

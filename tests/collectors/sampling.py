@@ -16,8 +16,7 @@ from whorl.collectors.nvml import Nvml
 from whorl.collectors.sampler import Sampler
 from whorl.collectors.streaming import Streamer
 from whorl.collectors.watching import Counts
-from whorl.store.rows import journal_file
-from whorl.store.writers.template import Template
+from whorl.store.journal_file import Ticks
 
 PATIENCE_S = 20.0
 BUSY = {"missed_ticks", "hung", "answers_again"}
@@ -55,36 +54,19 @@ class Turned:
 
 
 class Kept:
-    """A recorder that keeps what it is given in memory, and takes templates as a journal does."""
+    """A recorder that keeps what it is given in memory."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
         self.told: list[pa.RecordBatch] = []
         self.identities: list[list[Device]] = []
-        self.filled = 0  # batches that came as templates
-        self.turn_over = False
 
-    def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
-        (self.batches if table == "telemetry" else self.told).append(batch)
+    def append(self, ticks: Ticks) -> None:
+        self.batches.append(ticks.rows())
 
-    def template(self, batch: pa.RecordBatch) -> Template:
-        """As the journal makes one."""
-        own = [pa.field(journal_file.WRITTEN, pa.int64()), pa.field(journal_file.CHECK, pa.int32())]
-        schema = pa.schema([*batch.schema, *own])
-        return Template(schema, journal_file.encode(batch.columns, schema, 0), schema, len(batch))
-
-    def append_template(self, template: Template) -> bool:
-        if self.turn_over:  # as a journal does that has begun another file
-            self.turn_over = False
-            return False
-        message = pa.ipc.read_message(bytes(template.sealed(1)))
-        batch = pa.ipc.read_record_batch(message, template.stream)
-        self.batches.append(batch.drop_columns([journal_file.WRITTEN, journal_file.CHECK]))
-        self.filled += 1
-        return True
-
-    def flush(self) -> None:
-        pass
+    def append_rows(self, batch: pa.RecordBatch, table: str) -> None:
+        assert table == "events"
+        self.told.append(batch)
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
         self.identities.append(list(devices))
@@ -114,7 +96,8 @@ class Kept:
 def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Rows of a batch, `ts` in ns."""
     at = batch.schema.get_field_index("ts")
-    return list(batch.set_column(at, "ts", batch.column(at).cast(pa.int64())).to_pylist())
+    nanoseconds = batch.column(at).cast(pa.timestamp("ns")).cast(pa.int64())
+    return list(batch.set_column(at, "ts", nanoseconds).to_pylist())
 
 
 class Running:

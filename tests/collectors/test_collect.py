@@ -96,7 +96,7 @@ def test_the_end_of_a_terminal_ends_it_well(nvml_library: NvmlLibrary, tmp_path:
     assert f"SIGHUP received; stored {stored:,} rows" in errors
     assert kinds(tmp_path / "S")[-1] == "collect_ended"
     assert f"{len(kinds(tmp_path / 'S'))} events, in" in errors
-    assert not list((tmp_path / "S" / "journal").glob("*.arrow"))  # sealed
+    assert not list((tmp_path / "S" / "journal").glob("*.journal"))  # sealed
 
 
 @pytest.mark.long
@@ -174,6 +174,8 @@ def test_a_full_disk(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    if not all(folder.stat().st_mode & 0o001 for folder in Path(__file__).resolve().parents):
+        pytest.skip("another user may not enter the folder of these tests")
     place = Path("/tmp", f"whorl-test-{os.getpid()}-collect")
     shutil.copytree(nvml_library.library.parent, place / "lib")
     try:
@@ -185,7 +187,7 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
             "import os, sys, whorl.cli.output, whorl.collectors.collecting, whorl.collectors.sampler\n"
             "import whorl.store.journal, whorl.collectors.nvml, whorl.collectors.recording, whorl.collectors.rows\n"
             "import pynvml, pyarrow\n"
-            "import whorl.probes.restore, whorl.store.writers.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
+            "import whorl.probes.restore, whorl.store.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
             "os.setgid(65534); os.setuid(65534)\n"
             "sys.argv = ['whorl', 'collect', '--duration', '1', '--store', sys.argv[1]]\n"
             "whorl.cli.main()\n"
@@ -316,12 +318,12 @@ def test_options_that_cannot_be_used(tmp_path: Path, options: list[str], words: 
 
 @pytest.mark.long
 def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) -> None:
-    """Ticks that are filled in go on when the journal begins another file, and every one is there once."""
+    """Ticks go on when the journal begins another file, and every one is there once."""
     nvml.write("gpus 3")
     store = new_store(tmp_path / "S")
     backend = Nvml()
     backend.open()
-    with Journal(store.root, "n", segment_s=0.4, publish_s=0.1, settle_s=0.0, grace_s=0.0) as journal:
+    with Journal(store.root, "n", segment_s=0.4) as journal:
         recorder = StoreRecorder(store, journal, cluster="c", node="n")
         sampler = Sampler(backend, recorder, interval_s=0.02, slow_s=0.5, cluster="c", node="n")
         counts = sampler.run(3.0)

@@ -23,9 +23,9 @@ from whorl.tests.nvml_library import NvmlLibrary
 
 # Two rows more, of fields that the C library of tests/native answers and whorl does not read.
 MORE = """
-    Metric("links_sent", "BIGINT", "B", "counter", "fast", "sent over NVLink, the protocol included",
+    Metric("links_sent", 64, "B", "counter", "fast", "sent over NVLink, the protocol included",
            Field((140,)), scale=1024),
-    Metric("most_power", "INTEGER", "mW", "gauge", "slow", "the highest power limit", Field((188,)),
+    Metric("most_power", 32, "mW", "gauge", "slow", "the highest power limit", Field((188,)),
            Dcgm(162, 1000), ("MOST_POWER", "MAX_POWER")),
 """
 # Runs a program with these rows at the end of the table in store/metrics.py, and no other change.
@@ -90,7 +90,7 @@ def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
     known = (Path(metrics.__file__).parents[1] / "docs" / "tables.md").read_text().splitlines()
     assert [line for line in page if line.startswith(("| links_sent", "| most_power"))] == [
         "| links_sent | BIGINT | B | sent over NVLink, the protocol included |",
-        "| most_power | INTEGER | mW | the highest power limit |",
+        "| most_power | BIGINT | mW | the highest power limit |",
         "| links_sent | counter | fast | field 140 |  |  |  |",
         "| most_power | gauge | slow | field 188 | 162 x 1000 | MOST_POWER, MAX_POWER |  |",
     ]

@@ -14,7 +14,7 @@ import pytest
 from whorl.collectors.backends import Status
 from whorl.collectors.nvml import Nvml, function
 from whorl.collectors.nvml_reader import Reader, meaning
-from whorl.collectors.rows import Rows
+from whorl.collectors.rows import EVERY, QUICK
 from whorl.store.events import EventKind
 from whorl.store.metric import Call, Field
 from whorl.store.metrics import FAST, METRICS
@@ -85,8 +85,9 @@ def one_sweep(backend: Nvml, *, slow: bool = True) -> list[dict[str, Any]]:
     for device in range(number):
         backend.read(device, slow=slow)
     sweep = backend.sweep(stamps)
-    rows = Rows("c", backend.devices())
-    return as_rows(rows.batch(sweep, np.ones(number, bool), stamps, [-1] * number, [None] * number, slow=slow))
+    gpus = [("c", device.gpu) for device in backend.devices()]
+    columns, rows = (EVERY, list(range(len(METRICS)))) if slow else (QUICK, list(FAST))
+    return as_rows(columns.ticks(gpus, stamps, sweep.values[rows], sweep.status[rows] == Status.OK).rows())
 
 
 @pytest.mark.parametrize("model", ["V100", "A100", "H100", "H200"])

@@ -9,7 +9,7 @@ def test_a_card_that_comes_back_is_where_it_was_before(store: Store) -> None:
     """Two cards change places for a test, and then go back; a driver is installed, and then removed."""
 
     def told(node: str, gpu: str, at: int, driver: str = "550") -> int:
-        return identify(store, [Device(gpu, {"uuid": gpu, "slot": 0, "driver": driver})], "c", node, at)
+        return identify(store, [Device(gpu, {"uuid": gpu, "slot": 0, "driver": driver})], "c", node, 1000 * at)
 
     def now() -> dict[str, tuple[str, str]]:
         rows = store.sql("select gpu, name, driver from gpus_now").to_pylist()

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from whorl.collectors import nvml_gpm
-from whorl.collectors.backends import Device, Sweep
+from whorl.collectors.backends import Device
 from whorl.collectors.nvml import Nvml
-from whorl.collectors.rows import Rows, identity_table
+from whorl.collectors.rows import EVERY, QUICK, identity_table
 from whorl.collectors.sampler import Sampler
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
-from whorl.store.metrics import METRICS, ROW
-from whorl.store.writers.template import Template
+from whorl.store.journal_file import Ticks
+from whorl.store.metrics import FAST, METRICS, ROW
 from whorl.tests.collectors.sampling import BUSY, Kept, Running, Turned, as_rows, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 
@@ -46,9 +46,6 @@ def test_a_lost_gpu_is_null_and_told_once_and_comes_back(nvml: NvmlLibrary) -> N
         last = running.kept.of(gpu)[-1]
         assert (last["quality"], last["read_us"]) == ("lost", None)
         assert not any(silent(running, position) for position in (0, 1, 3))
-        filled = running.kept.filled
-        running.ticks(10)
-        assert running.kept.filled > filled  # such ticks are alike, too
         nvml.remove("gpu 2 lost")
         running.until(lambda: "returned" in running.kept.kinds(gpu))
         running.until(lambda: not silent(running, 2))
@@ -317,10 +314,10 @@ def test_ticks_are_missed_where_the_driver_is_slow(nvml: NvmlLibrary) -> None:
 
 def test_a_store_that_takes_no_more_ends_it(nvml: NvmlLibrary) -> None:
     class Full(Kept):
-        def append_template(self, template: Template) -> bool:
+        def append(self, ticks: Ticks) -> None:
             if len(self.batches) == 5:
                 raise StoreError("no space is left there")
-            return super().append_template(template)
+            super().append(ticks)
 
     nvml.write("gpus 2")
     backend, kept = Nvml(), Full()
@@ -337,11 +334,11 @@ def test_a_store_that_hangs_does_not_keep_it_from_ending(nvml: NvmlLibrary, capl
     released = threading.Event()
 
     class Hanging(Kept):
-        def append_template(self, template: Template) -> bool:
+        def append(self, ticks: Ticks) -> None:
             if len(self.batches) == 5:
                 released.wait(20)
                 raise StoreError("it came back too late")
-            return super().append_template(template)
+            super().append(ticks)
 
     nvml.write("gpus 2")
     backend, kept = Nvml(), Hanging()
@@ -355,22 +352,19 @@ def test_a_store_that_hangs_does_not_keep_it_from_ending(nvml: NvmlLibrary, capl
 
 
 def test_a_number_that_its_column_cannot_hold_is_null() -> None:
-    devices = [Device("a"), Device("b")]
     values = np.full((len(METRICS), 2), 7, np.int64)
     values[ROW["power_mw"], 1] = values[ROW["energy_mj"], 1] = 2**40
     values[ROW["pstate"], 0] = 32  # unknown, says the driver
-    sweep = Sweep(values, np.zeros(values.shape, np.uint8))
-    rows = Rows("c", devices)
-    everyone = np.ones(2, bool)
-    batch = rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=True)
-    first, second = as_rows(batch)
-    assert (first["power_mw"], first["pstate"], first["read_us"]) == (7, None, 3)
-    assert (second["power_mw"], second["energy_mj"], second["pstate"]) == (None, 2**40, 7)
-    template = Kept().template(rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=False))
-    filler = rows.filler(template, everyone, slow=False)
-    assert not filler.fill(sweep.numbers(slow=False), [5, 6], [7, 8])
-    values[ROW["power_mw"]] = -5, 2**31 - 1
-    assert filler.fill(sweep.numbers(slow=False), [5, 6], [7, 8])
+    gpus, known = [("c", "a"), ("c", "b")], np.ones(values.shape, bool)
+    first, second = as_rows(EVERY.ticks(gpus, [1000, 2000], values, known, read_us=[3, -1]).rows())
+    assert (first["ts"], first["power_mw"], first["pstate"], first["read_us"]) == (1000, 7, None, 3)
+    assert (second["power_mw"], second["energy_mj"], second["pstate"], second["read_us"]) == (None, 2**40, 7, None)
+    values[ROW["power_mw"]] = -(2**31), 2**31 - 1
+    rows = as_rows(QUICK.ticks(gpus, [1, 2], values[FAST, :], known[FAST, :], marks=["hung", None]).rows())
+    assert [(row["power_mw"], row["read_us"], row["quality"]) for row in rows] == [
+        (-(2**31), None, "hung"),
+        (2**31 - 1, None, None),
+    ]
 
 
 def test_a_number_that_no_column_of_identities_can_hold_is_null() -> None:
@@ -379,17 +373,14 @@ def test_a_number_that_no_column_of_identities_can_hold_is_null() -> None:
     assert (row["memory_total"], row["power_limit_mw"], row["slot"], row["gpu"]) == (None, None, 3, "a")
 
 
-def test_ticks_that_are_filled_in_say_what_whole_batches_say(nvml: NvmlLibrary) -> None:
+def test_ticks_of_a_steady_gpu_say_the_same(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 3", "model H100", f"now {time.time()}", "gpu 1 deny 3 field:82")
     with sampling(slow_s=1000.0) as running:
-        running.ticks(20)
-        running.kept.turn_over = True
         running.ticks(20)
         nvml.add(f"from {time.time() - 60} gpu 2 reset")
         running.until(lambda: "counter_reset" in running.kept.kinds(running.gpus[2]))  # looked for once a second
         running.ticks(20)
     kept = running.kept
-    assert 40 < kept.filled < len(kept.batches) - 2
     changing = {"ts", "read_us", "energy_mj", "power_age_us"}
     for gpu in running.gpus:
         rows = kept.of(gpu)
@@ -416,20 +407,18 @@ def test_the_energy_counter_agrees_with_the_power(nvml: NvmlLibrary) -> None:
             assert joules / seconds == pytest.approx(mean, rel=0.05)
 
 
-def test_stamps_of_another_clock_are_null_and_cost_no_batch_of_its_own_at_every_tick(nvml: NvmlLibrary) -> None:
+def test_stamps_of_another_clock_are_null(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model H100", f"now {time.time() - 86_400}")
     with sampling(slow_s=1000.0) as running:
         running.ticks(20)
-    assert running.kept.filled > 10
     assert {row["power_age_us"] for row in running.kept.rows} == {None}
 
 
-def test_slow_ticks_are_filled_in_too(nvml: NvmlLibrary) -> None:
+def test_slow_ticks_say_the_same_of_a_steady_gpu(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model H100", f"now {time.time()}", "gpu 1 mig 3g.40gb")
     with sampling(slow_s=0.1) as running:
         running.ticks(60)
     kept = running.kept
-    assert kept.filled > 40
     changing = {"ts", "read_us", "power_age_us"}
     profiled = {METRICS[row].name for row in nvml_gpm.ROWS}
     for gpu in running.gpus:
@@ -440,14 +429,3 @@ def test_slow_ticks_are_filled_in_too(nvml: NvmlLibrary) -> None:
         said = {tuple((c, v) for c, v in row.items() if c not in changing | profiled) for row in slow}
         assert len(said) == 1
         assert slow[-1]["memory_used"] is not None
-
-
-def test_a_number_that_means_unknown_is_not_filled_in() -> None:
-    devices = [Device("a"), Device("b")]
-    values = np.full((len(METRICS), 2), 7, np.int64)
-    sweep, everyone, rows = Sweep(values, np.zeros(values.shape, np.uint8)), np.ones(2, bool), Rows("c", devices)
-    template = Kept().template(rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=True))
-    filler = rows.filler(template, everyone, slow=True)
-    assert filler.fill(sweep.numbers(slow=True), [5, 6], [7, 8])
-    values[ROW["pstate"], 1] = 32
-    assert not filler.fill(sweep.numbers(slow=True), [5, 6], [7, 8])

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -21,11 +20,13 @@ from whorl.collectors.streaming import Streamer
 from whorl.errors import DeviceError, InputError, StoreError
 from whorl.store import Store
 from whorl.store.events import Event, EventKind
+from whorl.store.journal_file import Ticks
 from whorl.store.metrics import METRICS, ROW
 from whorl.tests.collectors.sampling import Kept, Running, Turned
 from whorl.tests.stores import new_store
 
 SECOND = 1_000_000_000
+US = 1000
 T0 = 1_790_000_000 * SECOND
 Row = tuple[int, int, dict[str, int | Status]]  # device, time, and metrics: a value, or why there is none
 
@@ -135,16 +136,19 @@ def running(script: Script, kept: Kept | None = None, **more: Any) -> Iterator[R
 
 
 def instants(kept: Kept, gpu: str = "GPU-a") -> list[int]:
-    return [row["ts"] - T0 for row in kept.of(gpu)]
+    """When its rows were taken, us after T0."""
+    return [(row["ts"] - T0) // US for row in kept.of(gpu)]
 
 
 # Rows
 
 
 def test_a_poll_brings_rows_of_several_times() -> None:
-    script = Script([readings(power(1, T0 + 5), power(0, T0 + 1, 100), power(0, T0 + 3, 200)), readings()])
+    script = Script(
+        [readings(power(1, T0 + 5 * US), power(0, T0 + 1 * US, 100), power(0, T0 + 3 * US, 200)), readings()]
+    )
     kept = played(script)
-    assert [(row["gpu"], row["ts"] - T0, row["power_mw"]) for row in kept.rows] == [
+    assert [(row["gpu"], (row["ts"] - T0) // US, row["power_mw"]) for row in kept.rows] == [
         ("GPU-b", 5, 300_000),
         ("GPU-a", 1, 100),
         ("GPU-a", 3, 200),
@@ -157,7 +161,7 @@ def test_a_poll_brings_rows_of_several_times() -> None:
 
 def test_what_has_no_value_is_null_and_told_once() -> None:
     steps: list[Step] = [
-        readings((0, T0 + k, {"power_mw": 7, "energy_mj": Status.DENIED, "fan_speed": Status.UNSUPPORTED}))
+        readings((0, T0 + k * US, {"power_mw": 7, "energy_mj": Status.DENIED, "fan_speed": Status.UNSUPPORTED}))
         for k in range(5)
     ]
     kept = played(Script(steps))
@@ -170,7 +174,7 @@ def test_what_has_no_value_is_null_and_told_once() -> None:
 
 def test_rows_that_overlap_are_stored_once() -> None:
     steps: list[Step] = [
-        readings(*(power(gpu, T0 + at) for gpu in (0, 1) for at in range(k, k + 6))) for k in range(0, 60, 3)
+        readings(*(power(gpu, T0 + at * US) for gpu in (0, 1) for at in range(k, k + 6))) for k in range(0, 60, 3)
     ]
     kept = played(Script(steps))
     for gpu in ("GPU-a", "GPU-b"):
@@ -179,8 +183,8 @@ def test_rows_that_overlap_are_stored_once() -> None:
 
 def test_the_last_rows_of_each_gpu_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "_REMEMBERED", 10)
-    first, second = ([power(gpu, T0 + at) for at in range(25) for gpu in (1, 0)] for _ in range(2))
-    twice = [*second[-18:], *second[-18:], power(0, T0 + 25), power(0, T0 + 25)]
+    first, second = ([power(gpu, T0 + at * US) for at in range(25) for gpu in (1, 0)] for _ in range(2))
+    twice = [*second[-18:], *second[-18:], power(0, T0 + 25 * US), power(0, T0 + 25 * US)]
     kept = played(Script([readings(*first), readings(*twice), readings(*twice)]))
     assert instants(kept, "GPU-a") == list(range(26))
     assert instants(kept, "GPU-b") == list(range(25))
@@ -205,9 +209,9 @@ def test_nothing_is_lost_where_the_source_goes_back_in_time() -> None:
 
 
 def test_a_gpu_that_is_lost_and_returns() -> None:
-    gone: Row = (1, T0 + 2, {"power_mw": Status.LOST})
-    script = Script([readings(power(0, T0 + 1), power(1, T0 + 1)), readings(power(0, T0 + 2), gone)])
-    script.steps += [readings((1, T0 + 3, {"power_mw": Status.LOST})), readings(power(1, T0 + 4))]
+    gone: Row = (1, T0 + 2 * US, {"power_mw": Status.LOST})
+    script = Script([readings(power(0, T0 + 1 * US), power(1, T0 + 1 * US)), readings(power(0, T0 + 2 * US), gone)])
+    script.steps += [readings((1, T0 + 3 * US, {"power_mw": Status.LOST})), readings(power(1, T0 + 4 * US))]
     kept = played(script)
     assert [row["quality"] for row in kept.of("GPU-b")] == [None, "lost", "lost", None]
     assert {row["quality"] for row in kept.of("GPU-a")} == {None}
@@ -220,9 +224,11 @@ def test_gpus_that_come_later_and_in_another_order() -> None:
 
     def more() -> Readings:
         script.devices = [Device("GPU-c"), instance, Device("GPU-b"), Device("GPU-a", {"model": "X"})]
-        return readings(power(0, T0 + 2, 3), power(1, T0 + 2, 9), power(2, T0 + 2, 2), power(3, T0 + 2, 1))
+        return readings(
+            power(0, T0 + 2 * US, 3), power(1, T0 + 2 * US, 9), power(2, T0 + 2 * US, 2), power(3, T0 + 2 * US, 1)
+        )
 
-    script.steps = [readings(power(0, T0 + 1, 1), power(1, T0 + 1, 2)), more]
+    script.steps = [readings(power(0, T0 + 1 * US, 1), power(1, T0 + 1 * US, 2)), more]
     kept = played(script)
     assert {(row["gpu"], row["power_mw"]) for row in kept.rows} == {
         ("GPU-a", 1),
@@ -321,7 +327,7 @@ def test_what_the_source_has_kept_is_read_at_the_end() -> None:
     script = Script(keeps=True)
     with running(script) as one:
         one.until(lambda: script.polls >= 2)
-        script.steps = [readings(power(0, T0 + k)) for k in range(1000)]
+        script.steps = [readings(power(0, T0 + k * US)) for k in range(1000)]
     assert one.counts is not None
     assert one.counts.ticks == script.polls
     assert len(one.kept.rows) == one.counts.rows >= 1
@@ -337,7 +343,7 @@ def test_a_source_that_is_gone_is_one_event_and_is_tried_until_it_is_back() -> N
         def sleep(self, ns: int) -> None:
             super().sleep(ns)
             if self.now > 7 * SECOND and script.refusing is not None:
-                script.refusing, script.steps = None, [readings(power(0, T0 + 1))]
+                script.refusing, script.steps = None, [readings(power(0, T0 + 1 * US))]
 
     def refuse() -> Readings:
         script.refusing = InputError("connection refused")
@@ -362,9 +368,9 @@ def test_a_source_that_hangs_is_left_and_another_connection_goes_on() -> None:
 
     def hang() -> Readings:
         released.wait(20)
-        return readings(power(0, T0 + 77))
+        return readings(power(0, T0 + 77 * US))
 
-    script = Script([readings(power(0, T0)), hang, readings(power(0, T0 + 1)), readings(power(0, T0 + 2))])
+    script = Script([readings(power(0, T0)), hang, readings(power(0, T0 + 1 * US)), readings(power(0, T0 + 2 * US))])
     with running(script, hung_s=0.5) as one:
         one.until(lambda: len(one.kept.rows) == 3)
         assert one.sampler.stuck_in
@@ -427,12 +433,12 @@ def test_a_source_that_hangs_while_it_is_closed_is_left_behind(monkeypatch: pyte
 
 def test_a_store_that_takes_no_more_ends_it() -> None:
     class Full(Kept):
-        def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
+        def append(self, ticks: Ticks) -> None:
             if len(self.batches) == 3:
                 raise StoreError("no space is left there")
-            super().append(batch, table)
+            super().append(ticks)
 
-    script, kept = Script([readings(power(0, T0 + k)) for k in range(9)]), Full()
+    script, kept = Script([readings(power(0, T0 + k * US)) for k in range(9)]), Full()
     one = streamer(script, kept, clock=Turned())
     with pytest.raises(StoreError, match="no space is left"):
         one.run(1.0)
@@ -443,12 +449,12 @@ def test_a_store_that_hangs_does_not_keep_it_from_ending(caplog: pytest.LogCaptu
     released = threading.Event()
 
     class Hanging(Kept):
-        def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
+        def append(self, ticks: Ticks) -> None:
             if len(self.batches) == 3:
                 released.wait(20)
-            super().append(batch, table)
+            super().append(ticks)
 
-    script, kept = Script([readings(power(0, T0 + k)) for k in range(9)]), Hanging()
+    script, kept = Script([readings(power(0, T0 + k * US)) for k in range(9)]), Hanging()
     one = streamer(script, kept, hung_s=0.2)
     one.run(ended=lambda: "the store has not answered" in caplog.text)
     assert one.waiting_for_store

@@ -152,10 +152,10 @@ def readers(root: Path, *, plain: bool = False, few: bool = False) -> dict[str, 
 
 
 def listed(rows: Any) -> list[list[Any]]:
-    columns = [rows[name].cast(pa.int64()) if name == "ts" else rows[name] for name in rows.column_names]
-    values: list[list[Any]] = [column.to_pylist() for column in columns]
+    values: list[list[Any]] = [column.to_pylist() for column in rows.columns]
     at = rows.column_names.index("ts")
-    values[at] = [(ns - BEGAN) // S for ns in values[at]]
+    instants = rows["ts"].cast(pa.timestamp("ns")).cast(pa.int64()).to_pylist()
+    values[at] = [(ns - BEGAN) // S for ns in instants]
     return [list(row) for row in zip(*values, strict=True)]
 
 

@@ -337,6 +337,15 @@ VERBS = {
     "store compact": Verb(STORE | {"--offline": None}, writes=True),
     "store prune": Verb(STORE | {"--keep": "30d", "--offline": None}, writes=True),
     "store retire": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}, writes=True),
+    "store upgrade": Verb(STORE | {"--offline": None}, writes=True),
+    "store merge": Verb(
+        {"": "{store}", "--into": "{here}/into"},
+        {
+            "": ["{store}", "{store}|{world}/empty", "{world}/template"],
+            "--into": ["{here}/into", "{world}/jobs.txt", "{store}"],
+        },
+        writes=True,
+    ),
 }
 
 

@@ -253,6 +253,7 @@ OTHER_NAMES |= {
     "campaign run": "run_campaign",
     "sql": "Store",
     "store compact": "Store",
+    "store merge": "import_files",
 }
 OTHER_NAMES |= {"store prune": "Store"}
 WITHOUT_A_FUNCTION = {
@@ -274,6 +275,7 @@ WITHOUT_A_FUNCTION = {
     "sim run": 'a simulated fleet: whorl.measure(backend="simulated") measures one',
     "store retire": "changes what a store expects, which a person does",
     "store status": "a look at the files of a store",
+    "store upgrade": "changes a store once, which a person does",
 }
 """Why a verb has no Python function."""
 

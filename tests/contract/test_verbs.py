@@ -127,6 +127,8 @@ QUESTIONS = [
     _on_store("store-status", "store status / --json"),
     _on_store("store-compact", "store compact / --offline --json", forms.kept_up, writes=True, short=("fleet",)),
     _on_store("store-prune", "store prune / --keep 1d --dry-run --json", forms.kept_up, writes=True, short=("none",)),
+    _on_store("store-upgrade", "store upgrade / --offline --json", inputs=("mixed", "none"), short=(), writes=True),
+    Question("store-merge", "store merge {store} --into {out}/into --json", inputs=("mixed", "none"), short=("mixed",)),
     _on_store("store-retire", "store retire {gpu} / --json", writes=True, short=("mixed",)),
     _on_store(
         "jobs-import-again",
@@ -309,9 +311,9 @@ def _contents(store: Path, entry: dict[str, Any]) -> dict[str, Any]:
         figures = [f"count({quoted})"]
         if column["type"] not in ("DOUBLE", "BOOLEAN"):
             figures.append(f"count(distinct {quoted})")
-        if column["type"] in ("DOUBLE", "INTEGER", "BIGINT"):
+        if column["type"] in ("DOUBLE", "BIGINT"):
             figures += [f"min({quoted})", f"max({quoted})", f"sum({quoted})::double"]
-        elif column["type"] in ("TIMESTAMP_NS", "BOOLEAN"):
+        elif column["type"] in ("TIMESTAMP", "BOOLEAN"):
             figures += [f"min({quoted})", f"max({quoted})"]
         wanted += [f"{figure} as {_alias(column['name'], figure)}" for figure in figures]
     answer = run("sql", "--store", store, "--json", f"select {', '.join(wanted)} from {entry['name']}")

@@ -40,8 +40,8 @@ def batch(rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
 
 @contextmanager
 def journal_of(store: Store, name: str = "n1") -> Iterator[Journal]:
-    """A journal without a thread: it publishes and seals when the test says so."""
-    with Journal(store.root, name, thread=False, settle_s=0.0) as journal:
+    """A journal without a thread: it seals when the test says so."""
+    with store.journal(name, background=False, offline=True) as journal:
         yield journal
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def test_a_verdict_is_a_set_of_states_of_which_one_is_true(
 ) -> None:
     rows = store.sql("select * exclude (judged_at, first_seen, last_seen) from verdicts_now where kind = 'slow'")
     (row,) = rows.to_pylist()
-    assert json.loads(row["keys"]) == [uuid(3)]
+    assert [one["gpu"] for one in row["gpus"]] == [uuid(3)]
     mine = {"cluster": CLUSTER, "gpu": uuid(3), "level": "gpu", "kind": "slow"}
     assert [one for one in found["whorl_gpu_verdict"] if one[0]["kind"] == "slow"] == [
         (mine | {"state": "suspected"}, row["state"] == "suspected"),

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store
+from whorl.store import Store, parquet
 from whorl.store.metrics import ROW
-from whorl.store.readers.newest import Following, Newest
-from whorl.store.system import light
+from whorl.store.newest import Following, Newest
 from whorl.tests.exported.rows import SECOND, ago, batch, journal_of
 from whorl.tests.sizes import count, sample
 
@@ -117,7 +116,7 @@ def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest
 
         monkeypatch.setattr(Following, "_take", counted)
         with monkeypatch.context() as patch:
-            patch.setattr(light, "read", lambda *_: pytest.fail("a file was read"))
+            patch.setattr(parquet, "read", lambda *_: pytest.fail("a file was read"))
             for at in (2, 3):
                 journal.append_batch(batch([{"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": at}]))
                 assert value(following.now(NOW + at * SECOND), "power_mw") == at
@@ -135,13 +134,13 @@ def test_old_files_are_not_opened(store: Store, monkeypatch: pytest.MonkeyPatch)
     new = batch([{"ts": NOW, "gpu": "g1", "power_mw": 9}])
     store.append({"telemetry": pa.Table.from_batches([new])}, "new")
     opened: list[str] = []
-    read = light.read
+    read = parquet.read
 
     def noted(path: Path, *more: Any) -> Any:
         opened.append(path.name)
         return read(path, *more)
 
-    monkeypatch.setattr(light, "read", noted)
+    monkeypatch.setattr(parquet, "read", noted)
     following = Following(store, AGE_S)
     following.catch_up(NOW)
     assert value(following.now(NOW), "power_mw") == 9

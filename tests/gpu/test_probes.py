@@ -30,4 +30,4 @@ def test_the_quick_suite_measures_every_gpu(devices: list[CupyDevice], tmp_path:
         assert pc.all(pc.less(table.column("began"), table.column("ended"))).as_py()
         measured = [table.column(name).to_pylist() for name in ("sm_clock_mhz", "power_w")]
         assert None not in [value for column in measured for value in column]
-        assert not any(json.loads(text)["simulated"] for text in table.column("conditions").to_pylist())
+        assert not any(stated["simulated"] for stated in table.column("conditions").to_pylist())

@@ -176,8 +176,8 @@ def test_quotes(tmp_path: Path, parse: Parse) -> None:
     found = parse(path)
     assert found.report.refusals == {"it has a stray quote": [5]}
     kernels = found.frame["conditions"].to_list()
-    assert kernels[2] == '{"kernel":"void gemm<128, 64>(float*, int)"}'
-    assert kernels[3] == '{"kernel":"one \\"quoted\\" name"}'
+    assert kernels[2] == {"kernel": "void gemm<128, 64>(float*, int)"}
+    assert kernels[3] == {"kernel": 'one "quoted" name'}
 
 
 def test_every_line_is_accounted_for_by_its_number(tmp_path: Path, parse: Parse) -> None:

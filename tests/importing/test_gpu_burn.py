@@ -63,7 +63,7 @@ def test_each_new_rate_is_a_repeat_and_errors_are_an_event(tmp_path: Path, store
         ("gpu-burn fp32", "ok", 50.0, began),
         ("gpu-burn fp32", "wrong_result", 60.0, began),
     ]
-    assert '"precision":"fp32"' in runs[0][4]
+    assert runs[0][4]["precision"] == "fp32"
     events = _rows(store, "select kind, gpu, workload, n, detail from events")
     assert events == [("wrong_result", UUIDS[1], "gpu-burn fp32", 9, "gpu-burn found 9 wrong elements")]
     assert _rows(store, "select distinct model from gpus") == [("NVIDIA A100-SXM4-40GB",)]

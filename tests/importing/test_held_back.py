@@ -42,7 +42,7 @@ def test_what_a_dead_import_decided_is_seen_by_one_that_was_open_already(store: 
 import os, signal, sys
 from pathlib import Path
 from whorl.store import Store
-from whorl.store.writers import commits
+from whorl.store import commits
 from whorl.store.system import files
 from whorl.store.importing import Options, import_file
 commits._finish = lambda root, intent: os.kill(os.getpid(), signal.SIGKILL)

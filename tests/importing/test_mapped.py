@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +82,7 @@ def test_a_file_may_say_which_board_it_was_and_under_which_limit(write: Write, p
     assert found["model"].to_list() == [None, "A100"] * 10
     assert set(found["serial"]) == {"SN1"}
     assert found["driver"].null_count() == 20
-    stated = [json.loads(text) for text in found["conditions"]]
+    stated = found["conditions"].to_list()
     assert stated[0] == {"asked_power_limit_w": 300.0, "locked_clock_mhz": 1200.0, "clock": "locked"}
     assert stated[-1] == {"asked_power_limit_w": 300.0, "locked_clock_mhz": None, "clock": "free"}
     assert "has no unit" in refusal(file, columns=columns | {"limit": "power_limit"})

@@ -70,8 +70,8 @@ def test_a_trace_as_in_the_study(tmp_path: Path, store: Store) -> None:
     assert (run["workload"], run["gpu"]) == ("nvprof volta_sgemm.float.int.run", "left")
     medians = [run[name] for name in ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")]
     assert medians == [1350.0, 877.0, 64.0, 298.0]
-    assert '"kernels":"2"' in run["conditions"]
-    assert "volta_sgemm<float, int>::run" in run["conditions"]
+    assert run["conditions"]["kernels"] == "2"
+    assert "volta_sgemm<float, int>::run" in run["conditions"]["kernel"]
     assert store.sql("select figure, value from results").to_pylist() == [{"figure": "time", "value": 25.0}]
     assert store.sql("select model from gpus").to_pylist() == [{"model": "Tesla V100-SXM2-16GB"}]
     assert "1 kernel is not stored: less than 1 % of the time" in report.notes

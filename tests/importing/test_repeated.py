@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from whorl.errors import InputError, StoreError
+from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Report, formats, import_file
 from whorl.tests.stores import new_store
@@ -92,18 +90,6 @@ def test_other_options_are_refused(store: Store) -> None:
     assert count(store, "runs") == 80
 
 
-@pytest.mark.parametrize("options", ["[" * 200_000, "5", '{"map": 5}', '{"map": {"a": 5}, "unit": {}, "gpu": null}'])
-def test_damaged_options_of_an_earlier_import_are_one_sentence_with_the_file(store: Store, options: str) -> None:
-    add(store, TEXT)
-    for path in (store.root / "imports").rglob("*.parquet"):
-        rows = pq.read_table(path)
-        place = rows.column_names.index("options")
-        pq.write_table(rows.set_column(place, rows.field(place), pa.array([options] * len(rows), pa.string())), path)
-    with pytest.raises(StoreError, match=r"/imports/.*: column options has a JSON text"):
-        add(Store.open(store.root), TEXT, units={"": "s"})
-    assert count(store, "runs") == 40
-
-
 def test_a_refused_file_leaves_nothing(store: Store) -> None:
     with pytest.raises(InputError):
         add(store, TEXT.replace(b",perf", b",pref"))
@@ -127,7 +113,7 @@ def test_provenance(store: Store) -> None:
     report = add(store, gzip.compress(TEXT), "x.csv.gz", cluster="c")
     (row,) = store.arrow("imports").to_pylist()
     assert (row["file"], row["sha256"], row["bytes"]) == ("x.csv.gz", report.sha256, len(TEXT))
-    assert json.loads(row["units"]) == {"perf": {"unit": "ms", "from": "its size (median 2419.5)"}}
+    assert row["units"] == [{"column_name": "perf", "unit": "ms", "taken_from": "its size (median 2419.5)"}]
     assert set(store.scan("runs").collect()["import_id"]) == {row["import_id"]}
 
 

@@ -611,7 +611,7 @@ def test_spans_in_a_store_add_up_by_sql(tmp_path: Path, monkeypatch: pytest.Monk
         rows["request"]["energy_j"]
     )
     assert (rows["decode"]["error"], rows["prefill"]["parent"]) == ("ValueError", request.id)
-    assert (rows["request"]["attributes"], rows["request"]["job_id"]) == ('{"user": "a"}', "4242")
+    assert (rows["request"]["attributes"], rows["request"]["job_id"]) == ([("user", "a")], "4242")
     assert (rows["prefill"]["within_parent"], rows["worker"]["within_parent"]) == (True, False)
     assert (rows["request"]["ended"] - rows["request"]["began"]).total_seconds() == pytest.approx(5)
     totals = {row["name"]: row for row in store.sql("SELECT * FROM spans_total").to_pylist()}
@@ -642,7 +642,7 @@ def test_spans_that_are_stored_and_not_yet_in_place_are_stored_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whorl.store import Store
-    from whorl.store.writers import commits
+    from whorl.store.system import files
 
     def fails(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -654,7 +654,7 @@ def test_spans_that_are_stored_and_not_yet_in_place_are_stored_once(
         assert keeper is not None
         bench.book.settle(1)
         with monkeypatch.context() as disk:
-            disk.setattr(commits, "rename_inside", fails)
+            disk.setattr(files, "rename_inside", fails)
             keeper.flush(all_of_it=True)
         bench.span(5, 6, "later")
         bench.ledger.close()

@@ -84,6 +84,7 @@ class HandDevice:
     batches: list[tuple[int, int]] = field(default_factory=list)
     """Repeats and repetitions in each, of every call of `run`."""
     loaded: int = 0
+    work: Work | None = None
     closed: bool = False
     clock_ns: int = 0
 
@@ -93,6 +94,7 @@ class HandDevice:
     async def load(self, work: Work, *, seed: int) -> HandLoaded:
         self.calls.append("load")
         self.loaded += 1
+        self.work = work
         return HandLoaded(self, work)
 
     async def pause(self, seconds: float) -> None:

@@ -79,7 +79,7 @@ def test_a_turn_is_a_run_and_its_times_follow_the_clock(campaign: tuple[Store, F
         expected = unit_ms(SGEMM, V100) * (SGEMM.compute_share * V100.max_clock_mhz / clock + 1 - SGEMM.compute_share)
         assert one["value"] == pytest.approx(expected, rel=0.02)
     (conditions,) = rows(store, "select distinct conditions from runs where status = 'ok'")
-    told = json.loads(conditions["conditions"])
+    told = conditions["conditions"]
     assert told["simulated"] is True
     assert (told["warm_up_s"], told["repeat_s"], told["seed"], told["power_limit_w"]) == (20.0, 10.0, 7, 300)
 
@@ -135,7 +135,7 @@ def test_the_truth_stands_apart(campaign: tuple[Store, Fleet, Stored]) -> None:
         (one.uuid, one.kind, one.began_ns, one.ended_ns) for one in stored.planted
     }
     assert number(store, "select count(*) from truth") == 24
-    silicon = json.loads(rows(store, "select silicon from truth order by gpu limit 1")[0]["silicon"])
+    silicon = dict(rows(store, "select silicon from truth order by gpu limit 1")[0]["silicon"])
     assert set(silicon) == set(vars(fleet.silicon))
     for table in ("gpus", "runs", "results", "telemetry"):
         for column in store.arrow(table).to_pydict().values():
@@ -236,7 +236,7 @@ def test_each_gpu_ends_a_steady_run_when_its_work_is_done(tmp_path: Path) -> Non
         "select run_id, any_value(epoch_ns(r.ended) - epoch_ns(r.began)) ns, 100 * avg(value) ms "
         "from runs r join results using (run_id) where figure = 'time' group by 1",
     ):
-        assert one["ns"] == pytest.approx(1e6 * one["ms"], abs=1)
+        assert one["ns"] == pytest.approx(1e6 * one["ms"], abs=1000)
 
 
 def test_the_age_of_a_reading_is_counted_to_the_instant_it_was_asked_for(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pyarrow as pa
 import pytest
 
 from whorl.collectors.nvml_settings import settings_of
@@ -20,6 +19,7 @@ from whorl.kernels.device import Device
 from whorl.probes.node import NodeWatch, refuse_shared
 from whorl.probes.watch import Recent
 from whorl.store import Store
+from whorl.store.journal_file import Ticks
 from whorl.tests.collectors.sampling import as_rows
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import BUSY, PATIENCE_S, uuids
@@ -31,8 +31,8 @@ class Fed:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def __call__(self, batch: pa.RecordBatch) -> None:
-        self.rows += as_rows(batch)
+    def __call__(self, ticks: Ticks) -> None:
+        self.rows += as_rows(ticks.rows())
 
     def of(self, gpu: str) -> list[dict[str, Any]]:
         return [row for row in list(self.rows) if row["gpu"] == gpu]
@@ -165,7 +165,7 @@ def fill_store(watch: NodeWatch) -> None:
 def test_a_hearer_that_fails_is_told_and_not_swallowed(nvml: NvmlLibrary, store: Store) -> None:
     nvml.write(*BUSY)
 
-    def feed(batch: pa.RecordBatch) -> None:
+    def feed(ticks: Ticks) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), NodeWatch(feed, store, node="n1", interval_s=0.02):

@@ -253,9 +253,10 @@ def test_a_wave_keeps_its_period_and_duty() -> None:
 
 
 def test_the_input_is_the_asked_one_where_a_kernel_takes_one() -> None:
-    found = answered(HandDevice(), Asked(QUICK, input="zeros"))
-    assert isinstance(found, Measured)
-    assert found.conditions["parameters"] == {"size": 1, "input": "zeros"}
+    device = HandDevice()
+    assert isinstance(answered(device, Asked(QUICK, input="zeros")), Measured)
+    assert device.work is not None
+    assert device.work.parameters["input"] == "zeros"
 
 
 def test_a_gpu_whose_clock_still_climbs_is_not_cut_off_on_the_way() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from whorl.probes.watch import Recent
@@ -13,24 +12,21 @@ from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import find_load
 from whorl.simulation.models import V100
 from whorl.simulation.stepping import Simulation
-from whorl.store.schema import arrow_schema
+from whorl.store.journal_file import Ticks
 
 SECOND = 1_000_000_000
 
 
-def batch(ts_ns: int, gpus: list[str], **columns: Any) -> pa.RecordBatch:
-    schema = arrow_schema("telemetry")
-    values = {"ts": [ts_ns] * len(gpus), "gpu": gpus, **columns}
-    fields = [schema.field(name) for name in values]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(values[one.name], one.type) for one in fields], schema=pa.schema(fields)
-    )
+def ticks(ts_ns: int, gpus: list[str], **columns: list[int | None]) -> Ticks:
+    values = np.array([[value or 0 for value in column] for column in columns.values()])
+    valid = np.array([[value is not None for value in column] for column in columns.values()])
+    return Ticks(np.full(len(gpus), ts_ns // 1000), tuple(("c", gpu) for gpu in gpus), tuple(columns), values, valid)
 
 
 def fed(*rows: dict[str, Any], gpus: tuple[str, ...] = ("a", "b")) -> Recent:
     recent = Recent(gpus, seconds=100, interval_s=1)
     for second, row in enumerate(rows, start=1):
-        recent.feed(batch(second * SECOND, list(gpus), **{name: [value] * len(gpus) for name, value in row.items()}))
+        recent.feed(ticks(second * SECOND, list(gpus), **{name: [value] * len(gpus) for name, value in row.items()}))
     return recent
 
 
@@ -78,7 +74,7 @@ def test_clock_events_come_from_counters_where_there_are_and_else_from_bits() ->
 def test_old_readings_give_way_and_unknown_gpus_have_none() -> None:
     recent = Recent(["a"], seconds=20, interval_s=1)
     for second in range(1, 60):
-        recent.feed(batch(second * SECOND, ["x", "a"], power_mw=[7, 1000 * second]))
+        recent.feed(ticks(second * SECOND, ["x", "a"], power_mw=[7, 1000 * second]))
     assert recent.window("a", 0, 100 * SECOND).readings == 20
     assert recent.window("x", 0, 100 * SECOND).readings == 0
     assert recent.latest("x") is None

@@ -52,20 +52,19 @@ def counted(store: Path, *before: str, cwd: Path | str = "/", names: Sequence[st
     return {name: rows for name, rows in found if rows != 0}
 
 
-def test_a_client_sees_tables_views_macros_and_comments(tmp_path: Path) -> None:
+def test_a_client_sees_tables_views_macros_and_what_they_mean(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "s")
     assert counted(store.root) == {}
     store.append(group("a"), "a")
     assert counted(store.root, names=NAMES) == ONE
     assert client(store.root, "SELECT whorl_format(), whorl_store()") == [[FORMAT, str(tmp_path / "s")]]
-    comments = client(store.root, "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal")
-    said = {(table, column): comment for table, column, comment in comments}
+    meanings = {(table, column): meaning for table, column, _, meaning in client(store.root, "FROM whorl_meanings()")}
     for spec in TABLES:
         for column in spec.columns:
-            assert column.description in str(said[spec.name, column.name])
-    views = client(store.root, "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal")
-    assert sorted(str(name) for name, _ in views) == sorted(NAMES)
-    assert all(comment for _, comment in views)
+            assert meanings[spec.name, column.name] == column.description
+    assert all(meanings[name, None] for name in NAMES)
+    views = client(store.root, "SELECT view_name FROM duckdb_views() WHERE NOT internal")
+    assert sorted(str(name) for (name,) in views) == sorted(NAMES)
     types = client(
         store.root, "SELECT data_type FROM duckdb_columns() WHERE table_name = 'telemetry' ORDER BY column_index"
     )
@@ -180,6 +179,7 @@ def test_relative_and_linked_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_opening_leaves_a_store_in_its_place_alone(tmp_path: Path) -> None:
     root = tmp_path / "s"
     Store.create(root).append(group("a"), "a")
+    Store.open(root).sql("from measurements")  # which notes what it has found sound
     before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in root.rglob("*")}
     store = Store.open(root)
     store.check()

@@ -6,327 +6,320 @@ import contextlib
 import errno
 import logging
 import os
-import random
-import shutil
+import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store
+from whorl.store import Store, journal, journal_file, sealing
 from whorl.store.journal import Journal
-from whorl.store.rows import journal_file, journal_runs, replacing
-from whorl.store.schema import FORMAT
 from whorl.store.status import status
-from whorl.store.system import durability
-from whorl.store.writers import sealing
-from whorl.tests.store.journaler import BEGAN, batch
-from whorl.tests.stores import plain_client
+from whorl.store.system import files
+from whorl.tests.sizes import count
+from whorl.tests.store.journaler import (
+    BEGAN,
+    LATER,
+    batch,
+    journals,
+    leave_journal,
+    open_journal,
+    plain_powers,
+    powers,
+    readings,
+    seen,
+    segments,
+)
 
-ROWS = f"select gpu, (epoch_ns(ts) - {BEGAN}) // 1000000000 as second, power_mw from telemetry order by all"
-
-Rows = list[tuple[str, int, int]]
-
-
-@pytest.fixture
-def journal(store: Store) -> Iterator[Journal]:
-    with store.journal("n", background=False, offline=True) as made:
-        yield made
-
-
-def read(store: Store) -> Rows:
-    return [tuple(row.values()) for row in store.sql(ROWS).to_pylist()]
-
-
-def client(store: Store) -> Rows:
-    with contextlib.closing(plain_client(store.root)) as connection:
-        return connection.execute(ROWS).fetchall()
-
-
-# -- what the disk does ---------------------------------------------------------------------------------------
-
-
-def test_a_journal_that_was_removed_says_so_and_goes_on_in_a_new_file(store: Store, journal: Journal) -> None:
-    journal.append_batch(batch(["a"], 0, 1))
-    for path in (store.root / "journal").glob("*.arrow"):
-        path.unlink()
-    with pytest.raises(StoreError, match=r"cannot write .*\.arrow: it is gone, with rows that were stored"):
-        journal.append_batch(batch(["a"], 1, 1))
-    journal.append_batch(batch(["a"], 2, 1))
-    assert read(store) == [("a", 2, 1)]
+KILLED = """
+import os, signal, sys
+from whorl.store import Store
+from whorl.tests.store.journaler import batch, open_journal
+journal = open_journal(Store.open(sys.argv[1]))
+for second in range(1000):
+    journal.append_batch(batch(["a"], second, second))
+    print(second, flush=True)
+    if second == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-@pytest.mark.parametrize("gone", [shutil.rmtree, lambda root: root.rename(root.with_name("elsewhere"))])
-def test_a_store_that_was_removed_or_moved_is_an_error_at_the_end(store: Store, gone: Callable[[Path], object]) -> None:
-    journal = store.journal("n", background=False, offline=True)
-    journal.append_batch(batch(["a"], 0, 1))
-    gone(store.root)
-    with pytest.raises(StoreError, match="it is gone, with rows that were stored"):
-        journal.close()
-    assert not store.root.exists()
+def test_kill_9_loses_nothing_and_the_next_of_the_name_seals_it(store: Store) -> None:
+    last = count(900, short=12)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, store.root, str(last)], check=False, timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == -signal.SIGKILL
+    expected = {("a", int(second)): int(second) for second in done.stdout.split()}
+    assert len(expected) == last + 1
+    assert seen(store) == expected
+    (found,) = status(store).journals
+    assert (found.writer, found.alive, found.rows) == ("n", False, last + 1)
+    with open_journal(store) as following:
+        assert seen(store, plain=True) == expected
+        following.append_batch(batch(["a"], 2000, 1))
+        assert len(journals(store)) == 1
+    assert seen(store, plain=True) == expected | {("a", 2000): 1}
 
 
-def test_a_tail_that_cannot_be_taken_back_does_not_hide_later_batches(
-    store: Store, journal: Journal, monkeypatch: pytest.MonkeyPatch
+def test_two_collectors_of_one_name_are_refused_and_of_two_names_count_each_reading_once(store: Store) -> None:
+    with open_journal(store, "one") as one, open_journal(store, "two") as two:
+        with pytest.raises(StoreError, match=f"process {os.getpid()} on .* holds a journal named one"):
+            open_journal(store, "one")
+        one.append_batch(batch(["a"], 1, 10))
+        two.append_batch(batch(["a"], 1, 20))
+        one.append_batch(batch(["b"], 1, 30))
+        assert seen(store) == {("a", 1): 20, ("b", 1): 30}
+        one.seal()
+        assert seen(store) == {("a", 1): 20, ("b", 1): 30}
+        one.append_batch(batch(["a"], 1, 40))
+        assert seen(store) == {("a", 1): 40, ("b", 1): 30}
+        one.seal()
+        two.seal()
+        assert seen(store, plain=True) == {("a", 1): 40, ("b", 1): 30}
+    store.compact(offline=True, now=LATER)
+    assert seen(store, plain=True) == {("a", 1): 40, ("b", 1): 30}
+
+
+def test_a_collector_waits_while_a_compaction_seals_what_its_forerunner_left(
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal.append_batch(batch(["a"], 0, 0))
-    real, code = os.write, errno.ENOSPC
+    leave_journal(store, batch(["a"], 1, 1))
+    real, sealing_now, go_on = sealing.seal, threading.Event(), threading.Event()
 
-    def torn(handle: int, content: memoryview) -> int:
+    def seal(*words: Any, **more: Any) -> Any:
+        sealing_now.set()
+        go_on.wait(30)
+        return real(*words, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sealing, "seal", seal)
+        thread = threading.Thread(target=lambda: store.compact(offline=True))
+        thread.start()
+        assert sealing_now.wait(30)
+        threading.Timer(0.5, go_on.set).start()
+        with store.journal("n", background=False) as made:
+            made.append_batch(batch(["a"], 2, 2))
+        thread.join()
+    assert seen(store, plain=True) == {("a", 1): 1, ("a", 2): 2}
+
+
+# -- what the disk does ----------------------------------------------------------------------------------------
+
+
+def failing(code: int, *, after: int = 0) -> Callable[[int, memoryview], int]:
+    """A write that stores half of what it is given and fails."""
+    real, calls = os.write, iter(range(10**9))
+
+    def write(handle: int, content: memoryview) -> int:
+        if next(calls) < after:
+            return real(handle, content)
         real(handle, content[: len(content) // 2])
         raise OSError(code, os.strerror(code))
 
-    def fail(handle: int, size: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "write", torn)
-    monkeypatch.setattr(os, "ftruncate", fail)
-    with pytest.raises(StoreError):
-        journal.append_batch(batch(["a"], 1, 1))
-    monkeypatch.undo()
-    journal.append_batch(batch(["a"], 2, 2))
-    assert read(store) == [("a", 0, 0), ("a", 2, 2)]
-    journal.seal()
-    assert read(store) == client(store) == [("a", 0, 0), ("a", 2, 2)]
+    return write
 
 
-# -- the file -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_journal_torn_at_every_byte_ends_before(store: Store, journal: Journal) -> None:
-    ends = []
-    for second in range(3):
-        journal.append_batch(batch(["a"], second, second))
-        (part,) = journal_file.parts(store.root)
-        ends.append(part.path.stat().st_size)
-    whole = part.path.read_bytes()
-    start = len(whole) - 3 * (ends[1] - ends[0])
-    copy = store.root / "copy.telemetry.0.arrow"
-    for cut in range(len(whole)):
-        copy.write_bytes(whole[:cut])
-        if cut < start:
-            with pytest.raises(ValueError, match="it is cut off before its first row"):
-                journal_file.read(copy)
-        else:
-            content = journal_file.read(copy)
-            assert len(content.table) == sum(end <= cut for end in ends)
-            assert content.upto + content.torn == cut
-    # A changed byte costs the rows of its batch; the padding behind the check holds nothing.
-    for place in range(start, len(whole) - 8):
-        damaged = bytearray(whole)
-        damaged[place] ^= 0x40
-        copy.write_bytes(damaged)
-        found = journal_file.read(copy)
-        hit = sum(end <= place for end in ends)
-        left = [second for second in range(3) if second != hit]
-        in_padding = place in {e - n for e in ends for n in range(1, 9)}
-        assert found.table["power_mw"].to_pylist() == left or (in_padding and len(found.table) == 3)
-        assert found.lost or len(found.table) == 3
-    copy.write_bytes(whole + bytes(4096))
-    assert len(journal_file.read(copy).table) == 3
+@pytest.mark.long(short=2)
+@pytest.mark.parametrize("cut", [True, False], ids=["cut off", "a torn tail"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_disk_that_is_full_or_fails_refuses_these_rows_and_keeps_the_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, cut: bool
+) -> None:
+    with open_journal(store) as made:
+        made.append_batch(batch(["a"], 0, 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", failing(code))
+            if not cut:
+                patch.setattr(os, "ftruncate", lambda *_: failing(code)(0, memoryview(b"")))
+            for _ in range(2):
+                with pytest.raises(StoreError, match="these rows are not stored, the rows before are") as raised:
+                    made.append_batch(batch(["a"], 1, 1))
+                assert "\n" not in str(raised.value)
+            assert seen(Store.open(store.root)) == {("a", 0): 0}
+        made.append_batch(batch(["a"], 2, 2))
+        assert seen(store) == {("a", 0): 0, ("a", 2): 2}
+    assert seen(store, plain=True) == {("a", 0): 0, ("a", 2): 2}
+    assert store.check() == {}
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("rows", [5, 1, 8, 11])
-def test_many_alike_batches_are_read_as_each_of_them_alone(
-    store: Store, journal: Journal, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = random.Random(rows)
-    gpus = [f"g{number}" for number in range(rows)]
-    for tick in range(60):
-        made = batch(gpus, tick, draw.randrange(2**31)).to_pydict()
-        powers = [None if draw.random() < 0.2 else draw.randrange(-(2**31), 2**31) for _ in gpus]
-        made |= {"power_mw": pa.array(powers, pa.int32()), "energy_mj": pa.array([draw.getrandbits(62)] * rows)}
-        if tick % 20 == 0:
-            made["fan_speed"] = pa.array([3] * rows, pa.int32())
-        made["ts"] = pa.array(made["ts"], pa.timestamp("ns"))
-        if tick > 40:
-            made["quality"] = [draw.choice(["lost", "hung", None])] * rows
-        journal.append_batch(pa.RecordBatch.from_pydict(made))
-    paths = [part.path for part in journal_file.parts(store.root)]
-    damaged = bytearray(paths[-1].read_bytes())
-    damaged[damaged.index(b"\xff" * 4, len(damaged) // 2) + 20] ^= 1  # near the beginning of a batch
-    paths.append(store.root / "damaged.telemetry.0.arrow")
-    paths[-1].write_bytes(damaged)
-
-    def contents() -> list[journal_file.Content]:
-        return [journal_file.read(path, most=most) for path in paths for most in (None, 9000)]
-
-    together = contents()
-    assert sum(len(content.table) for content in together[:-2:2]) == 60 * rows
-    assert together[-2].lost
-    monkeypatch.setattr(journal_runs, "_FEWEST", 10**9)
-    assert contents() == together
-
-
-@pytest.mark.long
-def test_rows_of_few_columns_have_a_part_of_their_own(store: Store, journal: Journal) -> None:
-    def ticked(gpus: list[str], second: int, *, wide: bool) -> None:
-        made = batch(gpus, second, second)
-        for name in ("fan_speed", "pstate", "utilization", "sm_clock_mhz", "mem_clock_mhz") if wide else ():
-            made = made.append_column(name, pa.array([second] * len(made), pa.int32()))
-        journal.append_batch(made)
-
-    for second in range(12):
-        ticked(["a"], second, wide=second % 4 == 0)
-    wide, narrow = (journal_file.read(part.path).table for part in journal_file.parts(store.root))
-    assert (len(wide), len(narrow)) == (3, 9)
-    assert "fan_speed" not in narrow.column_names
-    ticked(["a", "b"], 12, wide=False)  # a new GPU, then a column that no part has
-    journal.append_batch(batch(["b"], 13, 13).append_column("energy_mj", pa.array([7])))
-    ticked(["b"], 14, wide=True)
-    everything = [("a", second, second) for second in range(13)] + [("b", second, second) for second in (12, 13, 14)]
-    assert read(store) == everything
-    journal.publish()
-    assert client(store) == read(store) == everything
-    ticked(["a"], 15, wide=False)
-    ticked(["a"], 16, wide=True)
-    journal.seal()
-    everything = sorted([*everything, ("a", 15, 15), ("a", 16, 16)])
-    assert client(store) == read(store) == everything
-    assert store.sql("select sum(fan_speed) as s, sum(energy_mj) as e from telemetry").to_pylist() == [
-        {"s": 0 + 4 + 8 + 14 + 16, "e": 7}
+@pytest.mark.parametrize("name", ["telemetry", "latest", "events"])
+def test_a_seal_that_fails_anywhere_loses_and_doubles_nothing(store: Store, name: str) -> None:
+    made = open_journal(store)
+    made.append_batch(batch(["a"], 1, 1))
+    made.append_batch(pa.record_batch({"kind": ["gap"]}), "events")
+    folder = store.root / name
+    folder.rename(store.root / f"{name}-away")
+    folder.write_text("in the way")
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            made.seal()
+    folder.unlink()
+    (store.root / f"{name}-away").rename(folder)
+    assert seen(store) == {("a", 1): 1}
+    made.append_batch(batch(["a"], 2, 2))
+    made.close()
+    assert seen(store, plain=True) == {("a", 1): 1, ("a", 2): 2}
+    assert store.sql("select (select count(*) from events) e, (select count(*) from latest) l").to_pylist() == [
+        {"e": 1, "l": 1}
     ]
+    assert (journals(store), store.check()) == ([], {})
 
 
-def test_a_header_that_a_kill_cut_short_is_no_damage(store: Store, journal: Journal) -> None:
-    journal.append_batch(batch(["a"], 0, 0))
-    header = journal_file.head(journal_file.parts(store.root)[0].path).serialize().to_pybytes()
-    torn = store.root / journal_file.FOLDER / "other-1-1-0.telemetry.0.arrow"
-    for cut in (0, 8, len(header) - 1):
-        torn.write_bytes(header[:cut])
-        assert read(store) == [("a", 0, 0)]
-        assert store.skipped == store.check() == {}
-    sealing.seal_abandoned(store.root, None, replacing.OFFLINE)
-    assert not torn.exists()
+def test_a_journal_or_a_store_that_was_removed_is_no_traceback(store: Store) -> None:
+    made = open_journal(store)
+    made.append_batch(batch(["a"], 0, 1))
+    store.root.rename(store.root.with_name("elsewhere"))
+    for act in (made.seal, lambda: made.append_batch(batch(["a"], 1, 1))):
+        with contextlib.suppress(StoreError):
+            act()
+    assert not store.root.exists()
+    assert powers(Store.open(store.root.with_name("elsewhere"))) == {("a", 0): 1}
 
 
-def test_a_journal_is_an_arrow_stream(store: Store, journal: Journal) -> None:
-    journal.append_batch(batch(["a", "b"], 0, 7))
-    (part,) = journal_file.parts(store.root)
-    with pa.ipc.open_stream(part.path.read_bytes()) as stream:
-        assert stream.read_all()["power_mw"].to_pylist() == [7, 7]
+# -- the thread -------------------------------------------------------------------------------------------------
 
 
-def test_a_journal_of_a_newer_whorl_is_named_and_the_rest_is_read(
-    store: Store, journal: Journal, caplog: pytest.LogCaptureFixture
+def until(condition: Callable[[], bool]) -> None:
+    last = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < last
+        time.sleep(0.02)
+
+
+def test_the_thread_seals_and_goes_on_after_a_full_disk(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal.append_batch(batch(["a"], 0, 0))
-    (part,) = journal_file.parts(store.root)
-    schema = journal_file.head(part.path)
-    known = {name: value for name, value in schema.metadata.items() if name != b"whorl.check"}
-    newer = schema.with_metadata(known | {b"whorl.format": str(FORMAT + 1).encode()})
-    path = part.path.with_name("other-1-1-0.telemetry.0.arrow")
-    path.write_bytes(newer.serialize())
-    with caplog.at_level(logging.WARNING, "whorl"):
-        assert read(store) == [("a", 0, 0)]
-    assert f"skipped {path}: it has format {FORMAT + 1}" in caplog.text
-    path.unlink()
+    refused = threading.Event()
+    real = sealing._write
+
+    def write(*words: Any) -> None:
+        if not refused.is_set():
+            refused.set()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(store.root / "telemetry"))
+        real(*words)
+
+    monkeypatch.setattr(sealing, "_write", write)
+    with caplog.at_level(logging.WARNING), Journal(store.root, "n", segment_s=0.2) as made:
+        made.append_batch(batch(["a"], 0, 1))
+        until(refused.is_set)
+        made.append_batch(batch(["a"], 1, 1))
+        until(lambda: plain_powers(store.root) == {("a", 0): 1, ("a", 1): 1})
+    assert caplog.text.count("no space is left") == 1
+    assert seen(store) == {("a", 0): 1, ("a", 1): 1}
 
 
-def test_batches_that_do_not_fit_are_a_sentence(store: Store, journal: Journal) -> None:
-    journal.append_batch(batch(["a"], 0, 1))
-    with pytest.raises(StoreError, match="no column colour"):
-        journal.append_batch(pa.RecordBatch.from_pydict({"colour": ["red"]}))
-    with pytest.raises(StoreError, match="1 rows of table telemetry have no ts"):
-        journal.append_batch(pa.RecordBatch.from_pydict({"ts": pa.array([None], pa.timestamp("ns")), "gpu": ["a"]}))
-    with pytest.raises(StoreError, match="there is no table 'colours'"):
-        journal.append_batch(batch(["a"], 0, 1), "colours")
-    assert read(store) == [("a", 0, 1)]
+def test_many_rows_are_sealed_early(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_MOST_ROWS", 3)
+    with Journal(store.root, "n", background=False) as made:
+        for second in range(3):
+            made.append_batch(batch(["a"], second, 1))
+            made.maintain()
+        assert len(segments(store)) == 1
 
 
-def test_names_that_would_reach_elsewhere_are_refused(store: Store) -> None:
-    for name in ("", "../a", "a/b", ".a", "a\nb"):
-        with pytest.raises(StoreError, match="is not a valid name of a journal"):
-            store.journal(name, background=False)
+def test_a_file_that_grows_large_is_followed_by_another(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers take none of more than two GiB for a journal."""
+    monkeypatch.setattr(journal, "_MOST_BYTES", 1000)
+    with open_journal(store) as made:
+        for second in range(60):
+            made.append_batch(batch(["a"], second, second))
+        assert len(journals(store)) > 2
+        assert seen(store) == {("a", second): second for second in range(60)}
+    assert seen(store, plain=True) == {("a", second): second for second in range(60)}
 
 
-# -- time -----------------------------------------------------------------------------------------------------
+def test_rows_that_readers_would_not_take_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_file, "_MOST_PAYLOAD", 2000)
+    with open_journal(store) as made:
+        made.append_batch(batch(["a"], 0, 1))
+        with pytest.raises(StoreError, match="append some at a time"):
+            made.append_batch(readings(range(500)).to_batches()[0])
+        with pytest.raises(StoreError, match="append some at a time"):
+            made.append_batch(pa.record_batch({"kind": ["gap" * 5000]}), "events")
+        made.append_batch(batch(["a"], 1, 1))
+    assert seen(store) == {("a", 0): 1, ("a", 1): 1}
+
+
+# -- what is in it ----------------------------------------------------------------------------------------------
+
+
+def test_columns_gpus_and_texts_that_come_and_go_are_read_as_written(store: Store) -> None:
+    expected: list[dict[str, Any]] = []
+    with open_journal(store) as made:
+        for second in range(60):
+            gpus = ["a", "b", None][: 1 + second % 3]
+            rows = readings(
+                [second] * len(gpus), gpus,
+                power_mw=[[None, 2**40, -1, 7][(second + place) % 4] for place in range(len(gpus))],
+                quality=[f"q{second % 7}" if second % 2 else None] * len(gpus),
+                cluster=[["c", None][second % 2]] * len(gpus),
+            )  # fmt: skip
+            if second % 5 == 0:
+                rows = rows.append_column("fan_speed", pa.array([second] * len(gpus), pa.int64()))
+            made.append_batch(rows.combine_chunks().to_batches()[0])
+            expected += [{"fan_speed": None} | row for row in rows.to_pylist()]
+        columns = [*expected[0]]
+
+        def rows_of(found: Store) -> list[str]:
+            answer = found.arrow("telemetry", columns).to_pylist()
+            return sorted(repr(sorted(row.items())) for row in answer)
+
+        wanted = sorted(repr(sorted(row.items())) for row in expected)
+        assert rows_of(store) == wanted
+        assert rows_of(Store.open(store.root)) == wanted
+    assert rows_of(Store.open(store.root)) == wanted
+
+
+def test_texts_without_end_are_read_as_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_file, "_MOST_TEXTS", 5)
+    with open_journal(store) as made:
+        for second in range(0, 40, 4):
+            rows = readings(range(second, second + 4), quality=[f"text {one}" for one in range(second, second + 4)])
+            made.append_batch(rows.to_batches()[0])
+        found = store.sql("select quality from telemetry order by ts")["quality"].to_pylist()
+        assert found == [f"text {second}" for second in range(40)]
 
 
 def test_a_clock_that_steps_back_loses_no_correction(store: Store) -> None:
-    now = iter([BEGAN + 1000, BEGAN + 1001, *range(BEGAN, BEGAN + 50)])
-    with Journal(store.root, "n", settle_s=0, grace_s=0, thread=False, clock=lambda: next(now)) as journal:
-        for power in range(5):
-            journal.append_batch(batch(["a"], 0, power))
-            assert read(store) == [("a", 0, power)]
+    clocks = [iter([BEGAN + 1000, BEGAN + 1001, *range(BEGAN, BEGAN + 50)]), iter(range(-(10**15), 0))]
+    for second, now in enumerate(clocks):
+        with Journal(store.root, "n", background=False, offline=True, clock=now.__next__) as made:
+            for power in range(5):
+                made.append_batch(batch(["a"], second, power))
+                assert powers(store)["a", second] == power
+            store.compact(offline=True)  # leaves it alone: its writer lives
+    assert seen(store, plain=True) == {("a", 0): 4, ("a", 1): 4}
 
 
-def test_durability_follows_the_file_system() -> None:
-    assert durability.of_type(0xEF53).seconds == 0  # ext
-    assert durability.of_type(0x01021994).seconds == 0  # tmpfs
-    for magic, name in ((0x6969, "NFS"), (0x0BD00BD0, "Lustre"), (0x47504653, "GPFS"), (0x65735546, "FUSE")):
-        found = durability.of_type(magic)
-        assert found.seconds == 5
-        assert name in str(found)
-    assert durability.of_type(-11317950).seconds == 5  # SMB 2 and CIFS numbers are negative as a 32-bit long
-    assert durability.of_type(None).seconds == 0
+def test_segments_do_not_say_when_rows_were_written_while_the_next_is_open(store: Store) -> None:
+    """It costs a quarter of a segment, and only rows of the same instants could need it."""
+    with open_journal(store) as made:
+        for began in (0, 10, 20):
+            made.append_batch(batch(["a"], began, began))
+            made._turn()
+            made.append_batch(batch(["a"], began, began + 5))
+            made._seal_waiting()
+            assert seen(store)["a", began] == began + 5
+    assert seen(store, plain=True) == {("a", began): began + 5 for began in (0, 10, 20)}
+    assert all("written" not in pq.read_schema(path).names for path in segments(store))
 
 
-def test_durability_may_be_chosen(store: Store) -> None:
-    with store.journal("n", durable_s=5, background=False) as journal:
-        assert str(journal.durability) == "made durable every 5 s (as requested)"
-        journal.append_batch(batch(["a"], 0, 1))
-        assert read(store) == [("a", 0, 1)]
-
-
-def test_rows_reach_a_plain_client_by_themselves(store: Store) -> None:
-    with Journal(store.root, "n", publish_s=0.1, settle_s=0, grace_s=0) as journal:
-        journal.append_batch(batch(["a"], 0, 1))
-        last = time.monotonic() + 30
-        while not (found := client(store)) and time.monotonic() < last:
-            time.sleep(0.05)
-        assert found == [("a", 0, 1)]
-        assert status(store).journals[0].alive
-
-
-def test_a_journal_that_was_sealed_is_not_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stays for a while, for queries that began before; publishing need not look into it."""
-    with Journal(store.root, "n", settle_s=0, grace_s=3600, thread=False) as journal:
-        journal.append_batch(batch(["a"], 0, 1))
-        journal.publish()
-        journal.seal()
-        (sealed,) = journal_file.parts(store.root)
-        looked_into: list[Path] = []
-        reading = journal_file.read
-
-        def noted(path: Path, *rest: Any, **options: Any) -> journal_file.Content:
-            looked_into.append(path)
-            return reading(path, *rest, **options)
-
-        monkeypatch.setattr(journal_file, "read", noted)
-        journal.append_batch(batch(["a"], 1, 2))
-        journal.publish()
-        journal.seal()
-        assert sealed.path.exists()
-        assert looked_into
-        assert sealed.path not in looked_into
-    assert read(store) == [("a", 0, 1), ("a", 1, 2)]
-
-
-def test_a_clock_before_1970(store: Store) -> None:
-    with Journal(store.root, "n", settle_s=0, grace_s=0, thread=False, clock=lambda: -(10**15)) as journal:
-        journal.append_batch(batch(["a"], 0, 1))
-        assert journal.append_template(journal.template(batch(["a"], 1, 1)))
-        store.compact(offline=True)  # leaves it alone: its writer lives
-        assert [path.name for path in store.root.glob("journal/*.lock")] == ["n.lock"]
-        journal.append_batch(batch(["a"], 2, 1))
-    assert read(store) == [("a", 0, 1), ("a", 1, 1), ("a", 2, 1)]
-
-
-def test_a_part_that_a_disk_left_behind_keeps_nobody_from_appending(store: Store) -> None:
-    with store.journal("n", background=False, offline=True) as journal:
-        left = store.root / "journal" / f"{journal._generation()}.telemetry.0.arrow"
-        left.write_bytes(b"")
-        journal.append_batch(batch(["a"], 0, 1))
-        assert left.stat().st_size == 0
-        assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 1}]
-        journal.seal()
-        assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 1}]
-    assert store.check() == {}
-    assert list((store.root / "journal").glob("*.arrow")) == []
+def test_durability_may_be_chosen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(files, "sync", synced.append)
+    with store.journal("n", durable_s=3600, background=False) as made:
+        made.append_batch(batch(["a"], 0, 1))
+        assert seen(store) == {("a", 0): 1}
+        assert synced == []
+        made.flush()
+        assert len(synced) == 1
+        assert str(made.durability) == "made durable every 3600 s (as requested)"

@@ -270,7 +270,7 @@ def test_runs_of_simulated_gpus_do_not_age(tmp_path: Path) -> None:
     late = BEGAN + timedelta(days=200)
     for every, stale in ((True, 0), (False, 1)):
         fleet.tables["runs"]["conditions"] = [
-            json.dumps({"suite": "quick", "simulated": every or gpu != real}) for gpu in fleet.tables["runs"]["gpu"]
+            {"suite": "quick", "simulated": every or gpu != real} for gpu in fleet.tables["runs"]["gpu"]
         ]
         found = scores(fleet.store(tmp_path / f"S{stale}", places=every))
         advice = advise(found, "w", now=late)

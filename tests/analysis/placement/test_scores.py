@@ -251,7 +251,7 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
             Event(EventKind.DRIVER_RELOADED, None, "the driver is back", ns(day), version=version)
             for day, version in ((5, "560.1"), (7, "550.1"), (8, None))
         ]
-        recorder.append(event_rows(events, cluster="c", node="n0000"), "events")
+        recorder.append_rows(event_rows(events, cluster="c", node="n0000"), "events")
     advice = advise(scores(Store.open(tmp_path / "S")), "w", now=BEGAN + timedelta(days=9))
     assert advice.staleness.stale_gpus == 4  # all of the node
     assert advice.staleness.says is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def swept(path: Path, *, clocks: bool = False) -> Store:
                 if clocks
                 else {"asked_power_limit_w": 300 * share}
             )
-            stated = json.dumps(asked if share < 1 or clocks else {"asked_power_limit_w": None})
+            stated = asked if share < 1 or clocks else {"asked_power_limit_w": None}
             row = (f"r{len(times)}", "c", f"w{number}" if number < 5 else "new", "g", watts, stated)
             for key, cell in zip(runs, row, strict=True):
                 runs[key].append(cell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +10,7 @@ import pytest
 from whorl.analysis import measurements, untrusted, variability
 from whorl.analysis.runs.probing import probed, stresses
 from whorl.errors import InputError
+from whorl.store.schema import arrow_rows
 from whorl.tests.probed_fleet import CLUSTER, PROBES, stored, uuids
 from whorl.tests.stores import new_store
 
@@ -60,11 +60,9 @@ def test_the_last_campaign_is_taken_and_a_missing_one_is_named(tmp_path: Path) -
         ({"path": "peer", "bytes": 1e9}, "link"),
         ({"path": "none", "operations": 1000}, "other"),
         ({}, "other"),
+        (None, "other"),
     ],
 )
-def test_what_a_probe_stresses_is_told_by_its_work(conditions: dict[str, object], expected: str) -> None:
-    assert stresses(json.dumps(conditions)) == expected
-
-
-def test_conditions_that_are_no_object_say_nothing() -> None:
-    assert [stresses(text) for text in (None, "", "[1]", "{torn")] == ["other"] * 4
+def test_what_a_probe_stresses_is_told_by_its_work(conditions: dict[str, object] | None, expected: str) -> None:
+    runs = pl.DataFrame(arrow_rows("runs", {"conditions": [conditions]}))
+    assert runs.select(stresses()).item() == expected

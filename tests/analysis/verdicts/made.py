@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,9 +11,12 @@ import numpy as np
 import polars as pl
 
 from whorl.analysis.runs.probing import COMPUTE, LINK, MEMORY, Probed
+from whorl.store.schema import arrow_schema
 
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).replace(tzinfo=None)
 RUN_S = 10.0
+_OF_RUNS = pl.DataFrame(arrow_schema("runs").empty_table()).schema
+RECORDS = {name: _OF_RUNS[name] for name in ("conditions", "clock_events", "versions")}
 KAPPA = 0.95
 
 
@@ -79,29 +81,31 @@ def fleet(
                     "sm_clock_mhz": clock, "mem_clock_mhz": 877.0,
                     "temperature_c": probe.temperature + warmth[number] + change.get("temperature", 0),
                     "power_w": probe.power * np.exp(random.normal(0, 0.002)) * change.get("power", 1.0),
-                    "conditions": "{}", "clock_events": json.dumps(events) if told else None, "status": "ok",
+                    "conditions": None, "clock_events": events if told else None, "status": "ok",
                     "status_detail": None, "power_limit_w": change.get("limit_w", limit_w),
                     "value": time * np.exp(random.normal(0, 0.0015)), "energy": 1.0, "efficiency": None,
                     "wrong_elements": 0.0, "checked_elements": 100.0,
                 }  # fmt: skip
                 rows.append(row | {key: value for key, value in change.items() if key in row})
-    runs = pl.DataFrame(rows, infer_schema_length=None)
+    runs = pl.DataFrame(rows, schema_overrides=RECORDS, infer_schema_length=None)
     floats = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "power_limit_w", "value", "efficiency")
-    texts = ("model", "cabinet", "status_detail", "clock_events")
+    texts = ("model", "cabinet", "status_detail")
     return campaign_of(runs.with_columns(pl.col(floats).cast(pl.Float64), pl.col(texts).cast(pl.String)))
 
 
 def campaign_of(runs: pl.DataFrame) -> Probed:
     """Runs with the identity of their GPUs as a campaign; columns that are not there are null."""
-    texts = ("node", "cabinet", "model", "clock_events", "conditions", "status_detail", "stresses")
+    texts = ("node", "cabinet", "model", "status_detail", "stresses")
     numbers = ("slot", "mem_clock_mhz", "power_limit_w", "energy", "efficiency", "wrong_elements", "checked_elements")
-    kinds = dict.fromkeys(texts, pl.String()) | dict.fromkeys(numbers, pl.Float64()) | {"status": pl.String()}
+    kinds = (
+        dict.fromkeys(texts, pl.String()) | dict.fromkeys(numbers, pl.Float64()) | {"status": pl.String(), **RECORDS}
+    )
     missing = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in runs.columns]
-    runs = runs.with_columns(*missing).with_columns(pl.col("slot").cast(pl.Int32))
+    runs = runs.with_columns(*missing).with_columns(pl.col("slot").cast(pl.Int64))
     identity = runs.unique("gpu", maintain_order=True).select(
         "gpu", "node", "cabinet", "slot", "model", "power_limit_w"
     )
-    unknown = pl.lit(None, pl.Int32)
+    unknown = pl.lit(None, pl.Int64)
     gpus = identity.with_columns(temperature_max_operating_c=unknown, temperature_slowdown_c=unknown)
     nothing: dict[str, Any] = {
         "gpu": pl.String,
@@ -110,4 +114,4 @@ def campaign_of(runs: pl.DataFrame) -> Probed:
         "code": pl.Int64,
         "detail": pl.String,
     }
-    return Probed("made", "", gpus, runs, pl.DataFrame(schema={"ts": pl.Datetime("ns"), **nothing}))
+    return Probed("made", "", gpus, runs, pl.DataFrame(schema={"ts": pl.Datetime("us"), **nothing}))

@@ -23,6 +23,7 @@ from whorl.analysis.verdicts.recording import conclude, newest
 from whorl.analysis.verdicts.verdict import Kind, Level, State
 from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows
+from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
 
 BEGAN = datetime(2026, 1, 5)  # noqa: DTZ001  times in tables have no zone
@@ -43,7 +44,7 @@ class Past:
         self.temperature = np.full(shape, 60.0)
         self.job: list[str | None] = [None] * int(np.prod(shape))
         self.probe_version: str | None = None
-        self.conditions: str | None = None
+        self.conditions: dict[str, Any] | None = None
         self.identities: list[dict[str, Any]] = [
             {"gpu": f"g{i:02}", "node": f"n{i // 4}", "slot": i % 4, "driver": "535", "first_seen": BEGAN}
             for i in range(gpus)
@@ -59,11 +60,11 @@ class Past:
             "began": pa.array(self.began.ravel().tolist(), pa.timestamp("ns")),
             "temperature_c": self.temperature.ravel(), "status": ["ok"] * n,
             "probe_version": pa.array([self.probe_version] * n, pa.string()),
-            "conditions": pa.array([self.conditions] * n, pa.string()),
+            "conditions": arrow_rows("runs", {"conditions": [self.conditions] * n})["conditions"],
         }  # fmt: skip
         results = {"run_id": ids, "figure": ["time"] * n, "repeat": [0] * n, "value": self.times.ravel()}
         gpus = pl.DataFrame([{"cluster": "c", **one} for one in self.identities], infer_schema_length=None)
-        gpus = gpus.with_columns(pl.col("first_seen").cast(pl.Datetime("ns")), pl.col("slot").cast(pl.Int32))
+        gpus = gpus.with_columns(pl.col("slot").cast(pl.Int64))
         tables = {"runs": pa.table(runs), "results": pa.table(results), "gpus": gpus.to_arrow()}
         store.append(tables, "made")
         return store
@@ -279,7 +280,7 @@ def test_a_clock_that_is_a_little_ahead_loses_no_run(tmp_path: Path) -> None:
 
 def test_a_simulated_clock_may_be_far_ahead(tmp_path: Path) -> None:
     past = Past(gpus=4, weeks=2)
-    past.conditions = '{"simulated": true}'
+    past.conditions = {"simulated": True}
     past.began[:, 1] = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=7)
     found = probed(past.stored(tmp_path / "S"), every=True)
     runs, said = usable(found)

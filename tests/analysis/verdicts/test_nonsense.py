@@ -13,14 +13,19 @@ import pytest
 from whorl.analysis.runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.channels import channels, fingerprint_figures
-from whorl.tests.analysis.verdicts.made import campaign_of
+from whorl.tests.analysis.verdicts.made import RECORDS, campaign_of
 from whorl.tests.sizes import sample
 
-REASONS = (
-    "{}", '{"power_cap": 1.0}', '{"power_brake": 3, "hw_slowdown": 2}', '{"thermal_software": 1e9}', "no JSON", None,
-    '{"thermal_hardware": "x"}', '{"power_brake": -5}', '{"hw_slowdown": NaN}',
+REASONS: tuple[dict[str, float] | None, ...] = (
+    {}, {"power_cap": 1.0}, {"power_brake": 3.0, "hw_slowdown": 2.0}, {"thermal_software": 1e9}, None,
+    {"power_brake": -5.0}, {"hw_slowdown": math.nan},
 )  # fmt: skip
-CONDITIONS = ("{}", "x", '{"power_limit_w": "many"}', '{"power_limit_w": null, "path": "peer"}', None)
+CONDITIONS: tuple[dict[str, Any] | None, ...] = (
+    {},
+    {"power_limit_w": -1.0},
+    {"power_limit_w": None, "path": "peer"},
+    None,
+)
 STATUS = ("ok", "ok", "ok", "wrong_result", "lost", None)
 ODD = (None, math.nan, math.inf, 0.0, -1.0)
 EFFECTS = (0.05, -0.02, 0.0, 1e-6, 0.3, math.nan, 2.0)
@@ -56,8 +61,6 @@ def nonsense(seed: int) -> Probed:
         "workload": [f"w{place}" for place in probe],
         "stresses": [kinds[(3 * int(place) + seed) % 5] for place in probe],
         "model": [(None, "Tesla V100-SXM2-16GB", "H100")[seed % 3]] * runs,
-        "clock_events": any_of(REASONS),
-        "conditions": any_of(CONDITIONS),
         "status": any_of(STATUS),
         "run_id": [str(place) for place in range(runs)],
     }
@@ -68,7 +71,9 @@ def nonsense(seed: int) -> Probed:
     }  # fmt: skip
     columns = [pl.Series(name, values, dtype=pl.String) for name, values in texts.items()]
     columns += [pl.Series(name, values, dtype=pl.Float64) for name, values in numbers.items()]
-    columns.append(pl.Series("began", began, dtype=pl.Datetime("ns")))
+    records = {"clock_events": any_of(REASONS), "conditions": any_of(CONDITIONS)}
+    columns += [pl.Series(name, values, dtype=RECORDS[name]) for name, values in records.items()]
+    columns.append(pl.Series("began", began, dtype=pl.Datetime("us")))
     length = timedelta(seconds=int(random.choice([0, 2, 10])))
     return campaign_of(pl.DataFrame(columns).with_columns(ended=pl.col("began") + length))
 

@@ -18,7 +18,7 @@ from whorl.tests.analysis.verdicts.made import Change, fleet
 
 def made(seed: int, changes: Mapping[int, Mapping[str, Change]] | None = None, sittings: int = 3) -> Probed:
     found = fleet(changes, gpus=16, seed=seed, sittings=sittings)
-    none = [pl.lit(None, pl.String).alias(name) for name in ("vbios", "driver", "job_id", "versions")]
+    none = [pl.lit(None, pl.String).alias(name) for name in ("vbios", "driver", "job_id")]
     runs = found.runs.with_columns(*none, probe_version=pl.lit("1"))
     return replace(found, gpus=found.gpus.with_columns(none), runs=runs)
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from whorl.dashboards.app.sql.processes import Console, QueryLimits
+from whorl.dashboards.app.sql.worker import FirstRows
 from whorl.errors import QueryError
 from whorl.store import Store
-from whorl.store.console import Console, Limits, Shown
-from whorl.store.readers.query import Share
+from whorl.store.sql import Share
 from whorl.tests.escapes import OTHER, READING, TARGETS, WRITING
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
@@ -34,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def console(store: Store) -> Iterator[Console]:
-    made = Console(store.root, Limits(seconds=60, memory_mb=300, file_bytes=500_000))
+    made = Console(store.root, QueryLimits(seconds=60, memory_mb=300, file_bytes=500_000))
     yield made
     made.close()
 
@@ -42,13 +43,13 @@ def console(store: Store) -> Iterator[Console]:
 @pytest.fixture(scope="module")
 def hasty(store: Store) -> Iterator[Console]:
     """A console that stops a query after three seconds."""
-    made = Console(store.root, Limits(seconds=3.0, memory_mb=300))
+    made = Console(store.root, QueryLimits(seconds=3.0, memory_mb=300))
     made.show("select 1", "warm")
     yield made
     made.close()
 
 
-def _cells(shown: Shown) -> list[str | None]:
+def _cells(shown: FirstRows) -> list[str | None]:
     assert len(shown.rows) == 1
     return shown.rows[0]
 

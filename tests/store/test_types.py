@@ -1,0 +1,75 @@
+"""The types of columns: other engines read them, no sum wraps, and lists and records are what they say."""
+
+from __future__ import annotations
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from whorl.errors import StoreError
+from whorl.store import Store
+from whorl.store.schema import TABLES, arrow_rows, arrow_schema, texts_of
+
+BEGAN = 1_790_000_000_123_456_789  # ns, not a whole microsecond
+MOST_MW = 2**31 - 1
+
+
+def leaves(kind: pa.DataType) -> list[pa.DataType]:
+    """The plain types within a type."""
+    if not pa.types.is_nested(kind):
+        return [kind]
+    return [leaf for at in range(kind.num_fields) for leaf in leaves(kind.field(at).type)]
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in TABLES])
+def test_a_table_has_the_types_that_its_columns_say(name: str, store: Store) -> None:
+    plain = {leaf for field in arrow_schema(name) for leaf in leaves(field.type)}
+    assert plain <= {pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us")}
+    spec = next(spec for spec in TABLES if spec.name == name)
+    described = store.sql(f"describe {name}").to_pylist()
+    spelled = {row["column_name"]: row["column_type"].replace('"', "") for row in described}
+    assert spelled == {column.name: column.type.replace('"', "") for column in spec.columns}
+
+
+def test_no_sum_wraps(store: Store) -> None:
+    rows = {"ts": [BEGAN + second * 10**9 for second in range(3)], "cluster": ["c"] * 3, "gpu": ["a"] * 3}
+    store.append({"telemetry": arrow_rows("telemetry", rows | {"power_mw": [MOST_MW] * 3})}, "a")
+    assert store.scan("telemetry").select(pl.col("power_mw").sum()).collect().item() == 3 * MOST_MW
+
+
+def test_times_in_ns_are_taken_and_floored_to_us(store: Store) -> None:
+    one = {"cluster": ["c"], "power_mw": [1]}
+    given = pa.table({"ts": pa.array([BEGAN], pa.timestamp("ns")), "gpu": ["a"], **one})
+    store.append({"telemetry": given}, "appended")
+    assert store.correct(given.set_column(3, "power_mw", pa.array([2])), "corrected") == 1
+    with store.journal("n") as journal:
+        journal.append(BEGAN, ["c"], {"cluster": "c", "power_mw": [1]})
+    rows = store.sql("select gpu, epoch_ns(ts) as ns, power_mw from telemetry order by gpu").to_pylist()
+    at = BEGAN // 1000 * 1000
+    assert rows == [{"gpu": "a", "ns": at, "power_mw": 2}, {"gpu": "c", "ns": at, "power_mw": 1}]
+
+
+def test_lists_records_and_maps_are_read_as_such(store: Store) -> None:
+    found = {
+        "gpus": [[{"name": "n1/0", "gpu": "GPU-a"}], None],
+        "workloads": [["gemm", 'a "name"'], []],
+        "causes": [[{"what": "heat", "pct": 2.5, "low_pct": None, "high_pct": 3.0}], None],
+    }
+    store.append({"verdicts": arrow_rows("verdicts", {"place": [0, 1], **found})}, "a")
+    assert store.scan("verdicts").sort("place").select(*found).collect().to_dict(as_series=False) == found
+    run = {"conditions": [{"clock": "locked", "seed": 7, "parameters": {"m": 4096.0}}], "versions": [{"driver": "570"}]}
+    store.append({"runs": arrow_rows("runs", {"run_id": ["r"], **run})}, "b")
+    (row,) = store.sql(
+        "select conditions.seed, conditions.parameters['m'] as m, versions.driver, conditions.suite from runs"
+    ).to_pylist()
+    assert row == {"seed": 7, "m": 4096.0, "driver": "570", "suite": None}
+
+
+def test_a_field_that_a_record_lacks_is_an_error_and_not_lost() -> None:
+    with pytest.raises(StoreError, match="no field colour"):
+        arrow_rows("runs", {"run_id": ["r"], "conditions": [{"clock": "free", "colour": "red"}]})
+
+
+def test_values_of_any_kind_are_texts_of_a_map() -> None:
+    values = {"b": 1.5, "a": "x", "no": None, "many": ("p", "q"), "deep": {"er": {"on": True}}}
+    assert texts_of(values) == {"a": "x", "b": "1.5", "no": None, "many": "p, q", "deep.er.on": "true"}

@@ -1,0 +1,129 @@
+"""Stores of other formats: the frozen one of format 4 is read for ever, and upgraded to a made format 4.1."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli
+from whorl.errors import FormatError, StoreError
+from whorl.store import Store
+from whorl.store.schema import FORMAT
+from whorl.store.upgrade import upgrade
+from whorl.tests import sizes
+from whorl.tests.store import other_process
+from whorl.tests.store.frozen.answers import ANSWERS, FROZEN, answers
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Path:
+    """A copy of the frozen store, opened once, so that its views are its own."""
+    with tarfile.open(FROZEN) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def newer() -> Iterator[Ask]:
+    """A process of the made format: what to do, the store, and when it is killed (0: not)."""
+    ask, end = other_process.asked("made")
+    yield ask
+    end()
+
+
+def test_frozen_store_answers_as_when_it_was_made(frozen: Path) -> None:
+    upgrade(frozen, offline=True)
+    assert json.loads(json.dumps(answers(Store(frozen)), sort_keys=True)) == json.loads(ANSWERS.read_text())
+
+
+def test_upgrade_renames_adds_and_converts_columns(frozen: Path, newer: Ask) -> None:
+    expected = json.loads(ANSWERS.read_text())
+    numbers = "select sum(read_us)::bigint as us, max(read_us) as most from telemetry"
+    firmware = "select vbios from gpus order by vbios"
+    before, vbios = Store(frozen).sql(numbers).to_pylist(), Store(frozen).sql(firmware).to_pylist()
+    refused = newer("answers", frozen)["error"]
+    assert "FormatError" in refused
+    assert f"format {FORMAT}; run `whorl store upgrade --store {frozen}`" in refused
+    done = newer("upgrade", frozen)
+    assert (done["older"], done["newer"], done["journals"], done["unreadable"]) == ("4", "4.1", 3, [])
+    assert newer("answers", frozen) == expected
+    assert newer(numbers.replace("read_us", "answer_us"), frozen) == before
+    assert newer(firmware.replace("vbios", "firmware"), frozen) == [
+        {"firmware": row["vbios"] and row["vbios"].lower()} for row in vbios
+    ]
+    assert newer("select count(fans_rpm) as n from telemetry", frozen) == [{"n": 0}]
+    assert newer("upgrade", frozen)["files"] == 0
+    with pytest.raises(FormatError, match="install a newer whorl"):
+        Store(frozen)
+
+
+def test_files_of_an_older_whorl_in_an_upgraded_store_are_upgraded_too(frozen: Path, newer: Ask) -> None:
+    opened = Store(frozen)
+    newer("upgrade", frozen)
+    stray = opened.append({"events": _events(opened)}, "stray")
+    told = newer("answers", frozen)
+    assert stray[0].name in told["skipped"]
+    with pytest.raises(FormatError):
+        opened.compact(offline=True)  # which files were replaced is not for an older whorl to judge
+    assert newer("upgrade", frozen)["files"] == 1
+    assert newer("select count(*) as n from events", frozen) == [{"n": told["events"]["rows"] + 1}]
+
+
+def _events(store: Store) -> Any:
+    import pyarrow as pa
+
+    return pa.table({"cluster": ["frozen"], "kind": ["made"], "ts": pa.array([0], pa.timestamp("us"))})
+
+
+def test_upgrade_is_refused_beside_a_living_collector(frozen: Path, newer: Ask) -> None:
+    with Store(frozen).journal("busy", background=False, offline=True) as journal:
+        journal.append(10**18, ["GPU-1"], {"power_mw": 1})
+        assert "StoreError: busy writes to" in newer("upgrade", frozen)["error"]
+        assert len(Store(frozen).arrow("telemetry")) == 1 + json.loads(ANSWERS.read_text())["telemetry"]["rows"]
+    assert newer("upgrade", frozen)["newer"] == "4.1"
+
+
+@pytest.mark.long
+def test_killed_upgrade_leaves_the_old_store_or_the_new_one(frozen: Path, newer: Ask, tmp_path: Path) -> None:
+    expected = json.loads(ANSWERS.read_text())
+    Store(frozen)
+    pristine, killed = tmp_path / "pristine", tmp_path / "killed"
+    shutil.copytree(frozen, pristine)
+    steps = newer("upgrade", frozen)["steps"]
+    seen = set()
+    for which in range(1, steps + 1, 1 if sizes.is_all() else 16):
+        shutil.rmtree(frozen)
+        shutil.copytree(pristine, frozen)
+        assert (answer := newer("upgrade", frozen, which)) is None, (which, answer)
+        shutil.copytree(frozen, killed)
+        try:
+            told = answers(Store(frozen))
+            seen.add("old")
+        except FormatError:
+            told = newer("answers", frozen)
+            seen.add("new")
+        notes = [name for name in told["skipped"] if name[:-8].isdecimal()]  # of an upgrade that stopped at the switch
+        assert json.loads(json.dumps(told)) == expected | {"skipped": notes}, which
+        shutil.rmtree(frozen)
+        killed.rename(frozen)
+        assert (again := newer("upgrade", frozen)).get("newer") == "4.1", (which, again)
+        assert newer("answers", frozen) == expected, which
+    assert seen == {"old", "new"}
+
+
+@pytest.mark.parametrize("version", ["5", '"4.2"', "3", '"x"'])
+def test_formats_that_cannot_be_upgraded_are_refused(frozen: Path, version: str) -> None:
+    about = frozen / "store.toml"
+    about.write_text(f"format = {version}\n")
+    answer = CliRunner().invoke(cli, ["store", "upgrade", "--store", str(frozen)])
+    assert answer.exit_code == StoreError.exit_code
+    assert len(answer.output.strip().splitlines()) == 1

@@ -1,0 +1,143 @@
+"""The views of windows: what telemetry says of a run's time and of a job's, by whorl's SQL and by plain DuckDB."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.store import Store
+from whorl.store.instants import nanoseconds
+from whorl.store.schema import arrow_rows
+from whorl.tests.stores import answers, new_store
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+BEGAN = dt.datetime(2026, 11, 2, 23, 59)
+
+
+def at(second: float) -> dt.datetime:
+    return BEGAN + dt.timedelta(seconds=second)
+
+
+def rows(table: str, *records: dict[str, Any]) -> Any:
+    names = dict.fromkeys(name for record in records for name in record)
+    return arrow_rows(table, {n: [record.get(n) for record in records] for n in names})
+
+
+def readings(gpu: str, seconds: range, watts: Any, **metrics: Any) -> list[dict[str, Any]]:
+    """A reading a second; what is callable is a function of the second."""
+
+    def value(metric: Any, second: int) -> Any:
+        return metric(second) if callable(metric) else metric
+
+    return [
+        {"ts": at(s), "cluster": "c", "gpu": gpu, "power_mw": value(watts, s)}
+        | {name: value(metric, s) for name, metric in metrics.items()}
+        for s in seconds
+    ]
+
+
+def run(name: str, gpu: str, began: float | None, ended: float | None) -> dict[str, Any]:
+    times = {"began": None if began is None else at(began), "ended": None if ended is None else at(ended)}
+    return {"run_id": name, "cluster": "c", "gpu": gpu, "workload": "w", **times}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two days, as the minute of midnight is among the readings."""
+    made = new_store(tmp_path_factory.mktemp("windows") / "store")
+    telemetry = [
+        # 100 W to 199 W, and a counter that sees 1 W more; one reading has no values.
+        *readings("steady", range(100), lambda s: None if s == 50 else (100 + s) * 1000,
+                  energy_mj=lambda s: None if s == 50 else 7_000_000 + 150_000 * s, sm_clock_mhz=1000,
+                  temperature_c=lambda s: 40 + s % 7),
+        *readings("reset", range(100), 200_000, energy_mj=lambda s: 10**9 + 200_000 * s if s < 50 else 200_000 * s),
+        *readings("still", range(100), 200_000, energy_mj=5),
+        *readings("stuck", range(100), 300_000, quality="power_stuck"),
+        *readings("zero", range(100), lambda s: 0 if s < 10 else 80_000),
+        *readings("late", range(0, 100, 10), 100_000),
+    ]  # fmt: skip
+    runs = [
+        run("steady", "steady", 10, 20), run("over it", "steady", 15, 60), run("all", "steady", -10, 110),
+        run("reset", "reset", 0, 100), run("before it", "reset", 0, 40), run("still", "still", 0, 100),
+        run("stuck", "stuck", 0, 100), run("zero", "zero", 0, 100), run("gaps", "zero", 90, 300),
+        run("none", "steady", 500, 600), run("instant", "steady", 5, 5), run("backwards", "steady", 20, 10),
+        run("open", "steady", 0, None), run("unknown", "steady", None, 10), run("elsewhere", "other", 0, 10),
+        run("late", "late", 0, 100),
+    ]  # fmt: skip
+    made.append({"telemetry": rows("telemetry", *telemetry), "runs": rows("runs", *runs)}, "x")
+    return made
+
+
+def of_run(store: Store, name: str, columns: str) -> tuple[Any, ...]:
+    (first, *others) = answers(store, f"select {columns} from run_windows where run_id = '{name}'")
+    assert all(found == first for found in others)
+    assert len(first) == 1
+    return tuple(first[0].values())
+
+
+def test_a_reading_when_a_run_began_counts_and_one_when_it_ended_does_not(store: Store) -> None:
+    figures = "n, power_mean_w, power_median_w, power_p95_w, temperature_max_c, sm_clock_mean_mhz"
+    assert of_run(store, "steady", figures) == (10, 114.5, 114.0, 119.0, 46, 1000.0)
+    # This one runs beside it; the reading without values counts in `n` alone.
+    mean = sum(100 + second for second in range(15, 60) if second != 50) / 44
+    assert of_run(store, "over it", "n, power_mean_w, power_median_w") == (45, pytest.approx(mean), 136.0)
+
+
+def test_the_energy_is_what_the_counter_grew_by_to_both_ends_of_the_window(store: Store) -> None:
+    assert of_run(store, "steady", "energy_j, energy_from") == (pytest.approx(1500.0), "counter")
+    assert of_run(store, "all", "n, energy_j, energy_from") == (100, pytest.approx(120 * 150.0), "counter")
+    assert of_run(store, "before it", "energy_j, energy_from") == (pytest.approx(8000.0), "counter")
+
+
+@pytest.mark.parametrize(("name", "joules"), [("reset", 20_000.0), ("still", 20_000.0), ("zero", 8_000.0)])
+def test_where_the_counter_cannot_be_right_the_energy_is_mean_power_times_seconds(
+    store: Store, name: str, joules: float
+) -> None:
+    assert of_run(store, name, "energy_j, energy_from") == (pytest.approx(joules), "power")
+
+
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [("none", 0), ("instant", 0), ("backwards", 0), ("elsewhere", 0), ("stuck", 100), ("gaps", 10)],
+)
+def test_a_run_with_too_few_readings_has_no_energy(store: Store, name: str, n: int) -> None:
+    assert of_run(store, name, "n, energy_j, energy_from") == (n, None, None)
+
+
+def test_every_run_that_began_and_ended_has_a_row_and_no_other(store: Store) -> None:
+    for found in answers(store, "select count(*) as n, count(distinct run_id) as names from run_windows"):
+        assert found == [{"n": 14, "names": 14}]
+
+
+def test_late_rows_and_those_of_an_open_journal_count(tmp_path: Path) -> None:
+    made = new_store(tmp_path / "S")
+    telemetry = rows("telemetry", *readings("g", range(10), 100_000))
+    made.append({"telemetry": telemetry, "runs": rows("runs", run("r", "g", 0, 20))}, "x")
+    made.correct(rows("telemetry", *readings("g", range(5), 200_000)), "y")
+    query = "select n, power_mean_w, energy_j from run_windows"
+    for found in answers(made, query):
+        assert found == [{"n": 10, "power_mean_w": 150.0, "energy_j": None}]
+    with made.journal("j", background=False) as journal:
+        for second in range(10, 20):
+            journal.append(nanoseconds(at(second)), ["g"], {"cluster": "c", "power_mw": [250_000]})
+        assert made.sql(query).to_pylist() == [{"n": 20, "power_mean_w": 200.0, "energy_j": 4000.0}]
+
+
+def test_a_job_has_a_row_for_each_gpu_and_one_that_runs_goes_on_to_its_last_reading(store: Store) -> None:
+    job = {"cluster": "c", "recorded": at(0)}
+    store.append({"jobs": rows(
+        "jobs",
+        job | {"allocation": "1@1", "job_id": "1", "gpu": "steady", "began": at(10), "ended": at(20)},
+        job | {"allocation": "1@1", "job_id": "1", "gpu": "reset", "began": at(10), "ended": at(20)},
+        job | {"allocation": "2@1", "job_id": "2", "gpu": "still", "began": at(50)},
+        job | {"allocation": "3@1", "job_id": "3", "began": at(50), "node": "n1"},
+    )}, "jobs")  # fmt: skip
+    for found in answers(store, "select job_id, gpu, n, energy_j from job_windows order by job_id, gpu"):
+        assert [tuple(row.values()) for row in found] == [
+            ("1", "reset", 10, pytest.approx(2000.0)), ("1", "steady", 10, pytest.approx(1500.0)),
+            ("2", "still", 50, pytest.approx(49 * 200.0)),
+        ]  # fmt: skip
