@@ -27,7 +27,7 @@ import pytest
 
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.nvml_library import SOURCES, compile_shared
-from whorl.tests.sizes import count, is_all, is_long, sample
+from whorl.tests.sizes import count, is_all, sample
 
 WORKER = Path(__file__).with_name("store_worker.py")
 DAY_S = 86_400
@@ -285,7 +285,7 @@ def test_the_store_holds_what_a_plain_table_says(worker: StoreWorker, seed: int)
     ((_, operations),) = [words for words in log["log"] if words[0] == "operations"]
     points = [(at, kind) for at in range(1, operations + 1) for kind in KINDS]
     random.Random(seed).shuffle(points)
-    for at, kind in points[: 3 if is_long() else 2]:
+    for at, kind in points[:2]:
         about = (seed, at, kind)
         intruder = Program(1000 + seed)
         intruder.pruned = was_pruned

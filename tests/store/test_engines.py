@@ -157,8 +157,8 @@ def environment(name: str, packages: tuple[str, ...]) -> Path:
 def test_an_engine_in_an_environment_of_its_own_reads_every_table(
     name: str, questions: dict[str, Question], expected: dict[str, Any]
 ) -> None:
-    if name == "spark" and not is_all():
-        pytest.skip("Spark takes a minute and a half: give --all")
+    if name in ("spark", "chdb") and not is_all():
+        pytest.skip("an environment with Spark or chdb takes a minute or more: give --all")
     if name == "spark" and shutil.which("java") is None:
         pytest.skip("no java, which Spark runs on: install openjdk-17-jre-headless")
     compare(ask(environment(name, OTHERS[name]), name.split()[0], questions), expected)
