@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FACTS = 14  # columns of a terminal for the name of a fact
 _KEEP = "How long telemetry stays at full rate, as 90d, 12h or 2w"
 offline_option = click.option(
-    "--offline", is_flag=True, help="Nobody else uses the store: do not wait half a minute for others that read."
+    "--offline", is_flag=True, help="Nobody else uses the store: do not wait for others that read."
 )
 
 

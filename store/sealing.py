@@ -74,14 +74,11 @@ def _place(root: Path, journal: JournalName) -> bool:
             shaped = keys.sort(spec, keys.conform(spec, rows.drop_columns([WRITTEN])))
             name, body = parquet.plain_file(spec, shaped, journal.stem)
             contents.append((root / spec.name / name, body))
-    parts = [rows for rows in (content.telemetry, content.rows.get(TELEMETRY.name)) if rows is not None]
-    if not parts:
+    readings = content.telemetry
+    if readings is None:
         _write(root, journal, contents, [])
         return True
-    import pyarrow as pa
-
-    joined = pa.concat_tables(parts, promote_options="default")
-    rows = keys.conform(TELEMETRY, joined.drop_columns([WRITTEN])).append_column(WRITTEN, joined[WRITTEN])
+    rows = keys.conform(TELEMETRY, readings.drop_columns([WRITTEN])).append_column(WRITTEN, readings[WRITTEN])
     days = [day for day, _ in keys.days(rows)]
     with telemetry_files.placing(root):
         earlier = _noted_before(root, journal)
