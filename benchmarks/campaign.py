@@ -44,8 +44,9 @@ from whorl.jobs.campaign.status import Status, assess, site_of
 from whorl.jobs.slurm import Slurm
 from whorl.store import Store
 from whorl.store.compaction import compact
-from whorl.store.events import Event, EventKind, event_rows
+from whorl.store.events import Event, event_rows
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EventKind
 
 GPUS = 6
 REPEATS = 5

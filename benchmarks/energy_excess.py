@@ -35,7 +35,7 @@ from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import campaign_of
 from whorl.store.instants import times_of_ns
-from whorl.store.sensor_error import MEASURED_BOARDS
+from whorl.store.power_sensors import MEASURED_BOARDS
 
 Floats = npt.NDArray[np.float64]
 

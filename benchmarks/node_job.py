@@ -32,8 +32,8 @@ from whorl.probes.figures import Figure
 from whorl.probes.recording import Recorder, Run, past_of
 from whorl.probes.watch import Window
 from whorl.store import Store
-from whorl.store.outcomes import EndedBy, Outcome
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EndedBy, Outcome
 
 BEGAN_NS = 1_790_000_000_000_000_000
 CLUSTER, CAMPAIGN = "bench", "autumn"

@@ -11,8 +11,7 @@ from ..errors import InputError
 from .options import exclusive, json_option
 
 if TYPE_CHECKING:
-    from ..store.columns import Column, View
-    from ..store.schema import Table
+    from ..store.schema import Column, Table, View
     from ..store.vocabulary import Vocabulary
 
 _HEADER = ("column", "type", "unit", "meaning")

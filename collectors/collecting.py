@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
-from ..store.events import Event, EventKind
+from ..store.events import Event
 from ..store.system.memory import give_back
+from ..store.vocabulary import EventKind
 from .backends import BACKENDS, Backend, Stream, find_backend, find_source, find_stream
 
 if TYPE_CHECKING:

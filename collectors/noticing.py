@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.events import Event, EventKind, event_rows
-from ..store.metric import Call, Field
-from ..store.metrics import METRICS
+from ..store.events import Event, event_rows
+from ..store.metrics import METRICS, Call, Field
+from ..store.vocabulary import EventKind
 from .backends import Device, Status
 from .clock import Clock, Steps
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError
-from ..store.events import Event, EventKind
+from ..store.events import Event
 from ..store.metrics import FAST, METRICS
+from ..store.vocabulary import EventKind
 from .backends import Commit, Device, Status, Sweep
 from .nvml_gpm import Profiling
 from .nvml_identity import asked, describe, instances, power_window, text, told

@@ -14,8 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..store.metric import Gpm
-from ..store.metrics import METRICS
+from ..store.metrics import METRICS, Gpm
 
 ROWS = tuple(row for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Gpm))
 NOT_YET = -1  # in place of a return code: there is no look before this one, or it was just now

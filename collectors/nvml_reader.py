@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from ..store.metric import Call, Field, Metric, Part, Stamp
-from ..store.metrics import FAST, METRICS
+from ..store.metrics import FAST, METRICS, Call, Field, Metric, Part, Stamp
 from . import nvml_gpm
 from .backends import Status
 

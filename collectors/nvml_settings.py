@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeviceError, InputError, WhorlError
-from ..store.outcomes import Outcome
+from ..store.vocabulary import Outcome
 from .nvml_identity import asked, text
 
 _NEAR_MW = 1000  # a driver may round what it is given,

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.events import Event, EventKind
+from ..store.events import Event
 from ..store.metrics import BOARD_POWER, board_power_of
+from ..store.vocabulary import EventKind
 
 READ = (*BOARD_POWER, "utilization", "sm_clock_mhz", "energy_mj")  # what a judgement needs
 COARSE_MW = 1000  # a step from which readings count as quantised

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..store.journal_file import Gpu, Ticks
-from ..store.metric import Metric
-from ..store.metrics import FAST, METRICS
+from ..store.metrics import FAST, METRICS, Metric
 from ..store.schema import GPUS, arrow_rows
 from .backends import Device
 

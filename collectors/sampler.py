@@ -11,8 +11,9 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.events import Event, EventKind
+from ..store.events import Event
 from ..store.metrics import FAST, METRICS, ROW
+from ..store.vocabulary import EventKind
 from .backends import Backend, Device, Status, Sweep
 from .clock import Clock
 from .noticing import Noticing

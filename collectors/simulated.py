@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..store.events import Event, EventKind
+from ..store.events import Event
 from ..store.metrics import METRICS, ROW
 from ..store.names import SIMULATED
+from ..store.vocabulary import EventKind
 from .backends import Commit, Device, Status, Sweep
 from .rows import Columns
 

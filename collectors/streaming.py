@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DeviceError, InputError
-from ..store.events import Event, EventKind
+from ..store.events import Event
 from ..store.metrics import METRICS, ROW
+from ..store.vocabulary import EventKind
 from .backends import Device, Readings, Status, Stream
 from .clock import Clock
 from .noticing import Gaps, Noticing

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..store.events import Event, EventKind
+from ..store.events import Event
+from ..store.vocabulary import EventKind
 
 _XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
     13: "graphics engine exception",

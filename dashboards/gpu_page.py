@@ -17,7 +17,7 @@ from ..analysis.one_gpu.past import Scatter
 from ..analysis.one_gpu.standing import Standing
 from ..analysis.one_gpu.whole import OneGpu, whole
 from ..analysis.verdicts import Verdict
-from ..store.conditions import clock_in_words
+from ..store.vocabulary import clock_in_words
 from . import gpu_words as say
 from .figures import bands, history, reasons, timeline, waterfall
 from .page import Drawing, Facts, Section, page, refuse_unwritable, write_page

@@ -17,7 +17,7 @@ from ..analysis.fleet.trend import Trend
 from ..analysis.runs.probing import Probed
 from ..analysis.verdicts import Cause, Judgement, Level, Verdict
 from ..analysis.verdicts.planted import Planted
-from ..store.conditions import clock_in_words
+from ..store.vocabulary import clock_in_words
 from .figures.campaigns import over_campaigns
 from .figures.looks import Look, looks
 from .figures.map import CELLS, maps

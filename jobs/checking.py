@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, InputError, WhorlError
 from ..store.names import this_node
-from ..store.outcomes import Outcome
+from ..store.vocabulary import Outcome
 
 if TYPE_CHECKING:
     from ..analysis.verdicts.answers.reference import Known, Level
@@ -175,7 +175,8 @@ def retire(store: Store, gpu: str, cluster: str | None = None) -> Event:
     import pyarrow as pa
 
     from ..analysis.choosing import find
-    from ..store.events import Event, EventKind, event_rows
+    from ..store.events import Event, event_rows
+    from ..store.vocabulary import EventKind
 
     row = find(store, gpu, cluster)
     says = f"{row['gpu']} was taken out of {row['node'] or 'its node'}"

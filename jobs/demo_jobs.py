@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..store.allocations import JOBS, GpuFrom, JobSource
 from ..store.importing.superseding import conformed
+from ..store.schema import JOBS
+from ..store.vocabulary import GpuFrom, JobSource
 
 if TYPE_CHECKING:
     from ..probes.campaign import Report

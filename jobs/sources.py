@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ..errors import InputError
-from ..store.events import EventKind
+from ..store.vocabulary import EventKind
 from .finding import Finding
 
 _GPM, _PAGES = "profiling metrics without DCGM", "collect --backend prometheus"
@@ -18,8 +18,7 @@ def gpm_finding() -> Finding:
     """Whether the driver gives profiling metrics by itself (GPM)."""
     from ..collectors.backends import Status
     from ..collectors.collecting import open_backend
-    from ..store.metric import Gpm
-    from ..store.metrics import METRICS
+    from ..store.metrics import METRICS, Gpm
 
     try:
         backend = open_backend("nvml", {}, patience_s=30.0)

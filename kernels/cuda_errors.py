@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import DeviceError, WhorlError
-from ..store.outcomes import Outcome
+from ..store.vocabulary import Outcome
 
 OUT_OF_MEMORY = 2
 INSUFFICIENT_DRIVER = 35

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DeviceError
-from ..store.outcomes import Outcome
+from ..store.vocabulary import Outcome
 from . import checking
 from .checking import Reference
 from .cublas_lt import LtProduct

@@ -15,8 +15,8 @@ from .. import __version__
 from ..errors import DeviceError, InputError
 from ..kernels.device import Device
 from ..kernels.work import Facts, Kernel, Unfit, Work
-from ..store.events import Event, EventKind
-from ..store.outcomes import EndedBy, Outcome
+from ..store.events import Event
+from ..store.vocabulary import EndedBy, EventKind, Outcome
 from .conditions import Asked, Setting, asked_of
 from .figures import Figure, find
 from .meeting import Meeting

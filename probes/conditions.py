@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..kernels.work import Work
-from ..store.conditions import Clock
+from ..store.vocabulary import ClockSetting
 from .effort import Effort
 from .probe import Probe
 
@@ -78,7 +78,7 @@ def asked_of(probe: Probe, asked: Asked, setting: Setting) -> dict[str, object]:
         "time_limit_s": asked.limit_s,
         "asked_start_temperature_c": asked.start_temperature_c,
         "asked_input": asked.input,
-        "clock": Clock.FREE if setting.locked_clock_mhz is None else Clock.LOCKED,
+        "clock": ClockSetting.FREE if setting.locked_clock_mhz is None else ClockSetting.LOCKED,
         "locked_clock_mhz": setting.locked_clock_mhz,
         "asked_power_limit_w": setting.power_limit_w,
         "neighbours": setting.neighbours,

@@ -88,8 +88,9 @@ def here(
     from ..collectors.nvml_settings import settings_of
     from ..collectors.recording import identify
     from ..errors import InputError
-    from ..store.events import Event, EventKind
+    from ..store.events import Event
     from ..store.names import this_cluster
+    from ..store.vocabulary import EventKind
     from .conditions import Setting
     from .node import NodeWatch, free_name, refuse_shared
     from .recording import Recorder, identity_of

@@ -33,8 +33,7 @@ from ..simulation.spread import USUAL
 from ..simulation.units import factors, unit, unit_ms
 from ..simulation.workloads import Workload
 from ..store import Store
-from ..store.conditions import Clock
-from ..store.outcomes import EndedBy, Outcome
+from ..store.vocabulary import ClockSetting, EndedBy, Outcome
 from .figures import Figure
 from .recording import MOST, ManyRuns, Recorder, Run
 from .simulated import Claimed
@@ -227,7 +226,7 @@ def _conditions(fleet: Fleet, load: Load, workload: Workload, repeats: int) -> d
         "repeats": repeats,
         "seed": fleet.seed,
         "power_limit_w": fleet.model.power_limit_w,
-        "clock": Clock.FREE,
+        "clock": ClockSetting.FREE,
         "neighbours": "busy",
         "simulated": True,
     }

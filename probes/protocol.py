@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..kernels.device import Device, Verdict
 from ..kernels.work import Kernel, Unfit
-from ..store.outcomes import EndedBy, Outcome
+from ..store.vocabulary import EndedBy, Outcome
 from . import figures as of
 from .conditions import Asked, of_work
 from .figures import LATENCY, Figure

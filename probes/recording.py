@@ -22,9 +22,9 @@ from ..collectors.backends import Device
 from ..collectors.rows import short_hash
 from ..errors import StoreError
 from ..store.events import Event, event_rows
-from ..store.outcomes import EndedBy, Outcome
 from ..store.schema import arrow_rows
 from ..store.system import signals
+from ..store.vocabulary import EndedBy, Outcome
 from .figures import Figure
 from .watch import Window
 

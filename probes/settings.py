@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..store.events import Event, EventKind
+from ..store.events import Event
 from ..store.system import signals
+from ..store.vocabulary import EventKind
 from .restore import Before, Claim, bring_back, exclusively, pending, restore_dead, state_folder
 
 if TYPE_CHECKING:

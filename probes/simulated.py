@@ -27,7 +27,8 @@ from ..simulation.models import PARAMETERS
 from ..simulation.spread import USUAL
 from ..simulation.stepping import Happening, Readings
 from ..store import Store
-from ..store.events import Event, EventKind
+from ..store.events import Event
+from ..store.vocabulary import EventKind
 from .campaign import Campaign, Plan, Progress, Report
 from .conditions import Setting
 from .meeting import Meeting

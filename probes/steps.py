@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import DeviceError
 from ..kernels.device import Device, Loaded, Verdict
 from ..kernels.work import Work
-from ..store.outcomes import EndedBy
+from ..store.vocabulary import EndedBy
 from .conditions import Asked
 from .effort import CLIMBING_SHARE, FEWEST_REPEATS, REPEAT_S, SENSOR_S, STEADY_BATCHES, STEADY_SHARE, Effort
 from .interval import Interval, interval_of

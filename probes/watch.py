@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.clock_events import CLOCK_EVENTS
 from ..store.metrics import board_power_of
+from ..store.vocabulary import CLOCK_EVENTS
 
 if TYPE_CHECKING:
     from ..simulation.stepping import Readings

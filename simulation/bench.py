@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import DeviceError
-from ..store.outcomes import Outcome
+from ..store.vocabulary import Outcome
 from .control import STEP_NS, STEP_S
 from .curve import WorkCurve
 from .draws import stream

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..store.clock_events import bit
-from ..store.events import EventKind
+from ..store.vocabulary import EventKind, reason_bit
 from .control import BLOCK, STEP_NS, STEP_S, UP_BELOW, Loop, Positions
 from .draws import stream
 from .faults import THROTTLED_TIME, onsets
@@ -36,7 +35,8 @@ from .sensors import NOISE_SHARE, SENSORS
 from .workloads import IDLE, Workload
 
 REASON_IDLE, REASON_POWER_CAP, REASON_SLOWDOWN, REASON_THERMAL, REASON_BRAKE, REASON_HARDWARE = (
-    bit(name) for name in ("idle", "power_cap", "hw_slowdown", "thermal_software", "power_brake", "thermal_hardware")
+    reason_bit(name)
+    for name in ("idle", "power_cap", "hw_slowdown", "thermal_software", "power_brake", "thermal_hardware")
 )
 """Bits of `clock_event_reasons`."""
 

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from .columns import Column, Table, View
-from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, TABLES, TELEMETRY
+from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, TABLES, TELEMETRY, Column, Table, View
 from .system.files import write_bytes
 from .views import VIEWS
 

@@ -13,19 +13,84 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import StoreError
-from .allocations import JOBS
-from .clock_events import CLOCK_EVENTS
-from .columns import CLUSTER, IMPORT, Column, record
-from .columns import Table as Table
-from .conditions import CONDITIONS
 from .metrics import METRICS
-from .spans import SPANS
+from .vocabulary import CLOCK_EVENTS, CONDITIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_SHORT = 300  # characters of a type
+_MANY = {"mW", "mJ", "degC", "B/s", "us", "ns"}  # units of columns that hardly repeat a value
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, type as DuckDB spells it, unit ("" where none applies) and meaning."""
+
+    name: str
+    type: str
+    unit: str
+    description: str
+    kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # for telemetry: how a minute keeps it ("": not at all)
+
+    @property
+    def encoding(self) -> str:
+        """Its encoding in Parquet where that is not a dictionary: whole numbers with many values are written as
+        differences, which every engine reads."""
+        many = self.type == "TIMESTAMP" or (self.type == "BIGINT" and (self.kind == "counter" or self.unit in _MANY))
+        return "DELTA_BINARY_PACKED" if many else ""
+
+    @property
+    def short_type(self) -> str:
+        """The type for people: without the fields of a record that has many."""
+        return self.type if len(self.type) <= _SHORT else "STRUCT(...)"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: what a row is, its columns, and the columns by which its files are sorted."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+    sorted_by: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()  # columns that say in a merge whether rows are stored; none: a row is its own key
+    partitioned: bool = False  # files lie in day=YYYY-MM-DD folders, by `ts`
+    made: bool = False  # whorl makes its rows from other tables; nobody else appends to it
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A query over tables that is named in every store; `sql` selects from tables by name.
+
+    `made`: the columns that no table has.
+    """
+
+    name: str
+    row: str
+    sql: str
+    made: tuple[Column, ...] = ()
+
+
+def record(fields: Mapping[str, str]) -> str:
+    """The type of a record, from the types of its fields by name."""
+    named = (f'"{name}" {kind}' if name in _KEYWORDS else f"{name} {kind}" for name, kind in fields.items())
+    return f"STRUCT({', '.join(named)})"
+
+
+_KEYWORDS = frozenset({"at", "each", "input", "load", "name", "precision", "values"})
+"""Names of fields that SQL knows as words of its own: DuckDB writes them in quotes."""
+
+CLUSTER = Column("cluster", "VARCHAR", "", "name of the cluster, as given at import or in the configuration")
+IMPORT = Column("import_id", "VARCHAR", "", "the row of `imports` this came from; NULL where whorl measured it")
+
 
 # The number in `store.toml` and in every file's metadata: 4, or with a part "4.1". It grows when an older whorl would
 # misunderstand a file. Formats 1 to 3 were never released.
@@ -336,6 +401,92 @@ TRUTH = Table(
     ),
     sorted_by=("cluster", "gpu"),
     key=("cluster", "gpu", "kind", "began", "population", "seed", "parameters"),
+)
+
+JOBS = Table(
+    "jobs",
+    "an allocation of a GPU to a job, or of a node where its GPUs are not known, as one import found it; an allocation "
+    "that changed has the rows of a later import beside its old ones, and the view `jobs_now` has the newest",
+    (
+        CLUSTER,
+        Column("allocation", "VARCHAR", "", "identity of the allocation; a job that was requeued has several"),
+        Column("job_id", "VARCHAR", "", "the job, as scheduler commands take it: 4242, of an array 4242_7"),
+        Column("raw_id", "VARCHAR", "", "the number that the job itself sees; joins with `runs.job_id`"),
+        Column("restart", "BIGINT", "", "how often it was requeued before; NULL where unknown"),
+        Column("user", "VARCHAR", "", "who; with --anonymise a pseudonym"),
+        Column("account", "VARCHAR", "", "the account that pays; with --anonymise a pseudonym"),
+        Column("partition", "VARCHAR", "", "partition or queue"),
+        Column("qos", "VARCHAR", "", "quality of service"),
+        Column("state", "VARCHAR", "", "the scheduler's state, as COMPLETED; of tags: RUNNING, ENDED, LOST"),
+        Column("exit_code", "BIGINT", "", "exit status of the job; NULL while it runs"),
+        Column("exit_signal", "BIGINT", "", "the signal that ended it; 0: none"),
+        Column("submitted", "TIMESTAMP", "UTC", "when it was submitted, or requeued"),
+        Column("eligible", "TIMESTAMP", "UTC", "when it could have begun; it waited from then to `began`"),
+        Column("began", "TIMESTAMP", "UTC", "when it began"),
+        Column("ended", "TIMESTAMP", "UTC", "when it ended; NULL while it runs, or if that is not known"),
+        Column("node", "VARCHAR", "", "the node"),
+        Column("gpu", "VARCHAR", "", "the GPU or MIG instance, as in `gpus`; NULL where not known"),
+        Column("gpu_from", "VARCHAR", "", "how the GPU is known, a code; NULL where it is not"),
+        Column("gpu_type", "VARCHAR", "", "the type that was allocated, in the scheduler's words: v100, 1g.10gb"),
+        Column("share", "DOUBLE", "", "which part of the GPU it had: 1 is all; NULL where unknown (shards, MPS)"),
+        Column("node_gpus", "BIGINT", "", "how many GPUs of the node this row is: 1 if `gpu` is known; NULL: unknown"),
+        Column("job_gpus", "BIGINT", "", "how many GPUs the whole job had"),
+        Column("job_nodes", "BIGINT", "", "how many nodes the whole job had"),
+        Column("time_limit_s", "BIGINT", "s", "the longest it may run; NULL: no limit, or unknown"),
+        Column("requested", "VARCHAR", "", "what it asked for, in the scheduler's words (ReqTRES)"),
+        Column("allocated", "VARCHAR", "", "what it got, in the scheduler's words (AllocTRES)"),
+        Column(
+            "job_energy_j",
+            "BIGINT",
+            "J",
+            "energy of the whole job as the scheduler counted it, which jobs on one node count twice; NULL: none, or 0",
+        ),
+        Column("tag", "VARCHAR", "", "`allocation` of the tag that gave the GPU; `jobs_now` leaves that tag out"),
+        Column("source", "VARCHAR", "", "where the row comes from, a code"),
+        Column("recorded", "TIMESTAMP", "UTC", "when it was stored; of an allocation's records the newest counts"),
+        IMPORT,
+    ),
+    sorted_by=("gpu", "began"),
+    key=("cluster", "allocation", "recorded"),
+)
+
+SPANS = Table(
+    "spans",
+    "a span: a part of an application's work, and the energy that its GPUs used for it",
+    (
+        CLUSTER,
+        Column("span", "VARCHAR", "", "its identity: that of the process, '-', and a number"),
+        Column("parent", "VARCHAR", "", "the span that it is inside of, which may be of another process; NULL: none"),
+        Column("within_parent", "BOOLEAN", "", "whether energy_j, low_j and high_j of the parent's row include it"),
+        Column("name", "VARCHAR", "", "its name"),
+        Column(
+            "attributes",
+            "MAP(VARCHAR, VARCHAR)",
+            "",
+            "what else the application said of it, by name; NULL: nothing",
+        ),
+        Column("job_id", "VARCHAR", "", "the batch job; NULL outside of one"),
+        Column("node", "VARCHAR", "", "the host"),
+        Column("gpus", "VARCHAR[]", "", "the GPUs, as in `gpus`; NULL where none could be read"),
+        Column("began", "TIMESTAMP", "UTC", "when it began"),
+        Column("ended", "TIMESTAMP", "UTC", "when it ended"),
+        Column(
+            "own_j",
+            "DOUBLE",
+            "J",
+            "what it used itself, outside the spans inside it; those of all spans add up. Alone, that of a short span "
+            "says little: see low_j and high_j. NULL where nothing was read",
+        ),
+        Column("energy_j", "DOUBLE", "J", "what it and the spans inside it used; NULL where `reason` says why"),
+        Column("low_j", "DOUBLE", "J", "lower end of its 95 % interval"),
+        Column("high_j", "DOUBLE", "J", "upper end of it"),
+        Column("measured", "DOUBLE", "", "share of its time in which the GPUs were read"),
+        Column("method", "VARCHAR", "", "what most of it was read from: 'counter' or 'power'"),
+        Column("reason", "VARCHAR", "", "why energy_j is NULL, a code: 'no gpu', 'mostly gaps', 'too short', ..."),
+        Column("error", "VARCHAR", "", "class of the exception that ended it; NULL where none did"),
+    ),
+    sorted_by=("cluster", "began"),
+    key=("cluster", "span"),
 )
 
 # -- what whorl concluded -------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ from ..errors import QueryError
 from . import guard
 from .bounds import bounds
 from .catalog import KEY_RECORD, pattern, quoted
-from .columns import View
-from .schema import TABLES, Table, table
+from .schema import TABLES, Table, View, table
 from .views import VIEWS
 
 if TYPE_CHECKING:

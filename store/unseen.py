@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .sensor_error import NORMAL_95
+from .power_sensors import NORMAL_95
 
 SUMS = ("variance_j2", "beat_w2s", "beat_j2s", "locked_w2s")
 """What is added up over time: the variance of what differs from reading to reading; that of the power and of the energy

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from .allocations import GpuFrom
-from .columns import Column, View
 from .metrics import BOARD_POWER, power_is_trusted
-from .schema import GPUS, MINUTES, TELEMETRY, of_a_minute
-from .spans import SPANS_TOTAL
+from .schema import GPUS, MINUTES, TELEMETRY, Column, View, of_a_minute
+from .vocabulary import GpuFrom
 
 
 def _newest(name: str) -> str:
@@ -269,6 +267,41 @@ JOB_WINDOWS = View(
         "coalesce(ended, (SELECT max(ts) + INTERVAL 1 MICROSECOND FROM latest))",
     ),
     _WINDOW,
+)
+
+_HEAD = "(s.span = i.top OR NOT s.within_parent)"  # rows whose figures no other row inside the same span includes
+
+SPANS_TOTAL = View(
+    "spans_total",
+    "a span with all spans inside it, also those of other processes: `spans` is how many, itself included, total_j "
+    "their energy, between low_j and high_j. These are NULL where one of them has no energy, and where two processes "
+    "counted all of the same GPU at the same time, from their first span to their last (`twice`)",
+    "SELECT * FROM (WITH RECURSIVE inside AS (SELECT cluster, span AS top, span FROM spans UNION SELECT i.cluster, "
+    "i.top, s.span FROM inside i JOIN spans s ON s.parent = i.span AND s.cluster IS NOT DISTINCT FROM i.cluster), "
+    f"every AS (SELECT i.top, s.*, {_HEAD} AS head FROM inside i JOIN spans s ON s.span = i.span "
+    "AND s.cluster IS NOT DISTINCT FROM i.cluster), "
+    "processes AS (SELECT cluster, top, gpu, min(began) AS began, max(ended) AS ended FROM (SELECT cluster, top, "
+    "began, ended, split_part(span, '-', 1) AS process, unnest(gpus) AS gpu FROM every "
+    "WHERE head) GROUP BY cluster, top, gpu, process), "
+    "reads AS (SELECT cluster, top, began, max(ended) OVER (PARTITION BY cluster, top, gpu ORDER BY began ROWS BETWEEN "
+    "UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM processes), "
+    "twice AS (SELECT cluster, top, coalesce(bool_or(began < before), false) AS twice FROM reads GROUP BY ALL), "
+    "sums AS (SELECT cluster, top, count(*) AS spans, sum(own_j) AS total_j, "
+    "sum(low_j) FILTER (WHERE head) AS low_j, sum(high_j) FILTER (WHERE head) AS high_j, "
+    "count(*) > count(own_j) OR bool_or(head AND high_j IS NULL) AS unknown FROM every GROUP BY ALL), "
+    "known AS (SELECT s.*, coalesce(t.twice, false) AS twice FROM sums s LEFT JOIN twice t ON t.top = s.top "
+    "AND t.cluster IS NOT DISTINCT FROM s.cluster) "
+    "SELECT s.cluster, s.span, s.parent, s.name, s.attributes, s.job_id, s.node, s.began, s.ended, k.spans, "
+    + "".join(
+        f"CASE WHEN NOT (k.unknown OR k.twice) THEN k.{name} END AS {name}, " for name in ("total_j", "low_j", "high_j")
+    )
+    + "k.twice, s.own_j, s.error FROM spans s JOIN known k ON k.top = s.span "
+    "AND k.cluster IS NOT DISTINCT FROM s.cluster)",
+    (
+        Column("spans", "BIGINT", "", "how many spans these are, itself included"),
+        Column("total_j", "DOUBLE", "J", "energy of all of them; NULL where that of one is not known, or twice"),
+        Column("twice", "BOOLEAN", "", "whether two processes counted all of the same GPU at the same time"),
+    ),
 )
 
 VIEWS: tuple[View, ...] = (

@@ -1,14 +1,353 @@
-"""The codes and keys that columns hold, as tables for people: `whorl schema` and docs/tables.md print them."""
+"""The codes and keys that columns hold: an enumeration or a tuple of rows for each, with what each code means.
+
+`VOCABULARIES` has them all as tables for people: `whorl schema` and docs/tables.md print them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
 
-from .allocations import GpuFrom, JobSource, TagState
-from .clock_events import CLOCK_EVENTS
-from .conditions import CONDITIONS
-from .events import EventKind
-from .outcomes import EndedBy, Outcome
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Code(StrEnum):
+    """A code with its meaning."""
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str = "") -> Self:
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+
+class Outcome(Code):
+    """Whether the figures of a run are to be trusted; `runs.status_detail` says it in a sentence."""
+
+    OK = "ok", "it ended well"
+    WRONG_RESULT = "wrong_result", "the check found wrong elements: its figures are not to be trusted"
+    LOST = "lost", "the GPU fell off the bus, or its driver does not reach it any more"
+    HUNG = "hung", "the GPU did not end its work in time"
+    FAILED = "failed", "anything else that kept it from ending"
+
+
+class EndedBy(Code):
+    """Why measuring ended."""
+
+    PRECISE = "precise", "the interval was as narrow as asked"
+    TIME_LIMIT = "time limit", "the time was over"
+    MOST_REPEATS = "most repeats", "no more repeats fit"
+    COMPLETE = "complete", "all was done: its length is fixed"
+    FAILED = "failed", "it did not end: there are no figures"
+
+
+class JobSource(Code):
+    """Where a row of `jobs` comes from."""
+
+    SACCT = "sacct", "Slurm's accounting (`whorl jobs import`)"
+    TAG = "tag", "a tag of a prolog or epilog (`whorl jobs tag`)"
+    CSV = "csv", "a file of allocations (`whorl import`)"
+    SIMULATED = "simulated", "an invented job on a simulated fleet (`whorl demo`)"
+
+
+class GpuFrom(Code):
+    """How the GPU of a row of `jobs` is known. None of them takes an index for another."""
+
+    TAG = "tag", "a tag read its UUID on the node"
+    WHOLE_NODE = "whole node", "the job had as many GPUs as its nodes have: all; the store knew them when it began"
+    FILE = "file", "the imported file names it"
+
+
+class TagState(Code):
+    """The state of a job of which only tags are known."""
+
+    RUNNING = "RUNNING", "it has begun"
+    ENDED = "ENDED", "its epilog ran; how it came out is not known"
+    LOST = "LOST", "it has no epilog; it ended at `ended` at the latest: the node booted or the next job had the GPU"
+
+
+class EventKind(StrEnum):
+    """A kind of event: its name, its meaning, and the typed columns that its events fill if the values are known."""
+
+    meaning: str
+    fills: tuple[str, ...]
+
+    def __new__(cls, name: str, meaning: str = "", *fills: str) -> Self:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.meaning, member.fills = meaning, fills
+        return member
+
+    # of a GPU and its driver
+    XID = "xid", "the driver told of an error; `code` is the number of the XID", "code"
+    LOST = "lost", "the GPU does not answer any more"
+    RETURNED = "returned", "a GPU that was lost answers again"
+    APPEARED = "appeared", "a GPU that was not there before"
+    RETIRED = "retired", "the GPU was taken out of its node; until it is seen again, `whorl check` does not miss it"
+    MIG = "mig", "the MIG instances of the GPU changed; `n` are there now", "n"
+    DRIVER_GONE = "driver_gone", "the driver was unloaded or replaced"
+    DRIVER_RELOADED = "driver_reloaded", "the driver is back; `version` is its version", "version"
+    HUNG = "hung", "a call of the driver has not returned for `duration_ns`", "duration_ns"
+    ANSWERS_AGAIN = "answers_again", "a call of the driver that hung returned after `duration_ns`", "duration_ns"
+    COUNTER_RESET = (
+        "counter_reset",
+        "a counter fell from `before` to `value`; without a `metric`, all counters fell to 0",
+        "metric",
+        "before",
+        "value",
+    )
+
+    HELD_DOWN = (
+        "held_down",
+        "the clock was held down by what `metric` counts, for `duration_ns` of the `value` s from then on",
+        "metric",
+        "duration_ns",
+        "value",
+    )
+    HEALTH = (
+        "health",
+        "DCGM's health check found its error `code`; `value` is 10 for a warning, 20 for a failure, 0 when it is over",
+        "code",
+        "value",
+    )
+
+    JOB_STATISTICS = (
+        "job_statistics",
+        "DCGM's own statistics of the job `job_id` on the GPU: it used `value` J in `duration_ns`, with `n` XIDs",
+        "value",
+        "duration_ns",
+        "n",
+    )
+
+    # what cannot be read
+    NOT_SUPPORTED = (
+        "not_supported",
+        "this GPU or its driver does not have `metric`; without a `metric`, see the sentence",
+        "metric",
+    )
+    NOT_PERMITTED = "not_permitted", "this user may not read `metric`", "metric"
+    FAILED_READING = (
+        "failed_reading",
+        "no number could be read for `metric`: the driver, engine or exporter gave an error or none",
+        "metric",
+    )
+    MODULE_POWER = "module_power", "instantaneous power is that of the whole module, processor and GPU together"
+
+    # sensors: `quality` is the mark in `telemetry.quality`
+    STUCK_SENSOR = (
+        "stuck_sensor",
+        "the power reading stayed at `value` mW for `duration_ns` while the GPU's load moved",
+        "quality",
+        "value",
+        "duration_ns",
+    )
+    ZERO_POWER = (
+        "zero_power",
+        "`n` power readings within `duration_ns` were 0 W, which no GPU draws",
+        "quality",
+        "n",
+        "duration_ns",
+    )
+    QUANTISED_SENSOR = "quantised_sensor", "power readings are multiples of `value` mW", "quality", "value"
+    SLOW_SENSOR = "slow_sensor", "a new power value comes every `duration_ns` only", "quality", "duration_ns"
+    SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` is no longer true", "quality"
+
+    # of sources with a clock of their own: an engine, an exporter
+    SOURCE_GONE = "source_gone", "a source, as an engine or an exporter, does not answer any more"
+    SOURCE_BACK = (
+        "source_back",
+        "it answers again after `duration_ns`; what it did not keep of that time is missing",
+        "duration_ns",
+    )
+
+    EXPORTER = (
+        "exporter",
+        "what readers of its numbers should know about an exporter's page: what is wrong on it, or has another name; "
+        "with a `metric`, what of it is NULL or called otherwise",
+        "metric",
+    )
+    SOURCE_VERSION = "source_version", "the software of the source has this `version`", "version"
+
+    # of a collector
+    COLLECT_BEGAN = "collect_began", "a collector began to read every `duration_ns`", "duration_ns"
+    COLLECT_ENDED = "collect_ended", "it ended after `n` ticks", "n"
+    MISSED_TICKS = "missed_ticks", "`n` ticks were missed within `duration_ns`", "n", "duration_ns"
+    SUSPENDED = "suspended", "the machine slept for `duration_ns`", "duration_ns"
+    CLOCK_STEP = "clock_step", "the wall clock was set by `duration_ns`, back where that is negative", "duration_ns"
+
+    # of probes
+    WRONG_RESULT = "wrong_result", "the check of probe `workload` found `n` wrong elements", "workload", "n"
+    PROBE_FAILED = "probe_failed", "the GPU failed in probe `workload`; without one, it could not be used", "workload"
+    PROBE_NOT_RUN = "probe_not_run", "probe `workload` was not run", "workload"
+    SETTINGS_CHANGED = (
+        "settings_changed",
+        "a setting is `value`, and was `before`: the power limit, mW, or the clock that is locked, MHz",
+        "metric",
+        "before",
+        "value",
+    )
+    SETTINGS_RESTORED = "settings_restored", "a setting is again what it was"
+    SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be restored: restore it by hand"
+    SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
+
+    # of files of jobs
+    JOB_REFUSED = (
+        "job_refused",
+        "the import did not store an allocation of job `job_id` that lasted `duration_ns`; where that is negative, it "
+        "ended before it began",
+        "duration_ns",
+    )
+
+    # of campaigns through a batch system
+    JOB_SUBMITTED = "job_submitted", "a job was submitted that measures the node; it is its try number `n`", "n"
+
+
+POWER, THERMAL, BRAKE, OTHER = "power", "thermal", "brake", "other"
+"""Kinds of reasons: the power limit, heat, the hardware's own brake, anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockEvent:
+    """One reason."""
+
+    name: str
+    kind: str
+    meaning: str
+    bit: int | None = None
+    """None if the driver reports it only by a counter."""
+    counter: str | None = None
+    """The column of `telemetry` that counts its time, ns; None if the driver reports it only by the bit."""
+
+
+CLOCK_EVENTS = (
+    ClockEvent("idle", OTHER, "nothing runs", 0x1),
+    ClockEvent("applications_clocks", OTHER, "the clock is set by hand", 0x2),
+    ClockEvent("power_cap", POWER, "the power limit", 0x4, "power_violation_ns"),
+    ClockEvent("hw_slowdown", BRAKE, "the hardware halves the clock or worse: heat, brake or power", 0x8),
+    ClockEvent("sync_boost", OTHER, "other GPUs of a group are slower", 0x10, "sync_boost_violation_ns"),
+    ClockEvent("thermal_software", THERMAL, "the driver holds it down for heat", 0x20, "software_thermal_ns"),
+    ClockEvent("thermal_hardware", THERMAL, "the hardware holds it down for heat", 0x40, "hardware_thermal_ns"),
+    ClockEvent("power_brake", BRAKE, "the external power brake", 0x80, "power_brake_ns"),
+    ClockEvent("display_clocks", OTHER, "a display needs this clock", 0x100),
+    ClockEvent("board_limit", POWER, "a limit of the board", None, "board_limit_violation_ns"),
+    ClockEvent("reliability", OTHER, "voltage, for reliability", None, "reliability_violation_ns"),
+)
+
+
+def reason_bit(name: str) -> int:
+    """The bit of a reason."""
+    (number,) = (reason.bit for reason in CLOCK_EVENTS if reason.name == name)
+    assert number is not None
+    return number
+
+
+def reasons_of(kind: str) -> tuple[str, ...]:
+    """The reasons of a kind."""
+    return tuple(reason.name for reason in CLOCK_EVENTS if reason.kind == kind)
+
+
+class ClockSetting(StrEnum):
+    """How the SM clock was set."""
+
+    FREE = "free"
+    LOCKED = "locked"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One field of the record."""
+
+    name: str
+    type: str
+    """As DuckDB spells it."""
+    unit: str
+    description: str
+    alike: str = ""
+    """The word for it when runs that differ in it must not be pooled; "" if they may be pooled."""
+
+
+CONDITIONS = (
+    # settings of the GPU
+    Condition("clock", "VARCHAR", "", "how the SM clock was set: free or locked", "clock"),
+    Condition("locked_clock_mhz", "DOUBLE", "MHz", "the clock that was locked"),
+    Condition("asked_power_limit_w", "DOUBLE", "W", "power limit as asked", "power limit"),
+    Condition("power_limit_w", "DOUBLE", "W", "power limit in force"),
+    Condition("power_limit_default_w", "DOUBLE", "W", "power limit as delivered"),
+    Condition("compute_mode", "VARCHAR", "", "the driver's compute mode"),
+    Condition("mig", "BOOLEAN", "", "whether MIG is on"),
+    Condition("persistence", "BOOLEAN", "", "whether the driver stays loaded"),
+    Condition("ecc", "BOOLEAN", "", "whether ECC is on"),
+    Condition("neighbours", "VARCHAR", "", "the other GPUs of the node: idle or busy", "neighbours"),
+    Condition("other_processes", "VARCHAR[]", "", "other processes on the GPU when the run began"),
+    Condition("simulated", "BOOLEAN", "", "whether the GPU is simulated"),
+    # asked for
+    Condition("suite", "VARCHAR", "", "how thoroughly was measured: quick, standard or full", "suite"),
+    Condition("kernel", "VARCHAR", "", "what ran: a kernel of whorl, or as an imported file has it"),
+    Condition("seed", "BIGINT", "", "seed of the inputs"),
+    Condition("asked_precision", "DOUBLE", "", "asked half width of the median's 95 % interval, share of the median"),
+    Condition("asked_repeats", "BIGINT", "", "the fewest repeats that were asked for"),
+    Condition("time_limit_s", "DOUBLE", "s", "the longest time to measure that was asked for"),
+    Condition("asked_start_temperature_c", "DOUBLE", "degC", "temperature to cool down to before, as asked"),
+    Condition("asked_input", "VARCHAR", "", "asked distribution of the input"),
+    Condition("period_s", "DOUBLE", "s", "of a square wave: its period"),
+    Condition("duty", "DOUBLE", "", "of a square wave: the share of load"),
+    # the work
+    Condition("precision", "VARCHAR", "", "arithmetic of the work: fp32, bf16, ..."),
+    Condition("path", "VARCHAR", "", "where its bytes go: dram, l2, pcie, peer or none"),
+    Condition("flop", "DOUBLE", "", "FLOP of one repetition"),
+    Condition("bytes", "DOUBLE", "B", "bytes of one repetition"),
+    Condition("operations", "DOUBLE", "", "other operations of one repetition"),
+    Condition("input", "VARCHAR", "", "distribution of the input", "input"),
+    Condition("parameters", "MAP(VARCHAR, DOUBLE)", "", "sizes of the work by name", "sizes"),
+    Condition("works", "BIGINT", "", "how many works ran; the others are those of a scan"),
+    Condition("scanned", "VARCHAR", "", "of a scan: the parameter"),
+    Condition("values", "DOUBLE[]", "", "of a scan: its values"),
+    # found while it ran
+    Condition("start_temperature_c", "DOUBLE", "degC", "GPU temperature before the warm-up"),
+    Condition("cool_down_s", "DOUBLE", "s", "how long it waited for that temperature"),
+    Condition("warm_up_s", "DOUBLE", "s", "how long it was warmed up"),
+    Condition("steady", "BOOLEAN", "", "whether times, clock and temperature were steady when measuring began"),
+    Condition("repeats", "BIGINT", "", "repeats that were counted"),
+    Condition("each", "BIGINT", "", "repetitions in a repeat"),
+    Condition("block", "BIGINT", "", "repeats in a block of the interval's bootstrap"),
+    Condition(
+        "independent", "BOOLEAN", "", "whether the interval is wide enough for repeats that depend on each other"
+    ),
+    Condition("drift", "DOUBLE", "", "share by which the times changed while it was measured"),
+    Condition("energy_from", "VARCHAR", "", "where its energy comes from: counter or power"),
+    Condition("readings", "BIGINT", "", "readings of telemetry in its window"),
+    # imported
+    Condition("input_size", "VARCHAR", "", "input size as the file has it"),
+    Condition("reps", "VARCHAR", "", "repetitions as the file has them"),
+    Condition("run", "VARCHAR", "", "number of the run as the file has it"),
+    Condition("warmup", "VARCHAR", "", "warm-up as the file has it"),
+    Condition("kernels", "VARCHAR", "", "kernels as the file has them"),
+    # simulated campaigns
+    Condition("load", "VARCHAR", "", "name of the simulated load"),
+    Condition("unit", "VARCHAR", "", "what a unit of the load's work is"),
+    Condition("units", "BIGINT", "", "units of work in a run"),
+    Condition("repeat_s", "DOUBLE", "s", "how long a repeat is"),
+    Condition("steady_state", "BOOLEAN", "", "whether it was computed for steady state, not stepped through time"),
+)
+
+
+def stated(key: str) -> pl.Expr:
+    """A field of the column `conditions`, for Polars."""
+    import polars as pl
+
+    return pl.col("conditions").struct.field(key)
+
+
+def clock_in_words(clock: object, locked_mhz: object) -> str | None:
+    """How the clock was set, for people: 'free' or 'locked at 1200 MHz'; None if it is not known."""
+    if clock != ClockSetting.LOCKED:
+        return None if clock is None else str(clock)
+    mhz = f"{locked_mhz:g}" if isinstance(locked_mhz, int | float) else locked_mhz
+    return f"locked at {mhz} MHz"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import numpy as np
 
 from whorl.collectors.rows import short_hash
 from whorl.store import Store
-from whorl.store.outcomes import Outcome
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import Outcome
 from whorl.tests.stores import new_store
 
 CLUSTER = "judged"

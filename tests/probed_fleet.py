@@ -18,8 +18,8 @@ from whorl.simulation.identity import identities
 from whorl.simulation.models import V100
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.store import Store
-from whorl.store.outcomes import EndedBy, Outcome
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EndedBy, Outcome
 from whorl.tests.stores import new_store
 
 BEGAN_NS = 1_767_571_200_000_000_000  # 2026-01-05

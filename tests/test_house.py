@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.store.events import TYPED, EventKind
+from whorl.store.events import TYPED
 from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
+from whorl.store.vocabulary import EventKind
 from whorl.tests import house
 from whorl.tests.sizes import is_long
 
@@ -170,10 +171,10 @@ def test_a_look_into_a_sentence_is_noticed() -> None:
 
 
 def test_no_room_reads_the_sentences_of_another(files: dict[str, house.SourceFile]) -> None:
-    """It reads a typed column or a code (store/events.py, store/outcomes.py). A JSON object is no sentence."""
+    """It reads a typed column or a code (store/vocabulary.py). A JSON object is no sentence."""
     apart = {"tests", "benchmarks", "docs", "root"}
     read = {name: file.sentences for name, file in files.items() if file.sentences and file.room not in apart}
-    assert read.keys() <= {"store/conditions.py"}, read
+    assert read.keys() <= {"store/vocabulary.py"}, read
 
 
 def test_every_kind_of_event_is_told_somewhere_and_no_other() -> None:

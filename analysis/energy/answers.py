@@ -13,8 +13,8 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.catalog import quoted
-from ...store.events import EventKind
 from ...store.instants import times_of_ns
+from ...store.vocabulary import EventKind
 from ..by_number import by_number
 from .booked import COSTS, Booked, booked
 from .carbon.billing import NoFigure

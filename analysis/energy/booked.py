@@ -14,7 +14,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.instants import date_of_ns, nanoseconds
-from ...store.sensor_error import SensorError
+from ...store.power_sensors import SensorError
 from .attributing.booking import Booking
 from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes

@@ -13,7 +13,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.instants import nanoseconds
-from ...store.sensor_error import SensorError
+from ...store.power_sensors import SensorError
 from ...store.views import OF_ALL_RUNS
 from .answers import Answer, energy
 from .choices.ground import Ground

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from ...store.outcomes import Code
-from ...store.sensor_error import SENSOR_ERROR, SensorError
+from ...store.power_sensors import SENSOR_ERROR, SensorError
+from ...store.vocabulary import Code
 
 
 class Kind(Code):

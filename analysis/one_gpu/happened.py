@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...store.events import EventKind
+from ...store.vocabulary import EventKind
 
 if TYPE_CHECKING:
     from ...store import Store

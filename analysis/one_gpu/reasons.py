@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...store.clock_events import CLOCK_EVENTS, ClockEvent
 from ...store.instants import date_of_ns
+from ...store.vocabulary import CLOCK_EVENTS, ClockEvent
 
 if TYPE_CHECKING:
     from ...store import Store

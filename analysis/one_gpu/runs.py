@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from ...store.conditions import clock_in_words
+from ...store.vocabulary import clock_in_words
 from ..runs.kinds import limits, told_apart
 from ..runs.measurements import SOUND
 from ..runs.run_figures import figures

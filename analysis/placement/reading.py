@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import InputError, StoreError
-from ...store.conditions import stated
-from ...store.events import EventKind
 from ...store.names import plain_workload, spellings
+from ...store.vocabulary import EventKind, stated
 from ..runs.kinds import told_apart
 from ..runs.measurements import SOUND, identities, measurements
 from ..spread.across_workloads import linked_names

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from ...store.conditions import stated
 from ...store.names import plain_workload
+from ...store.vocabulary import stated
 from ..runs.measurements import measurements
 from .caps import Prediction, curves, predict
 

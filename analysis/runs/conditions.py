@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...store.conditions import CONDITIONS, stated
 from ...store.names import plain_workload
+from ...store.vocabulary import CONDITIONS, stated
 from .kinds import APART
 from .measurements import SOUND
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...store.conditions import Clock, stated
+from ...store.vocabulary import ClockSetting, stated
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -81,7 +81,7 @@ def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
         known = runs.select("run_id").join(known, on="run_id", how="left", maintain_order="left")
     return known.select(
         pl.format("{} W", _number("asked_power_limit_w")).alias("limit"),
-        pl.when(stated("clock") == Clock.LOCKED.value)
+        pl.when(stated("clock") == ClockSetting.LOCKED.value)
         .then(pl.format("locked at {} MHz", _number("locked_clock_mhz").fill_null("none")))
         .alias("lock"),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...store.names import plain_workload
-from ...store.outcomes import Outcome
+from ...store.vocabulary import Outcome
 from .kinds import told_apart
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 
 from ...errors import InputError
-from ...store.conditions import stated
 from ...store.names import gpu_name
+from ...store.vocabulary import stated
 from ..by_number import by_number
 from .kinds import told_apart
 from .measurements import SOUND, identities

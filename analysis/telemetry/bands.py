@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ...store.clock_events import CLOCK_EVENTS
 from ...store.instants import in_sql
+from ...store.vocabulary import CLOCK_EVENTS
 from .readings import MINUTE_NS, Bools, Floats, Key, Times, read, these
 from .shown import Shown, shown
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...store.catalog import quoted
-from ...store.events import EventKind
 from ...store.instants import in_sql
+from ...store.vocabulary import EventKind
 from .readings import Key, Which, of
 
 if TYPE_CHECKING:

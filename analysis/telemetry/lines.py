@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...store.clock_events import CLOCK_EVENTS
+from ...store.vocabulary import CLOCK_EVENTS
 from .readings import Floats, Key, Read, Series, Times, read
 from .reducing import PER_STRETCH, reduced
 from .shown import shown

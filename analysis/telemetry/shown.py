@@ -6,8 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from ...errors import QueryError
-from ...store.metric import Metric
-from ...store.metrics import METRICS, ROW
+from ...store.metrics import METRICS, ROW, Metric
 
 _GAUGES = {
     "mW": ("W", 1e-3),

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InputError
-from ...store.events import Event, EventKind
+from ...store.events import Event
 from ...store.metrics import METRICS
 from ...store.power_sensors import sensor_of_model
+from ...store.vocabulary import EventKind
 from ..backends import Readings, Status
 from .bindings import Bindings, find_bindings
 from .connection import AHEAD_US, Connection, Refusal, another, connect

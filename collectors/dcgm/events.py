@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...store.events import Event, EventKind
+from ...store.events import Event
 from ...store.metrics import METRICS
+from ...store.vocabulary import EventKind
 from ..backends import Status
 from ..xids import xid_event
 from .reaching import GONE, code_of

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...store.events import Event, EventKind
+from ...store.events import Event
+from ...store.vocabulary import EventKind
 from .entities import GPU
 from .reaching import DUPLICATE, GONE, code_of
 from .reading import BLANK, BLANK_DOUBLE, BLANK_WORD, entity_key

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...store.metric import Stamp
-from ...store.metrics import METRICS, ROW
+from ...store.metrics import METRICS, ROW, Stamp
 from ..backends import Status
 
 if TYPE_CHECKING:

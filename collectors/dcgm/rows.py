@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...store.metric import Part
-from ...store.metrics import METRICS, ROW
+from ...store.metrics import METRICS, ROW, Part
 from ..backends import Readings, Status
 from .matching import Offsets, add_age, average, carry_on, cells, chosen, further_rows, reach
 from .reading import Samples

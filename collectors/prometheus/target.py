@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...store.events import Event, EventKind
+from ...store.events import Event
 from ...store.exposition import gpus
 from ...store.exposition.timeunit import NS
 from ...store.metrics import METRICS, ROW
+from ...store.vocabulary import EventKind
 from ..backends import Status
 from ..xids import xid_event
 from .page import Gpu, Page, Reader

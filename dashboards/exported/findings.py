@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Level, State
-from ...store.events import EventKind
 from ...store.views import OF_ALL_RUNS
+from ...store.vocabulary import EventKind
 from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Labels, Point, Series, Who, identity, series
 
 if TYPE_CHECKING:

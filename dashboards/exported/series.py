@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ...store.clock_events import CLOCK_EVENTS
-from ...store.metric import Metric
-from ...store.metrics import METRICS
+from ...store.metrics import METRICS, Metric
+from ...store.vocabulary import CLOCK_EVENTS
 
 if TYPE_CHECKING:
     import numpy as np

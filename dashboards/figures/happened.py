@@ -10,7 +10,7 @@ import numpy as np
 
 from ...analysis.telemetry.happened import Bar, Happened, Mark
 from ...analysis.telemetry.readings import Key
-from ...store.events import EventKind
+from ...store.vocabulary import EventKind
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import many
 from . import drawing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.instants import iso
 from ...store.names import by_number, gpu_name
-from ...store.outcomes import EndedBy
+from ...store.vocabulary import EndedBy
 from ..table import MISSING, Line, Table, many, number
 from .levels import levels
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import InputError
-from ...store.allocations import JOBS, GpuFrom
+from ...store.schema import JOBS
+from ...store.vocabulary import GpuFrom
 from .. import hostlist
 from ..slurm import Slurm
 

@@ -14,9 +14,9 @@ import polars as pl
 
 from ...errors import InputError, SchedulerError
 from ...store import Store
-from ...store.allocations import JobSource, TagState
 from ...store.importing import superseding
 from ...store.importing.content import LINE, load
+from ...store.vocabulary import JobSource, TagState
 from . import capacity, fields, mapping, pseudonyms, records, storing, tags
 from .tagging import SPOOL
 

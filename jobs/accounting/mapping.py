@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...store.allocations import GpuFrom, JobSource
+from ...store.vocabulary import GpuFrom, JobSource
 from .capacity import EVERY
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TypeVar
 import polars as pl
 
 from ...errors import InputError
-from ...store.events import EventKind
 from ...store.importing import sacct_json
 from ...store.importing.content import LINE, STRANGE, UNREADABLE, Refused
+from ...store.vocabulary import EventKind
 from .. import hostlist
 from . import tres
 from .clocks import add_times

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...store.allocations import JOBS
 from ...store.importing.superseding import KEY, conformed, new_events, new_records
-from ...store.schema import arrow_rows
+from ...store.schema import JOBS, arrow_rows
 from . import pseudonyms
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...store.allocations import GpuFrom, JobSource, TagState
 from ...store.names import this_cluster
 from ...store.system import files
+from ...store.vocabulary import GpuFrom, JobSource, TagState
 
 _HEX = "[0-9a-fA-F]"
 _WHOLE = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"  # CUDA takes the beginning of a UUID as well

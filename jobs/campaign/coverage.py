@@ -14,9 +14,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...store.catalog import quoted
-from ...store.events import EventKind
 from ...store.names import by_number, gpu_name
-from ...store.outcomes import EndedBy
+from ...store.vocabulary import EndedBy, EventKind
 from .asking import Request, of_campaign, select
 
 if TYPE_CHECKING:

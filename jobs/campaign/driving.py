@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from ...errors import InputError, SchedulerError, StoreError
-from ...store.events import Event, EventKind, event_rows
+from ...store.events import Event, event_rows
 from ...store.system.files import make_folder
 from ...store.system.locks import Lock, locked
+from ...store.vocabulary import EventKind
 from ..batch import render
 from ..slurm import Slurm
 from .asking import Asked, Request, choose, declare

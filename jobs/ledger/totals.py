@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...store.outcomes import Code
 from ...store.unbeaten import unbeaten
+from ...store.vocabulary import Code
 from .curve import WIDTH
 from .figures import Figure, Why, figure, missing
 

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..metric import Metric
-from ..metrics import METRICS, ROW
+from ..metrics import METRICS, ROW, Metric
 
 _XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR", "DCGM_XID_ERRORS"})  # the last XID of a GPU
 

@@ -7,9 +7,8 @@ import re
 import polars as pl
 
 from ...errors import InputError
-from ..allocations import GpuFrom, JobSource
-from ..events import EventKind
 from ..instants import times_of_ns
+from ..vocabulary import EventKind, GpuFrom, JobSource
 from . import identity, superseding
 from .content import LINE, Sheet
 from .layout import Bound, Layout

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ..events import EventKind
 from ..metrics import BOARD_POWER, UNTRUSTED_POWER
+from ..vocabulary import EventKind
 from .content import LINE
 from .values import Seen
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..metric import Metric
-from ..metrics import METRICS
-from ..outcomes import Outcome
+from ..metrics import METRICS, Metric
 from ..schema import GPUS
+from ..vocabulary import Outcome
 from .units import DIFFERENCE, UNITS
 
 EXACT = 2.0**53  # above it a float does not hold every integer

@@ -8,9 +8,8 @@ import math
 import polars as pl
 
 from ...errors import InputError
-from ..conditions import Clock
 from ..instants import date_of_ns
-from ..outcomes import Outcome
+from ..vocabulary import ClockSetting, Outcome
 from . import cards, happened, identity, swapped, timeunit
 from .content import LINE, RECORD, Rule, Sheet
 from .figures import named, unit
@@ -242,7 +241,7 @@ def _job(bound: dict[str, Bound]) -> pl.Expr:
 
 
 def _conditions(sheet: Sheet, bound: dict[str, Bound]) -> pl.Expr:
-    """The stated conditions: some of the fields of `store/conditions.py`.
+    """The stated conditions: some of the fields `CONDITIONS` of `store/vocabulary.py`.
 
     If a row states no locked clock and other rows of the file do, its clock was free.
     """
@@ -257,7 +256,7 @@ def _conditions(sheet: Sheet, bound: dict[str, Bound]) -> pl.Expr:
     ]
     if "locked_clock" in bound:
         locked = pl.col(parsed(bound["locked_clock"].meaning)).is_not_null()
-        clock = pl.when(locked).then(pl.lit(Clock.LOCKED.value)).otherwise(pl.lit(Clock.FREE.value))
+        clock = pl.when(locked).then(pl.lit(ClockSetting.LOCKED.value)).otherwise(pl.lit(ClockSetting.FREE.value))
         fields.append(clock.alias("clock"))
     return pl.struct(fields).alias("conditions")
 

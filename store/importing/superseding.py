@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..allocations import JOBS
-from ..schema import arrow_schema
+from ..schema import JOBS, arrow_schema
 
 if TYPE_CHECKING:
     from ..store import Store

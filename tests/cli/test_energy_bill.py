@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from whorl.store import Store
-from whorl.store.sensor_error import MEASURED_BOARDS
+from whorl.store.power_sensors import MEASURED_BOARDS
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce

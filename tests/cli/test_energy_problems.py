@@ -9,7 +9,7 @@ import pytest
 
 from whorl.analysis.energy.attributing import JobProblem, JobReason
 from whorl.analysis.energy.metering import Problem, Reason
-from whorl.store.outcomes import Code
+from whorl.store.vocabulary import Code
 from whorl.tests.analysis.energy.stored import NOON, S, at, gpu, job, readings, store_of
 from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce

@@ -14,8 +14,9 @@ from whorl.collectors.dcgm import connection
 from whorl.collectors.dcgm.dcgm import Dcgm
 from whorl.collectors.dcgm.entities import find_entities
 from whorl.errors import InputError
-from whorl.store.events import Event, EventKind
+from whorl.store.events import Event
 from whorl.store.metrics import METRICS, ROW
+from whorl.store.vocabulary import EventKind
 from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary
 
 EVERY_S = 0.05

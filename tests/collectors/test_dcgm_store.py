@@ -19,7 +19,7 @@ from whorl.cli import cli
 from whorl.collectors.dcgm.dcgm import Dcgm
 from whorl.collectors.dcgm.events import HeldDown
 from whorl.store import Store
-from whorl.store.events import EventKind
+from whorl.store.vocabulary import EventKind
 from whorl.tests.collectors.meanwhile import LONG, meanwhile, until
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.stores import ask, new_store

@@ -16,8 +16,7 @@ from whorl import collectors
 from whorl.collectors.backends import BACKENDS, find_backend, find_stream
 from whorl.errors import InputError
 from whorl.store import metrics
-from whorl.store.metric import Call, Gpm
-from whorl.store.metrics import BOARD_POWER, METRICS
+from whorl.store.metrics import BOARD_POWER, METRICS, Call, Gpm
 from whorl.store.schema import MINUTES, TELEMETRY
 from whorl.tests.nvml_library import NvmlLibrary
 

@@ -15,9 +15,8 @@ from whorl.collectors.backends import Status
 from whorl.collectors.nvml import Nvml, function
 from whorl.collectors.nvml_reader import Reader, meaning
 from whorl.collectors.rows import EVERY, QUICK
-from whorl.store.events import EventKind
-from whorl.store.metric import Call, Field
-from whorl.store.metrics import FAST, METRICS
+from whorl.store.metrics import FAST, METRICS, Call, Field
+from whorl.store.vocabulary import EventKind
 from whorl.tests.collectors.sampling import as_rows, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from whorl.collectors.nvml import Nvml
-from whorl.store.events import EventKind
-from whorl.store.metric import Gpm
-from whorl.store.metrics import METRICS
+from whorl.store.metrics import METRICS, Gpm
+from whorl.store.vocabulary import EventKind
 from whorl.tests.collectors.sampling import sampling
 from whorl.tests.collectors.test_nvml import one_sweep
 from whorl.tests.nvml_library import NvmlLibrary

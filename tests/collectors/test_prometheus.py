@@ -16,8 +16,9 @@ from whorl.collectors.backends import Readings, Status
 from whorl.collectors.prometheus.prometheus import Prometheus
 from whorl.collectors.prometheus.target import Target
 from whorl.errors import InputError
-from whorl.store.events import Event, EventKind
+from whorl.store.events import Event
 from whorl.store.metrics import METRICS, ROW
+from whorl.store.vocabulary import EventKind
 from whorl.tests.endless import SLOW, serving
 from whorl.tests.exporter import (
     BLANK,

@@ -19,9 +19,10 @@ from whorl.collectors.backends import Device, Readings, Status, Stream
 from whorl.collectors.streaming import Streamer
 from whorl.errors import DeviceError, InputError, StoreError
 from whorl.store import Store
-from whorl.store.events import Event, EventKind
+from whorl.store.events import Event
 from whorl.store.journal_file import Ticks
 from whorl.store.metrics import METRICS, ROW
+from whorl.store.vocabulary import EventKind
 from whorl.tests.collectors.sampling import Kept, Running, Turned
 from whorl.tests.stores import new_store
 

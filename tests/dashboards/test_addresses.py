@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from whorl.dashboards.app.pages import PAGES
 from whorl.store import Store
-from whorl.store.events import EventKind
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EventKind
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.sizes import count

@@ -20,7 +20,7 @@ from whorl.dashboards.figures import bands, history, reasons
 from whorl.dashboards.figures.bent import bent, bent_axis
 from whorl.dashboards.figures.waterfall import waterfall
 from whorl.dashboards.gpu_words import likeness
-from whorl.store.clock_events import CLOCK_EVENTS
+from whorl.store.vocabulary import CLOCK_EVENTS
 
 HTML = "<b>gemm</b>"
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -15,8 +15,7 @@ from whorl.dashboards.exported.series import UNITS, Kind, Series, stem
 from whorl.dashboards.serving import Limits, Server
 from whorl.store import Store
 from whorl.store.journal import Journal
-from whorl.store.metric import Metric
-from whorl.store.metrics import METRICS
+from whorl.store.metrics import METRICS, Metric
 from whorl.store.schema import arrow_rows
 
 SECOND = 1_000_000_000

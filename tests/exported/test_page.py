@@ -22,9 +22,9 @@ from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import page
 from whorl.dashboards.exported.series import ONE, UNITS, Labels, Series, series
 from whorl.store import Store
-from whorl.store.clock_events import CLOCK_EVENTS
 from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import CLOCK_EVENTS
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of, spelled
 from whorl.tests.prometheus_server import PROMTOOL, needs_promtool

@@ -10,10 +10,11 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.store import Store
-from whorl.store.events import Event, EventKind
+from whorl.store.events import Event
 from whorl.store.importing import Options, Parsed, formats, import_file, read_file
 from whorl.store.importing.formats import Format
 from whorl.store.importing.rows import Rows, Value
+from whorl.store.vocabulary import EventKind
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 

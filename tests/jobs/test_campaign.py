@@ -27,8 +27,9 @@ from whorl.jobs.campaign.status import NodeState, Status, campaign_status, plan_
 from whorl.jobs.campaign.submitting import Refusal, submit
 from whorl.jobs.slurm import Slurm, node, partition
 from whorl.store import Store
-from whorl.store.events import Event, EventKind, event_rows
+from whorl.store.events import Event, event_rows
 from whorl.store.system.locks import locked
+from whorl.store.vocabulary import EventKind
 from whorl.tests.jobs.fake_slurm import FakeSlurm, node_line, store_runs
 from whorl.tests.sizes import count
 from whorl.tests.stores import copied_stores, new_store

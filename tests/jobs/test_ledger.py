@@ -25,7 +25,7 @@ from whorl.jobs.ledger.ledger import Ledger
 from whorl.jobs.ledger.spans import Span
 from whorl.jobs.ledger.splitting import Event, Node, Splitting
 from whorl.jobs.ledger.totals import Factor
-from whorl.store.sensor_error import MEASURED_BOARDS
+from whorl.store.power_sensors import MEASURED_BOARDS
 from whorl.tests.jobs.boards import Board, Boards, HandClock
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import count

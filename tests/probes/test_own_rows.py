@@ -13,7 +13,7 @@ from whorl.store import Store
 from whorl.store.file_names import Bounds, gpu_hashes, may_hold
 from whorl.store.journal import Journal
 from whorl.store.names import this_host, this_node
-from whorl.store.outcomes import EndedBy, Outcome
+from whorl.store.vocabulary import EndedBy, Outcome
 
 NODES = {node: [f"GPU-{node}-{slot}" for slot in range(4)] for node in ("n01", "n02", "n03")}
 

@@ -18,7 +18,7 @@ from whorl.probes.figures import find as figure
 from whorl.probes.probe import Kind
 from whorl.probes.protocol import Measured, Unrun, measure
 from whorl.probes.watch import Window
-from whorl.store.outcomes import Outcome
+from whorl.store.vocabulary import Outcome
 from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
 
 

@@ -22,8 +22,8 @@ from whorl.probes.recording import Recorder
 from whorl.probes.running import run_here
 from whorl.probes.watch import Reading, Window
 from whorl.store import Store
-from whorl.store.events import Event, EventKind
-from whorl.store.outcomes import EndedBy, Outcome
+from whorl.store.events import Event
+from whorl.store.vocabulary import EndedBy, EventKind, Outcome
 from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, HandLoaded, a_probe, constant, find
 
 TWO = (a_probe("one"), a_probe("two"))

@@ -14,7 +14,8 @@ import pytest
 from whorl.errors import DeviceError, InputError
 from whorl.probes.restore import pending, restore_left_over
 from whorl.probes.settings import Settings
-from whorl.store.events import Event, EventKind
+from whorl.store.events import Event
+from whorl.store.vocabulary import EventKind
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
 

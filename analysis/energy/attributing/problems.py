@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.events import EventKind
 from ....store.instants import times_of_ns
-from ....store.outcomes import Code
+from ....store.vocabulary import Code, EventKind
 from ..metering import Note, Problem
 from ..metering.readings import Times
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import InputError
-from ....store.outcomes import Code
+from ....store.vocabulary import Code
 from . import given
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from ....store.outcomes import Code
+from ....store.vocabulary import Code
 from .dated import NONE as NO_CODE
 from .dated import Steps, Times
 from .factors import TABLE

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ....errors import InputError
 from ....store.instants import nanoseconds
-from ....store.outcomes import Code
+from ....store.vocabulary import Code
 from .dated import ALWAYS, NEVER
 
 C = TypeVar("C", bound=Code)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....errors import InputError
 from ....store.instants import date_of_ns
-from ....store.outcomes import Code
+from ....store.vocabulary import Code
 from ...statistics.student import quantile
 from .dated import EMPTY, Floats, Steps, Times
 from .factors import canonical

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....store.outcomes import Code
+from ....store.vocabulary import Code
 from .dated import EMPTY, Steps, Times, steps_of
 from .factors import SOURCE, canonical, shipped
 from .hours import Hours, read_hours

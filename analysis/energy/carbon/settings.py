@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import InputError
-from ....store.outcomes import Code
-from ....store.sensor_error import SENSOR_ERROR, SensorError
+from ....store.power_sensors import SENSOR_ERROR, SensorError
+from ....store.vocabulary import Code
 from . import given
 from .adapters import KEYS as _OF_ADAPTERS
 from .adapters import Adapter, read_adapter

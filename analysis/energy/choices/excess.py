@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ....store.outcomes import Code
-from ....store.sensor_error import SENSOR_ERROR, SensorError
+from ....store.power_sensors import SENSOR_ERROR, SensorError
+from ....store.vocabulary import Code
 from ...power_classes import Use
 from ...power_classes.profiles import LITTLE, MUCH
 from ...statistics.ordering import Floats

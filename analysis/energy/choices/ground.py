@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ....store.sensor_error import SENSOR_ERROR, SensorError
+from ....store.power_sensors import SENSOR_ERROR, SensorError
 from ...power_classes import curves, sweep
 from ...power_classes.caps import Curve
 from .levels import levels

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from ....store.names import plain_workload
-from ....store.sensor_error import SENSOR_ERROR, SensorError
+from ....store.power_sensors import SENSOR_ERROR, SensorError
 from ...power_classes import Use
 from ...statistics.ordering import Floats
 from ...statistics.spread import MAD_TO_SD

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.sensor_error import SensorError
+from ....store.power_sensors import SensorError
 from ...statistics.spread import MAD_TO_SD
 from ...statistics.student import quantile
 from ...verdicts.levels.estimate import REACH_95

@@ -12,7 +12,7 @@ import polars as pl
 
 from ....errors import InputError
 from ....store.instants import nanoseconds
-from ....store.sensor_error import SensorError
+from ....store.power_sensors import SensorError
 from ..answers import Answer, energy
 from ..booked import Booked
 from ..pieces import Kind, add_up

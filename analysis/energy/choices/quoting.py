@@ -14,9 +14,9 @@ from typing import Any
 
 import polars as pl
 
-from ....store.outcomes import Code
-from ....store.sensor_error import SensorError
+from ....store.power_sensors import SensorError
 from ....store.unbeaten import unbeaten
+from ....store.vocabulary import Code
 from ...power_classes import Curve, predict
 from ...statistics.student import quantile
 from ..carbon.greenest import greenest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....store.outcomes import Code
+from ....store.vocabulary import Code
 
 
 class Reason(Code):

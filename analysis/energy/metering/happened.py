@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ....store.events import EventKind
+from ....store.vocabulary import EventKind
 from .findings import Note, Problem
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....store.outcomes import Code
 from ....store.unseen import FLOOR, PART_S, PERIOD_S
+from ....store.vocabulary import Code
 from .readings import Flags, Floats, median
 from .shaping import Kept
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....store.sensor_error import NORMAL_95
+from ....store.power_sensors import NORMAL_95
 from ....store.unseen import SUMS, variance_j2
 from .findings import Note, Reason
 from .power import PowerSource

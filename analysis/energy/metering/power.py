@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....store.outcomes import Code
 from ....store.power_sensors import sensor_of_model
 from ....store.unseen import PART_S, PERIOD_S, Sensor
+from ....store.vocabulary import Code
 from .findings import Note, Problem
 from .readings import Flags, Floats, Readings, Times, median
 

@@ -15,9 +15,8 @@ import polars as pl
 
 from .... import __version__
 from ....errors import StoreError
-from ....store.events import EventKind
-from ....store.outcomes import Outcome
 from ....store.schema import FINGERPRINTS, arrow_schema
+from ....store.vocabulary import EventKind, Outcome
 from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, parted
 from ...runs.sittings import begins, days, in_order
 from ...spread.repeats import JOBS_COUPLE

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.conditions import stated
-from ....store.events import EventKind
 from ....store.names import SIMULATED
 from ....store.views import OF_ALL_RUNS
+from ....store.vocabulary import EventKind, stated
 from ...runs.measurements import SOUND
 from ..comparing import LEAST_GPUS
 from ..levels.noise import UNKNOWN

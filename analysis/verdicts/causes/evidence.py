@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ....store.conditions import stated
+from ....store.vocabulary import stated
 from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
 from ...runs.sittings import Floats
 from ..saying import Part, action_of, kind_of, looks_of

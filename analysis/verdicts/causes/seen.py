@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.events import EventKind
 from ....store.metrics import board_power_mw
-from ....store.outcomes import Outcome
+from ....store.vocabulary import EventKind, Outcome
 from ...runs.measurements import SOUND
 from ...runs.probing import Probed
 from ...runs.sittings import begins, days

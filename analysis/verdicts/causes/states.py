@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ....store.clock_events import POWER, THERMAL, names
-from ....store.conditions import stated
+from ....store.vocabulary import POWER, THERMAL, reasons_of, stated
 from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed
 from ...runs.sittings import Floats, Ints, days, in_order, numbered
 
@@ -127,7 +126,12 @@ def _shares(*, capped: bool) -> dict[str, pl.Expr]:
 
     Without `capped` the power limit is left out: where power and limit are known, these tell it.
     """
-    reasons = {"heat": names(THERMAL), "brake": ("power_brake",), "slowed": ("hw_slowdown",), "capped": names(POWER)}
+    reasons = {
+        "heat": reasons_of(THERMAL),
+        "brake": ("power_brake",),
+        "slowed": ("hw_slowdown",),
+        "capped": reasons_of(POWER),
+    }
     window = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
     events = pl.col("clock_events")
     found: dict[str, pl.Expr] = {}

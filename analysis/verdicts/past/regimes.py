@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.events import EventKind
+from ....store.vocabulary import EventKind
 from ..causes.states import codes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ....analysis.energy.answers import By
 from ....analysis.energy.choices.ground import Ground, ground
 from ....analysis.energy.one_job import OneJob, job_offline
 from ....analysis.energy.summary import ALL, LENGTHS, Summary, summary
-from ....store.sensor_error import SensorError
+from ....store.power_sensors import SensorError
 from ..later import Later
 
 if TYPE_CHECKING:

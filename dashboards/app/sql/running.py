@@ -13,8 +13,7 @@ from dash import ClientsideFunction, Input, Output, State, ctx, html, no_update
 from ....analysis.example_queries import EXAMPLES
 from ....errors import WhorlError
 from ....store.catalog import columns_of_views
-from ....store.columns import Table, View
-from ....store.schema import TABLES
+from ....store.schema import TABLES, Table, View
 from ....store.views import VIEWS
 from ...figures.queried import queried
 from ...table import many

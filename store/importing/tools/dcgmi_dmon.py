@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 from ....errors import InputError
-from ...events import Event, EventKind
+from ...events import Event
+from ...vocabulary import EventKind
 from ..content import written
 from ..meanings import labelled, of_field
 from ..rows import Rows, Value

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ....errors import InputError
-from ...events import Event, EventKind
+from ...events import Event
 from ...exposition import gpus, text
 from ...exposition.timeunit import TimeUnit
+from ...vocabulary import EventKind
 from ..content import written
 from ..meanings import TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value

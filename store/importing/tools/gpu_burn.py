@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from ....errors import InputError
-from ...events import Event, EventKind
-from ...outcomes import Outcome
+from ...events import Event
+from ...vocabulary import EventKind, Outcome
 from ..rows import Rows, Value
 
 _FLOP = 1e12

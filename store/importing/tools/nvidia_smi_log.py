@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from ....errors import InputError
-from ...clock_events import bit
+from ...vocabulary import reason_bit
 from ..rows import Rows, Value
 from .stamped import Times
 
@@ -255,5 +255,5 @@ def _reasons(texts: Texts) -> int | None:
         for kind in ("event", "throttle"):
             said = texts.get(f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}", "").lower()
             if said in ("active", "not active"):
-                mask = (mask or 0) | (bit(reason) if said == "active" else 0)
+                mask = (mask or 0) | (reason_bit(reason) if said == "active" else 0)
     return mask

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import InputError
-from ...events import Event, EventKind
-from ...outcomes import Outcome
+from ...events import Event
+from ...vocabulary import EventKind, Outcome
 from ..rows import Rows, Value
 
 _KEY = re.compile(r"^(?P<benchmark>[^/]+)/(?P<metric>.+?)(?::(?P<rank>[0-9]{1,3}))?$")

@@ -12,7 +12,7 @@ from whorl.analysis.energy.carbon.dated import ALWAYS, NEVER
 from whorl.analysis.energy.carbon.factors import canonical, shipped, table
 from whorl.analysis.energy.carbon.settings import NONE, Method, find_settings, read_settings
 from whorl.errors import InputError
-from whorl.store.sensor_error import SENSOR_ERROR
+from whorl.store.power_sensors import SENSOR_ERROR
 
 
 def _ns(*when: int) -> int:

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from whorl.analysis.energy.metering import meters
 from whorl.store import Store
-from whorl.store.events import Event, EventKind, event_rows
+from whorl.store.events import Event, event_rows
 from whorl.store.importing import Options, import_file
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EventKind
 
 T0, S = 1_793_530_000 * 10**9, 10**9
 

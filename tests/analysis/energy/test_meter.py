@@ -14,7 +14,7 @@ from whorl.analysis.energy.booked import booked
 from whorl.analysis.energy.metering import Meter, Note, Problem, Readings, Reason, covered, meters
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
-from whorl.store.sensor_error import NORMAL_95, SENSOR_ERROR
+from whorl.store.power_sensors import NORMAL_95, SENSOR_ERROR
 from whorl.tests.analysis.energy.stored import build
 
 POWER = Path(__file__).resolve().parents[4] / "shared" / "data" / "power"

@@ -12,7 +12,7 @@ import pytest
 import scipy
 
 from whorl.analysis.energy.pieces import SCHEMA, add_up
-from whorl.store.sensor_error import MEASURED_BOARDS, SENSOR_ERROR, SensorError
+from whorl.store.power_sensors import MEASURED_BOARDS, SENSOR_ERROR, SensorError
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC).replace(tzinfo=None)
 EXACT = SensorError.stated(0, 0)

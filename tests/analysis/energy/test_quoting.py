@@ -29,7 +29,7 @@ from whorl.analysis.energy.choices.quoting import (
     with_pareto,
 )
 from whorl.analysis.power_classes import Curve
-from whorl.store.sensor_error import SENSOR_ERROR
+from whorl.store.power_sensors import SENSOR_ERROR
 from whorl.store.unbeaten import unbeaten
 
 HOUR = 3600 * 10**9

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from whorl.analysis.one_gpu.happened import events, lost_since, marks
 from whorl.store import Store
-from whorl.store.events import Event, EventKind, event_rows
+from whorl.store.events import Event, event_rows
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EventKind
 
 DAY = datetime(2026, 9, 1)  # noqa: DTZ001  times in tables have no zone
 

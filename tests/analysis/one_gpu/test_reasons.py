@@ -10,8 +10,8 @@ import pytest
 from whorl.analysis.one_gpu import reasons as module
 from whorl.analysis.one_gpu.reasons import Held, Reasons, reasons
 from whorl.store import Store
-from whorl.store.clock_events import bit
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import reason_bit
 
 BEGAN = 1_788_220_800_000_000_000
 SECOND = 10**9
@@ -36,7 +36,7 @@ def every_second(seconds: int, began: int = BEGAN) -> np.ndarray[Any, Any]:
 def test_a_counter_tells_the_share_of_the_time(store: Store) -> None:
     """Held down for a quarter of each second of the second half of an hour."""
     held = np.maximum(np.arange(3600) - 1800, 0) * SECOND // 4
-    readings(store, every_second(3600), power_violation_ns=held, clock_event_reasons=[bit("power_cap")] * 3600)
+    readings(store, every_second(3600), power_violation_ns=held, clock_event_reasons=[reason_bit("power_cap")] * 3600)
     found, by_name = asked(store)
     power = by_name["power_cap"]
     assert power.counted
@@ -62,7 +62,11 @@ def test_no_step_is_shorter_than_the_time_between_readings(store: Store, every_n
 
 
 def test_without_a_counter_the_readings_tell_it(store: Store) -> None:
-    mask = np.where(np.arange(1200) < 600, bit("thermal_software") | bit("hw_slowdown"), bit("idle"))
+    mask = np.where(
+        np.arange(1200) < 600,
+        reason_bit("thermal_software") | reason_bit("hw_slowdown"),
+        reason_bit("idle"),
+    )
     readings(store, every_second(1200), clock_event_reasons=mask)
     _, by_name = asked(store)
     assert set(by_name) == {"thermal_software", "hw_slowdown"}, "that nothing runs holds no clock down"
@@ -74,7 +78,7 @@ def test_without_a_counter_the_readings_tell_it(store: Store) -> None:
 
 
 def test_what_nobody_read_is_a_gap_and_not_a_zero(store: Store) -> None:
-    readings(store, every_second(600), clock_event_reasons=[bit("power_brake")] * 600)
+    readings(store, every_second(600), clock_event_reasons=[reason_bit("power_brake")] * 600)
     readings(store, every_second(600, BEGAN + DAY), clock_event_reasons=[None] * 600)
     found, by_name = asked(store)
     assert sorted(set(found.stretch.tolist())) == [0, 1]
@@ -96,7 +100,10 @@ def test_a_counter_that_is_read_less_often_and_was_reset(store: Store) -> None:
 
 def test_pruned_minutes_count_as_what_they_replaced(store: Store) -> None:
     """An hour is held down for a tenth of the time; in one second of each minute it is hot."""
-    held, hot = SECOND // 10 * np.arange(3600), np.where(np.arange(3600) % 60 == 7, bit("thermal_software"), 0)
+    held, hot = (
+        SECOND // 10 * np.arange(3600),
+        np.where(np.arange(3600) % 60 == 7, reason_bit("thermal_software"), 0),
+    )
     readings(store, every_second(3600), power_violation_ns=held, clock_event_reasons=hot)
     store.prune("1m", offline=True, now=BEGAN + 2 * DAY)
     readings(store, every_second(600, BEGAN + 3600 * SECOND), clock_event_reasons=[0] * 600)
@@ -107,7 +114,7 @@ def test_pruned_minutes_count_as_what_they_replaced(store: Store) -> None:
 
 
 def test_the_time_can_be_chosen(store: Store) -> None:
-    readings(store, every_second(1200), clock_event_reasons=[bit("power_cap")] * 600 + [0] * 600)
+    readings(store, every_second(1200), clock_event_reasons=[reason_bit("power_cap")] * 600 + [0] * 600)
     found, by_name = asked(store, BEGAN + 300 * SECOND, BEGAN + 900 * SECOND)
     assert found.readings == 600
     assert by_name["power_cap"].whole == pytest.approx(0.5)

@@ -17,7 +17,7 @@ from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.store import Store
-from whorl.store.events import EventKind
+from whorl.store.vocabulary import EventKind
 from whorl.tests.judged_fleet import CLUSTER, judged_store, uuid
 from whorl.tests.probed_fleet import BEGAN_NS, stored
 

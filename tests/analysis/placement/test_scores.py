@@ -236,7 +236,8 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
     """As `whorl collect` writes it: a row of `gpus` for a new version, an event where the driver was reloaded."""
     from whorl.collectors.backends import Device
     from whorl.collectors.recording import StoreRecorder
-    from whorl.store.events import Event, EventKind, event_rows
+    from whorl.store.events import Event, event_rows
+    from whorl.store.vocabulary import EventKind
 
     store = _fleet(8).store(tmp_path / "S")
 

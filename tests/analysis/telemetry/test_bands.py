@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from whorl.analysis.telemetry.bands import LEVELS, SAMPLE, bands, sample
 from whorl.analysis.telemetry.readings import Key
 from whorl.store import Store
-from whorl.store.clock_events import bit
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import reason_bit
 
 S = 1_000_000_000
 BEGAN = 1_790_000_040 * S
@@ -34,7 +34,7 @@ def fleet(store: Store) -> tuple[Store, Values]:
         "gpu": np.repeat([gpu for _, gpu in KEYS], SECONDS),
         "power_mw": power.ravel(),
         "energy_mj": np.cumsum(power, axis=1).ravel(),
-        "clock_event_reasons": np.where(np.repeat(np.arange(GPUS), SECONDS) < 10, bit("power_cap"), 0),
+        "clock_event_reasons": np.where(np.repeat(np.arange(GPUS), SECONDS) < 10, reason_bit("power_cap"), 0),
     }
     kept = ~((rows["gpu"] == "GPU-20") & (rows["ts"] >= BEGAN + 240 * S) & (rows["ts"] < BEGAN + 360 * S))
     some = {name: np.asarray(values)[kept] for name, values in rows.items()}

@@ -12,8 +12,8 @@ import pytest
 from whorl.analysis.telemetry.lines import Line, lines, points_of
 from whorl.errors import QueryError
 from whorl.store import Store
-from whorl.store.clock_events import bit
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import reason_bit
 
 S = 1_000_000_000
 BEGAN = 1_790_000_040 * S  # a whole minute
@@ -107,7 +107,7 @@ def test_what_is_held_down_is_a_share_of_the_time(store: Store) -> None:
 
 
 def test_the_reasons_of_a_mask_are_spans(store: Store) -> None:
-    cap, idle = bit("power_cap"), bit("idle")
+    cap, idle = reason_bit("power_cap"), reason_bit("idle")
     held = [idle] * 5 + [cap] * 10 + [0] * 5 + [cap | idle] + [0] * 9
     _fill(store, [float(one) for one in range(30)], clock_event_reasons=held)
     found = lines(store, [KEY], ["clock_event_reasons"], BEGAN, BEGAN + 30 * S)
@@ -117,7 +117,7 @@ def test_the_reasons_of_a_mask_are_spans(store: Store) -> None:
 
 
 def test_spans_too_near_to_be_seen_apart_are_one_that_says_how_many(store: Store) -> None:
-    held = [bit("power_cap") * (one % 2) for one in range(100)]
+    held = [reason_bit("power_cap") * (one % 2) for one in range(100)]
     _fill(store, [float(one) for one in range(100)], clock_event_reasons=held)
     (one,) = lines(store, [KEY], ["clock_event_reasons"], BEGAN, BEGAN + 100 * S, width_ns=10 * S).reasons
     assert (one.times, one.lasted_ns) == (50, 50 * S)

@@ -22,8 +22,9 @@ from whorl.analysis.verdicts.past.one_workload import past
 from whorl.analysis.verdicts.recording import conclude, newest
 from whorl.analysis.verdicts.verdict import Kind, Level, State
 from whorl.store import Store
-from whorl.store.events import Event, EventKind, event_rows
+from whorl.store.events import Event, event_rows
 from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EventKind
 from whorl.tests.stores import new_store
 
 BEGAN = datetime(2026, 1, 5)  # noqa: DTZ001  times in tables have no zone
