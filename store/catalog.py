@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, TABLES, TELEMETRY, Column, Table, View
+from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Column, Table, View
 from .system.files import write_bytes
 from .views import VIEWS
 
@@ -153,12 +153,16 @@ def _shown(spec: Table, columns: Table, hidden: str = "hidden") -> str:
     """The rows of a table's files that are not left out, with the `columns` of a table."""
     names = ", ".join(f'f."{name}"' for name in columns.names)
     deep = "**/" if spec.partitioned or spec == LATE else ""
-    files = _read(f"{spec.name}/{deep}*", "filename = true")
+    files = read(f"whorl_files('/{spec.name}/{deep}*.parquet')", spec, "filename = true")
     return f"SELECT {names} FROM {files} f WHERE f.filename NOT IN (SELECT file FROM {hidden})"
 
 
-def _read(files: str, options: str) -> str:
-    return f"read_parquet(whorl_files('/{files}.parquet'), hive_partitioning = false, {options})"
+def read(files: str, spec: Table, options: str = "filename = false") -> str:
+    """SQL: the rows of files of a table. A column that a file may lack makes DuckDB look at all files first."""
+    rows = f"read_parquet({files}, hive_partitioning = false, {options}"
+    if not any(column.added for column in spec.columns):
+        return f"{rows})"
+    return f"({spec.nothing} UNION ALL BY NAME FROM {rows}, union_by_name = true))"
 
 
 def _meanings() -> str:
@@ -184,8 +188,9 @@ def _hidden() -> str:
     attached = f"written || '/{CATALOG}' IN (SELECT path FROM duckdb_databases() WHERE path IS NOT NULL)"
     in_quotes = "chr(39) || replace(written, chr(39), chr(39) || chr(39)) || chr(39)"
     with_these = f"(SELECT count(*) FROM duckdb_views() WHERE view_name = 'runs' AND contains(sql, {in_quotes}))"
+    notes = read("whorl_files('/replaced/*.parquet')", REPLACED)
     return (
-        f"SELECT whorl_store() || '/' || file AS file FROM {_read('replaced/*', 'filename = false')} "
+        f"SELECT whorl_store() || '/' || file AS file FROM {notes} "
         "QUALIFY hidden AND number = max(number) OVER () UNION ALL "
         f"SELECT error(format({quoted(_ELSEWHERE)}, written) || (SELECT string_agg(path, ', ') FROM duckdb_databases())"
         f")::VARCHAR WHERE NOT (getvariable('whorl_store') IS NOT NULL OR ({_OPENED} IS NOT NULL AND {stores} = 1) "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a GPU (its UUID) or to the node (`gpu` is None): a row of `events`."""
+    """Something that happened to a GPU (its UUID), or to a node or a GPU without a known UUID: a row of `events`."""
 
     kind: EventKind
     gpu: str | None
@@ -25,6 +25,8 @@ class Event:
     """UTC; None: now."""
     node: str | None = None
     """None: the node of the process that records it."""
+    pci_bus_id: str | None = None
+    """Where on the node the GPU is; it is all that is known of a GPU that does not answer."""
     workload: str | None = None
     metric: str | None = None
     quality: str | None = None
@@ -53,7 +55,7 @@ def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None
         "gpu": [event.gpu for event in events],
         "node": [event.node or node for event in events],
         "kind": [event.kind for event in events],
-        **{name: [getattr(event, name) for event in events] for name in (*TYPED, "campaign", "job_id")},
+        **{name: [getattr(event, name) for event in events] for name in ("pci_bus_id", *TYPED, "campaign", "job_id")},
         "detail": [event.detail for event in events],
     }
     for name in ("before", "value"):  # a counter may have more digits than a double: the sentence has them all

@@ -35,6 +35,7 @@ class Column:
     unit: str
     description: str
     kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # for telemetry: how a minute keeps it ("": not at all)
+    added: bool = False  # files that were written before there was this column lack it: it is NULL in them
 
     @property
     def encoding(self) -> str:
@@ -64,6 +65,12 @@ class Table:
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
+
+    @property
+    def nothing(self) -> str:
+        """SQL: no row, of its columns."""
+        columns = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in self.columns)
+        return f"SELECT {columns} WHERE false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +335,15 @@ EVENTS = Table(
     (
         Column("ts", "TIMESTAMP", "UTC", "when it happened or was noticed"),
         CLUSTER,
-        _GPU,
-        Column("node", "VARCHAR", "", "the host; if the event concerns no single GPU, gpu is NULL"),
+        Column(
+            "gpu",
+            "VARCHAR",
+            "",
+            "the GPU, as in `gpus`; NULL of what concerns no single GPU, and where the store does not know which GPU "
+            "is at `pci_bus_id` of the node",
+        ),
+        Column("node", "VARCHAR", "", "the host"),
+        Column("pci_bus_id", "VARCHAR", "", "PCI address of the GPU on its node; NULL where unknown", added=True),
         Column("kind", "VARCHAR", "", "what kind of event, a code; it says which of the next columns are filled"),
         Column("workload", "VARCHAR", "", "the probe that it is about"),
         Column("metric", "VARCHAR", "", "the column of `telemetry` that it is about"),

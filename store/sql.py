@@ -27,7 +27,7 @@ import duckdb
 from ..errors import QueryError
 from . import guard
 from .bounds import bounds
-from .catalog import KEY_RECORD, pattern, quoted
+from .catalog import KEY_RECORD, pattern, quoted, read
 from .schema import TABLES, Table, View, table
 from .views import VIEWS
 
@@ -237,23 +237,22 @@ class Connection:
         columns = ", ".join(f'"{name}"' for name in spec.names)
         parts = []
         if rows.free:
-            parts.append(f"SELECT {columns} FROM {self._files(f'{spec.name}_free', rows.free)}")
+            parts.append(f"SELECT {columns} FROM {self._files(f'{spec.name}_free', rows.free, spec)}")
         if rows.contested:
-            files, late = self._files(f"{spec.name}_contested", rows.contested), f"{_ROWS}.{spec.name}_late"
+            files, late = self._files(f"{spec.name}_contested", rows.contested, spec), f"{_ROWS}.{spec.name}_late"
             parts.append(f"SELECT {columns} FROM {files} WHERE {KEY_RECORD} NOT IN (SELECT {KEY_RECORD} FROM {late})")
         for part, data in (("late", rows.late), ("live", rows.live)):
             if data is not None:
                 parts.append(f"SELECT {columns} FROM {_ROWS}.{spec.name}_{part}")
-        nothing = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in spec.columns)
-        return " UNION ALL ".join(parts) or f"SELECT {nothing} WHERE false"
+        return " UNION ALL ".join(parts) or spec.nothing
 
-    def _files(self, variable: str, paths: Sequence[Path]) -> str:
+    def _files(self, variable: str, paths: Sequence[Path], spec: Table) -> str:
         """Thousands of files are listed in a variable: DuckDB would parse and bind their names for every query."""
         if paths != self._listed.get(variable):
             listed = [pattern(self._home + str(path).removeprefix(self._root)) for path in paths]
             self._connection.execute(f"SET VARIABLE {variable} = $1", [listed])
             self._listed[variable] = paths
-        return f"read_parquet(getvariable('{variable}'), hive_partitioning = false)"
+        return read(f"getvariable('{variable}')", spec)
 
     def _but(self, sentence: str) -> str:
         """What a person at this machine may do all the same."""

@@ -338,7 +338,7 @@ class Store:
         def read(paths: list[Path]) -> pl.LazyFrame:
             scanned = pl.scan_parquet(
                 [path.absolute() for path in paths], schema=_frame_schema(name), glob=False,
-                extra_columns="ignore", hive_partitioning=False,
+                missing_columns="insert", extra_columns="ignore", hive_partitioning=False,
             )  # fmt: skip
             return scanned.select(spec.names)
 

@@ -85,6 +85,8 @@ class EventKind(StrEnum):
     # of a GPU and its driver
     XID = "xid", "the driver told of an error; `code` is the number of the XID", "code"
     LOST = "lost", "the GPU does not answer any more"
+    NEEDS_RESET = "needs_reset", "the GPU cannot be used before it is reset"
+    ABSENT = "absent", "the driver finds no GPU where one was"
     RETURNED = "returned", "a GPU that was lost answers again"
     APPEARED = "appeared", "a GPU that was not there before"
     RETIRED = "retired", "the GPU was taken out of its node; until it is seen again, `whorl check` does not miss it"

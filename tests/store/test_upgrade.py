@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import FormatError, StoreError
 from whorl.store import Store
-from whorl.store.schema import FORMAT
+from whorl.store.schema import CATALOG, FORMAT, arrow_rows
 from whorl.store.upgrade import upgrade
 from whorl.tests import sizes
 from whorl.tests.store import other_process
@@ -43,6 +44,25 @@ def newer() -> Iterator[Ask]:
 def test_frozen_store_answers_as_when_it_was_made(frozen: Path) -> None:
     upgrade(frozen, offline=True)
     assert json.loads(json.dumps(answers(Store(frozen)), sort_keys=True)) == json.loads(ANSWERS.read_text())
+
+
+def test_column_that_a_file_lacks_is_null_by_every_reader_and_after_compaction(frozen: Path) -> None:
+    store, place = Store(frozen), "00000000:02:00.0"
+    count = len(store.arrow("events", ["kind"]))
+    row = {"kind": ["lost"], "node": ["n1"], "pci_bus_id": [place], "ts": [1_767_225_600_000_000_000]}
+    store.append({"events": arrow_rows("events", row)}, "new")
+    for compacted in (False, True):
+        if compacted:
+            store.compact(offline=True)
+        with duckdb.connect(str(frozen / CATALOG), read_only=True) as client:
+            plain = client.sql("select pci_bus_id from events").to_arrow_table().column(0)
+        columns = (
+            store.sql("select pci_bus_id from events").column(0),
+            store.arrow("events", ["pci_bus_id"]).column(0),
+            store.collect(store.scan("events").select("pci_bus_id")).to_arrow().column(0),
+        )
+        assert [column.drop_null().to_pylist() for column in (plain, *columns)] == [[place]] * 4
+        assert {len(column) for column in columns} == {count + 1}
 
 
 def test_upgrade_renames_adds_and_converts_columns(frozen: Path, newer: Ask) -> None:
