@@ -69,6 +69,7 @@ _METRICS = (
     _Metric("operation_rate", "operations per second", "operations", "Gop/s", 0.0, 1e9, (0.0, 1e9), ""),
     _Metric("bandwidth", "bytes per second", "rate", "GB/s", 0.0, 1e6, (0.0, 1e6), "bandwidth"),
     _Metric("latency", "latency", "time", "ns", 0.0, 1e15, (0.0, 1e15), ""),
+    _Metric("wrong_elements", "wrong elements of the result", "", "", 0.0, EXACT, (0.0, EXACT), ""),
 )  # fmt: skip
 _BY_NAME = {metric.name: metric for metric in _METRICS}
 _BY_WORDS = {words: metric.name for metric in _METRICS for words in metric.words.split()}

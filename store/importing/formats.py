@@ -149,6 +149,12 @@ def read(loaded: Content, options: Options) -> Sheet:
     except UntimedError as error:
         rows = _by_its_age(path, known, text, options, error)
     del text
+    changed = path.stat().st_mtime_ns
+    if known.kind == "runs" and options.at is None and changed > _OLDEST_NS and rows.date_events(changed):
+        rows.note(
+            f"what happened to a GPU has no time in it, so that is when the file was last changed "
+            f"({_civil(changed)[:19]} UTC); if that is wrong, import it into a new store with --at"
+        )
     sheet = rows.sheet(name=known.name, kind=known.kind, sha256=loaded.sha256, size=loaded.size)
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")

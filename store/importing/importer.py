@@ -195,7 +195,9 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
         "runs": frame.unique("run_id", keep="first", maintain_order=True).select(run_columns),
         "results": runs.results(frame),
         "gpus": gpus,
-        "events": found.events.join(frame, on=LINE, how="semi").drop(LINE),
+        "events": superseding.new_events(
+            store, found.events.join(frame, on=LINE, how="semi").drop(LINE), options.cluster
+        ),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -65,6 +65,12 @@ class Rows:
         """What happened to the GPU of a row. Its GPU and node are those of the row. Without a time it was when the row
         of telemetry was read, else at --at, else now."""
         self._events.append((key, event))
+
+    def date_events(self, ns: int) -> bool:
+        """Give events without a time this one (ns since 1970, UTC). Returns whether there were some."""
+        undated = any(event.ts_ns is None for _, event in self._events)
+        self._events = [(key, replace(event, ts_ns=event.ts_ns or ns)) for key, event in self._events]
+        return undated
 
     def sheet(self, *, name: str, kind: str, sha256: str, size: int) -> Sheet:
         """The sheet of these rows. `name` and `kind` are those of the format."""

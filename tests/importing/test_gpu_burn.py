@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import datetime as at
 from pathlib import Path
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.measurements import measurements
+from whorl.analysis.verdicts.judging import judge
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file
@@ -66,6 +68,7 @@ def test_each_new_rate_is_a_repeat_and_errors_are_an_event(tmp_path: Path, store
     assert runs[0][4]["precision"] == "fp32"
     events = _rows(store, "select kind, gpu, workload, n, detail from events")
     assert events == [("wrong_result", UUIDS[1], "gpu-burn fp32", 9, "gpu-burn found 9 wrong elements")]
+    assert _rows(store, "select ts, cluster from events") == [(at(2026, 10, 1, 10, 0, 12), "fleet")]
     assert _rows(store, "select distinct model from gpus") == [("NVIDIA A100-SXM4-40GB",)]
     compared = measurements(store).select(pl.col("gpu").cast(pl.String), "value").rows()
     assert compared == [(UUIDS[0], 900.0)]  # the median of its repeats; nothing of the GPU with wrong results
@@ -102,7 +105,9 @@ def test_precisions_and_clocks_of_other_languages(tmp_path: Path, parse: Parse) 
         assert found.frame["gpu"].to_list() == ["n1:0"]
     for said, began in (
         ("Thu 01 Oct 2026 01:00:12 PM CEST", at(2026, 10, 1, 11, 0, 12)),
+        ("Thu Oct  1 13:00:12 +03 2026", at(2026, 10, 1, 10, 0, 12)),
         ("jeu. 01 oct. 2026 13:00:12 CEST", None),
+        ("Thu Oct 32 13:00:12 CEST 2026", None),
     ):
         text = progress(20, [(5, 900)], "0", "50 C") + f"\n\tSummary at:   {said}\n"
         assert parse(_log(tmp_path, text), node="n1", time_zone="Europe/Berlin").frame["began"].to_list() == [began]
@@ -158,3 +163,73 @@ def test_older_progress_is_padded(tmp_path: Path, parse: Parse) -> None:
 def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         read_file(_log(tmp_path, text), Options(node="n1"))
+
+
+def _burn(wrong: str, day: int = 19, gpus: int = 8) -> str:
+    """A log of gpu-burn in which the sixth GPU has errors."""
+    listed = "".join(f"GPU {n}: A100 (UUID: GPU-aaaaaaaa-0000-0000-0000-00000000000{n:x})\n" for n in range(gpus))
+    cells = [f"670 ({15800 + n} Gflop/s)" for n in range(gpus)]
+    errors = ["0"] * gpus
+    errors[5] = wrong
+    line = f"10.0%  proc'd: {' - '.join(cells)}   errors: {' - '.join(errors)}   temps: {' - '.join(['50 C'] * gpus)}\n"
+    return f"{listed}{line}\tSummary at:   Wed Feb {day} 01:48:43 UTC 2025\n\nTested {gpus} GPUs:\n" + "".join(
+        f"\tGPU {n}: {'FAULTY' if n == 5 else 'OK'}\n" for n in range(gpus)
+    )
+
+
+@pytest.mark.parametrize(
+    ("errors", "number", "sentence"),
+    [
+        ("211  (WARNING!)", 211, "up to 211"),
+        ("-524288000  (WARNING!)", None, "how many was not counted"),
+        ("2147483647  (WARNING!)", None, "how many was not counted"),
+        ("99999999999999999999  (WARNING!)", None, "how many was not counted"),
+        ("0", None, "how many was not counted"),
+    ],
+)
+def test_a_faulty_gpu_has_a_verdict(
+    errors: str, number: int | None, sentence: str, tmp_path: Path, store: Store
+) -> None:
+    """However its error counter overflowed, and with no peers to compare it with."""
+    uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000005"
+    for sitting, state in ((19, "suspected"), (21, "confirmed")):
+        path = _log(tmp_path, _burn(errors, sitting), f"{sitting}.log")
+        import_file(store, path, Options(node="n1", cluster="east"))
+        (verdict,) = judge(store, cluster="east").rows
+        assert (verdict.name, verdict.kind, verdict.state) == ("n1/5", "wrong results", state)
+        assert sentence in verdict.looks
+    assert set(_rows(store, "select cluster, node, count(*) from gpus_now group by all")) == {("east", "n1", 8)}
+    assert _rows(store, "select cluster, gpu, node, ts, kind, n from events order by ts") == [
+        ("east", uuid, "n1", at(2025, 2, day, 1, 48, 43), "wrong_result", number) for day in (19, 21)
+    ]
+
+
+def test_a_gpu_that_died_after_it_had_rates_has_a_verdict(tmp_path: Path, store: Store) -> None:
+    import_file(store, _log(tmp_path, _burn("0") .replace("FAULTY", "OK").replace("Tested", progress(
+        90, [(700, 15800)] * 5 + [(-1, 0)] + [(700, 15800)] * 2, " - ".join(["0"] * 5 + ["-1  (DIED!)"] + ["0"] * 2)
+    ) + "\nTested")), Options())  # fmt: skip
+    assert [(v.kind, v.gpus) for v in judge(store).rows] == [("failed", ("GPU-aaaaaaaa-0000-0000-0000-000000000005",))]
+
+
+def test_what_happened_without_a_time_did_so_when_the_file_was_last_changed(tmp_path: Path, store: Store) -> None:
+    text = "".join(line for line in _burn("7").splitlines(keepends=True) if "Summary" not in line)
+    path = _log(tmp_path, text)
+    os.utime(path, (1_740_000_000, 1_740_000_000))
+    report = import_file(store, path, Options())
+    assert _rows(store, "select epoch(ts) from events") == [(1_740_000_000.0,)]
+    assert any("when the file was last changed (2025-02-19 21:20:00 UTC)" in note for note in report.notes)
+
+
+def test_logs_of_several_hosts_in_one_file(tmp_path: Path, parse: Parse, refusal: Callable[..., str]) -> None:
+    one = LIST + BURN + VERDICT
+    hosts = [("n01", one), ("n02", one.replace("1111", "2222"))]
+    labelled = "\n".join(f"{host}: {line}" for host, text in hosts for line in text.split("\n"))
+    found = parse(_log(tmp_path, labelled), node="elsewhere").frame
+    assert set(found.select("node", "gpu", "slot").unique().rows()) == {
+        (host, uuid, slot) for host, text in hosts for slot, uuid in enumerate(UUIDS) if uuid in text
+    } | {("n02", uuid.replace("1111", "2222"), slot) for slot, uuid in enumerate(UUIDS)}
+    one_after_the_other = _log(tmp_path, one + one.replace("1111", "2222"), "both.log")
+    assert parse(one_after_the_other).frame["gpu"].n_unique() == 4
+    assert "has logs of several hosts" in refusal(one_after_the_other, node="n01")
+    tasks = "\n".join(f"{task}: {line}" for task in range(2) for line in one.split("\n"))
+    assert "--output=%N.log" in refusal(_log(tmp_path, tasks))

@@ -207,6 +207,57 @@ def test_text_is_read_as_json_is(tmp_path: Path, store: Store) -> None:
     assert models[0] == {"model": "NVIDIA A100-SXM4-40GB", "pci_bus_id": "00000000:0A:00.0", "driver": "550.54.15"}
 
 
+PROCESSES = """[worker-1:00025] MCW rank 6 bound to socket 0[core 2[hwt 0]]: [././B/./.][./././.]
+nvbandwidth Version: v0.7
+Driver Version: 570.124.06
+
+Process 0 (worker-0): device 0: HGX GB200 (00000008:01:00)
+Process 1 (worker-0): device {1}: HGX GB200 (00000009:01:00)
+Process 2 (worker-1): device 0: HGX GB200 (00000008:01:00)
+Process 3 (worker-1): device {1}: HGX GB200 (00000009:01:00)
+
+Running multinode_device_to_device_memcpy_read_ce.
+memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1         2         3
+ 0       N/A    798.02    798.25    798.02
+ 1    798.02       N/A    797.80    798.02
+ 2    797.73    798.02       N/A    797.80
+ 3    718.03    717.78    718.02       N/A
+"""
+
+
+@pytest.mark.parametrize("device", ["1", "0"])  # 0: each process sees its own GPU only
+def test_processes_on_several_hosts(device: str, tmp_path: Path, parse: Parse) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(PROCESSES.replace("{1}", device))
+    found = parse(path, node="n1")
+    slow = found.frame.filter(found.frame["figure bandwidth"] < 720)
+    assert slow.select("node", "slot", "gpu").unique().rows() == [("worker-1", 1, "worker-1:1")]
+    assert found.frame["gpu"].unique().sort().to_list() == [f"worker-{n}:{slot}" for n in (0, 1) for slot in (0, 1)]
+    assert any("--node is not used" in note for note in found.report.notes)
+
+
+@pytest.mark.parametrize("lost", ["Process 3", "Process"])
+def test_a_process_that_is_not_listed_has_no_host(lost: str, tmp_path: Path, parse: Parse) -> None:
+    lines = PROCESSES.replace("{1}", "1").splitlines(keepends=True)
+    path = tmp_path / "a.log"
+    path.write_text("".join(line for line in lines if not line.startswith(lost)) + TEXT)
+    found = parse(path, node="n1")
+    missing = [reason for reason in found.report.refusals if reason.startswith("nothing says on which host GPU 3")]
+    assert len(missing) == 1
+    assert "n1:3" not in found.frame["gpu"].to_list()
+
+
+def test_the_host_stands_above_the_first_device_or_in_front_of_each_line(tmp_path: Path, parse: Parse) -> None:
+    for name, text in (
+        ("above", TEXT.replace("Device 0", "n017\nDevice 0")),
+        ("front", "".join(f"n017: {line}\n" for line in TEXT.splitlines())),
+    ):
+        path = tmp_path / name
+        path.write_text(text)
+        assert parse(path, node="n1").frame["gpu"].unique().sort().to_list() == ["n017:0", "n017:1"]
+
+
 @pytest.mark.long
 def test_runs_after_each_other_in_one_file_and_text_before(tmp_path: Path, store: Store) -> None:
     other = {**H2D, "bandwidth_matrix": [["50", "41"]]}

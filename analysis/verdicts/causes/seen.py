@@ -58,10 +58,11 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
     """All of them, the worst first: a GPU that is lost did not fail besides. `frozen`: of `frozen_power`."""
     found: dict[tuple[str, Kind], Seen] = {}
     of_frozen = pl.col("gpu").is_in(list(frozen))
-    wrong_result = (pl.col("wrong_elements") > 0) & pl.col("wrong_elements").is_finite()
-    shows = of_frozen | wrong_result.fill_null(value=False) | (pl.col("value").is_null() & ~SOUND)
-    runs = campaign.runs.filter(shows).sort("began", nulls_last=True)
-    no_time = runs.filter(pl.col("value").is_null() & ~SOUND)
+    counted = (pl.col("wrong_elements") > 0) & pl.col("wrong_elements").is_finite()
+    wrong_result = counted.fill_null(value=False) | (pl.col("status") == Outcome.WRONG_RESULT.value)
+    did_not_end = ~SOUND & ~wrong_result
+    runs = campaign.runs.filter(of_frozen | wrong_result | did_not_end).sort("began", nulls_last=True)
+    no_time = runs.filter(did_not_end)
     gone = no_time.filter(pl.col("status") == Outcome.LOST.value)
     events = campaign.events.filter(pl.col("kind") == EventKind.LOST.value).drop_nulls("gpu")
     for gpu in [*gone["gpu"].unique(maintain_order=True), *events["gpu"].unique(maintain_order=True)]:
@@ -82,9 +83,10 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
     checked = campaign.runs.filter(pl.col("checked_elements").is_not_null()).group_by("gpu").len()
     many = dict(checked.iter_rows())
     for (gpu,), own in wrong.group_by(["gpu"], maintain_order=True):
-        most = int(own["wrong_elements"].max())  # type: ignore[arg-type]
+        most = own.filter(counted)["wrong_elements"].max()
+        elements = "how many was not counted" if most is None else f"up to {int(most):,}"  # type: ignore[call-overload]
         of = max(int(many.get(gpu, 0)), own.height)
-        looks = f"wrong elements in {own.height} of {of} checked results (up to {most:,}): {_listed(own)}"
+        looks = f"wrong elements in {own.height} of {of} checked results ({elements}): {_listed(own)}"
         found[str(gpu), Kind.WRONG] = _seen(str(gpu), Kind.WRONG, looks, own)
     for gpu, sentence in frozen.items():
         own = runs.filter((pl.col("gpu") == gpu) & pl.col("power_w").is_not_null())

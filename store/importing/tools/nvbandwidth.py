@@ -13,40 +13,81 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import InputError
 from ..rows import Rows, Value
-from . import nvbandwidth_text
+from .stamped import by_host
 
 _GIGABYTE = 1e9
-_BEGIN = re.compile(r'\{\s*"nvbandwidth"\s*:')
-# "0: NVIDIA H100 80GB HBM3 (00000000:07:00): (node7)"; the host is there from version 0.8 on.
-_DEVICE = re.compile(
-    r"^\s*(?P<index>[0-9]+)\s*:\s*(?P<model>.+?)\s*"
+_JSON = re.compile(r'\{\s*"nvbandwidth"\s*:')
+_VERSION = re.compile(r"^\s*nvbandwidth Version:")
+_RUNNING = re.compile(r"^\s*[Rr]unning ([A-Za-z0-9_]+)\.?\s*$", re.MULTILINE)
+_MODEL = (
+    r"(?P<model>.+?)\s*"
     r"(?:\((?:PCI:)?(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-9A-Fa-f])?)\))?"
-    r"\s*(?::\s*\((?P<host>[^()]*)\))?\s*$"
 )
+# "Device 0: NVIDIA H100 80GB HBM3 (00000000:07:00)", in JSON without the word, from version 0.8 on with ": (node7)".
+_DEVICE = re.compile(rf"^\s*(?:Device\s+)?(?P<number>[0-9]{{1,4}})\s*:\s*{_MODEL}\s*(?::\s*\((?P<host>[^()]*)\))?\s*$")
+# "Process 2 (worker-1): device 0: HGX GB200 (00000008:01:00)": the matrix has the number of the process.
+_PROCESS = re.compile(
+    r"^\s*Process\s+(?P<number>[0-9]{1,5})\s*\((?P<host>[^()]+)\)\s*:\s*device\s+(?P<device>[0-9]{1,4})\s*:\s*"
+    + rf"{_MODEL}\s*$"
+)
+_HOST = re.compile(
+    r"^\s*(?!localhost\b)([A-Za-z0-9][A-Za-z0-9._-]*)\s*$"
+)  # alone on the line above the first device, since v0.8
+_DRIVER = re.compile(r"^\s*Driver Version:\s*(\S+)")
+_DESCRIPTION = re.compile(r"\((?:GB/s|ns)\)\s*$")
+_COLUMNS = re.compile(r"^\s*0(?:\s+[0-9]+)*\s*$")
+_ROW = re.compile(r"^\s*([0-9]+)\s+(\S.*)$")
+_ERROR = re.compile(r"^\s*\[?(?:ERROR|Error)\b[\]:]*\s*(.*\S)")
 _DIRECTIONS = {"read": ("_read1", "_read2", "_total"), "write": ("_write1", "_write2", "_total")}
+
+
+@dataclass
+class _Test:
+    """One test: `matrix` has rows of texts or numbers."""
+
+    line: int
+    name: str
+    status: str = "Passed"
+    error: str = ""
+    description: str = ""
+    matrix: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass
+class _Output:
+    """One run of nvbandwidth. `devices` are the lines that list its GPUs, `host` is of those that name none."""
+
+    text: str
+    host: str = ""
+    driver: str = ""
+    devices: list[str] = field(default_factory=list)
+    tests: list[_Test] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def fits(head: str) -> bool:
     """Whether a file that begins so is of nvbandwidth; other text may stand before it."""
-    return _BEGIN.search(head) is not None or nvbandwidth_text.fits(head)
+    text = "nvbandwidth Version:" in head or (_RUNNING.search(head) is not None and "(row)" in head)
+    return text or _JSON.search(head) is not None
 
 
 def read(text: str, rows: Rows) -> None:
-    """Add the values of each test of each document in the text."""
-    if _BEGIN.search(text) is None:
-        for of, lines, part in nvbandwidth_text.documents(text, rows):
-            _document(of, part, lines, rows)
-        return
-    found = list(_BEGIN.finditer(text))
-    for number, begin in enumerate(found):
-        end = found[number + 1].start() if number + 1 < len(found) else len(text)
-        part = text[begin.start() : end]
-        first = text.count("\n", 0, begin.start()) + 1
+    """Add the values of each test of each output in the text. Raises InputError for JSON that is damaged."""
+    for output in _of_json(text, rows) if _JSON.search(text) else _of_text(text, rows):
+        _add(output, rows)
+
+
+def _of_json(text: str, rows: Rows) -> Iterator[_Output]:
+    begins = [begin.start() for begin in _JSON.finditer(text)]
+    for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
+        part, first = text[begin:end], text.count("\n", 0, begin) + 1
         try:
             document, length = json.JSONDecoder().raw_decode(part)
         except (ValueError, RecursionError) as error:  # damage may begin lists without end
@@ -54,115 +95,166 @@ def read(text: str, rows: Rows) -> None:
             raise InputError(
                 f"{rows.file}: the JSON is damaged or cut short at line {line}; run nvbandwidth again"
             ) from error
-        of = document["nvbandwidth"]
-        if not isinstance(of, dict):
+        content = document["nvbandwidth"]
+        if not isinstance(content, dict):
             raise InputError(f"{rows.file}: what stands under 'nvbandwidth' is not an object; run nvbandwidth again")
-        tests = of["testcases"] = [test for test in _listed(of, "testcases") if isinstance(test, dict)]
-        _document(of, part[:length], list(_lines(tests, part[:length], first)), rows)
+        host, driver = (str(content.get(key) or "") for key in ("Hostname", "Driver Version"))
+        output = _Output(part[:length], host, driver, [str(entry) for entry in _listed(content, "GPU Device list")])
+        place = 0
+        for test in _listed(content, "testcases"):
+            if not isinstance(test, dict):
+                continue
+            name = re.compile(r'"name"\s*:\s*' + re.escape(json.dumps(test.get("name", "")))).search(part, place)
+            place = name.end() if name else place
+            texts = (str(test.get(key) or "") for key in ("name", "status", "error", "bandwidth_description"))
+            found = _Test(first + part.count("\n", 0, place), *texts)
+            matrix = test.get("bandwidth_matrix")
+            if isinstance(matrix, list):
+                found.matrix = [row for row in matrix if isinstance(row, list)]
+            elif found.status in ("", "Passed", "passed"):
+                found.status = "Passed without a matrix"
+            output.tests.append(found)
+        output.remarks = [str(content[key]) for key in ("error", "warning") if content.get(key)]
+        if content.get("error") and not output.tests:
+            raise InputError(f"{rows.file}: nvbandwidth measured nothing: {content['error']}")
+        yield output
 
 
-def _document(of: Mapping[str, Any], text: str, lines: Sequence[int], rows: Rows) -> None:
-    tests = of["testcases"]
-    error = of.get("error")
-    if error and not tests:
-        raise InputError(f"{rows.file}: nvbandwidth measured nothing: {error}")
-    for key in ("error", "warning"):
-        if of.get(key):
-            rows.note(f"nvbandwidth says: {of[key]}")
-    record = hashlib.sha256(text.encode()).hexdigest()[:16]
-    gpus = _gpus(of)
-    waived: list[str] = []
-    for test, line in zip(tests, lines, strict=True):
-        name, status = str(test.get("name", "")), str(test.get("status", "Passed"))
-        if status == "Waived":
-            waived.append(name)
-        elif status not in ("Passed", "passed") or not isinstance(test.get("bandwidth_matrix"), list):
-            why = f"{status}: {test['error']}" if test.get("error") else status
-            rows.refuse(line, f"{name} has no result ({why})")
+def _listed(content: Mapping[str, Any], key: str) -> list[Any]:
+    """What stands in the list under a key; nothing where it is no list."""
+    entries = content.get(key)
+    return entries if isinstance(entries, list) else []
+
+
+def _of_text(text: str, rows: Rows) -> Iterator[_Output]:
+    for host, lines in by_host(text, rows.file).items():
+        begins = [place for place, (_, line) in enumerate(lines) if _VERSION.match(line)] or [0]
+        for begin, end in zip(begins, [*begins[1:], len(lines)], strict=True):
+            yield _output(lines[begin:end], host, rows)
+
+
+def _output(lines: list[tuple[int, str]], host: str, rows: Rows) -> _Output:
+    output = _Output("\n".join(line for _, line in lines), host)
+    test, above = _Test(0, ""), ""
+    width, heads = 0, False  # columns of the present matrix; whether the next line names them
+    for number, line in lines:
+        if (match := _RUNNING.match(line)) is not None:
+            test, width = _Test(number, match[1], "it was cut short"), 0
+            output.tests.append(test)
+        elif _PROCESS.match(line) or (line.lstrip().startswith("Device") and _DEVICE.match(line)):
+            if not output.devices and not output.host and (match := _HOST.match(above)) is not None:
+                output.host = match[1]
+            output.devices.append(line)
+        elif (match := _DRIVER.match(line)) is not None:
+            output.driver = match[1]
+        elif test.line and _DESCRIPTION.search(line):
+            test.description, heads, width = line.strip(), True, 0
+        elif heads and _COLUMNS.match(line):
+            width, heads = len(line.split()), False
+        elif width and (match := _ROW.match(line)) is not None:
+            cells = match[2].split()
+            if len(cells) == width:
+                test.matrix.append(cells)
+                test.status = "Passed"
+            else:
+                rows.refuse(number, f"{test.name}: a line of the matrix has {len(cells)} of {width} values")
         else:
-            for gpu, repeat, values in _cells(name, test, line, rows):
-                rows.add(line, values | {"repeat": repeat} | gpus.get(gpu, {"index": gpu}) | _driver(of), record)
+            width = 0
+            if "waived" in line.lower() and test.status != "Passed":
+                test.status = "Waived"
+            elif test.line and (match := _ERROR.match(line)) is not None:
+                test.status, test.error = "Error", match[1]
+        above = line
+    return output
+
+
+def _add(output: _Output, rows: Rows) -> None:
+    for remark in output.remarks:
+        rows.note(f"nvbandwidth says: {remark}")
+    record = hashlib.sha256(output.text.encode()).hexdigest()[:16]
+    gpus = _gpus(output)
+    hosts = {str(gpu["node"]) for gpu in gpus.values() if "node" in gpu} or {output.host} - {""}
+    if hosts - {rows.options.node} and rows.options.node is not None:
+        rows.note(f"the file names its hosts ({', '.join(sorted(hosts)[:4])}), so --node is not used for their GPUs")
+    known: dict[str, Value] = {"driver": output.driver} if output.driver.lower() not in ("", "unknown", "n/a") else {}
+    waived: list[str] = []
+    for test in output.tests:
+        if test.status == "Waived":
+            waived.append(test.name)
+            continue
+        if test.status not in ("", "Passed", "passed"):
+            rows.refuse(
+                test.line, f"{test.name} has no result ({test.status}{f': {test.error}' if test.error else ''})"
+            )
+            continue
+        for number, repeat, values in _cells(test, rows):
+            gpu = gpus.get(number)
+            if gpu is None and (len(hosts) > 1 or test.name.startswith("multinode")):
+                rows.refuse(test.line, f"nothing says on which host GPU {number} of {test.name} is")
+                continue
+            gpu = gpu or {"index": number, "node": next(iter(hosts), None)}
+            rows.add(test.line, values | {"repeat": repeat} | gpu | known, record)
     if waived:
         rows.note(f"nvbandwidth did not run {', '.join(waived)}: they do not fit the machine")
 
 
-def _lines(tests: Sequence[Mapping[str, Any]], text: str, first: int) -> Iterator[int]:
-    """The line of each test: that of its name."""
-    at = 0
-    for test in tests:
-        found = re.compile(r'"name"\s*:\s*' + re.escape(json.dumps(test.get("name", "")))).search(text, at)
-        at = found.end() if found else at
-        yield first + text.count("\n", 0, at)
+def _gpus(output: _Output) -> dict[int, dict[str, Value]]:
+    """What the output says of its GPUs, by their number in its matrices.
 
-
-def _gpus(of: Mapping[str, Any]) -> dict[int, dict[str, Value]]:
-    """What the document says of its GPUs, by their number in it."""
+    A GPU has the number that its process gives it; where two of a host have the same one, as each process saw its own
+    GPU only, and where a list goes through several hosts, the GPUs of each host are counted.
+    """
+    matches = [match for line in output.devices if (match := _PROCESS.match(line) or _DEVICE.match(line))]
+    entries = [(match["host"] or output.host, match.groupdict()) for match in matches]
+    numbers = Counter((host, parts.get("device")) for host, parts in entries)
+    several = len({host for host, _ in entries}) > 1
+    counted = any(times > 1 for (_, device), times in numbers.items() if device is not None)
+    counted |= several and any("device" not in parts for _, parts in entries)
+    places: Counter[str] = Counter()
     gpus: dict[int, dict[str, Value]] = {}
-    places: dict[str, int] = {}
-    for entry in _listed(of, "GPU Device list"):
-        if (found := _DEVICE.match(str(entry))) is None:
-            continue
-        host = found["host"] or str(of.get("Hostname") or "") or None
-        slot = places.get(host or "", 0)  # of several hosts, each counts its GPUs from 0
-        places[host or ""] = slot + 1
-        number = int(found["index"])
-        gpus[number] = {"index": slot if len(places) > 1 else number, "model": found["model"]}
-        if host:
-            gpus[number]["node"] = host
-        if found["pci"]:
-            gpus[number]["pci_bus_id"] = _pci(found["pci"])
+    for host, parts in entries:
+        number = int(parts["number"])
+        gpus[number] = {"index": places[host] if counted else int(parts.get("device") or number)}
+        gpus[number] |= {"model": parts["model"]} | ({"node": host} if host else {})
+        if parts["pci"]:
+            domain, rest = parts["pci"].upper().split(":", 1)
+            gpus[number]["pci_bus_id"] = f"{domain.zfill(8)}:{rest}" + ("" if "." in rest else ".0")
+        places[host] += 1
     return gpus
 
 
-def _listed(of: Mapping[str, Any], key: str) -> list[Any]:
-    """What the document lists under a key; nothing where it has no list there."""
-    found = of.get(key)
-    return found if isinstance(found, list) else []
-
-
-def _pci(text: str) -> str:
-    """A PCI address as the driver writes it: 00000000:07:00.0."""
-    domain, rest = text.upper().split(":", 1)
-    return f"{domain.zfill(8)}:{rest}" + ("" if "." in rest else ".0")
-
-
-def _driver(of: Mapping[str, Any]) -> dict[str, Value]:
-    version = str(of.get("Driver Version") or "")
-    return {"driver": version} if version and version.lower() not in ("unknown", "n/a") else {}
-
-
-def _cells(name: str, test: Mapping[str, Any], line: int, rows: Rows) -> Iterator[tuple[int, int, dict[str, Value]]]:
+def _cells(test: _Test, rows: Rows) -> Iterator[tuple[int, int, dict[str, Value]]]:
     """The GPU, the repeat and the values of each cell of a test's matrix."""
-    matrix = [row for row in test["bandwidth_matrix"] if isinstance(row, list)]
-    said = str(test.get("bandwidth_description", ""))
-    width = max((len(row) for row in matrix), default=0)
-    latency = "(ns)" in said or "latency" in name
-    between = "GPU(row)" in said or (not said and "device_to_device" in name)
-    peers = between and len(matrix) > 1
-    height = width if peers and width and len(matrix) % width == 0 else max(len(matrix), 1)
-    parts = len(matrix) // height
-    kind = "read" if "read" in name else "write"
+    width = max((len(row) for row in test.matrix), default=0)
+    latency = "(ns)" in test.description or "latency" in test.name
+    between = "GPU(row)" in test.description or (not test.description and "device_to_device" in test.name)
+    peers = between and len(test.matrix) > 1
+    height = width if peers and width and len(test.matrix) % width == 0 else max(len(test.matrix), 1)
+    parts = len(test.matrix) // height
+    kind = "read" if "read" in test.name else "write"
     names = _DIRECTIONS[kind] if parts == 3 else tuple(f"_{part + 1}" for part in range(parts))
-    for place, row in enumerate(matrix):
-        part, number = divmod(place, height)
-        workload = f"nvbandwidth {name}" + (names[part] if parts > 1 else "")
+    for (part, number), row in _placed(test.matrix, height):
+        workload = f"nvbandwidth {test.name}" + (names[part] if parts > 1 else "")
         for column, cell in enumerate(row):
             if str(cell).strip().upper() in ("N/A", "") or (peers and column == number):
                 continue  # there is no such path, and a GPU is no peer of its own
             value = _number(cell)
             if value is None or value <= 0:
-                what = "latency" if latency else "bandwidth"
-                rows.refuse(line, f"{name} has a {what} that is no number above 0 ({cell})")
+                figure = "latency" if latency else "bandwidth"
+                rows.refuse(test.line, f"{test.name} has a {figure} that is no number above 0 ({cell})")
                 continue
+            path = "dram" if "local" in test.name else "peer" if between else "pcie"
+            values: dict[str, Value] = {"time [ms]": value / 1e6, "latency [ns]": value}
+            if not latency:
+                values = {"time [ms]": 1000 / value, "bandwidth [GB/s]": value, "bytes": _GIGABYTE}
             gpu, repeat = (number, column) if peers else (column, number)
-            yield gpu, repeat, _measured(value, name, between, latency=latency) | {"workload": workload}
+            yield gpu, repeat, values | {"path": path, "workload": workload}
 
 
-def _measured(value: float, name: str, between: bool, *, latency: bool) -> dict[str, Value]:
-    path = "dram" if "local" in name else "peer" if between else "pcie"
-    if latency:
-        return {"time [ms]": value / 1e6, "latency [ns]": value, "path": path}
-    return {"time [ms]": 1000 / value, "bandwidth [GB/s]": value, "bytes": _GIGABYTE, "path": path}
+def _placed(matrix: Iterable[list[Any]], height: int) -> Iterator[tuple[tuple[int, int], list[Any]]]:
+    """Each row with the number of its part of the matrix and its place there."""
+    for place, row in enumerate(matrix):
+        yield divmod(place, height), row
 
 
 def _number(cell: object) -> float | None:

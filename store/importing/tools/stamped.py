@@ -12,6 +12,7 @@ from functools import cached_property
 from zoneinfo import ZoneInfo
 
 from ....errors import InputError
+from ..content import written
 from ..rows import Rows
 from ..stamps import instant
 
@@ -22,9 +23,11 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _CLOCK = r"([0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)"
 _WHOLE = re.compile(rf"^([0-9]{{4}})([-/]?)([0-9]{{2}})\2([0-9]{{2}})[ T]+{_CLOCK} ?(Z|[+-][0-9]{{2}}:?[0-9]{{2}})?$")
-_ZONE = re.compile("^(?:[A-Z]{3,5}|Z|[+-][0-9]{2}:?[0-9]{2})$")
+_ZONE = re.compile("^(?:[A-Z]{3,5}|Z|[+-][0-9]{2}(?::?[0-9]{2})?)$")
 _OF_DAY = re.compile(f"^{_CLOCK}$")
 _UNIX = re.compile(r"^[0-9]{9,19}(?:\.[0-9]+)?$")
+_LABEL = re.compile(r"^\s*([A-Za-z][A-Za-z0-9._-]*|[0-9]{1,6}):(?: |$)")
+_LABELLED = 0.9  # of the lines have a label, where a tool puts one in front of each
 _NODE = re.compile(r"^([A-Za-z][A-Za-z0-9._-]*):(?: +|$)(.*)$")
 
 COUNTED = "the times are counted from --at in steps of --every: a pause of the tool itself shifts all that follow"
@@ -85,7 +88,7 @@ class Times:
         if zone in ("", "UTC", "GMT", "Z"):
             return "Z" if zone else ""
         if zone[0] in "+-":
-            return zone
+            return zone if len(zone) > 3 else f"{zone}00"
         try:
             then = datetime.fromisoformat(civil[:19])
         except ValueError:
@@ -139,14 +142,18 @@ class Times:
             )
         self._used.update(("at", "every") if sweep else ("at",))
         try:
-            ns = self._instant + round(sweep * (self._options.every or 0.0) * _NS)
-            seconds, rest = divmod(ns, _NS)
-            return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d}Z"
+            return text_of_ns(self._instant + round(sweep * (self._options.every or 0.0) * _NS))
         except (ValueError, OverflowError) as error:
             raise InputError(
                 f"{self._file}: --every {self._options.every:g} puts its readings beyond the year 9999: give the "
                 "seconds between two readings"
             ) from error
+
+
+def text_of_ns(ns: int) -> str:
+    """An instant (ns since 1970, UTC) as `stamps.times` reads it. Raises ValueError or OverflowError beyond 9999."""
+    seconds, rest = divmod(ns, _NS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d}Z"
 
 
 class Sweeps:
@@ -164,6 +171,27 @@ class Sweeps:
             self._number[node] = self._number.get(node, 0) + 1
         seen.add(name)
         return self._number.get(node, 0)
+
+
+def by_host(text: str, file: str) -> dict[str, list[tuple[int, str]]]:
+    """The lines of a log with their numbers, by the host that pdsh, clush or srun wrote in front of each; all under
+    "" where nobody did. Raises InputError where srun numbered the lines of several tasks, whose hosts nobody knows."""
+    lines = list(written(text))
+    labels = [_LABEL.match(line) for _, line in lines]
+    if not lines or sum(label is not None for label in labels) < _LABELLED * len(lines):
+        return {"": lines}
+    hosts: dict[str, list[tuple[int, str]]] = {}
+    for (number, line), label in zip(lines, labels, strict=True):
+        if label is not None:
+            hosts.setdefault(label[1], []).append((number, line[label.end() :]))
+    if any(host.isdecimal() for host in hosts):
+        if len(hosts) > 1:
+            raise InputError(
+                f"{file} has lines of {len(hosts)} tasks of srun ({', '.join(list(hosts)[:3])}), and nothing says on "
+                "which hosts they ran: write a file for each (srun --output=%N.log) and give each its --node"
+            )
+        return {"": next(iter(hosts.values()))}
+    return hosts
 
 
 def front(text: str) -> tuple[str, str]:
