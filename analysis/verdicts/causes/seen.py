@@ -84,7 +84,7 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
     many = dict(checked.iter_rows())
     for (gpu,), own in wrong.group_by(["gpu"], maintain_order=True):
         most = own.filter(counted)["wrong_elements"].max()
-        elements = "how many was not counted" if most is None else f"up to {int(most):,}"  # type: ignore[call-overload]
+        elements = "how many was not counted" if most is None else f"up to {int(most):,}"  # type: ignore[arg-type]
         of = max(int(many.get(gpu, 0)), own.height)
         looks = f"wrong elements in {own.height} of {of} checked results ({elements}): {_listed(own)}"
         found[str(gpu), Kind.WRONG] = _seen(str(gpu), Kind.WRONG, looks, own)

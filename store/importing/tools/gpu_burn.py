@@ -196,11 +196,9 @@ def _progress(start: _Start, line: int, piece: str) -> None:
     for gpu, text in zip(start.gpus, cells.get("errors", ()), strict=False):
         gpu.count(text)
     for gpu, text in zip(start.gpus, cells.get("temps", ()), strict=False):
-        if (match := re.match(r"([0-9.]+)\s*C\b", text)) is not None:
-            gpu.temperatures.append(float(match[1]))
+        gpu.temperatures += [float(number) for number in re.findall(r"^([0-9]+(?:\.[0-9]+)?)\s*C\b", text)]
     for gpu, text in zip(start.gpus, cells.get("power", ()), strict=False):
-        if (match := re.match(r"([0-9.]+)\s*W\b", text)) is not None:
-            gpu.watts.append(float(match[1]))
+        gpu.watts += [float(number) for number in re.findall(r"^([0-9]+(?:\.[0-9]+)?)\s*W\b", text)]
 
 
 def _summary(start: _Start, when: str, rows: Rows) -> None:

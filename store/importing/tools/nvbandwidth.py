@@ -106,8 +106,9 @@ def _of_json(text: str, rows: Rows) -> Iterator[_Output]:
                 continue
             name = re.compile(r'"name"\s*:\s*' + re.escape(json.dumps(test.get("name", "")))).search(part, place)
             place = name.end() if name else place
-            texts = (str(test.get(key) or "") for key in ("name", "status", "error", "bandwidth_description"))
-            found = _Test(first + part.count("\n", 0, place), *texts)
+            keys = ("name", "status", "error", "bandwidth_description")
+            title, status, why, description = (str(test.get(key) or "") for key in keys)
+            found = _Test(first + part.count("\n", 0, place), title, status, why, description)
             matrix = test.get("bandwidth_matrix")
             if isinstance(matrix, list):
                 found.matrix = [row for row in matrix if isinstance(row, list)]
