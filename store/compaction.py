@@ -14,33 +14,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import file_names, journal_file, keys, manifest, parquet, replacing, sealing, snapshot, telemetry_files
-from .file_names import DAY_US, Bounds
+from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot, stored_rows, telemetry_files
+from .file_names import DAY_US
 from .parquet import Verified
-from .replacing import Compactor
+from .replacing import Compactor, Replacement
 from .schema import LATE, LATEST, TABLES, TELEMETRY, Table
+from .stored_rows import DamagedError, named
 from .system import files
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
 _HOUR_US = 3_600_000_000
 _SETTLED_US = 15 * 60_000_000  # a period is over when its journals are sealed, too
 _COLD_US = 7 * DAY_US
-_MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: about 1 GB
 _FEW_FILES = 8  # of other tables: so many are left alone
 _BATCH_BYTES = 2 << 30  # old files that change places at once: so much more space a pass takes
 
 Progress = Callable[[str], None]
-
-
-class DamagedError(StoreError):
-    """A file is damaged inside: it stays as it is."""
 
 
 @dataclass
@@ -59,7 +51,7 @@ class Done:
 
 @dataclass
 class _Group:
-    """Files to be written anew together."""
+    """Files to be written anew together; `closed`: they are all of a day that is over."""
 
     spec: Table
     files: list[Path]
@@ -95,41 +87,39 @@ class _Pass:
         self._now, self._done, self._progress = now_us, done, progress
         self._verified = Verified(self._root)
         self._oldest = telemetry_files.oldest_journal(self._root)
-        self._old: list[Path] = []
-        self._moves: dict[Path, Path] = {}
+        self._bytes = 0  # of old files that wait for the next switch
         self._closed: dict[Path, bool] = {}  # folders of days that are over; whether they get their smallest form
-        self._bytes = 0
 
     def run(self) -> None:
-        try:
+        with self._compactor.replacement() as batch:
             for group in self._groups():
                 self._compactor.beat()
                 self._progress(f"{group.spec.name}: {len(group.files)} files")
-                before = {*self._moves}
                 try:
-                    self._write(group)
+                    with self._compactor.replacement() as part:
+                        self._write(group, part)
+                        self._bytes += sum(path.stat().st_size for path in part.old)
+                        if group.closed:
+                            self._closed |= {path.parent: group.codec == "cold" for path in part.moves.values()}
+                        batch.take(part)
                 except (DamagedError, FileNotFoundError) as error:
-                    for temporary in self._moves.keys() - before:  # beside its old files they would be there twice
-                        del self._moves[temporary]
-                        files.remove(temporary)
                     log.warning("%s", error)
                 if self._bytes > _BATCH_BYTES:
-                    self._switch()
-            self._switch()
-        except BaseException:
-            for temporary in self._moves:
-                files.remove(temporary)
-            raise
+                    self._switch(batch)
+            self._switch(batch)
         self._note_missing()
 
-    def _switch(self) -> None:
-        old, moves, closed = self._old, self._moves, self._closed
-        self._old, self._moves, self._closed, self._bytes = [], {}, {}, 0
-        if old:
-            self._compactor.replace(old, moves)
-            for folder, cold in closed.items():
-                with contextlib.suppress(OSError):
-                    manifest.write(folder, self._visible(TELEMETRY, folder.name), cold=cold)
+    def _switch(self, batch: Replacement) -> None:
+        if not batch.old:
+            return
+        self._done.before += len(batch.old)
+        self._done.after += len(batch.moves)
+        batch.switch()
+        by_day = _by_day(self._visible(TELEMETRY)) if self._closed else {}
+        for folder, cold in self._closed.items():
+            with contextlib.suppress(OSError):
+                manifest.write(folder, by_day.get(folder.name, []), cold=cold)
+        self._closed, self._bytes = {}, 0
 
     def _skip(self, path: Path, reason: str) -> None:
         text = f"{path}: {reason}"
@@ -137,73 +127,66 @@ class _Pass:
             self._done.unreadable.append(text)
             log.warning("left %s alone: %s", path, reason)
 
-    def _visible(self, spec: Table, day: str | None = None) -> list[Path]:
-        """The sound files of a table, or of one day of it."""
-        return [path for path in self._listed(spec, day) if self._sound(spec, path)]
-
-    def _listed(self, spec: Table, day: str | None = None) -> list[Path]:
-        unsealed = {journal.stem for journal in journal_file.journals(self._root)}
-        hidden = replacing.newest(self._root).hidden
-        bounds = Bounds()
-        if day is not None and (number := file_names.day_number(day)) is not None:
-            bounds = Bounds(number * DAY_US, (number + 1) * DAY_US - 1)
-        return snapshot.visible(self._root, spec, hidden, unsealed, bounds)
+    def _visible(self, spec: Table) -> list[Path]:
+        """The sound files of a table."""
+        return [path for path in stored_rows.visible(self._root, spec) if self._sound(spec, path)]
 
     def _sound(self, spec: Table, path: Path) -> bool:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return bool(snapshot.sound(spec, [path], self._verified, self._skip))
-        except FileNotFoundError:
-            return False
+        return False
 
     # -- what to write --------------------------------------------------------------------------------------
 
     def _groups(self) -> Iterator[_Group]:
         yield from self._telemetry()
         for spec in TABLES:
-            if spec == TELEMETRY:
-                continue
-            paths = self._visible(spec)
+            paths = [] if spec == TELEMETRY else self._visible(spec)
             if spec.partitioned:
-                by_day: dict[str, list[Path]] = {}
-                for path in paths:
-                    by_day.setdefault(path.parent.name, []).append(path)
-                yield from (_Group(spec, several, "cold") for several in by_day.values() if len(several) > 1)
+                yield from (_Group(spec, several, "cold") for several in _by_day(paths).values() if len(several) > 1)
             elif spec == LATEST:
                 yield from [_Group(spec, paths)] * (len(paths) > _FEW_FILES)
             else:
-                small = [path for path in paths if parquet.rows_in(path) < _MOST_ROWS // 2]
+                small = [path for path in paths if parquet.rows_in(path) < stored_rows.MOST_ROWS // 2]
                 yield from _filled(spec, small) if len(small) > _FEW_FILES else []
 
     def _telemetry(self) -> Iterator[_Group]:
         """The groups of telemetry: of each day those of its hours, or all of it, with its late rows."""
-        by_day: dict[str, list[Path]] = {}
-        late: dict[str, list[Path]] = {}
         staying: list[Path] = []  # files that stay as they are: their rows cannot be put in order now
-        for path in self._listed(TELEMETRY):
-            if telemetry_files.blocked(path, self._oldest) or not self._sound(TELEMETRY, path):
-                staying.append(path)
-            else:
-                by_day.setdefault(path.parent.name, []).append(path)
-        for path in self._ready(self._visible(LATE), staying):
-            late.setdefault(path.parent.name, []).append(path)
-        for day in sorted({*by_day, *late}):
+        movable: list[Path] = []
+        for path in stored_rows.visible(self._root, TELEMETRY):
+            blocked = telemetry_files.blocked(path, self._oldest) or not self._sound(TELEMETRY, path)
+            (staying if blocked else movable).append(path)
+        by_day, late_by_day = _by_day(movable), _by_day(self._ready(self._visible(LATE), staying))
+        for day in sorted({*by_day, *late_by_day}):
+            paths, late = by_day.get(day, []), late_by_day.get(day, [])
             number = file_names.day_number(day)
-            if number is None:
-                continue
-            free = by_day.get(day, [])
-            over = (number + 1) * DAY_US + _SETTLED_US <= self._now
-            if over:
-                cold = (number + 1) * DAY_US + _COLD_US <= self._now
-                listed = manifest.read(self._root / TELEMETRY.name / day)
-                same = set(listed.files) == {path.name for path in free} if listed else len(free) == 1
-                if free and (late.get(day) or not same or (cold and listed is not None and not listed.cold)):
-                    yield self._with_late(
-                        _Group(TELEMETRY, free, "cold" if cold else "warm", closed=True), late.pop(day, [])
-                    )
-                elif late.get(day):
-                    yield _Group(TELEMETRY, late.pop(day), "warm")
-                continue
-            yield from self._hours(free, late.pop(day, []))
+            since_end = self._now - DAY_US * (number + 1) if number is not None else 0
+            if since_end >= _SETTLED_US:
+                yield from self._day(paths, late, cold=since_end >= _COLD_US)
+            elif number is not None:
+                yield from self._hours(paths, late)
+
+    def _day(self, paths: list[Path], late: list[Path], *, cold: bool) -> Iterator[_Group]:
+        """All files of a day that is over, where they are not yet as they are to stay."""
+        listed = manifest.read(paths[0].parent) if paths else None
+        same = set(listed.files) == {path.name for path in paths} if listed else len(paths) == 1
+        if paths and (late or not same or (cold and listed is not None and not listed.cold)):
+            yield _Group(TELEMETRY, [*paths, *late], "cold" if cold else "warm", closed=True)
+        elif late:
+            yield _Group(TELEMETRY, late)
+
+    def _hours(self, paths: list[Path], late: list[Path]) -> Iterator[_Group]:
+        """The files of each hour that is over, and those that late rows belong to."""
+        touched = [path for path in paths if any(file_names.may_hold(path.name, named(near).bounds) for near in late)]
+        if late:
+            yield _Group(TELEMETRY, [*touched, *late])
+        hours: dict[int, list[Path]] = {}
+        for path in paths:
+            hour = named(path).bounds.last // _HOUR_US
+            if path not in touched and (hour + 1) * _HOUR_US + _SETTLED_US <= self._now:
+                hours.setdefault(hour, []).append(path)
+        yield from (_Group(TELEMETRY, several) for _, several in sorted(hours.items()) if len(several) > 1)
 
     def _ready(self, late: list[Path], staying: list[Path]) -> list[Path]:
         """The late files that can be put in place. One waits for an open journal, with a file that stays as it is, and
@@ -215,7 +198,7 @@ class _Pass:
             near = [
                 path
                 for path in ready
-                if any(file_names.may_hold(path_near.name, _named(path).bounds) for path_near in stays)
+                if any(file_names.may_hold(path_near.name, named(path).bounds) for path_near in stays)
             ]
             ready = [path for path in ready if path not in near]
             waiting += near
@@ -223,101 +206,26 @@ class _Pass:
         self._done.waiting = len(waiting)
         return ready
 
-    def _hours(self, paths: list[Path], late: list[Path]) -> Iterator[_Group]:
-        """The files of each hour that is over, and those that late rows belong to."""
-        hours: dict[int, list[Path]] = {}
-        for path in paths:
-            file_name = file_names.parse(path.name)
-            assert file_name is not None  # a sound file has such a name
-            of_late = any(file_names.may_hold(path.name, late_name.bounds) for late_name in map(_named, late))
-            hour = file_name.bounds.last // _HOUR_US
-            if of_late:
-                hours.setdefault(-1, []).append(path)
-            elif (hour + 1) * _HOUR_US + _SETTLED_US <= self._now:
-                hours.setdefault(hour, []).append(path)
-        if late:
-            yield self._with_late(_Group(TELEMETRY, hours.pop(-1, [])), late)
-        yield from (_Group(TELEMETRY, several) for _, several in sorted(hours.items()) if len(several) > 1)
-
-    def _with_late(self, group: _Group, late: list[Path]) -> _Group:
-        group.files = [*group.files, *late]
-        return group
-
     # -- writing --------------------------------------------------------------------------------------------
 
-    def _write(self, group: _Group) -> None:
+    def _write(self, group: _Group, part: Replacement) -> None:
         """Write a group's rows under temporary names."""
-        before = len(self._moves)
+        part.old += group.files
         stem = f"compacted-{time.time_ns():x}"
+        folder = self._root / group.spec.name
         if not group.spec.partitioned:
-            self._add_plain(group, stem)
-        else:
-            written = max(_named(path).written for path in group.files)
-            for number, rows in enumerate(self._pieces(group)):
-                self._compactor.beat()
-                for day, part in keys.days(rows):
-                    name, content = telemetry_files.file_of(
-                        group.spec, part, f"{stem}-{number}", 1000 * written, codec=group.codec
-                    )
-                    self._add(self._root / group.spec.name / day / name, content)
-                    if group.closed:
-                        self._closed[self._root / TELEMETRY.name / day] = group.codec == "cold"
-        self._old += group.files
-        self._bytes += sum(path.stat().st_size for path in group.files)
-        self._done.before += len(group.files)
-        self._done.after += len(self._moves) - before
-
-    def _add(self, path: Path, content: bytes) -> None:
-        try:
-            self._moves[parquet.write(path, content)] = path
-        except OSError as error:
-            raise files.failed("write", path, error) from error
-
-    def _add_plain(self, group: _Group, stem: str) -> None:
-        import pyarrow as pa
-
-        rows = pa.concat_tables([read(path) for path in group.files], promote_options="default")
-        if group.spec == LATEST:
-            rows = keys.last_rows(keys.newest(keys.with_key(rows)))
-            stem = f"{stem}.0"
-        rows = keys.sort(group.spec, keys.conform(group.spec, rows))
-        name, content = parquet.plain_file(group.spec, rows, stem)
-        self._add(self._root / group.spec.name / name, content)
-
-    def _pieces(self, group: _Group) -> Iterator[pa.Table]:
-        """The rows of files by days, newest of each key, in pieces of whole GPUs in their order."""
-        import pyarrow.dataset as ds
-
-        sizes = {path: parquet.rows_in(path) for path in group.files}
-        late = sum(size for path, size in sizes.items() if path.parent.parent.name == LATE.name)
-        self._done.late_rows += late
-        if sum(sizes.values()) <= _MOST_ROWS:
-            yield self._joined(group, None)
+            part.add(*_plain_file(group, folder, stem))
             return
-        counts: dict[str | None, int] = {}
-        for path in group.files:
-            column = read(path, ["gpu"])["gpu"].value_counts()
-            for pair in column.to_pylist():
-                counts[pair["values"]] = counts.get(pair["values"], 0) + pair["counts"]
-        chosen: list[str | None] = []
-        rows = 0
-        for gpu in sorted(counts, key=lambda gpu: (gpu is None, (gpu or "").encode())):
-            if chosen and rows + counts[gpu] > _MOST_ROWS:
-                yield self._joined(group, _gpus(ds.field("gpu"), chosen))
-                chosen, rows = [], 0
-            chosen.append(gpu)
-            rows += counts[gpu]
-        yield self._joined(group, _gpus(ds.field("gpu"), chosen))
-
-    def _joined(self, group: _Group, only: object) -> pa.Table:
-        import pyarrow as pa
-
-        if group.spec == TELEMETRY:
-            return joined(group.files, only=only)
-        rows = pa.concat_tables(
-            [keys.with_key(read(path, only=only)) for path in group.files], promote_options="default"
-        )
-        return rows.sort_by([("gpu", "ascending"), ("ts", "ascending")])  # minutes of one key are several rows
+        written = 1000 * max(named(path).written for path in group.files)
+        late = [path for path in group.files if path.parent.parent.name == LATE.name]
+        self._done.late_rows += sum(map(parquet.rows_in, late))
+        for number, rows in enumerate(stored_rows.pieces(group.spec, group.files)):
+            self._compactor.beat()
+            for day, rows_of_day in keys.days(rows):
+                name, content = telemetry_files.file_of(
+                    group.spec, rows_of_day, f"{stem}-{number}", written, codec=group.codec
+                )
+                part.add(folder / day / name, content)
 
     def _note_missing(self) -> None:
         """Note the last reading of GPUs that `latest` does not have: one of its files was damaged or removed."""
@@ -325,15 +233,14 @@ class _Pass:
         import pyarrow.compute as pc
 
         known: set[int] = set()
-        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+        with contextlib.suppress(OSError, DamagedError):
             for path in self._visible(LATEST):
-                known |= file_names.gpu_hashes(pc.unique(keys.with_key(read(path))["gpu"]).to_pylist())
+                known |= file_names.gpu_hashes(pc.unique(keys.with_key(stored_rows.read(path))["gpu"]).to_pylist())
             absent = []
             for path in reversed(self._visible(TELEMETRY)):  # the newest day first
                 gpus = manifest.gpus_of(path)
                 if gpus is None or not gpus <= known:
-                    rows = keys.with_written(keys.with_key(read(path)), 1000 * _named(path).written)
-                    last = keys.last_rows(keys.newest(rows))
+                    last = keys.last_rows(keys.newest(stored_rows.with_written(path)))
                     fresh = [file_names.gpu_hash(gpu) not in known for gpu in last["gpu"].to_pylist()]
                     absent += [last.filter(pa.array(fresh))] if any(fresh) else []
                     known |= file_names.gpu_hashes(last["gpu"].to_pylist())
@@ -344,65 +251,35 @@ class _Pass:
                 files.rename(parquet.write(place, content), place)
 
 
-def _named(path: Path) -> file_names.FileName:
-    file_name = file_names.parse(path.name)
-    if file_name is None:
-        raise DamagedError(f"{path} has no name of whorl's")
-    return file_name
+def _by_day(paths: Iterable[Path]) -> dict[str, list[Path]]:
+    """Files of a table by days, by the folder of their day."""
+    by_day: dict[str, list[Path]] = {}
+    for path in paths:
+        by_day.setdefault(path.parent.name, []).append(path)
+    return by_day
 
 
-def _gpus(field: object, chosen: list[str | None]) -> object:
-    """A filter of `pyarrow.dataset`: rows of these GPUs."""
-    named = field.isin([gpu for gpu in chosen if gpu is not None])  # type: ignore[attr-defined]
-    return named | field.is_null() if None in chosen else named  # type: ignore[attr-defined]
-
-
-def joined(paths: Iterable[Path], *, only: object = None) -> pa.Table:
-    """The rows of files of telemetry and of late rows: late rows take the place of others, whenever those were written.
-
-    Raises FileNotFoundError and DamagedError.
-    """
+def _plain_file(group: _Group, folder: Path, stem: str) -> tuple[Path, bytes]:
+    """One file of the rows of a group of another table, and its place."""
     import pyarrow as pa
 
-    parts: dict[bool, list[pa.Table]] = {False: [], True: []}
-    for path in paths:
-        rows = keys.with_written(keys.with_key(read(path, only=only)), 1000 * _named(path).written)
-        parts[path.parent.parent.name == LATE.name].append(rows)
-    usual, late = (
-        keys.newest(pa.concat_tables(tables, promote_options="default")) if tables else None
-        for tables in parts.values()
-    )
-    if late is not None and usual is not None:
-        late = keys.newest(pa.concat_tables([keys.without(usual, late), late], promote_options="default"))
-    rows = late if late is not None else usual
-    assert rows is not None
-    return keys.without_written(rows)
+    rows = pa.concat_tables([stored_rows.read(path) for path in group.files], promote_options="default")
+    if group.spec == LATEST:
+        rows = keys.last_rows(keys.newest(keys.with_key(rows)))
+        stem = f"{stem}.0"
+    name, content = parquet.plain_file(group.spec, keys.sort(group.spec, keys.conform(group.spec, rows)), stem)
+    return folder / name, content
 
 
 def _filled(spec: Table, paths: Iterable[Path]) -> Iterator[_Group]:
     """Groups of neighbouring files that fit into one file; a group has at least two."""
-    group: list[Path] = []
+    groups: list[list[Path]] = [[]]
     rows = 0
     for path in paths:
-        rows_more = parquet.rows_in(path)
-        if group and rows + rows_more > _MOST_ROWS:
-            yield from [_Group(spec, group)] * (len(group) > 1)
-            group, rows = [], 0
-        group.append(path)
-        rows += rows_more
-    yield from [_Group(spec, group)] * (len(group) > 1)
-
-
-def read(path: Path, columns: Iterable[str] | None = None, *, only: object = None) -> pa.Table:
-    """The rows of a verified file. Raises FileNotFoundError and DamagedError."""
-    import pyarrow as pa
-
-    try:
-        return parquet.read(path, columns, only=only).replace_schema_metadata()
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise DamagedError(
-            f"{path} is damaged: {reason}; restore it from a backup or move it out of the store"
-        ) from error
+        more_rows = parquet.rows_in(path)
+        if rows + more_rows > stored_rows.MOST_ROWS:
+            groups.append([])
+            rows = 0
+        groups[-1].append(path)
+        rows += more_rows
+    yield from (_Group(spec, several) for several in groups if len(several) > 1)

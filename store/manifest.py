@@ -5,11 +5,10 @@ It is a help and never needed: a file that it does not name is judged by its own
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,21 +21,13 @@ _MOST = 1 << 26
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A file: its rows, its row groups, its GPUs, and the first and last time of its rows (us since 1970)."""
-
-    rows: int
-    row_groups: int
-    gpus: frozenset[str | None]
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
 class Manifest:
-    """The files of a day when it was compacted; `cold`: whether they are in the smallest form."""
+    """The files of a day when it was compacted, with the GPUs of each, as `file_names.gpu_hashes`.
 
-    files: dict[str, Entry]
+    `cold`: whether they are in the smallest form.
+    """
+
+    files: dict[str, frozenset[int]]
     cold: bool
 
 
@@ -52,27 +43,16 @@ def write(folder: Path, paths: Iterable[Path], *, cold: bool = False) -> None:
         stated = parse(path.name)
         if stated is None:
             continue
-        with files.readable(folder):
-            about = pq.read_metadata(path)
+        with files.opened(path) as source:
+            about = pq.read_metadata(source)
         gpus = pc.unique(parquet.read(path, ["gpu"])["gpu"]).to_pylist()
         listed[path.name] = [about.num_rows, about.num_row_groups, gpus, stated.bounds.first, stated.bounds.last]
-    _put(folder, {"cold": cold, "files": listed})
-
-
-def _put(folder: Path, listed: Mapping[str, object]) -> None:
-    text = json.dumps({**listed, "format": FORMAT}, separators=(",", ":")).encode()
+    text = json.dumps({"cold": cold, "files": listed, "format": FORMAT}, separators=(",", ":")).encode()
     files.put(folder / NAME, b"%08x" % zlib.crc32(text) + text, below=True)
 
 
-def rename(folder: Path, names: Mapping[str, str]) -> None:
-    """Let the manifest of an older format name files that were written anew, by their old names. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
-        stated = files.parse_json(files.read_small(folder / NAME, _MOST)[8:])
-        _put(folder, {**stated, "files": {names[name]: entry for name, entry in stated["files"].items()}})
-
-
 def read(folder: Path) -> Manifest | None:
-    """The manifest of a day's folder; None where there is none, or it is damaged."""
+    """The manifest of a day's folder; None where there is none, or it is damaged or of another format."""
     try:
         return _read(folder / NAME, (folder / NAME).lstat().st_mtime_ns)
     except OSError:
@@ -83,15 +63,10 @@ def read(folder: Path) -> Manifest | None:
 def _read(path: Path, _changed: int) -> Manifest | None:
     try:
         text = files.read_small(path, _MOST).encode()
-        if text[:8] != b"%08x" % zlib.crc32(text[8:]):
-            return None
         stated = files.parse_json(text[8:])
-        if stated["format"] != FORMAT:
+        if text[:8] != b"%08x" % zlib.crc32(text[8:]) or stated["format"] != FORMAT:
             return None
-        entries = {
-            str(name): Entry(int(rows), int(groups), frozenset(gpus), int(first), int(last))
-            for name, (rows, groups, gpus, first, last) in stated["files"].items()
-        }
+        entries = {str(name): gpu_hashes(gpus) for name, (_, _, gpus, _, _) in stated["files"].items()}
         return Manifest(entries, bool(stated["cold"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
@@ -103,5 +78,4 @@ def gpus_of(path: Path) -> frozenset[int] | None:
     if stated is not None and stated.bounds.gpus is not None:
         return stated.bounds.gpus
     day_manifest = read(path.parent)
-    entry = day_manifest.files.get(path.name) if day_manifest is not None else None
-    return None if entry is None else gpu_hashes(entry.gpus)
+    return day_manifest.files.get(path.name) if day_manifest is not None else None

@@ -15,23 +15,28 @@ latter and goes by the former, with which it sees the old files, until `store.to
 A process that died between the steps leaves a store that every reader sees whole. The next one to claim removes the
 new files of a step 1 that was never followed, and the old files of a step 2. A claim of a dead process of this host is
 taken over at once, one of another host when its heartbeat is `TAKE_OVER_S` old, by the clock of the file system.
+
+The last two notes always stay, so the note that counts follows another one. A note whose number follows none is named
+and does not count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import FormatError, StoreError
+from . import parquet
 from .schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema, is_later, other_format
 from .system import durability, files, processes
 
@@ -45,11 +50,14 @@ _BEAT_S = 60.0
 _CACHED_S = 65.0  # NFS shows a folder from memory for 30 to 60 s (acdirmin, acdirmax)
 _NOTE = re.compile(r"(\d{10})\.parquet")
 _OWNER = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{8}-\d{1,10}-[0-9a-f]+")
+FOLDER = rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
+"""A pattern of the folders in which the files of tables lie."""
 _PLACE = re.compile(  # what a note may name: no file outside the store, and none that whorl needs
-    rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
-    r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.parquet"
-    r"|journal/[A-Za-z0-9][A-Za-z0-9._-]*\.journal"
+    rf"{FOLDER}[A-Za-z0-9_-][A-Za-z0-9._-]*\.parquet|journal/[A-Za-z0-9][A-Za-z0-9._-]*\.journal"
 )
+
+Skip = Callable[[Path, str], None]
+"""Called with a file that cannot be read, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,39 +102,49 @@ def note_path(root: Path, number: int) -> Path:
     return root / REPLACED.name / f"{number:010d}.parquet"
 
 
-def numbers(root: Path) -> list[int]:
-    """The numbers of the notes of a store, in order. Raises OSError."""
+def _all_numbers(root: Path) -> list[int]:
     matches = (_NOTE.fullmatch(name) for name in files.names_in(root / REPLACED.name))
     return sorted(int(match[1]) for match in matches if match)
 
 
-def newest(root: Path, skip: Callable[[Path, str], None] = lambda _path, _reason: None) -> ReplacementNote:
-    """The note that counts. `skip` is told of one that cannot be read, and the one before counts. Raises OSError."""
-    return _newest_of(root, numbers(root), skip)
+def numbers(root: Path) -> list[int]:
+    """The numbers of the notes of a store, in order, up to the highest one that follows another. Raises OSError."""
+    listed = _all_numbers(root)
+    followers = [number for before, number in itertools.pairwise(listed) if number == before + 1]
+    return [number for number in listed if not followers or number <= followers[-1]]
 
 
-class _FormatError(ValueError):
-    """A note of a later format."""
+def strange(root: Path) -> dict[Path, str]:
+    """The notes that do not count because their number follows none, with the reason. Raises OSError."""
+    high = set(_all_numbers(root)) - set(numbers(root))
+    return {note_path(root, number): "its number follows that of no other note; remove it" for number in sorted(high)}
 
 
-def _newest_of(
-    root: Path, note_numbers: list[int], skip: Callable[[Path, str], None], *, strict: bool = False
-) -> ReplacementNote:
-    for number in reversed(note_numbers):
+def newest(root: Path, skip: Skip = lambda _path, _reason: None, *, strict: bool = False) -> ReplacementNote:
+    """The note that counts. `skip` is told of those that cannot be read or do not count, and the one before counts.
+
+    With `strict` raises FormatError for one of a later format, where else `skip` is told of it. Raises OSError.
+    """
+    for path, reason in strange(root).items():
+        skip(path, reason)
+    for number in reversed(numbers(root)):
         path = note_path(root, number)
         try:
             return _read(path, number)
         except FileNotFoundError:
             continue
-        except ValueError as error:
-            if strict and isinstance(error, _FormatError):  # what it replaced is not for this whorl to judge
+        except FormatError as error:
+            if strict:  # what it replaced is not for this whorl to judge
                 raise FormatError(f"{path}: {error}") from error
-            skip(path, f"{error}; it says which files were replaced: restore it, or run `whorl store compact`")
+            reason = str(error)
+        except ValueError as error:
+            reason = str(error)
+        skip(path, f"{reason}; it says which files were replaced: restore it, or run `whorl store compact`")
     return ReplacementNote()
 
 
 def _read(path: Path, number: int) -> ReplacementNote:
-    """Raises FileNotFoundError, and ValueError for a note that is damaged."""
+    """Raises FileNotFoundError, ValueError for a note that is damaged, and FormatError for one of a later format."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,7 +157,7 @@ def _read(path: Path, number: int) -> ReplacementNote:
         fields = files.parse_json(content[8:])
         version = str(fields["format"])
         if why := other_format(version, older=True):
-            raise (_FormatError if is_later(version) else ValueError)(why)
+            raise (FormatError if is_later(version) else ValueError)(why)
         old = {str(name): float(hidden_since) for name, hidden_since in fields["old"].items()}
         new = tuple(map(str, fields["new"]))
         for name in (*old, *new):
@@ -164,39 +182,23 @@ def _content(note: ReplacementNote) -> bytes:
 
     from .. import __version__
 
-    fields = json.dumps(
-        {
-            "format": note.format, "number": note.number, "owner": note.owner, "step": note.step, "new": note.new,
-            "old": dict(note.old), "by": __version__,
-        }
-    ).encode()  # fmt: skip
-    hidden = sorted(note.hidden) or [""]  # a row at least: the highest number must be seen
+    text = json.dumps(asdict(note) | {"by": __version__}).encode()
     schema = arrow_schema(REPLACED.name)
-    rows = {"number": note.number, "step": note.step}
-    table = pa.table(
-        [
-            pa.array(
-                hidden if name == "file" else [bool(text) if name == "hidden" else rows[name] for text in hidden], kind
-            )
-            for name, kind in zip(schema.names, schema.types, strict=True)
-        ],
-        schema=schema.with_metadata({**(schema.metadata or {}), "whorl.note": b"%08x" % zlib.crc32(fields) + fields}),
-    )
+    about = {**(schema.metadata or {}), b"whorl.note": b"%08x" % zlib.crc32(text) + text}
+    rows = [
+        {"number": note.number, "step": note.step, "file": name, "hidden": bool(name)}
+        for name in sorted(note.hidden) or [""]  # a row at least: the highest number must be seen
+    ]
     out = pa.BufferOutputStream()
-    pq.write_table(table, out)
+    pq.write_table(pa.Table.from_pylist(rows, schema.with_metadata(about)), out)
     return bytes(out.getvalue())
 
 
 def _add(root: Path, note: ReplacementNote) -> None:
     """Make the note of a number, which only one process can. Raises FileExistsError, and OSError."""
     path = note_path(root, note.number)
-    files.make_folder(path.parent)
-    temporary = files.temporary_name(path)
+    temporary = parquet.write(path, _content(note))
     try:
-        with os.fdopen(files.create(temporary), "wb") as file:
-            file.write(_content(note))
-            file.flush()
-            files.sync(file.fileno())
         with files.held(path.parent) as folder:
             try:
                 os.link(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -234,12 +236,12 @@ class Compactor:
 
     def __enter__(self) -> Compactor:
         with files.readable(self.root):
-            note_numbers = numbers(self.root)
-            then = _newest_of(self.root, note_numbers, lambda _path, _reason: None, strict=True)
+            highest = max(numbers(self.root), default=0)
+            then = newest(self.root, strict=True)
             then = then if then.number else replace(then, format=self._version)
             if then.owner is not None and not self._dead(then):
                 raise self._taken(then)
-        self._note = replace(then, number=max(note_numbers, default=0))
+        self._note = replace(then, number=highest)
         self._advance(replace(then, owner=self._owner))
         _at_work.add(self.root)
         if then.step == 1:  # its switch was never made: nobody has read these files
@@ -321,14 +323,18 @@ class Compactor:
             time.sleep(min(remainder, _BEAT_S / 2))
             self.beat()
 
-    def replace(
-        self, old: Iterable[Path], moves: Mapping[Path, Path], then: Callable[[], object] = lambda: None
-    ) -> None:
-        """Replace `old` files by others: `moves` maps temporary files, which are durable, to their places.
+    @contextlib.contextmanager
+    def replacement(self) -> Iterator[Replacement]:
+        """Files that shall take the place of others. What was not switched at the end of the block is removed."""
+        replacement = Replacement(self)
+        try:
+            yield replacement
+        finally:
+            for temporary in replacement.moves:
+                files.remove(temporary)
 
-        `then` is called when they have changed places, before old ones may go.
-        Raises StoreError; then nothing was replaced, and the temporary files are gone.
-        """
+    def switch(self, old: Iterable[Path], moves: Mapping[Path, Path], then: Callable[[], object]) -> None:
+        """See `Replacement.switch`; `moves` maps temporary files, which are durable, to their places."""
         new = tuple(sorted(final.relative_to(self.root).as_posix() for final in moves.values()))
         names = [path.relative_to(self.root).as_posix() for path in old]
         try:
@@ -348,8 +354,6 @@ class Compactor:
             if self._note.step == 1:
                 with contextlib.suppress(StoreError):
                     self._take_back()
-            for temporary in moves:
-                files.remove(temporary)
             if isinstance(error, OSError):
                 raise files.failed("write", self.root, error) from error
             raise
@@ -365,7 +369,7 @@ class Compactor:
                 self._remove(due)
                 still_hidden = {name: since for name, since in self._note.old.items() if name not in due}
                 self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
-            for number in numbers(self.root)[:-1]:
+            for number in numbers(self.root)[:-2]:
                 path = note_path(self.root, number)
                 if not self.pace.grace_s or now - path.lstat().st_mtime >= self.pace.grace_s:
                     files.remove_inside(self.root, path.relative_to(self.root).as_posix())
@@ -378,6 +382,34 @@ class Compactor:
                 folders.add((self.root / name).parent)
         for folder in folders:  # a file that comes back after a power failure would be there twice
             files.sync_folder(folder)
+
+
+class Replacement:
+    """New files under temporary names, which take the places of `old` ones all at once."""
+
+    def __init__(self, compactor: Compactor) -> None:
+        self._compactor = compactor
+        self.old: list[Path] = []
+        self.moves: dict[Path, Path] = {}
+        """Temporary files with their places."""
+
+    def add(self, path: Path, content: bytes) -> None:
+        """Write a file for the place `path`. Raises StoreError."""
+        try:
+            self.moves[parquet.write(path, content)] = path
+        except OSError as error:
+            raise files.failed("write", path, error) from error
+
+    def take(self, other: Replacement) -> None:
+        """Take over the files of another one."""
+        self.old += other.old
+        self.moves |= other.moves
+        other.old, other.moves = [], {}
+
+    def switch(self, then: Callable[[], object] = lambda: None) -> None:
+        """Let all files change places; `then` is called before old ones may go. Raises StoreError; then none did."""
+        self._compactor.switch(self.old, self.moves, then)
+        self.old, self.moves = [], {}
 
 
 def tidy(root: Path) -> None:

@@ -12,17 +12,19 @@ import logging
 import re
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import InputError, StoreError
-from . import compaction, file_names, journal_file, keys, parquet, replacing, snapshot, telemetry_files
-from .file_names import Bounds
+from . import journal_file, keys, parquet, replacing, snapshot, stored_rows, telemetry_files
+from .file_names import EVER, Bounds, gpu_hashes
 from .parquet import Verified
 from .replacing import Compactor
 from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
+from .stored_rows import DamagedError, named
 from .system import files
 
 if TYPE_CHECKING:
@@ -93,108 +95,88 @@ def prune(
     """
     if now is None:
         now = min(time.time_ns(), int(files.clock(root / REPLACED.name) * 1e9))
-    done = Pruned(horizon(keep_s, now))
-    with files.readable(root):
-        if dry_run:
-            for day in _days(root, done):
-                _prune_day(root, day, done)
-            return done
-        with Compactor(root, replacing.pace_of(root, offline=offline)) as compactor:
+    until = horizon(keep_s, now)
+    counts: Counter[str] = Counter()
+    with files.readable(root), contextlib.ExitStack() as stack:
+        compactor = None if dry_run else stack.enter_context(Compactor(root, replacing.pace_of(root, offline=offline)))
+        if compactor is not None:
             compactor.tidy()
-            for day in _days(root, done):
-                compactor.beat()
-                progress(day.name)
-                _prune_day(root, day, done, compactor)
-    return done
+        days, counts["waiting"] = _days(root, until // 1000)
+        for day, paths in days.items():
+            progress(day)
+            try:
+                counts.update(_prune_day(root, paths, until // 1000, compactor))
+            except (DamagedError, FileNotFoundError) as error:
+                log.warning("did not change %s: %s", day, error)
+                counts["waiting"] += 1
+    return Pruned(until, **counts)
 
 
-@dataclass
-class _Day:
-    """The files of a day that has rows to prune: of telemetry, and those with rows that take the place of others."""
-
-    name: str
-    telemetry: list[Path]
-    late: list[Path]
-
-
-def _days(root: Path, done: Pruned) -> list[_Day]:
-    """The days with rows before `done.until`; those that must wait are counted."""
-    until = done.until // 1000
-    hidden = replacing.newest(root).hidden
-    unsealed = {journal_name.stem for journal_name in journal_file.journals(root)}
-    verified, days = Verified(root), dict[str, _Day]()
+def _days(root: Path, until_us: int) -> tuple[dict[str, list[Path]], int]:
+    """The days with rows to prune, and their files with those of late rows; and how many days must wait."""
     damaged: set[str] = set()
 
     def skip(path: Path, reason: str) -> None:
         log.warning("did not change %s: %s: %s", path.parent.name, path, reason)
         damaged.add(path.parent.name)
 
+    verified, days = Verified(root), dict[str, list[Path]]()
     for spec in (TELEMETRY, LATE):
-        paths = snapshot.visible(root, spec, hidden, unsealed, Bounds(last=until - 1))
+        paths = stored_rows.visible(root, spec, Bounds(last=until_us - 1))
         for path in snapshot.sound(spec, paths, verified, skip):
-            day = days.setdefault(path.parent.name, _Day(path.parent.name, [], []))
-            (day.telemetry if spec == TELEMETRY else day.late).append(path)
-    oldest = telemetry_files.oldest_journal(root)
-    live = _live_bounds(root)
-    ready = []
-    for name, day in sorted(days.items()):
-        paths = [*day.telemetry, *day.late]
-        of_journal = any(file_names.may_hold(path.name, bounds) for path in paths for bounds in live)
-        if name in damaged or of_journal or any(telemetry_files.blocked(path, oldest) for path in paths):
-            done.waiting += 1
-        elif day.telemetry:
-            ready.append(day)
-    return ready
+            if spec == TELEMETRY or path.parent.name in days:
+                days.setdefault(path.parent.name, []).append(path)
+    oldest, journals = telemetry_files.oldest_journal(root), _bounds_of_journals(root)
+    waiting = damaged | {
+        day
+        for day, paths in days.items()
+        for path in paths
+        if telemetry_files.blocked(path, oldest) or any(map(named(path).bounds.overlap, journals))
+    }
+    return {day: days[day] for day in sorted(days) if day not in waiting}, len(waiting)
 
 
-def _live_bounds(root: Path) -> list[Bounds]:
-    """The bounds of the readings in each open journal."""
+def _bounds_of_journals(root: Path) -> list[Bounds]:
+    """Between which times, and of which GPUs, the readings in each open journal can be."""
     bounds = []
-    for journal_name in journal_file.journals(root):
-        if journal_name.kind != "rows":
-            with contextlib.suppress(OSError, ValueError):  # readers leave it out, and say so
-                rows = journal_file.read(journal_name.path).telemetry
-                bounds += [keys.bounds_of(rows)] if rows is not None else []
+    for journal in journal_file.journals(root):
+        with contextlib.suppress(OSError, ValueError):  # readers leave it out, and say so
+            gpus = gpu_hashes(gpu for _, gpu in journal_file.header(journal.path).gpus)
+            first = journal.began - journal_file.NEAR_US if journal.kind == "now" else EVER.first
+            bounds += [Bounds(first, gpus=gpus)] if journal.kind != "rows" else []
     return bounds
 
 
-def _prune_day(root: Path, day: _Day, done: Pruned, compactor: Compactor | None = None) -> None:
-    try:
-        rows = compaction.joined([*day.telemetry, *day.late])
-    except (compaction.DamagedError, FileNotFoundError) as error:
-        log.warning("did not change %s: %s", day.name, error)
-        done.waiting += 1
-        return
-    until = done.until // 1000
-    cold, hot = keys.before(rows, until)
-    if not len(cold):
-        return
-    minutes = as_minutes(cold)
-    if len(cold) < _SPARSE * len(minutes):
-        done.sparse += len(cold)
-        return
-    old = [*day.telemetry, *day.late]
-    done.rows += len(cold)
-    done.days += 1
-    done.minutes += len(minutes)
-    done.before += sum(path.stat().st_size for path in old)
-    if compactor is None:
-        return
-    stem = f"pruned-{time.time_ns():x}"
-    written = 1000 * max(file_name.written for path in old if (file_name := file_names.parse(path.name)) is not None)
-    moves: dict[Path, Path] = {}
-    try:
-        for spec, part, codec in ((MINUTES, minutes, "cold"), (TELEMETRY, hot, "warm")):
-            if len(part):
-                name, content = telemetry_files.file_of(spec, part, stem, written, codec=codec)
-                path = root / spec.name / day.name / name
-                moves[parquet.write(path, content)] = path
-                done.after += len(content)
-        compactor.replace(old, moves)
-    except OSError as error:
-        for temporary in moves:
-            files.remove(temporary)
-        raise files.failed("write", root, error) from error
+def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compactor | None) -> Counter[str]:
+    """Replace the old rows of a day by minutes, and count; without a compactor only count.
+
+    Raises StoreError, DamagedError, and FileNotFoundError.
+    """
+    stem, written = f"pruned-{time.time_ns():x}", 1000 * max(named(path).written for path in paths)
+    counts: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        replacement = stack.enter_context(compactor.replacement()) if compactor is not None else None
+        for number, rows in enumerate(stored_rows.pieces(TELEMETRY, paths)):
+            cold, hot = keys.before(rows, until_us)
+            minutes = as_minutes(cold)
+            if len(cold) < _SPARSE * len(minutes):
+                counts["sparse"] += len(cold)
+                minutes, hot = minutes.slice(0, 0), rows
+            else:
+                counts.update(rows=len(cold), minutes=len(minutes))
+            for spec, part, codec in ((MINUTES, minutes, "cold"), (TELEMETRY, hot, "warm")):
+                if len(part) and compactor is not None and replacement is not None:
+                    compactor.beat()
+                    name, content = telemetry_files.file_of(spec, part, f"{stem}-{number}", written, codec=codec)
+                    replacement.add(root / spec.name / paths[0].parent.name / name, content)
+                    counts["after"] += len(content)
+        if not counts["rows"]:
+            return Counter(sparse=counts["sparse"])
+        counts.update(days=1, before=sum(path.stat().st_size for path in paths))
+        if replacement is not None:
+            replacement.old += paths
+            replacement.switch()
+    return counts
 
 
 def as_minutes(rows: pa.Table) -> pa.Table:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import commits, file_names, journal_file, keys, manifest, parquet, replacing, sealing, snapshot, telemetry_files
+from . import commits, file_names, journal_file, keys, parquet, replacing, sealing, snapshot, telemetry_files
 from .journal_file import JournalName
 from .parquet import WRITTEN
-from .replacing import Compactor
-from .schema import BOOKKEEPING, FORMAT, REPLACED, TABLES, TELEMETRY, Table, other_format, upgrades
+from .replacing import Compactor, Replacement
+from .schema import FORMAT, LATE, TABLES, TELEMETRY, Table, other_format, table, upgrades
 from .store import furnish, read_about, write_about
 from .system import files
 
@@ -54,26 +54,22 @@ def upgrade(root: Path, *, offline: bool = False, progress: Callable[[str], None
     done = Upgraded(str(about["format"]))
     with commits.exclusive(root), files.readable(root):
         pace = replacing.pace_of(root, offline=offline)
-        with Compactor(root, pace, done.older) as compactor, _older_journals(root) as journals:
+        with (
+            Compactor(root, pace, done.older) as compactor,
+            _older_journals(root) as journals,
+            compactor.replacement() as replacement,
+        ):
             compactor.tidy()
-            work = _Work(compactor, done, progress)
+            _Work(compactor, replacement, done, progress).write(journals)
+            if done.older == done.newer:
+                if replacement.old:
+                    replacement.switch()
+                return done
+            replacement.switch(then=lambda: write_about(root, about, ""))
             try:
-                work.write(journals)
-            except BaseException as error:
-                for temporary in work.moves:
-                    files.remove(temporary)
-                if isinstance(error, OSError):
-                    raise files.failed("write", root, error) from error
-                raise
-            if done.older != done.newer:
-                compactor.replace(work.old, work.moves, then=lambda: write_about(root, about, ""))
-                try:
-                    furnish(root, about)
-                except StoreError as error:
-                    log.warning("%s; until then other DuckDB clients may be unable to read it", error)
-            elif work.old:
-                compactor.replace(work.old, work.moves)
-            work.rewrite_manifests()
+                furnish(root, about)
+            except StoreError as error:
+                log.warning("%s; until then other DuckDB clients may be unable to read it", error)
     return done
 
 
@@ -97,60 +93,50 @@ def _older_journals(root: Path) -> Iterator[list[JournalName]]:
 
 
 class _Work:
-    """The files to be replaced, and those that take their places, still under temporary names."""
+    """Writes everything of older formats anew."""
 
-    def __init__(self, compactor: Compactor, done: Upgraded, progress: Callable[[str], None]) -> None:
-        self._root, self._compactor, self._done, self._progress = compactor.root, compactor, done, progress
-        self.old: list[Path] = []
-        self.moves: dict[Path, Path] = {}
-        self._names: dict[Path, str] = {}  # the new names of files
+    def __init__(
+        self, compactor: Compactor, replacement: Replacement, done: Upgraded, progress: Callable[[str], None]
+    ) -> None:
+        self._root, self._compactor, self._replacement = compactor.root, compactor, replacement
+        self._done, self._progress = done, progress
 
     def write(self, journals: list[JournalName]) -> None:
-        """Write everything of older formats anew. Raises OSError and StoreError."""
+        """Write files and journals of older formats anew. Raises OSError and StoreError."""
         hidden = replacing.newest(self._root).hidden
         unsealed = {journal.stem for journal in journals}
-        for spec in (*TABLES, *BOOKKEEPING):
-            if spec == REPLACED:
-                continue
-            everything = list(parquet.names_in(self._root, spec, file_names.EVER))
+        for spec in (*TABLES, LATE):
             visible = set(snapshot.visible(self._root, spec, hidden, unsealed))
-            for path in everything:
+            for path in parquet.names_in(self._root, spec, file_names.EVER):
                 self._compactor.beat()
                 if path in visible:
                     self._rewrite(spec, path)
                 elif path.relative_to(self._root).as_posix() not in hidden:
-                    self.old.append(path)  # an earlier sealing of a journal left it, whose rows come from the journal
+                    # An earlier sealing of a journal left it, whose rows come from the journal.
+                    self._replacement.old.append(path)
         self._of_journals(journals)
 
     def _rewrite(self, spec: Table, path: Path) -> None:
+        parse = file_names.parse if spec.partitioned else file_names.parse_plain
         try:
-            version = version_of(path)
-            if version == str(FORMAT):
+            version, rows = _older_rows(spec, path)
+            stated = parse(path.name)
+            if rows is None or stated is None:
                 return
             self._progress(f"{spec.name}: {path.name}")
-            rows = upgraded(spec, _sound_rows(spec, path, version), version)
+            rows = upgraded(spec, rows, version)
         except ValueError as error:
             self._skip(path, str(error))
             return
-        name_parts = _file_name(spec, path)
-        assert name_parts is not None  # its rows are sound
         content = parquet.encode(spec, rows, codec="warm" if path.name.startswith("compacted-") else "fresh")
-        name = file_names.plain(spec.name, name_parts.stem, name_parts.bounds.gpus, content)
-        if spec.partitioned:
-            name = file_names.dated(
-                spec.name,
-                name_parts.stem,
-                written=name_parts.written,
-                bounds=name_parts.bounds,
-                content=content,
-            )
-        self._add(path.with_name(name), content)
-        self.old.append(path)
-        self._names[path] = name
+        name = (
+            file_names.dated(spec.name, stated.stem, written=stated.written, bounds=stated.bounds, content=content)
+            if spec.partitioned
+            else file_names.plain(spec.name, stated.stem, stated.bounds.gpus, content)
+        )
+        self._replacement.add(path.with_name(name), content)
+        self._replacement.old.append(path)
         self._done.files += 1
-
-    def _add(self, path: Path, content: bytes) -> None:
-        self.moves[parquet.write(path, content)] = path
 
     def _skip(self, path: Path, reason: str) -> None:
         self._done.unreadable.append(f"{path}: {reason}")
@@ -166,7 +152,7 @@ class _Work:
             try:
                 content = journal_file.read(journal.path, older=True)
             except journal_file.TornHeaderError:
-                self.old.append(journal.path)
+                self._replacement.old.append(journal.path)
                 continue
             except ValueError as error:
                 self._skip(journal.path, str(error))
@@ -174,67 +160,46 @@ class _Work:
             if content.lost:
                 sealing.put_aside(journal.path, content.lost)
             version = next(iter(content.layouts.values())).format
-            for spec in TABLES:
-                rows = content.of(spec.name)
-                if rows is None:
-                    continue
-                rows = upgraded(spec, rows, version)
-                if spec == TELEMETRY:
-                    readings.append(rows)
-                    continue
-                name, body = parquet.plain_file(spec, keys.sort(spec, rows.drop_columns([WRITTEN])), f"{stem}-{number}")
-                self._add(self._root / spec.name / name, body)
-            self.old.append(journal.path)
+            if content.telemetry is not None:
+                readings.append(upgraded(TELEMETRY, content.telemetry, version))
+            for name, stored in content.rows.items():
+                spec = table(name)
+                rows = keys.sort(spec, keys.without_written(upgraded(spec, stored, version)))
+                file, body = parquet.plain_file(spec, rows, f"{stem}-{number}")
+                self._replacement.add(self._root / name / file, body)
+            self._replacement.old.append(journal.path)
             self._done.journals += 1
         if readings:
             joined = pa.concat_tables(readings, promote_options="default")
             with telemetry_files.placing(self._root):
                 placed = telemetry_files.place(self._root, joined, stem, written=None)
             for path, body in placed.files:
-                self._add(path, body)
-
-    def rewrite_manifests(self) -> None:
-        """Let the manifests of days name the new files. Without one a day is only compacted again."""
-        for folder in {path.parent for path in self._names if path.parent.parent.name == TELEMETRY.name}:
-            with contextlib.suppress(OSError):
-                manifest.rename(
-                    folder, {path.name: name for path, name in self._names.items() if path.parent == folder}
-                )
+                self._replacement.add(path, body)
 
 
-def version_of(path: Path) -> str:
-    """The format of a file. Raises OSError, and ValueError where it is no Parquet file of a store."""
+def _older_rows(spec: Table, path: Path) -> tuple[str, pa.Table | None]:
+    """The format of a file, and its rows where it is older. Raises OSError, and ValueError for a file that is damaged
+    or none of a store."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with files.opened(path) as source:
             about = pq.read_schema(source).metadata or {}
+            version = str(about.get(b"whorl.format", b"").decode("utf-8", "replace"))
+            if why := other_format(version, older=True):
+                raise ValueError(why)
+            if version == str(FORMAT):
+                return version, None
+            source.seek(0)
+            content = source.read()
     except (OverflowError, MemoryError, pa.ArrowException) as error:
-        raise ValueError(
-            f"it is not a Parquet file ({str(error).splitlines()[0]}); move it out of the store"
-        ) from error
-    version = str(about.get(b"whorl.format", b"").decode("utf-8", "replace"))
-    if why := other_format(version, older=True):
-        raise ValueError(why)
-    return version
-
-
-def _file_name(spec: Table, path: Path) -> file_names.FileName | None:
-    return file_names.parse(path.name) if spec.partitioned else file_names.parse_plain(path.name)
-
-
-def _sound_rows(spec: Table, path: Path, version: str) -> pa.Table:
-    """The rows of a file of an older format, all columns. Raises OSError, and ValueError where it is damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with files.opened(path) as source:
-        content = source.read()
-    name_parts = _file_name(spec, path)
-    if name_parts is None or file_names.check_sum(spec.name, content, version=version) != name_parts.crc:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"it is not a Parquet file ({reason}); move it out of the store") from error
+    stated = file_names.parse(path.name) if spec.partitioned else file_names.parse_plain(path.name)
+    if stated is None or file_names.check_sum(spec.name, content, version=version) != stated.crc:
         raise ValueError("it is damaged, or has another name than whorl gave it; restore it from a backup")
-    return pq.read_table(pa.BufferReader(content), use_threads=False).replace_schema_metadata()
+    return version, pq.read_table(pa.BufferReader(content), use_threads=False).replace_schema_metadata()
 
 
 def upgraded(spec: Table, rows: pa.Table, version: str) -> pa.Table:
