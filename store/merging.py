@@ -8,6 +8,8 @@ interrupted can be run again; the last piece and all other tables are stored tog
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from ..errors import InputError, StoreError
-from . import commits, file_names, keys, parquet, snapshot, telemetry_files
+from . import commits, file_names, keys, snapshot, stored_rows, telemetry_files
 from .keys import KEY
 from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, arrow_schema, other_format
 from .store import Store
@@ -78,167 +80,120 @@ def merge(
         raise InputError(f"{source} is the store itself: name another one")
     if root.exists() and root.resolve() in source.resolve().parents:
         raise InputError(f"{source} is a part of the store itself: name another one")
-    opened: _Source = _FileSource(source) if source.exists() and not source.is_dir() else _StoreSource(source)
-    if cluster is not None and len(opened.clusters()) > 1:
-        raise InputError(f"{source} has clusters {', '.join(sorted(opened.clusters()))}, and --cluster names one")
-    store = Store.create(into) if isinstance(into, Path) else into
-    return _Merge(store, opened, cluster, progress).run()
+    with _opened(source) as opened:
+        clusters = _clusters(opened)
+        if cluster is not None and len(clusters) > 1:
+            raise InputError(f"{source} has clusters {', '.join(sorted(clusters))}, and --cluster names one")
+        store = Store.create(into) if isinstance(into, Path) else into
+        return _Merge(store, opened, str(source), cluster, progress).run()
 
 
 # -- what is taken in ----------------------------------------------------------------------------------------------
 
 
-class _Source:
-    """Rows of tables by name."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def rows(self, name: str) -> pa.Table:
-        raise NotImplementedError
-
-    def readings(self) -> Iterator[pa.Table]:
-        """The readings with `written`, some at a time. Of a key the newest comes first, and others may follow."""
-        raise NotImplementedError
-
-    def minutes(self) -> Iterator[pa.Table]:
-        """The minutes of pruned telemetry, some at a time."""
-        raise NotImplementedError
-
-    def per_minute(self, first: int, last: int) -> pl.DataFrame:
-        """How many readings each minute of a GPU has between two times (us): cluster, gpu, ts, readings."""
-        raise NotImplementedError
-
-    def clusters(self) -> set[str]:
-        columns = (self.rows(name)["cluster"].unique().to_pylist() for name in _CLUSTERED)
-        return {cluster for column in columns for cluster in column if cluster is not None}
-
-
-class _StoreSource(_Source):
-    """A whole store; every file of it must be sound."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._store = Store.open(path)
-        self._store.rows([spec.name for spec in (*TABLES, LATE)])
-        for damaged, reason in self._store.skipped.items():
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Store]:
+    """The store at a path, of which every file is sound. One file of a table is a store of its own for a while."""
+    with contextlib.ExitStack() as stack:
+        if path.exists() and not path.is_dir():
+            spec, rows = _rows_of_file(path)
+            store = Store.create(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whorl-"))) / "store")
+            commits.commit(store.root, {spec: rows}, "file", dated=True)
+        else:
+            store = Store.open(path)
+        store.rows([spec.name for spec in (*TABLES, LATE)])
+        for damaged, reason in store.skipped.items():
             raise StoreError(f"{damaged}: {reason}; nothing of {path} was taken in")
-
-    def rows(self, name: str) -> pa.Table:
-        return self._store.arrow(name)
-
-    def readings(self) -> Iterator[pa.Table]:
-        import pyarrow as pa
-
-        root = self._store.root
-        listing = snapshot.take(root, [TELEMETRY.name], self._store.skip)
-        live = snapshot.live_rows(listing, TELEMETRY.name)
-        batch = [live] if live is not None else []
-        count = 0
-        try:
-            for path in (*listing.files[LATE.name], *listing.files[TELEMETRY.name]):
-                size = parquet.rows_in(path)
-                if batch and count + size > _MOST_ROWS:
-                    yield pa.concat_tables(batch, promote_options="default")
-                    batch, count = [], 0
-                name_parts = file_names.parse(path.name)
-                assert name_parts is not None  # it was verified
-                rows = parquet.read(path).replace_schema_metadata()
-                batch.append(keys.with_key(keys.with_written(rows, 1000 * name_parts.written)))
-                count += size
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise StoreError(f"the files of {root} change while they are read: run the command again") from error
-        if batch:
-            yield pa.concat_tables(batch, promote_options="default")
-
-    def minutes(self) -> Iterator[pa.Table]:
-        for part in self._store.parts(MINUTES.name):
-            yield part.arrow()
-
-    def per_minute(self, first: int, last: int) -> pl.DataFrame:
-        return _per_minute(self._store, first, last)
+        yield store
 
 
-class _FileSource(_Source):
-    """One file of a table."""
+def _rows_of_file(path: Path) -> tuple[Table, pa.Table]:
+    """The rows of a file of a table, and this table; readings with `written`. Raises InputError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(self, path: Path) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    try:
+        files.opened(path).close()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if not is_source(path):
+        raise InputError(f"{path} is no store and no file of one: `whorl import` reads files of other programs")
+    try:
+        with files.opened(path) as source:
+            rows = pq.read_table(source, page_checksum_verification=True, use_threads=False)
+        rows.validate(full=True)
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        raise InputError(f"{path}: the Parquet file is damaged ({str(error).splitlines()[0]})") from error
+    about = rows.schema.metadata or {}
+    if why := other_format(about.get(b"whorl.format", b"").decode("utf-8", "replace")):
+        raise InputError(f"{path}: {why}")
+    name = about.get(b"whorl.table", b"").decode("utf-8", "replace")
+    spec = next((spec for spec in (*TABLES, LATE) if spec.name == name and spec != LATEST), None)
+    if spec is None:
+        raise InputError(f"{path} has rows of {name}, which follow from those of telemetry: import those")
+    rows = rows.replace_schema_metadata()
+    if spec not in (TELEMETRY, LATE):
+        return spec, rows
+    stated = file_names.parse(path.name)
+    return TELEMETRY, keys.with_key(keys.with_written(rows, 1000 * stated.written if stated else 0))
 
-        super().__init__(path)
-        try:
-            files.opened(path).close()
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        if not is_source(path):
-            raise InputError(f"{path} is no store and no file of one: `whorl import` reads files of other programs")
-        try:
-            with files.opened(path) as source:
-                rows = pq.read_table(source, page_checksum_verification=True, use_threads=False)
-            rows.validate(full=True)
-        except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-            raise InputError(f"{path}: the Parquet file is damaged ({str(error).splitlines()[0]})") from error
-        about = rows.schema.metadata or {}
-        name = about.get(b"whorl.table", b"").decode("utf-8", "replace")
-        if why := other_format(about.get(b"whorl.format", b"").decode("utf-8", "replace")):
-            raise InputError(f"{path}: {why}")
-        self._spec = next((spec for spec in (*TABLES, LATE) if spec.name == name), None)
-        if self._spec is None or self._spec == LATEST:
-            raise InputError(f"{path} has rows of {name}, which follow from those of telemetry: import those")
-        name_parts = file_names.parse(path.name)
-        rows = rows.replace_schema_metadata()
-        by_time = self._spec in (TELEMETRY, LATE)
-        self._rows = (
-            keys.with_key(keys.with_written(rows, 1000 * name_parts.written if name_parts else 0)) if by_time else rows
-        )
 
-    def rows(self, name: str) -> pa.Table:
-        return self._rows if self._spec is not None and self._spec.name == name else arrow_schema(name).empty_table()
+def _clusters(store: Store) -> set[str]:
+    columns = (store.arrow(name, ["cluster"])["cluster"].unique().to_pylist() for name in _CLUSTERED)
+    return {cluster for column in columns for cluster in column if cluster is not None}
 
-    def readings(self) -> Iterator[pa.Table]:
-        if self._spec in (TELEMETRY, LATE):
-            yield self._rows
 
-    def minutes(self) -> Iterator[pa.Table]:
-        if self._spec == MINUTES:
-            yield self._rows
+def _readings(store: Store) -> Iterator[pa.Table]:
+    """The readings of a store with `written`, some at a time. Of a key the newest comes first, and others may follow.
 
-    def per_minute(self, first: int, last: int) -> pl.DataFrame:
-        import polars as pl
+    Raises StoreError.
+    """
+    import pyarrow as pa
 
-        frame = cast("pl.DataFrame", pl.from_arrow(self._rows.select(list(KEY))))
-        return _counted(frame.lazy(), first, last).collect()
-
-    def clusters(self) -> set[str]:
-        return set(self._rows["cluster"].unique().to_pylist()) - {None}
+    listing = snapshot.take(store.root, [TELEMETRY.name], store.skip)
+    live = snapshot.live_rows(listing, TELEMETRY.name)
+    batch = [live] if live is not None else []
+    count = 0
+    try:
+        for path in (*listing.files[LATE.name], *listing.files[TELEMETRY.name]):
+            rows = stored_rows.with_written(path)
+            if batch and count + len(rows) > _MOST_ROWS:
+                yield pa.concat_tables(batch, promote_options="default")
+                batch, count = [], 0
+            batch.append(rows)
+            count += len(rows)
+    except FileNotFoundError as error:
+        raise StoreError(f"the files of {store.root} change while they are read: run the command again") from error
+    if batch:
+        yield pa.concat_tables(batch, promote_options="default")
 
 
 # -- taking it in --------------------------------------------------------------------------------------------------
 
 
 class _Merge:
-    def __init__(self, store: Store, source: _Source, cluster: str | None, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, source: Store, name: str, cluster: str | None, progress: Callable[[str], None]
+    ) -> None:
         self._store, self._source, self._cluster, self._progress = store, source, cluster, progress
         self._stem = f"merged-{uuid4().hex[:16]}"
-        self._done = Merged(str(source.path))
+        self._done = Merged(name)
 
     def run(self) -> Merged:
         with self._store.exclusive():
             self._compare_places()
-            last: dict[str, pa.Table] = {}
+            last: dict[Table, pa.Table] = {}
             for number, piece in enumerate(chain(self._new_readings(), self._new_minutes())):
                 self._commit(last, f"{self._stem}-{number}")
                 last = piece
             for spec in TABLES:
                 if spec not in (TELEMETRY, MINUTES) and len(rows := self._new_rows(spec)):
-                    last[spec.name] = rows
+                    last[spec] = rows
             self._commit(last, self._stem)
         return self._done
 
-    def _commit(self, rows: dict[str, pa.Table], name: str) -> None:
-        if rows:
-            tables = {spec: rows[spec.name] for spec in TABLES if spec.name in rows}
+    def _commit(self, tables: dict[Table, pa.Table], name: str) -> None:
+        if tables:
             commits.commit(self._store.root, tables, name, dated=True)
 
     def _in_cluster(self, rows: pa.Table) -> pa.Table:
@@ -255,16 +210,15 @@ class _Merge:
             if number:
                 counts[name] = counts.get(name, 0) + number
 
-    def _new_readings(self) -> Iterator[dict[str, pa.Table]]:
+    def _new_readings(self) -> Iterator[dict[Table, pa.Table]]:
         """The readings that the store has not, or has from an earlier time."""
         import pyarrow as pa
 
-        for rows in self._source.readings():
-            self._progress(f"{self._source.path}: {len(rows):,} readings")
+        for rows in _readings(self._source):
+            self._progress(f"{self._done.source}: {len(rows):,} readings")
             rows = keys.newest(self._in_cluster(rows))
-            minutes = _parts(self._store, MINUTES, [*KEY, "n"], rows)
-            outside = _outside(rows, _pruned(minutes, rows, self._counted_readings))
-            self._done.pruned += len(rows) - len(outside)
+            minutes = _stored_near(self._store, MINUTES, [*KEY, "n"], rows)
+            outside = self._outside(rows, minutes, self._counted_readings)
             if not len(outside):
                 continue
             stored = telemetry_files.stored_keys(self._store.root, keys.bounds_of(outside))
@@ -276,95 +230,110 @@ class _Merge:
             self._count(TELEMETRY.name, len(new), len(outside) - len(new) - len(newer))
             self._done.replaced += len(newer)
             if len(new) or len(newer):
-                yield {TELEMETRY.name: pa.concat_tables([new, newer])}
+                yield {TELEMETRY: pa.concat_tables([new, newer])}
 
-    def _new_minutes(self) -> Iterator[dict[str, pa.Table]]:
+    def _new_minutes(self) -> Iterator[dict[Table, pa.Table]]:
         """The minutes that the store has neither as minutes nor as readings."""
-        for piece in self._source.minutes():
-            rows = self._in_cluster(piece)
-            outside = _outside(rows, _pruned(rows.select([*KEY, "n"]), rows, partial(_per_minute, self._store)))
-            self._done.pruned += len(rows) - len(outside)
-            new = self._unknown(MINUTES, outside)
+        for part in self._source.parts(MINUTES.name):
+            rows = self._in_cluster(part.arrow())
+            new = self._unknown(MINUTES, self._outside(rows, rows, partial(_per_minute, self._store)))
             if len(new):
-                yield {MINUTES.name: new}
+                yield {MINUTES: new}
+
+    def _outside(self, rows: pa.Table, minutes: pa.Table, per_minute: Callable[[int, int], pl.DataFrame]) -> pa.Table:
+        """The rows without those of minutes of which there are as many readings: once pruned and once not, they are the
+        same. They are counted."""
+        import polars as pl
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not len(minutes):
+            return rows
+        pruned = cast("pl.DataFrame", pl.from_arrow(minutes)).group_by(*KEY).agg(pl.col("n").sum())
+        counts = pruned.join(per_minute(*_minutes_of(rows)), on=list(KEY), nulls_equal=True)
+        same = counts.filter(pl.col("readings") >= pl.col("n")).select(*KEY).to_arrow()
+        minute = pc.floor_temporal(rows["ts"], unit="minute").cast(pa.timestamp("us"))
+        inside = keys.among(rows.select(["cluster", "gpu"]).append_column("ts", minute), same)
+        self._done.pruned += int(inside.sum())
+        return rows.filter(pa.array(~inside))
 
     def _new_rows(self, spec: Table) -> pa.Table:
         """The rows of a table that the store has not."""
         import pyarrow as pa
 
-        rows = self._in_cluster(self._source.rows(spec.name))
+        rows = self._in_cluster(self._source.arrow(spec.name))
         if not len(rows):
             return rows
-        self._progress(f"{self._source.path}: {spec.name}")
+        self._progress(f"{self._done.source}: {spec.name}")
         if spec == LATEST:
-            mine = self._store.arrow(spec.name)
-            last = keys.last_rows(keys.newest(pa.concat_tables([mine, rows.select(mine.column_names)])))
-            return keys.without(last, mine)
+            stored = self._store.arrow(spec.name)
+            return keys.without(keys.last_rows(keys.newest(pa.concat_tables([stored, rows]))), stored)
         return self._unknown(spec, rows)
 
     def _unknown(self, spec: Table, rows: pa.Table) -> pa.Table:
-        """The rows whose key the store does not have."""
+        """The rows whose key the store does not have; they are counted."""
+        import polars as pl
+        import pyarrow as pa
+
         if not len(rows):
             return rows
-        new = _unknown(spec, rows, self._store)
+        names = list(spec.key or spec.names)
+        stored = cast("pl.DataFrame", pl.from_arrow(_stored_near(self._store, spec, names, rows))).unique()
+        incoming = cast("pl.DataFrame", pl.from_arrow(rows.select(names))).with_row_index("row")
+        if not spec.key:
+            incoming = incoming.unique(names, keep="first", maintain_order=True)
+        new = incoming.join(stored, on=names, how="anti", nulls_equal=True, maintain_order="left")
         self._count(spec.name, len(new), len(rows) - len(new))
-        return new
+        return rows.take(pa.array(new["row"].to_numpy()))
 
     def _counted_readings(self, first: int, last: int) -> pl.DataFrame:
         import polars as pl
 
-        counts = self._source.per_minute(first, last)
+        counts = _per_minute(self._source, first, last)
         return counts if self._cluster is None else counts.with_columns(cluster=pl.lit(self._cluster))
 
     def _compare_places(self) -> None:
         """Tell of GPUs that are elsewhere in the source, and of clusters whose places have other GPUs there."""
-        here, there = _places(self._store.arrow("gpus")), _places(self._in_cluster(self._source.rows("gpus")))
-        for uuid in sorted(here.keys() & there.keys()):
-            if not set(here[uuid]) & set(there[uuid]):
-                self._done.moved.append({"uuid": uuid, "here": here[uuid][-1], "there": there[uuid][-1]})
-        for cluster in sorted(_cluster_names(here) & _cluster_names(there)):
-            mine, theirs = _of_cluster(here, cluster), _of_cluster(there, cluster)
-            shared = set().union(*mine.values()) & set().union(*theirs.values())
-            if shared and not mine.keys() & theirs.keys():
+        here, there = _Places(self._store.arrow("gpus")), _Places(self._in_cluster(self._source.arrow("gpus")))
+        for uuid in sorted(here.of_gpu.keys() & there.of_gpu.keys()):
+            places_here, places_there = here.of_gpu[uuid], there.of_gpu[uuid]
+            if not set(places_here) & set(places_there):
+                self._done.moved.append({"uuid": uuid, "here": places_here[-1], "there": places_there[-1]})
+        for cluster in sorted(here.gpus.keys() & there.gpus.keys()):
+            shared = here.places[cluster] & there.places[cluster]
+            if shared and not here.gpus[cluster] & there.gpus[cluster]:
                 self._done.crowded.append({"cluster": cluster, "places": len(shared), "place": min(shared)})
 
 
-_Places = dict[str, list[str]]
-"""By UUID where the GPU was, in the order of times: cluster and node/slot."""
+class _Places:
+    """Where each GPU was, in the order of times; and by cluster its GPUs and its places, as cluster and node/slot."""
 
-
-def _places(gpus: pa.Table) -> _Places:
-    rows = gpus.select(["cluster", "uuid", "node", "slot", "parent", "first_seen"]).to_pylist()
-    places: _Places = {}
-    for row in sorted(rows, key=lambda row: str(row["first_seen"] or "")):
-        if row["uuid"] is not None and row["slot"] is not None and row["parent"] is None:
-            places.setdefault(row["uuid"], []).append(f"{row['cluster'] or ''} {row['node']}/{row['slot']}")
-    return places
-
-
-def _cluster_names(places: _Places) -> set[str]:
-    return {place.rpartition(" ")[0] for several in places.values() for place in several}
-
-
-def _of_cluster(places: _Places, cluster: str) -> dict[str, set[str]]:
-    inside = {uuid: {p for p in several if p.rpartition(" ")[0] == cluster} for uuid, several in places.items()}
-    return {uuid: several for uuid, several in inside.items() if several}
-
-
-def _counted(readings: pl.LazyFrame, first: int, last: int) -> pl.LazyFrame:
-    import polars as pl
-
-    within = pl.col("ts").cast(pl.Int64).is_between(first, last)
-    minute = pl.col("ts").dt.truncate("1m")
-    counts = readings.filter(within).group_by("cluster", "gpu", minute)
-    return counts.agg(pl.len().cast(pl.Int64).alias("readings"))
+    def __init__(self, gpus: pa.Table) -> None:
+        self.of_gpu: dict[str, list[str]] = {}
+        self.gpus: dict[str, set[str]] = {}
+        self.places: dict[str, set[str]] = {}
+        rows = gpus.select(["cluster", "uuid", "node", "slot", "parent", "first_seen"]).to_pylist()
+        for row in sorted(rows, key=lambda row: str(row["first_seen"] or "")):
+            if row["uuid"] is not None and row["slot"] is not None and row["parent"] is None:
+                cluster = row["cluster"] or ""
+                place = f"{cluster} {row['node']}/{row['slot']}"
+                self.of_gpu.setdefault(row["uuid"], []).append(place)
+                self.gpus.setdefault(cluster, set()).add(row["uuid"])
+                self.places.setdefault(cluster, set()).add(place)
 
 
 def _per_minute(store: Store, first: int, last: int) -> pl.DataFrame:
-    return store.collect(_counted(store.scan(TELEMETRY.name).select(KEY), first, last))
+    """How many readings each minute of a GPU has between two times (us): cluster, gpu, ts, readings."""
+    import polars as pl
+
+    within = pl.col("ts").cast(pl.Int64).is_between(first, last)
+    counts = (
+        store.scan(TELEMETRY.name).select(KEY).filter(within).group_by("cluster", "gpu", pl.col("ts").dt.truncate("1m"))
+    )
+    return store.collect(counts.agg(pl.len().cast(pl.Int64).alias("readings")))
 
 
-def _parts(store: Store, spec: Table, names: list[str], near: pa.Table) -> pa.Table:
+def _stored_near(store: Store, spec: Table, names: list[str], near: pa.Table) -> pa.Table:
     """The stored rows of a table, of one by days only those near the times of some rows."""
     import pyarrow as pa
 
@@ -377,42 +346,3 @@ def _minutes_of(rows: pa.Table) -> tuple[int, int]:
     """The first and the last time of the minutes of rows, us."""
     ts = keys.times(rows)
     return int(ts.min()) // _MINUTE_US * _MINUTE_US, (int(ts.max()) // _MINUTE_US + 1) * _MINUTE_US - 1
-
-
-def _pruned(minutes: pa.Table, near: pa.Table, per_minute: Callable[[int, int], pl.DataFrame]) -> pa.Table | None:
-    """The minutes near some rows of which there are as many readings: these are the same, once pruned and once not."""
-    import polars as pl
-
-    if not len(minutes):
-        return None
-    pruned = cast("pl.DataFrame", pl.from_arrow(minutes)).group_by(*KEY).agg(pl.col("n").sum())
-    counts = pruned.join(per_minute(*_minutes_of(near)), on=list(KEY), nulls_equal=True)
-    same = counts.filter(pl.col("readings") >= pl.col("n"))
-    return same.select(*KEY).to_arrow() if same.height else None
-
-
-def _outside(rows: pa.Table, minutes: pa.Table | None) -> pa.Table:
-    """The rows that do not lie in these minutes of their GPUs."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if minutes is None:
-        return rows
-    at = pc.floor_temporal(rows["ts"], unit="minute").cast(pa.timestamp("us"))
-    keys_of_minutes = rows.select(["cluster", "gpu"]).append_column("ts", at)
-    return rows.filter(pa.array(~keys.among(keys_of_minutes, minutes)))
-
-
-def _unknown(spec: Table, rows: pa.Table, store: Store) -> pa.Table:
-    """The rows whose key the store does not have."""
-    import polars as pl
-    import pyarrow as pa
-
-    names = list(spec.key or spec.names)
-    stored = cast("pl.DataFrame", pl.from_arrow(_parts(store, spec, names, rows))).unique()
-    incoming = cast("pl.DataFrame", pl.from_arrow(parquet.complete(spec, keys.conform(spec, rows)).select(names)))
-    incoming = incoming.with_row_index("row")
-    if not spec.key:
-        incoming = incoming.unique(names, keep="first", maintain_order=True)
-    new = incoming.join(stored, on=names, how="anti", nulls_equal=True, maintain_order="left")
-    return rows.take(pa.array(new["row"].to_numpy()))
