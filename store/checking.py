@@ -13,6 +13,7 @@ from .schema import LATE, TABLES, TELEMETRY
 from .system import files
 
 _STRANGE = "it is no regular file; remove it"
+_NO_NAME = "its name is not that of a journal, so nothing of it is read: give it its own name again, or remove it"
 _ASIDE = (
     "some bytes of it changed on the disk; its other rows are stored: move it out of the store when you have no "
     "further use for it"
@@ -46,7 +47,7 @@ def check(root: Path) -> dict[Path, str]:
 
 
 def _journals(root: Path) -> dict[Path, str]:
-    reasons = {}
+    reasons = without_a_journals_name(root)
     for journal in journal_file.journals(root):
         try:
             reason = journal_file.damage(journal.path)
@@ -59,6 +60,14 @@ def _journals(root: Path) -> dict[Path, str]:
     folder = root / journal_file.FOLDER
     aside = [folder / name for name in files.names_in(folder) if name.endswith(journal_file.DAMAGED)]
     return reasons | dict.fromkeys(journal_file.strange(root), _STRANGE) | dict.fromkeys(aside, _ASIDE)
+
+
+def without_a_journals_name(root: Path) -> dict[Path, str]:
+    """What lies in the folder of journals under another name than whorl gives, with the reason. Raises OSError."""
+    known = (".lock", journal_file.DAMAGED)
+    paths = [root / journal_file.FOLDER / name for name in sorted(files.names_in(root / journal_file.FOLDER))]
+    unknown = [path for path in paths if not path.name.startswith(files.TEMPORARY) and not path.name.endswith(known)]
+    return {path: _NO_NAME for path in unknown if journal_file.parse(path) is None}
 
 
 def _doubled(root: Path, paths: Iterable[Path]) -> dict[Path, str]:

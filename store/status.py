@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import file_names, journal_file, keys, parquet, replacing, retention, snapshot
+from . import checking, file_names, journal_file, keys, parquet, replacing, retention, snapshot
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
 from .snapshot import too_fast
 from .system import durability, files, processes
@@ -109,7 +109,8 @@ def _status(store: Store) -> Status:
     out.to_be_removed = sum((root / name).exists() for name in note.old)
     if out.to_be_removed:
         out.removed_at = replacing.due(note, replacing.pace_of(root).grace_s)
-    out.skipped = {str(path): reason for path, reason in store.skipped.items()}
+    skipped = store.skipped | checking.without_a_journals_name(root)
+    out.skipped = {str(path): reason for path, reason in skipped.items()}
     out.free = shutil.disk_usage(root).free
     return out
 

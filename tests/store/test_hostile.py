@@ -131,6 +131,32 @@ def test_a_note_that_says_strange_things_ends_nothing(store: Store, said: dict[s
     assert powers(store) == {("a", 0): 7}
 
 
+@pytest.mark.parametrize("number", [9_999_999_999, 20])
+def test_a_note_whose_number_follows_none_is_named_and_does_not_count(store: Store, number: int) -> None:
+    store.append({"telemetry": readings([1], power_mw=[8])}, "y")
+    store.compact(offline=True, now=LATER)
+    (run,) = segments(store, "runs")
+    note = plant_note(store.root, number, old={f"runs/{run.name}": 0})
+    for power in (9, 10):
+        store.append({"telemetry": readings([2], power_mw=[power])}, f"z{power}")
+        assert store.compact(offline=True, now=LATER).before >= 2
+        opened = use(store.root)
+        assert powers(opened) == {("a", 0): 7, ("a", 1): 8, ("a", 2): power}
+        assert opened.sql("select count(*) n from runs").to_pylist() == [{"n": 1}]
+        for reasons in (opened.skipped, opened.check()):
+            assert "its number follows that of no other note" in reasons[note]
+
+
+def test_files_without_a_journals_name_are_named(store: Store) -> None:
+    journal = leave_journal(store, batch(["a"], 1, 1))
+    other = journal.with_name("copy of n.txt")
+    shutil.copy(journal, other)
+    renamed = journal.rename(journal.with_name("n-1.journal"))
+    said = CliRunner().invoke(cli, ["store", "status", "--store", str(store.root), "--json"])
+    assert json.loads(said.stdout)["skipped"].keys() == {str(renamed), str(other)}
+    assert Store.open(store.root).check().keys() == {renamed, other}
+
+
 # -- links, pipes and files in the place of others ------------------------------------------------------------------
 
 
