@@ -184,14 +184,7 @@ def _ratio(name: str, of: str, gpm: int, dcgm: int, *names: str) -> Metric:
     exported = tuple(f"DCGM_FI_PROF_{one}" for one in names)
     spec = Gpm(gpm), Dcgm(dcgm, _PPM), exported
     return Metric(
-        name,
-        32,
-        "ppm",
-        "gauge",
-        "slow",
-        f"share of {of}; a mean since the reading before",
-        *spec,
-        scale=_PPM // 100,
+        name, 32, "ppm", "gauge", "slow", f"share of {of}; a mean since the reading before", *spec, scale=_PPM // 100
     )
 
 

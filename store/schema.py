@@ -175,6 +175,7 @@ CATALOG = "whorl.duckdb"  # the file of views and macros
 _GPU = Column("gpu", "VARCHAR", "", "the GPU: its UUID, else its place (cabinet-node-device), else its name")
 _WORKLOAD = Column("workload", "VARCHAR", "", "what ran: the application of an imported file or a probe's name")
 
+# fmt: off
 GPUS = Table(
     "gpus",
     "an identity of a GPU, and when it was first seen",
@@ -204,12 +205,8 @@ GPUS = Table(
         Column("memory_total", "BIGINT", "B", "device memory"),
         Column("parent", "VARCHAR", "", "of a MIG instance: the UUID of the physical GPU; NULL for a whole GPU"),
         Column("mig_profile", "VARCHAR", "", "of a MIG instance: its profile, as 1g.10gb; NULL for a whole GPU"),
-        Column(
-            "first_seen",
-            "TIMESTAMP",
-            "UTC",
-            "when this identity was seen first, or first again after another; NULL where unknown",
-        ),
+        Column("first_seen", "TIMESTAMP", "UTC",
+               "when this identity was seen first, or first again after another; NULL where unknown"),
         IMPORT,
     ),
     sorted_by=("cluster", "gpu"),
@@ -224,9 +221,8 @@ TELEMETRY = Table(
         _GPU,
         *(Column(m.name, "BIGINT", m.unit, m.description, m.kind) for m in METRICS),
         Column("read_us", "BIGINT", "us", "how long the driver took to answer for this GPU", kind="gauge"),
-        Column(
-            "quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known", kind="text"
-        ),
+        Column("quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known",
+               kind="text"),
         IMPORT,
     ),
     sorted_by=("gpu", "ts"),
@@ -239,23 +235,15 @@ CAMPAIGNS = Table(
     (
         CLUSTER,
         Column("campaign", "VARCHAR", "", "name of the campaign"),
-        Column(
-            "asked",
-            "MAP(VARCHAR, VARCHAR)",
-            "",
-            "what was asked for, by argument; of an argument that has parts, each part as argument.part",
-        ),
+        Column("asked", "MAP(VARCHAR, VARCHAR)", "",
+               "what was asked for, by argument; of an argument that has parts, each part as argument.part"),
         Column("probes", "VARCHAR[]", "", "names of the probes that were asked for; NULL: it has none"),
         Column("fleet", "VARCHAR", "", "of a simulated fleet: its identity, the same in all its campaigns"),
         Column("born", "TIMESTAMP", "UTC", "of a simulated fleet: when it was new; its age counts from here"),
         Column("gpus", "BIGINT", "", "number of GPUs"),
         Column("began", "TIMESTAMP", "UTC", "when it began"),
-        Column(
-            "stored_to",
-            "TIMESTAMP",
-            "UTC",
-            "everything before this time is stored; `began` if nothing is stored yet",
-        ),
+        Column("stored_to", "TIMESTAMP", "UTC",
+               "everything before this time is stored; `began` if nothing is stored yet"),
         Column("ended", "TIMESTAMP", "UTC", "when it ended, or will end; NULL while unknown"),
     ),
     sorted_by=("cluster", "campaign", "stored_to"),
@@ -278,32 +266,14 @@ RUNS = Table(
         Column("mem_clock_mhz", "DOUBLE", "MHz", "median memory clock while it ran"),
         Column("temperature_c", "DOUBLE", "degC", "median GPU temperature while it ran"),
         Column("power_w", "DOUBLE", "W", "median board power while it ran"),
-        Column(
-            "conditions",
-            _CONDITIONS,
-            "",
-            "the stated conditions: input size, warm-up, kernel",
-        ),
+        Column("conditions", _CONDITIONS, "", "the stated conditions: input size, warm-up, kernel"),
         Column("probe_version", "VARCHAR", "", "version of the probe; NULL where it was imported"),
-        Column(
-            "versions",
-            record(dict.fromkeys(SOFTWARE, "VARCHAR")),
-            "",
-            "versions of software and driver; NULL where it was imported",
-        ),
-        Column(
-            "clock_events",
-            _SECONDS_BY_REASON,
-            "s",
-            "how long the clock was held down while it ran, by reason",
-        ),
-        Column(
-            "ended_by",
-            "VARCHAR",
-            "",
-            "why it ended: 'precise', 'time limit', 'most repeats', 'complete' (its length is fixed) or 'failed' (no "
-            "figures); NULL where it was imported",
-        ),
+        Column("versions", record(dict.fromkeys(SOFTWARE, "VARCHAR")), "",
+               "versions of software and driver; NULL where it was imported"),
+        Column("clock_events", _SECONDS_BY_REASON, "s", "how long the clock was held down while it ran, by reason"),
+        Column("ended_by", "VARCHAR", "",
+               "why it ended: 'precise', 'time limit', 'most repeats', 'complete' (its length is fixed) or 'failed' "
+               "(no figures); NULL where it was imported"),
         Column("status", "VARCHAR", "", "how it came out, a code: 'ok', else why not to trust it"),
         Column("status_detail", "VARCHAR", "", "the same in a sentence; NULL where it is 'ok'"),
         IMPORT,
@@ -335,13 +305,9 @@ EVENTS = Table(
     (
         Column("ts", "TIMESTAMP", "UTC", "when it happened or was noticed"),
         CLUSTER,
-        Column(
-            "gpu",
-            "VARCHAR",
-            "",
-            "the GPU, as in `gpus`; NULL of what concerns no single GPU, and where the store does not know which GPU "
-            "is at `pci_bus_id` of the node",
-        ),
+        Column("gpu", "VARCHAR", "",
+               "the GPU, as in `gpus`; NULL of what concerns no single GPU, and where the store does not know which "
+               "GPU is at `pci_bus_id` of the node"),
         Column("node", "VARCHAR", "", "the host"),
         Column("pci_bus_id", "VARCHAR", "", "PCI address of the GPU on its node; NULL where unknown", added=True),
         Column("kind", "VARCHAR", "", "what kind of event, a code; it says which of the next columns are filled"),
@@ -378,18 +344,10 @@ IMPORTS = Table(
         Column("duplicates", "BIGINT", "", "exact duplicates dropped, within the file or already in the store"),
         Column("refused", "BIGINT", "", "rows refused"),
         Column("placeholders", "BIGINT", "", "values turned into NULL because they stand for 'unknown'"),
-        Column(
-            "units",
-            "STRUCT(column_name VARCHAR, unit VARCHAR, taken_from VARCHAR)[]",
-            "",
-            "the unit that was taken of each column, and from what it is known",
-        ),
-        Column(
-            "options",
-            "MAP(VARCHAR, VARCHAR)",
-            "",
-            "the options given; of one that is given for a column, as map.COLUMN and unit.COLUMN",
-        ),
+        Column("units", "STRUCT(column_name VARCHAR, unit VARCHAR, taken_from VARCHAR)[]", "",
+               "the unit that was taken of each column, and from what it is known"),
+        Column("options", "MAP(VARCHAR, VARCHAR)", "",
+               "the options given; of one that is given for a column, as map.COLUMN and unit.COLUMN"),
         Column("notes", "VARCHAR[]", "", "what the importer noticed"),
         Column("importer", "VARCHAR", "", "version of the importer"),
         Column("imported_at", "TIMESTAMP", "UTC", "when"),
@@ -449,12 +407,9 @@ JOBS = Table(
         Column("time_limit_s", "BIGINT", "s", "the longest it may run; NULL: no limit, or unknown"),
         Column("requested", "VARCHAR", "", "what it asked for, in the scheduler's words (ReqTRES)"),
         Column("allocated", "VARCHAR", "", "what it got, in the scheduler's words (AllocTRES)"),
-        Column(
-            "job_energy_j",
-            "BIGINT",
-            "J",
-            "energy of the whole job as the scheduler counted it, which jobs on one node count twice; NULL: none, or 0",
-        ),
+        Column("job_energy_j", "BIGINT", "J",
+               "energy of the whole job as the scheduler counted it, which jobs on one node count twice; NULL: none, "
+               "or 0"),
         Column("tag", "VARCHAR", "", "`allocation` of the tag that gave the GPU; `jobs_now` leaves that tag out"),
         Column("source", "VARCHAR", "", "where the row comes from, a code"),
         Column("recorded", "TIMESTAMP", "UTC", "when it was stored; of an allocation's records the newest counts"),
@@ -473,24 +428,16 @@ SPANS = Table(
         Column("parent", "VARCHAR", "", "the span that it is inside of, which may be of another process; NULL: none"),
         Column("within_parent", "BOOLEAN", "", "whether energy_j, low_j and high_j of the parent's row include it"),
         Column("name", "VARCHAR", "", "its name"),
-        Column(
-            "attributes",
-            "MAP(VARCHAR, VARCHAR)",
-            "",
-            "what else the application said of it, by name; NULL: nothing",
-        ),
+        Column("attributes", "MAP(VARCHAR, VARCHAR)", "",
+               "what else the application said of it, by name; NULL: nothing"),
         Column("job_id", "VARCHAR", "", "the batch job; NULL outside of one"),
         Column("node", "VARCHAR", "", "the host"),
         Column("gpus", "VARCHAR[]", "", "the GPUs, as in `gpus`; NULL where none could be read"),
         Column("began", "TIMESTAMP", "UTC", "when it began"),
         Column("ended", "TIMESTAMP", "UTC", "when it ended"),
-        Column(
-            "own_j",
-            "DOUBLE",
-            "J",
-            "what it used itself, outside the spans inside it; those of all spans add up. Alone, that of a short span "
-            "says little: see low_j and high_j. NULL where nothing was read",
-        ),
+        Column("own_j", "DOUBLE", "J",
+               "what it used itself, outside the spans inside it; those of all spans add up. Alone, that of a short "
+               "span says little: see low_j and high_j. NULL where nothing was read"),
         Column("energy_j", "DOUBLE", "J", "what it and the spans inside it used; NULL where `reason` says why"),
         Column("low_j", "DOUBLE", "J", "lower end of its 95 % interval"),
         Column("high_j", "DOUBLE", "J", "upper end of it"),
@@ -524,13 +471,10 @@ JUDGEMENTS = Table(
         Column("not_judged", "STRUCT(subject VARCHAR, why VARCHAR)[]", "", "what was not judged, and why"),
         Column("watch", "VARCHAR[]", "", "names of GPUs to measure again: newly slower than their own past"),
         Column("runs", "BIGINT", "", "how many runs the cluster had"),
-        Column(
-            "changes",
-            "STRUCT(gpu VARCHAR, workload VARCHAR, effect_pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE, q DOUBLE, "
-            'n BIGINT, since TIMESTAMP, "at" TIMESTAMP, state VARCHAR, together BIGINT, joined_with VARCHAR[])[]',
-            "",
-            "times at which the level of a GPU changed: between `since` and `at`, for better or worse",
-        ),
+        Column("changes",
+               "STRUCT(gpu VARCHAR, workload VARCHAR, effect_pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE, q DOUBLE, "
+               'n BIGINT, since TIMESTAMP, "at" TIMESTAMP, state VARCHAR, together BIGINT, joined_with VARCHAR[])[]',
+               "", "times at which the level of a GPU changed: between `since` and `at`, for better or worse"),
         Column("content", "VARCHAR", "", "hash of what was concluded: the same again is not stored again"),
     ),
     sorted_by=("cluster", "judged_at"),
@@ -548,12 +492,8 @@ VERDICTS = Table(
         Column("place", "BIGINT", "", "its place in the judgement, from 0; the worst comes first"),
         Column("level", "VARCHAR", "", "'gpu', 'node' or 'batch'"),
         Column("name", "VARCHAR", "", "of the GPU (`node/slot` where known), the node, or what the batch shares"),
-        Column(
-            "gpus",
-            'STRUCT("name" VARCHAR, gpu VARCHAR)[]',
-            "",
-            "the GPUs that it covers: the name, and `gpu` (the UUID), which stays when a card moves",
-        ),
+        Column("gpus", 'STRUCT("name" VARCHAR, gpu VARCHAR)[]', "",
+               "the GPUs that it covers: the name, and `gpu` (the UUID), which stays when a card moves"),
         Column("model", "VARCHAR", "", "product name; NULL where it covers several or none is known"),
         Column("workloads", "VARCHAR[]", "", "in which it shows, the largest effect first"),
         Column("kind", "VARCHAR", "", "what it says, a code: 'slow', 'hot', 'lost', ..."),
@@ -564,25 +504,17 @@ VERDICTS = Table(
         Column("p", "DOUBLE", "", "chance that a healthy one shows this"),
         Column("q", "DOUBLE", "", "share of false findings among those that are at least as clear"),
         Column("n", "BIGINT", "", "GPUs, or nodes where nodes are compared, itself included; `reference` says which"),
-        Column(
-            "causes",
-            "STRUCT(what VARCHAR, pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE)[]",
-            "",
-            "parts of the effect, with the 95 % interval of each",
-        ),
+        Column("causes", "STRUCT(what VARCHAR, pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE)[]", "",
+               "parts of the effect, with the 95 % interval of each"),
         Column("looks", "VARCHAR", "", "the finding in a sentence"),
         Column("first_seen", "TIMESTAMP", "UTC", "when the first run that shows it began"),
         Column("last_seen", "TIMESTAMP", "UTC", "when the last one began"),
         Column("runs", "VARCHAR[]", "", "`run_id` of the runs that show it"),
         Column("action", "VARCHAR", "", "what to do, in a sentence"),
         Column("reference", "VARCHAR", "", "what it was compared with, in words"),
-        Column(
-            "figure",
-            "VARCHAR",
-            "",
-            "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', ...; of 'throttled runs' it "
-            "is in percentage points; '' of what was seen and not measured",
-        ),
+        Column("figure", "VARCHAR", "",
+               "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', ...; of 'throttled runs' "
+               "it is in percentage points; '' of what was seen and not measured"),
     ),
     sorted_by=("cluster", "judged_at", "place"),
     key=("judgement",),
@@ -618,6 +550,7 @@ FINGERPRINTS = Table(
     sorted_by=("cluster", "gpu", "made_at"),
     key=("cluster", "gpu", "made_at"),
 )
+# fmt: on
 
 # -- made from telemetry ------------------------------------------------------------------------------------
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Code(StrEnum):
-    """A code with its meaning."""
+    """A code with its meaning, and the names of the columns that hold more of it."""
 
     meaning: str
+    fills: tuple[str, ...]
 
-    def __new__(cls, code: str, meaning: str = "") -> Self:
+    def __new__(cls, code: str, meaning: str = "", *fills: str) -> Self:
         member = str.__new__(cls, code)
-        member._value_ = code
-        member.meaning = meaning
+        member._value_, member.meaning, member.fills = code, meaning, fills
         return member
 
 
@@ -70,18 +70,10 @@ class TagState(Code):
     LOST = "LOST", "it has no epilog; it ended at `ended` at the latest: the node booted or the next job had the GPU"
 
 
-class EventKind(StrEnum):
-    """A kind of event: its name, its meaning, and the typed columns that its events fill if the values are known."""
+class EventKind(Code):
+    """What happened; with the typed columns that its events fill if the values are known."""
 
-    meaning: str
-    fills: tuple[str, ...]
-
-    def __new__(cls, name: str, meaning: str = "", *fills: str) -> Self:
-        member = str.__new__(cls, name)
-        member._value_ = name
-        member.meaning, member.fills = meaning, fills
-        return member
-
+    # fmt: off
     # of a GPU and its driver
     XID = "xid", "the driver told of an error; `code` is the number of the XID", "code"
     LOST = "lost", "the GPU does not answer any more"
@@ -95,83 +87,45 @@ class EventKind(StrEnum):
     DRIVER_RELOADED = "driver_reloaded", "the driver is back; `version` is its version", "version"
     HUNG = "hung", "a call of the driver has not returned for `duration_ns`", "duration_ns"
     ANSWERS_AGAIN = "answers_again", "a call of the driver that hung returned after `duration_ns`", "duration_ns"
-    COUNTER_RESET = (
-        "counter_reset",
-        "a counter fell from `before` to `value`; without a `metric`, all counters fell to 0",
-        "metric",
-        "before",
-        "value",
-    )
-
-    HELD_DOWN = (
-        "held_down",
-        "the clock was held down by what `metric` counts, for `duration_ns` of the `value` s from then on",
-        "metric",
-        "duration_ns",
-        "value",
-    )
-    HEALTH = (
-        "health",
-        "DCGM's health check found its error `code`; `value` is 10 for a warning, 20 for a failure, 0 when it is over",
-        "code",
-        "value",
-    )
-
-    JOB_STATISTICS = (
-        "job_statistics",
-        "DCGM's own statistics of the job `job_id` on the GPU: it used `value` J in `duration_ns`, with `n` XIDs",
-        "value",
-        "duration_ns",
-        "n",
-    )
+    COUNTER_RESET = ("counter_reset",
+                     "a counter fell from `before` to `value`; without a `metric`, all counters fell to 0", "metric",
+                     "before", "value")
+    HELD_DOWN = ("held_down",
+                 "the clock was held down by what `metric` counts, for `duration_ns` of the `value` s from then on",
+                 "metric", "duration_ns", "value")
+    HEALTH = ("health",
+              "DCGM's health check found its error `code`; `value` is 10 for a warning, 20 for a failure, 0 when it "
+              "is over", "code", "value")
+    JOB_STATISTICS = ("job_statistics",
+                      "DCGM's own statistics of the job `job_id` on the GPU: it used `value` J in `duration_ns`, "
+                      "with `n` XIDs", "value", "duration_ns", "n")
 
     # what cannot be read
-    NOT_SUPPORTED = (
-        "not_supported",
-        "this GPU or its driver does not have `metric`; without a `metric`, see the sentence",
-        "metric",
-    )
+    NOT_SUPPORTED = ("not_supported",
+                     "this GPU or its driver does not have `metric`; without a `metric`, see the sentence", "metric")
     NOT_PERMITTED = "not_permitted", "this user may not read `metric`", "metric"
-    FAILED_READING = (
-        "failed_reading",
-        "no number could be read for `metric`: the driver, engine or exporter gave an error or none",
-        "metric",
-    )
+    FAILED_READING = ("failed_reading",
+                      "no number could be read for `metric`: the driver, engine or exporter gave an error or none",
+                      "metric")
     MODULE_POWER = "module_power", "instantaneous power is that of the whole module, processor and GPU together"
 
     # sensors: `quality` is the mark in `telemetry.quality`
-    STUCK_SENSOR = (
-        "stuck_sensor",
-        "the power reading stayed at `value` mW for `duration_ns` while the GPU's load moved",
-        "quality",
-        "value",
-        "duration_ns",
-    )
-    ZERO_POWER = (
-        "zero_power",
-        "`n` power readings within `duration_ns` were 0 W, which no GPU draws",
-        "quality",
-        "n",
-        "duration_ns",
-    )
+    STUCK_SENSOR = ("stuck_sensor",
+                    "the power reading stayed at `value` mW for `duration_ns` while the GPU's load moved", "quality",
+                    "value", "duration_ns")
+    ZERO_POWER = ("zero_power", "`n` power readings within `duration_ns` were 0 W, which no GPU draws", "quality", "n",
+                  "duration_ns")
     QUANTISED_SENSOR = "quantised_sensor", "power readings are multiples of `value` mW", "quality", "value"
     SLOW_SENSOR = "slow_sensor", "a new power value comes every `duration_ns` only", "quality", "duration_ns"
     SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` is no longer true", "quality"
 
     # of sources with a clock of their own: an engine, an exporter
     SOURCE_GONE = "source_gone", "a source, as an engine or an exporter, does not answer any more"
-    SOURCE_BACK = (
-        "source_back",
-        "it answers again after `duration_ns`; what it did not keep of that time is missing",
-        "duration_ns",
-    )
-
-    EXPORTER = (
-        "exporter",
-        "what readers of its numbers should know about an exporter's page: what is wrong on it, or has another name; "
-        "with a `metric`, what of it is NULL or called otherwise",
-        "metric",
-    )
+    SOURCE_BACK = ("source_back", "it answers again after `duration_ns`; what it did not keep of that time is missing",
+                   "duration_ns")
+    EXPORTER = ("exporter",
+                "what readers of its numbers should know about an exporter's page: what is wrong on it, or has "
+                "another name; with a `metric`, what of it is NULL or called otherwise", "metric")
     SOURCE_VERSION = "source_version", "the software of the source has this `version`", "version"
 
     # of a collector
@@ -185,27 +139,21 @@ class EventKind(StrEnum):
     WRONG_RESULT = "wrong_result", "the check of probe `workload` found `n` wrong elements", "workload", "n"
     PROBE_FAILED = "probe_failed", "the GPU failed in probe `workload`; without one, it could not be used", "workload"
     PROBE_NOT_RUN = "probe_not_run", "probe `workload` was not run", "workload"
-    SETTINGS_CHANGED = (
-        "settings_changed",
-        "a setting is `value`, and was `before`: the power limit, mW, or the clock that is locked, MHz",
-        "metric",
-        "before",
-        "value",
-    )
+    SETTINGS_CHANGED = ("settings_changed",
+                        "a setting is `value`, and was `before`: the power limit, mW, or the clock that is locked, "
+                        "MHz", "metric", "before", "value")
     SETTINGS_RESTORED = "settings_restored", "a setting is again what it was"
     SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be restored: restore it by hand"
     SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
 
     # of files of jobs
-    JOB_REFUSED = (
-        "job_refused",
-        "the import did not store an allocation of job `job_id` that lasted `duration_ns`; where that is negative, it "
-        "ended before it began",
-        "duration_ns",
-    )
+    JOB_REFUSED = ("job_refused",
+                   "the import did not store an allocation of job `job_id` that lasted `duration_ns`; where that is "
+                   "negative, it ended before it began", "duration_ns")
 
     # of campaigns through a batch system
     JOB_SUBMITTED = "job_submitted", "a job was submitted that measures the node; it is its try number `n`", "n"
+    # fmt: on
 
 
 POWER, THERMAL, BRAKE, OTHER = "power", "thermal", "brake", "other"
@@ -366,31 +314,35 @@ class Vocabulary:
         return f"{self.table}.{self.column}"
 
 
+def _codes(table: str, column: str, codes: type[Code], header: str = "code") -> Vocabulary:
+    return Vocabulary(table, column, (header, "meaning"), tuple((code, code.meaning) for code in codes))
+
+
 VOCABULARIES = (
-    Vocabulary("runs", "status", ("code", "meaning"), tuple((outcome, outcome.meaning) for outcome in Outcome)),
-    Vocabulary("runs", "ended_by", ("code", "meaning"), tuple((end, end.meaning) for end in EndedBy)),
+    _codes("runs", "status", Outcome),
+    _codes("runs", "ended_by", EndedBy),
     Vocabulary(
         "runs",
         "conditions",
         ("key", "type", "unit", "meaning"),
-        tuple((one.name, one.type, one.unit, one.description) for one in CONDITIONS),
+        tuple((field.name, field.type, field.unit, field.description) for field in CONDITIONS),
     ),
     Vocabulary(
         "runs",
         "clock_events",
         ("reason", "kind", "bit of clock_event_reasons", "counter", "meaning"),
         tuple(
-            (one.name, one.kind, "" if one.bit is None else f"{one.bit:#x}", one.counter or "", one.meaning)
-            for one in CLOCK_EVENTS
+            (reason.name, reason.kind, f"{reason.bit:#x}" if reason.bit else "", reason.counter or "", reason.meaning)
+            for reason in CLOCK_EVENTS
         ),
     ),
     Vocabulary(
         "events",
         "kind",
         ("kind", "columns", "meaning"),
-        tuple((one, ", ".join(one.fills), one.meaning) for one in EventKind),
+        tuple((kind, ", ".join(kind.fills), kind.meaning) for kind in EventKind),
     ),
-    Vocabulary("jobs", "source", ("code", "meaning"), tuple((one, one.meaning) for one in JobSource)),
-    Vocabulary("jobs", "gpu_from", ("code", "meaning"), tuple((one, one.meaning) for one in GpuFrom)),
-    Vocabulary("jobs", "state", ("of tags", "meaning"), tuple((one, one.meaning) for one in TagState)),
+    _codes("jobs", "source", JobSource),
+    _codes("jobs", "gpu_from", GpuFrom),
+    _codes("jobs", "state", TagState, "of tags"),
 )
