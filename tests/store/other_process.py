@@ -118,6 +118,10 @@ def _in_child(work: Any) -> Any:
 def main() -> None:
     if sys.argv[1:] == ["made"]:
         sys.meta_path.insert(0, _Finder())
+    import duckdb  # noqa: F401 - here, so that no child has to
+    import polars  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
     from whorl.store import Store, merging
     from whorl.store.upgrade import upgrade
     from whorl.tests.store.frozen.answers import answers
@@ -131,6 +135,8 @@ def main() -> None:
             calls = _killed_at(kill)
             return vars(upgrade(Path(root), offline=True)) | {"steps": len(calls)}
         store = Store(root)
+        if what == "check":
+            return list(map(str, store.check()))
         return answers(store) if what == "answers" else store.sql(what).to_pylist()
 
     for line in sys.stdin:
