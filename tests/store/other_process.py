@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -118,10 +119,8 @@ def _in_child(work: Any) -> Any:
 def main() -> None:
     if sys.argv[1:] == ["made"]:
         sys.meta_path.insert(0, _Finder())
-    import duckdb  # noqa: F401 - here, so that no child has to
-    import polars  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
-
+    for library in ("duckdb", "polars", "pyarrow.parquet"):  # here, so that no child has to
+        import_module(library)
     from whorl.store import Store, merging
     from whorl.store.upgrade import upgrade
     from whorl.tests.store.frozen.answers import answers

@@ -13,6 +13,7 @@ from whorl.errors import QueryError
 from whorl.store import Store, sql
 from whorl.store.schema import TABLES, TELEMETRY, arrow_schema
 from whorl.store.snapshot import Rows
+from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-ä", "x' or 'y", None)
@@ -102,11 +103,11 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("query", SAME.values(), ids=SAME)
-def test_a_query_that_reads_few_files_has_the_same_answer(store: Store, everything: sql.Connection, query: str) -> None:
-    expected = everything.run(everything.parse(query))
+@pytest.mark.parametrize("name", sample(SAME, short=12))
+def test_a_query_that_reads_few_files_has_the_same_answer(store: Store, everything: sql.Connection, name: str) -> None:
+    expected = everything.run(everything.parse(SAME[name]))
     assert isinstance(expected, pa.Table)
-    answer = store.sql(query).table
+    answer = store.sql(SAME[name]).table
     assert answer.schema == expected.schema
     assert sorted(map(repr, answer.to_pylist())) == sorted(map(repr, expected.to_pylist()))
 

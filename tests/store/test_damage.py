@@ -105,7 +105,7 @@ def change(path: Path, draw: random.Random) -> str:
     return f"{path} byte {place} bit {bit}"
 
 
-@pytest.mark.parametrize("seed", range(count(400, short=5)))
+@pytest.mark.parametrize("seed", range(count(400, short=3)))
 def test_a_changed_bit_or_a_cut_in_any_file_gives_no_wrong_value(whole: Path, tmp_path: Path, seed: int) -> None:
     """Before the first read and after it, by all readers; then after compaction."""
     draw = random.Random(seed)

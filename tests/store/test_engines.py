@@ -16,11 +16,12 @@ import pytest
 
 from whorl.benchmarks.store_damage import BEGAN, DAY, rows, telemetry
 from whorl.store import Store
+from whorl.store.schema import arrow_schema
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.sizes import is_all
+from whorl.tests.store import engine_reader
 from whorl.tests.stores import new_store
 
-READER = Path(__file__).with_name("engine_reader.py")
 INSTALLED = ("pyarrow", "polars", "duckdb")
 OTHERS = {"duckdb 1.4": ("duckdb==1.4.*", "numpy"), "chdb": ("chdb",), "spark": ("pyspark",)}
 MADE_WITHIN_S = 60
@@ -39,13 +40,14 @@ def make(root: Path) -> None:
     """Rows in every table; days that were compacted, one that was pruned, a journal that was sealed."""
     store = new_store(root)
     not_compared = ("late", "latest", "telemetry", "telemetry_minutes", "journal", "replaced", "pending")
-    for folder in sorted(path for path in root.iterdir() if path.is_dir() and path.name not in not_compared):
-        schema = store.arrow(folder.name).schema
-        for part in range(2):
-            store.append({folder.name: rows(schema, range(70 * part, 70 * part + 70))}, f"part{part}")
-    schema = store.arrow("telemetry").schema
+    names = sorted(path.name for path in root.iterdir() if path.is_dir() and path.name not in not_compared)
+    for first in (0, 70):
+        store.append({name: rows(arrow_schema(name), range(first, first + 70)) for name in names}, f"from{first}")
     for day in range(3):
-        store.append({"telemetry": telemetry(schema, day, range(90 + day), every_s=60 if day else 5)}, f"day{day}")
+        store.append(
+            {"telemetry": telemetry(arrow_schema("telemetry"), day, range(90 + day), every_s=60 if day else 5)},
+            f"day{day}",
+        )
     with store.journal("n", background=False, offline=True) as journal:
         for second in range(30):
             at = BEGAN + second * 10**9
@@ -92,17 +94,17 @@ def expected(store: Store, questions: dict[str, Question]) -> dict[str, Any]:
     return answers
 
 
-def ask(python: str | Path, engine: str, questions: dict[str, Question]) -> dict[str, Any]:
+def ask(python: Path, engine: str, questions: dict[str, Question]) -> dict[str, Any]:
     done = subprocess.run(
-        [python, READER, engine], input=json.dumps(questions), capture_output=True, text=True, check=False
+        [python, engine_reader.__file__, engine],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout)
     return answers
-
-
-def is_same(number: float | None, right: float | None) -> bool:
-    return number == right or (None not in (number, right) and math.isclose(number, right, rel_tol=1e-9))  # type: ignore[arg-type]
 
 
 def compare(answers: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -125,7 +127,7 @@ def compare(answers: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_an_engine_that_whorl_uses_reads_every_table(
     engine: str, questions: dict[str, Question], expected: dict[str, Any]
 ) -> None:
-    compare(ask(sys.executable, engine, questions), expected)
+    compare({table: engine_reader.answer(engine, question) for table, question in questions.items()}, expected)
 
 
 def environment(name: str, packages: tuple[str, ...]) -> Path:
