@@ -43,17 +43,16 @@ def this_cluster() -> str:
 
     Jobs have it in SLURM_CLUSTER_NAME. For others, such as services, slurm.conf says it. Slurm makes it lower case.
     """
-    named = os.environ.get("SLURM_CLUSTER_NAME")
-    if named:
-        return named
+    if name := os.environ.get("SLURM_CLUSTER_NAME"):
+        return name
     configured = os.environ.get("SLURM_CONF")
     for path in [configured] if configured else _SLURM_CONF:
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        if found := _CLUSTER_NAME.search(text):
-            return found[1].lower()
+        if match := _CLUSTER_NAME.search(text):
+            return match[1].lower()
     return "local"
 
 
@@ -63,18 +62,18 @@ def _as_file(name: str) -> str:
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
     """Each name of a node as it is written most often: case makes no other node, nor does a domain that all share."""
-    every = list(names)
+    names = list(names)
     domains: dict[str, set[str]] = {}
-    for name in every:
+    for name in names:
         host, _, domain = name.lower().partition(".")
         domains.setdefault(host, set()).add(domain)
-    alike: dict[str, Counter[str]] = {}
-    for name in every:
+    nodes: dict[str, Counter[str]] = {}
+    for name in names:
         host = name.lower().partition(".")[0]
         one_node = len(domains[host] - {""}) <= 1
-        alike.setdefault(host if one_node else name.lower(), Counter())[name] += 1
-    usual = {key: min(count, key=lambda name: (-count[name], name)) for key, count in alike.items()}
-    return {name: usual[key] for key, count in alike.items() for name in count}
+        nodes.setdefault(host if one_node else name.lower(), Counter())[name] += 1
+    usual = {node: min(count, key=lambda name: (-count[name], name)) for node, count in nodes.items()}
+    return {name: usual[node] for node, count in nodes.items() for name in count}
 
 
 def gpu_name(gpu: str, node: str | None, slot: int | None) -> str:
@@ -94,57 +93,57 @@ def by_number(name: str) -> tuple[str, str]:
     return padded, name
 
 
-def find_gpu(said: str, known: Mapping[str, Iterable[str]], there: str = "here") -> str:
-    """The GPU that `said` means: one of its names, its key (the UUID), or a part of one that no other GPU has.
+def find_gpu(text: str, names_by_gpu: Mapping[str, Iterable[str]], place: str = "here") -> str:
+    """The GPU that a text means: one of its names, its key (the UUID), or a part of one that no other GPU has.
 
-    `known` gives the names of each GPU by its key; an exact name wins over a part of others. Upper and lower case are
-    the same. InputError, which lists the GPUs, where none fits or several do; `there` says where they are.
+    `names_by_gpu` gives the names of each GPU by its key; an exact name wins over a part of others. Upper and lower
+    case are the same. InputError, which lists the GPUs, where none fits or several do; `place` says where they are.
     """
-    found = known_gpu(said, known)
-    if found is None:
-        raise no_such_gpu(said, there, _in_order(_all_names(known)))
-    return found
+    gpu = known_gpu(text, names_by_gpu)
+    if gpu is None:
+        raise no_such_gpu(text, place, _in_order(_all_names(names_by_gpu)))
+    return gpu
 
 
-def no_such_gpu(said: str, there: str, gpus: Sequence[tuple[str, str]], n: int | None = None) -> InputError:
+def no_such_gpu(text: str, place: str, gpus: Sequence[tuple[str, str]], n: int | None = None) -> InputError:
     """That no GPU fits. `gpus`: name and key of the first of those that there are, `n` in all."""
-    return InputError(f"there is no GPU {said!r} {there}; there is {_some(gpus, n) or 'none'}")
+    return InputError(f"there is no GPU {text!r} {place}; there is {_listed(gpus, n) or 'none'}")
 
 
 def several_gpus(
-    said: str, gpus: Sequence[tuple[str, str]], n: int | None = None, clusters: Sequence[str] = ()
+    text: str, gpus: Sequence[tuple[str, str]], n: int | None = None, clusters: Sequence[str] = ()
 ) -> InputError:
     """That `n` GPUs fit, of which `gpus` are the first: name and key. `clusters`: of them all, where these differ."""
     choose = f"choose the cluster with --cluster: {', '.join(clusters)}" if clusters else "give more of the name"
-    return InputError(f"{said!r} fits {len(gpus) if n is None else n} GPUs: {_some(gpus, n)}; {choose}")
+    return InputError(f"{text!r} fits {len(gpus) if n is None else n} GPUs: {_listed(gpus, n)}; {choose}")
 
 
-def known_gpu(said: str, known: Mapping[str, Iterable[str]]) -> str | None:
+def known_gpu(text: str, names_by_gpu: Mapping[str, Iterable[str]]) -> str | None:
     """As `find_gpu`, but None where no GPU fits."""
-    wanted = said.strip().lower()
-    names = _all_names(known)
-    for fits in (lambda name: name.lower() == wanted, lambda name: len(wanted) > 1 and wanted in name.lower()):
-        found = [gpu for gpu, own in names.items() if any(map(fits, own))]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise several_gpus(said, _in_order({gpu: names[gpu] for gpu in found}))
+    sought = text.strip().lower()
+    all_names = _all_names(names_by_gpu)
+    for fits in (lambda name: name.lower() == sought, lambda name: len(sought) > 1 and sought in name.lower()):
+        fitting = {gpu: names for gpu, names in all_names.items() if any(map(fits, names))}
+        if len(fitting) == 1:
+            return next(iter(fitting))
+        if fitting:
+            raise several_gpus(text, _in_order(fitting))
     return None
 
 
-def _all_names(known: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    return {gpu: tuple(dict.fromkeys([*own, gpu])) for gpu, own in known.items()}
+def _all_names(names_by_gpu: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    return {gpu: tuple(dict.fromkeys([*names, gpu])) for gpu, names in names_by_gpu.items()}
 
 
-def _in_order(names: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+def _in_order(all_names: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """The first name and the key of each GPU, as people count: a list of them says the same each time."""
-    return sorted(((own[0], gpu) for gpu, own in names.items()), key=lambda named: by_number(named[0]))
+    return sorted(((names[0], gpu) for gpu, names in all_names.items()), key=lambda pair: by_number(pair[0]))
 
 
-def _some(gpus: Sequence[tuple[str, str]], n: int | None) -> str:
+def _listed(gpus: Sequence[tuple[str, str]], n: int | None) -> str:
     listed = [f"{name} ({gpu})" if name != gpu else gpu for name, gpu in gpus[:LISTED]]
-    left = (len(gpus) if n is None else n) - len(listed)
-    return ", ".join(listed) + (f" and {left:,} more" if left > 0 else "")
+    unlisted = (len(gpus) if n is None else n) - len(listed)
+    return ", ".join(listed) + (f" and {unlisted:,} more" if unlisted > 0 else "")
 
 
 def plain_workload(name: str) -> str:
@@ -157,25 +156,24 @@ def same_work(name: str) -> tuple[str, ...]:
     return next(((main, *others) for main, others in _ALSO.items() if name in (main, *others)), (name,))
 
 
-def find_workload(said: str, known: Iterable[str]) -> str:
-    """The workload of `known` that `said` means: that name, else the one that another name of the same work has.
+def find_workload(text: str, workloads: Iterable[str]) -> str:
+    """The one of `workloads` that a text means: that name, else the one that another name of the same work has.
 
-    Without any, `said` itself. InputError where several other names fit: their times can be those of other sizes. It
+    Without any, the text itself. InputError where several other names fit: their times can be those of other sizes. It
     is raised also where the runs of that name are of several kinds (`sgemm [A100]`), of which one must be chosen.
     """
-    there = set(known)
-    if said in there:
-        return said
-    work = plain_workload(said)
-    kind = said.removeprefix(work)
-    alike = [name for main, others in _ALSO.items() if work in (all_ := (main, *others)) for name in all_]
-    found = [name + kind for name in alike if name + kind in there]
-    if not found and not kind:
-        kinds = sorted(name for name in there if plain_workload(name) in (said, *alike))
+    names = set(workloads)
+    if text in names:
+        return text
+    work = plain_workload(text)
+    kind = text.removeprefix(work)
+    fitting = [name + kind for name in same_work(work) if name + kind in names]
+    if not fitting and not kind:
+        kinds = sorted(name for name in names if plain_workload(name) in same_work(work))
         if len(kinds) > 1:
             listed = ", ".join(f'"{name}"' for name in kinds)
-            raise InputError(f"the runs of {said} differ in model, power limit or clock: choose one of {listed}")
-        found = kinds
-    if len(found) > 1:
-        raise InputError(f"there are no runs of {said}, but of {' and of '.join(found)}, which may differ: name one")
-    return found[0] if found else said
+            raise InputError(f"the runs of {text} differ in model, power limit or clock: choose one of {listed}")
+        fitting = kinds
+    if len(fitting) > 1:
+        raise InputError(f"there are no runs of {text}, but of {' and of '.join(fitting)}, which may differ: name one")
+    return fitting[0] if fitting else text

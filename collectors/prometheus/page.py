@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...store.exposition import gpus, text
-from ...store.exposition.timeunit import TimeUnit
+from ...store.exposition.gpus import TimeUnit
 from ...store.metrics import METRICS
 from ..backends import Status
 

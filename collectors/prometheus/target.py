@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...store.events import Event
 from ...store.exposition import gpus
-from ...store.exposition.timeunit import NS
+from ...store.exposition.gpus import NS
 from ...store.metrics import METRICS, ROW
 from ...store.vocabulary import EventKind
 from ..backends import Status

@@ -71,16 +71,17 @@ _INFO_SAYS = {"modelName": "name", "gpu": "index", "vbios": "vbios_version"}  # 
 _BARE = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # nvidia_gpu_exporter leaves out GPU-
 
 _UUID = ("UUID", "uuid", "gpu_uuid", "GPU_UUID")
-_INSTANCE, _PROFILE = ("GPU_I_ID", "gpu_i_id"), ("GPU_I_PROFILE", "gpu_i_profile")
+_INSTANCE = ("GPU_I_ID", "gpu_i_id")
 # Names of a pod of dcgm-exporter and of a container, which come and go, where a site does not tell it the host's.
 _NO_NODE = re.compile(r"(?:[a-z0-9-]+-)?dcgm-exporter-(?:[a-z0-9]+-)?[a-z0-9]{5}|[0-9a-f]{12}")
 _NODE = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "node_name", "host", "instance")
-_SAID = {  # column of `gpus` -> labels, the first that has a value counts
+_LABELS = {  # column of `gpus` -> labels, the first that has a value counts
     "model": ("modelName", "model_name", "modelname"),
     "serial": ("DCGM_FI_DEV_SERIAL", "serial"),
     "vbios": ("DCGM_FI_DEV_VBIOS_VERSION", "vbios"),
     "driver": ("DCGM_FI_DRIVER_VERSION", "driver_version"),
     "pci_bus_id": ("pci_bus_id",),
+    "mig_profile": ("GPU_I_PROFILE", "gpu_i_profile"),
 }
 _PARTS = ("nvlink", "nvswitch", "cpu", "cpucore")  # a series with one of these is of a part, not of the GPU
 _PODS = ("pod", "exported_pod", "pod_name", "exported_pod_name")
@@ -112,7 +113,7 @@ class Column:
     low: float
     high: float
     disputed: bool
-    """A time held down: pages and documents differ on its unit (`timeunit.py`)."""
+    """A time held down: pages and documents differ on its unit (`TimeUnit`)."""
     of_instances: bool
     """MIG instances have it for themselves; of all others they repeat the value of the whole GPU."""
 
@@ -177,19 +178,20 @@ def place(name: str, labels: Mapping[str, str]) -> Place | None:
 
     Of an instance, utilisation is no number: dcgm-exporter prints 0 where the driver does not know it.
     """
-    found, owner = column(name), whose(labels)
-    if owner is None or (found is None and name.upper() not in _XIDS):
+    of_name, owner = column(name), whose(labels)
+    if owner is None or (of_name is None and name.upper() not in _XIDS):
         return None
-    if owner.instance is not None and found is not None and found.metric.name in _OF_NOBODY:
-        return None
-    pods = sum(bool(labels.get(label)) for label in _PODS)
-    names = () if found is None else found.metric.prometheus
-    rank = _OF_POD * pods + (names.index(name) if name in names else len(names))
-    if owner.instance is not None and not (found is not None and found.of_instances):
-        number = owner.instance
-        rank += _REPEATED + (int(number) if number.isdecimal() and len(number) < 6 else 0)
-        owner = Whose(owner.uuid, None)
-    return Place(found, owner, rank)
+    names = () if of_name is None else of_name.metric.prometheus
+    rank = names.index(name) if name in names else len(names)
+    rank += _OF_POD * sum(bool(labels.get(label)) for label in _PODS)
+    if owner.instance is not None:
+        if of_name is not None and of_name.metric.name in _OF_NOBODY:
+            return None
+        if of_name is None or not of_name.of_instances:
+            number = owner.instance
+            rank += _REPEATED + (int(number) if number.isdecimal() and len(number) < 6 else 0)
+            owner = Whose(owner.uuid, None)
+    return Place(of_name, owner, rank)
 
 
 def whose(labels: Mapping[str, str]) -> Whose | None:
@@ -197,9 +199,9 @@ def whose(labels: Mapping[str, str]) -> Whose | None:
     uuid = _first(labels, _UUID)
     if uuid is None or is_part(labels):
         return None
-    prefix, dash, rest = uuid.partition("-")
+    prefix, dash, digits = uuid.partition("-")
     if dash and prefix.upper() in ("GPU", "MIG"):
-        uuid = f"{prefix.upper()}-{rest.lower()}"
+        uuid = f"{prefix.upper()}-{digits.lower()}"
     elif _BARE.fullmatch(uuid):
         uuid = f"GPU-{uuid}"
     return Whose(uuid, _first(labels, _INSTANCE))
@@ -212,23 +214,22 @@ def is_part(labels: Mapping[str, str]) -> bool:
 
 def described(labels: Mapping[str, str]) -> dict[str, Any]:
     """What the labels of a series say of its GPU, by column of `gpus`; only what they say."""
-    said: dict[str, Any] = {key: _first(labels, names) for key, names in _SAID.items()}
+    row: dict[str, Any] = {key: _first(labels, names) for key, names in _LABELS.items()}
     hosts = (_first(labels, (name,)) for name in _NODE)
     node = next((host for host in hosts if host is not None and not _NO_NODE.fullmatch(host)), None)
     if node is not None and node == labels.get("instance"):
         node = node.rpartition(":")[0].strip("[]") or node  # host:port
     gpu = labels.get("gpu", "")
-    said |= {"node": node, "slot": int(gpu) if gpu.isdecimal() and len(gpu) < 4 else None}
-    said["mig_profile"] = _first(labels, _PROFILE)
-    return {key: value for key, value in said.items() if value is not None}
+    row |= {"node": node, "slot": int(gpu) if gpu.isdecimal() and len(gpu) < 4 else None}
+    return {key: value for key, value in row.items() if value is not None}
 
 
 def about(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """What a series that has no metric says of its GPU, as `described`: that of nvidia_gpu_exporter with its name."""
     if name != _INFO:
         return {}
-    said = dict(labels) | {ours: labels.get(theirs, "") for ours, theirs in _INFO_SAYS.items()}
-    return described({label: value for label, value in said.items() if not value.startswith("[")})  # as in [N/A]
+    usual = dict(labels) | {label: labels.get(its_label, "") for label, its_label in _INFO_SAYS.items()}
+    return described({label: value for label, value in usual.items() if not value.startswith("[")})  # as in [N/A]
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str | None:
@@ -254,3 +255,72 @@ def _blank(value: float, *, counter: bool) -> str:
         if blank <= value < blank + _CODES and not (counter and blank == _BLANKS[1]):
             return {1: "unsupported", 2: "unsupported", 3: "denied"}.get(round(value - blank), "blank")
     return "blank" if value >= (_AFTER_ROUNDING if counter else _BLANKS[2]) else ""
+
+
+# -- the unit of times held down --------------------------------------------------------------------------
+
+NS, US = 1, 1000  # ns in one
+_SLACK_US = 600_000_000
+_AGES_US = 20 * 365 * 86_400_000_000
+_STEADY, _NEAR = 6, 0.02
+_LEAST_NS = 500_000_000  # between two values, for their rate to be known
+_WORDS = re.compile(r"(?:\bin\s+|\()(ns|nanosec\w*|us|µs|microsec\w*)\b", re.IGNORECASE)
+
+
+class TimeUnit:
+    """The unit of counters of time held down of one exporter, once it is known: ns or us.
+
+    DCGM counts in ns. The counter files of dcgm-exporter up to 4.4 say "in us" beside the same numbers, so those words
+    prove nothing; "in ns" agrees with DCGM and is believed. Otherwise the clock on the wall decides, as nothing is held
+    down for more than a second a second:
+
+    * ns, if the counter grew by more us than have passed (with `_SLACK_US` to spare: an exporter shows a value for a
+      while, and then all of what came since at once), or has more us than a driver has ever been loaded;
+    * us, if it grew by a second a second, to 2 %, between each of `_STEADY` new values in a row.
+
+    A GPU that is held down a little, in ns, is not told from one that is held down often, in us: then nothing is
+    decided.
+    """
+
+    def __init__(self) -> None:
+        self.factor: int | None = None
+        """ns in one of the unit; None while it is not known."""
+        self.because = ""
+        self._first: dict[str, tuple[int, float]] = {}  # by counter: time (ns) and value, since it last fell
+        self._last: dict[str, tuple[int, float]] = {}  # ... of its last new value
+        self._steady: dict[str, int] = {}
+
+    def heard(self, words: str) -> None:
+        """What the page says of one of the counters."""
+        unit = _WORDS.search(words)
+        if self.factor is None and unit is not None and unit[1].lower().startswith("n"):
+            self.factor, self.because = NS, "the page says ns, as DCGM does"
+
+    def note(self, counter: str, ts_ns: int, value: float) -> None:
+        """A value of a counter, whose values come in the order of time."""
+        if self.factor is not None:
+            return
+        if value > _AGES_US:
+            self._decide(NS, f"{counter} would be {value / _AGES_US * 20:.0f} years in us")
+            return
+        last = self._last.get(counter)
+        if last is None or value < last[1] or ts_ns <= last[0]:
+            self._first[counter] = self._last[counter] = (ts_ns, value)
+            self._steady[counter] = 0
+            return
+        began, before = self._first[counter]
+        grown, passed_us = value - before, (ts_ns - began) / 1000
+        if grown > passed_us + _SLACK_US:
+            self._decide(NS, f"{counter} grew by {grown / 1e6:.0f} s in {passed_us / 1e6:.0f} s if it were in us")
+            return
+        if value == last[1] or ts_ns - last[0] < _LEAST_NS:
+            return
+        rate = (value - last[1]) / ((ts_ns - last[0]) / 1000)
+        self._steady[counter] = self._steady[counter] + 1 if abs(rate - 1) <= _NEAR else 0
+        self._last[counter] = (ts_ns, value)
+        if self._steady[counter] >= _STEADY:
+            self._decide(US, f"{counter} grew by a second a second if it is in us")
+
+    def _decide(self, factor: int, because: str) -> None:
+        self.factor, self.because = factor, because
+        self._first, self._last, self._steady = {}, {}, {}

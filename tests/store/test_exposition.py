@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.store.exposition import gpus, text
-from whorl.store.exposition.timeunit import NS, US, TimeUnit
+from whorl.store.exposition.gpus import NS, US, TimeUnit
 from whorl.store.metrics import METRICS, ROW
 from whorl.tests.sizes import count
 
@@ -53,6 +53,14 @@ def test_labels_are_unescaped() -> None:
 def test_name_may_stand_among_the_labels() -> None:
     one, two = _samples('{__name__="a", b="c"} 1 1700000000123\n{"a.b", c="d"} 1\n')
     assert (one.series, two.series) == (text.Series("a", {"b": "c"}), text.Series("a.b", {"c": "d"}))
+
+
+def test_line_of_very_many_labels_is_read() -> None:
+    """In one pass over the line, not in one for each label."""
+    (sample,) = _samples("a{" + ",".join(f'l{number}="{number}"' for number in range(150_000)) + "} 1")
+    assert len(sample.series.labels) == 150_000
+    (damage,) = _damage('a{x="' + "\\" * 1_000_001 + '"} 1')
+    assert damage.why == "its labels have no end"
 
 
 def test_text_as_value_is_no_damage() -> None:

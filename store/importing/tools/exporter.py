@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ....errors import InputError
 from ...events import Event
 from ...exposition import gpus, text
-from ...exposition.timeunit import TimeUnit
+from ...exposition.gpus import TimeUnit
 from ...vocabulary import EventKind
 from ..content import written
 from ..meanings import TELEMETRY_MEANINGS, labelled
