@@ -22,12 +22,11 @@ from .content import Sheet
 from .options import Options
 from .rows import Rows
 from .tools import (
-    dcgmi_dmon,
+    dmon,
     exporter,
     gpu_burn,
     ncu,
     nvbandwidth,
-    nvidia_smi_dmon,
     nvidia_smi_log,
     nvprof,
     omnistat,
@@ -62,8 +61,8 @@ FORMATS: tuple[Format, ...] = (
     Format("superbench", "runs", superbench.fits, superbench.read),
     Format("nvprof", "runs", nvprof.fits, nvprof.read),
     Format("ncu", "runs", ncu.fits, ncu.read),
-    Format(dcgmi_dmon.NAME, "telemetry", dcgmi_dmon.fits, dcgmi_dmon.read, every_s=1.0),
-    Format(nvidia_smi_dmon.NAME, "telemetry", nvidia_smi_dmon.fits, nvidia_smi_dmon.read, every_s=1.0),
+    Format(dmon.DCGMI, "telemetry", dmon.fits_dcgmi, dmon.read_dcgmi, every_s=1.0),
+    Format(dmon.NVIDIA_SMI, "telemetry", dmon.fits_nvidia_smi, dmon.read_nvidia_smi, every_s=1.0),
     Format(nvidia_smi_log.XML, "telemetry", nvidia_smi_log.fits_xml, nvidia_smi_log.read_xml),
     Format(nvidia_smi_log.TEXT, "telemetry", nvidia_smi_log.fits_text, nvidia_smi_log.read_text),
     Format(exporter.NAME, "telemetry", exporter.fits, exporter.read),

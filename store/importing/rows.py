@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from ..events import Event
+from ..vocabulary import EventKind
 from .content import LINE, RECORD, Refused, Sheet
 from .options import Options
 from .units import split_label
@@ -36,6 +37,7 @@ class Rows:
     _pieces: list[pl.DataFrame] = field(default_factory=list)
     _refused: list[tuple[str, int]] = field(default_factory=list)
     _events: list[tuple[int, Event]] = field(default_factory=list)
+    _xids: dict[str, int] = field(default_factory=dict)  # the last of each GPU
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -65,6 +67,20 @@ class Rows:
         """What happened to the GPU of a row. Its GPU and node are those of the row. Without a time it was when the row
         of telemetry was read, else at --at, else now."""
         self._events.append((key, event))
+
+    def last_xid(self, key: int, name: str, code: int, ts_ns: int | None = None) -> None:
+        """An event where the number of the last XID of the GPU called `name` becomes another; 0 is none.
+
+        What the file begins with happened at an unknown time, so it is only told.
+        """
+        before = self._xids.get(name)
+        self._xids[name] = code
+        if before is None and code:
+            self.note(f"{name} had XID {code} before the file begins: when is not known, so it is no event")
+        elif code and code != before:
+            self.event(
+                key, Event(EventKind.XID, None, f"XID {code}: see NVIDIA's list of XID errors", ts_ns, code=code)
+            )
 
     def date_events(self, ns: int) -> bool:
         """Give events without a time this one (ns since 1970, UTC). Returns whether there were some."""

@@ -228,7 +228,7 @@ def test_an_xid_is_an_event_where_it_changes(tmp_path: Path, store: Store) -> No
         (at(2026, 11, 20, 10, 0, 1), "n1:0", "xid", 79),
         (at(2026, 11, 20, 10, 0, 2), "n1:1", "xid", 48),
     ]
-    assert any("GPU 1 had XID 31 before the log began" in note for note in report.notes)
+    assert any("GPU 1 had XID 31 before the file begins" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("code", ["99999999999999999999999", "\u00b2", "-3", "1e3"])

@@ -1,0 +1,272 @@
+"""`dcgmi dmon` and `nvidia-smi dmon`: a line for each GPU and reading, under a header of short names that comes again.
+
+dcgmi prints no times, and nvidia-smi dmon only with -o. They may stand in front of each line (`dcgmi dmon ... | ts
+%.s`), or follow from --at and --every. Columns of nvidia-smi depend on -s and the driver; --format csv puts commas
+between them. Not stored are its rxpci and txpci, which are of the last 20 ms only, and sbecc and dbecc, which are of
+the GPU's life.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ....errors import InputError
+from ..content import written
+from ..meanings import labelled, of_field
+from ..rows import Rows, Value
+from ..units import UNITS, find, split_label
+from .stamped import COUNTED, Sweeps, Times, front
+
+DCGMI, NVIDIA_SMI = "dcgmi dmon", "nvidia-smi dmon"
+
+# DCGM's short names and the numbers of their fields: both stay from version to version.
+_FIELDS = {
+    "SMCLK": 100, "MMCLK": 101, "DVCCTR": 112, "MMTMP": 140, "TMPTR": 150, "POWER": 155, "TOTEC": 156, "POWINST": 157,
+    "EPLMT": 164, "PSTAT": 190, "FANSP": 191, "RPCTR": 202, "GPUTL": 203, "MCUTL": 204, "ECUTL": 206, "DCUTL": 207,
+    "PVIOL": 240, "TVIOL": 241, "SBVIO": 242, "BLVIO": 243, "RVIOL": 245, "FBFRE": 251, "FBUSD": 252,
+    "ESVTL": 310, "EDVTL": 311, "URMPS": 393, "CRMPS": 394, "RRF": 395, "VLCST": 526,
+    "GRACT": 1001, "SMACT": 1002, "SMOCC": 1003, "TENSO": 1004, "DRAMA": 1005, "FP64A": 1006, "FP32A": 1007,
+    "FP16A": 1008, "PCITX": 1009, "PCIRX": 1010, "NVLTX": 1011, "NVLRX": 1012,
+    "CLKSWTHNS": 1422, "CLKHWTHNS": 1423, "CLKPWRBRKNS": 1424,
+}  # fmt: skip
+_BOARD = {"UUID#": "gpu", "DVNAM": "model", "SRNUM": "serial", "VBVER": "vbios", "DRVER": "driver"}
+_XID, _XID_CODE = "XIDER", re.compile("[1-9][0-9]{0,4}")
+_ENTITY_HEADER = re.compile(r"#\s*Entity\b", re.IGNORECASE)
+_ENTITY_UNITS = re.compile(r"(?<!\S)Id(?!\S)", re.IGNORECASE)
+_KINDS = "GPU|GPU[-_]I|GPU[-_]CI|vGPU|Switch|Link|CPU|CPU[-_]CORE|Core|ConnectX|UNKNOWN"
+_ENTITY = re.compile(rf"(?<!\S)({_KINDS}) +([0-9]{{1,9}})(?!\S)", re.IGNORECASE)
+_MESSAGE = re.compile("error|unable|fail", re.IGNORECASE)
+
+_COLUMNS = {
+    "gpu": "index",
+    "pwr": "power [W]",
+    "temp": "temperature [C]",  # until driver 396
+    "gtemp": "temperature [C]",
+    "mtemp": "memory_temperature [C]",
+    "sm": "utilization [%]",
+    "mem": "memory_utilization [%]",
+    "enc": "encoder_utilization [%]",
+    "dec": "decoder_utilization [%]",
+    "mclk": "mem_clock [MHz]",
+    "pclk": "sm_clock [MHz]",
+    "fb": "memory_used [MiB]",
+    "pci": "pcie_replays",
+    "gract": "gr_engine_active [%]",
+    "smutil": "sm_active [%]",
+    "smocc": "sm_occupancy [%]",
+    "mmaact": "tensor_active [%]",
+    "dram": "dram_active [%]",
+    "fp64": "fp64_active [%]",
+    "fp32": "fp32_active [%]",
+    "fp16": "fp16_active [%]",
+}
+_INSTANCE = ("mig", "gi", "ci", "gi-id", "ci-id")
+_NO_METRIC = ("date", "time", *_INSTANCE)
+_GPU_HEADER = re.compile(r"(?:^|[\s\]])#\s*(?:date[\s,]+)?(?:time[\s,]+)?gpu[\s,]+(?!pid\b)\S", re.IGNORECASE)
+_GPU_UNITS = re.compile(r"(?:^|[\s\]])#\s*(?:YYYYMMDD[\s,]+)?(?:HH:MM:SS[\s,]+)?Idx\b", re.IGNORECASE)
+
+
+class _Log:
+    """A log as far as it was read: the names of the present columns, and their meanings with units."""
+
+    def __init__(self, rows: Rows, tool: str) -> None:
+        self.rows, self.tool, self.times, self.sweeps = rows, tool, Times(rows, tool), Sweeps()
+        self.names: list[str] = []
+        self.labels: list[str] = []
+        self._texts: dict[str, str] = {}  # each text once: in a long log, most come again and again
+
+    def add(
+        self, line: int, before: str, fields: list[str], *, entity: str, values: dict[str, Value], clock: str = ""
+    ) -> int | None:
+        """Add the reading of a line, and return its key; None where it is refused. `values` are what is known besides
+        the columns, `before` is the text in front of them, `clock` the time of its own."""
+        node, stamp = front(before)
+        sweep = self.sweeps.of(node, entity)
+        if len(fields) != len(self.names):
+            self.rows.refuse(line, f"it has {len(fields)} values, but the header names {len(self.names)}")
+            return None
+        when = self.times.of(clock or stamp, sweep)
+        if when is None:
+            self.rows.refuse(line, "it has no readable time")
+            return None
+        texts = [self._texts.setdefault(text, text) for text in fields]
+        columns = {label: text for name, label, text in zip(self.names, self.labels, texts, strict=True)
+                   if name not in _NO_METRIC}  # fmt: skip
+        return self.rows.add(line, {"timestamp": when, **columns, **values, **({"node": node} if node else {})})
+
+
+def fits_dcgmi(head: str) -> bool:
+    """Whether a text has the header of `dcgmi dmon`."""
+    return _ENTITY_HEADER.search(head) is not None
+
+
+def read_dcgmi(text: str, rows: Rows) -> None:
+    """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
+    log = _Dcgmi(rows, DCGMI)
+    for line, content in written(text):
+        log.take(line, content)
+    log.end()
+
+
+class _Dcgmi(_Log):
+    """A log of dcgmi. Where its columns stand matters: a unit stands under its column, and a text may have spaces."""
+
+    units_next = instances = by_uuid = False
+
+    def take(self, line: int, text: str) -> None:
+        """Read one line."""
+        if (match := _ENTITY_HEADER.search(text)) is not None:
+            words = list(re.finditer(r"\S+", _behind(text, match)))
+            self.names, self.units_next = [word[0] for word in words], True
+            self._begin, self._places = match.start(), [word.span() for word in words]
+            self._take_units("")
+        elif self.names and (match := _ENTITY.search(text)) is not None:
+            self.units_next = False
+            self._reading(line, text, match)
+        elif self.names and self.units_next and (match := _ENTITY_UNITS.search(text)) is not None:
+            self.units_next = False
+            self._take_units(_behind(text, match))
+        elif _MESSAGE.search(text):
+            self._messages[" ".join(text.split())] = None
+        elif re.search("[0-9]", text):
+            self.rows.refuse(line, f"it is no reading of {DCGMI}")
+
+    def __init__(self, rows: Rows, tool: str) -> None:
+        super().__init__(rows, tool)
+        self._begin = 0
+        self._places: list[tuple[int, int]] = []
+        self._parents: dict[str, str] = {}  # node -> the GPU whose line came last
+        self._messages: dict[str, None] = {}
+
+    def _take_units(self, text: str) -> None:
+        units = {}
+        for word in re.finditer(r"\S+", text):
+            distances = [min(abs(word.start() - low), abs(word.end() - high)) for low, high in self._places]
+            units[self.names[distances.index(min(distances))]] = word[0]
+        self.labels = [_of_dcgm(name, units.get(name, "")) for name in self.names]
+
+    def _fields(self, text: str, entity: re.Match[str]) -> list[str]:
+        """The values of a line. A text may have spaces; then the line is cut where the columns begin."""
+        words = text[entity.end() :].split()
+        begins = [low + entity.start() - self._begin for low, _ in self._places]
+        aligned = len(text) > begins[-1] and all(text[n - 1].isspace() and not text[n].isspace() for n in begins)
+        if len(words) <= len(self.names) or not aligned:
+            return words
+        return [text[low:high].strip() for low, high in zip(begins, [*begins[1:], len(text)], strict=True)]
+
+    def _reading(self, line: int, text: str, entity: re.Match[str]) -> None:
+        kind, number = entity[1].upper().replace("_", "-"), entity[2]
+        if not kind.startswith("GPU"):
+            self.rows.refuse(line, f"it is of a {entity[1]}, and only GPUs are stored")
+            return
+        node, name = front(text[: entity.start()])[0], f"{kind} {number}"
+        values: dict[str, Value] = {"index": number, "instance": None}
+        if kind == "GPU":
+            self._parents[node] = number
+        else:  # dcgmi prints the instances of a GPU behind it
+            values = {"index": self._parents.get(node), "instance": name}
+            values |= {label: None for label in self.labels if not _of_instance(label)}
+            self.instances = True
+        fields = self._fields(text, entity)
+        key = self.add(line, text[: entity.start()], fields, entity=name, values=values)
+        self.by_uuid |= "gpu" in self.labels
+        if key is not None and _XID in self.names:
+            code = fields[self.names.index(_XID)]
+            self.rows.last_xid(key, f"{node} {name}".strip(), int(code) if _XID_CODE.fullmatch(code) else 0)
+
+    def end(self) -> None:
+        """Tell what the tool itself said. Raises InputError where it said something and there is no reading."""
+        if self._messages and not len(self.rows):
+            raise InputError(f"{self.rows.file} has no readings; {DCGMI} said: {next(iter(self._messages))}")
+        for text in self._messages:
+            self.rows.note(f"{DCGMI} said: {text}")
+        if self.times.counted:
+            self.rows.note(COUNTED)
+        if len(self.rows) and not self.by_uuid:
+            self.rows.note("dcgmi's own numbers of GPUs are taken for the driver's: `dcgmi discovery -l` shows both")
+        if self.instances:
+            self.rows.note("of MIG instances only memory and profiling metrics are stored: others are of the whole GPU")
+
+
+def _behind(text: str, match: re.Match[str]) -> str:
+    return " " * match.end() + text[match.end() :]
+
+
+def _of_dcgm(name: str, stated: str) -> str:
+    """The name of a column's meaning, with its unit; a column that is not stored keeps its own name."""
+    known = of_field(_FIELDS.get(name, 0))
+    if known is None:
+        return _BOARD.get(name, name)
+    meaning, unit = known
+    better = find(stated, meaning.dimension) if stated and meaning.dimension else None
+    return labelled(meaning, unit if better is None else better.name)
+
+
+def _of_instance(label: str) -> bool:
+    """Whether a MIG instance has the metric itself, and not its GPU."""
+    base, unit = split_label(label)
+    return unit in ("ratio", "B/s") or base in ("memory_used", "memory_free") or label in _BOARD.values()
+
+
+def fits_nvidia_smi(head: str) -> bool:
+    """Whether a text has the header of `nvidia-smi dmon`."""
+    headers = (_header(line, match) for line in head.split("\n") if (match := _GPU_HEADER.search(line)))
+    return any(sum(word.lower() in _COLUMNS for word in words) > 1 for words in headers)
+
+
+def read_nvidia_smi(text: str, rows: Rows) -> None:
+    """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
+    log = _Log(rows, NVIDIA_SMI)
+    for line, content in written(text):
+        if (match := _GPU_HEADER.search(content)) is not None:
+            log.names = [name.lower() for name in _header(content, match)]
+            log.labels = [_COLUMNS.get(name, name) for name in log.names]
+        elif (match := _GPU_UNITS.search(content)) is not None:
+            units = _header(content, match)
+            if len(units) == len(log.names):
+                log.labels = [_of_smi(name, unit) for name, unit in zip(log.names, units, strict=True)]
+        elif log.names:
+            _reading(log, line, content)
+        else:
+            rows.refuse(line, "it stands before the header")
+    if log.times.counted:
+        rows.note(COUNTED)
+
+
+def _header(line: str, match: re.Match[str]) -> list[str]:
+    """The words of a line of the header."""
+    return _words(line[line.index("#", match.start()) + 1 :])
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in (text.split(",") if "," in text else text.split())]
+
+
+def _reading(log: _Log, line: int, text: str) -> None:
+    fields, before, width = _words(text), "", len(log.names)
+    if "," in text:
+        before, _, fields[0] = fields[0].rpartition(" ")
+    elif len(fields) > width:
+        before, fields = " ".join(fields[:-width]), fields[-width:]
+    cells = dict(zip(log.names, fields, strict=False))
+    instance = " ".join(f"{name} {cells[name]}" for name in _INSTANCE if cells.get(name, "-") not in ("-", "N/A", ""))
+    clock = " ".join(cells[name] for name in ("date", "time") if name in cells)
+    values: dict[str, Value] = {"instance": instance} if instance else {}
+    log.add(
+        line,
+        before,
+        fields,
+        entity=f"{cells.get('gpu')} {instance}",
+        values=values,
+        clock=clock if "time" in cells else "",
+    )
+
+
+def _of_smi(name: str, stated: str) -> str:
+    """The name of a column's meaning, with the unit that the second line of the header states, if it can be one."""
+    label = _COLUMNS.get(name, name)
+    base, usual = split_label(label)
+    dimension = next((dimension for dimension, units in UNITS.items() if usual in units), "")
+    unit = "MiB" if name == "fb" else stated.removeprefix("GPM:")  # the MB of nvidia-smi are MiB
+    known = find(unit, dimension) if dimension else None
+    return f"{base} [{known.name}]" if known is not None else label
