@@ -113,6 +113,13 @@ class _Dcgmi(_Log):
 
     units_next = instances = by_uuid = False
 
+    def __init__(self, rows: Rows, tool: str) -> None:
+        super().__init__(rows, tool)
+        self._begin = 0
+        self._places: list[tuple[int, int]] = []
+        self._parents: dict[str, str] = {}  # node -> the GPU whose line came last
+        self._messages: dict[str, None] = {}
+
     def take(self, line: int, text: str) -> None:
         """Read one line."""
         if (match := _ENTITY_HEADER.search(text)) is not None:
@@ -130,13 +137,6 @@ class _Dcgmi(_Log):
             self._messages[" ".join(text.split())] = None
         elif re.search("[0-9]", text):
             self.rows.refuse(line, f"it is no reading of {DCGMI}")
-
-    def __init__(self, rows: Rows, tool: str) -> None:
-        super().__init__(rows, tool)
-        self._begin = 0
-        self._places: list[tuple[int, int]] = []
-        self._parents: dict[str, str] = {}  # node -> the GPU whose line came last
-        self._messages: dict[str, None] = {}
 
     def _take_units(self, text: str) -> None:
         units = {}
