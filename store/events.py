@@ -60,7 +60,7 @@ def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None
     }
     for name in ("before", "value"):  # a counter may have more digits than a double: the sentence has them all
         columns[name] = [None if value is None else float(value) for value in columns[name]]
-    kept = pa.schema([schema.field(name) for name in columns])
+    types = pa.schema([schema.field(name) for name in columns])
     return pa.RecordBatch.from_arrays(
-        [arrow_array(values, kept.field(name).type) for name, values in columns.items()], schema=kept
+        [arrow_array(values, types.field(name).type) for name, values in columns.items()], schema=types
     )

@@ -19,9 +19,9 @@ UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_40
 _LAST_NS = 2**63 - 2  # one more is what DuckDB calls infinity
 
 
-def nanoseconds(when: datetime) -> int:
+def nanoseconds(moment: datetime) -> int:
     """ns since 1970 of a time, which is UTC where it names no zone. Raises OverflowError beyond the years 1 to 9999."""
-    since = (when.replace(tzinfo=UTC) if when.tzinfo is None else when) - datetime(1970, 1, 1, tzinfo=UTC)
+    since = (moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment) - datetime(1970, 1, 1, tzinfo=UTC)
     return since // timedelta(microseconds=1) * 1000
 
 
@@ -39,9 +39,9 @@ def times_of_ns(numbers: Numbers) -> Numbers:
 
 def iso(at_ns: int) -> str:
     """A time in ISO 8601, with every digit that it has."""
-    seconds, rest = divmod(at_ns, 1_000_000_000)
+    seconds, fraction_ns = divmod(at_ns, 1_000_000_000)
     text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
-    return f"{text}.{rest:09d}".rstrip("0") + "Z" if rest else f"{text}Z"
+    return f"{text}.{fraction_ns:09d}".rstrip("0") + "Z" if fraction_ns else f"{text}Z"
 
 
 def in_sql(at_ns: int) -> str:
@@ -49,8 +49,8 @@ def in_sql(at_ns: int) -> str:
 
     It is a text in quotes, by which a query reads the files of its time only (see `bounds`).
     """
-    seconds, rest = divmod(min(max(at_ns, -_LAST_NS), _LAST_NS), 1_000_000_000)
-    return f"TIMESTAMP '{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest // 1000:06d}'"
+    seconds, fraction_ns = divmod(min(max(at_ns, -_LAST_NS), _LAST_NS), 1_000_000_000)
+    return f"TIMESTAMP '{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction_ns // 1000:06d}'"
 
 
 @overload
@@ -72,25 +72,25 @@ def seconds_of(span: float | str | None, *, plain: bool = True) -> float | None:
 
 
 @overload
-def time_of(when: datetime | str) -> datetime: ...
+def time_of(moment: datetime | str) -> datetime: ...
 @overload
-def time_of(when: datetime | str | None) -> datetime | None: ...
-def time_of(when: datetime | str | None) -> datetime | None:
+def time_of(moment: datetime | str | None) -> datetime | None: ...
+def time_of(moment: datetime | str | None) -> datetime | None:
     """A time in UTC without zone: of one with a zone, of 2026-10-01 or 2026-10-01T12:00 (UTC), or how long ago: 30d.
 
     Raises InputError for a text that is neither.
     """
-    if when is None:
+    if moment is None:
         return None
     try:
-        if not isinstance(when, datetime):
-            when = str(when)
-            span = SPAN.fullmatch(when.strip().lower())
+        if not isinstance(moment, datetime):
+            moment = str(moment)
+            span = SPAN.fullmatch(moment.strip().lower())
             if span is not None and span[2]:
                 return datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=float(span[1]) * UNIT_S[span[2]])
-            when = datetime.fromisoformat(when.strip())
-        return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
+            moment = datetime.fromisoformat(moment.strip())
+        return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
     except (ValueError, OverflowError):
         raise InputError(
-            f"{when!r} is not a date: write 2026-10-01, 2026-10-01T12:00 (UTC), or how long ago, as 30d"
+            f"{moment!r} is not a date: write 2026-10-01, 2026-10-01T12:00 (UTC), or how long ago, as 30d"
         ) from None

@@ -179,16 +179,16 @@ def _dev(*names: str) -> tuple[str, ...]:
     return tuple(f"DCGM_FI_DEV_{name}" for name in names)
 
 
-def _ratio(name: str, of: str, gpm: int, dcgm: int, *names: str) -> Metric:
+def _ratio(name: str, whole: str, gpm: int, dcgm: int, *names: str) -> Metric:
     """A share from profiling: the mean since the reading before. NVML gives percent, DCGM a ratio."""
-    exported = tuple(f"DCGM_FI_PROF_{one}" for one in names)
+    exported = tuple(f"DCGM_FI_PROF_{suffix}" for suffix in names)
     spec = Gpm(gpm), Dcgm(dcgm, _PPM), exported
     return Metric(
-        name, 32, "ppm", "gauge", "slow", f"share of {of}; a mean since the reading before", *spec, scale=_PPM // 100
+        name, 32, "ppm", "gauge", "slow", f"share of {whole}; a mean since the reading before", *spec, scale=_PPM // 100
     )
 
 
-def _rate(name: str, what: str, gpm: int, dcgm: int, exported: str) -> Metric:
+def _rate(name: str, meaning: str, gpm: int, dcgm: int, exported: str) -> Metric:
     """A rate from profiling: the mean since the reading before. NVML gives MiB/s, DCGM bytes/s."""
     spec = Gpm(gpm), Dcgm(dcgm), (f"DCGM_FI_PROF_{exported}",)
     return Metric(
@@ -197,7 +197,7 @@ def _rate(name: str, what: str, gpm: int, dcgm: int, exported: str) -> Metric:
         "B/s",
         "gauge",
         "slow",
-        f"{what}, with the protocol; a mean since the reading before",
+        f"{meaning}, with the protocol; a mean since the reading before",
         *spec,
         scale=_MIB,
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SHORT = 300  # characters of a type
-_MANY = {"mW", "mJ", "degC", "B/s", "us", "ns"}  # units of columns that hardly repeat a value
+_HARDLY_REPEATED = {"mW", "mJ", "degC", "B/s", "us", "ns"}  # units
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Column:
     def encoding(self) -> str:
         """Its encoding in Parquet where that is not a dictionary: whole numbers with many values are written as
         differences, which every engine reads."""
-        many = self.type == "TIMESTAMP" or (self.type == "BIGINT" and (self.kind == "counter" or self.unit in _MANY))
-        return "DELTA_BINARY_PACKED" if many else ""
+        whole = self.type == "BIGINT" and (self.kind == "counter" or self.unit in _HARDLY_REPEATED)
+        return "DELTA_BINARY_PACKED" if whole or self.type == "TIMESTAMP" else ""
 
     @property
     def short_type(self) -> str:
@@ -88,8 +88,8 @@ class View:
 
 def record(fields: Mapping[str, str]) -> str:
     """The type of a record, from the types of its fields by name."""
-    named = (f'"{name}" {kind}' if name in _KEYWORDS else f"{name} {kind}" for name, kind in fields.items())
-    return f"STRUCT({', '.join(named)})"
+    parts = (f'"{name}" {kind}' if name in _KEYWORDS else f"{name} {kind}" for name, kind in fields.items())
+    return f"STRUCT({', '.join(parts)})"
 
 
 _KEYWORDS = frozenset({"at", "each", "input", "load", "name", "precision", "values"})
@@ -120,8 +120,8 @@ class Upgrade:
     def rows(self, name: str, rows: pa.Table) -> pa.Table:
         """The rows of a table in the newer format."""
         names = self.names.get(name, {})
-        kept = rows.select([column for column in rows.column_names if names.get(column, column) is not None])
-        renamed = kept.rename_columns([names.get(column) or column for column in kept.column_names])
+        rows = rows.select([column for column in rows.column_names if names.get(column, column) is not None])
+        renamed = rows.rename_columns([names.get(column) or column for column in rows.column_names])
         return self.convert[name](renamed) if name in self.convert else renamed
 
 
@@ -132,7 +132,7 @@ UPGRADES: tuple[Upgrade, ...] = ()
 def upgrades(version: str) -> list[Upgrade]:
     """What brings files of this format to the present one, in order; nothing where nothing does."""
     steps: list[Upgrade] = []
-    while (step := next((one for one in UPGRADES if one.older == version), None)) is not None:
+    while (step := next((step for step in UPGRADES if step.older == version), None)) is not None:
         steps.append(step)
         version = step.newer
     return steps
@@ -566,23 +566,23 @@ LATEST = Table(
 
 
 def of_a_minute(column: Column) -> tuple[Column, ...]:
-    name, what, unit = column.name, column.description, column.unit
+    name, meaning, unit = column.name, column.description, column.unit
     match column.kind:
         case "gauge":
             return (
-                Column(f"{name}_min", column.type, unit, f"lowest in the minute: {what}"),
-                Column(f"{name}_mean", "DOUBLE", unit, f"mean over the minute's rows: {what}"),
-                Column(f"{name}_max", column.type, unit, f"highest in the minute: {what}"),
+                Column(f"{name}_min", column.type, unit, f"lowest in the minute: {meaning}"),
+                Column(f"{name}_mean", "DOUBLE", unit, f"mean over the minute's rows: {meaning}"),
+                Column(f"{name}_max", column.type, unit, f"highest in the minute: {meaning}"),
             )
         case "counter":
             return (
-                Column(f"{name}_first", column.type, unit, f"first in the minute: {what}", "counter"),
-                Column(f"{name}_last", column.type, unit, f"last in the minute: {what}", "counter"),
+                Column(f"{name}_first", column.type, unit, f"first in the minute: {meaning}", "counter"),
+                Column(f"{name}_last", column.type, unit, f"last in the minute: {meaning}", "counter"),
             )
         case "mask":
-            return (Column(name, column.type, unit, f"every bit set in the minute: {what}"),)
+            return (Column(name, column.type, unit, f"every bit set in the minute: {meaning}"),)
         case "text":
-            return (Column(name, column.type, unit, f"any in the minute: {what}"),)
+            return (Column(name, column.type, unit, f"any in the minute: {meaning}"),)
     return ()
 
 
