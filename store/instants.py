@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     Numbers = TypeVar("Numbers", pl.Expr, pl.Series)
 
-SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d|w)?")
+_SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d|w)?")
 """How people write a span of time: a number and a unit."""
-UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _LAST_NS = 2**63 - 2  # one more is what DuckDB calls infinity
 
 
@@ -64,11 +64,11 @@ def seconds_of(span: float | str | None, *, plain: bool = True) -> float | None:
     """
     if not isinstance(span, str):
         return span
-    match = SPAN.fullmatch(span.strip().lower())
+    match = _SPAN.fullmatch(span.strip().lower())
     if match is None or not (match[2] or plain):
         seconds = "seconds, or " if plain else ""
         raise InputError(f"{span!r} is not a time: give {seconds}a number with ms, s, min, h, d or w")
-    return float(match[1]) * UNIT_S[match[2] or "s"]
+    return float(match[1]) * _UNIT_S[match[2] or "s"]
 
 
 @overload
@@ -85,9 +85,9 @@ def time_of(moment: datetime | str | None) -> datetime | None:
     try:
         if not isinstance(moment, datetime):
             moment = str(moment)
-            span = SPAN.fullmatch(moment.strip().lower())
+            span = _SPAN.fullmatch(moment.strip().lower())
             if span is not None and span[2]:
-                return datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=float(span[1]) * UNIT_S[span[2]])
+                return datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=float(span[1]) * _UNIT_S[span[2]])
             moment = datetime.fromisoformat(moment.strip())
         return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
     except (ValueError, OverflowError):

@@ -135,9 +135,7 @@ class Metric:
     absent: int | None = None  # the driver's number for "unknown"
 
 
-ALL_LINKS = 0xFFFFFFFF  # NVML's scope for "all NVLinks together"
-
-
+_ALL_LINKS = 0xFFFFFFFF  # NVML's scope for "all NVLinks together"
 _POWER_INSTANT = 186  # its time stamp gives power_age_us
 _SM, _MEMORY = 1, 2  # NVML's clock domains
 _VOLATILE = 0  # ECC errors since the driver was loaded
@@ -150,18 +148,12 @@ def _violation(policy: int) -> Call:
     return Call("nvmlDeviceGetViolationStatus", (policy,), type="u8", offset=8)
 
 
-_TEMPERATURE = Call(
-    "nvmlDeviceGetTemperatureV",
-    type="i4",
-    offset=8,
-    preset=(_TEMPERATURE_V1, 0),
-    older=Call("nvmlDeviceGetTemperature", (0,)),
-)
-_REASONS = Call(
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    type="u8",
-    older=Call("nvmlDeviceGetCurrentClocksThrottleReasons", type="u8"),
-)
+# fmt: off
+_TEMPERATURE = Call("nvmlDeviceGetTemperatureV", type="i4", offset=8, preset=(_TEMPERATURE_V1, 0),
+                    older=Call("nvmlDeviceGetTemperature", (0,)))
+_REASONS = Call("nvmlDeviceGetCurrentClocksEventReasons", type="u8",
+                older=Call("nvmlDeviceGetCurrentClocksThrottleReasons", type="u8"))
+# fmt: on
 
 
 def _memory(offset: int) -> Call:
@@ -181,26 +173,16 @@ def _dev(*names: str) -> tuple[str, ...]:
 
 def _ratio(name: str, whole: str, gpm: int, dcgm: int, *names: str) -> Metric:
     """A share from profiling: the mean since the reading before. NVML gives percent, DCGM a ratio."""
+    meaning = f"share of {whole}; a mean since the reading before"
     exported = tuple(f"DCGM_FI_PROF_{suffix}" for suffix in names)
-    spec = Gpm(gpm), Dcgm(dcgm, _PPM), exported
-    return Metric(
-        name, 32, "ppm", "gauge", "slow", f"share of {whole}; a mean since the reading before", *spec, scale=_PPM // 100
-    )
+    return Metric(name, 32, "ppm", "gauge", "slow", meaning, Gpm(gpm), Dcgm(dcgm, _PPM), exported, scale=_PPM // 100)
 
 
 def _rate(name: str, meaning: str, gpm: int, dcgm: int, exported: str) -> Metric:
     """A rate from profiling: the mean since the reading before. NVML gives MiB/s, DCGM bytes/s."""
-    spec = Gpm(gpm), Dcgm(dcgm), (f"DCGM_FI_PROF_{exported}",)
-    return Metric(
-        name,
-        64,
-        "B/s",
-        "gauge",
-        "slow",
-        f"{meaning}, with the protocol; a mean since the reading before",
-        *spec,
-        scale=_MIB,
-    )
+    meaning = f"{meaning}, with the protocol; a mean since the reading before"
+    names = (f"DCGM_FI_PROF_{exported}",)
+    return Metric(name, 64, "B/s", "gauge", "slow", meaning, Gpm(gpm), Dcgm(dcgm), names, scale=_MIB)
 
 
 # fmt: off
@@ -284,9 +266,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("pcie_rx_bytes", 64, "B", "counter", "slow", "received over PCIe, a counter that may wrap",
            Field((198,)), wraps=True),
     Metric("nvlink_tx_bytes", 64, "B", "counter", "slow", "sent over all NVLinks, a counter",
-           Field((138,), scopes=(ALL_LINKS,)), scale=1024),  # driver: KiB
+           Field((138,), scopes=(_ALL_LINKS,)), scale=1024),  # driver: KiB
     Metric("nvlink_rx_bytes", 64, "B", "counter", "slow", "received over all NVLinks, a counter",
-           Field((139,), scopes=(ALL_LINKS,)), scale=1024),
+           Field((139,), scopes=(_ALL_LINKS,)), scale=1024),
     Metric("pcie_replays", 64, "", "counter", "slow", "PCIe packets sent again, a counter",
            Field((94,), call=Call("nvmlDeviceGetPcieReplayCounter")), Dcgm(202),
            _dev("PCIE_REPLAY_TOTAL", "PCIE_REPLAY_COUNTER")),
@@ -357,17 +339,17 @@ def board_power_mw() -> pl.Expr:
     return pl.coalesce(BOARD_POWER)
 
 
-UNTRUSTED_POWER = ("power_stuck", "power_zero")  # marks of `telemetry.quality`: such power is no measurement
-
-
-def power_is_trusted(quality: str = "quality") -> str:
-    """SQL: whether the column `quality` has none of these marks."""
-    return f"NOT regexp_matches(coalesce({quality}, ''), '{'|'.join(UNTRUSTED_POWER)}')"
-
-
 def board_power_of(values: Mapping[str, float | NDArray[np.float64]]) -> NDArray[np.float64]:
     """The same of floats or numpy arrays by column, NaN where not known."""
     import numpy as np
 
     instant, reported = (values[column] for column in BOARD_POWER)
     return np.asarray(np.where(np.isnan(instant), reported, instant), np.float64)
+
+
+UNTRUSTED_POWER = ("power_stuck", "power_zero")  # marks of `telemetry.quality`: such power is no measurement
+
+
+def power_is_trusted(quality: str = "quality") -> str:
+    """SQL: whether the column `quality` has none of these marks."""
+    return f"NOT regexp_matches(coalesce({quality}, ''), '{'|'.join(UNTRUSTED_POWER)}')"
