@@ -156,6 +156,10 @@ class EventKind(Code):
     # fmt: on
 
 
+OUT_OF_USE = (EventKind.LOST, EventKind.NEEDS_RESET, EventKind.ABSENT)
+"""After these a GPU cannot be used, until it is seen again."""
+
+
 POWER, THERMAL, BRAKE, OTHER = "power", "thermal", "brake", "other"
 """Kinds of reasons: the power limit, heat, the hardware's own brake, anything else."""
 

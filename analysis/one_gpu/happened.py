@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...store.vocabulary import EventKind
+from ...store.vocabulary import OUT_OF_USE, EventKind
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -19,7 +19,7 @@ _EVENTS = 500  # the newest ones
 _SAID = {"driver": "driver", "vbios": "VBIOS", "power_limit_w": "power limit, W"}
 _PLACE = ("node", "slot")
 _MARKED = (
-    EventKind.XID, EventKind.LOST, EventKind.RETURNED, EventKind.WRONG_RESULT, EventKind.MIG, EventKind.HEALTH,
+    *OUT_OF_USE, EventKind.XID, EventKind.RETURNED, EventKind.WRONG_RESULT, EventKind.MIG, EventKind.HEALTH,
     EventKind.SETTINGS_CHANGED, EventKind.STUCK_SENSOR, EventKind.PROBE_FAILED,
 )  # fmt: skip
 """Events that may explain a change of a GPU."""
@@ -107,7 +107,7 @@ def lost_since(listed: Sequence[Happened]) -> datetime | None:
     for one in listed:
         if one.kind in (EventKind.RETURNED, EventKind.APPEARED):
             return None
-        if one.kind == EventKind.LOST:
+        if one.kind in OUT_OF_USE:
             return one.ts
     return None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...analysis.telemetry.happened import Bar, Happened, Mark
 from ...analysis.telemetry.readings import Key
-from ...store.vocabulary import EventKind
+from ...store.vocabulary import OUT_OF_USE, EventKind
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..table import many
 from . import drawing
@@ -30,8 +30,8 @@ _RUNS = (GREEN, ORANGE, SKY, OLIVE, PINK)
 _JOBS = (BLUE, GREY)
 _PALE = 0.55  # so that words on a bar can be read on white and on black
 _GRAVE = {
+    *OUT_OF_USE,
     EventKind.XID,
-    EventKind.LOST,
     EventKind.HUNG,
     EventKind.DRIVER_GONE,
     EventKind.WRONG_RESULT,

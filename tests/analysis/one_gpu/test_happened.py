@@ -6,12 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from whorl.analysis.one_gpu.happened import events, lost_since, marks
 from whorl.store import Store
 from whorl.store.events import Event, event_rows
 from whorl.store.schema import arrow_rows
-from whorl.store.vocabulary import EventKind
+from whorl.store.vocabulary import OUT_OF_USE, EventKind
 
 DAY = datetime(2026, 9, 1)  # noqa: DTZ001  times in tables have no zone
 
@@ -78,8 +79,9 @@ def test_events_are_those_of_the_gpu_and_of_its_node_the_newest_first(store: Sto
     assert [one.kind for one in events(store, "c", ["g"])] == ["xid", "appeared"]
 
 
-def test_a_gpu_is_lost_until_it_comes_back(store: Store) -> None:
-    happened(store, event(1, EventKind.LOST))
+@pytest.mark.parametrize("kind", OUT_OF_USE)
+def test_a_gpu_is_lost_until_it_comes_back(store: Store, kind: EventKind) -> None:
+    happened(store, event(1, kind))
     assert lost_since(events(store, "c", ["g"])) == DAY + timedelta(1)
     happened(store, event(2, EventKind.RETURNED), event(2.1, EventKind.XID))
     assert lost_since(events(store, "c", ["g"])) is None
