@@ -183,7 +183,7 @@ def _slurm() -> Finding:
 def _store(path: str) -> list[Finding]:
     from ..errors import WhorlError
     from ..store import Store
-    from ..store.store import missing_folders
+    from ..store.folder import missing_folders
 
     try:
         gone = missing_folders(Path(path))  # opening makes them again

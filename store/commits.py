@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..errors import StoreError
-from . import file_names, keys, parquet, telemetry_files
-from .parquet import WRITTEN
-from .schema import BOOKKEEPING, FORMAT, LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, other_format
+from . import keys, parquet, telemetry_files
+from .replacing import FOLDER, NewFiles
+from .schema import FORMAT, LATEST, MINUTES, TABLES, TELEMETRY, Table, other_format
 from .system import files, processes
 from .system.files import TEMPORARY
 from .system.locks import locked
@@ -40,12 +40,11 @@ PENDING = "pending"
 IMPORTING = "import.lock"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_FOLDER = rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
-_PLACE = re.compile(rf"({_FOLDER})[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
-_SOURCE = re.compile(rf"({_FOLDER}){re.escape(TEMPORARY)}[A-Za-z0-9_-]+")
+_PLACE = re.compile(rf"({FOLDER})[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
+_SOURCE = re.compile(rf"({FOLDER}){re.escape(TEMPORARY)}[A-Za-z0-9_-]+")
 _MOST = 1 << 26  # bytes of an intent: a million files
 _STALE_S = 86_400.0
-_ORDER = {spec: position for position, spec in enumerate((*TABLES, *BOOKKEEPING))}
+_ORDER = {spec: position for position, spec in enumerate(TABLES)}
 
 
 @contextlib.contextmanager
@@ -62,70 +61,50 @@ def exclusive(root: Path) -> Iterator[None]:
 def commit(root: Path, tables: Mapping[Table, pa.Table], name: str, *, dated: bool = False) -> list[Path]:
     """Store rows of several tables under one name: all of them appear, or none does.
 
-    Returns the files. The name must be unique to the content: a second commit with the same name replaces the first
-    one, except telemetry, which is never replaced. Raises StoreError if a file cannot be written. Nothing is stored
-    then. If the message says "stored", everything is stored, and the next command that opens the store puts it in
-    place. `dated`: the column `written` of telemetry says when each row was written.
+    Returns the files. The same rows under the same name are the same files. Raises StoreError if a file cannot be
+    written. Nothing is stored then. If the message says "stored", everything is stored, and the next command that opens
+    the store puts it in place. `dated`: the column `written` of telemetry says when each row was written.
     """
     if not _NAME.fullmatch(name):
         raise StoreError(f"{name!r} is not a valid name: use letters, digits, '.', '_' and '-'")
-    rows = {spec: _shaped(spec, table, dated=dated) for spec, table in tables.items()}
+    rows = {spec: keys.sort(spec, keys.conform(spec, table, dated=dated)) for spec, table in tables.items()}
     contents: list[tuple[Path, bytes]] = []
-    replaced: list[Path] = []
     with contextlib.ExitStack() as stack, files.readable(root):
         telemetry = rows.pop(TELEMETRY, None)
-        for spec in (MINUTES, LATEST):
-            if (table_rows := rows.pop(spec, None)) is not None:
-                contents += telemetry_files.made_of_telemetry(root, spec, table_rows, name)
         for spec in sorted(rows, key=lambda spec: _ORDER[spec], reverse=True):
-            folder = root / spec.name
-            file, content = parquet.plain_file(spec, rows[spec], name)
-            contents.append((folder / file, content))
-            earlier = file_names.of_stem(files.names_in(folder), name)
-            replaced += [folder / one for one in earlier if one != file]
+            if spec in (MINUTES, LATEST):
+                contents += telemetry_files.made_of_telemetry(root, spec, rows[spec], name)
+            else:
+                file, content = parquet.plain_file(spec, rows[spec], name)
+                contents.append((root / spec.name / file, content))
         if telemetry is not None:
             stack.enter_context(telemetry_files.placing(root))
             finish(root)  # what a dead holder of the lock committed must be visible first
             now = time.time_ns()
-            new_files = telemetry_files.place(
+            placed = telemetry_files.place(
                 root, keys.with_written(telemetry, now), name, written=None if dated else now
             )
-            contents = [*new_files.files, *contents]
-        return _commit(root, contents, replaced, name)
+            contents = [*placed.files, *contents]
+        return _commit(root, contents, name)
 
 
-def _shaped(spec: Table, rows: pa.Table, *, dated: bool) -> pa.Table:
-    if spec in (MINUTES, LATEST):  # minutes of one key are several rows
-        return keys.conform(spec, rows).sort_by([("gpu", "ascending"), ("ts", "ascending")])
-    if not dated or spec != TELEMETRY:
-        return keys.sort(spec, keys.conform(spec, rows))
-    return keys.sort(spec, keys.conform(spec, rows.drop_columns([WRITTEN])).append_column(WRITTEN, rows[WRITTEN]))
-
-
-def _commit(root: Path, contents: list[tuple[Path, bytes]], replaced: list[Path], name: str) -> list[Path]:
-    moves: list[tuple[Path, Path]] = []
+def _commit(root: Path, contents: list[tuple[Path, bytes]], name: str) -> list[Path]:
+    new_files = NewFiles()
     # Every commit has its own name: two processes may commit the same, and neither may remove the other's intent.
     intent = root / PENDING / f"{name}-{uuid4().hex[:8]}.json"
-    place = intent
     try:
-        for place, content in contents:
-            moves.append((parquet.write(place, content), place))
-        for folder in {temporary.parent for temporary, _ in moves}:
+        for path, content in contents:
+            new_files.add(path, content)
+        for folder in {temporary.parent for temporary in new_files.moves}:
             files.sync_folder(folder)
-        place = intent.parent
-        files.make_folder(place)
-        listed = {
-            "format": FORMAT,
-            "moves": [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in moves],
-            "removes": [str(path.relative_to(root)) for path in replaced],
-        }
-        files.put(intent, json.dumps(listed).encode(), below=True)
+        files.make_folder(intent.parent)
+        moves = [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in new_files.moves.items()]
+        files.put(intent, json.dumps({"format": FORMAT, "moves": moves}).encode(), below=True)
     except BaseException as error:
         if not _may_be_there(intent):  # with it the group counts as stored, whatever failed afterwards
-            for temporary, _ in moves:
-                files.remove(temporary)
+            new_files.discard()
         if isinstance(error, OSError):
-            raise files.failed("write", place, error) from error
+            raise files.failed("write", intent, error) from error
         raise
     try:
         _finish(root, intent)
@@ -134,10 +113,10 @@ def _commit(root: Path, contents: list[tuple[Path, bytes]], replaced: list[Path]
             f"stored, but not yet in place ({error.strerror or error}: {error.filename or root}); "
             f"the next whorl command that opens {root} and may write there puts it in place"
         ) from error
-    missing = [final for _, final in moves if not _may_be_there(final)]
+    missing = [path for path in new_files.moves.values() if not _may_be_there(path)]
     if missing:
         raise StoreError(f"cannot write {missing[0]}: somebody removed its temporary file; run the command again")
-    return [final for _, final in moves]
+    return [*new_files.moves.values()]
 
 
 def _may_be_there(path: Path) -> bool:
@@ -154,44 +133,34 @@ def _finish(root: Path, intent: Path) -> None:
     Raises ValueError where the intent is damaged, before anything is renamed.
     """
     try:
-        moves, removes = _listed(files.read_small(intent, _MOST))
+        moves = _listed(files.read_small(intent, _MOST))
     except FileNotFoundError:
         return  # somebody else finished it
     folders = set()
-    for name in removes:
-        with contextlib.suppress(FileNotFoundError):
-            files.remove_inside(root, name)
-            folders.add((root / name).parent)
     for source, target in moves:
         with contextlib.suppress(FileNotFoundError):  # renamed already
             files.rename_inside(root, source, target)
-        if not (root / target).exists():
+        if (root / target).exists():
+            folders.add((root / target).parent)
+        else:
             log.warning("%s lists %s, which is lost because its temporary file was removed", intent, root / target)
-            continue
-        folders.add((root / target).parent)
     for folder in folders:
         files.sync_folder(folder)
     intent.unlink(missing_ok=True)
 
 
-def _listed(text: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """The moves and removals of an intent. Raises ValueError if it is damaged or names other than files of tables."""
+def _listed(text: str) -> list[tuple[str, str]]:
+    """The moves of an intent. Raises ValueError if it is damaged or names other than files of tables."""
     content: Any = files.parse_json(text)
     if not isinstance(content, dict) or not isinstance(content.get("moves"), list):
         raise ValueError("it is not a commit file")  # noqa: TRY004 - one kind of error for a damaged file
     if why := other_format(str(content.get("format")), older=True):  # names of files say nothing of their format
         raise ValueError(why)
-    moves = []
     for source, target in content["moves"]:
-        here, target_match = _SOURCE.fullmatch(source), _PLACE.fullmatch(target)
-        if here is None or target_match is None or here[1] != target_match[1]:
+        source_match, target_match = _SOURCE.fullmatch(source), _PLACE.fullmatch(target)
+        if source_match is None or target_match is None or source_match[1] != target_match[1]:
             raise ValueError(f"it lists {[source, target]!r}")
-        moves.append((source, target))
-    removes = content.get("removes", [])
-    for name in removes:
-        if not _PLACE.fullmatch(name) or "/day=" in name:
-            raise ValueError(f"it removes {name!r}")
-    return moves, list(removes)
+    return [(source, target) for source, target in content["moves"]]
 
 
 def recover(root: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from .file_names import DAY_US, Bounds, day_folder, gpu_hashes
 from .parquet import WRITTEN
-from .schema import Table, arrow_schema
+from .schema import LATE, TELEMETRY, Table, arrow_schema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,15 +23,18 @@ KEY = ("cluster", "gpu", "ts")
 _NEVER = -(2**63)
 
 
-def conform(spec: Table, rows: pa.Table) -> pa.Table:
+def conform(spec: Table, rows: pa.Table, *, dated: bool = False) -> pa.Table:
     """Rows in the types of their table, in the order of its columns; times lose what is below a microsecond.
 
-    Raises StoreError for a column that the table does not have, and for values that do not fit.
+    `dated`: they may have the column `written` besides. Raises StoreError for a column that the table does not have,
+    and for values that do not fit.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     schema = arrow_schema(spec.name)
+    if dated and WRITTEN not in schema.names:
+        schema = schema.append(pa.field(WRITTEN, pa.int64()))
     unknown = set(rows.column_names) - set(schema.names)
     if unknown:
         raise StoreError(f"table {spec.name} has no column {', '.join(sorted(unknown))}")
@@ -145,8 +148,8 @@ def newest(rows: pa.Table) -> pa.Table:
 
 
 def sort(spec: Table, rows: pa.Table) -> pa.Table:
-    """The rows in the order of their table; of a table by days one row for each key."""
-    if spec.partitioned:
+    """The rows in the order of their table; of telemetry one row for each key."""
+    if spec in (TELEMETRY, LATE):
         return newest(rows)
     keys = [(name, "ascending") for name in spec.sorted_by if name in rows.column_names]
     return rows.sort_by(keys) if keys and len(rows) > 1 else rows

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .keys import KEY, bounds_of, days
+from .keys import KEY, bounds_of, days, without
 from .manifest import gpus_of
-from .schema import table
+from .schema import arrow_schema, table
 from .snapshot import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
 
 @dataclass(frozen=True)
@@ -33,26 +35,29 @@ class TablePart:
 
     def arrow(self, columns: list[str] | None = None) -> pa.Table:
         """The rows of the piece. Raises OSError and pyarrow.ArrowException."""
-        import pyarrow as pa
-        import pyarrow.dataset as ds
+        paths = list(self.files)
+        rows = Rows([], paths, self.late) if self.day is not None else Rows(paths, live=self.late)
+        return read(self.table, rows, columns)
 
-        from .keys import without
-        from .schema import arrow_schema
 
-        chosen_columns = columns or table(self.table).names
-        key = (
-            [name for name in KEY if name not in chosen_columns]
-            if self.late is not None and self.day is not None
-            else []
-        )
-        read = ds.dataset(
-            [str(path.absolute()) for path in self.files], schema=arrow_schema(self.table), format="parquet"
-        )
-        rows = read.to_table(columns=[*chosen_columns, *key])
-        if self.late is None:
-            return rows
-        other_rows = without(rows, self.late) if self.day is not None else rows  # other tables have no such key
-        return pa.concat_tables([other_rows.select(chosen_columns), self.late.select(chosen_columns)])
+def read(name: str, rows: Rows, columns: list[str] | None = None, *, only: ds.Expression | None = None) -> pa.Table:
+    """Some columns of the rows of a table; `only` is a filter. Raises OSError and pyarrow.ArrowException."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    chosen = columns or table(name).names
+
+    def rows_in(paths: list[Path], names: list[str]) -> pa.Table:
+        places = [str(path.absolute()) for path in paths]
+        return ds.dataset(places, schema=arrow_schema(name), format="parquet").to_table(columns=names, filter=only)
+
+    tables = [rows_in(rows.free, chosen)]
+    if rows.contested:
+        contested = rows_in(rows.contested, [*chosen, *(column for column in KEY if column not in chosen)])
+        tables.append(contested if rows.late is None else without(contested, rows.late))
+    besides = [beside for beside in (rows.late, rows.live) if beside is not None]
+    tables += [beside if only is None else beside.filter(only) for beside in besides]
+    return pa.concat_tables([part.select(chosen) for part in tables])
 
 
 def parts_of(name: str, rows: Rows) -> list[TablePart]:
@@ -67,27 +72,34 @@ def parts_of(name: str, rows: Rows) -> list[TablePart]:
     for path in rows.files:
         by_day.setdefault(path.parent.name, []).append(path)
     late = dict(days(over)) if over is not None else {}
-    return [part for day in sorted({*by_day, *late}) for part in _of_day(name, day, by_day.get(day, []), late.get(day))]
+    return [
+        TablePart(name, day, tuple(group.files), group.late)
+        for day in sorted({*by_day, *late})
+        for group in _groups(by_day.get(day, []), late.get(day))
+    ]
 
 
-def _of_day(name: str, day: str, paths: list[Path], late: pa.Table | None) -> list[TablePart]:
+@dataclass
+class _Group:
+    """Files of a day, and late rows, whose GPUs have to do with each other; `gpus` as `gpus_of`."""
+
+    gpus: frozenset[int] | None
+    files: list[Path]
+    late: pa.Table | None = None
+
+    def shares(self, group: _Group) -> bool:
+        return self.gpus is None or group.gpus is None or not self.gpus.isdisjoint(group.gpus)
+
+    def joined(self, group: _Group) -> _Group:
+        gpus = None if self.gpus is None or group.gpus is None else self.gpus | group.gpus
+        return _Group(gpus, [*group.files, *self.files], group.late if self.late is None else self.late)
+
+
+def _groups(paths: list[Path], late: pa.Table | None) -> list[_Group]:
     """Groups of files of a day that share GPUs, directly or through others; late rows go with theirs."""
-    groups: list[tuple[set[int] | None, list[Path], pa.Table | None]] = []
-    chosen_columns = [(gpus_of(path), [path], None) for path in paths]
-    if late is not None:
-        chosen_columns.append((bounds_of(late).gpus, [], late))
-    for gpus, several, rows in chosen_columns:
-        joined: tuple[set[int] | None, list[Path], pa.Table | None] = (
-            set(gpus) if gpus is not None else None,
-            several,
-            rows,
-        )
-        apart = []
-        for group in groups:
-            if joined[0] is None or group[0] is None or not joined[0].isdisjoint(group[0]):
-                joint_gpus = None if joined[0] is None or group[0] is None else joined[0] | group[0]
-                joined = joint_gpus, [*group[1], *joined[1]], joined[2] if joined[2] is not None else group[2]
-            else:
-                apart.append(group)
-        groups = [*apart, joined]
-    return [TablePart(name, day, tuple(several), rows) for _, several, rows in groups]
+    groups: list[_Group] = []
+    single = [_Group(gpus_of(path), [path]) for path in paths]
+    for group in [*single, *([_Group(bounds_of(late).gpus, [], late)] if late is not None else [])]:
+        apart = [other for other in groups if not group.shares(other)]
+        groups = [*apart, functools.reduce(_Group.joined, [g for g in groups if group.shares(g)], group)]
+    return groups

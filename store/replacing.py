@@ -213,6 +213,26 @@ def _add(root: Path, note: ReplacementNote) -> None:
         files.remove(temporary)
 
 
+class NewFiles:
+    """Files that are written and durable, under temporary names as long as they wait for others."""
+
+    def __init__(self) -> None:
+        self.moves: dict[Path, Path] = {}
+        """Temporary files with their places."""
+
+    def add(self, path: Path, content: bytes) -> None:
+        """Write a file for the place `path`. Raises StoreError."""
+        try:
+            self.moves[parquet.write(path, content)] = path
+        except OSError as error:
+            raise files.failed("write", path, error) from error
+
+    def discard(self) -> None:
+        """Remove those that still have temporary names."""
+        for temporary in self.moves:
+            files.remove(temporary)
+
+
 _at_work: set[Path] = set()
 """The stores whose files this process replaces now."""
 
@@ -330,8 +350,7 @@ class Compactor:
         try:
             yield replacement
         finally:
-            for temporary in replacement.moves:
-                files.remove(temporary)
+            replacement.discard()
 
     def switch(self, old: Iterable[Path], moves: Mapping[Path, Path], then: Callable[[], object]) -> None:
         """See `Replacement.switch`; `moves` maps temporary files, which are durable, to their places."""
@@ -384,21 +403,13 @@ class Compactor:
             files.sync_folder(folder)
 
 
-class Replacement:
-    """New files under temporary names, which take the places of `old` ones all at once."""
+class Replacement(NewFiles):
+    """New files that take the places of `old` ones all at once."""
 
     def __init__(self, compactor: Compactor) -> None:
+        super().__init__()
         self._compactor = compactor
         self.old: list[Path] = []
-        self.moves: dict[Path, Path] = {}
-        """Temporary files with their places."""
-
-    def add(self, path: Path, content: bytes) -> None:
-        """Write a file for the place `path`. Raises StoreError."""
-        try:
-            self.moves[parquet.write(path, content)] = path
-        except OSError as error:
-            raise files.failed("write", path, error) from error
 
     def take(self, other: Replacement) -> None:
         """Take over the files of another one."""

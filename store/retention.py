@@ -11,7 +11,6 @@ import contextlib
 import logging
 import re
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import InputError, StoreError
-from . import journal_file, keys, parquet, replacing, snapshot, stored_rows, telemetry_files
+from . import folder, journal_file, keys, parquet, replacing, snapshot, stored_rows, telemetry_files
 from .file_names import EVER, Bounds, gpu_hashes
 from .parquet import Verified
 from .replacing import Compactor
@@ -65,11 +64,11 @@ def seconds(text: str) -> int:
 def configured(root: Path) -> str | None:
     """The time to keep that `store.toml` states: `keep = "90d"`. Raises StoreError."""
     try:
-        value = tomllib.loads(files.read_small(root / "store.toml")).get("keep")
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"cannot read {root / 'store.toml'}: {error}") from error
+        value = folder.stated(root).get("keep")
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {root / folder.ABOUT}: {error}") from error
     if value is not None and not isinstance(value, str):
-        raise StoreError(f'{root / "store.toml"} states keep = {value!r}; write a text as "90d"')
+        raise StoreError(f'{root / folder.ABOUT} states keep = {value!r}; write a text as "90d"')
     return value
 
 

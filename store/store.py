@@ -11,25 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
-import json
 import logging
 import os
-import re
 import threading
-import time
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..errors import FormatError, InputError, QueryError, StoreError
-from . import commits, file_names, journal_file, keys, parquet, replacing, snapshot, telemetry_files
-from .file_names import EMPTY, EVER, Bounds
+from ..errors import InputError, QueryError, StoreError
+from . import commits, file_names, folder, keys, parts, replacing, snapshot
+from .file_names import EVER, Bounds
 from .keys import KEY
 from .parquet import Verified
-from .schema import BOOKKEEPING, CATALOG, FORMAT, LATEST, TABLES, TELEMETRY, arrow_schema, other_format, table, upgrades
+from .schema import LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .snapshot import Rows, too_fast
 from .system import files
 
@@ -45,10 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ABOUT = "store.toml"
-_DEMO = "store"  # in the folder of a demo, beside its report
-_FOLDERS = {spec.name for spec in (*TABLES, *BOOKKEEPING)} | {commits.PENDING, journal_file.FOLDER}
-_MAKING_S = 3.0  # to make a store takes a third of a second
 _TRIES = 20
 
 T = TypeVar("T")
@@ -66,14 +57,16 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         """Open the store at `path`. Raises StoreError if there is none, FormatError if it has another format."""
-        self.root = _root(path)
+        self.root = folder.checked_path(path)
         self.skipped: dict[Path, str] = {}
         self.share: Share | None = None
         """What queries may use of this machine; set it before the first one."""
         self.verified = Verified(self.root)
         self._connection: Connection | None = None  # to DuckDB; one query at a time uses it
         self._querying = threading.Lock()
-        self._open()
+        about = folder.read_about(self.root)
+        if files.own(self.root):  # a reader repairs nothing in another user's store
+            self._repair(about)
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -82,67 +75,36 @@ class Store:
         """The store at `path`, as `Store(path)`."""
         return cls(path)
 
-    def _open(self) -> None:
-        root = self.root
-        about = read_about(root)
-        if not files.own(root):  # a reader repairs nothing in another user's store
+    def _repair(self, about: Mapping[str, Any]) -> None:
+        """Put in order what dead processes left, and write the views and empty files anew where that is needed."""
+        commits.recover(self.root)
+        replacing.tidy(self.root)
+        if folder.is_furnished(self.root, about.get("place")) or not os.access(self.root, os.W_OK):
             return
-        commits.recover(root)
-        replacing.tidy(root)
-        is_whole = self._views_point_here(about.get("place")) and self._shaped()
-        if not is_whole and os.access(root, os.W_OK):
-            for name in missing_folders(root):
-                log.warning("%s is missing, and with it its rows: restore it from a copy; it is made again empty", name)
-            try:
-                furnish(root, about)
-            except StoreError as error:
-                log.warning("%s; until then other DuckDB clients may be unable to read it", error)
+        for path in folder.missing_folders(self.root):
+            log.warning("%s is missing, and with it its rows: restore it from a copy; it is made again empty", path)
+        try:
+            folder.furnish(self.root, about)
+        except StoreError as error:
+            log.warning("%s; until then other DuckDB clients may be unable to read it", error)
 
     @classmethod
     def find(cls, path: str | Path) -> Store | None:
         """The store at `path`; None where `create` would make it. Raises StoreError where it could not."""
-        root = _root(path)
-        with files.readable(root):
-            if (root / _ABOUT).exists():
-                return cls.open(root)
-            if root.exists() and not root.is_dir():
-                raise StoreError(f"{root} is a file, but a store is a folder: choose another path")
-            if root.is_dir() and not all(_ours(entry.name) for entry in root.iterdir()):
-                raise StoreError(
-                    f"{root} has other contents and no {_ABOUT}; choose an empty or a new folder for a store"
-                )
-        return None
+        root = folder.checked_path(path)
+        return cls(root) if folder.is_store(root) else None
 
     @classmethod
     def create(cls, path: str | Path) -> Store:
         """The store at `path`, made where there is none. Raises StoreError where it cannot be made."""
-        root = _root(path)
-        if (still_there := cls.find(root)) is not None:
-            return still_there
-        try:
-            if not root.exists():
+        root = folder.checked_path(path)
+        if not folder.is_store(root):
+            try:
                 files.make_root(root)
-        except OSError as error:
-            raise files.failed("make", root, error) from error
-        furnish(root, {"created": datetime.now(UTC).isoformat(timespec="microseconds")})
+            except OSError as error:
+                raise files.failed("make", root, error) from error
+            folder.furnish(root, {"created": datetime.now(UTC).isoformat(timespec="microseconds")})
         return cls(root)
-
-    def _views_point_here(self, place: object) -> bool:
-        if not _has_duckdb():
-            return True  # a compute node that only appends has no DuckDB: the next command that has it writes the views
-        if not isinstance(place, str) or not files.is_seen(self.root / CATALOG):
-            return False
-        try:
-            return Path(place).samefile(self.root)
-        except (OSError, ValueError):  # the latter of a zero byte
-            return False
-
-    def _shaped(self) -> bool:
-        """Whether every table has its empty file, without which other DuckDB clients cannot read it."""
-        try:
-            return all(parquet.looks_whole(self.root / spec.name / EMPTY) for spec in (*TABLES, *BOOKKEEPING))
-        except OSError:
-            return False
 
     def close(self) -> None:
         """Let go of the connection to DuckDB; the next query makes another one."""
@@ -180,7 +142,7 @@ class Store:
             return 0
         chosen = keys.conform(TELEMETRY, rows.select(list(KEY)))
         with self.exclusive():
-            stored = self._arrow(TELEMETRY.name, list(KEY), within=keys.bounds_of(chosen))
+            stored = self.arrow(TELEMETRY.name, list(KEY), within=keys.bounds_of(chosen))
             unknown = keys.without(chosen, stored)
             if len(unknown):
                 first = ", ".join(f"{column} {unknown[column][0].as_py()}" for column in KEY)
@@ -228,7 +190,8 @@ class Store:
 
         keep = keep or retention.configured(self.root)
         if keep is None:
-            raise InputError(f'give the time to keep at full rate: --keep 90d, or keep = "90d" in {self.root / _ABOUT}')
+            about = self.root / folder.ABOUT
+            raise InputError(f'give the time to keep at full rate: --keep 90d, or keep = "90d" in {about}')
         return retention.prune(
             self.root, retention.seconds(keep), offline=offline, now=now, dry_run=dry_run, progress=progress
         )
@@ -239,7 +202,7 @@ class Store:
 
     def writable(self) -> bool:
         """Whether this user may append to the store."""
-        return all(os.access(self.root / spec.name, os.W_OK | os.X_OK) for spec in TABLES)
+        return folder.is_writable(self.root)
 
     def check(self) -> dict[Path, str]:
         """Read every file of every table, anew; returns the unsound ones with the reason. Raises StoreError."""
@@ -274,46 +237,24 @@ class Store:
                 return {name: snapshot.rows_of(name, listing, self.verified, self.skip, bounds) for name in names}
         raise too_fast(self.root)
 
-    def arrow(self, name: str, columns: list[str] | None = None, gpus: Gpus | None = None) -> pa.Table:
-        """A table as Arrow, in memory: all of it, or only the rows of some `gpus` (cluster and GPU of each).
-
-        Raises StoreError, which names the file, where one is damaged inside.
-        """
-        return self._arrow(name, columns, gpus)
-
-    def _arrow(
+    def arrow(
         self, name: str, columns: list[str] | None = None, gpus: Gpus | None = None, *, within: Bounds = EVER
     ) -> pa.Table:
+        """A table as Arrow, in memory: all of it, or only the rows of some `gpus` (cluster and GPU of each).
+
+        `within`: files that hold no rows within these bounds are left out, those of other rows need not be. Raises
+        StoreError, which names the file, where one is damaged inside.
+        """
         import pyarrow as pa
         import pyarrow.dataset as ds
 
-        chosen = columns or table(name).names
         only = None if gpus is None else ds.field("gpu").isin([gpu for _, gpu in gpus])
         if gpus is not None:
             within = Bounds(within.first, within.last, file_names.gpu_hashes(gpu for _, gpu in gpus))
-
-        def read(paths: list[Path], names: list[str]) -> pa.Table:
-            places = [str(path.absolute()) for path in paths]
-            return ds.dataset(places, schema=arrow_schema(name), format="parquet").to_table(columns=names, filter=only)
-
-        def some(rows: pa.Table) -> pa.Table:
-            return rows if only is None else rows.filter(only)
-
-        def read_all(rows: Rows) -> pa.Table:
-            parts = [read(rows.free, chosen)]
-            if rows.late is not None:
-                kept_rows = read(
-                    rows.contested, [*KEY, *(column_name for column_name in chosen if column_name not in KEY)]
-                )
-                parts += [keys.without(kept_rows, rows.late).select(chosen), some(rows.late).select(chosen)]
-            if rows.live is not None:
-                parts.append(some(rows.live).select(chosen))
-            return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-
         for _ in range(_TRIES):
             rows = self.rows([name], within)[name]
             try:
-                return read_all(rows)
+                return parts.read(name, rows, columns, only=only)
             except (OSError, pa.ArrowException) as error:
                 if self._all_there([rows]) and not self._damaged({name: rows}):
                     raise StoreError(f"cannot read {name} in {self.root}: {str(error).splitlines()[0]}") from error
@@ -342,17 +283,11 @@ class Store:
             )  # fmt: skip
             return scanned.select(spec.names)
 
-        parts = [read(rows.free)] if rows.free else []
-        if rows.late is not None:
-            late = frame(rows.late)
-            if rows.contested:
-                parts.append(read(rows.contested).join(late, on=list(KEY), how="anti", nulls_equal=True))
-            parts.append(late)
-        if rows.live is not None:
-            parts.append(frame(rows.live))
-        if not parts:
-            return frame(arrow_schema(name).empty_table())
-        return parts[0] if len(parts) == 1 else pl.concat(parts)
+        frames = [read(rows.free)] if rows.free else []
+        if rows.contested and rows.late is not None:
+            frames.append(read(rows.contested).join(frame(rows.late), on=list(KEY), how="anti", nulls_equal=True))
+        frames += [frame(beside) for beside in (rows.late, rows.live) if beside is not None]
+        return pl.concat(frames or [frame(arrow_schema(name).empty_table())])
 
     def latest(self, gpus: Gpus | None = None) -> ArrowAnswer:
         """The last reading of every GPU, one row each, or of some `gpus` (cluster and GPU of each).
@@ -370,12 +305,10 @@ class Store:
 
         No GPU of a day is in two pieces of this day, so a figure of a GPU and a day needs one piece. See `TablePart`.
         """
-        from .parts import parts_of
-
         bounds = Bounds(
             EVER.first if since is None else -(-since // 1000), EVER.last if until is None else until // 1000
         )
-        return parts_of(name, self.rows([name], bounds)[name])
+        return parts.parts_of(name, self.rows([name], bounds)[name])
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
         """The rows of a frame made from `scan`. If a file is damaged or cannot be read, raises StoreError, which names
@@ -488,153 +421,9 @@ def _within(query: Query) -> Bounds:
     )
 
 
-def read_about(root: Path, *, older: bool = False) -> dict[str, Any]:
-    """What `store.toml` says. Raises StoreError where the folder is no store that this whorl reads.
-
-    `older`: or one that it can upgrade.
-    """
-    about = root / _ABOUT
-    last = time.monotonic() + _MAKING_S
-    try:
-        while not about.exists() and _half_made(root) and time.monotonic() < last:
-            time.sleep(0.1)  # somebody makes it just now
-        text = files.read_small(about)
-        strange = files.strange_folders(root, _FOLDERS)
-    except FileNotFoundError:
-        raise _no_store(root) from None
-    except OSError as error:
-        raise files.failed("read", about, error) from error
-    except ValueError as error:
-        raise _damaged_about(
-            about, "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-        ) from error
-    try:
-        about_store = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
-        raise _damaged_about(about, str(error)) from error
-    version = about_store.get("format")
-    if type(version) not in (int, str) or not re.fullmatch(r"[1-9]\d{0,8}(\.\d{1,9})?", str(version)):
-        raise _damaged_about(about, "it has no format number")
-    if why := other_format(str(version), older=older):
-        if upgrades(str(version)):
-            raise FormatError(f"{root} has format {version}; run `whorl store upgrade --store {root}`")
-        maker = about_store.get("created_by", "another whorl")
-        raise FormatError(f"{root} was made by {maker}: {why}")
-    if strange:  # what is repaired, removed or locked in it could be another store's
-        raise StoreError(
-            f"{root / strange[0]} is a link or a file, and no folder of a store: put the folder itself in its place"
-        )
-    return about_store
-
-
-def _no_store(root: Path) -> StoreError:
-    if _half_made(root):
-        return StoreError(
-            f"{root} is a store that was interrupted while it was made; run the command that made it again"
-        )
-    reason = "it does not exist" if not root.exists() else f"it has no {_ABOUT}"
-    within = root / _DEMO
-    if (within / _ABOUT).is_file():
-        return StoreError(f"{root} is not a store ({reason}); the store is in {within}")
-    return StoreError(
-        f"{root} is not a store ({reason}); `whorl import --store {root} FILES` or `whorl probe run --store "
-        f"{root} --suite quick` makes one"
-    )
-
-
-def _has_duckdb() -> bool:
-    return importlib.util.find_spec("duckdb") is not None
-
-
-def _ours(name: str) -> bool:
-    """Whether an interrupted `create` can have left a file or folder of this name."""
-    own_names = {spec.name for spec in (*TABLES, *BOOKKEEPING)}
-    own_names |= {CATALOG, commits.PENDING, commits.IMPORTING, telemetry_files.PLACING, _ABOUT}
-    return name in own_names or name.startswith(files.TEMPORARY)
-
-
-def missing_folders(root: Path) -> list[Path]:
-    """The folders of tables that a store had when it was made, and has not."""
-    return [folder for spec in TABLES if not (folder := root / spec.name).is_dir()]
-
-
-def _half_made(root: Path) -> bool:
-    """Whether `create` was interrupted here: the folder holds what it writes first, and no facts."""
-    if not root.is_dir() or not any(root.iterdir()) or not all(_ours(entry.name) for entry in root.iterdir()):
-        return False
-    return all(path.name == EMPTY for spec in TABLES for path in (root / spec.name).rglob("*.parquet"))
-
-
 @functools.cache
 def _frame_schema(name: str) -> pl.Schema:
     """The columns of a table as Polars has them: to make them takes as long as the rest of a scan."""
     import polars as pl
 
     return cast("pl.DataFrame", pl.from_arrow(arrow_schema(name).empty_table())).schema
-
-
-def furnish(root: Path, about_store: Mapping[str, Any]) -> None:
-    """Write what a store holds besides facts. `store.toml` comes last: it makes the folder a store.
-
-    `said`: what an earlier `store.toml` says. Raises StoreError.
-    """
-    for spec in (*TABLES, *BOOKKEEPING):
-        path = root / spec.name / EMPTY
-        try:
-            files.make_folder(path.parent)
-            files.put(path, parquet.encode(spec, arrow_schema(spec.name).empty_table()), below=True)
-        except OSError as error:
-            raise files.failed("write", path, error) from error
-    if _has_duckdb():
-        from . import catalog
-
-        catalog.write(root)
-    write_about(root, about_store, str(root.resolve()))
-
-
-def write_about(root: Path, about_store: Mapping[str, Any], place: str) -> None:
-    """Write `store.toml`: what it `said`, and `place`, where the views point. Raises StoreError.
-
-    With an empty place the next whorl that opens the store furnishes it.
-    """
-    from .. import __version__
-
-    about = (
-        "# A whorl store: append-only tables. `whorl schema` explains every column.\n"
-        f"format = {json.dumps(FORMAT)}\n"
-        f'created_by = "whorl {__version__}"\n'
-        f"created = {_toml_string(str(about_store.get('created', 'unknown')))}\n"
-        'time_zone = "UTC"\n'
-        f"place = {_toml_string(place)}  # where the views of whorl.duckdb point\n"
-    )
-    if (keep := about_store.get("keep")) is not None:
-        about += f"keep = {_toml_string(str(keep))}  # how long telemetry stays at full rate\n"
-    files.write_bytes(root / _ABOUT, about.encode())
-
-
-def _toml_string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _root(path: str | Path) -> Path:
-    """The folder of a store. Raises StoreError for a path that DuckDB or Arrow cannot take."""
-    root = Path(path)
-    full = str(root.absolute())
-    if "\\" in full or full != full.encode(errors="replace").decode():
-        raise StoreError(f"{full!r} cannot hold a store: choose a path in UTF-8 and without a backslash")
-    return root
-
-
-def _damaged_about(about: Path, reason: str) -> StoreError:
-    return StoreError(
-        f"{about} is damaged ({reason}); restore it from a backup, or copy the table folders into a new store"
-    )
-
-
-def made_at(root: Path) -> str | None:
-    """When the store at `root` was made, as it says: the same on all machines. None where it says nothing."""
-    try:
-        created = tomllib.loads(files.read_small(root / _ABOUT)).get("created")
-    except (OSError, ValueError, RecursionError):
-        return None
-    return created if isinstance(created, str) and created != "unknown" else None

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import commits, file_names, journal_file, keys, parquet, replacing, sealing, snapshot, telemetry_files
+from .folder import furnish, read_about, write_about
 from .journal_file import JournalName
-from .parquet import WRITTEN
 from .replacing import Compactor, Replacement
 from .schema import FORMAT, LATE, TABLES, TELEMETRY, Table, other_format, table, upgrades
-from .store import furnish, read_about, write_about
 from .system import files
 
 if TYPE_CHECKING:
@@ -206,6 +205,4 @@ def upgraded(spec: Table, rows: pa.Table, version: str) -> pa.Table:
     """Rows of an older format as those of the present one. Raises StoreError where an upgrade does not fit."""
     for step in upgrades(version):
         rows = step.rows(spec.name, rows)
-    if WRITTEN not in rows.column_names or WRITTEN in spec.names:
-        return keys.conform(spec, rows)
-    return keys.conform(spec, rows.drop_columns([WRITTEN])).append_column(WRITTEN, rows[WRITTEN])
+    return keys.conform(spec, rows, dated=True)

@@ -84,7 +84,7 @@ def job_name(campaign: str, node: str, attempt: int) -> str:
 
 def comment_of(store: Path) -> str | None:
     """What tells the jobs of this store's campaigns from those of campaigns of the same names in another store."""
-    from ...store.store import made_at
+    from ...store.folder import made_at
 
     made = made_at(store)
     return made and f"{PREFIX}:{made}"

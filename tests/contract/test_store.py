@@ -60,6 +60,9 @@ def test_rows_of_several_tables_appear_at_once_or_not_at_all(store: whorl.Store)
         with pytest.raises(StoreError):
             store.append({"results": pa.table({"run_id": ["s"]}), **rows}, "y")
     assert len(store.arrow("results")) == 1
+    for value in (2.5, 3.5, 3.5):
+        store.append({"results": pa.table({"run_id": ["r"], "value": [value]})}, "one-name")
+    assert sorted(store.arrow("results")["value"].to_pylist()) == [1.5, 2.5, 3.5]
 
 
 def test_a_correction_replaces_whole_rows_and_no_row_that_is_not_there(store: whorl.Store) -> None:

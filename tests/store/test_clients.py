@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store
+from whorl.store import Store, folder
 from whorl.store.schema import FORMAT, TABLES
 from whorl.store.views import VIEWS
 from whorl.tests.sizes import sample
@@ -143,7 +143,7 @@ def test_a_store_may_lie_anywhere(tmp_path: Path, name: str) -> None:
     one = [[3, str(root)]]
     assert client(root, "SELECT count(*), whorl_store() FROM runs") == one
     assert client(root, f"SET VARIABLE whorl_store = '{quoted}'", "SELECT count(*), whorl_store() FROM runs") == one
-    assert Store.open(root)._views_point_here(str(root))
+    assert folder.is_furnished(root, str(root))
     assert "place = " in (root / "store.toml").read_text()
 
 
