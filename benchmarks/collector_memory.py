@@ -53,7 +53,7 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
     from whorl.store.journal import Journal
     from whorl.store.journal_file import Ticks
     from whorl.store.metrics import METRICS
-    from whorl.store.system.memory import give_back
+    from whorl.store.system.processes import give_back
 
     class Jumping:
         """A clock that is ahead by as much as anybody sleeps."""

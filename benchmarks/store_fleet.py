@@ -81,7 +81,7 @@ class Fleet:
         return rows
 
     def _put(self, path: Path, content: bytes) -> None:
-        parquet.write(path, content).replace(path)
+        store_files.write(path, content).replace(path)
 
     def fill(self) -> None:
         every = [gpu for name in self.names for gpu in self.gpus[name]]

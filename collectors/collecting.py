@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
 from ..store.events import Event
-from ..store.system.memory import give_back
+from ..store.system.processes import give_back
 from ..store.vocabulary import EventKind
 from .backends import BACKENDS, Backend, Stream, find_backend, find_source, find_stream
 

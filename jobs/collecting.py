@@ -75,7 +75,7 @@ def collect(
     from ..collectors.watching import Counts
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
-    from ..store.system.memory import give_back
+    from ..store.system.processes import give_back
     from ..store.system.signals import Noted
 
     urls = ((url,) if isinstance(url, str) else tuple(url)) or None

@@ -18,7 +18,7 @@ from ..collectors.recording import StoreRecorder
 from ..collectors.sampler import Sampler
 from ..errors import DeviceError, StoreError
 from ..store.names import this_host
-from ..store.system.locks import is_free
+from ..store.system.locks import is_held
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,7 +139,7 @@ class NodeWatch:
         """A journal beside that of this node's collector, which must not find its own name taken."""
         if self._store is None:
             return None
-        if not all(is_free(_lock_of(self._store, name)) for name in (self._node, this_host())):
+        if any(is_held(_lock_of(self._store, name)) is not False for name in (self._node, this_host())):
             self.notes.append(
                 f"whorl collect writes the telemetry of {self._node} into this store; the probes' own readings are not "
                 f"stored beside it"
@@ -170,7 +170,7 @@ class NodeWatch:
 
 def free_name(store: Store, name: str) -> str:
     """This name for a journal, or another where probes on the node's other GPUs have it."""
-    return name if is_free(_lock_of(store, name)) else f"{name}-{os.getpid()}"
+    return name if is_held(_lock_of(store, name)) is False else f"{name}-{os.getpid()}"
 
 
 def _lock_of(store: Store, journal: str) -> Path:

@@ -13,9 +13,11 @@ that is visible has its results.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -97,7 +99,6 @@ def _commit(root: Path, contents: list[tuple[Path, bytes]], name: str) -> list[P
             new_files.add(path, content)
         for folder in {temporary.parent for temporary in new_files.moves}:
             files.sync_folder(folder)
-        files.make_folder(intent.parent)
         moves = [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in new_files.moves.items()]
         files.put(intent, json.dumps({"format": FORMAT, "moves": moves}).encode(), below=True)
     except BaseException as error:
@@ -139,7 +140,7 @@ def _finish(root: Path, intent: Path) -> None:
     folders = set()
     for source, target in moves:
         with contextlib.suppress(FileNotFoundError):  # renamed already
-            files.rename_inside(root, source, target)
+            files.rename(root / source, root / target)
         if (root / target).exists():
             folders.add((root / target).parent)
         else:
@@ -173,7 +174,8 @@ def recover(root: Path) -> None:
     finish(root)
     own_prefix = f"{TEMPORARY}{processes.host()}-"
     with contextlib.suppress(OSError):  # a folder that this user may not read
-        for leftover in map(Path, files.files_under(root, lambda name: name.startswith(own_prefix))):
+        walk = ((folder, name) for folder, _, names in os.walk(root) for name in names if name.startswith(own_prefix))
+        for leftover in itertools.starmap(Path, walk):
             living = processes.owner_alive(leftover.name.removeprefix(TEMPORARY))
             with contextlib.suppress(OSError):
                 age_s = files.clock(leftover.parent) - leftover.lstat().st_mtime if living is None else 0.0

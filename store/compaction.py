@@ -248,7 +248,7 @@ class _Pass:
                 rows = keys.last_rows(keys.newest(pa.concat_tables(absent, promote_options="default")))
                 name, content = parquet.plain_file(LATEST, keys.conform(LATEST, rows), f"missing-{time.time_ns():x}.0")
                 place = self._root / LATEST.name / name
-                files.rename(parquet.write(place, content), place)
+                files.rename(files.write(place, content), place)
 
 
 def _by_day(paths: Iterable[Path]) -> dict[str, list[Path]]:

@@ -168,7 +168,7 @@ def is_furnished(root: Path, place: object) -> bool:
             return False
         if not _has_duckdb():
             return True  # a compute node that only appends has no DuckDB: the next command that has it writes the views
-        return isinstance(place, str) and files.is_seen(root / CATALOG) and Path(place).samefile(root)
+        return isinstance(place, str) and os.path.lexists(root / CATALOG) and Path(place).samefile(root)
     except (OSError, ValueError):  # the latter of a zero byte
         return False
 
@@ -181,7 +181,6 @@ def furnish(root: Path, about: Mapping[str, Any]) -> None:
     for spec in (*TABLES, *BOOKKEEPING):
         path = root / spec.name / EMPTY
         try:
-            files.make_folder(path.parent)
             files.put(path, parquet.encode(spec, arrow_schema(spec.name).empty_table()), below=True)
         except OSError as error:
             raise files.failed("write", path, error) from error

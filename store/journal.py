@@ -51,30 +51,22 @@ class _File:
         self.named, self.encoder = journal_name, encoder
         self.handle = files.create(journal_name.path, os.O_WRONLY | os.O_APPEND)
         self.size = 0
-        self.synced = True
+        self._unsynced_since: float | None = None
 
     def write(self, content: bytes) -> None:
         """Append bytes, all or none. Raises OSError."""
-        self.synced = False
+        if self._unsynced_since is None:
+            self._unsynced_since = time.monotonic()
         view = memoryview(content)
         while len(view):
             view = view[os.write(self.handle, view) :]
         self.size += len(content)
 
-    def sync(self) -> None:
-        if not self.synced:
+    def sync(self, after_s: float = 0.0) -> None:
+        """Make all of it durable, if a part has not been for so long. Raises OSError."""
+        if self._unsynced_since is not None and time.monotonic() - self._unsynced_since >= after_s:
             files.sync(self.handle)
-            self.synced = True
-
-    def cut(self, size: int) -> bool:
-        """Take back what was appended after `size`; false if that failed."""
-        try:
-            os.ftruncate(self.handle, size)
-            files.sync(self.handle)
-        except OSError:
-            return False
-        self.size = size
-        return True
+            self._unsynced_since = None
 
 
 class Journal:
@@ -121,7 +113,6 @@ class Journal:
         self._stop = threading.Event()
         self._files: dict[str, _File] = {}  # by kind of journal
         self._rows = 0
-        self._unsynced_since: float | None = None
         self._turned_s = time.monotonic()
         self._waiting: list[JournalName] = []  # to be sealed
         self._closed = False
@@ -197,21 +188,13 @@ class Journal:
             before = file.size
             try:
                 file.write(content)
-                self._make_durable(file)
+                file.sync(self.durability.seconds)
             except OSError as error:
-                file.cut(before)
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file.handle, before)
                 self._turn(kind)  # what a failed disk has kept of a file is not known: nothing more is written to it
                 raise self._failed(file.named.path, error) from error
             self._rows += rows
-
-    def _make_durable(self, file: _File) -> None:
-        if self.durability.seconds <= 0:
-            file.sync()
-        elif self._unsynced_since is None:
-            self._unsynced_since = time.monotonic()
-        elif time.monotonic() - self._unsynced_since >= self.durability.seconds:
-            file.sync()
-            self._unsynced_since = None
 
     def _open_for(self, kind: str, gpus: Sequence[journal_file.Gpu]) -> _File:
         """The file of a kind that takes rows of these GPUs: a new one where its header does not name them."""
@@ -238,8 +221,8 @@ class Journal:
             raise self._failed(path, error) from error
         try:
             file.write(file.encoder.header(self._clock()))
+            file.sync(self.durability.seconds)
             if self.durability.seconds <= 0:
-                file.sync()
                 files.sync_folder(self._folder)
         except OSError as error:
             os.close(file.handle)
@@ -252,18 +235,14 @@ class Journal:
         failure = files.failed("write", path, error)
         return StoreError(f"{failure}; these rows are not stored, the rows before are")
 
-    def flush(self) -> None:
-        """Make every acknowledged row durable. Raises StoreError."""
+    def flush(self, after_s: float = 0.0) -> None:
+        """Make durable what has not been for so many seconds. Raises StoreError."""
         with self._guard:
-            self._flush()
-
-    def _flush(self) -> None:
-        for file in self._files.values():
-            try:
-                file.sync()
-            except OSError as error:
-                raise self._failed(file.named.path, error) from error
-        self._unsynced_since = None
+            for file in self._files.values():
+                try:
+                    file.sync(after_s)
+                except OSError as error:
+                    raise self._failed(file.named.path, error) from error
 
     # -- sealing --------------------------------------------------------------------------------------------
 
@@ -290,8 +269,7 @@ class Journal:
                 os.close(file.handle)
                 self._waiting.append(file.named)
         if not self._files:
-            self._rows, self._unsynced_since = 0, None
-            self._turned_s = time.monotonic()
+            self._rows, self._turned_s = 0, time.monotonic()
 
     def _seal_waiting(self) -> None:
         with self._work:
@@ -307,9 +285,7 @@ class Journal:
 
     def maintain(self) -> None:
         """Do what is due: make rows durable, seal. Raises StoreError."""
-        since = self._unsynced_since
-        if since is not None and time.monotonic() - since >= self.durability.seconds:
-            self.flush()
+        self.flush(self.durability.seconds)
         if self._waiting or time.monotonic() - self._turned_s >= self._segment_s or self._rows >= _MOST_ROWS:
             self.seal()
 
@@ -346,10 +322,7 @@ class Journal:
             self._thread.join()
         try:
             self.flush()
-            if self._slow:
-                with self._guard:
-                    self._turn()
-            else:
+            if not self._slow:
                 self.seal()
         finally:
             self._closed = True

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import StoreError
 from .file_names import Bounds, gpu_hashes
@@ -60,13 +60,10 @@ MOST_GPUS = 1 << 16
 """So many GPUs can have a number in a file."""
 _TEXT = "<u2"
 _MOST_TEXTS = 60_000
+_LAYOUT_EVERY = 512  # ticks
 
 Gpu = tuple[str | None, str | None]
 """Cluster and key of a GPU."""
-
-
-class TornHeaderError(ValueError):
-    """The first block of a journal is cut short. None of its rows was ever acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +106,24 @@ def parse(path: Path) -> JournalName | None:
     return JournalName(path, decoded["stem"], decoded["writer"], int(decoded["began"], 16), decoded["kind"] or "now")
 
 
-def journals(root: Path) -> list[JournalName]:
-    """The journals of a store, in the order of their names. Raises OSError."""
+def _listed(root: Path) -> list[tuple[str, bool]]:
+    """What has the name of a journal, and whether it is a regular file. Raises OSError."""
     try:
         with os.scandir(root / FOLDER) as entries:
-            names = sorted(e.name for e in entries if e.name.endswith(ENDING) and e.is_file(follow_symlinks=False))
+            return sorted((e.name, e.is_file(follow_symlinks=False)) for e in entries if e.name.endswith(ENDING))
     except FileNotFoundError:
         return []
-    return [journal_name for name in names if (journal_name := parse(root / FOLDER / name)) is not None]
+
+
+def journals(root: Path) -> list[JournalName]:
+    """The journals of a store, in the order of their names. Raises OSError."""
+    names = (parse(root / FOLDER / name) for name, is_file in _listed(root) if is_file)
+    return [journal_name for journal_name in names if journal_name is not None]
 
 
 def strange(root: Path) -> list[Path]:
     """What has the name of a journal but is a link or a pipe. Raises OSError."""
-    try:
-        with os.scandir(root / FOLDER) as entries:
-            names = [e.name for e in entries if e.name.endswith(ENDING) and not e.is_file(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-    return [root / FOLDER / name for name in sorted(names)]
+    return [root / FOLDER / name for name, is_file in _listed(root) if not is_file]
 
 
 # -- layouts --------------------------------------------------------------------------------------------------
@@ -192,9 +189,7 @@ class RecordLayout:
 def _fits(name: str, code: str) -> bool:
     """Whether a column of telemetry can have this code of its type in a record."""
     kinds = {column.name: column.type for column in TELEMETRY.columns if column.name not in ("ts", "cluster", "gpu")}
-    if kinds.get(name) == "VARCHAR":
-        return code == _TEXT
-    return name in kinds and code in ("<i4", "<i8", "<f8", "?")
+    return code in {"VARCHAR": (_TEXT,), "BIGINT": ("<i4", "<i8")}.get(kinds.get(name, ""), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +234,7 @@ class Ticks:
         return pa.RecordBatch.from_pydict(columns)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Shape:
     """How the readings of a tick become records: the rows of its numbers in the order of the layout."""
 
@@ -248,21 +243,22 @@ class _Shape:
     wide: NDArray[np.intp]
     narrow: NDArray[np.intp]
     texts: tuple[str, ...]
+    ticks: int = 0
+    """How many were written."""
 
 
 class Encoder:
     """Makes the blocks of one file. `gpus` are those that it may ever name, see `takes`."""
 
-    def __init__(self, writer: Writer, gpus: Sequence[Gpu], *, layout_every: int = 512) -> None:
+    def __init__(self, writer: Writer, gpus: Sequence[Gpu]) -> None:
         import numpy as np
 
-        self._writer, self._every = writer, layout_every
+        self._writer = writer
         self._gpus = {gpu: number for number, gpu in enumerate(dict.fromkeys(gpus))}
         self._texts: dict[str, int] = {}
         self._same: tuple[Gpu, ...] = ()  # the GPUs of the last tick ...
         self._same_numbers: NDArray[np.uint16] = np.zeros(0, np.uint16)  # ... and their numbers
         self._shapes: dict[tuple[tuple[str, ...], bytes, bytes, tuple[str, ...]], _Shape] = {}
-        self._ticks: dict[int, int] = {}  # of each layout: how many since it was written last
         self._number = 0
 
     @property
@@ -312,12 +308,12 @@ class Encoder:
                 records["texts"][:, place] = numbers[name]
                 absent[place - len(shape.texts)] = [text is None for text in ticks.texts[name]]
             records["null"] = np.packbits(absent, axis=0, bitorder="little").T
-        layout, before = shape.layout, b""
-        count = self._ticks.get(layout.number, 0)
-        if count % self._every == 0:
-            before = block(b"L", layout.number, written, layout.payload())
-        self._ticks[layout.number] = count + 1
-        return before + block(b"T", layout.number, written, records.tobytes())
+        layout = shape.layout
+        content = block(b"T", layout.number, written, records.tobytes())
+        if shape.ticks % _LAYOUT_EVERY == 0:
+            content = block(b"L", layout.number, written, layout.payload()) + content
+        shape.ticks += 1
+        return content
 
     def _text(self, text: str | None) -> int:
         if text is None:
@@ -371,10 +367,9 @@ def rows_block(table: str, rows: pa.RecordBatch, written: int) -> bytes:
 class JournalContent:
     """The sound blocks of a journal from some byte on, and the byte at which they end.
 
-    `telemetry`: its rows with `written`, the columns that any of them has. `rows`: those of other tables, likewise.
+    `rows`: those of each table, with `written`, and the columns that any of them has.
     """
 
-    telemetry: pa.Table | None = None
     rows: dict[str, pa.Table] = field(default_factory=dict)
     upto: int = 0
     torn: int = 0
@@ -383,11 +378,20 @@ class JournalContent:
     """Bytes that changed since they were written."""
     last_written: int = 0
     layouts: dict[int, RecordLayout] = field(default_factory=dict)
-    writer: Writer | None = None
 
-    def of(self, table: str) -> pa.Table | None:
-        """The rows of a table, with `written`; None if there are none."""
-        return self.telemetry if table == TELEMETRY.name else self.rows.get(table)
+    @property
+    def writer(self) -> Writer | None:
+        return next((layout.writer for layout in self.layouts.values()), None)
+
+
+class _Block(NamedTuple):
+    """A block that passes its check, and the byte at which it ends."""
+
+    end: int
+    kind: bytes
+    layout: int
+    written: int
+    payload: memoryview
 
 
 def read(
@@ -395,191 +399,152 @@ def read(
 ) -> JournalContent:
     """The sound blocks of a journal from byte `start` on, which follows a block; `layouts` are those read before.
 
-    With `older` also of a journal that can be upgraded, whose rows have the columns that they had then.
-    Raises OSError; TornHeaderError where not even the first block is whole; ValueError where it is no journal.
+    With `older` also of a journal that can be upgraded, whose rows have the columns that they had then. A journal whose
+    first block is cut short has no rows: none was ever acknowledged. Raises OSError, and ValueError where it is no
+    journal.
     """
-    with os.fdopen(files.open_regular(path), "rb") as file:
+    with files.opened(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise ValueError("it is larger than a journal can be")
         file.seek(start)
         content = file.read()
     decoded = JournalContent(layouts=dict(layouts or {}))
-    ticks: list[tuple[int, int, memoryview]] = []
-    batches: list[tuple[bytes, int]] = []
-    view, here, first = memoryview(content), 0, start == 0
+    ticks: dict[int, list[_Block]] = {}
+    tables: dict[str, list[pa.Table]] = {}
+    here = 0
     while here < len(content):
-        end, kind, number, written = _block_at(view, here)
-        if end:
-            payload = view[here + _FRAME.size : end]
-            if kind == b"L":
-                layout = RecordLayout.parse(bytes(payload), older=older)
-                decoded.layouts[layout.number] = layout
-                decoded.writer = layout.writer
-            elif kind == b"T":
-                ticks.append((number, written, payload))
-            elif kind == b"R":
-                batches.append((bytes(payload), written))
-            decoded.last_written = max(decoded.last_written, written)
-            here, first = end, False
+        block = _block_at(content, here)
+        if block is None:
+            after = _next_block(content, here)
+            if after == len(content) and _cut_short(content, here):
+                decoded.torn = after - here
+                break
+            if here == start == 0 and after == len(content) and content[:2] != _MARK:
+                raise ValueError("whorl did not write it")
+            decoded.lost += after - here
+            here = after
             continue
-        if _cut_short(view, here):
-            if first:
-                raise TornHeaderError("its first block is cut short")
-            decoded.torn = len(content) - here
-            break
-        after = _next_block(content, view, here)
-        if first and content[:2] != _MARK and after == len(content):
-            raise ValueError("whorl did not write it")
-        decoded.lost += after - here
-        here, first = after, False
+        here = block.end
+        decoded.last_written = max(decoded.last_written, block.written)
+        if block.kind == b"L":
+            layout = RecordLayout.parse(bytes(block.payload), older=older)
+            decoded.layouts[layout.number] = layout
+        elif block.kind == b"T":
+            ticks.setdefault(block.layout, []).append(block)
+        elif block.kind == b"R":
+            table, rows = _rows(block, older=older)
+            if rows is None:
+                decoded.lost += len(block.payload)
+            else:
+                tables.setdefault(table, []).append(rows)
     decoded.upto = start + here
-    _decode(decoded, ticks, batches, older=older)
-    if decoded.writer is None and decoded.layouts:
-        decoded.writer = next(iter(decoded.layouts.values())).writer
+    for number, blocks in ticks.items():
+        readings = _readings(decoded.layouts.get(number), blocks)
+        if readings is None:
+            decoded.lost += sum(len(block.payload) for block in blocks)
+        else:
+            tables.setdefault(TELEMETRY.name, []).append(readings)
+    if tables:
+        import pyarrow as pa
+
+        decoded.rows = {name: pa.concat_tables(rows, promote_options="default") for name, rows in tables.items()}
     return decoded
 
 
-def _block_at(view: memoryview, here: int) -> tuple[int, bytes, int, int]:
-    """Where the block at a place ends (0: there is none that passes its check), its kind, layout and time."""
-    if here + _FRAME.size > len(view):
-        return 0, b"", 0, 0
-    mark, kind, number, length, written, crc = _FRAME.unpack_from(view, here)
-    end = here + _FRAME.size + length
-    if mark != _MARK or length > _MOST_PAYLOAD or end > len(view):
-        return 0, b"", 0, 0
-    frame = view[here : here + _FRAME.size - _CRC_BYTES]
-    if zlib.crc32(view[here + _FRAME.size : end], zlib.crc32(frame)) != crc:
-        return 0, b"", 0, 0
-    return end, kind, number, written
+def _block_at(content: bytes, here: int) -> _Block | None:
+    """The block at a place; None if there is none that passes its check."""
+    if here + _FRAME.size > len(content):
+        return None
+    mark, kind, layout, length, written, crc = _FRAME.unpack_from(content, here)
+    begin, end = here + _FRAME.size, here + _FRAME.size + length
+    if mark != _MARK or length > _MOST_PAYLOAD or end > len(content):
+        return None
+    view = memoryview(content)
+    if zlib.crc32(view[begin:end], zlib.crc32(view[here : begin - _CRC_BYTES])) != crc:
+        return None
+    return _Block(end, kind, layout, written, view[begin:end])
 
 
-def _next_block(content: bytes, view: memoryview, here: int) -> int:
+def _next_block(content: bytes, here: int) -> int:
     """Where the next sound block after a damaged place begins; the end where there is none."""
     budget = 8 * len(content) + (1 << 20)  # bytes to look at: data that looks like frames must not take for ever
     place = here
     while budget > 0 and (place := content.find(_MARK, place + 1)) >= 0:
-        if _block_at(view, place)[0]:
+        if _block_at(content, place) is not None:
             return place
-        budget -= 64 + (_FRAME.unpack_from(view, place)[3] if place + _FRAME.size <= len(view) else 0)
+        budget -= 64 + (_FRAME.unpack_from(content, place)[3] if place + _FRAME.size <= len(content) else 0)
     return len(content)
 
 
-def _cut_short(view: memoryview, here: int) -> bool:
-    """Whether the file ends in a block that was never written whole, nor acknowledged as stored."""
-    rest_bytes = len(view) - here
-    if not any(view[here:]):  # a power failure leaves zeros
+def _cut_short(content: bytes, here: int) -> bool:
+    """Whether the last block of a file was never written whole, nor acknowledged as stored."""
+    rest = memoryview(content)[here:]
+    if not any(rest):  # a power failure leaves zeros
         return True
-    if rest_bytes < _FRAME.size:
-        return bytes(view[here : here + 2]) == _MARK[:rest_bytes]
-    mark, kind, number, length, written, crc = _FRAME.unpack_from(view, here)
-    if mark != _MARK or length > _MOST_PAYLOAD:
+    if len(rest) < _FRAME.size:
+        return rest[:2] == _MARK[: len(rest)]
+    mark, kind, layout, length, written, crc = _FRAME.unpack_from(rest)
+    missing = _FRAME.size + length - len(rest)
+    if mark != _MARK or length > _MOST_PAYLOAD or missing < 0:
         return False
-    if _FRAME.size + length > rest_bytes:
-        whole_frame = _FRAME.pack(mark, kind, number, rest_bytes - _FRAME.size, written, crc)
-        if zlib.crc32(view[here + _FRAME.size :], zlib.crc32(whole_frame[:-_CRC_BYTES])) == crc:
-            return False  # it was written whole, and a bit of its length changed since
-        return bytes(view[here + 1 :]).find(_MARK) < 0 or not _later_block(view, here)
-    if _FRAME.size + length < rest_bytes:
-        return False
-    sector = max(here, (len(view) - 1) // _SECTOR * _SECTOR)
-    return not any(view[sector:])
+    if missing == 0:
+        sector = (len(content) - 1) // _SECTOR * _SECTOR
+        return not any(rest[max(0, sector - here) :])
+    whole_frame = _FRAME.pack(mark, kind, layout, length - missing, written, crc)[:-_CRC_BYTES]
+    # Else it was written whole, and a bit of its length changed since.
+    return bool(zlib.crc32(rest[_FRAME.size :], zlib.crc32(whole_frame)) != crc)
 
 
-def _later_block(view: memoryview, here: int) -> bool:
-    return _next_block(bytes(view), view, here) < len(view)
-
-
-def _decode(
-    decoded: JournalContent, ticks: list[tuple[int, int, memoryview]], batches: list[tuple[bytes, int]], *, older: bool
-) -> None:
-    import pyarrow as pa
-
-    by_layout: dict[int, list[tuple[int, memoryview]]] = {}
-    for number, written, payload in ticks:
-        layout = decoded.layouts.get(number)
-        if layout is None or len(payload) % layout.record.itemsize:
-            decoded.lost += len(payload)
-        else:
-            by_layout.setdefault(number, []).append((written, payload))
-    tables = []
-    for number, several in by_layout.items():
-        table = _table(decoded.layouts[number], several)
-        if table is None:
-            decoded.lost += sum(len(payload) for _, payload in several)
-        else:
-            tables.append(table)
-    if tables:
-        decoded.telemetry = pa.concat_tables(tables, promote_options="default")
-    parts: dict[str, list[pa.Table]] = {}
-    for stream, written in batches:
-        try:
-            name, rows = _rows(stream, older=older)
-        except (pa.ArrowException, ValueError, OSError):
-            decoded.lost += len(stream)
-            continue
-        parts.setdefault(name, []).append(_with_written(rows, written))
-    decoded.rows = {name: pa.concat_tables(rows, promote_options="default") for name, rows in parts.items()}
-
-
-def _table(layout: RecordLayout, several: list[tuple[int, memoryview]]) -> pa.Table | None:
-    """The records of one layout; None where they name what the layout does not have."""
+def _readings(layout: RecordLayout | None, blocks: list[_Block]) -> pa.Table | None:
+    """The records of one layout; None where there is no such layout, or they name what it does not have."""
     import numpy as np
     import pyarrow as pa
 
+    if layout is None or any(len(block.payload) % layout.record.itemsize for block in blocks):
+        return None
     schema = arrow_schema(TELEMETRY.name)
-    records = np.frombuffer(b"".join(payload for _, payload in several), layout.record)
-    written = np.repeat(
-        np.array([written_ns for written_ns, _ in several], np.int64),
-        [len(payload) // layout.record.itemsize for _, payload in several],
-    )
+    records = np.frombuffer(b"".join(block.payload for block in blocks), layout.record)
     if len(records) and records["gpu"].max() >= len(layout.gpus):
         return None
-    null = np.unpackbits(records["null"], axis=1, bitorder="little").astype(bool) if layout.columns else None
     codes = pa.array(records["gpu"].astype(np.int32))
     columns: dict[str, pa.Array] = {"ts": pa.array(records["ts"].copy(), schema.field("ts").type)}
     for place, name in enumerate(("cluster", "gpu")):
         columns[name] = pa.array([gpu[place] for gpu in layout.gpus], pa.string()).take(codes)
+    null = np.unpackbits(records["null"], axis=1, bitorder="little").astype(bool)
     for place, (name, code) in enumerate(layout.columns):
-        assert null is not None
-        values = np.ascontiguousarray(records[name])
-        absent = null[:, place]
+        values, absent = np.ascontiguousarray(records[name]), null[:, place]
         if code == _TEXT:
             if len(values) and values[~absent].max(initial=0) >= max(1, len(layout.texts)):
                 return None
-            numbers = pa.array(values.astype(np.int32), mask=absent)
-            columns[name] = pa.array(layout.texts, pa.string()).take(numbers)
+            columns[name] = pa.array(layout.texts, pa.string()).take(pa.array(values.astype(np.int32), mask=absent))
         else:
-            column = pa.array(values, mask=absent)
-            kind = schema.field(name).type if name in schema.names else pa.int64() if code[1] == "i" else column.type
-            columns[name] = column.cast(kind)
-    columns[WRITTEN] = pa.array(written)
+            kind = schema.field(name).type if name in schema.names else pa.int64()
+            columns[name] = pa.array(values, mask=absent).cast(kind)
+    sizes = [len(block.payload) // layout.record.itemsize for block in blocks]
+    columns[WRITTEN] = pa.array(np.repeat(np.array([block.written for block in blocks], np.int64), sizes))
     return pa.table(columns)
 
 
-def _rows(payload: bytes, *, older: bool) -> tuple[str, pa.Table]:
-    """A table's name and rows in a block. Raises pyarrow.ArrowException, ValueError and OSError."""
-    import pyarrow as pa
-
-    with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
-        rows = stream.read_all()
-    rows.validate(full=True)
-    name = (rows.schema.metadata or {}).get(b"whorl.table", b"").decode()
-    if name not in {spec.name for spec in TABLES if not (spec.made or spec.partitioned)}:
-        raise ValueError(f"it has rows of table {name!r}")
-    if len(set(rows.column_names)) < len(rows.column_names):
-        raise ValueError("it has a column twice")
-    schema = arrow_schema(name)
-    for column_field in () if older else rows.schema:
-        if column_field.name not in schema.names or schema.field(column_field.name).type != column_field.type:
-            raise ValueError(f"its column {column_field.name} is none of the table's")
-    return name, rows.replace_schema_metadata()
-
-
-def _with_written(rows: pa.Table, written: int) -> pa.Table:
+def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
+    """A table's name and the rows of it in a block; None where they are not those of a table."""
     import numpy as np
     import pyarrow as pa
 
-    return rows.append_column(WRITTEN, pa.array(np.full(len(rows), written, np.int64)))
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(block.payload)) as stream:
+            rows = stream.read_all()
+        rows.validate(full=True)
+        name = (rows.schema.metadata or {}).get(b"whorl.table", b"").decode()
+    except (pa.ArrowException, ValueError, OSError):
+        return "", None
+    if name not in {spec.name for spec in TABLES if not (spec.made or spec.partitioned)}:
+        return name, None
+    if len(set(rows.column_names)) < len(rows.column_names):
+        return name, None
+    if not older and not set(rows.schema.remove_metadata()) <= set(arrow_schema(name)):
+        return name, None
+    written = pa.array(np.full(len(rows), block.written, np.int64))
+    return name, rows.replace_schema_metadata().append_column(WRITTEN, written)
 
 
 def header(path: Path, *, older: bool = False) -> RecordLayout:
@@ -587,15 +552,15 @@ def header(path: Path, *, older: bool = False) -> RecordLayout:
 
     Raises OSError, and ValueError as `read`.
     """
-    with os.fdopen(files.open_regular(path), "rb") as file:
+    with files.opened(path) as file:
         frame = file.read(_FRAME.size)
         if len(frame) == _FRAME.size:
             length = _FRAME.unpack(frame)[3]
             frame += file.read(min(length, _MOST_PAYLOAD))
-    end, kind, _, _ = _block_at(memoryview(frame), 0)
-    if not end or kind != b"L":
-        raise TornHeaderError("its first block is cut short or damaged")
-    return RecordLayout.parse(frame[_FRAME.size : end], older=older)
+    first = _block_at(frame, 0)
+    if first is None or first.kind != b"L":
+        raise ValueError("its first block is cut short or damaged")
+    return RecordLayout.parse(bytes(first.payload), older=older)
 
 
 def gpus_in(path: Path) -> frozenset[int] | None:
@@ -621,8 +586,6 @@ def damage(path: Path) -> str | None:
     """What is wrong with a journal, after reading all of it; None where nothing is. Raises OSError."""
     try:
         lost = read(path).lost
-    except TornHeaderError:
-        return None  # a writer died while it made the file
     except ValueError as error:
         return f"{error}; move it out of the store"
     return unread(lost) if lost else None

@@ -135,8 +135,7 @@ class Following:
                     continue
                 content = journal_file.read(journal_name.path, place, layouts)
                 self._places[journal_name] = content.upto, content.layouts
-                if content.telemetry is not None:
-                    gained.append(content.telemetry)
+                gained += [rows] if (rows := content.rows.get(TELEMETRY.name)) is not None else []
         if gained:
             import pyarrow as pa
 

@@ -104,21 +104,6 @@ def _codecs(spec: Table, rows: pa.Table, codec: str) -> dict[str, Any]:
     return options | (_COLD if codec == "cold" or spec != TELEMETRY else _FRESH)
 
 
-def write(path: Path, content: bytes) -> Path:
-    """Write content durably under a temporary name beside `path`; returns that name. Raises OSError."""
-    files.make_folder(path.parent)
-    temporary = files.temporary_name(path)
-    try:
-        with os.fdopen(files.create(temporary), "wb") as file:
-            file.write(content)
-            file.flush()
-            files.sync(file.fileno())
-    except BaseException:
-        files.remove(temporary)
-        raise
-    return temporary
-
-
 # -- reading --------------------------------------------------------------------------------------------------
 
 
@@ -130,7 +115,7 @@ def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) 
     """
     import pyarrow.parquet as pq
 
-    with os.fdopen(files.open_regular(path), "rb") as source, pq.ParquetFile(source) as file:
+    with files.opened(path) as source, pq.ParquetFile(source) as file:
         filled_names = file.schema_arrow.names
         filled_columns = (file.schema_arrow.metadata or {}).get(b"whorl.columns", b"").decode().split(",")
         chosen_columns = [name for name in (filled_columns if columns is None else columns) if name in filled_names]
@@ -147,7 +132,7 @@ def rows_in(path: Path) -> int:
     """How many rows a verified file has. Raises OSError and pyarrow.ArrowException."""
     import pyarrow.parquet as pq
 
-    with os.fdopen(files.open_regular(path), "rb") as source:
+    with files.opened(path) as source:
         return int(pq.read_metadata(source).num_rows)
 
 
@@ -198,7 +183,7 @@ class Verified:
         if self._log().get(place) == now:
             return None
         crc = file_names.check_sum(spec.name)
-        with os.fdopen(files.open_regular(path), "rb") as file:
+        with files.opened(path) as file:
             status = os.fstat(file.fileno())
             if status.st_size > _LARGE and status.st_blocks * 512 < status.st_size // 64:  # it would take hours
                 return (
@@ -264,7 +249,7 @@ def _misfit(path: Path, spec: Table) -> str:
 
     damaged = "it is damaged (its content does not fit its name); restore it from a backup or move it out of the store"
     try:
-        with os.fdopen(files.open_regular(path), "rb") as source:
+        with files.opened(path) as source:
             about = pq.read_metadata(source).metadata or {}
     except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException):
         return damaged
@@ -277,7 +262,7 @@ def _misfit(path: Path, spec: Table) -> str:
 
 def looks_whole(path: Path) -> bool:
     """Whether a file begins and ends like a Parquet file: enough for one that can be made again. Raises OSError."""
-    with os.fdopen(files.open_regular(path), "rb") as file:
+    with files.opened(path) as file:
         begin, size = file.read(4), file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 8))
         end = file.read(8)

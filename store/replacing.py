@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import FormatError, StoreError
-from . import parquet
 from .schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema, is_later, other_format
 from .system import durability, files, processes
 
@@ -149,7 +148,7 @@ def _read(path: Path, number: int) -> ReplacementNote:
     import pyarrow.parquet as pq
 
     try:
-        with os.fdopen(files.open_regular(path), "rb") as source:
+        with files.opened(path) as source:
             about = pq.read_schema(source).metadata or {}
         content = about[b"whorl.note"]
         if content[:8] != b"%08x" % zlib.crc32(content[8:]):
@@ -197,7 +196,7 @@ def _content(note: ReplacementNote) -> bytes:
 def _add(root: Path, note: ReplacementNote) -> None:
     """Make the note of a number, which only one process can. Raises FileExistsError, and OSError."""
     path = note_path(root, note.number)
-    temporary = parquet.write(path, _content(note))
+    temporary = files.write(path, _content(note))
     try:
         with files.held(path.parent) as folder:
             try:
@@ -223,7 +222,7 @@ class NewFiles:
     def add(self, path: Path, content: bytes) -> None:
         """Write a file for the place `path`. Raises StoreError."""
         try:
-            self.moves[parquet.write(path, content)] = path
+            self.moves[files.write(path, content)] = path
         except OSError as error:
             raise files.failed("write", path, error) from error
 

@@ -21,7 +21,7 @@ from .parquet import WRITTEN, Verified
 from .replacing import Pace
 from .schema import LATE, LATEST, TABLES, TELEMETRY
 from .system import files
-from .system.locks import is_free, locked
+from .system.locks import is_held, locked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +60,8 @@ def _place(root: Path, journal: JournalName) -> bool:
     """Put the files of a journal in place; false where the journal cannot be read."""
     try:
         content = journal_file.read(journal.path)
-    except (FileNotFoundError, journal_file.TornHeaderError):
-        return True  # there is nothing in it
+    except FileNotFoundError:
+        return True
     except (OSError, ValueError) as error:
         log.warning("%s stays where it is: %s", journal.path, error)
         return False
@@ -74,7 +74,7 @@ def _place(root: Path, journal: JournalName) -> bool:
             shaped = keys.sort(spec, keys.conform(spec, rows.drop_columns([WRITTEN])))
             name, body = parquet.plain_file(spec, shaped, journal.stem)
             contents.append((root / spec.name / name, body))
-    readings = content.telemetry
+    readings = content.rows.get(TELEMETRY.name)
     if readings is None:
         _write(root, journal, contents, [])
         return True
@@ -122,7 +122,7 @@ def _write(root: Path, journal: JournalName, contents: list[tuple[Path, bytes]],
     moves = []
     try:
         for path, content in contents:
-            moves.append((parquet.write(path, content), path))
+            moves.append((files.write(path, content), path))
         for temporary, path in moves:
             files.rename(temporary, path)
         for folder in folders:
@@ -167,32 +167,25 @@ def of_dead(all_journals: Iterable[JournalName]) -> Iterator[list[JournalName]]:
     by_writer: dict[str, list[JournalName]] = {}
     for journal in all_journals:
         by_writer.setdefault(journal.writer, []).append(journal)
-    held: list[JournalName] = []
+    dead: list[JournalName] = []
     with contextlib.ExitStack() as stack:
         for writer, several in by_writer.items():
             path = several[0].path.with_name(f"{writer}.lock")
             try:
-                if is_free(path):
+                held = is_held(path)
+                if held is False:
                     stack.enter_context(locked(path, f"a journal named {writer}"))
-                elif not _is_stale(several):
+                elif held or not _is_stale(several):
                     continue
             except StoreError:
                 continue  # its next writer has begun
-            held += several
-        yield held
+            dead += several
+        yield dead
 
 
 def _is_stale(several: list[JournalName]) -> bool:
-    """Whether journals have not grown for an hour, on a file system without locks."""
-    from .system import locks
-
+    """Whether journals have not grown for an hour, by the clock of the file system."""
     with contextlib.suppress(OSError):
-        handle = files.open_regular(several[0].path)
-        try:
-            if locks.attempt(handle, shared=True) is not None:
-                return False  # there are locks: a writer lives
-        finally:
-            os.close(handle)
         now = files.clock(several[0].path.parent)
         return all(now - journal.path.lstat().st_mtime > _STALE_S for journal in several)
     return False

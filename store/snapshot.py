@@ -130,8 +130,6 @@ def _read_journal(
         content = journal_file.read(journal.path)
     except FileNotFoundError:
         raise
-    except journal_file.TornHeaderError:
-        return  # its writer died while it made the file
     except ValueError as error:
         skip(journal.path, f"{error}; move it out of the store")
         return
@@ -145,7 +143,7 @@ def _read_journal(
 
 def live_rows(listing: Snapshot, name: str) -> pa.Table | None:
     """The rows of a table that are in journals, with `written`; None if there are none."""
-    parts = [rows for content in listing.journals.values() if (rows := content.of(name)) is not None]
+    parts = [rows for content in listing.journals.values() if (rows := content.rows.get(name)) is not None]
     if not parts:
         return None
     import pyarrow as pa

@@ -125,12 +125,12 @@ def _journals(root: Path, listing: snapshot.Snapshot) -> list[JournalStatus]:
             (journal.writer, writer.host, writer.pid),
             JournalStatus(journal.writer, writer.host, writer.pid, _alive(root, journal.writer, writer)),
         )
-        tables = [rows for rows in (content.telemetry, *content.rows.values()) if rows is not None]
+        tables = [rows for rows in content.rows.values() if len(rows)]
         here.rows += sum(map(len, tables))
         here.bytes += content.upto
         here.torn_bytes += 0 if here.alive else content.torn
-        if any(map(len, tables)):
-            age_s = (time.time_ns() - max(int(keys.written(rows).max()) for rows in tables if len(rows))) / 1e9
+        if tables:
+            age_s = (time.time_ns() - max(int(keys.written(rows).max()) for rows in tables)) / 1e9
             here.age_s = age_s if here.age_s is None else min(age_s, here.age_s)
     return list(by_writer.values())
 
@@ -138,5 +138,6 @@ def _journals(root: Path, listing: snapshot.Snapshot) -> list[JournalStatus]:
 def _alive(root: Path, name: str, writer: journal_file.Writer) -> bool | None:
     held = is_held(root / journal_file.FOLDER / f"{name}.lock")
     if (writer.host, writer.pid_namespace) == (processes.host(), processes.pid_namespace()):
-        return held and processes.alive(writer.pid)  # it may live and write to the store of which this is a copy
-    return True if held else None
+        # It may live and write to the store of which this is a copy.
+        return held is not False and processes.alive(writer.pid)
+    return held or None

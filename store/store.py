@@ -396,7 +396,7 @@ class Store:
 
     def _all_there(self, tables: Iterable[Rows]) -> bool:
         """Whether no file was replaced by others since these rows were listed."""
-        return all(files.is_seen(path) for rows in tables for path in rows.files)
+        return all(os.path.lexists(path) for rows in tables for path in rows.files)
 
     def _damaged(self, tables: Mapping[str, Rows]) -> dict[Path, str]:
         """After reading failed, the files that are no longer what was verified. They are left out from now on."""

@@ -150,20 +150,19 @@ class _Work:
         for number, journal in enumerate(journals):
             try:
                 content = journal_file.read(journal.path, older=True)
-            except journal_file.TornHeaderError:
-                self._replacement.old.append(journal.path)
-                continue
             except ValueError as error:
                 self._skip(journal.path, str(error))
                 continue
             if content.lost:
                 sealing.put_aside(journal.path, content.lost)
             version = next(iter(content.layouts.values())).format
-            if content.telemetry is not None:
-                readings.append(upgraded(TELEMETRY, content.telemetry, version))
             for name, stored in content.rows.items():
                 spec = table(name)
-                rows = keys.sort(spec, keys.without_written(upgraded(spec, stored, version)))
+                rows = upgraded(spec, stored, version)
+                if spec == TELEMETRY:
+                    readings.append(rows)
+                    continue
+                rows = keys.sort(spec, keys.without_written(rows))
                 file, body = parquet.plain_file(spec, rows, f"{stem}-{number}")
                 self._replacement.add(self._root / name / file, body)
             self._replacement.old.append(journal.path)

@@ -17,7 +17,7 @@ from dash import Input, Output, State, dcc, html, no_update
 from dash_ag_grid import AgGrid
 
 from ...analysis.by_number import by_number
-from ...store.texts import FORMULA, NUMBER
+from ..answers.texts import FORMULA, NUMBER
 from .page import URL, labelled
 
 if TYPE_CHECKING:

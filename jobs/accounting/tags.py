@@ -143,7 +143,7 @@ def read(folders: Iterable[Path]) -> Spool:
 def _event(path: Path) -> Event | str:
     """What a tag says, or why it cannot be used."""
     try:
-        with os.fdopen(files.open_regular(path), "rb") as file:
+        with files.opened(path) as file:
             about = os.fstat(file.fileno())
             content = file.read(_LONGEST + 1)
     except OSError as error:

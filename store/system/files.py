@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -30,8 +30,8 @@ def temporary_name(final: Path) -> Path:
     return final.with_name(f"{TEMPORARY}{processes.owner()}-{uuid4().hex[:8]}")
 
 
-def open_regular(path: Path) -> int:
-    """Open a regular file for reading; never waits. Raises OSError, also for a link, a pipe or a device."""
+def opened(path: Path) -> BinaryIO:
+    """A regular file, open for reading; never waits. Raises OSError, also for a link, a pipe or a device."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -41,17 +41,12 @@ def open_regular(path: Path) -> int:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return handle
-
-
-def opened(path: Path) -> BinaryIO:
-    """A regular file, open for reading; never waits. Raises OSError."""
-    return os.fdopen(open_regular(path), "rb")
+    return os.fdopen(handle, "rb")
 
 
 def read_small(path: Path, most: int = _SMALL) -> str:
     """The text of a regular file of at most so many bytes; never waits. Raises OSError, and ValueError."""
-    with os.fdopen(open_regular(path), "rb") as file:
+    with opened(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise ValueError("it is too large")
@@ -68,15 +63,6 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return value
-
-
-def is_seen(path: Path) -> bool:
-    """Whether something is there that this user can see. `exists` raises where a folder above may not be read."""
-    try:
-        path.lstat()
-    except OSError:
-        return False
-    return True
 
 
 def _open_folder(folder: Path) -> int:
@@ -136,12 +122,6 @@ def remove_inside(root: Path, name: str) -> None:
     """Remove a file under `root`, never one elsewhere. Raises OSError."""
     with inside(root, name) as (folder, last):
         os.unlink(last, dir_fd=folder)
-
-
-def rename_inside(root: Path, source: str, target: str) -> None:
-    """Rename a file under `root`, never to or from elsewhere. Raises OSError."""
-    with inside(root, source) as (here, old), inside(root, target) as (there, new):
-        os.rename(old, new, src_dir_fd=here, dst_dir_fd=there)
 
 
 def strange_folders(root: Path, names: Container[str]) -> list[str]:
@@ -322,26 +302,6 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
-def files_under(folder: Path | str, wanted: Callable[[str], bool], *, links: bool = False) -> Iterator[str]:
-    """The files in a folder and its subfolders whose names are wanted. Raises OSError if a folder is unreadable.
-
-    With `links` also the links to folders, which are not followed.
-    """
-    waiting = [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if wanted(entry.name):
-                        yield entry.path
-                    elif entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    elif links and entry.is_dir():
-                        yield entry.path
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-
-
 def sync(handle: int) -> None:
     """Make what was written to an open file durable. Raises OSError."""
     os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)
@@ -379,24 +339,38 @@ def readable(root: Path) -> Iterator[None]:
         raise failed("read", Path(error.filename or root), error) from error
 
 
-def put(path: Path, content: bytes, mode: int | None = None, *, below: bool = False) -> None:
-    """Write a small file atomically and durably; `mode` are its permissions (None: by the umask). Raises OSError.
+def write(path: Path, content: bytes, mode: int | None = None, *, below: bool = True) -> Path:
+    """Write content durably under a temporary name beside `path`; returns that name. Raises OSError.
 
-    It lands in its folder and in no other; `below` as in `held`.
+    A folder of a store that is missing is made.
+    `mode` are its permissions (None: who may write to the folder may read it); `below` as in `held`.
     """
-    temporary = temporary_name(path).name
-    with held(path.parent, below=below) as folder:
-        with os.fdopen(_create(folder, temporary, os.O_RDWR, mode), "wb") as file:
-            try:
-                file.write(content)
-                file.flush()
-                sync(file.fileno())
-                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary, dir_fd=folder)
-                raise
-        os.fsync(folder)
+    if below:
+        make_folder(path.parent)
+    temporary = temporary_name(path)
+    try:
+        with held(path.parent, below=below) as folder:
+            handle = _create(folder, temporary.name, os.O_RDWR, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            sync(file.fileno())
+    except BaseException:
+        remove(temporary)
+        raise
+    return temporary
+
+
+def put(path: Path, content: bytes, mode: int | None = None, *, below: bool = False) -> None:
+    """Write a small file atomically and durably; `mode` and `below` as in `write`. Raises OSError."""
+    temporary = write(path, content, mode, below=below)
+    try:
+        with held(path.parent, below=below) as folder:
+            os.rename(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+    except OSError:
+        remove(temporary)
+        raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:

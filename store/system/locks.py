@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...errors import StoreError
 from . import processes
-from .files import failed, held, open_regular, share_file
+from .files import failed, held, opened, share_file
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def _take(handle: int, path: Path, what: str, wait_s: float) -> None:
     got = wait(handle, wait_s)
     if got is None:
         log.warning("%s cannot be locked because its file system has no locks; its content decides", path)
-        while not (got := not _holder_lives(path)) and time.monotonic() < last:
+        while not (got := _holder(path)[2] == os.getpid() or not _holder_lives(path)) and time.monotonic() < last:
             time.sleep(_POLL_S)
     if not got:
         host, _, pid = _holder(path)
@@ -115,52 +115,32 @@ def _take(handle: int, path: Path, what: str, wait_s: float) -> None:
 
 
 def _holder(path: Path) -> tuple[str, str, int]:
+    """The host, the PID namespace and the process that a lock's file names."""
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
+        with opened(path) as file:
             host, namespace, pid = file.read(1000).decode().split()
         return host, namespace, int(pid)
     except (OSError, ValueError):
         return "", "", 0
 
 
-def _holder_lives(path: Path) -> bool:
-    """Whether another process of this host holds a lock, by the content of its file."""
+def _holder_lives(path: Path) -> bool | None:
+    """Whether the process that a lock's file names lives; None for one of another host, or none."""
     host, namespace, pid = _holder(path)
-    here = (host, namespace) == (processes.host(), processes.pid_namespace())
-    return here and pid != os.getpid() and processes.alive(pid)
+    return processes.alive(pid) if (host, namespace) == (processes.host(), processes.pid_namespace()) else None
 
 
-def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock at `path`, as `locked` sees it; true if this user may not look.
+def is_held(path: Path) -> bool | None:
+    """Whether somebody holds the lock at `path`, or this user may not look; a lock that was never taken is free.
 
-    On a file system without locks nobody clears the file. A host or a boot that this process does not know holds
-    nothing then, or nobody else could ever take the lock.
+    On a file system without locks the content of its file decides, on the host that it names; on others the answer is
+    None.
     """
     try:
-        handle = open_regular(path)
+        with opened(path) as file:
+            got = attempt(file.fileno(), shared=True)
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    try:
-        return (got := attempt(handle, shared=True)) is False or (got is None and _holder_lives(path))
-    finally:
-        os.close(handle)
-
-
-def is_free(path: Path) -> bool:
-    """Whether surely nobody holds the lock at `path`. A lock that was never taken is free."""
-    try:
-        handle = open_regular(path)
-    except OSError:
-        return not path.exists()
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        host, namespace, pid = _holder(path)
-        return (host, namespace) == (processes.host(), processes.pid_namespace()) and not processes.alive(pid)
-    finally:
-        os.close(handle)
-    return True
+    return _holder_lives(path) if got is None else not got

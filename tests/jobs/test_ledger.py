@@ -654,7 +654,7 @@ def test_spans_that_are_stored_and_not_yet_in_place_are_stored_once(
         assert keeper is not None
         bench.book.settle(1)
         with monkeypatch.context() as disk:
-            disk.setattr(files, "rename_inside", fails)
+            disk.setattr(files, "rename", fails)
             keeper.flush(all_of_it=True)
         bench.span(5, 6, "later")
         bench.ledger.close()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ....store.texts import values_of
+from ...answers.texts import values_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from ....errors import WhorlError
 from ....store import Store
 from ....store.sql import TOO_LARGE, Share, Stream
 from ....store.system import processes
-from ....store.texts import distinct, is_number
+from ...answers.texts import distinct, is_number
 from .cells import Cell, cells, drawable, fitting
 from .writing import Form, write
 

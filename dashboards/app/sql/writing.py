@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ....errors import QueryError
-from ....store.texts import FORMULA, NUMBER, distinct, is_number
+from ...answers.texts import FORMULA, NUMBER, distinct, is_number
 from .cells import texts
 
 if TYPE_CHECKING:
