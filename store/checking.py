@@ -49,14 +49,10 @@ def check(root: Path) -> dict[Path, str]:
 def _journals(root: Path) -> dict[Path, str]:
     reasons = without_a_journals_name(root)
     for journal in journal_file.journals(root):
-        try:
-            reason = journal_file.damage(journal.path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            reason = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
-        if reason is not None:
-            reasons[journal.path] = reason
+        with contextlib.suppress(FileNotFoundError):
+            _, reason = journal_file.look(journal.path)
+            if reason is not None:
+                reasons[journal.path] = reason
     folder = root / journal_file.FOLDER
     aside = [folder / name for name in files.names_in(folder) if name.endswith(journal_file.DAMAGED)]
     return reasons | dict.fromkeys(journal_file.strange(root), _STRANGE) | dict.fromkeys(aside, _ASIDE)

@@ -54,13 +54,14 @@ EVER = Bounds()
 class FileName:
     """The parts of a file's name.
 
-    `stem`: who made it; of a sealed journal, the journal's own name. `written`: when its last row was written, us since
-    1970. `bounds`: of its rows. `crc`: as `check_sum` gives it. A file of a table that is not kept by
-    days has no `written`, and any times.
+    `stem`: who made it; of a sealed journal, the journal's own name. `crc`: as `check_sum` gives it. `dated`: whether
+    it is of a table by days. `written`: when its last row was written, us since 1970. `bounds`: of its rows. A file
+    that is not dated has no `written`, and any times.
     """
 
     stem: str
     crc: int
+    dated: bool = False
     written: int = 0
     bounds: Bounds = EVER
 
@@ -76,23 +77,17 @@ def gpu_hashes(gpus: Iterable[str | None]) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=65_536)
 def parse(name: str) -> FileName | None:
-    """What the name of a file under a table by days says; None for a name that whorl does not give."""
-    match = _DATED.fullmatch(name)
+    """What the name of a file says; None for a name that whorl does not give."""
+    dated = _DATED.fullmatch(name)
+    match = dated or _PLAIN.fullmatch(name)
     if match is None:
         return None
-    bounds = Bounds(int(match["first"]), int(match["last"]), _gpus(match["gpus"]))
-    return FileName(match["stem"], int(match["crc"], 16), int(match["written"], 16), bounds)
-
-
-@functools.lru_cache(maxsize=16_384)
-def parse_plain(name: str) -> FileName | None:
-    """What the name of a file of any other table says; None for a name that whorl does not give."""
-    match = _PLAIN.fullmatch(name)
-    return FileName(match["stem"], int(match["crc"], 16), bounds=Bounds(gpus=_gpus(match["gpus"]))) if match else None
-
-
-def _gpus(hashes: str) -> frozenset[int] | None:
-    return frozenset(int(hashes[at : at + 4], 16) for at in range(0, len(hashes), 4)) or None
+    stem, crc, hashes = match["stem"], int(match["crc"], 16), match["gpus"]
+    gpus = frozenset(int(hashes[at : at + 4], 16) for at in range(0, len(hashes), 4)) or None
+    if dated is None:
+        return FileName(stem, crc, bounds=Bounds(gpus=gpus))
+    bounds = Bounds(int(dated["first"]), int(dated["last"]), gpus)
+    return FileName(stem, crc, dated=True, written=int(dated["written"], 16), bounds=bounds)
 
 
 def check_sum(table: str, content: bytes = b"", so_far: int | None = None, *, version: str = str(FORMAT)) -> int:
@@ -121,14 +116,12 @@ def _hashes(gpus: frozenset[int] | None) -> str:
 
 def of_stem(names: Iterable[str], stem: str) -> list[str]:
     """Those names of files that `stem` made."""
-    return [
-        name for name in names if (file_name := parse(name) or parse_plain(name)) is not None and file_name.stem == stem
-    ]
+    return [name for name in names if (file_name := parse(name)) is not None and file_name.stem == stem]
 
 
 def may_hold(name: str, bounds: Bounds) -> bool:
     """Whether a file can hold a row within the bounds, by its name. A strange name may."""
-    file_name = parse(name) or parse_plain(name)
+    file_name = parse(name)
     return file_name is None or file_name.bounds.overlap(bounds)
 
 

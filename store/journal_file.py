@@ -582,10 +582,14 @@ def unread(lost: int) -> str:
     return f"{lost} bytes of it changed on the disk; the readings in them cannot be read, the others are"
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a journal, after reading all of it; None where nothing is. Raises OSError."""
+def look(path: Path) -> tuple[JournalContent, str | None]:
+    """What can be read of a journal, and what is wrong with it, if anything is. Raises FileNotFoundError."""
     try:
-        lost = read(path).lost
+        content = read(path)
+    except FileNotFoundError:
+        raise
     except ValueError as error:
-        return f"{error}; move it out of the store"
-    return unread(lost) if lost else None
+        return JournalContent(), f"{error}; move it out of the store"
+    except OSError as error:
+        return JournalContent(), f"it cannot be read ({error.strerror}); repair it or move it out of the store"
+    return content, unread(content.lost) if content.lost else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import StoreError
-from . import file_names, journal_file, keys, manifest, parquet
+from . import file_names, journal_file, keys, manifest, parquet, telemetry_files
 from .file_names import Bounds
 from .metrics import METRICS
 from .schema import TELEMETRY
@@ -152,15 +152,8 @@ class Following:
 
     def _take_file(self, path: Path, since: int) -> None:
         """Take the rows of a file. Raises FileNotFoundError."""
-        import pyarrow as pa
-
-        with contextlib.suppress(pa.ArrowException, ValueError, MemoryError):  # `whorl doctor --store` names it
-            try:
-                rows = parquet.read(path, _COLUMNS)
-            except FileNotFoundError:
-                raise
-            except OSError:
-                return
+        with contextlib.suppress(ValueError):  # `whorl doctor --store` names it
+            rows = telemetry_files.read(path, _COLUMNS)
             with self._guard:
                 self._take(rows, since)
 

@@ -175,9 +175,8 @@ class Verified:
         return then[1]
 
     def _look(self, path: Path, spec: Table, now: Stamp) -> str | None:
-        name = path.name
-        file_name = file_names.parse(name) if spec.partitioned else file_names.parse_plain(name)
-        if file_name is None:
+        file_name = file_names.parse(path.name)
+        if file_name is None or file_name.dated != spec.partitioned:
             return f"its name is not one that whorl gives; move it out of {spec.name}/"
         place = path.relative_to(self._root).as_posix()
         if self._log().get(place) == now:
@@ -275,29 +274,24 @@ def names_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Pat
 
     Links to folders are among them: as files that cannot be read they are named. Raises OSError.
     """
-    folder = f"{root}/{spec.name}"
+    folder = root / spec.name
     if not spec.partitioned:
-        for name in sorted(files.names_in(Path(folder))):
-            if (
-                name.endswith(".parquet")
-                and name != file_names.EMPTY
-                and not name.startswith(files.TEMPORARY)
-                and (file_names.may_hold(name, bounds))
-            ):
-                yield Path(folder, name)
+        yield from _names_in(folder, bounds)
         return
     try:
         with os.scandir(folder) as entries:
-            days = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            days = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
     except FileNotFoundError:
         return
-    for day, is_folder in sorted(days):
-        if not is_folder:
-            if day.startswith("day=") or (day.endswith(".parquet") and day != file_names.EMPTY):
-                yield Path(folder, day)
-            continue
-        if file_names.within_days(day, bounds):
-            for name in sorted(files.names_in(Path(folder, day))):
-                of_table = name.endswith(".parquet") and not name.startswith(files.TEMPORARY)
-                if of_table and file_names.may_hold(name, bounds):
-                    yield Path(folder, day, name)
+    for day, is_folder in days:
+        if is_folder and file_names.within_days(day, bounds):
+            yield from _names_in(folder / day, bounds)
+        elif not is_folder and (day.startswith("day=") or (day.endswith(".parquet") and day != file_names.EMPTY)):
+            yield folder / day
+
+
+def _names_in(folder: Path, bounds: file_names.Bounds) -> Iterator[Path]:
+    for name in sorted(files.names_in(folder)):
+        is_table = name.endswith(".parquet") and name != file_names.EMPTY and not name.startswith(files.TEMPORARY)
+        if is_table and file_names.may_hold(name, bounds):
+            yield folder / name

@@ -59,14 +59,14 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace, wait: Wait = ti
 def _place(root: Path, journal: JournalName) -> bool:
     """Put the files of a journal in place; false where the journal cannot be read."""
     try:
-        content = journal_file.read(journal.path)
+        content, reason = journal_file.look(journal.path)
     except FileNotFoundError:
         return True
-    except (OSError, ValueError) as error:
-        log.warning("%s stays where it is: %s", journal.path, error)
-        return False
     if content.lost:
         put_aside(journal.path, content.lost)
+    elif reason is not None:
+        log.warning("%s stays where it is: %s", journal.path, reason)
+        return False
     contents = []
     for spec in TABLES[::-1]:
         rows = content.rows.get(spec.name)
@@ -97,17 +97,15 @@ def _noted_before(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
 
     One that is damaged stays.
     """
-    import pyarrow as pa
-
     folder, noted = root / LATEST.name, {}
     for name in files.names_in(folder):
-        file_name = file_names.parse_plain(name) if name.startswith(f"{journal.writer}-") else None
+        file_name = file_names.parse(name) if name.startswith(f"{journal.writer}-") else None
         stem = "" if file_name is None else file_name.stem.rpartition(".")[0]
         earlier_journal = journal_file.parse(Path(f"{stem}{journal_file.ENDING}"))
         if earlier_journal is not None and earlier_journal.writer == journal.writer:
-            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+            with contextlib.suppress(OSError, ValueError):
                 if Verified(root).reason(folder / name, LATEST) is None:
-                    noted[folder / name] = keys.with_key(parquet.read(folder / name).replace_schema_metadata())
+                    noted[folder / name] = telemetry_files.read(folder / name)
     return noted
 
 

@@ -67,13 +67,17 @@ def take(root: Path, names: Collection[str], skip: Skip, bounds: Bounds = EVER) 
         for _ in range(_TRIES):
             listing = Snapshot()
             note = replacing.newest(root, skip)
-            journals = [journal for journal in journal_file.journals(root) if journal.path not in gone]
             journals = [
-                journal for journal in journals if f"{journal_file.FOLDER}/{journal.path.name}" not in note.hidden
+                journal
+                for journal in journal_file.journals(root)
+                if journal.path not in gone and journal.path.relative_to(root).as_posix() not in note.hidden
             ]
             try:
                 for journal in journals:
-                    _read_journal(listing, journal, table_names, bounds, skip)
+                    if _is_wanted(journal, table_names, bounds):
+                        listing.journals[journal], reason = journal_file.look(journal.path)
+                        if reason is not None:
+                            skip(journal.path, reason)
             except FileNotFoundError as error:
                 gone.add(Path(error.filename))  # it was sealed just now
                 continue
@@ -100,13 +104,12 @@ def visible(
 
     Of `latest` all count: a journal's file of last readings has those of the files before it, which go when it comes.
     """
-    parse = file_names.parse if spec.partitioned else file_names.parse_plain
     unsealed = () if spec == LATEST else unsealed
     paths = []
     for path in parquet.names_in(root, spec, bounds):
         if hidden and path.relative_to(root).as_posix() in hidden:
             continue
-        if unsealed and (file_name := parse(path.name)) is not None and file_name.stem in unsealed:
+        if unsealed and (file_name := file_names.parse(path.name)) is not None and file_name.stem in unsealed:
             continue
         if spec.partitioned and bounds.gpus is not None:  # before it is verified, for which all of it is read
             file_gpus = manifest.gpus_of(path)
@@ -116,29 +119,12 @@ def visible(
     return paths
 
 
-def _read_journal(
-    listing: Snapshot, journal: journal_file.JournalName, table_names: Collection[str], bounds: Bounds, skip: Skip
-) -> None:
-    """Read a journal if it can have rows of wanted tables. Raises FileNotFoundError."""
-    by_time = table_names & {TELEMETRY.name, LATEST.name} if isinstance(table_names, set) else set()
+def _is_wanted(journal: journal_file.JournalName, table_names: set[str], bounds: Bounds) -> bool:
+    """Whether a journal can have rows of these tables."""
     if journal.kind == "rows":
-        if not set(table_names) - {TELEMETRY.name, LATEST.name, LATE.name, MINUTES.name}:
-            return
-    elif not by_time or not journal.may_hold(Bounds() if LATEST.name in by_time else bounds):
-        return
-    try:
-        content = journal_file.read(journal.path)
-    except FileNotFoundError:
-        raise
-    except ValueError as error:
-        skip(journal.path, f"{error}; move it out of the store")
-        return
-    except OSError as error:
-        skip(journal.path, f"it cannot be read ({error.strerror}); repair it or move it out of the store")
-        return
-    if content.lost:
-        skip(journal.path, journal_file.unread(content.lost))
-    listing.journals[journal] = content
+        return not table_names <= {*_BY_TIME, LATEST.name}
+    bounds = EVER if LATEST.name in table_names else bounds
+    return not table_names.isdisjoint({TELEMETRY.name, LATEST.name}) and journal.may_hold(bounds)
 
 
 def live_rows(listing: Snapshot, name: str) -> pa.Table | None:
@@ -230,14 +216,8 @@ def sound(spec: Table, paths: Iterable[Path], verified: Verified, skip: Skip) ->
 
 def _read(path: Path, skip: Skip) -> pa.Table | None:
     """A verified file of a few rows, with `written`. Raises FileNotFoundError."""
-    import pyarrow as pa
-
-    file_name = file_names.parse(path.name)
     try:
-        rows = parquet.read(path)
-        return keys.with_key(keys.with_written(rows, 1000 * file_name.written if file_name else 0))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        skip(path, f"it is damaged ({str(error).splitlines()[0]}); move it out of the store")
+        return telemetry_files.read(path)
+    except ValueError as error:
+        skip(path, f"it is damaged ({error}); move it out of the store")
         return None

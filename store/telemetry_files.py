@@ -72,8 +72,8 @@ def place(
         new, late = keys.split(rows, stored)
     contested = written is None or (but is not None and _contested(root, bounds, but))
     written = int(keys.written(rows).max()) if written is None else written
-    parts = [(TELEMETRY, day, part if contested else keys.without_written(part)) for day, part in _days(new)]
-    parts += [(LATE, day, part) for day, part in _days(late)]
+    parts = [(TELEMETRY, day, part if contested else keys.without_written(part)) for day, part in keys.days(new)]
+    parts += [(LATE, day, part) for day, part in keys.days(late)]
     new_files = [
         (root / spec.name / day / name, content)
         for spec, day, part in parts
@@ -86,10 +86,6 @@ def place(
         name, content = parquet.plain_file(LATEST, last, f"{stem}.{written // 1000:x}")
         new_files.append((root / LATEST.name / name, content))
     return PlacedRows(new_files, len(late))
-
-
-def _days(rows: pa.Table) -> list[tuple[str, pa.Table]]:
-    return keys.days(rows) if len(rows) else []
 
 
 def file_of(spec: Table, rows: pa.Table, stem: str, written: int, *, codec: str = "fresh") -> tuple[str, bytes]:
@@ -127,28 +123,36 @@ def stored_keys(root: Path, bounds: Bounds, but: str | None = None) -> list[pa.T
 
 def candidates(root: Path, bounds: Bounds, hidden: Container[str], *, but: str | None = None) -> list[Path]:
     """The files of telemetry and late rows that could hold a key within the bounds, by their names. Raises OSError."""
-    paths = []
-    for spec in (TELEMETRY, LATE):
-        for path in parquet.names_in(root, spec, bounds):
-            file_name = file_names.parse(path.name)
-            if file_name is not None and file_name.stem != but and path.relative_to(root).as_posix() not in hidden:
-                paths.append(path)
-    return paths
+    paths = [path for spec in (TELEMETRY, LATE) for path in parquet.names_in(root, spec, bounds)]
+    paths = [path for path in paths if path.relative_to(root).as_posix() not in hidden]
+    names = [(path, file_names.parse(path.name)) for path in paths]
+    return [path for path, name in names if name is not None and name.dated and name.stem != but]
+
+
+def read(path: Path, columns: Iterable[str] | None = None) -> pa.Table:
+    """The rows of a verified file by days or of `latest`, with their key and `written`; `columns` as `parquet.read`.
+
+    Raises FileNotFoundError, and ValueError where the file is damaged.
+    """
+    import pyarrow as pa
+
+    file_name = file_names.parse(path.name)
+    try:
+        rows = parquet.read(path, columns).replace_schema_metadata()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+    return keys.with_key(keys.with_written(rows, 1000 * file_name.written if file_name else 0))
 
 
 def keys_in(path: Path) -> pa.Table | None:
     """The keys of a file, and when its rows were written. None if it cannot be read: one damaged file must not stop
     new rows from being stored. Raises FileNotFoundError."""
-    import pyarrow as pa
-
-    file_name = file_names.parse(path.name)
     try:
-        rows = parquet.read(path, [*keys.KEY, WRITTEN])
-        return keys.with_written(rows, 1000 * file_name.written if file_name else 0)
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        log.warning("rows are not compared with those in %s: %s", path, str(error).splitlines()[0])
+        return read(path, [*keys.KEY, WRITTEN])
+    except ValueError as error:
+        log.warning("rows are not compared with those in %s: %s", path, error)
         return None
 
 

@@ -116,10 +116,9 @@ class _Work:
         self._of_journals(journals)
 
     def _rewrite(self, spec: Table, path: Path) -> None:
-        parse = file_names.parse if spec.partitioned else file_names.parse_plain
         try:
             version, rows = _older_rows(spec, path)
-            stated = parse(path.name)
+            stated = file_names.parse(path.name)
             if rows is None or stated is None:
                 return
             self._progress(f"{spec.name}: {path.name}")
@@ -194,8 +193,12 @@ def _older_rows(spec: Table, path: Path) -> tuple[str, pa.Table | None]:
     except (OverflowError, MemoryError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"it is not a Parquet file ({reason}); move it out of the store") from error
-    stated = file_names.parse(path.name) if spec.partitioned else file_names.parse_plain(path.name)
-    if stated is None or file_names.check_sum(spec.name, content, version=version) != stated.crc:
+    stated = file_names.parse(path.name)
+    if (
+        stated is None
+        or stated.dated != spec.partitioned
+        or file_names.check_sum(spec.name, content, version=version) != stated.crc
+    ):
         raise ValueError("it is damaged, or has another name than whorl gave it; restore it from a backup")
     return version, pq.read_table(pa.BufferReader(content), use_threads=False).replace_schema_metadata()
 
