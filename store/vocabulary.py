@@ -51,6 +51,8 @@ class JobSource(Code):
     SACCT = "sacct", "Slurm's accounting (`whorl jobs import`)"
     TAG = "tag", "a tag of a prolog or epilog (`whorl jobs tag`)"
     CSV = "csv", "a file of allocations (`whorl import`)"
+    EXPORTER = "exporter", "pages of an exporter that say which job had a GPU (`whorl import`)"
+    SCONTROL = "scontrol", "what `scontrol show job -d` says (`whorl import`)"
     SIMULATED = "simulated", "an invented job on a simulated fleet (`whorl demo`)"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -11,11 +13,15 @@ from ..instants import times_of_ns
 from ..vocabulary import EventKind, GpuFrom, JobSource
 from . import identity, superseding
 from .content import LINE, Sheet
-from .layout import Bound, Layout
+from .layout import Bound, Layout, recognise
 from .meanings import PLACEHOLDERS
 from .options import Options, typed
+from .report import Report
 from .stamps import times
 from .values import Seen, is_placeholder, numbers, parsed
+
+if TYPE_CHECKING:
+    from ..store import Store
 
 BACKWARD = "it ended before it began: a clock was set back, or the columns were exchanged"
 _BETWEEN = re.compile(r"[;,|]\s*|\s+(?=(?:GPU|MIG)-)", re.IGNORECASE)  # between the GPUs of one field
@@ -56,6 +62,32 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     once = once.unique(superseding.KEY, keep="last")  # running and ended, in one file
     duplicates += frame.join(once, on=LINE, how="anti")[LINE].unique().sort().to_list()
     return once.sort(LINE), _refused(texts.join(stamps, on=LINE, how="left"), sheet, bound), duplicates
+
+
+def beside_telemetry(store: Store, sheet: Sheet, options: Options, report: Report) -> pl.DataFrame:
+    """The new rows of `jobs` of a file that also has telemetry; the report tells of them. `sheet` is of its jobs."""
+    layout = recognise(sheet, replace(options, columns={}, units={}))
+    frame, _, _ = parse(sheet, layout, options, Seen())
+    rows = superseding.conformed(going_on(store, frame))
+    kept = superseding.new_records(store, rows)
+    number, stored = (table.select(superseding.KEY).unique().height for table in (rows, kept))
+    report.notes.append(f"it says which jobs had the GPUs: {number} rows of jobs, {stored} of them new or changed")
+    return kept
+
+
+def going_on(store: Store, frame: pl.DataFrame) -> pl.DataFrame:
+    """Allocations that a source shows at times only: one that the store has as running goes on, with its begin."""
+    seen = pl.col("source") == JobSource.EXPORTER.value
+    running = superseding.newest(store, seen & pl.col("raw_id").is_in(frame["raw_id"].unique().implode()))
+    before = running.filter(pl.col("ended").is_null()).select(
+        "cluster", "raw_id", "gpu", pl.col("allocation").alias("=allocation"), pl.col("began").alias("=began")
+    )
+    before = before.sort("=began").unique(["cluster", "raw_id", "gpu"], keep="last")
+    joined = frame.join(before, on=["cluster", "raw_id", "gpu"], how="left", maintain_order="left")
+    later = seen & (pl.col("=began") < pl.col("began")).fill_null(False)
+    return joined.with_columns(
+        pl.when(later).then(f"={name}").otherwise(name).alias(name) for name in ("allocation", "began")
+    ).drop("=allocation", "=began")
 
 
 def _node_has(bound: dict[str, Bound], characters: str) -> pl.Expr:
@@ -167,7 +199,7 @@ def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
         pl.col("=said"),
         pl.when(has_gpu).then(pl.lit(GpuFrom.FILE.value)).alias("gpu_from"),
         pl.when(has_gpu).then(pl.lit(1)).alias("node_gpus"),
-        pl.lit(JobSource.CSV.value).alias("source"),
+        pl.lit(sheet.source or JobSource.CSV.value).alias("source"),
         pl.col(LINE),
     )
     # The GPU as the file calls it: its key may become known later, and then it is still the same allocation.

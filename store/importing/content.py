@@ -95,6 +95,8 @@ class Sheet:
     notes: list[str] = field(default_factory=list)
     events: list[tuple[int, Event]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    jobs: Sheet | None = None  # of telemetry: who had the GPUs, as the same file says
+    source: str = ""  # of jobs: a code of `jobs.source`
 
     def line(self, key: int) -> int:
         """The line in which the row of this key stands."""

@@ -30,7 +30,6 @@ from .tools import (
     nvidia_smi_log,
     nvprof,
     omnistat,
-    prometheus_query,
     superbench,
 )
 from .tools.stamped import COUNTED, UntimedError
@@ -49,7 +48,7 @@ class Format:
     """
 
     name: str  # as reports and the table `imports` have it
-    kind: Literal["runs", "telemetry"]
+    kind: Literal["runs", "telemetry", "jobs"]
     fits: Callable[[str], bool]
     read: Callable[[str, Rows], None]
     every_s: float | None = None
@@ -66,7 +65,7 @@ FORMATS: tuple[Format, ...] = (
     Format(nvidia_smi_log.XML, "telemetry", nvidia_smi_log.fits_xml, nvidia_smi_log.read_xml),
     Format(nvidia_smi_log.TEXT, "telemetry", nvidia_smi_log.fits_text, nvidia_smi_log.read_text),
     Format(exporter.NAME, "telemetry", exporter.fits, exporter.read),
-    Format(exporter.NAME, "telemetry", prometheus_query.fits, prometheus_query.read),
+    Format(exporter.NAME, "telemetry", exporter.fits_answer, exporter.read_answer),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),
 )
 
@@ -154,6 +153,12 @@ def read(loaded: Content, options: Options) -> Sheet:
             f"({_civil(changed)[:19]} UTC); if that is wrong, import it into a new store with --at"
         )
     sheet = rows.sheet(name=known.name, kind=known.kind, sha256=loaded.sha256, size=loaded.size)
+    if rows.allocations is not None:
+        jobs = rows.allocations.sheet(name=known.name, kind="jobs", sha256=loaded.sha256, size=loaded.size)
+        if sheet.frame.height:
+            sheet.jobs = jobs
+        else:
+            sheet = jobs
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
     if not sheet.frame.height:

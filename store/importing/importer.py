@@ -21,6 +21,7 @@ from ...errors import InputError
 from .. import views
 from ..names import by_number
 from ..schema import arrow_rows, texts_of
+from ..vocabulary import JobSource
 from . import allocations, formats, runs, superseding, telemetry
 from .content import LINE, Sheet
 from .layout import Layout, recognise
@@ -82,6 +83,8 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
         if before is not None:
             return before
         tables = _TABLES[found.kind](store, found, options)
+        if sheet.jobs is not None:
+            tables["jobs"] = allocations.beside_telemetry(store, sheet.jobs, options, found.report)
         tables["imports"] = provenance.rows(found.report)
         source = pl.lit(provenance.id).alias("import_id")
         tables = {n: frame if n == "results" else frame.with_columns(source) for n, frame in tables.items()}
@@ -309,9 +312,10 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
 
 def _jobs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
     """The rows of `jobs`. Rows whose allocations the store has just so are counted as duplicates."""
-    kept = superseding.new_records(store, superseding.conformed(found.frame))
+    frame = allocations.going_on(store, found.frame) if found.sheet.source == JobSource.EXPORTER else found.frame
+    kept = superseding.new_records(store, superseding.conformed(frame))
     report = found.report
-    lines = found.frame.join(kept, on=superseding.KEY, how="semi", nulls_equal=True)[LINE].n_unique()
+    lines = frame.join(kept, on=superseding.KEY, how="semi", nulls_equal=True)[LINE].n_unique()
     report.total.duplicates += found.frame[LINE].n_unique() - lines
     report.total.kept = lines
     return {"jobs": kept, "events": superseding.new_events(store, found.events, options.cluster)}

@@ -14,6 +14,7 @@ from .content import LINE, RECORD, Refused, Sheet
 from .options import Options
 from .units import split_label
 
+_NEWEST = 64  # events among which one of the same row can be
 Value = str | int | float | None
 _PIECE = 8192  # rows that wait before they become columns: a row takes many times the memory of its columns
 
@@ -37,6 +38,8 @@ class Rows:
     _pieces: list[pl.DataFrame] = field(default_factory=list)
     _refused: list[tuple[str, int]] = field(default_factory=list)
     _events: list[tuple[int, Event]] = field(default_factory=list)
+    allocations: Rows | None = None  # who had the GPUs: rows of jobs
+    source: str = ""  # of these: a code of `jobs.source`
     _xids: dict[str, int] = field(default_factory=dict)  # the last of each GPU
 
     def __len__(self) -> int:
@@ -78,9 +81,19 @@ class Rows:
         if before is None and code:
             self.note(f"{name} had XID {code} before the file begins: when is not known, so it is no event")
         elif code and code != before:
-            self.event(
-                key, Event(EventKind.XID, None, f"XID {code}: see NVIDIA's list of XID errors", ts_ns, code=code)
-            )
+            self.xid(key, code, ts_ns)
+
+    def xid(self, key: int, code: int, ts_ns: int | None = None) -> None:
+        """An event about an XID of the GPU of a row; one for each XID of a row."""
+        event = Event(EventKind.XID, None, f"XID {code}: see NVIDIA's list of XID errors", ts_ns, code=code)
+        if (key, event) not in self._events[-_NEWEST:]:
+            self.event(key, event)
+
+    def allocation(self, line: int, values: Mapping[str, Value], source: str) -> None:
+        """Add a row that says who had a GPU. `source` is the code of `jobs.source`."""
+        if self.allocations is None:
+            self.allocations = Rows(self.file, self.options, self.notes, source=source)
+        self.allocations.add(line, values)
 
     def date_events(self, ns: int) -> bool:
         """Give events without a time this one (ns since 1970, UTC). Returns whether there were some."""
@@ -114,6 +127,7 @@ class Rows:
             notes=self.notes,
             events=self._events,
             used=self.used,
+            source=self.source,
         )
 
     def _columns(self) -> pl.DataFrame:

@@ -264,7 +264,7 @@ def test_xid_that_is_new_in_the_file_is_an_event(saved: Save, parse: Parse) -> N
     found = parse(saved("".join(page([gpu], "federated") for gpu in gpus)))
     (event,) = found.events.filter(found.events["kind"] == "xid").to_dicts()
     assert (event["gpu"], event["code"], event["ts"]) == (uuid(0), 79, at(2025, 11, 20, 10, 1))
-    assert any("XID 43, as the file begins; when it happened is not said" in note for note in found.report.notes)
+    assert any("had XID 43 before the file begins" in note for note in found.report.notes)
 
 
 def test_table_of_counters_is_no_page(saved: Save, refusal: Refusal) -> None:

@@ -1,37 +1,48 @@
-"""Saved pages of exporters: what `curl` saved of one, or of a Prometheus, one page or several in one file.
+"""Pages of exporters: what `curl` saved of one, or of a Prometheus, one page or several; or the JSON of its queries.
 
 A row is a GPU at the time of the page: its time stamps where it has some (also of many scrapes, as promtool's `tsdb
 dump` and `dump-openmetrics` write them), else a line with a time in front of it, else --at (and --every for several).
+The series of a query become the page that says the same.
+
+Which job had a GPU say the label `hpc_job` of dcgm-exporter, and the gauges `nvidia_gpu_jobId` and `nvidia_gpu_jobUid`
+of jobstats. A job began where the file shows it first, and ended where it shows it last; it runs where the last
+reading of its GPU still shows it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ....errors import InputError
-from ...events import Event
 from ...exposition import gpus, text
-from ...exposition.gpus import TimeUnit
-from ...vocabulary import EventKind
+from ...vocabulary import JobSource, reason_bit
 from ..content import written
 from ..meanings import TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value
 from ..stamps import instant
+from .nvidia_smi_log import REASONS
 from .stamped import COUNTED, Times, UntimedError
 
 NAME = "prometheus"
 
 _NS = 10**9
 _BEGIN = re.compile(
-    r"^\s*# (?:HELP|TYPE) [A-Za-z_:][A-Za-z0-9_:]* \S|^\s*(?:DCGM_FI|dcgm|nvidia_smi)_[A-Za-z0-9_]+\{|^\{__name__=\"",
+    r"^\s*# (?:HELP|TYPE) [A-Za-z_:][A-Za-z0-9_:]* \S|^\s*(?:DCGM|dcgm|nvidia_smi|nvidia_gpu)_[A-Za-z0-9_]+\{|"
+    r"^\{__name__=\"",
     re.MULTILINE,
 )
-_NAMES = {one.column: labelled(one, one.unit) for one in TELEMETRY_MEANINGS if one.column}
+_ANSWER = re.compile(r'\s*\{\s*"status"\s*:\s*"(?:success|error)"')
+_NAMES = {meaning.column: labelled(meaning, meaning.unit) for meaning in TELEMETRY_MEANINGS if meaning.column}
+_OURS = re.compile("^(?:DCGM|NVIDIA)_(?:FI|EXP|SMI|GPU)_")  # of what is told when it is not stored
 _SHOWN = 6
 _MOST_XID = 100_000
-_UNKNOWN_XID = "XID {}, as the file begins; when it happened is not said"
+_XID_COUNT = "DCGM_EXP_XID_ERRORS_COUNT"
+_REASON = re.compile(rf"nvidia_smi_clocks_(?:event|throttle)_reasons_({'|'.join(REASONS)})(?:_active)?")
+_JOB_LABEL, _JOB_GAUGE, _USER_GAUGE = "hpc_job", "nvidia_gpu_jobId", "nvidia_gpu_jobUid"
 
 
 @dataclass(slots=True)
@@ -43,26 +54,38 @@ class _Cell:
     column: gpus.Column
     value: int | None
     why: str
-    said: str
+    text: str
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What the file says of one GPU at one time (a text, or ns)."""
+    """What the file says of one GPU at one time (a text, or ns). `jobs` is None where it says nothing of jobs."""
 
     line: int
     whose: gpus.Whose
     when: str | int
     labels: dict[str, Value] = field(default_factory=dict)
     cells: dict[str, _Cell] = field(default_factory=dict)
-    xid: int = 0
+    xid: int | None = None
+    xid_counts: dict[int, tuple[int, int]] = field(default_factory=dict)  # XID -> count, and of how many ms
+    reasons: int | None = None
+    measured: bool = False  # it says more than who had the GPU
+    jobs: set[str] | None = None
+    user: str | None = None
 
     @property
     def node(self) -> str:
+        """The host, "" where it is not known."""
         return str(self.labels.get("node", ""))
 
     @property
+    def stamp(self) -> str:
+        """The time as rows have it."""
+        return f"{self.when // _NS}.{self.when % _NS:09d}" if isinstance(self.when, int) else self.when
+
+    @property
     def numbers(self) -> tuple[object, ...]:
+        """All that it measured, for a comparison."""
         return (self.whose.key, self.xid, *((name, cell.value, cell.why) for name, cell in sorted(self.cells.items())))
 
 
@@ -71,20 +94,67 @@ def fits(head: str) -> bool:
     return _BEGIN.search(head) is not None
 
 
+def fits_answer(head: str) -> bool:
+    """Whether a text begins as the answer of a Prometheus to a query."""
+    return _ANSWER.match(head) is not None
+
+
+def read_answer(answer: str, rows: Rows) -> None:
+    """Add a row for each GPU and time in the answer. Raises InputError where it has no series of GPUs."""
+    try:
+        document = json.loads(answer)
+    except ValueError as error:
+        raise InputError(f"{rows.file} is cut short or damaged ({error}); save the answer again") from error
+    if document["status"] == "error":
+        raise InputError(f"{rows.file}: the Prometheus answered with an error: {document.get('error', 'none said')}")
+    try:
+        page = "\n".join(_lines_of(document["data"]["result"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise InputError(
+            f"{rows.file} is an answer of a Prometheus without series of values; query a metric under /api/v1/query or "
+            "/api/v1/query_range"
+        ) from error
+    if "{" in page and not re.search("^[A-Za-z_:]", page, re.MULTILINE):
+        raise InputError(
+            f"{rows.file}: its series have no metric's name, as those of a function (rate, avg, ...); query the metric "
+            "itself, for example DCGM_FI_DEV_POWER_USAGE"
+        )
+    read(page, rows)
+
+
+def _lines_of(all_series: list[dict[str, Any]]) -> Iterator[str]:
+    for series in all_series:
+        labels = {key: _escaped(label) for key, label in series["metric"].items()}
+        name = labels.pop("__name__", "")
+        listed = ",".join(f'{key}="{label}"' for key, label in labels.items())
+        for time, value in series.get("values") or [series["value"]]:
+            yield f"{name}{{{listed}}} {value} {round(float(time) * 1000)}"
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
 def read(page: str, rows: Rows) -> None:
-    """Add a row for each GPU and time in the text."""
+    """Add a row for each GPU and time in the text, and one for each job. Raises InputError where there is nothing."""
     readings = _Pages(rows).readings(page)
     units = _units_of_times(readings, page, rows)
-    xids: dict[str, int] = {}
     last: dict[str, tuple[object, ...]] = {}
+    counts: dict[tuple[str, int], int] = {}
     repeats = 0
+    jobs = _Jobs(rows)
     for node, together in _by_node_and_time(readings):
-        numbers = tuple(sorted(one.numbers for one in together))
-        repeats += len(together) * (last.get(node) == numbers)
-        last[node] = numbers
-        for one in together:
-            key = rows.add(one.line, _row(one, units[node], rows))
-            _tell_xid(key, one, xids, rows)
+        measured = [reading for reading in together if reading.measured]
+        numbers = tuple(sorted(reading.numbers for reading in measured))
+        repeats += len(measured) * (last.get(node) == numbers)
+        last[node] = numbers or last.get(node, ())
+        for reading in together:
+            jobs.take(reading)
+        for reading in measured:
+            key = rows.add(reading.line, _row(reading, units[node], rows))
+            if reading.whose.instance is None:
+                _tell_xids(key, reading, counts, rows)
+    jobs.end()
     if repeats:
         rows.note(f"{repeats} rows repeat all numbers of their node: its exporter had nothing new")
 
@@ -95,54 +165,56 @@ class _Pages:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._times = Times(rows, "the exporter")
-        self._stood = ""  # a time in front of the page
+        self._in_front = ""  # a time in front of the page
         self._number = -1  # of the page; -1 before the first
         self._when: str | None = None
-        self._seen: set[str] = set()  # series of this page
-        self._found: dict[tuple[str, str | int], _Reading] = {}
+        self._series: set[str] = set()  # of this page
+        self._readings: dict[tuple[str, str | int], _Reading] = {}
+        self._others: set[str] = set()  # metrics of GPUs that are not stored
+        self._nameless = self._gauge = False
 
     def readings(self, page: str) -> list[_Reading]:
         """Everything about GPUs in the text. Raises InputError where there is nothing."""
-        known, others, nameless, about = False, set[str](), False, dict[str, dict[str, Value]]()
+        about: dict[str, dict[str, Value]] = {}
         contents = written(page)
         for line in text.lines(page):
             if isinstance(line, text.Help):
                 continue
             if isinstance(line, text.Damage) or line.value is None:
-                if self._is_time(next(said for number, said in contents if number == line.line).strip()):
+                if self._is_time(next(content for number, content in contents if number == line.line).strip()):
                     continue
                 if isinstance(line, text.Damage):
                     self._rows.refuse(line.line, line.why)
                     continue
-            place = gpus.place(line.series.name, line.series.labels)
-            if place is None:
-                whose = gpus.whose(line.series.labels)
-                if whose is not None and (said := gpus.about(line.series.name, line.series.labels)):
-                    about[whose.key] = said
-                found = gpus.column(line.series.name)
-                nameless |= found is not None and whose is None
-                if found is None and line.series.name.upper().startswith("DCGM_FI_"):
-                    others.add(line.series.name)
-                continue
-            known = True
-            self._put(line, place)
-        if not known:
-            raise InputError(f"{self._rows.file}: {_instead(others, nameless=nameless)}: nothing to import")
+            whose = gpus.whose(line.series.labels)
+            if whose is not None and (described := gpus.about(line.series.name, line.series.labels)):
+                about[whose.key] = described
+            self._take(line, whose)
+        if not self._readings:
+            raise InputError(f"{self._rows.file}: {self._instead()}: nothing to import")
         if self._times.counted and self._number:
             self._rows.note(COUNTED)
-        if others:
-            shown = ", ".join(sorted(others)[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
-            self._rows.note(f"metrics without a column: {shown}")
-        for one in self._found.values():
-            one.labels = about.get(one.whose.key, {}) | one.labels
-        return list(self._found.values())
+        if self._others:
+            self._rows.note(f"metrics without a column: {_listed(self._others)}")
+        for reading in self._readings.values():
+            reading.labels = about.get(reading.whose.key, {}) | reading.labels
+        return list(self._readings.values())
+
+    def _instead(self) -> str:
+        if self._nameless:
+            return "its series have no UUID of a GPU"
+        return (
+            f"whorl knows none of its metrics ({_listed(self._others)})"
+            if self._others
+            else "no metric of DCGM is on the page"
+        )
 
     def _is_time(self, line: str) -> bool:
         """Whether a line is a time, as `date` prints it, in front of a page."""
         if "{" in line or self._times.of(line, 0) is None:
             return False
-        self._stood = line
-        self._seen.clear()
+        self._in_front = line
+        self._series.clear()
         self._when = None
         return True
 
@@ -151,32 +223,72 @@ class _Pages:
         if sample.stamp_ns is not None:
             return sample.stamp_ns
         name = repr(sample.series)
-        if self._when is None or name in self._seen:
-            self._seen.clear()
+        if self._when is None or name in self._series:
+            self._series.clear()
             self._number += 1
-            if not self._stood and self._rows.options.at is None:
+            if not self._in_front and self._rows.options.at is None:
                 raise UntimedError(
                     f"{self._rows.file}: the page has no times: say when it was saved, for example "
                     "--at '2026-11-23 14:05:00'"
                 )
-            when = self._times.of(self._stood, self._number)
+            when = self._times.of(self._in_front, self._number)
             assert when is not None
-            self._when, self._stood = when, ""
-        self._seen.add(name)
+            self._when, self._in_front = when, ""
+        self._series.add(name)
         return self._when
 
-    def _put(self, sample: text.Sample, place: gpus.Place) -> None:
-        labels = sample.series.labels
-        owner = gpus.whose(labels) or place.whose
+    def _take(self, sample: text.Sample, whose: gpus.Whose | None) -> None:
+        name, labels = sample.series.name, sample.series.labels
+        place = gpus.place(name, labels)
+        reason = _REASON.fullmatch(name)
+        count = name.upper() == _XID_COUNT
+        gauge = name in (_JOB_GAUGE, _USER_GAUGE)
+        known = place is not None or reason is not None or count or gauge
+        if whose is None or not known:
+            self._nameless |= whose is None and (known or gpus.column(name) is not None)
+            if not known and gpus.column(name) is None and _OURS.match(name.upper()):
+                self._others.add(name)
+            return
+        if reason is None and not count and place is not None:
+            self._put(sample, place, whose)
+            return
+        reading = self._of(sample, whose, self._time(sample))
+        number = int(sample.value) if sample.value is not None and 0 <= sample.value < 2**53 else 0
+        if reason is not None:
+            reading.measured = True
+            reading.reasons = (reading.reasons or 0) | (reason_bit(REASONS[reason[1]]) if number else 0)
+        elif name == _USER_GAUGE:
+            reading.user = str(number)
+        elif name == _JOB_GAUGE:
+            if not self._gauge:  # what it says of jobs counts, and no label
+                self._gauge = True
+                for other in self._readings.values():
+                    other.jobs = None
+            reading.jobs = (reading.jobs or set()) | ({str(number)} if number else set())
+        elif (xid := labels.get("xid", "")).isdecimal() and 0 < int(xid[:7]) < _MOST_XID:
+            reading.measured = True
+            window = labels.get("window_size_in_ms", "")
+            reading.xid_counts[int(xid)] = (number, int(window[:12]) if window.isdecimal() else 0)
+
+    def _of(self, sample: text.Sample, whose: gpus.Whose, when: str | int) -> _Reading:
+        reading = self._readings.setdefault((whose.key, when), _Reading(sample.line, whose, when))
+        reading.labels.update(gpus.described(sample.series.labels))
+        return reading
+
+    def _put(self, sample: text.Sample, place: gpus.Place, owner: gpus.Whose) -> None:
         when = self._time(sample)
-        for whose in dict.fromkeys((owner, place.whose)):
-            reading = self._found.setdefault((whose.key, when), _Reading(sample.line, whose, when))
-            reading.labels.update(gpus.described(labels))
-        reading = self._found[place.whose.key, when]
+        reading = self._of(sample, owner, when)
+        reading.measured = True
+        if not self._gauge and sample.series.name.upper().startswith("DCGM_"):
+            job = sample.series.labels.get(_JOB_LABEL, "").strip()
+            reading.jobs = (reading.jobs or set()) | ({job} if job not in ("", "0") else set())
+        if place.whose != owner:
+            reading = self._of(sample, place.whose, when)
+            reading.measured = True
         column = place.column
         if column is None:
             number = sample.value if sample.value is not None and 0 < sample.value < _MOST_XID else 0
-            reading.xid = max(int(number), reading.xid)
+            reading.xid = max(int(number), reading.xid or 0)
             return
         value, why = gpus.scaled(sample.value, column)
         cell = _Cell(sample.line, place.rank, column, value, why, sample.text)
@@ -187,70 +299,104 @@ class _Pages:
             before.value, before.why = None, "two"
 
 
-def _instead(others: Iterable[str], *, nameless: bool) -> str:
-    if nameless:
-        return "its series have no UUID of a GPU"
-    shown = ", ".join(sorted(others)[:_SHOWN])
-    return f"whorl knows none of its metrics ({shown})" if shown else "no metric of DCGM is on the page"
+def _listed(metrics: Iterable[str]) -> str:
+    names = sorted(metrics)
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
-def _units_of_times(readings: Sequence[_Reading], page: str, rows: Rows) -> dict[str, TimeUnit]:
+def _units_of_times(readings: Sequence[_Reading], page: str, rows: Rows) -> dict[str, gpus.TimeUnit]:
     """The unit of times held down, by node, from the words on the page or from the times of its readings."""
-    units = {one.node: TimeUnit() for one in readings}
+    units = {reading.node: gpus.TimeUnit() for reading in readings}
     for line in text.lines(page):
         if isinstance(line, text.Help) and (column := gpus.column(line.name)) is not None and column.disputed:
             for unit in units.values():
                 unit.heard(line.words)
-    held = [(one, name, cell) for one in readings for name, cell in one.cells.items() if cell.column.disputed]
+    held = [
+        (reading, name, cell) for reading in readings for name, cell in reading.cells.items() if cell.column.disputed
+    ]
     zone, file = rows.options.time_zone, rows.file
-    times = {one.when: one.when if isinstance(one.when, int) else instant(one.when, zone, file) for one, _, _ in held}
-    for one, name, cell in sorted(held, key=lambda each: times[each[0].when]):
+    times = {
+        when: when if isinstance(when, int) else instant(when, zone, file) for when in {r.when for r, _, _ in held}
+    }
+    for reading, name, cell in sorted(held, key=lambda entry: times[entry[0].when]):
         if cell.value is not None:
-            units[one.node].note(f"{name} of {one.whose.key}", times[one.when], cell.value)
-    if any(cell.value and units[one.node].factor is None for one, _, cell in held):
+            units[reading.node].note(f"{name} of {reading.whose.key}", times[reading.when], cell.value)
+    if any(cell.value and units[reading.node].factor is None for reading, _, cell in held):
         rows.note("times held down are not stored: nothing in the file shows whether they are in ns or us")
     return units
 
 
 def _by_node_and_time(readings: Iterable[_Reading]) -> Iterator[tuple[str, list[_Reading]]]:
     together: dict[tuple[str, str | int], list[_Reading]] = {}
-    for one in readings:
-        together.setdefault((one.node, one.when), []).append(one)
+    for reading in readings:
+        together.setdefault((reading.node, reading.when), []).append(reading)
     stamped = all(isinstance(when, int) for _, when in together)
     keys = sorted(together, key=lambda key: (key[0], int(key[1]))) if stamped else list(together)
     for key in keys:
         yield key[0], together[key]
 
 
-def _row(one: _Reading, unit: TimeUnit, rows: Rows) -> dict[str, Value]:
-    when = one.when
-    row: dict[str, Value] = {"timestamp": f"{when // _NS}.{when % _NS:09d}" if isinstance(when, int) else when}
-    row |= {"gpu": one.whose.uuid, "index": one.labels.pop("slot", None)}
-    if one.whose.instance is not None:
-        row |= {"instance": f"GI{one.whose.instance}"}
-    row |= {name: said for name, said in one.labels.items() if name != "mig_profile" or one.whose.instance is not None}
-    for name, cell in one.cells.items():
+def _row(reading: _Reading, unit: gpus.TimeUnit, rows: Rows) -> dict[str, Value]:
+    labels, instance = reading.labels, reading.whose.instance
+    row: dict[str, Value] = {"timestamp": reading.stamp, "gpu": reading.whose.uuid, "index": labels.get("slot")}
+    row |= {"instance": f"GI{instance}"} if instance is not None else {}
+    row |= {name: label for name, label in labels.items() if name != "slot" and (name != "mig_profile" or instance)}
+    row |= {"clock_event_reasons": reading.reasons} if reading.reasons is not None else {}
+    for name, cell in reading.cells.items():
         value = cell.value
         if cell.column.disputed and value:
             value = None if unit.factor is None else value * unit.factor
         if cell.why == "impossible":
-            rows.note(f"line {cell.line}: {name} cannot be {cell.said}, so NULL is stored")
+            rows.note(f"line {cell.line}: {name} cannot be {cell.text}, so NULL is stored")
         elif cell.why == "two":
             rows.note(f"line {cell.line}: {name} has two values for one GPU at one time, so NULL is stored")
         row[_NAMES[name]] = value
     return row
 
 
-def _tell_xid(key: int, one: _Reading, xids: dict[str, int], rows: Rows) -> None:
-    """An event where the last XID of a GPU is another than before; what the file begins with happened earlier."""
-    before = xids.get(one.whose.uuid)
-    if one.whose.instance is not None:
-        return
-    xids[one.whose.uuid] = one.xid
-    if not one.xid or one.xid == before:
-        return
-    if before is None:
-        rows.note(f"{one.whose.key}: {_UNKNOWN_XID.format(one.xid)}")
-        return
-    at = one.when if isinstance(one.when, int) else None
-    rows.event(key, Event(EventKind.XID, None, f"XID {one.xid}: see NVIDIA's list of XID errors", at, code=one.xid))
+def _tell_xids(key: int, reading: _Reading, counts: dict[tuple[str, int], int], rows: Rows) -> None:
+    """An event where the count of an XID rises, or the last XID of a GPU is another than before.
+
+    A count is of the time up to the page, so one with which the file begins is an event too, if that time is known.
+    """
+    gpu = reading.whose.uuid
+    ts_ns = reading.when if isinstance(reading.when, int) else None
+    for code, (count, window_ms) in reading.xid_counts.items():
+        before = counts.get((gpu, code), None if window_ms == 0 else 0)
+        if before is not None and count > before:
+            rows.xid(key, code, ts_ns)
+        elif before is None and count:
+            rows.note(f"{gpu} had XID {code} before the file begins: when is not known, so it is no event")
+    for code in {code for of_gpu, code in counts if of_gpu == gpu} | reading.xid_counts.keys():
+        counts[gpu, code] = reading.xid_counts.get(code, (0, 0))[0]
+    if reading.xid is not None:
+        rows.last_xid(key, gpu, reading.xid, ts_ns)
+
+
+class _Jobs:
+    """Who had each GPU: the job, from the reading that shows it first to the one that shows it last."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._present: dict[str, dict[str, tuple[_Reading, _Reading]]] = {}  # GPU -> job -> its first and last reading
+
+    def take(self, reading: _Reading) -> None:
+        """What the next reading of a GPU says."""
+        if reading.jobs is None:
+            return
+        present = self._present.setdefault(reading.whose.key, {})
+        for job in present.keys() - reading.jobs:
+            self._add(job, *present.pop(job), ended=True)
+        for job in reading.jobs:
+            present[job] = (present.get(job, (reading, reading))[0], reading)
+
+    def end(self) -> None:
+        """Add the jobs that still run."""
+        for present in self._present.values():
+            for job, (first, last) in present.items():
+                self._add(job, first, last, ended=False)
+
+    def _add(self, job: str, first: _Reading, last: _Reading, *, ended: bool) -> None:
+        values: dict[str, Value] = {"job": job, "gpu": first.whose.key, "node": first.node or self._rows.options.node}
+        values |= {"user": first.user, "began": first.stamp, "ended": last.stamp if ended else None}
+        self._rows.allocation(first.line, values, JobSource.EXPORTER)

@@ -73,7 +73,7 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _OF_INSTANCE = ("memory_used [MiB]", "memory_free [MiB]", "memory_total [MiB]")
 # Reasons of the clock: elements are `clocks_event_reason_` (until driver 530 `clocks_throttle_reason_`) and these.
-_REASONS = {
+REASONS = {
     "gpu_idle": "idle",
     "applications_clocks_setting": "applications_clocks",
     "user_defined_clocks": "applications_clocks",  # until driver 352
@@ -346,7 +346,7 @@ def _ecc(texts: Texts, name: str) -> int | None:
 def _reasons(texts: Texts) -> int | None:
     """The bit mask of the reasons for the clock. None where no reason is active or inactive."""
     mask = None
-    for name, reason in _REASONS.items():
+    for name, reason in REASONS.items():
         for kind in ("event", "throttle"):
             state = texts.get(f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}", "").lower()
             if state in ("active", "not active"):
