@@ -132,7 +132,7 @@ def advise(
         return
     from ..jobs.advice import feature_file, lines_for, write_filter
     from ..jobs.formats import write_whole
-    from ..jobs.hostlist import compress
+    from ..store.hostlist import compress
     from .answers.advice import advise
     from .output import print_reply, tell
 
@@ -181,7 +181,7 @@ def advise(
 def _own(listed: str | None) -> list[str]:
     """The nodes of `--and`: a host list, or as for Slurm's own option the path of a file, which has a slash."""
     from ..jobs.advising import read_names
-    from ..jobs.hostlist import expand
+    from ..store.hostlist import expand
 
     if listed is None:
         return []
@@ -192,7 +192,7 @@ def _own(listed: str | None) -> list[str]:
 def _printed_anyway(own: Sequence[str]) -> Iterator[None]:
     """Print the user's own nodes also where there is no advice: the job must not lose them."""
     from ..errors import WhorlError
-    from ..jobs.hostlist import compress
+    from ..store.hostlist import compress
 
     try:
         yield

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.placement.saying import percent
 from ..dashboards.table import MISSING, Line, Table, count, many, number
-from ..jobs.hostlist import compress
+from ..store.hostlist import compress
 
 if TYPE_CHECKING:
     from ..analysis.placement import Advice, NodeEvidence, PlacedSet

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..jobs.advice import lines_for, wishes
 from ..jobs.advising import Steering, steer
 from ..jobs.asked import Asked, Wanted
-from ..jobs.hostlist import compress
+from ..store.hostlist import compress
 from . import advise_report as report
 
 if TYPE_CHECKING:

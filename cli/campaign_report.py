@@ -11,7 +11,7 @@ from ..dashboards.table import Line, Table, many, number
 from ..jobs.campaign.coverage import GpuState
 from ..jobs.campaign.planning import How, allocated_h, cost, minutes
 from ..jobs.campaign.status import NodeState, NodeStatus, Status
-from ..jobs.hostlist import compress
+from ..store.hostlist import compress
 from ..store.names import by_number
 
 if TYPE_CHECKING:

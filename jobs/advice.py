@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SchedulerError
+from ..store.hostlist import compress
 from ..store.names import plain_workload
 from . import kubernetes
 from .advising import Steering, steer
@@ -23,7 +24,6 @@ from .applying import Change, change, pending, workload_of
 from .asked import Wanted
 from .counting import Site
 from .formats import filter_file, node_lines, write_whole
-from .hostlist import compress
 from .kubernetes import KubeNode
 from .naming import known
 from .slurm import Node, Slurm

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..store.hostlist import compress, expand
 from .asked import Asked, Wanted
 from .formats import preference
-from .hostlist import compress, expand
 from .naming import Known, known, within
 from .slurm import Node, Slurm, Wait, nodes_for
 

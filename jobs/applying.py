@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
+from ..store.hostlist import compress, expand
 from .counting import Count, Site
-from .hostlist import compress, expand
 from .requests import Job
 from .slurm import update_command
 

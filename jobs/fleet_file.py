@@ -19,8 +19,8 @@ from ..simulation.cluster import Cluster, SimulatedNode
 from ..simulation.fleet import GPUS_PER_NODE, Fleet
 from ..simulation.models import find_model
 from ..simulation.spread import USUAL, find_population
+from ..store.hostlist import expand
 from ..store.names import find_gpu, this_cluster
-from .hostlist import expand
 
 _MOST_GPUS = 1_000_000
 _KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError
+from ..store.hostlist import compress
 from ..store.system import files
-from .hostlist import compress
 from .slurm import Node
 
 HARD, SOFT = "hard", "soft"

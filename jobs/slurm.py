@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import InputError, SchedulerError
+from ..store.hostlist import expand
 from . import shown
-from .hostlist import expand
 from .requests import Devices, Job, devices, record
 
 TIMEOUT_S = 10.0

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import InputError
+from ...store import hostlist
 from ...store.schema import JOBS
 from ...store.vocabulary import GpuFrom
-from .. import hostlist
 from ..slurm import Slurm
 
 if TYPE_CHECKING:

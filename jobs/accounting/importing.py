@@ -21,6 +21,7 @@ from . import capacity, fields, mapping, pseudonyms, records, storing, tags
 from .tagging import SPOOL
 
 _ROWS = 500_000  # stored at once
+_NAMING_GPUS = [JobSource.TAG.value, JobSource.EXPORTER.value, JobSource.SCONTROL.value]
 _OTHER_CLUSTER = (
     "the store knows GPUs of cluster {} and none of {}: jobs and GPUs meet only under one name, so give --cluster {}"
 )
@@ -103,16 +104,16 @@ def import_jobs(
         )
     report = Report()
     numbers = capacity.given(gpus_per_node)
-    found, about = None, {}
+    accounts, about = None, {}
     if file is not None:
         data = load(file)
         text = data.decode("utf-8-sig", "replace")
         about = {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-        found = records.read(text, file.name, cluster, time_zone)
+        accounts = records.read(text, file.name, cluster, time_zone)
     elif since is not None:
         text = fields.ask(since, until)
         about = {"file": "sacct", "sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())}
-        found = records.read(text, "sacct", cluster, None)
+        accounts = records.read(text, "sacct", cluster, None)
         numbers = _asked(report) | numbers
     spool = tags.read(folders)
     of_tags = numbers
@@ -122,9 +123,9 @@ def import_jobs(
     with opened.exclusive():
         secret = pseudonyms.key(opened.root, make=anonymise)
         tagged = _store_tags(opened, spool, cluster, secret, of_tags, report)
-        if found is not None:
+        if accounts is not None:
             report.source = str(about["file"])
-            _store_records(opened, found, about, secret, numbers, report)
+            _store_records(opened, accounts, about, secret, numbers, report)
         _place_again(opened, tagged, numbers)
     named = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(pseudonyms.USER)
     if anonymise and opened.collect(opened.scan("jobs").filter(named).head(1)).height:
@@ -149,24 +150,24 @@ def _asked(report: Report) -> dict[str, int]:
 
 def _store_records(
     store: Store,
-    found: records.Records,
+    accounts: records.Records,
     about: dict[str, object],
     secret: bytes | None,
     numbers: dict[str, int],
     report: Report,
 ) -> None:
-    report.lines, report.passed, report.refused = found.lines, found.passed, found.refused.lines
-    report.notes += found.notes
-    jobs = found.frame
+    report.lines, report.passed, report.refused = accounts.lines, accounts.passed, accounts.refused.lines
+    report.notes += accounts.notes
+    jobs = accounts.frame
     clusters = jobs["cluster"].unique().sort().to_list()
     report.cluster = ", ".join(clusters)
     report.allocations = jobs.height
-    storing.append_events(store, found.backward)
+    storing.append_events(store, accounts.backward)
     if not jobs.height:
         return
     _note_other_cluster(store, clusters, report)
-    counts = {"rows": found.lines, "refused": found.refused.count, "format": JobSource.SACCT.value}
-    counts |= {"cluster": report.cluster, "duplicates": sum(found.passed.values())}
+    counts = {"rows": accounts.lines, "refused": accounts.refused.count, "format": JobSource.SACCT.value}
+    counts |= {"cluster": report.cluster, "duplicates": sum(accounts.passed.values())}
     for part in _in_parts(jobs):
         rows, unknown = _placed(store, part, numbers)
         for why, number in unknown.items():
@@ -188,7 +189,7 @@ def _placed(store: Store, jobs: pl.DataFrame, numbers: dict[str, int]) -> tuple[
     clusters = jobs["cluster"].unique().to_list()
     raw = jobs["raw_id"].unique().implode()
     of_these = pl.col("cluster").is_in(clusters) & pl.col("raw_id").is_in(raw)
-    tagged = superseding.newest(store, (pl.col("source") == JobSource.TAG.value) & of_these)
+    tagged = superseding.newest(store, pl.col("source").is_in(_NAMING_GPUS) & of_these)
     numbers = capacity.learnt(store, clusters, jobs["nodes"].explode()) | numbers
     return mapping.place(jobs, tagged, mapping.inventory(store, clusters), numbers)
 
@@ -249,12 +250,12 @@ def _store_tags(
 
 
 def _as_tags(rows: pl.DataFrame) -> list[tags.Tag]:
-    found = []
+    stored = []
     for _, group in rows.group_by(superseding.KEY, maintain_order=True):
         first = group.row(0, named=True)
         times = group.select(pl.col("began").dt.epoch("s"), pl.col("ended").dt.epoch("s")).row(0)
-        own = ("job_id", "user", "account", "partition", "gpu_from", "share", "gpu", "node_gpus")
-        found.append(
+        names = ("job_id", "user", "account", "partition", "gpu_from", "share", "gpu", "node_gpus")
+        stored.append(
             tags.Tag(
                 first["allocation"],
                 first["cluster"],
@@ -264,10 +265,10 @@ def _as_tags(rows: pl.DataFrame) -> list[tags.Tag]:
                 times[0],
                 times[1],
                 first["state"],
-                group.select(own).to_dicts(),
+                group.select(names).to_dicts(),
             )
         )
-    return found
+    return stored
 
 
 def _place_again(store: Store, tagged: pl.DataFrame, numbers: dict[str, int]) -> None:

@@ -10,10 +10,10 @@ from typing import TypeVar
 import polars as pl
 
 from ...errors import InputError
+from ...store import hostlist
 from ...store.importing import sacct_json
 from ...store.importing.content import LINE, STRANGE, UNREADABLE, Refused
 from ...store.vocabulary import EventKind
-from .. import hostlist
 from . import tres
 from .clocks import add_times
 from .fields import DELIMITER, FIELDS, FREE_TEXT, NEEDED, SAVE
@@ -93,6 +93,8 @@ def _cut(text: str, name: str, out: Records) -> pl.DataFrame:
     if names[-1] == "":  # sacct -p ends each line with the delimiter
         names.pop()
         lines = lines.with_columns(pl.col("text").str.strip_suffix(delimiter))
+    if header.startswith("JobId="):
+        raise InputError(f"{name} is what scontrol shows of jobs: whorl import {name} reads it")
     missing = [one for one in NEEDED if one not in names]
     if "JobIDRaw" in missing and "State" not in names:
         raise InputError(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...errors import InputError, SchedulerError
+from ...store.hostlist import compress, expand
 from ...store.names import by_number
-from ..hostlist import compress, expand
 from ..naming import within
 from ..slurm import Node, Partition, Slurm
 from .asking import Request

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError, SchedulerError
+from ...store.hostlist import expand
 from ...store.names import by_number
-from ..hostlist import expand
 from ..naming import known
 from ..slurm import Node, Partition, Slurm
 from .asking import Asked, Request, choose, find

@@ -30,6 +30,7 @@ from .tools import (
     nvidia_smi_log,
     nvprof,
     omnistat,
+    scontrol,
     superbench,
 )
 from .tools.stamped import COUNTED, UntimedError
@@ -67,6 +68,7 @@ FORMATS: tuple[Format, ...] = (
     Format(exporter.NAME, "telemetry", exporter.fits, exporter.read),
     Format(exporter.NAME, "telemetry", exporter.fits_answer, exporter.read_answer),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),
+    Format(scontrol.NAME, "telemetry", scontrol.fits, scontrol.read),
 )
 
 

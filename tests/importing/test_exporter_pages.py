@@ -310,3 +310,36 @@ def test_answers_of_a_prometheus_are_read(saved: Save, store: Store) -> None:
 )
 def test_what_is_no_answer_with_gpus_is_told(saved: Save, refusal: Refusal, text: str, sentence: str) -> None:
     assert sentence in refusal(saved(text))
+
+
+def _counts(*pages: dict[int, int], window: str = ',window_size_in_ms="300000"') -> str:
+    """Pages of dcgm-exporter, one each 30 s, that count XIDs."""
+    lines = []
+    for number, counts in enumerate(pages):
+        stamp = BEGAN_MS + 30_000 * number
+        lines.append(f'DCGM_FI_DEV_SM_CLOCK{{gpu="0",UUID="{uuid(0)}"}} 1410 {stamp}')
+        for xid, count in counts.items():
+            series = f'DCGM_EXP_XID_ERRORS_COUNT{{gpu="0",UUID="{uuid(0)}"{window},xid="{xid}"}}'
+            lines.append(f"{series} {count} {stamp}")
+    return "\n".join([*lines, ""])
+
+
+def test_a_count_of_xids_that_rises_is_an_event(saved: Save, parse: Parse) -> None:
+    found = parse(saved(_counts({79: 1}, {79: 1, 31: 2}, {31: 1}, {31: 3}, {})))
+    xids = found.events.filter(found.events["kind"] == "xid").select("gpu", "code", "ts").rows()
+    times = [at(2025, 11, 20, 10, step // 2, step % 2 * 30) for step in range(4)]
+    assert xids == [(uuid(0), 79, times[0]), (uuid(0), 31, times[1]), (uuid(0), 31, times[3])]
+    unknown = parse(saved(_counts({79: 1}, {79: 2}, window="")))
+    assert unknown.events.filter(unknown.events["kind"] == "xid")["ts"].to_list() == [times[1]]
+    assert any("had XID 79 before the file begins" in note for note in unknown.report.notes)
+
+
+@pytest.mark.parametrize("end", ["", "_active"])
+def test_gauges_of_single_reasons_of_the_clock_are_one_mask(saved: Save, parse: Parse, end: str) -> None:
+    name = "nvidia_smi_clocks_event_reasons_{}" + end
+    values = {"sw_power_cap": 1, "hw_thermal_slowdown": 1, "gpu_idle": 0}
+    text = "".join(f'{name.format(reason)}{{uuid="{uuid(0)}"}} {value}\n' for reason, value in values.items())
+    counted = f'DCGM_EXP_CLOCK_EVENTS_COUNT{{UUID="{uuid(0)}",clock_event="power_cap"}} 3\n'
+    found = parse(saved(text + counted), at=WHEN)
+    assert found.frame["clock_event_reasons"].to_list() == [0x44]
+    assert "metrics without a column: DCGM_EXP_CLOCK_EVENTS_COUNT" in found.report.notes

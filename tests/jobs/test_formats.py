@@ -11,9 +11,9 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.jobs.formats import filter_file, largest_jobs, node_lines, own_weight, preference, write_whole
-from whorl.jobs.hostlist import compress, expand
 from whorl.jobs.naming import known
 from whorl.jobs.slurm import Node
+from whorl.store.hostlist import compress, expand
 
 
 def fleet(count: int = 6, **fields: object) -> dict[str, Node]:

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from whorl.errors import InputError
-from whorl.jobs.hostlist import compress, expand
+from whorl.store.hostlist import compress, expand
 from whorl.tests.sizes import count
 
 

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import pytest
 
-from whorl.jobs import hostlist
+from whorl.store import hostlist
 
 USERS = ("alice", "bob")
 GROUP = "whorl-tests"  # of these users

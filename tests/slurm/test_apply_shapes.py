@@ -19,8 +19,8 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli
 from whorl.jobs.applying import Change, change
 from whorl.jobs.counting import Site
-from whorl.jobs.hostlist import expand
 from whorl.jobs.slurm import Slurm as Client
+from whorl.store.hostlist import expand
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.sizes import count, sample
 from whorl.tests.slurm.mixed import Mixed

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from whorl.jobs.formats import filter_file
-from whorl.jobs.hostlist import compress, expand
 from whorl.jobs.slurm import Slurm as Client
+from whorl.store.hostlist import compress, expand
 from whorl.tests.sizes import sample
 from whorl.tests.slurm.conftest import started
 from whorl.tests.slurm.daemons import GPUS, Slurm, ensure_users, why_not

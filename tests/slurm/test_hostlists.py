@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from whorl.jobs.hostlist import compress, expand
+from whorl.store.hostlist import compress, expand
 from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm

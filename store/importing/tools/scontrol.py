@@ -1,0 +1,105 @@
+"""`scontrol show job -d`: jobs with the numbers of the GPUs that they have on each node, as rows of jobs.
+
+A job that waits is passed over; one that runs has no end, though Slurm prints the latest that it may have. Slurm
+numbers the GPUs of a node by their device files, which is the driver's order. Of shards, MPS and MIG instances it
+numbers something else, so that only the node of such a job is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from ....errors import InputError
+from ... import hostlist
+from ...vocabulary import JobSource
+from ..content import written
+from ..rows import Rows, Value
+
+NAME = "scontrol show job"
+
+_BEGIN = re.compile(r"^\s*JobId=[0-9]+ (?:\S+ )*JobName=", re.MULTILINE)
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_]*)=")
+_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)")
+_GPUS = re.compile(r"(?:^|,)gpu(?::([^:(),]+))?:([0-9]+)(?:\(IDX:([0-9,-]+)\))?")
+_HAS_GPUS = re.compile(r"GRES=\S*(?:gpu|shard|mps)|gres[/:](?:gpu|shard|mps)")
+_INSTANCE = re.compile(r"^[0-9]+g\.")  # the type of a MIG instance: 1g.10gb
+_RUN = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING")  # states of jobs that have no end
+_TEXTS = {"account": "Account", "partition": "Partition", "submitted": "SubmitTime", "began": "StartTime"}
+
+
+def fits(head: str) -> bool:
+    """Whether a text is what `scontrol show job` prints."""
+    return _BEGIN.search(head) is not None
+
+
+def read(text: str, rows: Rows) -> None:
+    """Add the rows of each job in the text. Raises InputError where no job of it had a GPU."""
+    passed: Counter[str] = Counter()
+    for line, job in _jobs(text):
+        fields = _fields(job)
+        state = fields.get("JobState", "")
+        if state == "PENDING" or fields.get("StartTime", "Unknown") == "Unknown":
+            passed["wait"] += 1
+            continue
+        if not _HAS_GPUS.search(job):
+            passed["have no GPU"] += 1
+            continue
+        values: dict[str, Value] = {name: fields.get(field) for name, field in _TEXTS.items()}
+        values |= {"job": fields["JobId"], "user": fields.get("UserId", "").partition("(")[0], "state": state}
+        values |= {"ended": None if state in _RUN else fields.get("EndTime")}
+        _add(line, job, values, rows)
+    if rows.allocations is not None:
+        rows.note("Slurm's own numbers of GPUs are taken for the driver's")
+    for why, number in passed.items():
+        rows.note(f"{number} jobs {why}: they are not stored")
+    if passed and rows.allocations is None:
+        raise InputError(f"{rows.file}: none of its {passed.total()} jobs had a GPU")
+
+
+def _jobs(text: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each job; with -o it is one line."""
+    first, lines = 0, list[str]()
+    for number, line in written(text):
+        if _BEGIN.match(line):
+            if lines:
+                yield first, "\n".join(lines)
+            first, lines = number, []
+        if lines or _BEGIN.match(line):
+            lines.append(line.strip())
+    if lines:
+        yield first, "\n".join(lines)
+
+
+def _fields(job: str) -> dict[str, str]:
+    """The first value of each field, `JobId=7`; a value may have spaces."""
+    marks = list(_FIELD.finditer(job))
+    ends = [*(mark.start() for mark in marks[1:]), len(job)]
+    fields: dict[str, str] = {}
+    for mark, end in zip(marks, ends, strict=True):
+        fields.setdefault(mark[1], job[mark.end() : end].strip())
+    return fields
+
+
+def _add(line: int, job: str, values: dict[str, Value], rows: Rows) -> None:
+    """The rows of a job: one for each node, with the numbers of its GPUs there."""
+    on_nodes = [match.groups() for match in _NODES.finditer(job)]
+    if on_nodes:
+        on_nodes = [(nodes, resources) for nodes, resources in on_nodes if re.search("gpu|shard|mps", resources)]
+    else:  # without -d
+        on_nodes = [(_fields(job).get("NodeList", ""), "")]
+        rows.note("the GPUs of jobs are not known: save scontrol show job -d, which numbers them")
+    for nodes, resources in on_nodes:
+        try:
+            names = hostlist.expand(nodes)
+        except InputError:
+            names = []
+        if not names or nodes == "(null)":
+            rows.refuse(line, "it names no node")
+            continue
+        numbers = [match[3] for match in _GPUS.finditer(resources) if not _INSTANCE.match(match[1] or "")]
+        gpus = ";".join(filter(None, numbers)).replace(",", ";") if None not in numbers else ""
+        for node in names:
+            where: dict[str, Value] = {"node": node, "gpu": gpus, "share [ratio]": 1 if gpus else None}
+            rows.allocation(line, values | where, JobSource.SCONTROL)

@@ -1,0 +1,169 @@
+"""Who had which GPU, as tools of a site say it besides the books: pages of exporters, and scontrol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime as at
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.errors import InputError
+from whorl.jobs.accounting.importing import import_jobs
+from whorl.store import Store
+from whorl.store.importing import Options, import_file
+
+# ruff: noqa: DTZ001, E501 - the store's times are UTC without a zone; lines are as long as the tools write them
+
+GPUS = [f"GPU-aaaaaaaa-0000-0000-0000-00000000000{n}" for n in range(2)]
+TEN_MS = 1_777_888_800_000  # 2026-05-04 10:00
+STEP_MS = 30_000
+
+
+def _pages(jobs: Sequence[tuple[str, str]], began_ms: int = TEN_MS) -> str:
+    """Pages of dcgm-exporter, one each 30 s: the label `hpc_job` of two GPUs; "" where it has none."""
+    return "".join(
+        f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}",UUID="{GPUS[n]}",Hostname="n1"{f",hpc_job={chr(34)}{job}{chr(34)}" if job else ""}}} {50 + n} {began_ms + page * STEP_MS}\n'
+        for page, both in enumerate(jobs)
+        for n, job in enumerate(both)
+    )
+
+
+def _import(store: Store, folder: Path, text: str, name: str = "file", **options: Any) -> Any:
+    path = folder / name
+    path.write_text(text)
+    return import_file(store, path, Options(**options))
+
+
+def _jobs(store: Store, view: str = "jobs_now") -> list[tuple[Any, ...]]:
+    rows = store.sql(f'select job_id, node, gpu, began, ended, source, "user" from {view} order by began, gpu, job_id')
+    return [tuple(row.values()) for row in rows.to_pylist()]
+
+
+def test_the_label_of_dcgm_exporter_is_a_job_from_its_first_page_to_its_last(tmp_path: Path, store: Store) -> None:
+    report = _import(store, tmp_path, _pages([("", "9"), ("7", "9"), ("7", "9"), ("8", "9"), ("", "0")]))
+    assert report.total.kept == 10
+    assert any("3 rows of jobs, 3 of them new" in note for note in report.notes)
+    time = [at(2026, 5, 4, 10, page // 2, page % 2 * 30) for page in range(5)]
+    assert _jobs(store) == [
+        ("9", "n1", GPUS[1], time[0], time[3], "exporter", None),
+        ("7", "n1", GPUS[0], time[1], time[2], "exporter", None),
+        ("8", "n1", GPUS[0], time[3], time[3], "exporter", None),
+    ]
+
+
+def test_a_job_of_the_last_page_runs_and_goes_on_in_the_next_file(tmp_path: Path, store: Store) -> None:
+    _import(store, tmp_path, _pages([("7", "7")]), "1")
+    ten = at(2026, 5, 4, 10)
+    assert _jobs(store) == [("7", "n1", gpu, ten, None, "exporter", None) for gpu in GPUS]
+    _import(store, tmp_path, _pages([("7", "7"), ("", "7")], TEN_MS + 3_600_000), "2")
+    ends = (at(2026, 5, 4, 11), None)
+    assert _jobs(store) == [("7", "n1", gpu, ten, end, "exporter", None) for gpu, end in zip(GPUS, ends, strict=True)]
+
+
+def test_the_gauges_of_jobstats(tmp_path: Path, store: Store) -> None:
+    def series(name: str, n: int, *values: int) -> dict[str, Any]:
+        labels = {"__name__": name, "instance": "n2:9445", "job": "scrape", "minor_number": str(n), "uuid": GPUS[n]}
+        return {"metric": labels, "values": [[TEN_MS / 1000 + 30 * k, str(value)] for k, value in enumerate(values)]}
+
+    gauges = [series("nvidia_gpu_jobId", 0, 0, 99, 99, 0), series("nvidia_gpu_jobId", 1, 99, 99, 99, 99)]
+    answer = {
+        "status": "success",
+        "data": {"resultType": "matrix", "result": [*gauges, series("nvidia_gpu_jobUid", 1, 5001)]},
+    }
+    report = _import(store, tmp_path, json.dumps(answer))
+    assert (report.kind, report.total.rows, report.total.kept) == ("jobs", 2, 2)
+    assert _jobs(store) == [
+        ("99", "n2", GPUS[1], at(2026, 5, 4, 10), None, "exporter", "5001"),
+        ("99", "n2", GPUS[0], at(2026, 5, 4, 10, 0, 30), at(2026, 5, 4, 10, 1), "exporter", None),
+    ]
+    assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 0}]
+
+
+def test_accounting_takes_the_gpus_of_a_shared_node_from_what_an_exporter_showed(tmp_path: Path, store: Store) -> None:
+    _import(store, tmp_path, _pages([("7", "8"), ("7", "8")]))
+    books = tmp_path / "sacct.txt"
+    seconds = TEN_MS // 1000 - 60
+    books.write_text(
+        "JobIDRaw|JobID|Cluster|User|State|NodeList|Submit|Start|End|AllocTRES\n"
+        + "".join(
+            f"{job}|{job}|fleet|ann|COMPLETED|n1|{seconds}|{seconds}|{seconds + 600}|gres/gpu=1\n" for job in (7, 8)
+        )
+    )
+    assert import_jobs(store, file=books).with_gpus == 2
+    rows = [(job, gpu, source) for job, _, gpu, _, _, source, _ in _jobs(store)]
+    assert rows == [("7", GPUS[0], "sacct"), ("8", GPUS[1], "sacct")]
+
+
+HEAD = """JobId={job} {array}JobName=train my model
+   UserId=alice(5001) GroupId=users(100) MCS_label=N/A
+   Priority=4294901756 Nice=0 Account=phys QOS=normal
+   JobState={state} Reason=None Dependency=(null)
+   SubmitTime=2026-05-04T09:59:00 EligibleTime=2026-05-04T09:59:00
+   StartTime={start} EndTime=2026-05-04T12:00:00 Deadline=N/A
+   Partition=gpu AllocNode:Sid=login1:123
+   NodeList={nodes}
+   ReqTRES=cpu=64,node=2,billing=64,gres/gpu=8
+"""
+
+
+def _scontrol(
+    job: int,
+    *gres: str,
+    state: str = "RUNNING",
+    start: str = "2026-05-04T10:00:00",
+    nodes: str = "n03",
+    array: str = "",
+) -> str:
+    lines = "".join(
+        f"     Nodes={line.split()[0]} CPU_IDs=0-31 Mem=500000 GRES={line.partition(' ')[2]}\n" for line in gres
+    )
+    return (
+        HEAD.format(job=job, state=state, start=start, nodes=nodes, array=array)
+        + lines
+        + "   Command=/home/alice/run.sh\n\n"
+    )
+
+
+@pytest.mark.parametrize("one_line", [False, True])
+def test_scontrol_numbers_the_gpus_of_each_node(one_line: bool, tmp_path: Path, store: Store) -> None:
+    jobs = [
+        _scontrol(1, "n[01-02] gpu:a100:2(IDX:0-1)", nodes="n[01-02]"),
+        _scontrol(2, "n03 gpu:a100:3(IDX:1,3-4),nic:1(IDX:0)", state="COMPLETED", array="ArrayJobId=1 ArrayTaskId=4 "),
+        _scontrol(3, "n04 gpu:1(IDX:0)", "n05 ", nodes="n[04-05]"),
+        _scontrol(4, "m1 gpu:1g.10gb:1(IDX:3)"),
+        _scontrol(5, "m2 shard:2(2/8,0/8)"),
+        _scontrol(6, state="PENDING", start="Unknown", nodes="(null)"),
+        _scontrol(7, "c1 ").replace(",gres/gpu=8", ""),
+    ]
+    text = "".join(job.replace("\n", " ").strip() + "\n" if one_line else job for job in jobs)
+    report = _import(store, tmp_path, text, time_zone="Europe/Berlin")
+    assert (report.format, report.kind, report.total.kept, report.total.refused) == ("scontrol show job", "jobs", 6, 0)
+    began, ended = at(2026, 5, 4, 8), at(2026, 5, 4, 10)
+    expected: list[tuple[object, ...]] = [
+        ("1", f"n0{n}", f"n0{n}/{slot}", began, None) for n in (1, 2) for slot in (0, 1)
+    ]
+    expected += [("2", "n03", f"n03/{slot}", began, ended) for slot in (1, 3, 4)]
+    expected += [("3", "n04", "n04/0", began, None), ("4", "m1", None, began, None), ("5", "m2", None, began, None)]
+    assert {row[:5] for row in _jobs(store)} == set(expected)
+    assert {row[5:] for row in _jobs(store)} == {("scontrol", "alice")}
+    again = _import(store, tmp_path, text.replace("RUNNING", "COMPLETED"), "later", time_zone="Europe/Berlin")
+    assert again.total.kept == 5
+    assert {row[4] for row in _jobs(store)} == {ended}
+
+
+def test_scontrol_that_says_nothing_of_gpus(tmp_path: Path, store: Store) -> None:
+    report = _import(store, tmp_path, _scontrol(1, nodes="n[01-02]"))
+    assert any("save scontrol show job -d" in note for note in report.notes)
+    assert [row[:3] for row in _jobs(store)] == [("1", "n01", None), ("1", "n02", None)]
+    with pytest.raises(InputError, match="none of its 1 jobs had a GPU"):
+        _import(store, tmp_path, _scontrol(1, "c1 ").replace(",gres/gpu=8", ""), "other")
+
+
+def test_the_other_door_says_which_one_it_is(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(_scontrol(1, "n03 gpu:1(IDX:0)"))
+    with pytest.raises(InputError, match=r"whorl import jobs\.txt"):
+        import_jobs(store, file=path)
