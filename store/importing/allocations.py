@@ -121,12 +121,12 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     sheet.frame = sheet.frame.filter(~unknown)
     _one_each(sheet, named.column, bound)
     # Names stay as they are: which card had one when the job began, the view `jobs_now` says.
-    told = pl.col("=number") | pl.col(named.column).is_in(list(options.known().values()))
+    told = pl.col("=number") | pl.col(named.column).is_in(options.fleet()["name"].to_list())
     known = sheet.frame.filter(told).with_columns(
         pl.col(named.column).alias("=gpu"), pl.col(named.column).alias("=said")
     )
     sheet.frame = sheet.frame.filter(~told).with_columns(none[1])
-    identity.of_jobs(sheet, named, options)
+    identity.of_jobs(sheet, named)
     refused = [line for lines in sheet.refused.lines.values() for line in lines]
     every = pl.concat([sheet.frame, known, without], how="diagonal").sort(LINE)
     sheet.frame = every.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused

@@ -1,4 +1,4 @@
-"""The content of a file: decompressed, decoded, cut into rows of fields; every row is accounted for.
+"""A file as a sheet: its rows cut into fields of text, each row accounted for.
 
 One line is one row: a quoted field may hold the delimiter, never a line break. So a stray quote damages only one row,
 and every refused row has a line number.
@@ -7,24 +7,22 @@ and every refused row has a line number.
 from __future__ import annotations
 
 import csv
-import errno
-import gzip
 import hashlib
-import io
 import re
-import stat
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from ...errors import InputError
 from ..events import Event
-from . import parquet, unpacking
+from . import parquet
+from .unpacking import load
+
+__all__ = ["LINE", "OWN", "RECORD", "STRANGE", "UNREADABLE", "Refused", "Rule", "Sheet", "cut", "headless", "load",
+           "read", "shown", "written"]  # fmt: skip
 
 OWN = "="  # the importer's own columns begin with this; no column of a file may
 LINE = f"{OWN}line"
@@ -33,12 +31,16 @@ _MOST_COLUMNS = 4096
 _MOST_COMMENTS = 100  # lines
 _OF_EXCEL = re.compile(r"^\s*\"?sep=.\"?\s*$", re.IGNORECASE)  # a line that tells Excel the delimiter
 _OF_INFLUX = ("#group,", "#datatype,", "#default,")  # lines in front of the header of InfluxDB
-_PIECE = 1 << 20  # bytes
+_PIECE = 1 << 18  # lines that are cut at once
 _VALUE = r"[0-9]{4}[-/]|[-+]?[0-9]+(?:\.[0-9]*)?(?: *(?:W|MHz|MiB|%|C))?$"  # what no column is called
-_TAR = slice(257, 262)  # where a tar archive says that it is one
 _LINES = re.compile("^.*$", re.MULTILINE)
 UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
+# A line that is a sentence, such as `Failed to initialize NVML: Driver/library version mismatch`: its first field has
+# several words, and the first begins with a letter.
+_SENTENCE = r"^\s*[A-Za-z][^,;\t\s]*\s+[^,;\t\s]*[A-Za-z]"
+_MESSAGES_TOLD = 5  # texts of messages that the report has, each with its lines
+_COMMA = r"[0-9],[0-9]"
 
 STRANGE = "it has unreadable characters (not UTF-8 text)"
 _NO_ROWS = "{} has a header but no rows: nothing to import"
@@ -62,14 +64,14 @@ class Refused:
 
     def take(self, frame: pl.DataFrame, rules: Sequence[Rule]) -> pl.DataFrame:
         """The frame without the rows that break a rule. A row is refused once, for the first rule that it breaks."""
-        broken = pl.coalesce([pl.when(bad).then(pl.lit(i)) for i, (bad, _) in enumerate(rules)])
-        found = frame.select(broken).to_series()
-        if found.null_count() == len(found):
+        number = pl.coalesce([pl.when(bad).then(pl.lit(i, pl.Int16)) for i, (bad, _) in enumerate(rules)])
+        broken = frame.select(number).to_series()
+        if broken.null_count() == len(broken):
             return frame
-        lines = pl.DataFrame({LINE: frame[LINE], "rule": found})
-        for number, (_, reason) in enumerate(rules):
-            self.add(reason, lines.filter(pl.col("rule") == number)[LINE].unique(maintain_order=True).to_list())
-        return frame.filter(found.is_null())
+        lines = pl.DataFrame({LINE: frame[LINE], "rule": broken}).drop_nulls("rule")
+        for position, (_, reason) in enumerate(rules):
+            self.add(reason, lines.filter(pl.col("rule") == position)[LINE].unique(maintain_order=True).to_list())
+        return frame.filter(broken.is_null())
 
 
 @dataclass
@@ -79,7 +81,8 @@ class Sheet:
     `rows` counts all data rows; those that could not be cut into fields are in `refused` already. Where one line may
     hold several rows, `LINE` and `refused` have keys of rows from 1 on, and `lines` says in which line each stands. Of
     a format (`formats.py`), the columns are named after meanings, `RECORD` tells equal rows apart, and `events` are
-    about rows. `used` are the options --at and --every where something was read with them.
+    about rows. `messages` are lines in which a tool says something: number and text. `used` are the options --at and
+    --every where something was read with them.
     """
 
     file: str
@@ -94,6 +97,7 @@ class Sheet:
     lines: Sequence[int] = ()
     notes: list[str] = field(default_factory=list)
     events: list[tuple[int, Event]] = field(default_factory=list)
+    messages: list[tuple[int, str]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     jobs: Sheet | None = None  # of telemetry: who had the GPUs, as the same file says
     source: str = ""  # of jobs: a code of `jobs.source`
@@ -119,34 +123,6 @@ class Sheet:
         return [int(n) for n in sums.row(0)]
 
 
-def load(path: Path) -> bytes:
-    """The content of the file at `path`, without its compression (gzip, zstd; told by content, not by name).
-
-    Raises InputError where there is no such file, it may not be read, or it is torn.
-    """
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            raise InputError(f"{path} is a device, which may never end; name a file of measurements")
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; name the files in it, for example {path}/*.csv") from None
-    except OSError as error:
-        why = "this user has no permission to read it" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
-        raise InputError(f"{path} cannot be read: {why}") from error
-    except MemoryError:
-        raise InputError(f"{path} does not fit into memory; split it") from None
-    try:
-        data = _decompress(raw, path)
-    except MemoryError:
-        raise InputError(f"{path} does not fit into memory when it is unpacked; split it") from None
-    if data[_TAR] == b"ustar":
-        raise InputError(f"{path} is a tar archive; unpack it first, for example with tar -xf {path.name}")
-    return data
-
-
 def read(path: Path) -> Sheet:
     """The file at `path` as a sheet: CSV or Parquet, plain or compressed.
 
@@ -167,56 +143,21 @@ def shown(path: Path) -> str:
     return path.name.encode("utf-8", "backslashreplace").decode()
 
 
-def cut(path: Path, data: bytes, header: str | None) -> Sheet:
+def cut(path: Path, content: bytes, header: str | None) -> Sheet:
     """The content of the file at `path` as a sheet. `header` has the names of its columns where it has none."""
-    sheet = Sheet(shown(path), hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
-    if data[:4] == b"PAR1":
+    sheet = Sheet(shown(path), hashlib.sha256(content).hexdigest(), len(content), [], pl.DataFrame(), 0, Refused())
+    if content[:4] == b"PAR1":
         if header is not None:
             raise InputError(f"{path} is Parquet, which names its columns: leave out --header")
-        _from_parquet(sheet, data, path)
+        _from_parquet(sheet, content, path)
     else:
-        _from_text(sheet, data, path, header)
+        _from_text(sheet, _lines(content, path), path, header)
     return sheet
 
 
-def _decompress(raw: bytes, path: Path) -> bytes:
-    try:
-        if raw[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-                return _unpacked(stream, raw, path)
-        if raw[:4] == b"\x28\xb5\x2f\xfd":
-            return _zstd(raw, path)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from error
-    for magic, what in ((b"PK\x03\x04", "zip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
-        if raw.startswith(magic):
-            raise InputError(f"{path} is a {what} file; unpack it first (whorl reads plain, .gz and .zst files)")
-    return raw
-
-
-def _zstd(raw: bytes, path: Path) -> bytes:
-    """Decompress zstd frames. Raises OSError for a damaged or truncated file."""
-    import pyarrow as pa
-
-    with pa.CompressedInputStream(pa.BufferReader(raw), "zstd") as stream:
-        return _unpacked(stream, raw, path)
-
-
-def _unpacked(stream: Any, raw: bytes, path: Path) -> bytes:
-    """What a compressed file holds. Raises InputError if a small file becomes huge: files of measurements do not."""
-    most = unpacking.most(len(raw))
-    parts, size = [], 0
-    while part := stream.read(_PIECE):
-        parts.append(part)
-        size += len(part)
-        if size > most:
-            raise unpacking.too_much(path)
-    return b"".join(parts)
-
-
-def _from_parquet(sheet: Sheet, data: bytes, path: Path) -> None:
-    sheet.names = _columns(parquet.names(data, path), path)
-    frame = parquet.as_text(data, path)
+def _from_parquet(sheet: Sheet, content: bytes, path: Path) -> None:
+    sheet.names = _columns(parquet.names(content, path), path)
+    frame = parquet.as_text(content, path)
     if not frame.height:
         raise InputError(_NO_ROWS.format(path))
     sheet.rows = frame.height
@@ -226,19 +167,30 @@ def _from_parquet(sheet: Sheet, data: bytes, path: Path) -> None:
     sheet.names = [name for name in sheet.names if name]
 
 
-def _from_text(sheet: Sheet, data: bytes, path: Path, given: str | None) -> None:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data.count(b"\x00") * 20 > len(data) > 0:
+def _lines(content: bytes, path: Path) -> pl.DataFrame:
+    """The lines that are not blank: `LINE` and `text`. Raises InputError where there is none."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff") or content.count(b"\x00") * 20 > len(content) > 0:
         raise InputError(f"{path} is not text in UTF-8 (it holds zero bytes); export it as CSV in UTF-8")
-    whole = pl.Series("text", [data.decode("utf-8-sig", "replace")])
-    lines = whole.str.split("\n" if b"\n" in data else "\r").explode()
-    table = pl.DataFrame(lines.str.strip_chars_end("\r"))
-    table = table.with_columns(pl.int_range(1, pl.len() + 1).alias(LINE))
-    table = table.filter(pl.col("text").str.strip_chars() != "")
-    if not table.height:
-        raise InputError(f"{path} is empty ({len(data)} bytes): nothing to import")
+    size, content = len(content), content.removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in content:
+        content = content.replace(b"\r\n", b"\n") if b"\n" in content else content.replace(b"\r", b"\n")
+    if not content.strip():
+        raise InputError(f"{path} is empty ({size} bytes): nothing to import")
+    try:
+        table = pl.read_lines(content, name="text")
+    except pl.exceptions.ComputeError:  # bytes that are not UTF-8
+        table = pl.read_lines(content.decode("utf-8", "replace").encode(), name="text")
+    table = table.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(LINE))
+    return table.filter(pl.col("text").str.strip_chars() != "")
+
+
+def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, given: str | None) -> None:
     if _OF_EXCEL.match(table["text"][0]) and table.height > 1:
         table = table.slice(1)
     table = _without_comments(table)
+    front = _sentences_in_front(table)
+    sheet.messages += table.select(LINE, "text").head(front).rows()
+    table = table.slice(front)
     header = table["text"][0]
     if re.match(r"\s*(?:\{|\[\s*(?:\{|$))", header):
         raise InputError(f"{path} is JSON of no known format; export it as CSV or Parquet")
@@ -253,17 +205,37 @@ def _from_text(sheet: Sheet, data: bytes, path: Path, given: str | None) -> None
         header = given
     if not table.height:
         raise InputError(_NO_ROWS.format(path))
-    sheet.rows = table.height
-    again = pl.col("text").str.strip_chars() == header.strip()
+    sheet.rows = table.height + front
+    text = pl.col("text")
+    again = text.str.strip_chars() == header.strip()
     table = sheet.refused.take(
-        table, [(pl.col("text").str.contains(UNREADABLE), STRANGE), (again, "it is the header line again")]
+        table, [(text.str.contains(UNREADABLE), STRANGE), (again, "it is the header line again")]
     )
+    no_row = (text.str.count_matches(delimiter, literal=True) != len(sheet.names) - 1) & text.str.contains(_SENTENCE)
+    messages = table.filter(no_row)
+    sheet.messages += messages.select(LINE, "text").rows()
+    _refuse_messages(sheet)
+    table = table.filter(~no_row) if messages.height else table
     _one_header(table, delimiter, sheet.names, path)
-    fields = _fields(table, delimiter, sheet.refused)
-    fields = _even(fields, len(sheet.names), sheet.refused, path)
-    columns = [pl.col("fields").list.get(i).str.strip_chars().alias(name) for i, name in enumerate(sheet.names) if name]
-    sheet.frame = fields.select(LINE, *columns)
+    sheet.frame = _fields(table, delimiter, sheet, path)
     sheet.names = [name for name in sheet.names if name]
+
+
+def _sentences_in_front(table: pl.DataFrame) -> int:
+    """How many lines in front of the header are sentences: they have no delimiter, and a line below has one."""
+    lines = table["text"].head(_MOST_COMMENTS).to_list()
+    number = next((n for n, line in enumerate(lines) if re.search("[,;\t]", line)), 0)
+    return number if all(re.match(_SENTENCE, line) for line in lines[:number]) else 0
+
+
+def _refuse_messages(sheet: Sheet) -> None:
+    """Count the lines in which a tool says something: they are no rows."""
+    lines: dict[str, list[int]] = {}
+    for number, text in sheet.messages:
+        lines.setdefault(text.strip()[:80], []).append(number)
+    for position, (text, numbers) in enumerate(lines.items()):
+        told = text if position < _MESSAGES_TOLD else "others"
+        sheet.refused.add(f"it is no row but a message: {told}", numbers)
 
 
 def _without_comments(table: pl.DataFrame) -> pl.DataFrame:
@@ -310,19 +282,24 @@ def _columns(names: list[str], path: Path) -> list[str]:
             raise InputError(f"{path}: column {position} of the header has no name; name it and import again")
     if twice:
         raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
-    own = next((name for name in names if name.startswith(OWN)), None)
-    if own is not None:
-        raise InputError(f"{path}: the name of a column may not begin with {OWN!r} ({own!r}); rename it")
+    reserved = next((name for name in names if name.startswith(OWN)), None)
+    if reserved is not None:
+        raise InputError(f"{path}: the name of a column may not begin with {OWN!r} ({reserved!r}); rename it")
     return names
 
 
 def headless(file: str, names: Sequence[str]) -> InputError:
     """The sentence for a file whose first line has values where others have the names of columns."""
-    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return InputError(
-        f"{file}: the first line looks like data, not like column names ({shown}); "
+        f"{file}: the first line looks like data, not like column names ({listed(names)}); "
         f"name the columns, for example --header timestamp,uuid,power.draw (the list behind --query-gpu)"
     )
+
+
+def listed(names: Sequence[str], most: int = 160) -> str:
+    """Names for a sentence: as many as have room in `most` characters."""
+    text = ", ".join(names)
+    return text if len(text) <= most else f"{text[:most].rpartition(', ')[0] or text[:most]}, ..."
 
 
 def _one_header(table: pl.DataFrame, delimiter: str, names: list[str], path: Path) -> None:
@@ -333,37 +310,50 @@ def _one_header(table: pl.DataFrame, delimiter: str, names: list[str], path: Pat
             raise InputError(f"{path}: line {line} is a second header, with other columns; split the file there")
 
 
-def _fields(table: pl.DataFrame, delimiter: str, refused: Refused) -> pl.DataFrame:
-    """Each line cut into fields; lines with quotes one by one, by the CSV rules, the others all at once."""
+def _fields(table: pl.DataFrame, delimiter: str, sheet: Sheet, path: Path) -> pl.DataFrame:
+    """The lines cut into columns; lines with quotes one by one, by the CSV rules, the others all at once."""
+    names, width, text = sheet.names, len(sheet.names), pl.col("text")
     quoted = table["text"].str.contains('"', literal=True)
-    if not quoted.any():
-        return table.select(LINE, pl.col("text").str.split(delimiter).alias("fields"))
-    plain = table.filter(~quoted).select(LINE, pl.col("text").str.split(delimiter).alias("fields"))
-    lines, cut, bad = [], [], []
-    for line, text in table.filter(quoted).select(LINE, "text").iter_rows():
+    lists, stray = [], []
+    for line, content in table.filter(quoted).select(LINE, "text").iter_rows():
         try:
-            cut.append(next(csv.reader([text], delimiter=delimiter, strict=True, skipinitialspace=True)))
-            lines.append(line)
+            lists.append((line, next(csv.reader([content], delimiter=delimiter, strict=True, skipinitialspace=True))))
         except csv.Error:
-            bad.append(line)
-    refused.add("it has a stray quote", bad)
-    more = pl.DataFrame({LINE: lines, "fields": cut}, schema={LINE: pl.Int64, "fields": pl.List(pl.String)})
-    return pl.concat([plain, more]).sort(LINE)
+            stray.append(line)
+    sheet.refused.add("it has a stray quote", stray)
+    plain = table.filter(~quoted) if quoted.any() else table
+    sizes = plain.select(LINE, text.str.count_matches(delimiter, literal=True).cast(pl.Int64).alias("size") + 1)
+    sizes = sizes.vstack(pl.DataFrame([(n, len(each)) for n, each in lists], sizes.schema, orient="row"))
+    ragged = sizes.filter(pl.col("size") != width)
+    if ragged.height:
+        if ragged.height == sizes.height:
+            raise _of_other_width(plain, ragged["size"].mode().sort()[0], width, delimiter, path)
+        for size, lines in ragged.group_by("size").agg(LINE).sort("size").iter_rows():
+            sheet.refused.add(f"it has {size} fields, but the header names {width}", lines)
+        plain = plain.filter(text.str.count_matches(delimiter, literal=True) == width - 1)
+    columns = {name: f"field_{number}" for number, name in enumerate(names) if name}
+    fields = text.str.split_exact(delimiter, width - 1)
+    pieces = [
+        piece.select(LINE, fields.alias("fields"))
+        .unnest("fields")
+        .select(LINE, *(pl.col(number).str.strip_chars().alias(name) for name, number in columns.items()))
+        for piece in plain.iter_slices(_PIECE)
+    ]
+    if lists:
+        rows = [(n, *(each.strip() for each in fields)) for n, fields in lists if len(fields) == width]
+        schema = {LINE: pl.Int64} | {name or "": pl.String for name in names}
+        pieces.append(pl.DataFrame(rows, schema, orient="row").select(LINE, *columns))
+        return pl.concat(pieces).sort(LINE)
+    return pl.concat(pieces) if pieces else pl.DataFrame(schema={LINE: pl.Int64} | dict.fromkeys(columns, pl.String))
 
 
-def _even(fields: pl.DataFrame, width: int, refused: Refused, path: Path) -> pl.DataFrame:
-    """Refuse rows with too few or too many fields, and the whole file if most rows are so."""
-    counts = fields["fields"].list.len()
-    wrong = counts != width
-    number = int(wrong.sum())
-    if not number:
-        return fields
-    if number * 2 > fields.height:
-        seen = counts.filter(wrong).mode().sort()[0]
-        raise InputError(
-            f"{path}: the header names {width} columns and most rows have {seen} fields; "
-            f"the header belongs to another file or a column was cut: nothing was imported"
-        )
-    several = sorted(counts.filter(wrong).unique().to_list())
-    size = pl.col("fields").list.len()
-    return refused.take(fields, [(size == n, f"it has {n} fields, but the header names {width}") for n in several])
+def _of_other_width(plain: pl.DataFrame, size: int, width: int, delimiter: str, path: Path) -> InputError:
+    """The sentence for a file of which no row has as many fields as the header."""
+    commas = delimiter == "," and size > width and plain["text"].str.contains(_COMMA).any()
+    why = (
+        "numbers in it seem to have a decimal comma, such as 12,5; write a decimal point (LC_ALL=C does), or part the "
+        "columns with ;"
+        if commas
+        else "the header belongs to another file or a column was cut: nothing was imported"
+    )
+    return InputError(f"{path}: the header names {width} columns and the rows have {size} fields; {why}")

@@ -38,38 +38,37 @@ class _Metric:
     unit: str
     low: float
     high: float
-    usual: tuple[float, float]  # of the column's median
     words: str
 
 
 _METRICS = (
-    _Metric("power", "board power", "power", "W", 0.0, 5e3, (1.0, 5e3),
+    _Metric("power", "board power", "power", "W", 0.0, 5e3,
             "power pwr powerdraw gpupower gpupwr powergpu boardpower powerusage watts"),
-    _Metric("sm_clock", "SM clock", "clock", "MHz", 0.0, 1e4, (1.0, 1e4),
+    _Metric("sm_clock", "SM clock", "clock", "MHz", 0.0, 1e4,
             "smclock smclk smfreq smfrequency clocksm clockssm clockscurrentsm clock clk freq frequency gpuclock "
             "gpuclk gpufreq gpufrequency coreclock corefreq clockcore graphicsclock sclk"),
-    _Metric("mem_clock", "memory clock", "clock", "MHz", 0.0, 1e4, (1.0, 1e4),
+    _Metric("mem_clock", "memory clock", "clock", "MHz", 0.0, 1e4,
             "memclock memclk memfreq memfrequency memoryclock memoryclk memoryfreq memoryfrequency clocksmem "
             "clocksmemory clockscurrentmemory clockmem mclk"),
-    _Metric("temperature", "GPU temperature", "temperature", "C", -40.0, 150.0, (5.0, 125.0),
+    _Metric("temperature", "GPU temperature", "temperature", "C", -40.0, 150.0,
             "temperature temp gputemperature gputemp temperaturegpu tempgpu coretemp coretemperature"),
-    _Metric("memory_temperature", "memory temperature", "temperature", "C", -40.0, 150.0, (5.0, 125.0),
+    _Metric("memory_temperature", "memory temperature", "temperature", "C", -40.0, 150.0,
             "memorytemperature memorytemp memtemperature memtemp temperaturememory temperaturemem hbmtemp "
             "hbmtemperature"),
-    _Metric("utilization", "GPU utilization", "share", "%", 0.0, 100.0, (0.0, 100.0),
+    _Metric("utilization", "GPU utilization", "share", "%", 0.0, 100.0,
             "utilization utilisation util gpuutilization gpuutilisation gpuutil utilizationgpu smutil"),
-    _Metric("memory_utilization", "memory utilization", "share", "%", 0.0, 100.0, (0.0, 100.0),
+    _Metric("memory_utilization", "memory utilization", "share", "%", 0.0, 100.0,
             "memoryutilization memoryutil memutilization memutil utilizationmemory"),
-    _Metric("memory_used", "memory used", "memory", "B", 0.0, EXACT, (0.0, EXACT),
+    _Metric("memory_used", "memory used", "memory", "B", 0.0, EXACT,
             "memoryused memused usedmemory memoryusage memusage"),
-    _Metric("fan_speed", "fan speed", "share", "%", 0.0, 200.0, (0.0, 200.0), "fanspeed fan"),
-    _Metric("energy_total", "energy of the whole run", "energy", "J", 0.0, 1e12, (0.0, 1e12),
+    _Metric("fan_speed", "fan speed", "share", "%", 0.0, 200.0, "fanspeed fan"),
+    _Metric("energy_total", "energy of the whole run", "energy", "J", 0.0, 1e12,
             "energy totalenergy energytotal gpuenergy energyconsumed energyconsumption"),
-    _Metric("rate", "floating-point operations per second", "arithmetic", "GFLOP/s", 0.0, 1e9, (0.0, 1e9), "flops"),
-    _Metric("operation_rate", "operations per second", "operations", "Gop/s", 0.0, 1e9, (0.0, 1e9), ""),
-    _Metric("bandwidth", "bytes per second", "rate", "GB/s", 0.0, 1e6, (0.0, 1e6), "bandwidth"),
-    _Metric("latency", "latency", "time", "ns", 0.0, 1e15, (0.0, 1e15), ""),
-    _Metric("wrong_elements", "wrong elements of the result", "", "", 0.0, EXACT, (0.0, EXACT), ""),
+    _Metric("rate", "floating-point operations per second", "arithmetic", "GFLOP/s", 0.0, 1e9, "flops"),
+    _Metric("operation_rate", "operations per second", "operations", "Gop/s", 0.0, 1e9, ""),
+    _Metric("bandwidth", "bytes per second", "rate", "GB/s", 0.0, 1e6, "bandwidth"),
+    _Metric("latency", "latency", "time", "ns", 0.0, 1e15, ""),
+    _Metric("wrong_elements", "wrong elements of the result", "", "", 0.0, EXACT, ""),
 )  # fmt: skip
 _BY_NAME = {metric.name: metric for metric in _METRICS}
 _BY_WORDS = {words: metric.name for metric in _METRICS for words in metric.words.split()}
@@ -126,11 +125,9 @@ def _meaning(of: str, statistic: str) -> Meaning | None:
         return None
     name = f"{metric.name}_{statistic}" if statistic else metric.name
     if statistic == "sd":
-        low, usual, dimension = 0.0, (0.0, metric.high), metric.dimension.replace("temperature", DIFFERENCE)
+        low, dimension = 0.0, metric.dimension.replace("temperature", DIFFERENCE)
     else:
-        low, usual, dimension = metric.low, metric.usual, metric.dimension
+        low, dimension = metric.low, metric.dimension
     said = _SAID.get(statistic, f"percentile {statistic[1:]} of the" if statistic else "")
     description = f"{said} {metric.description}".strip()
-    return Meaning(
-        name, "number", description, dimension=dimension, unit=metric.unit, low=low, high=metric.high, usual=usual
-    )
+    return Meaning(name, "number", description, dimension=dimension, unit=metric.unit, low=low, high=metric.high)

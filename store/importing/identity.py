@@ -1,12 +1,13 @@
-"""Which GPU a row is about: a UUID, a place (cabinet-node-device), or a name that was given.
+"""Which GPU a row is about: a UUID, a place (cabinet-node-device), the number on its node, or a name that was given.
 
-The result is six columns: `=gpu` (the key), `=uuid`, `=place`, `=cabinet`, `=node`, `=slot`.
+A row has the first of these identities that its file states; one that lacks it, as the row of a lost GPU does, gets it
+from other rows with the same number, serial or PCI address. The result is six columns: `=gpu` (the key), `=uuid`,
+`=place`, `=cabinet`, `=node`, `=slot`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import polars as pl
 
@@ -19,17 +20,15 @@ from .options import Options, typed
 from .values import Seen, is_placeholder
 
 _HEX = "[0-9a-fA-F]"
-# The forms of an identity: name and pattern. The first form that most rows have is used.
-_FORMS = {
-    "UUID": f"(?i)^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
-    "place (cabinet-node-device)": r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$",
-    "hardware id": f"^(?:GPU-)?(?:0[xX])?{_HEX}{{12,32}}$",
-}
+_UUID = f"(?i)^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$"
+_PLACE = r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$"  # cabinet-node-device
+_HARDWARE_ID = f"^(?:GPU-)?(?:0[xX])?{_HEX}{{12,32}}$"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
 _NUMBER = "(?i)^(?:(?:gpu|card|nvidia|device|cuda|accel)[ _:-]?)?([0-9]{1,3})$"  # of a GPU on its node: 3, card3
-_SAID = {"gpu": "UUIDs", "index": "numbers", "serial": "serial numbers", "pci_bus_id": "PCI addresses"}
+_ADDRESS = f"^({_HEX}{{4,8}}):({_HEX}{{2}}:{_HEX}{{2}})(?:[.]{_HEX})?$"  # domain, bus and device, function
+_SHOWN = {"gpu": "UUIDs", "index": "numbers", "serial": "serial numbers", "pci_bus_id": "PCI addresses"}
 _CROWDED = 20  # a device column is believed if fewer than one place in this many has two GPUs
 CLUSTER = ("cluster", "cluster_name")  # columns that say of which cluster a row is: --cluster says it of all
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
 _CABINET = r"^[A-Za-z]{1,8}-?[0-9]{1,4}$"
 _NODE = (
     r"^(?:[0-9]{1,5}(?:\.0+)?|[A-Za-z0-9._-]{0,40}[A-Za-z][A-Za-z0-9._-]{0,40})$"  # a number, or a name with a letter
@@ -47,57 +46,75 @@ def drop_duplicates(sheet: Sheet) -> list[int]:
 
     Only whole rows are compared: two runs that differ in any field are two runs.
     """
-    named = sheet.frame.drop(LINE)
-    if named.hash_rows().is_unique().all():  # the texts of all rows need much memory
+    if sheet.frame.drop(LINE).hash_rows().is_unique().all():  # the texts of all rows need much memory
         return []
     first = row_texts(sheet).is_first_distinct()
-    if first.all():
-        return []
     lines: list[int] = sheet.frame[LINE].filter(~first).to_list()
     sheet.frame = sheet.frame.filter(first)
     return lines
 
 
 def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
-    """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU.
-
-    --gpu is used only if the file has no identity of its own. In a column that --map names, a GPU may have any name.
-    """
+    """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU."""
+    _pass_over_empty(sheet, bound, seen)
     if "index" in bound:
-        sheet.frame = sheet.frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
-        _slot(sheet, bound["index"], by_uuid="gpu" in bound)
+        _on_node(sheet, bound, seen, options)
     else:
         _places(sheet, bound, seen)
-    if {"gpu", "slot"} & bound.keys():
-        _note_unused(seen, options)
-    if "gpu" in bound:
-        _named(sheet, bound["gpu"], options)
-        _numbers_alone(sheet, bound["gpu"], seen)
-    elif "index" in bound and not _one_of_name(sheet, seen, options):
-        seen.notes.append(f"the GPU is taken from {_by_index(sheet, bound['index'], options)}")
-        _by_address(sheet, bound, options)
-    elif "index" in bound:
-        pass  # --gpu names it
-    elif {"node", "slot"} <= bound.keys():
-        sheet.refuse((pl.col("=place").is_null(), "no GPU identity (its place is unknown)"))
-        place = pl.col("=place")
-        sheet.frame = sheet.frame.with_columns(place.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-    elif options.gpu is not None:
-        nodes = sheet.frame["=node"].drop_nulls().unique(maintain_order=True)
-        if len(nodes) > 1:
-            raise InputError(
-                f"{sheet.file} has runs on node {nodes[0]} and on node {nodes[1]}, so they are not of one GPU, as "
-                "--gpu says; name the column that has the GPU with --map COLUMN=gpu (COLUMN=index if it is a number)"
-            )
-        _constant(sheet, _known(sheet, options.gpu, seen, options))
-    else:
+    frame = sheet.frame
+    if options.gpu is not None and "gpu" not in bound:
+        hosts = frame["=node"].drop_nulls().unique(maintain_order=True)
+        if "index" in bound and frame.select(pl.struct("=node", "=slot").n_unique()).item() == 1:
+            sheet.frame = frame.with_columns(_nothing("slot"))  # its number is that in the process, and says nothing
+            return _constant(sheet, options.gpu, seen, options)
+        if not {"index", "slot"} & bound.keys():
+            if len(hosts) > 1:
+                raise InputError(
+                    f"{sheet.file} has runs on node {hosts[0]} and on node {hosts[1]}, so they are not of one GPU, as "
+                    "--gpu says; name the column that has the GPU with --map COLUMN=gpu (COLUMN=index if it is a "
+                    "number)"
+                )
+            return _constant(sheet, options.gpu, seen, options)
+    if {"gpu", "slot"} & bound.keys() and options.gpu is not None:
+        seen.notes.append("the file names its GPUs, so --gpu is not used")
+    if not ({"gpu", "index"} & bound.keys() or {"node", "slot"} <= bound.keys()):
         raise InputError(
             f"{sheet.file} does not name the GPU of each row (no uuid, no node with device); "
             f"name the column with --map COLUMN=gpu (COLUMN=index if it numbers the GPUs of a node), or the GPU with "
             f"--gpu NAME"
         )
+    source = _first_identity(sheet, bound, seen, options)
+    if "index" in bound and "gpu" not in bound:
+        seen.notes.append(f"the GPU is taken from {source}")
+    sheet.refuse((pl.col("=gpu").is_null(), "no GPU identity (its place is unknown)"))
     if {"gpu", "slot"} <= bound.keys():
         _check_places(sheet, seen)
+    return None
+
+
+def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
+    """Add the GPU of each row to a sheet of telemetry and say where it was taken from.
+
+    `=gpu` is NULL where nothing names the GPU: of rows of a GPU that is lost.
+    """
+    instances = sheet.frame.clear()
+    if "instance" in bound:
+        whole_gpu = is_placeholder(bound["instance"].column, minus_one=False)
+        instances = sheet.frame.filter(~whole_gpu)
+        sheet.frame = sheet.frame.filter(whole_gpu)
+    _pass_over_empty(sheet, bound, seen)
+    _on_node(sheet, bound, seen, options)
+    if {"gpu", "index", "serial", "pci_bus_id"} & bound.keys():
+        if "gpu" in bound and options.gpu is not None:
+            seen.notes.append("the file names its GPUs, so --gpu is not used")
+        source = _first_identity(sheet, bound, seen, options)
+    else:
+        _constant(sheet, options.gpu or _stem(sheet, options), seen, options)
+        source = "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
+    if instances.height:
+        named = _of_instances(instances, bound, sheet, options)
+        sheet.frame = pl.concat([sheet.frame, named], how="diagonal_relaxed").sort(LINE)
+    return source
 
 
 def of_one_cluster(sheet: Sheet, seen: Seen, options: Options) -> None:
@@ -109,162 +126,244 @@ def of_one_cluster(sheet: Sheet, seen: Seen, options: Options) -> None:
         clusters = rows[column].unique().sort()
         if len(clusters) < 2:
             continue
-        what = f"column {column!r} has rows of {clusters[0]} and of {clusters[1]}"
+        mixed = f"column {column!r} has rows of {clusters[0]} and of {clusters[1]}"
         how = "split the file, and import each part with --cluster NAME"
-        of = (
-            rows.filter(pl.col("=uuid").is_null())
-            .group_by("=gpu")
-            .agg(pl.col(column).n_unique())
-            .filter(pl.col(column) > 1)
-            .sort("=gpu")
-        )
-        if of.height:
-            raise InputError(f"{sheet.file}: {what}, and both have a GPU {of['=gpu'][0]}: {how}")
-        seen.notes.append(f"{what}, and all are stored as of cluster {options.cluster}: if they differ, {how}")
+        per_gpu = rows.filter(pl.col("=uuid").is_null()).group_by("=gpu").agg(pl.col(column).n_unique())
+        shared = per_gpu.filter(pl.col(column) > 1)["=gpu"].sort()
+        if len(shared):
+            raise InputError(f"{sheet.file}: {mixed}, and both have a GPU {shared[0]}: {how}")
+        seen.notes.append(f"{mixed}, and all are stored as of cluster {options.cluster}: if they differ, {how}")
 
 
-def _one_of_name(sheet: Sheet, seen: Seen, options: Options) -> bool:
-    """Whether a sheet has one GPU, and --gpu names it: then its number, which is that in the process, says nothing."""
-    if options.gpu is None or sheet.frame.select(pl.struct("=node", "=slot").n_unique()).item() > 1:
-        return False
-    sheet.frame = sheet.frame.with_columns(_nothing("slot"))
-    _constant(sheet, _known(sheet, options.gpu, seen, options))
-    return True
+def of_the_time(sheet: Sheet, stamps: str, seen: Seen, options: Options) -> None:
+    """Give rows that were named by node and number to the card that was there at the time in the column `stamps`.
 
-
-def _by_address(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
-    """The GPU that the store knows at a PCI address of the node. CUDA may number GPUs otherwise than the driver."""
-    known = {place.upper(): key for key, place in options.addresses().items()}
-    if "pci_bus_id" not in bound or not known:
+    Only slots matter in which the store knows several cards, one after another. A row without a time stays with the
+    card that is there now.
+    """
+    cards = options.cards() if sheet.frame["=slot"].count() else pl.DataFrame()
+    if cards.is_empty():
         return
-    address = (pl.col("=node") + " " + pl.col(bound["pci_bus_id"].column)).str.to_uppercase()
-    found = address.is_in(list(known)).fill_null(False)
-    sheet.frame = sheet.frame.with_columns(
-        pl.when(found).then(address.replace(known)).otherwise("=gpu").alias("=gpu"),
-        pl.when(~found).then("=slot").alias("=slot"),
+    holder = dict(options.fleet().select("name", "gpu").iter_rows())
+    node, slot = pl.col("=node"), pl.col("=slot").cast(pl.String)
+    rows = sheet.frame.filter(pl.col("=uuid").is_null() & pl.col(stamps).is_not_null()).select(
+        LINE, "=gpu", (node + "/" + slot).alias("name"), (node + ":" + slot).alias("bare"), pl.col(stamps).alias("ts")
     )
+    key = pl.coalesce(pl.col("name").replace_strict(holder, default=None, return_dtype=pl.String), "bare")
+    rows = rows.filter((pl.col("=gpu") == key) & pl.col("name").is_in(cards["name"].unique().implode())).sort("ts")
+    since = cards.sort("since")
+    rows = rows.join_asof(since, left_on="ts", right_on="since", by="name", check_sortedness=False)
+    rows = rows.join(since.group_by("name").agg(pl.col("card").first().alias("first")), on="name")
+    rows = rows.with_columns(pl.coalesce("card", "first").alias("card")).filter(pl.col("card") != pl.col("=gpu"))
+    if rows.is_empty():
+        return
+    names = rows["name"].unique().sort().to_list()
+    which = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    rows_are = "1 row is" if len(rows) == 1 else f"{len(rows):,} rows are"
+    seen.notes.append(f"{rows_are} of a card that is not there any more, or has another number now: {which}")
+    sheet.frame = sheet.frame.join(rows.select(LINE, "card"), on=LINE, how="left", maintain_order="left")
+    sheet.frame = sheet.frame.with_columns(pl.coalesce("card", "=gpu").alias("=gpu")).drop("card")
 
 
-def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
-    """Add the GPU of each row to a sheet of telemetry and say where it was taken from."""
-    if "instance" not in bound:
-        return _of_gpus(sheet, bound, seen, options)
-    whole = is_placeholder(bound["instance"].column, minus_one=False)
-    instances = sheet.frame.filter(~whole)
-    sheet.frame = sheet.frame.filter(whole)
-    source = _of_gpus(sheet, bound, seen, options)
-    parts = _of_instances(instances, bound, _stem(sheet, options), options)
-    sheet.frame = pl.concat([sheet.frame, parts], how="diagonal_relaxed").sort(LINE)
-    return source
+def of_jobs(sheet: Sheet, bound: Bound) -> None:
+    """Add `=gpu` and `=uuid` to a sheet of allocations of GPUs. What begins like a UUID must be one, but for --map."""
+    column = pl.col(bound.column)
+    texts = sheet.frame.select(column).unique().with_columns(_uuid(column).alias("=uuid"))
+    texts = texts.with_columns(pl.coalesce("=uuid", _place(column), _hardware_id(column), column).alias("=gpu"))
+    sheet.frame = sheet.frame.join(texts, on=bound.column, how="left", maintain_order="left")
+    torn = column.str.contains("(?i)^(?:GPU|MIG)-") & pl.col("=uuid").is_null() & _hardware_id(column).is_null()
+    no_name = ~column.str.contains(_NAME)
+    sheet.refuse((no_name if bound.mapped else no_name | torn, f"{bound.column} is not a UUID"))
 
 
-def _of_instances(frame: pl.DataFrame, bound: dict[str, Bound], stem: str, options: Options) -> pl.DataFrame:
-    """MIG instances: named after their GPU where its UUID is known, else after their host; `=parent` is the GPU."""
-    frame = frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
-    host, parent, uuid = pl.coalesce("=node", pl.lit(stem)), pl.lit(None, pl.String), pl.lit(None, pl.String)
-    base = host
-    if "gpu" in bound:
-        said = pl.col(bound["gpu"].column).str.to_lowercase()
-        known = said.str.contains(_FORMS["UUID"])
-        parent = pl.when(known & said.str.starts_with("gpu-")).then("GPU-" + said.str.slice(4))
-        uuid = pl.when(known & said.str.starts_with("mig-")).then("MIG-" + said.str.slice(4))
-        base = pl.coalesce(parent, host)
-    elif "index" in bound:
-        number = pl.col(bound["index"].column).str.extract(_NUMBER, 1)
-        parent = pl.when(number.is_not_null()).then(_key(host, number, options))
-    own = pl.coalesce(uuid, base + ":" + pl.col(bound["instance"].column))
-    return frame.with_columns(parent.alias("=parent"), uuid.alias("=uuid"), own.alias("=gpu"))
+def of_board(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
+    """What a file says about the GPUs themselves, for the table `gpus`: the columns `BOARD`."""
+    columns = {key: bound[key].column for key in BOARD if key in bound}
+    stated = [
+        pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in columns.items()
+    ]
+    given = {"model": options.model}
+    return stated + [pl.lit(given.get(key), pl.String).alias(key) for key in BOARD if key not in columns]
 
 
-def _of_gpus(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
-    sheet.frame = sheet.frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
-    if "index" in bound:
-        _slot(sheet, bound["index"], by_uuid="gpu" in bound)
-    if "gpu" in bound:
-        _note_unused(seen, options)
-        _named(sheet, bound["gpu"], options)
-        _numbers_alone(sheet, bound["gpu"], seen)
-        return _where(sheet, bound["gpu"])
-    stem = _stem(sheet, options)
-    if "index" in bound:
-        return _by_index(sheet, bound["index"], options)
-    for key in ("serial", "pci_bus_id"):
-        if key in bound and sheet.frame[bound[key].column].n_unique() > 1:
-            name = bound[key].column
-            sheet.refuse((is_placeholder(name, minus_one=False), f"{name} is missing"))
-            gpu = pl.lit(f"{stem}:") + pl.col(name)
-            sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-            return f"{_where(sheet, bound[key])} (as {stem}:{key})"
-    _constant(sheet, stem if options.gpu is None else _known(sheet, stem, seen, options))
-    return "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
+def address(text: str) -> str:
+    """A PCI address as nvidia-smi writes it: 00000000:07:00.0; other texts as they are."""
+    match = re.match(_ADDRESS, text)
+    return f"{match[1]:>08}:{match[2]}.0".upper() if match else text
 
 
-def _slot(sheet: Sheet, bound: Bound, *, by_uuid: bool) -> None:
-    index = bound.column
-    strange = ~pl.col(index).str.contains(_NUMBER)
-    if by_uuid:  # then the index only adds the place
-        strange &= ~is_placeholder(index, minus_one=False)
-    refuse_strange(sheet, (index, strange, "index of a GPU"))
-    number = pl.col(index).str.extract(_NUMBER, 1)
-    sheet.frame = sheet.frame.with_columns(number.cast(pl.Int64, strict=False).alias("=slot"))
+def refuse_strange(sheet: Sheet, *rules: tuple[str, pl.Expr, str]) -> None:
+    """Refuse rows with a wrong field, and the file if every row has one.
+
+    A field: column, which rows, what it should be.
+    """
+    wrong = sheet.counts(*(bad for _, bad, _ in rules))
+    for count, (name, bad, meant) in zip(wrong, rules, strict=True):
+        if count and count == sheet.frame.height:
+            first = sheet.frame.filter(bad).row(0, named=True)
+            raise InputError(
+                f"{sheet.file}: column {name!r} does not contain what its name says ({meant}): line "
+                f"{sheet.line(first[LINE])} has {first[name][:40]!r}; say what the columns are with --map"
+            )
+    if any(wrong):
+        sheet.refuse(*((bad, f"{name} cannot be the {meant}") for name, bad, meant in rules))
+
+
+def _nothing(*keys: str) -> list[pl.Expr]:
+    return [pl.lit(None, pl.Int64 if key == "slot" else pl.String).alias(f"={key}") for key in keys]
 
 
 def _stem(sheet: Sheet, options: Options) -> str:
     return options.gpu or sheet.file.split(".")[0] or "stream"
 
 
-def _by_index(sheet: Sheet, bound: Bound, options: Options) -> str:
-    """`=gpu` from `=slot` and the host, else the file's name: an index names a GPU on its own host only."""
-    stem = _stem(sheet, options)
-    gpu = _key(pl.coalesce("=node", pl.lit(stem)), pl.col("=slot").cast(pl.String), options)
-    sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-    if sheet.frame["=node"].count():
-        return f"{_where(sheet, bound)} (as node:index)"
-    advice = "" if options.gpu else "; the file names no host: --node NAME gives it"
-    return f"{_where(sheet, bound)} (as {stem}:index){advice}"
+def _pass_over_empty(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
+    """Leave out identities that no row states, such as a `uuid` which is [N/A] on all rows."""
+    for key in ("gpu", "index", "serial", "pci_bus_id", "slot"):
+        if key not in bound or not sheet.frame.height:
+            continue
+        column = bound[key].column
+        if sheet.counts(is_placeholder(column, minus_one=True))[0] == sheet.frame.height:
+            del bound[key]
+            if key in ("gpu", "index"):
+                seen.notes.append(f"{column} is empty on all rows, so it names no GPU")
 
 
-def _where(sheet: Sheet, bound: Bound) -> str:
-    """Where a file names its GPUs. A column of a format has the name of its meaning, which the file does not have."""
-    if sheet.format and bound.column == bound.meaning.name:
-        return f"the {_SAID[bound.column]} that {sheet.format} has"
-    return f"column {bound.column!r}"
-
-
-def _key(host: pl.Expr, number: pl.Expr, options: Options) -> pl.Expr:
-    """The key of a GPU: that of the GPU which the store knows there, else host and number."""
-    keys = {name: key for key, name in options.known().items()}
-    spoken = host + "/" + number
-    return pl.when(spoken.is_in(list(keys))).then(spoken.replace(keys)).otherwise(host + ":" + number)
-
-
-def _on_node(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
-    """`=node` of a stream's rows, and no `=slot` yet."""
+def _on_node(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
+    """`=node` from the file, else from --node, and `=slot` from the number of the GPU on it."""
     node = pl.lit(options.node, pl.String)
     if "node" in bound:
-        name = bound["node"].column
-        node = pl.coalesce(pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)), node)
-    return [node.alias("=node"), *_nothing("slot")]
+        column = bound["node"].column
+        node = pl.coalesce(pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column)), node)
+    sheet.frame = sheet.frame.with_columns(node.alias("=node"), *_nothing("place", "cabinet", "slot"))
+    if options.node is not None and (sheet.frame["=node"] != options.node).any():
+        seen.notes.append(f"column {bound['node'].column!r} names the node of rows, so --node is not used for them")
+    if "index" in bound:
+        index = bound["index"].column
+        strange = ~pl.col(index).str.contains(_NUMBER)
+        if {"gpu", "serial", "pci_bus_id"} & bound.keys():  # then the index only adds the place
+            strange &= ~is_placeholder(index, minus_one=False)
+        refuse_strange(sheet, (index, strange, "index of a GPU"))
+        number = pl.col(index).str.extract(_NUMBER, 1)
+        sheet.frame = sheet.frame.with_columns(number.cast(pl.Int64, strict=False).alias("=slot"))
 
 
-def of_jobs(sheet: Sheet, bound: Bound, options: Options) -> None:
-    """Add the identity columns to a sheet of allocations of GPUs, which may have any name."""
-    sheet.frame = sheet.frame.with_columns(_nothing("place", "cabinet", "node", "slot"))
-    _named(sheet, replace(bound, mapped=True), options)
+def _first_identity(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
+    """`=gpu` and `=uuid` of each row, by the first identity that the file states; which that is."""
+    sheet.frame = sheet.frame.with_columns(*_nothing("gpu", "uuid"))
+    fleet, host = options.fleet(), pl.col("=node")
+    if "gpu" in bound:
+        _named(sheet, bound["gpu"], options)
+        _not_numbers(sheet, bound["gpu"], seen)
+        for key in ("index", "serial", "pci_bus_id"):
+            if key in bound:
+                _link(sheet, bound[key].column, of_node=key != "serial")
+    else:  # where the file has no other name of its host, the file's name stands for it
+        host = pl.coalesce(host, pl.lit(_stem(sheet, options)))
+    keys: dict[str, pl.Expr] = {}
+    if "index" in bound:
+        keys["index"] = _numbered(host, pl.col("=slot").cast(pl.String), fleet)
+    elif {"node", "slot"} <= bound.keys():
+        keys["slot"] = pl.col("=place")
+    for key in ("serial", "pci_bus_id"):
+        if key in bound:
+            keys[key] = _of_board_part(sheet, bound[key].column, key, host, fleet)
+    if "gpu" in bound and "=lost" in sheet.frame.columns:  # a lost GPU that no UUID names is no further GPU
+        stored = fleet["gpu"].unique().implode()
+        answers = pl.col("=lost").is_null()
+        keys = {key: pl.when(answers | text.is_in(stored)).then(text) for key, text in keys.items()}
+    if sheet.kind == "runs" and "pci_bus_id" in keys:  # CUDA may number GPUs otherwise than the driver
+        known = keys["pci_bus_id"].is_in(fleet["gpu"].unique().implode())
+        keys = {"address": pl.when(known).then(keys.pop("pci_bus_id")), **keys}
+        slot = pl.when(keys["address"].is_null()).then("=slot").alias("=slot")
+        sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", *keys.values()).alias("=gpu"), slot)
+    else:
+        sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", *keys.values()).alias("=gpu"))
+    first = next(
+        key for key in ("gpu", "index", "slot", "serial", "pci_bus_id") if key == "gpu" in bound or key in keys
+    )
+    return _where(sheet, bound[first], first, options)
 
 
-def of_board(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
-    """What a file says about the GPUs themselves, for the table `gpus`: the columns `BOARD`."""
-    columns = {key: bound[key].column for key in BOARD if key in bound}
-    known = [
-        pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in columns.items()
-    ]
-    said = {"model": options.model}
-    return known + [pl.lit(said.get(key), pl.String).alias(key) for key in BOARD if key not in columns]
+def _link(sheet: Sheet, column: str, *, of_node: bool) -> None:
+    """Give a row without its GPU the one that all other rows with the same number, serial or address have."""
+    if not sheet.frame["=gpu"].null_count():
+        return
+    keys = ["=node", column] if of_node else [column]
+    stated = ~is_placeholder(column, minus_one=False)
+    pairs = sheet.frame.filter(pl.col("=gpu").is_not_null() & stated).select(*keys, "=gpu", "=uuid").unique()
+    links = pairs.filter(~pairs.select(keys).is_duplicated())
+    frame = sheet.frame.join(links, on=keys, how="left", suffix=" linked", nulls_equal=True, maintain_order="left")
+    filled = [pl.coalesce(name, f"{name} linked").alias(name) for name in ("=gpu", "=uuid")]
+    sheet.frame = frame.with_columns(filled).drop("=gpu linked", "=uuid linked")
 
 
-def _nothing(*keys: str) -> list[pl.Expr]:
-    return [pl.lit(None, pl.Int64 if key == "slot" else pl.String).alias(f"={key}") for key in keys]
+def _numbered(host: pl.Expr, number: pl.Expr, fleet: pl.DataFrame) -> pl.Expr:
+    """The GPU with a number on a host: as the store knows it, else named host:number."""
+    keys = dict(fleet.select("name", "gpu").iter_rows())
+    name = host + "/" + number
+    return pl.when(name.is_in(list(keys))).then(name.replace(keys)).otherwise(host + ":" + number)
+
+
+def _of_board_part(sheet: Sheet, column: str, key: str, host: pl.Expr, fleet: pl.DataFrame) -> pl.Expr:
+    """The GPU with a serial number, or at a PCI address of a host: as the store knows it, else named after it.
+
+    A serial number is one GPU wherever it is; an address is one of its host only.
+    """
+    stored, stated = fleet.drop_nulls(key), pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column))
+    if key == "serial":
+        return stated.replace(dict(stored.select("serial", "gpu").iter_rows()))
+    known = {f"{node}:{address(part)}": gpu for node, part, gpu in stored.select("node", key, "gpu").iter_rows()}
+    return (host + ":" + stated.replace({text: address(text) for text in sheet.frame[column].unique()})).replace(known)
+
+
+def _where(sheet: Sheet, bound: Bound, key: str, options: Options) -> str:
+    """Where a file names its GPUs. A column of a format has the name of its meaning, which the file does not have."""
+    of_format = sheet.format and bound.column == bound.meaning.name and key in _SHOWN
+    source = f"the {_SHOWN[key]} that {sheet.format} has" if of_format else f"column {bound.column!r}"
+    if key not in ("index", "pci_bus_id"):
+        return source
+    if sheet.frame["=node"].count():
+        return f"{source} (as node:{key})"
+    advice = "" if options.gpu else "; the file names no host: --node NAME gives it"
+    return f"{source} (as {_stem(sheet, options)}:{key}){advice}"
+
+
+def _of_instances(frame: pl.DataFrame, bound: dict[str, Bound], sheet: Sheet, options: Options) -> pl.DataFrame:
+    """MIG instances: named after their GPU where its UUID is known, else after their host; `=parent` is the GPU."""
+    instances = Sheet(sheet.file, "", 0, sheet.names, frame, frame.height, sheet.refused, sheet.format, sheet.kind)
+    _on_node(instances, {key: bound[key] for key in ("node",) if key in bound}, Seen(), options)
+    frame, host = instances.frame, pl.coalesce("=node", pl.lit(_stem(sheet, options)))
+    parent, uuid = pl.lit(None, pl.String), pl.lit(None, pl.String)
+    base = host
+    if "gpu" in bound:
+        driver = _uuid(pl.col(bound["gpu"].column))
+        parent = pl.when(driver.str.starts_with("GPU-")).then(driver)
+        uuid = pl.when(driver.str.starts_with("MIG-")).then(driver)
+        base = pl.coalesce(parent, host)
+    elif "index" in bound:
+        parent = _numbered(host, pl.col(bound["index"].column).str.extract(_NUMBER, 1), options.fleet())
+    own_key = pl.coalesce(uuid, base + ":" + pl.col(bound["instance"].column))
+    return frame.with_columns(parent.alias("=parent"), uuid.alias("=uuid"), own_key.alias("=gpu"))
+
+
+def _uuid(text: pl.Expr) -> pl.Expr:
+    """A UUID as the driver writes it, GPU-... in lower case; some tools drop the prefix. Null where it is none."""
+    lower = text.str.to_lowercase()
+    prefix = pl.when(lower.str.starts_with("mig-")).then(pl.lit("MIG-")).otherwise(pl.lit("GPU-"))
+    return pl.when(text.str.contains(_UUID)).then(prefix + lower.str.replace("^(?:gpu|mig)-", ""))
+
+
+def _hardware_id(text: pl.Expr) -> pl.Expr:
+    """An identity that is hexadecimal digits only, in lower case. Null where it is none."""
+    lower = text.str.to_lowercase()
+    lower = pl.when(text.str.starts_with("GPU-")).then("GPU-" + lower.str.slice(4)).otherwise(lower)
+    return pl.when(text.str.contains(_HARDWARE_ID)).then(lower)
+
+
+def _place(text: pl.Expr) -> pl.Expr:
+    """A cabinet, node and device without leading zeros. Null where it is none."""
+    return pl.when(text.str.contains(_PLACE)).then(_without_zeros(text))
 
 
 def _without_zeros(name: pl.Expr) -> pl.Expr:
@@ -272,27 +371,108 @@ def _without_zeros(name: pl.Expr) -> pl.Expr:
     return name.str.replace_all("-0+([0-9])", "-${1}")
 
 
-def _constant(sheet: Sheet, name: str) -> None:
-    uuid = _uuid(pl.lit(name)) if re.match(_FORMS["UUID"], name) else pl.lit(None, pl.String)
-    sheet.frame = sheet.frame.with_columns(pl.coalesce(uuid, pl.lit(name)).alias("=gpu"), uuid.alias("=uuid"))
+def _constant(sheet: Sheet, name: str, seen: Seen, options: Options) -> None:
+    """All rows are of one GPU: of the one that the store knows by this name, else of a new one."""
+    fleet = options.fleet()
+    names = dict(fleet.select("gpu", "name").iter_rows())
+    key = name
+    if options.gpu is not None and name not in names:
+        try:
+            # A name that somebody gave has no parts: `v1` is not `v10`.
+            known = known_gpu(
+                name, {gpu: (spoken,) for gpu, spoken in names.items() if spoken != gpu or gpu[:4] == "GPU-"}
+            )
+        except InputError as error:
+            raise InputError(f"{sheet.file}: --gpu {error}") from error
+        if known is not None and known != name:
+            key = known
+            seen.notes.append(
+                f"--gpu {name} is the GPU {names[key]} of the store" + (f" ({key})" if names[key] != key else "")
+            )
+    sheet.frame = sheet.frame.with_columns(_uuid(pl.lit(key)).alias("=uuid"))
+    sheet.frame = sheet.frame.with_columns(pl.coalesce("=uuid", pl.lit(key)).alias("=gpu"))
 
 
-def _uuid(text: pl.Expr) -> pl.Expr:
-    """A UUID as the driver writes it, GPU-... in lower case; some tools drop the prefix."""
-    lower = text.str.to_lowercase()
-    prefix = pl.when(lower.str.starts_with("mig-")).then(pl.lit("MIG-")).otherwise(pl.lit("GPU-"))
-    return prefix + lower.str.replace("^(?:gpu|mig)-", "")
+def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
+    """`=gpu` and `=uuid` from a column of identities; in a column that is mapped, a GPU may have any name.
+
+    NULL where the row states none. The texts are read once each: a stream names few GPUs on many rows.
+    """
+    name, text = bound.column, pl.col(bound.column)
+    texts = sheet.frame.select(text).unique().filter(~is_placeholder(name, minus_one=not bound.mapped))
+    texts = texts.with_columns(_uuid(text).alias("=uuid"))
+    if bound.mapped:
+        fleet = options.fleet()
+        spoken = fleet.filter(~fleet["name"].is_duplicated() & fleet["name"].str.contains("/", literal=True))
+        texts = texts.with_columns(
+            pl.coalesce("=uuid", text.replace(dict(spoken.select("name", "gpu").iter_rows()))).alias("=gpu"),
+            *_nothing("stated"),
+        )
+    else:
+        texts = texts.with_columns(
+            pl.coalesce("=uuid", _place(text), _hardware_id(text)).alias("=gpu"), _place(text).alias("=stated")
+        )
+    frame = sheet.frame.drop("=gpu", "=uuid").join(texts, on=name, how="left", maintain_order="left")
+    sheet.frame = frame
+    stated = ~is_placeholder(name, minus_one=not bound.mapped)
+    strange = stated & pl.col("=gpu").is_null()
+    accepts = f"; {typed('--map', name, 'gpu')} accepts any name"
+    (number,) = sheet.counts(strange)
+    if number and number == sheet.counts(stated)[0]:
+        first = frame.filter(strange).row(0, named=True)
+        raise InputError(
+            f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.line(first[LINE])} "
+            f"has {first[name][:40]!r}{accepts}"
+        )
+    other = (pl.col("=place") != pl.col("=stated")).fill_null(False)
+    sheet.refuse(
+        (strange, f"{name} is not a UUID{accepts}"),
+        (other, f"{name} cannot be the place that the row's cabinet, node and device give"),
+    )
+    parts = pl.col("=stated").str.extract_groups(r"^((.*)-[^-]+)-([0-9]+)$").struct
+    sheet.frame = sheet.frame.with_columns(
+        pl.coalesce("=place", "=stated").alias("=place"),
+        pl.coalesce("=node", parts[0]).alias("=node"),
+        pl.coalesce("=cabinet", parts[1]).alias("=cabinet"),
+        pl.coalesce("=slot", parts[2].cast(pl.Int64)).alias("=slot"),
+    ).drop("=stated")
+
+
+def _not_numbers(sheet: Sheet, bound: Bound, seen: Seen) -> None:
+    """Refuse a file that numbers the GPUs of each node in a column of GPUs: GPU 0 of one node is not GPU 0 of another.
+
+    So it is of the numbers of one node, as other nodes have the same. Where the node is not known, a note tells of it.
+    """
+    column, as_index = bound.column, typed("--map", bound.column, "index")
+    pairs = sheet.frame.select(pl.col(column).alias("number"), pl.col("=node").alias("node")).unique()
+    numbers = pairs.filter(pl.col("number").str.contains(_NUMBER))
+    nodes = numbers.drop_nulls().group_by("number").agg(pl.col("node").unique().sort())
+    for number, (first, second, *_) in nodes.filter(pl.col("node").list.len() > 1).sort("number").iter_rows():
+        raise InputError(
+            f"{sheet.file}: column {column!r} has {number} on {first} and on {second}, so it numbers the GPUs of a "
+            f"node: say {as_index}"
+        )
+    if pairs.height and numbers.height == pairs.height:
+        if pairs["node"].n_unique() == 1 and pairs["node"].count():
+            raise InputError(
+                f"{sheet.file}: column {column!r} has only numbers, such as {numbers['number'].sort()[0]}, and all are "
+                f"of node {pairs['node'].drop_nulls()[0]}: say {as_index}, as other nodes have GPUs of the same numbers"
+            )
+        seen.notes.append(
+            f"the GPUs have no name but a number: one of the same number in another file is the same GPU; if "
+            f"{column!r} numbers the GPUs of a node, import it into a new store with {as_index} --node NAME"
+        )
 
 
 def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     """`=cabinet`, `=node` (unique within the cluster), `=slot`, `=place` from the columns that say them."""
-    named = "cabinet" in bound and bound["cabinet"].mapped
-    patterns = {"cabinet": _NODE if named else _CABINET, "node": _NODE, "slot": r"^[0-9]{1,2}(?:\.0+)?$"}
+    mapped = "cabinet" in bound and bound["cabinet"].mapped
+    patterns = {"cabinet": _NODE if mapped else _CABINET, "node": _NODE, "slot": r"^[0-9]{1,2}(?:\.0+)?$"}
     stated = [bound[key] for key in patterns if key in bound]
     unknown = {b.meaning.name: is_placeholder(b.column, minus_one=True) for b in stated}
-    for item, missing in zip(stated, sheet.counts(*unknown.values()), strict=True):
-        if missing:
-            seen.placeholders[item.column] = missing
+    for item, count in zip(stated, sheet.counts(*unknown.values()), strict=True):
+        if count:
+            seen.placeholders[item.column] = count
     rules = []
     for item in stated:
         strange = ~unknown[item.meaning.name] & ~pl.col(item.column).str.contains(patterns[item.meaning.name])
@@ -300,8 +480,8 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     refuse_strange(sheet, *rules)
     # If a row of the column is empty, some tools write the whole number 4 as 4.0.
     plain = {b.meaning.name: pl.col(b.column).str.replace(r"^([0-9]+)\.0+$", "${1}") for b in stated}
-    known = [pl.when(~unknown[key]).then(text).alias(f"={key}") for key, text in plain.items()]
-    sheet.frame = sheet.frame.with_columns(*known, *_nothing(*(key for key in patterns if key not in bound)))
+    texts = [pl.when(~unknown[key]).then(text).alias(f"={key}") for key, text in plain.items()]
+    sheet.frame = sheet.frame.with_columns(*texts, *_nothing(*(key for key in patterns if key not in bound)))
     cabinet, node, slot = pl.col("=cabinet"), pl.col("=node"), pl.col("=slot").cast(pl.Int64)
     # "004" and 4 are one node; where there are cabinets, a number is unique only together with its own.
     number = node.str.extract("^0*([0-9]+)$", 1)
@@ -310,109 +490,6 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     host = pl.when(number.is_null()).then(node).otherwise(numbered)
     place = _without_zeros(host) + "-" + slot.cast(pl.String)
     sheet.frame = sheet.frame.with_columns(host.alias("=node"), slot, place.alias("=place"))
-
-
-def _note_unused(seen: Seen, options: Options) -> None:
-    if options.gpu is not None:
-        seen.notes.append("the file names its GPUs, so --gpu is not used")
-
-
-def _known(sheet: Sheet, said: str, seen: Seen, options: Options) -> str:
-    """The key of the GPU that --gpu means: one that the store knows, else a new one of that name."""
-    known = options.known()
-    if said in known:
-        return said
-    try:
-        # A name that somebody gave has no parts: `v1` is not `v10`.
-        gpu = known_gpu(said, {key: (name,) for key, name in known.items() if name != key or key[:4] == "GPU-"})
-    except InputError as error:
-        raise InputError(f"{sheet.file}: --gpu {error}") from error
-    if gpu is None:
-        return said
-    if gpu != said:
-        seen.notes.append(
-            f"--gpu {said} is the GPU {known[gpu]} of the store" + (f" ({gpu})" if known[gpu] != gpu else "")
-        )
-    return gpu
-
-
-def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
-    """`=gpu` and `=uuid` from a column of identities, all of one form."""
-    name = bound.column
-    text = pl.col(name)
-    forms = _FORMS | ({"name": _NAME} if bound.mapped else {})
-    fits = sheet.counts(*(text.str.contains(pattern) for pattern in forms.values()))
-    form = next((form for form, number in zip(forms, fits, strict=True) if number * 2 > sheet.frame.height), None)
-    if form is None and sheet.frame.height:
-        first = sheet.frame.row(0, named=True)
-        raise InputError(
-            f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.line(first[LINE])} "
-            f"has {first[name]!r}; the columns look shifted or renamed ({typed('--map', name, 'gpu')} accepts any name)"
-        )
-    form = form or "UUID"
-    if fits[list(forms).index(form)] < sheet.frame.height:
-        sheet.refuse((~text.str.contains(forms[form]), f"{name} is not a {form}"))
-    if form == "UUID":
-        uuid = _uuid(text)
-        sheet.frame = sheet.frame.with_columns(uuid.alias("=gpu"), uuid.alias("=uuid"))
-        return
-    if not form.startswith("place"):
-        if form == "hardware id":
-            text = (
-                pl.when(text.str.starts_with("GPU-"))
-                .then("GPU-" + text.str.slice(4).str.to_lowercase())
-                .otherwise(text.str.to_lowercase())
-            )
-        if form == "name":
-            _not_numbers(sheet, name)
-        if form == "name" and sheet.frame[name].str.contains("/", literal=True).any():
-            keys: dict[str, list[str]] = {}
-            for key, spoken in options.known().items():
-                keys.setdefault(spoken, []).append(key)
-            text = text.replace({spoken: own[0] for spoken, own in keys.items() if len(own) == 1})
-        sheet.frame = sheet.frame.with_columns(text.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-        return
-    gpu, place = _without_zeros(text), pl.col("=place")
-    refuse_strange(sheet, (name, (place != gpu).fill_null(False), "place that the row's cabinet, node and device give"))
-    parts = gpu.str.extract_groups(r"^((.*)-[^-]+)-([0-9]+)$").struct
-    sheet.frame = sheet.frame.with_columns(
-        gpu.alias("=gpu"),
-        gpu.alias("=place"),
-        pl.lit(None, pl.String).alias("=uuid"),
-        pl.coalesce("=node", parts[0]).alias("=node"),
-        pl.coalesce("=cabinet", parts[1]).alias("=cabinet"),
-        pl.coalesce("=slot", parts[2].cast(pl.Int64)).alias("=slot"),
-    )
-
-
-def _not_numbers(sheet: Sheet, column: str) -> None:
-    """Refuse a file that numbers the GPUs of each node in this column: GPU 0 of one node is not GPU 0 of another.
-
-    Where a file is of one node, the number says nothing else: the file of another node has the same ones.
-    """
-    numbers = sheet.frame.filter(pl.col(column).str.contains(_NUMBER) & pl.col("=node").is_not_null())
-    every = numbers["=node"].unique().sort()
-    nodes = numbers.group_by(column).agg(pl.col("=node").unique().sort()).filter(pl.col("=node").list.len() > 1)
-    for number, (first, second, *_) in nodes.sort(column).head(1).iter_rows():
-        raise InputError(
-            f"{sheet.file}: column {column!r} has {number} on {first} and on {second}, so it numbers the GPUs of a "
-            f"node: say {typed('--map', column, 'index')}"
-        )
-    if numbers.height and numbers.height == sheet.frame.height and len(every) == 1:
-        raise InputError(
-            f"{sheet.file}: column {column!r} has only numbers, such as {numbers[column][0]}, and all are of node "
-            f"{every[0]}: say {typed('--map', column, 'index')}, as other nodes have GPUs of the same numbers"
-        )
-
-
-def _numbers_alone(sheet: Sheet, bound: Bound, seen: Seen) -> None:
-    """Tell that GPUs are named by their numbers only. Of another file with the same numbers nobody could say more."""
-    if sheet.frame.height and sheet.frame["=gpu"].str.contains(_NUMBER).all():
-        seen.notes.append(
-            f"the GPUs have no name but a number: one of the same number in another file is the same GPU; if "
-            f"{bound.column!r} numbers the GPUs of a node, import it into a new store with "
-            f"{typed('--map', bound.column, 'index')} --node NAME"
-        )
 
 
 def _check_places(sheet: Sheet, seen: Seen) -> None:
@@ -425,29 +502,12 @@ def _check_places(sheet: Sheet, seen: Seen) -> None:
     crowded = pairs.filter(pairs["=place"].is_duplicated())["=place"].unique().sort()
     if not len(crowded):
         return
-    every = len(crowded) * _CROWDED > pairs["=place"].n_unique()
-    left_out = "the device column was not used, so all places were" if every else "these places are"
+    common = len(crowded) * _CROWDED > pairs["=place"].n_unique()
+    left_out = "the device column was not used, so all places were" if common else "these places are"
     seen.notes.append(
         f"several GPUs have the same place ({len(crowded)}, for example {crowded[0]}): {left_out} left out"
     )
-    bad = pl.col("=place").is_not_null() if every else pl.col("=place").is_in(crowded.implode())
-    kept = [pl.when(~bad.fill_null(False)).then(pl.col(c)).alias(c) for c in ("=place", "=slot")]
-    sheet.frame = sheet.frame.with_columns(kept)
-
-
-def refuse_strange(sheet: Sheet, *rules: tuple[str, pl.Expr, str]) -> None:
-    """Refuse rows with a wrong field, and the file if most rows have one.
-
-    A field: column, which rows, what it should be.
-    """
-    wrong = sheet.counts(*(bad for _, bad, _ in rules))
-    for number, (name, bad, meant) in zip(wrong, rules, strict=True):
-        if number * 2 > sheet.frame.height:
-            first = sheet.frame.filter(bad).row(0, named=True)
-            raise InputError(
-                f"{sheet.file}: column {name!r} does not contain what its name says ({meant}): line "
-                f"{sheet.line(first[LINE])} has {first[name]!r}; the columns look shifted or renamed (use --map to say "
-                "what they are)"
-            )
-    if any(wrong):
-        sheet.refuse(*((bad, f"{name} cannot be the {meant}") for name, bad, meant in rules))
+    bad = pl.col("=place").is_not_null() if common else pl.col("=place").is_in(crowded.implode())
+    sheet.frame = sheet.frame.with_columns(
+        pl.when(~bad.fill_null(False)).then(pl.col(column)).alias(column) for column in ("=place", "=slot")
+    )

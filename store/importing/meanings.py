@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ..metrics import METRICS, Metric
 from ..schema import GPUS
-from ..vocabulary import Outcome
-from .units import DIFFERENCE, UNITS
+from ..vocabulary import EventKind, Outcome
+from .units import UNITS
 
 EXACT = 2.0**53  # above it a float does not hold every integer
 
@@ -21,8 +21,7 @@ EXACT = 2.0**53  # above it a float does not hold every integer
 class Meaning:
     """A meaning: its name in `--map`, where it is stored, and which values are possible.
 
-    `low` and `high` limit single values, in `unit`; a row outside is refused. `usual` limits the median of the column.
-    A median outside shows that the column does not hold what its name or unit says, and the file is refused.
+    `low` and `high` limit single values, in `unit`; a row outside is refused.
     """
 
     name: str
@@ -34,15 +33,13 @@ class Meaning:
     column: str = ""  # the column of the store
     low: float = float("-inf")
     high: float = float("inf")
-    usual: tuple[float, float] = (float("-inf"), float("inf"))
     pattern: str = ""  # of a text: what it must look like
 
 
 _COUNT = r"^[0-9]+(?:\.0+)?$"
-_CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0, "usual": (100.0, 10_000.0)}
-_MEMORY_CLOCK = _CLOCK | {"usual": (300.0, 10_000.0)}
-_HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0, "usual": (12.0, 97.0)}
-_WATTS = {"dimension": "power", "unit": "W", "low": 0.0, "high": 5_000.0, "usual": (1.0, 5_000.0)}
+_CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0}
+_HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0}
+_WATTS = {"dimension": "power", "unit": "W", "low": 0.0, "high": 5_000.0}
 
 
 def _number(name: str, description: str, names: tuple[str, ...], column: str, **limits: object) -> Meaning:
@@ -58,10 +55,10 @@ _IDENTITY: tuple[Meaning, ...] = (
 
 # Limits of metrics by their unit, and of the metrics that differ from others of their unit.
 _BY_UNIT: dict[str, dict[str, object]] = {
-    "mW": {"dimension": "power", "unit": "mW", "low": 0.0, "high": 5e6, "usual": (1e3, 5e6)},
+    "mW": {"dimension": "power", "unit": "mW", "low": 0.0, "high": 5e6},
     "mJ": {"dimension": "energy", "unit": "mJ", "low": 0.0, "high": EXACT},
     "MHz": _CLOCK | {"low": 0.0},  # a parked GPU shows 0
-    "degC": _HEAT | {"usual": (5.0, 125.0)},  # a single reading, and memory, may be colder and hotter
+    "degC": _HEAT,
     "%": {"dimension": "share", "unit": "%", "low": 0.0, "high": 100.0},
     "ppm": {"dimension": "share", "unit": "ppm", "low": 0.0, "high": 1.1e6},  # DCGM's ratios reach a little above 1
     "ns": {"dimension": "time", "unit": "ns", "low": 0.0, "high": EXACT},
@@ -113,7 +110,7 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     Meaning("job", "text", "batch job", ("job_id", "jobid"), column="job_id"),
     Meaning("began", "time stamp", "when the run began", ("ts", "timestamp"), column="began"),
     _number("sm_clock", "median SM clock", ("freq", "median_freq", "sm_clock"), "sm_clock_mhz", **_CLOCK),
-    _number("mem_clock", "median memory clock", ("memfreq", "median_memfreq"), "mem_clock_mhz", **_MEMORY_CLOCK),
+    _number("mem_clock", "median memory clock", ("memfreq", "median_memfreq"), "mem_clock_mhz", **_CLOCK),
     _number("temperature", "median temperature", ("temp", "median_temp"), "temperature_c", **_HEAT),
     _number("power", "median board power", ("pwr", "median_pwr"), "power_w", **_WATTS),
     Meaning("input_size", "text", "condition: size of the input", ("input_size",)),
@@ -220,28 +217,18 @@ JOB_MEANINGS: tuple[Meaning, ...] = (
     ),
 )
 
-# The units of values whose label has no unit, if the tool or format is known.
-SMI_UNITS = {
-    "power": "W", "energy": "mJ", "clock": "MHz", "temperature": "C", "share": "%", "memory": "MiB", "time": "us",
-}  # fmt: skip
-JOB_UNITS = {"share": "ratio"}
-SC22_UNITS = {"power": "W", "clock": "MHz", "temperature": "C", DIFFERENCE: "C"}
-
-# Texts that stand for "unknown" (compared in lower case).
+# Texts that stand for "unknown" (compared in lower case). nvidia-smi writes in brackets why it has no value.
+_WHY = (
+    "n/a", "not supported", "unknown error", "insufficient permissions", "not found", "function not found", "no data",
+    "requested functionality has been deprecated", "timeout", "err!",
+)  # fmt: skip
+LOST_MARKS = {"gpu is lost": EventKind.LOST, "gpu requires reset": EventKind.NEEDS_RESET}
+"""What nvidia-smi writes in each field of a GPU that does not answer, with or without brackets: what happened to it."""
+NO_ANSWER = frozenset({"err!", "[err!]"})
+"""What it writes where a call of the driver failed: of one field the sensor, of all fields of a row the GPU."""
 PLACEHOLDERS = frozenset(
     {"", "na", "n/a", "nan", "null", "none", "-", "err!", "not supported", "unknown error"}
     | {"unknown", "#n/a"}  # of Slurm, which says so of the end of a job that runs, and of spreadsheets
-    | {
-        "[n/a]",
-        "[not supported]",
-        "[unknown error]",
-        "[gpu is lost]",
-        "[insufficient permissions]",
-        "[not found]",
-        "[gpu requires reset]",
-        "[requested functionality has been deprecated]",
-        "[function not found]",
-        "[no data]",
-        "[timeout]",
-    }  # nvidia-smi writes in brackets why it has no value
+    | {f"[{why}]" for why in (*_WHY, *LOST_MARKS)}
+    | set(LOST_MARKS)
 )

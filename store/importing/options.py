@@ -10,6 +10,10 @@ import polars as pl
 
 from ...errors import InputError
 
+FLEET = pl.Schema(dict.fromkeys(("gpu", "name", "model", "node", "pci_bus_id", "serial"), pl.String()))
+"""What an import asks the store of the GPUs of its cluster."""
+_OF_FILE = ("model", "node", "at", "every", "header")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -26,9 +30,7 @@ class Options:
     at: str | None = None  # when it was measured where the file has no times
     every: float | None = None  # seconds between two readings of a stream without times
     header: str | None = None  # the names of the columns, separated by commas, where the file has none
-    known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
-    models: Callable[[], Mapping[str, str]] = dict  # and key -> product name
-    addresses: Callable[[], Mapping[str, str]] = dict  # and key -> node and PCI address, with a space between
+    fleet: Callable[[], pl.DataFrame] = FLEET.to_frame  # the cluster's GPUs in the store
     cards: Callable[[], pl.DataFrame] = pl.DataFrame  # name, card, since: of slots in which several cards were
 
     def __post_init__(self) -> None:
@@ -48,11 +50,7 @@ class Options:
             "map": dict(sorted(self.columns.items())),
             "unit": dict(sorted(self.units.items())),
             "time_zone": self.time_zone,
-            **{
-                name: value
-                for name in ("model", "node", "at", "every", "header")
-                if (value := getattr(self, name)) is not None
-            },
+            **{name: value for name in _OF_FILE if (value := getattr(self, name)) is not None},
         }
 
 

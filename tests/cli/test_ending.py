@@ -81,7 +81,7 @@ def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) ->
         every = range(number * rows, (number + 1) * rows)
         line = "sgemm,GPU-00000000-0000-0000-0000-{:012d},{},{}"
         lines = [line.format(i % 40, 1_590_000_000 + i, 2400 + i % 97) for i in every]
-        files[-1].write_text("\n".join(["exp,uuid,ts,perf", *lines]))
+        files[-1].write_text("\n".join(["exp,uuid,ts,perf_ms", *lines]))
     store = tmp_path / "S"
     command = [sys.executable, "-m", "whorl", "import", "--store", str(store), *map(str, files)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -14,7 +14,7 @@ from whorl.store import Store
 from whorl.store.schema import arrow_rows
 
 UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(40)]
-LINES = ["exp,uuid,ts,perf,extra", *(f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i},x" for i in range(40))]
+LINES = ["exp,uuid,ts,perf_ms,extra", *(f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i},x" for i in range(40))]
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def test_the_account_for_people(file: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "runs.csv: 41 rows of sgemm: 39 kept, 1 duplicate dropped, 1 refused; 39 GPUs",
-        "  units from its size (median 2420): perf ms",
+        "  units from the columns' names: perf_ms ms",
         "  placeholders stored as NULL: ts 1",
-        "  refused: 1 where perf is not a readable time (line 10)",
+        "  refused: 1 where perf_ms is not a readable time (line 10)",
         "  columns not stored: extra",
     ]
     again = run(tmp_path, "--cluster", "lab", file)
@@ -56,7 +56,7 @@ def test_the_account_for_programs(file: Path, tmp_path: Path) -> None:
     document = json.loads(run(tmp_path, "--json", file, tmp_path / "none.csv").stdout)
     assert document["schema"] == "whorl.import/1"
     (account,) = document["files"]
-    assert account["refusals"] == [{"reason": "perf is not a readable time", "count": 1, "lines": [10]}]
+    assert account["refusals"] == [{"reason": "perf_ms is not a readable time", "count": 1, "lines": [10]}]
     assert account["workloads"] == {"sgemm": {"rows": 41, "kept": 39, "duplicates": 1, "refused": 1}}
     (failed,) = document["failed"]
     assert failed["file"].endswith("none.csv")
@@ -98,7 +98,7 @@ def test_options_reach_the_importer(file: Path, tmp_path: Path) -> None:
     runs = Store.open(tmp_path / "store").scan("results").collect()
     assert runs["value"].min() == 2.4
     assert set(runs["cluster"]) == {"lab"}
-    mapped = ["--map", "exp=gpu", "--map", "perf=time:ms", "--cluster", "other"]
+    mapped = ["--map", "exp=gpu", "--map", "perf_ms=time:ms", "--cluster", "other"]
     assert run(tmp_path, *mapped, file).exit_code == 0
 
 

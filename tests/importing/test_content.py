@@ -20,7 +20,7 @@ from whorl.store.importing import Parsed, content
 Parse = Callable[..., Parsed]
 Refusal = Callable[..., str]
 
-NAMES = "exp,uuid,ts,perf,temp"
+NAMES = "exp,uuid,ts,perf_ms,temp"
 UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(30)]
 ROWS = [f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i}.5,{50 + i}" for i in range(30)]
 PLAIN = "\n".join([NAMES, *ROWS, ""]).encode()
@@ -104,7 +104,7 @@ def zipped(data: bytes) -> bytes:
         (b"\x7fELF" + bytes(4000), "not text in UTF-8"),
         (PLAIN.decode().encode("utf-16"), "not text in UTF-8"),
         (PLAIN.decode().encode("utf-16-le"), "not text in UTF-8"),
-        ("température,perf\n1,2\n".encode("latin-1"), "header line has unreadable"),
+        ("température,perf_ms\n1,2\n".encode("latin-1"), "header line has unreadable"),
         (zipped(PLAIN), "is a zip file"),
         (bz2.compress(PLAIN), "is a bzip2 file"),
         (lzma.compress(PLAIN), "is a xz file"),
@@ -119,10 +119,10 @@ def zipped(data: bytes) -> bytes:
         (b"a,,b\n1,2,3\n", "column 2 of the header has no name"),
         (b'a,"b,c\n1,2,3\n', "stray quote"),
         (b"a\rb,\xff\n1,2\n", "header line has unreadable"),
-        (b'{"uuid": "a", "perf": 1}\n{"uuid": "b", "perf": 2}\n', "is JSON of no known format"),
+        (b'{"uuid": "a", "perf_ms": 1}\n{"uuid": "b", "perf_ms": 2}\n', "is JSON of no known format"),
         (b'[\n {"uuid": "a"},\n {"uuid": "b"}\n]\n', "is JSON of no known format"),
         (b"=time,b\n1,2\n", "may not begin with '='"),
-        (b"a,b\n1,2,3\n1,2,3\n", "most rows have 3 fields"),
+        (b"a,b\n1,2,3\n1,2,3\n", "the rows have 3 fields"),
         (b"hello\nworld\n", "no known format has the columns hello"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # compressed bytes may hold the time
@@ -212,13 +212,13 @@ def test_a_row_index_makes_no_row_different(first: str, tmp_path: Path, parse: P
 
 def test_comments_in_front_of_the_header_are_no_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("# measured in May, by hand\n#\n\nuuid;perf;temp\na;1;2\nb;3;4\n")
+    path.write_text("# measured in May, by hand\n#\n\nuuid;perf_ms;temp\na;1;2\nb;3;4\n")
     found = content.read(path)
-    assert (found.names, found.rows, found.frame["perf"].to_list()) == (["uuid", "perf", "temp"], 2, ["1", "3"])
-    path.write_text("#group,false,true\n#datatype,string,double\n#default,_result,\n,uuid,perf\n,a,1\n")
-    assert content.read(path).names == ["uuid", "perf"]
-    path.write_text("#uuid;perf\na;1\n")
-    assert content.read(path).names == ["#uuid", "perf"]
-    path.write_text("sep=;\r\nuuid;perf\r\na;1\r\n")  # for Excel
+    assert (found.names, found.rows, found.frame["perf_ms"].to_list()) == (["uuid", "perf_ms", "temp"], 2, ["1", "3"])
+    path.write_text("#group,false,true\n#datatype,string,double\n#default,_result,\n,uuid,perf_ms\n,a,1\n")
+    assert content.read(path).names == ["uuid", "perf_ms"]
+    path.write_text("#uuid;perf_ms\na;1\n")
+    assert content.read(path).names == ["#uuid", "perf_ms"]
+    path.write_text("sep=;\r\nuuid;perf_ms\r\na;1\r\n")  # for Excel
     found = content.read(path)
-    assert (found.names, found.rows, found.frame["=line"].to_list()) == (["uuid", "perf"], 1, [3])
+    assert (found.names, found.rows, found.frame["=line"].to_list()) == (["uuid", "perf_ms"], 1, [3])

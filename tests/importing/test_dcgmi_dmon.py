@@ -249,11 +249,6 @@ def test_columns_that_change_and_readings_twice(tmp_path: Path, parse: Parse) ->
     assert found.frame.select("power_mw", "utilization").rows() == [(61_500, None), (62_500, 7)]
 
 
-def test_a_unit_that_the_header_states(tmp_path: Path, refusal: Refusal) -> None:
-    text = left("POWER", *[f"GPU 0, 61.{s}" for s in range(5)]).replace(" W ", " mW")
-    assert "which is unusual" in refusal(log(tmp_path, text), **BEGAN)
-
-
 def test_every_field_of_a_metric_has_a_unit() -> None:
     for metric in METRICS:
         known = of_field(metric.dcgm.id) if metric.dcgm is not None else None

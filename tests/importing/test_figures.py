@@ -154,7 +154,7 @@ def test_an_unknown_format_gives_what_states_its_unit_and_asks_for_the_rest(stor
     assert report.ignored == ["temp_max", "power_limit", "fan"]
 
 
-@pytest.mark.parametrize(("column", "value"), [("power", "0.29"), ("power_limit", "none set"), ("temperature [V]", 60)])
+@pytest.mark.parametrize(("column", "value"), [("power", "hot"), ("power_limit", "none set"), ("temperature [V]", 60)])
 def test_other_names_of_what_runs_have_cost_nothing_either(
     column: str, value: object, store: Store, write: Write
 ) -> None:

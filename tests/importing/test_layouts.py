@@ -84,14 +84,15 @@ def corona() -> tuple[str, Rows]:
     return "exp,uuid,node,ts,perf,freq,memfreq,temp,pwr", rows
 
 
+# The rows, the unit of `perf`, what proves it ("" where nothing does), and the middle in ms.
 LAYOUTS: dict[str, tuple[Callable[[], tuple[str, Rows]], str, str, float]] = {
-    "bert of one cluster": (lambda: frontera("bert"), "s", "its size", 179 * 1.015),
+    "bert of one cluster": (lambda: frontera("bert"), "s", "", 179 * 1.015),
     "resnet of one cluster": (lambda: frontera("resnet"), "s", "column 'train_time'", 136 * 1.015),
-    "pagerank totals": (nanoseconds, "ns", "its size", 2586 * 1.005),
+    "pagerank totals": (nanoseconds, "ns", "", 2586 * 1.005),
     "one row a GPU": (aggregated, "s", "column 'train_time_mean'", 25.7),
     "row and column of cabinets": (summit, "ms", "the kernels' start times", 2460),
-    "no place at all": (vortex, "ms", "its size", 2460),
-    "AMD": (corona, "ms", "its size", 3115),
+    "no place at all": (vortex, "ms", "", 2460),
+    "AMD": (corona, "ms", "", 3115),
 }
 
 
@@ -99,13 +100,16 @@ LAYOUTS: dict[str, tuple[Callable[[], tuple[str, Rows]], str, str, float]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("count", [48, 1])
 def test_unit_and_gpus_of_each_layout(
-    layout: str, count: int, write: Callable[..., Path], parse: Callable[..., Parsed]
+    layout: str, count: int, write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
 ) -> None:
     make, unit, source, middle = LAYOUTS[layout]
     header, rows = make()
-    found = parse(write(header, rows[:count]))
+    path = write(header, rows[:count])
+    if not source:
+        assert "say it, for example --unit perf=ms" in refusal(path)
+    found = parse(path, units={} if source else {"perf": unit})
     assert found.report.units["perf"]["unit"] == unit
-    assert found.report.units["perf"]["from"].startswith(source)
+    assert found.report.units["perf"]["from"].startswith(source or "--unit")
     assert found.frame.height == count == found.report.gpus
     at = header.split(",").index("perf")
     factor = {"s": 1e3, "ms": 1.0, "ns": 1e-6}[unit]
@@ -135,7 +139,7 @@ def test_places_of_each_layout(write: Callable[..., Path], parse: Callable[..., 
         "AMD": ("corona100", None, None, None),
     }
     for layout, place in expected.items():
-        frame = parse(write(*LAYOUTS[layout][0]())).frame
+        frame = parse(write(*LAYOUTS[layout][0]()), units={"": "ms"}).frame
         assert frame.select("node", "cabinet", "slot", "place").row(0) == place
         keyed = frame["uuid"].null_count() == 0
         assert keyed == (layout not in ("one row a GPU", "AMD"))
@@ -143,7 +147,7 @@ def test_places_of_each_layout(write: Callable[..., Path], parse: Callable[..., 
 
 def test_the_name_of_a_host_stays_as_slurm_knows_it(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
     rows: Rows = [["sgemm", UUIDS[i], f"gpu-node-{i // 4:03d}", i % 4, 2440.5 + i] for i in range(48)]
-    frame = parse(write("exp,uuid,node,device,perf", rows)).frame
+    frame = parse(write("exp,uuid,node,device,perf_ms", rows)).frame
     assert frame.select("node", "slot", "place").row(29) == ("gpu-node-007", 1, "gpu-node-7-1")
 
 
@@ -152,7 +156,7 @@ def test_the_product_name_of_a_mixed_cluster(
     name: str, write: Callable[..., Path], parse: Callable[..., Parsed]
 ) -> None:
     rows: Rows = [["sgemm", UUIDS[i], ("V100", "A100", "N/A")[i % 3], 2440.5 + i] for i in range(48)]
-    frame = parse(write(f"exp,uuid,{name},perf", rows)).frame
+    frame = parse(write(f"exp,uuid,{name},perf_ms", rows)).frame
     assert frame["model"].to_list()[:3] == ["V100", "A100", None]
 
 
@@ -236,11 +240,6 @@ def test_minimum_is_not_taken_for_minutes(write: Callable[..., Path], refusal: C
     assert "no known format" in refusal(write(LONGHORN.replace(",perf,", ",perf_min,"), longhorn()))
 
 
-def test_a_size_that_fits_two_units_asks(write: Callable[..., Path], refusal: Callable[..., str]) -> None:
-    path = write("exp,uuid,perf", [["lammps", UUIDS[i], 150 + i] for i in range(20)])
-    assert "s and ms would fit its size: give it with --unit perf=UNIT" in refusal(path)
-
-
 def test_a_device_that_is_always_zero_is_not_believed(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
     found = parse(write(LONGHORN, longhorn(device=False)))
     assert found.frame["place"].null_count() == found.frame["slot"].null_count() == 40
@@ -260,9 +259,8 @@ def test_a_replaced_board_costs_its_place_alone(write: Callable[..., Path], pars
 def test_a_few_labelled_values_do_not_make_the_unit(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
     rows = [["sgemm", UUIDS[i % 48], 2400 + i] for i in range(60)]
     rows[7][2] = "2407 s"
-    found = parse(write("exp,uuid,perf", rows))
-    assert found.report.units["perf"]["unit"] == "ms"
-    assert found.report.refusals == {"perf is not a readable time": [9]}
+    found = parse(write("exp,uuid,perf_ms", rows))
+    assert found.report.refusals == {"perf_ms is not a readable time": [9]}
 
 
 def test_most_labelled_values_do(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
@@ -284,6 +282,6 @@ def test_two_workloads_are_accounted_for_apart(write: Callable[..., Path], parse
 
 
 def test_a_file_without_workload_says_so(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
-    found = parse(write("uuid,perf", [[u, 2400] for u in UUIDS], name="hpl.csv"))
+    found = parse(write("uuid,perf_ms", [[u, 2400] for u in UUIDS], name="hpl.csv"))
     assert found.frame["workload"].unique().to_list() == ["hpl"]
     assert any("--workload" in note for note in found.report.notes)

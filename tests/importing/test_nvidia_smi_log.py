@@ -140,8 +140,10 @@ def test_a_gpu_that_is_lost(tmp_path: Path, parse: Parse) -> None:
     lost = '<gpu id="00000000:01:00.0"><product_name>GPU is lost</product_name><uuid>GPU is lost</uuid></gpu>\n'
     logs = smi(gpu(0, NEW), gpu(1, NEW)) + smi(gpu(0, NEW), lost, when="Fri Aug  4 11:44:32 2023")
     found = parse(log(tmp_path, logs))
-    assert found.report.total.kept == 3
-    assert found.report.refusals == {"gpu is not a UUID": [found.sheet.line(4)]}
+    assert (found.report.gpus, found.report.total.refused) == (2, 0)
+    assert found.events.select("kind", "gpu", "pci_bus_id").rows() == [
+        ("lost", found.frame["gpu"][1], "00000000:01:00.0")
+    ]
 
 
 def test_an_impossible_value_costs_its_row(tmp_path: Path, parse: Parse) -> None:

@@ -17,7 +17,7 @@ from whorl.store.importing import Options, Report, formats, import_file
 from whorl.tests.stores import new_store
 
 UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(40)]
-LINES = ["exp,uuid,ts,perf", *(f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i}" for i in range(40))]
+LINES = ["exp,uuid,ts,perf_ms", *(f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i}" for i in range(40))]
 TEXT = "\n".join(LINES).encode()
 STREAM = "\n".join(
     ["timestamp, uuid, temperature.gpu", *(f"2023/07/14 10:12:{i:02d}, {UUIDS[0]}, {40 + i % 9}" for i in range(40))]
@@ -84,15 +84,15 @@ def test_other_options_are_refused(store: Store) -> None:
     with pytest.raises(InputError, match=r"^a\.csv was imported before, without --unit and without --at; ") as caught:
         add(store, TEXT, units={"": "s"}, at="2026-11-20 10:00:00")
     assert str(caught.value).endswith("leave this file out, or import it into a new store")
-    add(store, TEXT, cluster="other", units={"perf": "ms"})
-    with pytest.raises(InputError, match="imported before, with --unit perf=ms;"):
+    add(store, TEXT, cluster="other", units={"perf_ms": "ms"})
+    with pytest.raises(InputError, match="imported before, with --unit perf_ms=ms;"):
         add(store, TEXT, cluster="other")
     assert count(store, "runs") == 80
 
 
 def test_a_refused_file_leaves_nothing(store: Store) -> None:
     with pytest.raises(InputError):
-        add(store, TEXT.replace(b",perf", b",pref"))
+        add(store, TEXT.replace(b",perf_ms", b",pref"))
     assert [count(store, table) for table in ("runs", "results", "gpus", "imports")] == [0, 0, 0, 0]
 
 
@@ -113,7 +113,7 @@ def test_provenance(store: Store) -> None:
     report = add(store, gzip.compress(TEXT), "x.csv.gz", cluster="c")
     (row,) = store.arrow("imports").to_pylist()
     assert (row["file"], row["sha256"], row["bytes"]) == ("x.csv.gz", report.sha256, len(TEXT))
-    assert row["units"] == [{"column_name": "perf", "unit": "ms", "taken_from": "its size (median 2419.5)"}]
+    assert row["units"] == [{"column_name": "perf_ms", "unit": "ms", "taken_from": "the column's name 'perf_ms'"}]
     assert set(store.scan("runs").collect()["import_id"]) == {row["import_id"]}
 
 
@@ -170,7 +170,7 @@ def test_imports_of_overlapping_files_at_once(tmp_path: Path) -> None:
     ends = (4000, 3000, 2000)
     files = [tmp_path / f"first{end}.csv" for end in ends]
     for path, end in zip(files, ends, strict=True):
-        path.write_text("\n".join(["exp,uuid,ts,perf", *lines[:end]]))
+        path.write_text("\n".join(["exp,uuid,ts,perf_ms", *lines[:end]]))
     store = tmp_path / "S"
     command = [sys.executable, "-m", "whorl", "import", "--store", str(store)]
     running = [subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL) for path in files]
