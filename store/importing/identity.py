@@ -363,7 +363,8 @@ def _hardware_id(text: pl.Expr) -> pl.Expr:
 
 def _place(text: pl.Expr) -> pl.Expr:
     """A cabinet, node and device without leading zeros. Null where it is none."""
-    return pl.when(text.str.contains(_PLACE)).then(_without_zeros(text))
+    is_place = text.str.contains(_PLACE) & ~text.str.contains("(?i)^(?:GPU|MIG)-")
+    return pl.when(is_place).then(_without_zeros(text))
 
 
 def _without_zeros(name: pl.Expr) -> pl.Expr:
