@@ -31,9 +31,9 @@ import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
-from whorl.store import Store, journal_file, keys, parquet, telemetry_files
+from whorl.store import Store, journal_file, keys, telemetry_files
 from whorl.store.journal_file import Encoder, Ticks, Writer
-from whorl.store.schema import LATEST, TELEMETRY
+from whorl.store.schema import LATEST, TELEMETRY, Table
 from whorl.store.system import files as store_files
 
 HOUR, MINUTE, SECOND = 3600 * 10**9, 60 * 10**9, 10**9
@@ -75,13 +75,12 @@ class Fleet:
     def write(self, ticks: Ticks, stem: str, codec: str = "fresh") -> pa.Table:
         """A file of telemetry with these readings."""
         rows = pa.Table.from_batches([ticks.rows()])
-        name, content = telemetry_files.file_of(TELEMETRY, rows, stem, 1000 * int(ticks.ts.max()), codec=codec)
-        (day,) = [day for day, _ in keys.days(rows)]
-        self._put(self.root / TELEMETRY.name / day / name, content)
+        self._put(TELEMETRY, rows, stem, 1000 * int(ticks.ts.max()), codec)
         return rows
 
-    def _put(self, path: Path, content: bytes) -> None:
-        store_files.write(path, content).replace(path)
+    def _put(self, spec: Table, rows: pa.Table, stem: str, written: int, codec: str = "fresh") -> None:
+        for path, content in telemetry_files.files_of(self.root, spec, rows, stem, written=written, codec=codec):
+            store_files.write(path, content).replace(path)
 
     def fill(self) -> None:
         every = [gpu for name in self.names for gpu in self.gpus[name]]
@@ -105,8 +104,7 @@ class Fleet:
             rows = self.write(self.ticks(self.gpus[name], first, first + 599 * SECOND, 20), stem)
         written = int(rows["ts"].cast(pa.int64()).to_numpy().max())
         last = keys.with_written(keys.last_rows(rows), 1000 * written)
-        path, content = parquet.plain_file(LATEST, last, f"{stem}.{written:x}")
-        self._put(self.root / LATEST.name / path, content)
+        self._put(LATEST, last, stem, 1000 * written)
         began = self.noon - since_s * SECOND
         journal = self.root / journal_file.FOLDER / f"{name}-4711-{began // 1000:x}-7{journal_file.ENDING}"
         store_files.make_folder(journal.parent)

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..errors import StoreError
-from . import keys, parquet, telemetry_files
+from . import keys, telemetry_files
 from .replacing import FOLDER, NewFiles
-from .schema import FORMAT, LATEST, MINUTES, TABLES, TELEMETRY, Table, other_format
+from .schema import FORMAT, TABLES, TELEMETRY, Table, other_format
 from .system import files, processes
 from .system.files import TEMPORARY
 from .system.locks import locked
@@ -74,19 +74,14 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str, *, dated: bo
     with contextlib.ExitStack() as stack, files.readable(root):
         telemetry = rows.pop(TELEMETRY, None)
         for spec in sorted(rows, key=lambda spec: _ORDER[spec], reverse=True):
-            if spec in (MINUTES, LATEST):
-                contents += telemetry_files.made_of_telemetry(root, spec, rows[spec], name)
-            else:
-                file, content = parquet.plain_file(spec, rows[spec], name)
-                contents.append((root / spec.name / file, content))
+            contents += telemetry_files.files_of(root, spec, rows[spec], name, written=time.time_ns())
         if telemetry is not None:
             stack.enter_context(telemetry_files.placing(root))
             finish(root)  # what a dead holder of the lock committed must be visible first
             now = time.time_ns()
-            placed = telemetry_files.place(
-                root, keys.with_written(telemetry, now), name, written=None if dated else now
-            )
-            contents = [*placed.files, *contents]
+            rows_of_now = keys.with_written(telemetry, now)
+            placed = telemetry_files.place(root, rows_of_now, name, written=None if dated else now)
+            contents = [*placed, *contents]
         return _commit(root, contents, name)
 
 
@@ -95,8 +90,7 @@ def _commit(root: Path, contents: list[tuple[Path, bytes]], name: str) -> list[P
     # Every commit has its own name: two processes may commit the same, and neither may remove the other's intent.
     intent = root / PENDING / f"{name}-{uuid4().hex[:8]}.json"
     try:
-        for path, content in contents:
-            new_files.add(path, content)
+        new_files.add(contents)
         for folder in {temporary.parent for temporary in new_files.moves}:
             files.sync_folder(folder)
         moves = [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in new_files.moves.items()]

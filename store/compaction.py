@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot, stored_rows, telemetry_files
@@ -23,6 +24,9 @@ from .replacing import Compactor, Replacement
 from .schema import LATE, LATEST, TABLES, TELEMETRY, Table
 from .stored_rows import DamagedError, named
 from .system import files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -212,20 +216,19 @@ class _Pass:
         """Write a group's rows under temporary names."""
         part.old += group.files
         stem = f"compacted-{time.time_ns():x}"
-        folder = self._root / group.spec.name
         if not group.spec.partitioned:
-            part.add(*_plain_file(group, folder, stem))
+            part.add(telemetry_files.files_of(self._root, group.spec, _plain_rows(group), stem))
             return
         written = 1000 * max(named(path).written for path in group.files)
         late = [path for path in group.files if path.parent.parent.name == LATE.name]
         self._done.late_rows += sum(map(parquet.rows_in, late))
         for number, rows in enumerate(stored_rows.pieces(group.spec, group.files)):
             self._compactor.beat()
-            for day, rows_of_day in keys.days(rows):
-                name, content = telemetry_files.file_of(
-                    group.spec, rows_of_day, f"{stem}-{number}", written, codec=group.codec
+            part.add(
+                telemetry_files.files_of(
+                    self._root, group.spec, rows, f"{stem}-{number}", written=written, codec=group.codec
                 )
-                part.add(folder / day / name, content)
+            )
 
     def _note_missing(self) -> None:
         """Note the last reading of GPUs that `latest` does not have: one of its files was damaged or removed."""
@@ -246,9 +249,9 @@ class _Pass:
                     known |= file_names.gpu_hashes(last["gpu"].to_pylist())
             if absent:
                 rows = keys.last_rows(keys.newest(pa.concat_tables(absent, promote_options="default")))
-                name, content = parquet.plain_file(LATEST, keys.conform(LATEST, rows), f"missing-{time.time_ns():x}.0")
-                place = self._root / LATEST.name / name
-                files.rename(files.write(place, content), place)
+                rows = keys.conform(LATEST, rows)
+                for path, content in telemetry_files.files_of(self._root, LATEST, rows, f"missing-{time.time_ns():x}"):
+                    files.rename(files.write(path, content), path)
 
 
 def _by_day(paths: Iterable[Path]) -> dict[str, list[Path]]:
@@ -259,16 +262,14 @@ def _by_day(paths: Iterable[Path]) -> dict[str, list[Path]]:
     return by_day
 
 
-def _plain_file(group: _Group, folder: Path, stem: str) -> tuple[Path, bytes]:
-    """One file of the rows of a group of another table, and its place."""
+def _plain_rows(group: _Group) -> pa.Table:
+    """The rows of a group of a table that is not kept by days."""
     import pyarrow as pa
 
     rows = pa.concat_tables([stored_rows.read(path) for path in group.files], promote_options="default")
     if group.spec == LATEST:
         rows = keys.last_rows(keys.newest(keys.with_key(rows)))
-        stem = f"{stem}.0"
-    name, content = parquet.plain_file(group.spec, keys.sort(group.spec, keys.conform(group.spec, rows)), stem)
-    return folder / name, content
+    return keys.sort(group.spec, keys.conform(group.spec, rows))
 
 
 def _filled(spec: Table, paths: Iterable[Path]) -> Iterator[_Group]:

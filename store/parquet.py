@@ -59,15 +59,6 @@ def encode(spec: Table, rows: pa.Table, *, codec: str = "fresh", about: Mapping[
     return bytes(out.getvalue())
 
 
-def plain_file(spec: Table, rows: pa.Table, stem: str) -> tuple[str, bytes]:
-    """The name and the content of a file of a table that is not kept by days."""
-    import pyarrow.compute as pc
-
-    content = encode(spec, rows)
-    gpus = file_names.gpu_hashes(pc.unique(rows["gpu"]).to_pylist()) if "gpu" in rows.column_names else None
-    return file_names.plain(spec.name, stem, gpus, content), content
-
-
 def complete(spec: Table, rows: pa.Table, names: Iterable[str] | None = None) -> pa.Table:
     """Rows with every column of their table (or these names) in order; what they lack is NULL."""
     import pyarrow as pa

@@ -219,12 +219,13 @@ class NewFiles:
         self.moves: dict[Path, Path] = {}
         """Temporary files with their places."""
 
-    def add(self, path: Path, content: bytes) -> None:
-        """Write a file for the place `path`. Raises StoreError."""
-        try:
-            self.moves[files.write(path, content)] = path
-        except OSError as error:
-            raise files.failed("write", path, error) from error
+    def add(self, contents: Iterable[tuple[Path, bytes]]) -> None:
+        """Write files for these places. Raises StoreError."""
+        for path, content in contents:
+            try:
+                self.moves[files.write(path, content)] = path
+            except OSError as error:
+                raise files.failed("write", path, error) from error
 
     def discard(self) -> None:
         """Remove those that still have temporary names."""

@@ -166,9 +166,10 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
             for spec, part, codec in ((MINUTES, minutes, "cold"), (TELEMETRY, hot, "warm")):
                 if len(part) and compactor is not None and replacement is not None:
                     compactor.beat()
-                    name, content = telemetry_files.file_of(spec, part, f"{stem}-{number}", written, codec=codec)
-                    replacement.add(root / spec.name / paths[0].parent.name / name, content)
-                    counts["after"] += len(content)
+                    name = f"{stem}-{number}"
+                    new_files = telemetry_files.files_of(root, spec, part, name, written=written, codec=codec)
+                    replacement.add(new_files)
+                    counts["after"] += sum(len(content) for _, content in new_files)
         if not counts["rows"]:
             return Counter(sparse=counts["sparse"])
         counts.update(days=1, before=sum(path.stat().st_size for path in paths))

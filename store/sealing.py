@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import file_names, journal_file, keys, parquet, telemetry_files
+from . import file_names, journal_file, keys, telemetry_files
 from .journal_file import JournalName
-from .parquet import WRITTEN, Verified
+from .parquet import Verified
 from .replacing import Pace
 from .schema import LATE, LATEST, TABLES, TELEMETRY
 from .system import files
 from .system.locks import is_held, locked
+from .telemetry_files import NewFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,27 +68,24 @@ def _place(root: Path, journal: JournalName) -> bool:
     elif reason is not None:
         log.warning("%s stays where it is: %s", journal.path, reason)
         return False
-    contents = []
+    others = []
     for spec in TABLES[::-1]:
-        rows = content.rows.get(spec.name)
-        if rows is not None and spec != TELEMETRY:
-            shaped = keys.sort(spec, keys.conform(spec, rows.drop_columns([WRITTEN])))
-            name, body = parquet.plain_file(spec, shaped, journal.stem)
-            contents.append((root / spec.name / name, body))
+        if spec != TELEMETRY and (rows := content.rows.get(spec.name)) is not None:
+            shaped = keys.sort(spec, keys.conform(spec, keys.without_written(rows)))
+            others += telemetry_files.files_of(root, spec, shaped, journal.stem)
     readings = content.rows.get(TELEMETRY.name)
     if readings is None:
-        _write(root, journal, contents, [])
+        _write(root, journal, others, [])
         return True
-    rows = keys.conform(TELEMETRY, readings.drop_columns([WRITTEN])).append_column(WRITTEN, readings[WRITTEN])
-    days = [day for day, _ in keys.days(rows)]
+    rows = keys.conform(TELEMETRY, readings, dated=True)
     with telemetry_files.placing(root):
         earlier = _noted_before(root, journal)
-        new_files = telemetry_files.place(
+        placed = telemetry_files.place(
             root, rows, journal.stem, written=content.last_written, but=journal.stem, noted=earlier.values()
         )
-        _write(root, journal, [*new_files.files, *contents], days)
-        if new_files.files:  # what earlier files hold is in the new one, or no longer the last
-            for path in earlier.keys() - {path for path, _ in new_files.files}:
+        _write(root, journal, [*placed, *others], [day for day, _ in keys.days(rows)])
+        if placed:  # what earlier files hold is in the new one, or no longer the last
+            for path in earlier.keys() - dict(placed).keys():
                 files.remove(path)
     return True
 
@@ -109,32 +107,29 @@ def _noted_before(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
     return noted
 
 
-def _write(root: Path, journal: JournalName, contents: list[tuple[Path, bytes]], days: list[str]) -> None:
+def _write(root: Path, journal: JournalName, contents: list[NewFile], days: list[str]) -> None:
     """Write files durably under their names, in place of those of an earlier attempt. Raises OSError."""
-    new_paths = {path for path, _ in contents}
+    new_paths = dict(contents).keys()
     folders = {path.parent for path in new_paths}
-    for path in _of_earlier_attempt(root, journal, days):
-        if path not in new_paths:
-            files.remove_inside(root, path.relative_to(root).as_posix())
-            folders.add(path.parent)  # it must not come back after a power failure
-    moves = []
+    places = [root / spec.name for spec in TABLES if not spec.partitioned]
+    places += [root / spec.name / day for spec in (TELEMETRY, LATE) for day in days]
+    for folder in places:
+        for name in file_names.of_stem(files.names_in(folder), journal.stem):
+            if folder / name not in new_paths:
+                files.remove_inside(root, (folder / name).relative_to(root).as_posix())
+                folders.add(folder)  # it must not come back after a power failure
+    moves: dict[Path, Path] = {}
     try:
         for path, content in contents:
-            moves.append((files.write(path, content), path))
-        for temporary, path in moves:
+            moves[files.write(path, content)] = path
+        for temporary, path in moves.items():
             files.rename(temporary, path)
         for folder in folders:
             files.sync_folder(folder)
     except BaseException:
-        for temporary, _ in moves:
+        for temporary in moves:
             files.remove(temporary)
         raise
-
-
-def _of_earlier_attempt(root: Path, journal: JournalName, days: list[str]) -> list[Path]:
-    folders = [root / spec.name for spec in TABLES if not spec.partitioned]
-    folders += [root / spec.name / day for spec in (TELEMETRY, LATE) for day in days]
-    return [folder / name for folder in folders for name in file_names.of_stem(files.names_in(folder), journal.stem)]
 
 
 def put_aside(path: Path, lost: int) -> None:

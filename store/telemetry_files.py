@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACING = "placing.lock"
+NewFile = tuple[Path, bytes]
+"""The place of a file, and its content."""
+
 _WAIT_S = 120.0
 _TRIES = 20
 
@@ -38,14 +39,6 @@ def placing(root: Path) -> Iterator[None]:
         yield
 
 
-@dataclass
-class PlacedRows:
-    """Files to write: paths in the store with their contents; and how many of the rows are late."""
-
-    files: list[tuple[Path, bytes]]
-    late_rows: int = 0
-
-
 def place(
     root: Path,
     rows: pa.Table,
@@ -54,7 +47,7 @@ def place(
     written: int | None,
     but: str | None = None,
     noted: Iterable[pa.Table] = (),
-) -> PlacedRows:
+) -> list[NewFile]:
     """The files that rows, which have the column `written`, make under `telemetry/`, `late/` and `latest/`.
 
     The caller holds the lock of places. `written`: when the last of them was written (ns); None: the files say it of
@@ -63,7 +56,7 @@ def place(
     """
     rows = keys.newest(rows)
     if not len(rows):
-        return PlacedRows([])
+        return []
     bounds = keys.bounds_of(rows)
     stored = stored_keys(root, bounds, but)
     if stored is None:  # what takes the place of a row that is not there does no harm
@@ -72,38 +65,38 @@ def place(
         new, late = keys.split(rows, stored)
     contested = written is None or (but is not None and _contested(root, bounds, but))
     written = int(keys.written(rows).max()) if written is None else written
-    parts = [(TELEMETRY, day, part if contested else keys.without_written(part)) for day, part in keys.days(new)]
-    parts += [(LATE, day, part) for day, part in keys.days(late)]
-    new_files = [
-        (root / spec.name / day / name, content)
-        for spec, day, part in parts
-        for name, content in [file_of(spec, part, stem, written)]
-    ]
+    parts = [(TELEMETRY, new if contested else keys.without_written(new)), (LATE, late)]
     if len(new) or len(late):
         import pyarrow as pa
 
         last = keys.last_rows(keys.newest(pa.concat_tables([*noted, rows], promote_options="default")))
-        name, content = parquet.plain_file(LATEST, last, f"{stem}.{written // 1000:x}")
-        new_files.append((root / LATEST.name / name, content))
-    return PlacedRows(new_files, len(late))
+        parts.append((LATEST, last))
+    return [file for spec, part in parts for file in files_of(root, spec, part, stem, written=written)]
 
 
-def file_of(spec: Table, rows: pa.Table, stem: str, written: int, *, codec: str = "fresh") -> tuple[str, bytes]:
-    """The name and the content of a file of a table by days; `written` in ns."""
-    content = parquet.encode(spec, rows, codec=codec)
-    return file_names.dated(
-        spec.name, stem, written=written // 1000, bounds=keys.bounds_of(rows), content=content
-    ), content
+def files_of(
+    root: Path, spec: Table, rows: pa.Table, stem: str, *, written: int = 0, codec: str = "fresh"
+) -> list[NewFile]:
+    """The files of rows of a table: one, or one for each of their days.
 
+    `written`: when the last of them was written (ns), for telemetry and what is made of it. `codec` as in
+    `parquet.encode`.
+    """
+    import pyarrow.compute as pc
 
-def made_of_telemetry(root: Path, spec: Table, rows: pa.Table, stem: str) -> list[tuple[Path, bytes]]:
-    """The files of rows of a table that is made of telemetry, with their places: minutes by days, or last readings."""
-    now = time.time_ns()
-    if spec != LATEST:
-        journal = [(day, file_of(spec, part, stem, now, codec="cold")) for day, part in keys.days(rows)]
-        return [(root / spec.name / day / name, content) for day, (name, content) in journal]
-    name, content = parquet.plain_file(spec, rows, f"{stem}.{now // 1000:x}")
-    return [(root / spec.name / name, content)]
+    folder = root / spec.name
+    if not spec.partitioned:
+        stem = f"{stem}.{written // 1000:x}" if spec == LATEST else stem
+        gpus = file_names.gpu_hashes(pc.unique(rows["gpu"]).to_pylist()) if "gpu" in rows.column_names else None
+        content = parquet.encode(spec, rows, codec=codec)
+        return [(folder / file_names.plain(spec.name, stem, gpus, content), content)]
+    new_files = []
+    for day, part in keys.days(rows):
+        content = parquet.encode(spec, part, codec=codec)
+        bounds = keys.bounds_of(part)
+        name = file_names.dated(spec.name, stem, written=written // 1000, bounds=bounds, content=content)
+        new_files.append((folder / day / name, content))
+    return new_files
 
 
 def stored_keys(root: Path, bounds: Bounds, but: str | None = None) -> list[pa.Table] | None:

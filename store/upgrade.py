@@ -132,7 +132,7 @@ class _Work:
             if spec.partitioned
             else file_names.plain(spec.name, stated.stem, stated.bounds.gpus, content)
         )
-        self._replacement.add(path.with_name(name), content)
+        self._replacement.add([(path.with_name(name), content)])
         self._replacement.old.append(path)
         self._done.files += 1
 
@@ -162,16 +162,14 @@ class _Work:
                     readings.append(rows)
                     continue
                 rows = keys.sort(spec, keys.without_written(rows))
-                file, body = parquet.plain_file(spec, rows, f"{stem}-{number}")
-                self._replacement.add(self._root / name / file, body)
+                self._replacement.add(telemetry_files.files_of(self._root, spec, rows, f"{stem}-{number}"))
             self._replacement.old.append(journal.path)
             self._done.journals += 1
         if readings:
             joined = pa.concat_tables(readings, promote_options="default")
             with telemetry_files.placing(self._root):
                 placed = telemetry_files.place(self._root, joined, stem, written=None)
-            for path, body in placed.files:
-                self._replacement.add(path, body)
+            self._replacement.add(placed)
 
 
 def _older_rows(spec: Table, path: Path) -> tuple[str, pa.Table | None]:
