@@ -95,12 +95,12 @@ class _Pass:
         self._closed: dict[Path, bool] = {}  # folders of days that are over; whether they get their smallest form
 
     def run(self) -> None:
-        with self._compactor.replacement() as batch:
+        with Replacement() as batch:
             for group in self._groups():
                 self._compactor.beat()
                 self._progress(f"{group.spec.name}: {len(group.files)} files")
                 try:
-                    with self._compactor.replacement() as part:
+                    with Replacement() as part:
                         self._write(group, part)
                         self._bytes += sum(path.stat().st_size for path in part.old)
                         if group.closed:
@@ -118,7 +118,7 @@ class _Pass:
             return
         self._done.before += len(batch.old)
         self._done.after += len(batch.moves)
-        batch.switch()
+        self._compactor.switch(batch)
         by_day = _by_day(self._visible(TELEMETRY)) if self._closed else {}
         for folder, cold in self._closed.items():
             with contextlib.suppress(OSError):

@@ -161,35 +161,21 @@ def split(rows: pa.Table, others: Iterable[pa.Table], *, equal: bool = True) -> 
     `others` hold keys and `written`. Rows that were written before the one of their key in `others` are left out; of
     those that were written at the same time, `equal` says whether they count.
     """
-    import numpy as np
     import pyarrow as pa
 
     rows = newest(rows)
     near = [_between(other_rows, times(rows)) for other_rows in others] if len(rows) else []
-    keys = [other_rows.select([*KEY, WRITTEN]) for other_rows in near if len(other_rows)]
-    if not keys:
+    same_times = [other_rows.select([*KEY, WRITTEN]) for other_rows in near if len(other_rows)]
+    if not same_times:
         return rows, rows.slice(0, 0)
-    group, own_count = _groups([rows, *keys])
-    written_ns = written(pa.concat_tables([rows.select([*KEY, WRITTEN]), *keys]))
-    is_known = np.zeros(int(group.max()) + 1, bool)
-    latest = np.full(len(is_known), _NEVER)
-    is_known[group[own_count:]] = True
-    np.maximum.at(latest, group[own_count:], written_ns[own_count:])
-    contested = is_known[group[:own_count]]
-    wins = written_ns[:own_count] >= latest[group[:own_count]] + (0 if equal else 1)
+    contested, last_written = _matches(rows, pa.concat_tables(same_times, promote_options="permissive"))
+    wins = written(rows) >= last_written + (0 if equal else 1)
     return rows.filter(pa.array(~contested)), rows.filter(pa.array(contested & wins))
 
 
 def among(rows: pa.Table, keys: pa.Table) -> NDArray[np.bool_]:
     """Which rows have a key that is among `keys`."""
-    import numpy as np
-
-    if not len(keys) or not len(rows):
-        return np.zeros(len(rows), bool)
-    group, own_count = _groups([rows, keys])
-    is_known = np.zeros(int(group.max()) + 1, bool)
-    is_known[group[own_count:]] = True
-    return is_known[group[:own_count]]
+    return _matches(rows, keys)[0]
 
 
 def without(rows: pa.Table, keys: pa.Table) -> pa.Table:
@@ -199,19 +185,25 @@ def without(rows: pa.Table, keys: pa.Table) -> pa.Table:
     return rows.filter(pa.array(~among(rows, keys))) if len(keys) and len(rows) else rows
 
 
-def _groups(parts: list[pa.Table]) -> tuple[NDArray[np.int64], int]:
-    """The number of the key of every row of all parts, and how many rows the first part has."""
+def _matches(rows: pa.Table, others: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """For each row whether `others` have its key, and when the newest of these was written."""
     import numpy as np
     import pyarrow as pa
 
-    keys = pa.concat_tables([part.select(list(KEY)) for part in parts], promote_options="permissive")
-    codes, _ = codes_of(keys)
-    ts = times(keys)
+    if not len(rows) or not len(others):
+        return np.zeros(len(rows), bool), np.full(len(rows), _NEVER)
+    keys = pa.concat_tables([part.select(list(KEY)) for part in (rows, others)], promote_options="permissive")
+    codes, ts = codes_of(keys)[0], times(keys)
     order = np.lexsort((ts, codes))
     begins = np.append(True, (np.diff(codes[order]) != 0) | (np.diff(ts[order]) != 0))
     group = np.empty(len(order), np.int64)
     group[order] = np.cumsum(begins) - 1
-    return group, len(parts[0])
+    mine, theirs = group[: len(rows)], group[len(rows) :]
+    is_known = np.zeros(len(order), bool)
+    is_known[theirs] = True
+    last_written = np.full(len(order), _NEVER)
+    np.maximum.at(last_written, theirs, written(others))
+    return is_known[mine], last_written[mine]
 
 
 def _between(rows: pa.Table, ts: NDArray[np.int64]) -> pa.Table:

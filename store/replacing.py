@@ -24,23 +24,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import FormatError, StoreError
 from .schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema, is_later, other_format
 from .system import durability, files, processes
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 SETTLE_S = 5.0
 GRACE_S = 60.0
@@ -96,27 +91,27 @@ class ReplacementNote:
         """The files that readers leave out, as paths under the root."""
         return frozenset([*self.old, *(self.new if self.step == 1 else ())])
 
+    def due(self, now: float, grace_s: float) -> list[str]:
+        """The old files that may be removed at a time (s since 1970), also where their own time lies ahead."""
+        return [name for name, since in self.old.items() if not 0 <= now - since < grace_s]
+
 
 def note_path(root: Path, number: int) -> Path:
     return root / REPLACED.name / f"{number:010d}.parquet"
 
 
-def _all_numbers(root: Path) -> list[int]:
+def _numbers(root: Path) -> tuple[list[int], list[int]]:
+    """The numbers of notes, in order: up to the highest one that follows another, and beyond. Raises OSError."""
     matches = (_NOTE.fullmatch(name) for name in files.names_in(root / REPLACED.name))
-    return sorted(int(match[1]) for match in matches if match)
+    listed = sorted(int(match[1]) for match in matches if match)
+    followers = [place for place in range(1, len(listed)) if listed[place] == listed[place - 1] + 1]
+    upto = followers[-1] + 1 if followers else len(listed)
+    return listed[:upto], listed[upto:]
 
 
 def numbers(root: Path) -> list[int]:
     """The numbers of the notes of a store, in order, up to the highest one that follows another. Raises OSError."""
-    listed = _all_numbers(root)
-    followers = [number for before, number in itertools.pairwise(listed) if number == before + 1]
-    return [number for number in listed if not followers or number <= followers[-1]]
-
-
-def strange(root: Path) -> dict[Path, str]:
-    """The notes that do not count because their number follows none, with the reason. Raises OSError."""
-    high = set(_all_numbers(root)) - set(numbers(root))
-    return {note_path(root, number): "its number follows that of no other note; remove it" for number in sorted(high)}
+    return _numbers(root)[0]
 
 
 def newest(root: Path, skip: Skip = lambda _path, _reason: None, *, strict: bool = False) -> ReplacementNote:
@@ -124,9 +119,10 @@ def newest(root: Path, skip: Skip = lambda _path, _reason: None, *, strict: bool
 
     With `strict` raises FormatError for one of a later format, where else `skip` is told of it. Raises OSError.
     """
-    for path, reason in strange(root).items():
-        skip(path, reason)
-    for number in reversed(numbers(root)):
+    counting, strange = _numbers(root)
+    for number in strange:
+        skip(note_path(root, number), "its number follows that of no other note; remove it")
+    for number in reversed(counting):
         path = note_path(root, number)
         try:
             return _read(path, number)
@@ -233,6 +229,27 @@ class NewFiles:
             files.remove(temporary)
 
 
+class Replacement(NewFiles):
+    """New files that shall take the places of `old` ones all at once; what was not switched when the block ends is
+    removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.old: list[Path] = []
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def take(self, other: Replacement) -> None:
+        """Take over the files of another one."""
+        self.old += other.old
+        self.moves |= other.moves
+        other.moves = {}
+
+
 _at_work: set[Path] = set()
 """The stores whose files this process replaces now."""
 
@@ -268,9 +285,7 @@ class Compactor:
             self._take_back()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _at_work.discard(self.root)
         if self._note.owner is None:
             return
@@ -343,19 +358,11 @@ class Compactor:
             time.sleep(min(remainder, _BEAT_S / 2))
             self.beat()
 
-    @contextlib.contextmanager
-    def replacement(self) -> Iterator[Replacement]:
-        """Files that shall take the place of others. What was not switched at the end of the block is removed."""
-        replacement = Replacement(self)
-        try:
-            yield replacement
-        finally:
-            replacement.discard()
-
-    def switch(self, old: Iterable[Path], moves: Mapping[Path, Path], then: Callable[[], object]) -> None:
-        """See `Replacement.switch`; `moves` maps temporary files, which are durable, to their places."""
+    def switch(self, replacement: Replacement, then: Callable[[], object] = lambda: None) -> None:
+        """Let all files change places; `then` is called before old ones may go. Raises StoreError; then none did."""
+        moves = replacement.moves
         new = tuple(sorted(final.relative_to(self.root).as_posix() for final in moves.values()))
-        names = [path.relative_to(self.root).as_posix() for path in old]
+        old = [path.relative_to(self.root).as_posix() for path in replacement.old]
         try:
             if new:
                 self._advance(replace(self._note, step=1, new=new))
@@ -366,8 +373,7 @@ class Compactor:
                 for folder in {final.parent for final in moves.values()}:
                     files.sync_folder(folder)
                 self.wait(self.pace.settle_s)
-            now = files.clock(self.root / REPLACED.name)
-            switched = dict(self._note.old) | dict.fromkeys(names, now)
+            switched = {**self._note.old, **dict.fromkeys(old, files.clock(self.root / REPLACED.name))}
             self._advance(replace(self._note, step=2, new=(), old=switched, format=str(FORMAT)))
         except BaseException as error:
             if self._note.step == 1:
@@ -376,6 +382,7 @@ class Compactor:
             if isinstance(error, OSError):
                 raise files.failed("write", self.root, error) from error
             raise
+        replacement.moves, replacement.old = {}, []
         then()
         self.tidy()
 
@@ -383,8 +390,7 @@ class Compactor:
         """Remove the old files whose time has come, and the notes that no longer count."""
         with contextlib.suppress(OSError, StoreError):
             now = files.clock(self.root / REPLACED.name)
-            due = [name for name, since in self._note.old.items() if not 0 <= now - since < self.pace.grace_s]
-            if due:
+            if due := self._note.due(now, self.pace.grace_s):
                 self._remove(due)
                 still_hidden = {name: since for name, since in self._note.old.items() if name not in due}
                 self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
@@ -403,40 +409,11 @@ class Compactor:
             files.sync_folder(folder)
 
 
-class Replacement(NewFiles):
-    """New files that take the places of `old` ones all at once."""
-
-    def __init__(self, compactor: Compactor) -> None:
-        super().__init__()
-        self._compactor = compactor
-        self.old: list[Path] = []
-
-    def take(self, other: Replacement) -> None:
-        """Take over the files of another one."""
-        self.old += other.old
-        self.moves |= other.moves
-        other.old, other.moves = [], {}
-
-    def switch(self, then: Callable[[], object] = lambda: None) -> None:
-        """Let all files change places; `then` is called before old ones may go. Raises StoreError; then none did."""
-        self._compactor.switch(self.old, self.moves, then)
-        self.old, self.moves = [], {}
-
-
 def tidy(root: Path) -> None:
     """Remove old files whose time has come, where nobody holds the store and this user may. Costs a listing if there
     is nothing to do."""
     with contextlib.suppress(OSError, StoreError):
-        note = newest(root)
-        pace = pace_of(root)
-        if note.step == 0 and not note.old:
-            return
-        now = files.clock(root / REPLACED.name)
-        if note.step == 1 or any(not 0 <= now - since < pace.grace_s for since in note.old.values()):
+        note, pace = newest(root), pace_of(root)
+        if note.step == 1 or (note.old and note.due(files.clock(root / REPLACED.name), pace.grace_s)):
             with Compactor(root, pace) as compactor:
                 compactor.tidy()
-
-
-def due(note: ReplacementNote, grace_s: float) -> float | None:
-    """When the last old file of a note may be removed, s since 1970; None if there is none."""
-    return max(note.old.values()) + grace_s if note.old else None

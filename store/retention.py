@@ -21,7 +21,7 @@ from ..errors import InputError, StoreError
 from . import folder, journal_file, keys, parquet, replacing, snapshot, stored_rows, telemetry_files
 from .file_names import EVER, Bounds, gpu_hashes
 from .parquet import Verified
-from .replacing import Compactor
+from .replacing import Compactor, Replacement
 from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
 from .stored_rows import DamagedError, named
 from .system import files
@@ -153,8 +153,7 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
     """
     stem, written = f"pruned-{time.time_ns():x}", 1000 * max(named(path).written for path in paths)
     counts: Counter[str] = Counter()
-    with contextlib.ExitStack() as stack:
-        replacement = stack.enter_context(compactor.replacement()) if compactor is not None else None
+    with Replacement() as replacement:
         for number, rows in enumerate(stored_rows.pieces(TELEMETRY, paths)):
             cold, hot = keys.before(rows, until_us)
             minutes = as_minutes(cold)
@@ -164,7 +163,7 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
             else:
                 counts.update(rows=len(cold), minutes=len(minutes))
             for spec, part, codec in ((MINUTES, minutes, "cold"), (TELEMETRY, hot, "warm")):
-                if len(part) and compactor is not None and replacement is not None:
+                if len(part) and compactor is not None:
                     compactor.beat()
                     name = f"{stem}-{number}"
                     new_files = telemetry_files.files_of(root, spec, part, name, written=written, codec=codec)
@@ -173,9 +172,9 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
         if not counts["rows"]:
             return Counter(sparse=counts["sparse"])
         counts.update(days=1, before=sum(path.stat().st_size for path in paths))
-        if replacement is not None:
-            replacement.old += paths
-            replacement.switch()
+        if compactor is not None:
+            replacement.old = paths
+            compactor.switch(replacement)
     return counts
 
 

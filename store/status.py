@@ -108,7 +108,7 @@ def _status(store: Store) -> Status:
     out.replacements = int(note.step != 0)
     out.to_be_removed = sum((root / name).exists() for name in note.old)
     if out.to_be_removed:
-        out.removed_at = replacing.due(note, replacing.pace_of(root).grace_s)
+        out.removed_at = max(note.old.values()) + replacing.pace_of(root).grace_s
     skipped = store.skipped | checking.without_a_journals_name(root)
     out.skipped = {str(path): reason for path, reason in skipped.items()}
     out.free = shutil.disk_usage(root).free

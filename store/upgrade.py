@@ -56,15 +56,15 @@ def upgrade(root: Path, *, offline: bool = False, progress: Callable[[str], None
         with (
             Compactor(root, pace, done.older) as compactor,
             _older_journals(root) as journals,
-            compactor.replacement() as replacement,
+            Replacement() as replacement,
         ):
             compactor.tidy()
             _Work(compactor, replacement, done, progress).write(journals)
             if done.older == done.newer:
                 if replacement.old:
-                    replacement.switch()
+                    compactor.switch(replacement)
                 return done
-            replacement.switch(then=lambda: write_about(root, about, ""))
+            compactor.switch(replacement, then=lambda: write_about(root, about, ""))
             try:
                 furnish(root, about)
             except StoreError as error:
