@@ -117,15 +117,14 @@ class _Work:
 
     def _rewrite(self, spec: Table, path: Path) -> None:
         try:
-            version, rows = _older_rows(spec, path)
-            stated = file_names.parse(path.name)
-            if rows is None or stated is None:
-                return
-            self._progress(f"{spec.name}: {path.name}")
-            rows = upgraded(spec, rows, version)
+            older = _older_rows(spec, path)
         except ValueError as error:
             self._skip(path, str(error))
             return
+        if older is None:
+            return
+        self._progress(f"{spec.name}: {path.name}")
+        stated, rows = older
         content = parquet.encode(spec, rows, codec="warm" if path.name.startswith("compacted-") else "fresh")
         name = (
             file_names.dated(spec.name, stated.stem, written=stated.written, bounds=stated.bounds, content=content)
@@ -157,7 +156,7 @@ class _Work:
             version = next(iter(content.layouts.values())).format
             for name, stored in content.rows.items():
                 spec = table(name)
-                rows = upgraded(spec, stored, version)
+                rows = _upgraded(spec, stored, version)
                 if spec == TELEMETRY:
                     readings.append(rows)
                     continue
@@ -172,9 +171,11 @@ class _Work:
             self._replacement.add(placed)
 
 
-def _older_rows(spec: Table, path: Path) -> tuple[str, pa.Table | None]:
-    """The format of a file, and its rows where it is older. Raises OSError, and ValueError for a file that is damaged
-    or none of a store."""
+def _older_rows(spec: Table, path: Path) -> tuple[file_names.FileName, pa.Table] | None:
+    """What the name of a file of an older format says, and its rows in the present one; None for one of the present.
+
+    Raises OSError, and ValueError for a file that is damaged or none of a store.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -185,7 +186,7 @@ def _older_rows(spec: Table, path: Path) -> tuple[str, pa.Table | None]:
             if why := other_format(version, older=True):
                 raise ValueError(why)
             if version == str(FORMAT):
-                return version, None
+                return None
             source.seek(0)
             content = source.read()
     except (OverflowError, MemoryError, pa.ArrowException) as error:
@@ -198,10 +199,11 @@ def _older_rows(spec: Table, path: Path) -> tuple[str, pa.Table | None]:
         or file_names.check_sum(spec.name, content, version=version) != stated.crc
     ):
         raise ValueError("it is damaged, or has another name than whorl gave it; restore it from a backup")
-    return version, pq.read_table(pa.BufferReader(content), use_threads=False).replace_schema_metadata()
+    rows = pq.read_table(pa.BufferReader(content), use_threads=False).replace_schema_metadata()
+    return stated, _upgraded(spec, rows, version)
 
 
-def upgraded(spec: Table, rows: pa.Table, version: str) -> pa.Table:
+def _upgraded(spec: Table, rows: pa.Table, version: str) -> pa.Table:
     """Rows of an older format as those of the present one. Raises StoreError where an upgrade does not fit."""
     for step in upgrades(version):
         rows = step.rows(spec.name, rows)
