@@ -148,8 +148,6 @@ class _Pass:
             paths = [] if spec == TELEMETRY else self._visible(spec)
             if spec.partitioned:
                 yield from (_Group(spec, several, "cold") for several in _by_day(paths).values() if len(several) > 1)
-            elif spec == LATEST:
-                yield from [_Group(spec, paths)] * (len(paths) > _FEW_FILES)
             else:
                 small = [path for path in paths if parquet.rows_in(path) < stored_rows.MOST_ROWS // 2]
                 yield from _filled(spec, small) if len(small) > _FEW_FILES else []

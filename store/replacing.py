@@ -274,14 +274,14 @@ class Compactor:
     def __enter__(self) -> Compactor:
         with files.readable(self.root):
             highest = max(numbers(self.root), default=0)
-            then = newest(self.root, strict=True)
-            then = then if then.number else replace(then, format=self._version)
-            if then.owner is not None and not self._dead(then):
-                raise self._taken(then)
-        self._note = replace(then, number=highest)
-        self._advance(replace(then, owner=self._owner))
+            last = newest(self.root, strict=True)
+            last = last if last.number else replace(last, format=self._version)
+            if last.owner is not None and not self._dead(last):
+                raise self._taken(last)
+        self._note = replace(last, number=highest)
+        self._advance(replace(last, owner=self._owner))
         _at_work.add(self.root)
-        if then.step == 1:  # its switch was never made: nobody has read these files
+        if last.step == 1:  # its switch was never made: nobody has read these files
             self._take_back()
         return self
 
@@ -300,11 +300,11 @@ class Compactor:
             self._remove(self._note.new)
         self._advance(replace(self._note, step=2 if self._note.old else 0, new=()))
 
-    def _taken(self, then: ReplacementNote) -> TakenError:
-        host, _, remainder = (then.owner or "").partition("-")
+    def _taken(self, note: ReplacementNote) -> TakenError:
+        host, _, remainder = (note.owner or "").partition("-")
         holder = f"process {remainder.split('-')[1]} on {host}" if remainder.count("-") >= 2 else "another process"
         return TakenError(
-            f"{holder} compacts or prunes {self.root} ({note_path(self.root, then.number)}): wait for it; if it is "
+            f"{holder} compacts or prunes {self.root} ({note_path(self.root, note.number)}): wait for it; if it is "
             f"dead, another may take over {TAKE_OVER_S / 60:g} minutes after its last sign of life"
         )
 
