@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-SPLIT = {"analysis": "q", "contract": "p", "store": "e"}
+SPLIT = {"analysis": "q", "contract": "p"}
 """Folders of two shards, and the first letter of the second."""
 LONGEST_FIRST = (
-    *("contract p-z", "collectors", "slurm", "store a-d", "contract a-o", "browser", "store e-z", "cli"),
+    *("contract p-z", "collectors", "slurm", "store", "contract a-o", "browser", "cli"),
     *("analysis a-p", "analysis q-z", "dashboards", "importing"),
 )
 """What would be waited for alone if it began last."""

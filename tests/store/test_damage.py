@@ -222,7 +222,7 @@ def _write(path: Path, content: bytes) -> Path:
 def test_a_header_that_a_kill_cut_short_is_no_damage_and_goes(store: Store) -> None:
     path = leave_journal(store, batch(["a"], 0, 0))
     content = path.read_bytes()
-    for cut in (0, 1, 20, 100):
+    for cut in (0, 1, 100):
         _write(path.with_name("other-1-1-0.journal"), content[:cut])
         assert seen(store) == {("a", 0): 0}
         assert store.skipped == store.check() == {}

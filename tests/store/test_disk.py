@@ -193,7 +193,8 @@ def test_sentences(code: int) -> None:
 # -- a disk that fails ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folder", ["journal", "late", "telemetry", "replaced", "pending"])
+@pytest.mark.long(short=3)
+@pytest.mark.parametrize("folder", ["journal", "telemetry", "pending", "late", "replaced"])
 def test_a_disk_that_does_not_list_a_folder_is_named_and_stores_nothing(
     store: Store, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +314,8 @@ def as_nobody(root: Path, *, owner: int = NOBODY) -> Iterator[None]:
 
 
 @as_root
-@pytest.mark.parametrize("name", ["journal", "replaced", "runs", "pending"])
+@pytest.mark.long(short=2)
+@pytest.mark.parametrize("name", ["journal", "pending", "replaced", "runs"])
 def test_a_folder_that_its_owner_may_not_read_is_one_sentence(place: Path, name: str) -> None:
     store = new_store(place / "S")
     store.append({"runs": pa.table({"run_id": ["r"]})}, "x")

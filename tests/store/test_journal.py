@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -51,6 +52,7 @@ for second in range(1000):
 """
 
 
+@pytest.mark.long  # tests/contract/test_store_oracle.py kills, too
 def test_kill_9_loses_nothing_and_the_next_of_the_name_seals_it(store: Store) -> None:
     last = count(900, short=12)
     done = subprocess.run(
@@ -78,12 +80,12 @@ def test_two_collectors_of_one_name_are_refused_and_of_two_names_count_each_read
         one.append_batch(batch(["b"], 1, 30))
         assert seen(store) == {("a", 1): 20, ("b", 1): 30}
         one.seal()
-        assert seen(store) == {("a", 1): 20, ("b", 1): 30}
+        assert powers(store) == {("a", 1): 20, ("b", 1): 30}
         one.append_batch(batch(["a"], 1, 40))
-        assert seen(store) == {("a", 1): 40, ("b", 1): 30}
+        assert powers(store) == {("a", 1): 40, ("b", 1): 30}
         one.seal()
         two.seal()
-        assert seen(store, plain=True) == {("a", 1): 40, ("b", 1): 30}
+        assert powers(store) == {("a", 1): 40, ("b", 1): 30}
     store.compact(offline=True, now=LATER)
     assert seen(store, plain=True) == {("a", 1): 40, ("b", 1): 30}
 
@@ -249,6 +251,20 @@ def test_rows_that_readers_would_not_take_are_refused(store: Store, monkeypatch:
     assert seen(store) == {("a", 0): 1, ("a", 1): 1}
 
 
+def test_more_gpus_than_a_file_can_number_take_two_files_or_are_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 1 + np.iinfo(np.uint16).max == journal_file.MOST_GPUS
+    monkeypatch.setattr(journal_file, "MOST_GPUS", 5)
+    with open_journal(store) as made:
+        with pytest.raises(StoreError, match="5 GPUs at once"):
+            made.append_batch(batch([*"abcdef"], 0, 1))
+        for gpus in ("abcde", "f"):
+            made.append_batch(batch([*gpus], 0, 1))
+        assert len(journals(store)) == 2
+        assert powers(store) == {(gpu, 0): 1 for gpu in "abcdef"}
+
+
 # -- what is in it ----------------------------------------------------------------------------------------------
 
 
@@ -308,7 +324,7 @@ def test_segments_do_not_say_when_rows_were_written_while_the_next_is_open(store
             made._turn()
             made.append_batch(batch(["a"], began, began + 5))
             made._seal_waiting()
-            assert seen(store)["a", began] == began + 5
+            assert powers(store)["a", began] == began + 5
     assert seen(store, plain=True) == {("a", began): began + 5 for began in (0, 10, 20)}
     assert all("written" not in pq.read_schema(path).names for path in segments(store))
 

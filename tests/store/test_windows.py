@@ -16,6 +16,7 @@ from whorl.tests.stores import answers, new_store
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
 BEGAN = dt.datetime(2026, 11, 2, 23, 59)
+Windows = dict[str, dict[str, Any]]
 
 
 def at(second: float) -> dt.datetime:
@@ -72,45 +73,48 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return made
 
 
-def of_run(store: Store, name: str, columns: str) -> tuple[Any, ...]:
-    (first, *others) = answers(store, f"select {columns} from run_windows where run_id = '{name}'")
-    assert all(found == first for found in others)
-    assert len(first) == 1
-    return tuple(first[0].values())
+@pytest.fixture(scope="module")
+def windows(store: Store) -> Windows:
+    """The row of each run, the same for whorl and for plain DuckDB."""
+    rows, others = answers(store, "from run_windows order by run_id")
+    assert rows == others
+    windows = {row["run_id"]: row for row in rows}
+    assert len(windows) == len(rows)
+    return windows
 
 
-def test_a_reading_when_a_run_began_counts_and_one_when_it_ended_does_not(store: Store) -> None:
-    figures = "n, power_mean_w, power_median_w, power_p95_w, temperature_max_c, sm_clock_mean_mhz"
-    assert of_run(store, "steady", figures) == (10, 114.5, 114.0, 119.0, 46, 1000.0)
+def figures(windows: Windows, name: str, columns: str) -> tuple[Any, ...]:
+    return tuple(windows[name][column] for column in columns.split(", "))
+
+
+def test_a_reading_when_a_run_began_counts_and_one_when_it_ended_does_not(windows: Windows) -> None:
+    names = "n, power_mean_w, power_median_w, power_p95_w, temperature_max_c, sm_clock_mean_mhz"
+    assert figures(windows, "steady", names) == (10, 114.5, 114.0, 119.0, 46, 1000.0)
     # This one runs beside it; the reading without values counts in `n` alone.
     mean = sum(100 + second for second in range(15, 60) if second != 50) / 44
-    assert of_run(store, "over it", "n, power_mean_w, power_median_w") == (45, pytest.approx(mean), 136.0)
-
-
-def test_the_energy_is_what_the_counter_grew_by_to_both_ends_of_the_window(store: Store) -> None:
-    assert of_run(store, "steady", "energy_j, energy_from") == (pytest.approx(1500.0), "counter")
-    assert of_run(store, "all", "n, energy_j, energy_from") == (100, pytest.approx(120 * 150.0), "counter")
-    assert of_run(store, "before it", "energy_j, energy_from") == (pytest.approx(8000.0), "counter")
-
-
-@pytest.mark.parametrize(("name", "joules"), [("reset", 20_000.0), ("still", 20_000.0), ("zero", 8_000.0)])
-def test_where_the_counter_cannot_be_right_the_energy_is_mean_power_times_seconds(
-    store: Store, name: str, joules: float
-) -> None:
-    assert of_run(store, name, "energy_j, energy_from") == (pytest.approx(joules), "power")
+    assert figures(windows, "over it", "n, power_mean_w, power_median_w") == (45, pytest.approx(mean), 136.0)
 
 
 @pytest.mark.parametrize(
-    ("name", "n"),
-    [("none", 0), ("instant", 0), ("backwards", 0), ("elsewhere", 0), ("stuck", 100), ("gaps", 10)],
-)
-def test_a_run_with_too_few_readings_has_no_energy(store: Store, name: str, n: int) -> None:
-    assert of_run(store, name, "n, energy_j, energy_from") == (n, None, None)
+    ("name", "n", "joules", "source"),
+    [
+        # what the counter grew by to both ends of the window
+        ("steady", 10, 1500.0, "counter"), ("all", 100, 120 * 150.0, "counter"), ("before it", 40, 8000.0, "counter"),
+        # mean power times seconds, where the counter cannot be right
+        ("reset", 100, 20_000.0, "power"), ("still", 100, 20_000.0, "power"), ("zero", 100, 8_000.0, "power"),
+        # too few readings
+        ("none", 0, None, None), ("instant", 0, None, None), ("backwards", 0, None, None),
+        ("elsewhere", 0, None, None), ("stuck", 100, None, None), ("gaps", 10, None, None),
+    ],
+)  # fmt: skip
+def test_where_the_energy_of_a_run_comes_from(
+    windows: Windows, name: str, n: int, joules: float | None, source: str | None
+) -> None:
+    assert figures(windows, name, "n, energy_j, energy_from") == (n, joules and pytest.approx(joules), source)
 
 
-def test_every_run_that_began_and_ended_has_a_row_and_no_other(store: Store) -> None:
-    for found in answers(store, "select count(*) as n, count(distinct run_id) as names from run_windows"):
-        assert found == [{"n": 14, "names": 14}]
+def test_every_run_that_began_and_ended_has_a_row_and_no_other(windows: Windows) -> None:
+    assert len(windows) == 14
 
 
 def test_late_rows_and_those_of_an_open_journal_count(tmp_path: Path) -> None:
