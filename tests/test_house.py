@@ -191,7 +191,7 @@ def test_every_kind_of_event_is_told_somewhere_and_no_other() -> None:
                     if isinstance(kind, ast.Attribute) and house.name_of(kind.value) == "EventKind":
                         filled = {str(word.arg) for word in node.keywords} & set(TYPED)
                         told.setdefault(EventKind[kind.attr], set()).update(filled)
-    assert told.keys() | {EventKind.NEEDS_RESET, EventKind.ABSENT} == set(EventKind)  # these: only files tell of them
+    assert told.keys() | {EventKind.ABSENT} == set(EventKind)  # nothing that whorl reads tells of it so far
     for name, columns in told.items():
         assert columns <= set(EventKind(name).fills), name
 
