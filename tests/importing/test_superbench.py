@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from whorl.analysis.verdicts.judging import judge
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file
@@ -125,18 +127,31 @@ def test_what_failed_is_an_event_and_never_a_time(tmp_path: Path, store: Store) 
         "gemm-flops/return_code:1": 4,
         "gpu-burn/gpu_0_pass:0": 1,
         "gpu-burn/gpu_1_pass:0": 0,
+        "gpu-burn/gpu_3_pass": "0",
+        "my-check/memory_passed:4": False,
         "nccl-bw:nvlink/return_code:0": 3,
     }
-    report = import_file(store, _file(tmp_path, _line(results)), Options())
-    events = store.sql("select kind, gpu, workload from events order by kind").to_pylist()
+    path = _file(tmp_path, _line(results))
+    os.utime(path, (1_740_000_000, 1_740_000_000))
+    report = import_file(store, path, Options(cluster="east"))
+    events = store.sql("select kind, gpu, workload from events order by kind, gpu").to_pylist()
     assert [tuple(row.values()) for row in events] == [
         ("probe_failed", "sb-01:1", "superbench gemm-flops"),
         ("wrong_result", "sb-01:1", "superbench gpu-burn"),
+        ("wrong_result", "sb-01:3", "superbench gpu-burn"),
+        ("wrong_result", "sb-01:4", "superbench my-check"),
     ]
-    failed = store.sql("select workload, status from runs where status <> 'ok' order by workload").to_pylist()
+    assert store.sql("select distinct cluster, node, epoch(ts) t from events").to_pylist() == [
+        {"cluster": "east", "node": "sb-01", "t": 1_740_000_000}
+    ]
+    assert {(verdict.name, verdict.kind) for verdict in judge(store, cluster="east").rows} == {
+        ("sb-01/1", "wrong results"), ("sb-01/3", "wrong results"), ("sb-01/4", "wrong results"), ("sb-01/1", "failed"),
+    }  # fmt: skip
+    failed = store.sql("select distinct workload, status from runs where status <> 'ok' order by all").to_pylist()
     assert [tuple(row.values()) for row in failed] == [
         ("superbench gemm-flops", "failed"),
         ("superbench gpu-burn", "wrong_result"),
+        ("superbench my-check", "wrong_result"),
     ]
     assert "nccl-bw:nvlink failed with return code 3 on sb-01 (line 1)" in report.notes
 
