@@ -1,0 +1,409 @@
+"""Durations of kernels as profilers print them in CSV: nvprof (GPU trace, GPU summary), nsys stats (`cuda_gpu_trace`,
+`cuda_gpu_kern_sum`), and Nsight Compute (`ncu --csv`, pages `details` and `raw`).
+
+Each kernel that takes a good part of the time of its GPU's kernels is a run. As in the SC'22 study, its duration is the
+mean of its launches; of a trace the first and the last launch are left out, and clocks, temperature and power of a
+`--system-profiling on` are the medians of the readings between these two.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ....errors import InputError
+from ..content import written
+from ..rows import Rows, Value
+from ..units import UNITS, find, split_label
+
+_SHARE = 0.01  # of the time of all kernels of a GPU: a kernel that takes less is not stored
+_LONGEST = 120
+_STRANGE = re.compile("[^A-Za-z0-9_+/-]+")
+_DEVICE = re.compile(r"^\s*(.*?)\s*\(([0-9]{1,6})\)\s*$")  # "Tesla V100-SXM2-16GB (0)"
+_UUID = re.compile("GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+_TRACE = re.compile(r'^"?Start(?: \((\w+)\))?"?,"?Duration(?: \((\w+)\))?"?,.*(?:Grid X|GrdX)', re.MULTILINE)
+_SUMMARY = re.compile(
+    r'^"?(?:Type"?,"?)?Time ?\(%\)"?,"?(?:Total )?Time.*"?(?:Calls|Instances)"?,"?Avg.*"?Name"?\s*$', re.MULTILINE
+)
+_METRICS = re.compile(r'^"?Device"?,"?Kernel"?,"?Invocations"?,"?(?:Metric|Event) Name', re.MULTILINE)
+_NCU = re.compile(r'^"?ID"?,(?:.*,)?"?Kernel Name"?,', re.MULTILINE)
+_PROFILING = re.compile(r"^==([0-9]+)== NVPROF is profiling process", re.MULTILINE)
+_SECTION = re.compile(r"^=+([0-9]*)=+\s*(.*)$")
+_OF_DEVICE = re.compile(r'Device "(.+)"')
+_NO_KERNEL = re.compile(r"^\[|^(?:cuda|cu)[A-Z]\w*$|^$")  # copies, readings, calls of the API
+_LOCAL = re.compile(r"^(?:localhost|[0-9.]+|[0-9a-f:]*:[0-9a-f:]*)?$")  # the machine that was profiled on has no name
+# Readings of nvprof: the part of the value, and what makes it one of the meaning.
+_READINGS = {
+    "sm_clock [MHz]": ("[SM/Memory Clock (MHz)]", 0, 1.0),
+    "mem_clock [MHz]": ("[SM/Memory Clock (MHz)]", 1, 1.0),
+    "temperature [C]": ("[Temperature (C)]", 0, 1.0),
+    "power [W]": ("[Power/Limit (mW)]", 0, 1e-3),
+}
+_READING_NAMES = {name for name, _, _ in _READINGS.values()}
+# Metrics of ncu: durations, and clocks by meaning.
+_DURATIONS = ("Duration", "gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration_measured_user.sum")
+_CLOCKS = {
+    "SM Frequency": "sm_clock [MHz]",
+    "smsp__cycles_elapsed.avg.per_second": "sm_clock [MHz]",
+    "DRAM Frequency": "mem_clock [MHz]",
+    "dram__cycles_elapsed.avg.per_second": "mem_clock [MHz]",
+}
+_CYCLES = {"cycle/nsecond": "GHz", "cycle/usecond": "MHz", "cycle/second": "Hz", "cycle/ns": "GHz", "cycle/us": "MHz"}
+
+
+@dataclass(frozen=True)
+class _Device:
+    """A GPU as a profiler names it: the process that was profiled, and a number in it, if there is one."""
+
+    process: str
+    number: int | None
+    model: str = ""
+    node: str = ""
+
+
+@dataclass
+class _Kernel:
+    """The launches of one kernel on one GPU. `values` are what else is known of the run, by meaning."""
+
+    line: int
+    mean_ms: float
+    launches: int
+    values: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def total_ms(self) -> float:
+        """The time of all launches."""
+        return self.mean_ms * self.launches
+
+
+@dataclass
+class _Launches:
+    """The launches of a kernel in a trace: starts and durations in ms."""
+
+    line: int
+    starts: list[float] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _Traced:
+    """What a trace says of one GPU; of a reading the start (ms) and the text."""
+
+    kernels: dict[str, _Launches] = field(default_factory=dict)
+    readings: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+
+
+@dataclass
+class _NcuLaunch:
+    """One launch as ncu has it."""
+
+    line: int
+    device: _Device
+    kernel: str
+    ms: float | None = None
+    clocks: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Table:
+    """The present table: its columns and their units. `gpu` is that of a line before it, "" if none says it."""
+
+    header: str
+    names: list[str]
+    process: str
+    gpu: str
+    rows: Rows
+    units: list[str] = field(default_factory=list)
+    _places: dict[tuple[str, ...], int | None] = field(default_factory=dict)
+    _factors: dict[int, float] = field(default_factory=dict)
+
+    def place(self, *wanted: str) -> int | None:
+        """The place of the first of these columns, named in lower case; None if there is none."""
+        if wanted not in self._places:
+            lower = [split_label(name)[0].lower() for name in self.names]
+            self._places[wanted] = next((lower.index(name) for name in wanted if name in lower), None)
+        return self._places[wanted]
+
+    def needed(self, *names: str) -> list[int]:
+        """The places of these columns. Raises InputError where one is missing."""
+        places = [self.place(name) for name in names]
+        missing = [name for name, place in zip(names, places, strict=True) if place is None]
+        if missing:
+            raise InputError(f"{self.rows.file}: a table of kernels has no column {missing[0].title()}: profile again")
+        return [place for place in places if place is not None]
+
+    def unit(self, place: int) -> str:
+        """The unit in the column's name, or below it."""
+        return split_label(self.names[place])[1] or (self.units[place] if place < len(self.units) else "")
+
+    def ms(self, place: int, text: str) -> float | None:
+        """A time of a column, ms. Raises InputError where the column has no unit of time."""
+        if place not in self._factors:
+            where = f"{self.rows.file}: column {self.names[place]!r}"
+            self._factors[place] = _milliseconds(self.unit(place), where)
+        number = _number(text)
+        return None if number is None else number * self._factors[place]
+
+    def device(self, cells: list[str]) -> _Device:
+        """The GPU of a line."""
+        place = self.place("device")
+        return _device(self.process, cells[place] if place is not None else self.gpu)
+
+
+def fits_nvprof(head: str) -> bool:
+    """Whether a file that begins so is of nvprof or nsys stats."""
+    return any(pattern.search(head) for pattern in (_TRACE, _SUMMARY, _METRICS, _PROFILING))
+
+
+def fits_ncu(head: str) -> bool:
+    """Whether a file that begins so has a table of Nsight Compute."""
+    return _NCU.search(head) is not None and ("Metric Name" in head or "__" in head)
+
+
+def read_nvprof(text: str, rows: Rows) -> None:
+    """Add the kernels of each table in the text. Raises InputError where there is none, or a table lacks columns."""
+    traced: dict[_Device, _Traced] = {}
+    summed: dict[_Device, dict[str, _Kernel]] = {}
+    for line, table, cells in _lines(text, rows):
+        if _TRACE.match(table.header):
+            _launch(line, cells, table, traced)
+        elif _SUMMARY.match(table.header):
+            _sum(line, cells, table, summed)
+    kernels = {
+        device: {name: _of_launches(launches, of_gpu) for name, launches in of_gpu.kernels.items()}
+        for device, of_gpu in traced.items()
+    }
+    if not any([*kernels.values(), *summed.values()]):
+        raise InputError(f"{rows.file}: {_nothing(text)}")
+    tool = "nsys" if re.search(r"(?:Duration|Avg) \(\w+\)", text) else "nvprof"  # nsys has the units in the names
+    for found in (kernels, summed):
+        _add(found, rows, tool, text)
+
+
+def _lines(text: str, rows: Rows) -> Iterator[tuple[int, _Table, list[str]]]:
+    """The lines of all tables, each with its number, its table and its cells. Others are refused or passed over."""
+    table: _Table | None = None
+    process, calls, gpu = "", False, ""
+    for line, content in written(text):
+        content = content.strip()
+        if (section := _SECTION.match(content)) is not None:
+            process, calls, table = section[1] or process, "API calls" in section[2], None
+            named = _OF_DEVICE.search(section[2])
+            gpu = named[1] if named else "" if "result" in section[2] else gpu
+        elif any(pattern.match(content) for pattern in (_TRACE, _SUMMARY, _METRICS, _NCU)):
+            table = _Table(content, _cells(content) or [], process, gpu, rows)
+            if _METRICS.match(content) or table.place("num calls") is not None:  # nsys: the API, the operating system
+                table = None
+        elif table is not None and not calls:
+            cells = _cells(content)
+            if cells is not None and not table.units and _are_units(cells):
+                table.units = cells
+            elif cells is not None and len(cells) == len(table.names):
+                yield line, table, cells
+            elif content.count(",") * 2 >= len(table.names):  # else it is what the application printed
+                rows.refuse(line, "it is no whole line of the table: it was cut or damaged")
+
+
+def _cells(line: str) -> list[str] | None:
+    """The fields of a line of CSV; None if its quotes are damaged."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], strict=True, skipinitialspace=True))]
+    except (csv.Error, StopIteration):
+        return None
+
+
+def _are_units(cells: list[str]) -> bool:
+    """Whether it is the line below a header that has the units."""
+    return any(cells) and all(re.fullmatch(r"|%|[a-zA-Z]{1,6}(?:/[a-zA-Z]{1,8})?", cell) for cell in cells)
+
+
+def _nothing(text: str) -> str:
+    if _METRICS.search(text):
+        return "it has metrics of kernels and no durations: profile with --print-gpu-trace --csv, or with --csv alone"
+    if not (_TRACE.search(text) or _SUMMARY.search(text)):
+        return "it has no table of kernels in CSV: profile with --csv"
+    return "no kernel is in it: nothing ran on a GPU, or the file was cut"
+
+
+def _launch(line: int, cells: list[str], table: _Table, traced: dict[_Device, _Traced]) -> None:
+    start_at, duration_at, name_at = table.needed("start", "duration", "name")
+    name, start_ms = cells[name_at], table.ms(start_at, cells[start_at])
+    of_gpu = traced.setdefault(table.device(cells), _Traced())
+    if name in _READING_NAMES:
+        system = table.place("system")
+        if start_ms is not None and system is not None:
+            of_gpu.readings.setdefault(name, []).append((start_ms, cells[system]))
+        return
+    if _NO_KERNEL.match(name):
+        return
+    duration_ms = table.ms(duration_at, cells[duration_at])
+    if start_ms is None or not duration_ms:
+        table.rows.refuse(line, "a launch has no readable start or duration")
+        return
+    launches = of_gpu.kernels.setdefault(re.sub(r"\s*\[[0-9]+\]$", "", name), _Launches(line))
+    launches.starts.append(start_ms)
+    launches.durations.append(duration_ms)
+
+
+def _of_launches(launches: _Launches, of_gpu: _Traced) -> _Kernel:
+    order = sorted(range(len(launches.starts)), key=launches.starts.__getitem__)
+    inner = order[1:-1] if len(order) > 2 else order
+    kernel = _Kernel(launches.line, statistics.fmean(launches.durations[n] for n in inner), len(inner))
+    first, last = launches.starts[order[0]], launches.starts[order[-1]]
+    for meaning, (name, part, scale) in _READINGS.items() if of_gpu.readings else ():
+        texts = [text.split("/") for start, text in of_gpu.readings.get(name, ()) if first < start < last]
+        numbers = [number for parts in texts if len(parts) > part and (number := _number(parts[part])) is not None]
+        kernel.values[meaning] = statistics.median(numbers) * scale if numbers else None
+    return kernel
+
+
+def _sum(line: int, cells: list[str], table: _Table, summed: dict[_Device, dict[str, _Kernel]]) -> None:
+    mean_at, name_at = table.needed("avg", "name")
+    kind, calls_at = table.place("type"), table.place("calls", "instances")
+    if (kind is not None and cells[kind] != "GPU activities") or _NO_KERNEL.match(cells[name_at]):
+        return
+    mean_ms, launches = table.ms(mean_at, cells[mean_at]), _number(cells[calls_at]) if calls_at is not None else None
+    if not mean_ms or launches is None or launches < 1:
+        table.rows.refuse(line, "a kernel has no readable number of calls or mean duration")
+        return
+    device = _device(table.process, table.gpu)
+    summed.setdefault(device, {})[cells[name_at]] = _Kernel(line, mean_ms, int(launches))
+
+
+def read_ncu(text: str, rows: Rows) -> None:
+    """Add the kernels of each table in the text. Raises InputError where none has a duration."""
+    launches: dict[tuple[str, ...], _NcuLaunch] = {}
+    for line, table, cells in _lines(text, rows):
+        if _NCU.match(table.header):
+            _take_metrics(line, table, cells, launches)
+    kernels: dict[_Device, dict[str, list[_NcuLaunch]]] = {}
+    for launch in launches.values():
+        if launch.ms is not None:
+            kernels.setdefault(launch.device, {}).setdefault(launch.kernel, []).append(launch)
+    if not kernels:
+        raise InputError(
+            f"{rows.file}: no kernel has a duration; profile with the section SpeedOfLight or with "
+            "--metrics gpu__time_duration.sum"
+        )
+    means = {
+        device: {name: _of_ncu(of_kernel) for name, of_kernel in of_gpu.items()} for device, of_gpu in kernels.items()
+    }
+    _add(means, rows, "ncu", text)
+
+
+def _of_ncu(launches: list[_NcuLaunch]) -> _Kernel:
+    times = [launch.ms for launch in launches if launch.ms is not None]
+    kernel = _Kernel(launches[0].line, statistics.fmean(times), len(times))
+    for meaning in dict.fromkeys(_CLOCKS.values()):
+        clocks = [launch.clocks[meaning] for launch in launches if meaning in launch.clocks]
+        if clocks:
+            kernel.values[meaning] = statistics.median(clocks)
+    return kernel
+
+
+def _take_metrics(line: int, table: _Table, cells: list[str], launches: dict[tuple[str, ...], _NcuLaunch]) -> None:
+    """The metrics of a line: one with name, unit and value, or one in each column."""
+
+    def cell(name: str) -> str:
+        place = table.place(name)
+        return "" if place is None else cells[place]
+
+    key = (cell("process id"), cell("device"), cell("id"), cell("kernel name"))
+    if key not in launches:
+        node = "" if _LOCAL.match(cell("host name")) else cell("host name")
+        launches[key] = _NcuLaunch(line, _device(key[0], key[1] or "0", node), key[3])
+    if table.place("metric name") is not None:
+        metrics = [(cell("metric name"), cell("metric unit"), cell("metric value"))]
+    else:
+        metrics = [(name, table.unit(place), cells[place]) for place, name in enumerate(table.names)]
+    launch = launches[key]
+    for name, unit, text in metrics:
+        number = _number(text)
+        if name in _DURATIONS and launch.ms is None:
+            if not number:
+                table.rows.refuse(line, f"the duration of a kernel is no number above 0 ({text or 'empty'})")
+            else:
+                launch.ms = number * _milliseconds(unit, f"{table.rows.file}: {name} in line {line}")
+        elif name in _CLOCKS and number and (clock := find(_CYCLES.get(unit, unit), "clock")) is not None:
+            launch.clocks[_CLOCKS[name]] = number * clock.to(UNITS["clock"]["MHz"])[0]
+
+
+def _device(process: str, text: str, node: str = "") -> _Device:
+    """The GPU that a column calls `Tesla V100-SXM2-16GB (0)` or `0`."""
+    named = _DEVICE.match(text)
+    if named is not None:
+        return _Device(process, int(named[2]), named[1], node)
+    return _Device(process, int(text) if re.fullmatch(r"\s*[0-9]{1,6}\s*", text) else None, "", node)
+
+
+def _milliseconds(unit: str, where: str) -> float:
+    """How many ms one of these units of time has. Raises InputError, which begins with `where`."""
+    known = find(unit.lower().replace("econds", "").replace("econd", ""), "time")
+    if known is None:
+        raise InputError(f"{where}: {unit!r} is no unit of time (s, ms, us, ns)")
+    return known.to(UNITS["time"]["ms"])[0]
+
+
+def _number(text: str) -> float | None:
+    """A number of a profiler, with or without commas between thousands; None if that cannot be told for sure."""
+    if re.fullmatch(r"-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", text):
+        text = text.replace(",", "")
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _add(gpus: Mapping[_Device, Mapping[str, _Kernel]], rows: Rows, tool: str, text: str) -> None:
+    """Add a run for each kernel that takes a good part of its GPU's time; of `--workload`, only the longest one."""
+    record = hashlib.sha256(text.encode()).hexdigest()[:16]
+    numbers = {(device.node, device.number) for device in gpus}
+    small = 0
+    for device, kernels in gpus.items():
+        total_ms = sum(kernel.total_ms for kernel in kernels.values())
+        by_time = sorted(kernels.items(), key=lambda entry: -entry[1].total_ms)
+        large = [entry for entry in by_time if entry[1].total_ms >= _SHARE * total_ms]
+        if rows.options.workload is not None:
+            large = large[:1]
+        small += len(by_time) - len(large)
+        for name, kernel in sorted(large, key=lambda entry: entry[1].line):
+            values: dict[str, Value] = {"workload": f"{tool} {_workload(name)}", "kernel": name, **kernel.values}
+            mean_ms = float(f"{kernel.mean_ms:.15g}")  # 200000 ns are 0.2 ms, not 0.19999999999999998
+            values |= {"time [ms]": mean_ms, "kernels": kernel.launches, **_identity(device, rows, len(numbers))}
+            rows.add(kernel.line, values, f"{record} {device.process}")
+    if small:
+        why = "--workload stores the longest one" if rows.options.workload is not None else "less than 1 % of the time"
+        rows.note(f"{small} {'kernel is' if small == 1 else 'kernels are'} not stored: {why}")
+
+
+def _identity(device: _Device, rows: Rows, number_of_gpus: int) -> dict[str, Value]:
+    values: dict[str, Value] = {"model": device.model} if device.model else {}
+    values |= {"node": device.node} if device.node else {}
+    in_name = _UUID.search(rows.file)
+    if number_of_gpus == 1 and in_name is not None and rows.options.gpu is None:
+        rows.note("the GPU is taken from the file's name")
+        return values | {"gpu": in_name[0]}
+    if device.number is None:
+        return values  # --gpu names it, or the import asks for that
+    rows.note("a process numbers only the GPUs that it sees: after CUDA_VISIBLE_DEVICES, say --gpu NAME")
+    return values | {"index": device.number}
+
+
+def _workload(kernel: str) -> str:
+    """The name of a kernel without its arguments, of plain characters."""
+    depth, end = 0, len(kernel)
+    for place, letter in enumerate(kernel):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and not depth and place and not kernel.startswith("(anonymous", place):
+            end = place
+            break
+    name = _STRANGE.sub(".", kernel[:end].removeprefix("void ").strip()).strip(".")
+    if len(name) > _LONGEST:
+        name = f"{name[:_LONGEST]}.{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"
+    return name or "kernel"
