@@ -175,8 +175,6 @@ def _add(output: _Output, rows: Rows) -> None:
     record = hashlib.sha256(output.text.encode()).hexdigest()[:16]
     gpus = _gpus(output)
     hosts = {str(gpu["node"]) for gpu in gpus.values() if "node" in gpu} or {output.host} - {""}
-    if hosts - {rows.options.node} and rows.options.node is not None:
-        rows.note(f"the file names its hosts ({', '.join(sorted(hosts)[:4])}), so --node is not used for their GPUs")
     known: dict[str, Value] = {"driver": output.driver} if output.driver.lower() not in ("", "unknown", "n/a") else {}
     waived: list[str] = []
     for test in output.tests:
