@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import StoreError
 from . import file_names, journal_file, keys, manifest, parquet, telemetry_files
 from .file_names import Bounds
 from .metrics import METRICS
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 _NAMES = tuple(metric.name for metric in METRICS)
 _COLUMNS = ["ts", "cluster", "gpu", *_NAMES, "quality"]
 _NEVER = -(2**63)
+_SEEN, _ENDED = -2, -1  # rows of the times
 _SILENT = frozenset({"lost", "no_driver", "hung"})  # of `quality`: the GPU does not answer, so its readings have ended
 _TRIES = 5
 
@@ -75,10 +75,9 @@ class Following:
         self._numbers: dict[Gpu, int] = {}
         self._hashes: dict[int, list[int]] = {}  # of each GPU, as files name it: its numbers
         self._values = np.zeros((len(_NAMES), 0), np.int64)
-        self._when = np.full((len(_NAMES), 0), _NEVER)
-        self._seen = np.full(0, _NEVER)
-        self._ended = np.full(0, _NEVER)  # when the GPU last did not answer
-        self._quality: list[str | None] = []
+        # Of each metric when it was read; when the GPU was seen last, and when it last did not answer.
+        self._when = np.full((len(_NAMES) + 2, 0), _NEVER)
+        self._quality = np.full(0, None)
 
     def catch_up(self, now_ns: int | None = None) -> None:
         """Read the files that journals have not shown, as at the start or after an import. Raises StoreError."""
@@ -93,11 +92,10 @@ class Following:
         with files.readable(self._store.root):  # a journal may have been sealed since the look before
             self._take_files(since)
         with self._guard:
-            n = len(self._numbers)
-            values, when, seen, ended = (
-                array[..., :n].copy() for array in (self._values, self._when, self._seen, self._ended)
-            )
-            gpus, quality = list(self._numbers), [*self._quality]
+            gpus = list(self._numbers)
+            values, all_times = self._values[:, : len(gpus)].copy(), self._when[:, : len(gpus)].copy()
+            quality = self._quality[: len(gpus)].tolist()
+        when, seen, ended = all_times[:_SEEN], all_times[_SEEN], all_times[_ENDED]
         known = (when >= since) & (when > ended)
         return Newest(gpus, values, when, known, seen, seen >= since, seen > ended, quality)
 
@@ -109,27 +107,22 @@ class Following:
             with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
                 # All are chosen before one is read: a newer file may lack what an older one says of the same GPU.
                 for path in [path for path in self._store.sound(TELEMETRY.name, fresh) if self._is_new(path, since)]:
-                    self._take_file(path, since)
+                    with contextlib.suppress(ValueError):  # `whorl doctor --store` names it
+                        rows = telemetry_files.read(path, _COLUMNS)
+                        with self._guard:
+                            self._take(rows, since)
                 self._looked = frozenset(paths)
                 return
-
-    def _journals(self) -> list[journal_file.JournalName]:
-        """The journals of telemetry."""
-        try:
-            journals = journal_file.journals(self._store.root)
-            if not journals:  # nobody collects now, or a file system is gone
-                (self._store.root / "store.toml").stat()
-        except OSError as error:
-            raise StoreError(f"cannot read {self._store.root}: {error.strerror or error}") from error
-        return [journal_name for journal_name in journals if journal_name.kind != "rows"]
 
     def _follow(self, since: int) -> None:
         """Take what journals have gained. What cannot be read is left to `catch_up` and the tables' own readers."""
         gained: list[pa.Table] = []
-        journals = self._journals()
-        self._places = {journal_name: self._places.get(journal_name, (0, {})) for journal_name in journals}
-        for journal_name in journals:
-            place, layouts = self._places.get(journal_name, (0, {}))
+        with files.readable(self._store.root):
+            journals = journal_file.journals(self._store.root)
+            if not journals:  # nobody collects now, or a file system is gone
+                (self._store.root / "store.toml").stat()
+        self._places = {journal: self._places.get(journal, (0, {})) for journal in journals if journal.kind != "rows"}
+        for journal_name, (place, layouts) in self._places.items():
             with contextlib.suppress(OSError, ValueError):
                 if place and journal_name.path.stat().st_size <= place:
                     continue
@@ -146,20 +139,14 @@ class Following:
         file_name = file_names.parse(path.name)
         if file_name is None or 1000 * file_name.bounds.last < since:
             return False
-        gpus = manifest.gpus_of(path)
+        hashes = manifest.gpus_of(path)
+        if hashes is None:
+            return True
         with self._guard:
-            return gpus is None or not self._has(gpus, 1000 * file_name.bounds.last)
-
-    def _take_file(self, path: Path, since: int) -> None:
-        """Take the rows of a file. Raises FileNotFoundError."""
-        with contextlib.suppress(ValueError):  # `whorl doctor --store` names it
-            rows = telemetry_files.read(path, _COLUMNS)
-            with self._guard:
-                self._take(rows, since)
-
-    def _has(self, gpus: frozenset[int], last: int) -> bool:
-        """Whether rows of all these GPUs are known that are as new as `last` (ns)."""
-        return all(gpu_places and (self._seen[gpu_places] >= last).all() for gpu_places in map(self._hashes.get, gpus))
+            places = [self._hashes.get(gpu_hash, []) for gpu_hash in hashes]
+            return not all(
+                numbers and (self._when[_SEEN, numbers] >= 1000 * file_name.bounds.last).all() for numbers in places
+            )
 
     def _take(self, rows: pa.Table, since: int) -> None:
         """Keep of rows what is newer than what is kept."""
@@ -181,42 +168,24 @@ class Following:
             # Of several rows of one GPU, numpy keeps the last, which is the newest.
             self._values[number, newer_places] = rows[name].fill_null(0).to_numpy()[order[newer]]
             self._when[number, newer_places] = ts[newer]
-        self._mark(rows, order, gpu_places, ts)
-
-    def _mark(
-        self, rows: pa.Table, order: NDArray[np.intp], gpu_places: NDArray[np.int64], ts: NDArray[np.int64]
-    ) -> None:
-        """Note when each GPU was seen last, and what the collector says of it."""
-        newer = ts >= self._seen[gpu_places]
-        last = np.full(len(self._seen), -1)
-        last[gpu_places[newer]] = order[newer]
-        self._seen[gpu_places[newer]] = ts[newer]
-        changed = np.flatnonzero(last >= 0)
-        if "quality" not in rows.column_names:
-            for gpu in changed.tolist():
-                self._quality[gpu] = None
-            return
-        import pyarrow as pa
-
-        quality = rows["quality"]
-        for gpu, text in zip(changed.tolist(), quality.take(pa.array(last[changed])).to_pylist(), strict=True):
-            self._quality[gpu] = text
-        if quality.null_count < len(quality):
-            texts = np.asarray(quality.take(pa.array(order)).to_pylist(), object)
-            silent = np.array([text in _SILENT for text in texts])
-            np.maximum.at(self._ended, gpu_places[silent], ts[silent])
+        newer = ts >= self._when[_SEEN, gpu_places]
+        newer_places = gpu_places[newer]
+        self._when[_SEEN, newer_places] = ts[newer]
+        self._quality[newer_places] = None
+        if "quality" in rows.column_names and rows["quality"].null_count < len(rows):
+            quality = np.array(rows["quality"].to_pylist(), object)[order]
+            self._quality[newer_places] = quality[newer]
+            silent = np.array([text in _SILENT for text in quality])
+            np.maximum.at(self._when[_ENDED], gpu_places[silent], ts[silent])
 
     def _number(self, key: Gpu) -> int:
         """The place of a GPU in the arrays, which grow where it is new."""
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self._numbers)
-            self._quality.append(None)
-            self._hashes.setdefault(file_names.gpu_hash(key[1]), []).append(found)
-            if found >= len(self._seen):
-                growth = max(64, len(self._seen))
-                self._values = np.pad(self._values, ((0, 0), (0, growth)))
-                self._when = np.pad(self._when, ((0, 0), (0, growth)), constant_values=_NEVER)
-                self._seen = np.pad(self._seen, (0, growth), constant_values=_NEVER)
-                self._ended = np.pad(self._ended, (0, growth), constant_values=_NEVER)
-        return found
+        if key not in self._numbers:
+            self._hashes.setdefault(file_names.gpu_hash(key[1]), []).append(len(self._numbers))
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if number >= len(self._quality):
+            growth = max(64, len(self._quality))
+            self._values = np.pad(self._values, ((0, 0), (0, growth)))
+            self._when = np.pad(self._when, ((0, 0), (0, growth)), constant_values=_NEVER)
+            self._quality = np.pad(self._quality, (0, growth), constant_values=None)
+        return number
