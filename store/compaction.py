@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot, stored_rows, telemetry_files
 from .file_names import DAY_US
-from .parquet import Verified
+from .parquet import DamagedError, Verified
 from .replacing import Compactor, Replacement
 from .schema import LATE, LATEST, TABLES, TELEMETRY, Table
-from .stored_rows import DamagedError, named
+from .stored_rows import named
 from .system import files
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class _Pass:
         self._compactor.switch(batch)
         by_day = _by_day(self._visible(TELEMETRY)) if self._closed else {}
         for folder, cold in self._closed.items():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, DamagedError):
                 manifest.write(folder, by_day.get(folder.name, []), cold=cold)
         self._closed, self._bytes = {}, 0
 
@@ -236,12 +236,12 @@ class _Pass:
         known: set[int] = set()
         with contextlib.suppress(OSError, DamagedError):
             for path in self._visible(LATEST):
-                known |= file_names.gpu_hashes(pc.unique(keys.with_key(stored_rows.read(path))["gpu"]).to_pylist())
+                known |= file_names.gpu_hashes(pc.unique(keys.with_key(parquet.read(path))["gpu"]).to_pylist())
             absent = []
             for path in reversed(self._visible(TELEMETRY)):  # the newest day first
                 gpus = manifest.gpus_of(path)
                 if gpus is None or not gpus <= known:
-                    last = keys.last_rows(keys.newest(stored_rows.with_written(path)))
+                    last = keys.last_rows(keys.newest(telemetry_files.read(path)))
                     fresh = [file_names.gpu_hash(gpu) not in known for gpu in last["gpu"].to_pylist()]
                     absent += [last.filter(pa.array(fresh))] if any(fresh) else []
                     known |= file_names.gpu_hashes(last["gpu"].to_pylist())
@@ -264,7 +264,7 @@ def _plain_rows(group: _Group) -> pa.Table:
     """The rows of a group of a table that is not kept by days."""
     import pyarrow as pa
 
-    rows = pa.concat_tables([stored_rows.read(path) for path in group.files], promote_options="default")
+    rows = pa.concat_tables([parquet.read(path) for path in group.files], promote_options="default")
     if group.spec == LATEST:
         rows = keys.last_rows(keys.newest(keys.with_key(rows)))
     return keys.sort(group.spec, keys.conform(group.spec, rows))

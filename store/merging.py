@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from ..errors import InputError, StoreError
-from . import commits, file_names, keys, snapshot, stored_rows, telemetry_files
+from . import commits, file_names, keys, snapshot, telemetry_files
 from .keys import KEY
 from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, arrow_schema, other_format
 from .store import Store
@@ -156,7 +156,7 @@ def _readings(store: Store) -> Iterator[pa.Table]:
     count = 0
     try:
         for path in (*listing.files[LATE.name], *listing.files[TELEMETRY.name]):
-            rows = stored_rows.with_written(path)
+            rows = telemetry_files.read(path)
             if batch and count + len(rows) > _MOST_ROWS:
                 yield pa.concat_tables(batch, promote_options="default")
                 batch, count = [], 0

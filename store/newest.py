@@ -19,6 +19,7 @@ import numpy as np
 from . import file_names, journal_file, keys, manifest, parquet, telemetry_files
 from .file_names import Bounds
 from .metrics import METRICS
+from .parquet import DamagedError
 from .schema import TELEMETRY
 from .system import files
 
@@ -107,7 +108,7 @@ class Following:
             with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
                 # All are chosen before one is read: a newer file may lack what an older one says of the same GPU.
                 for path in [path for path in self._store.sound(TELEMETRY.name, fresh) if self._is_new(path, since)]:
-                    with contextlib.suppress(ValueError):  # `whorl doctor --store` names it
+                    with contextlib.suppress(DamagedError):  # `whorl doctor --store` names it
                         rows = telemetry_files.read(path, _COLUMNS)
                         with self._guard:
                             self._take(rows, since)
@@ -187,5 +188,5 @@ class Following:
             growth = max(64, len(self._quality))
             self._values = np.pad(self._values, ((0, 0), (0, growth)))
             self._when = np.pad(self._when, ((0, 0), (0, growth)), constant_values=_NEVER)
-            self._quality = np.pad(self._quality, (0, growth), constant_values=None)
+            self._quality = np.concatenate((self._quality, np.full(growth, None)))
         return number

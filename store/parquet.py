@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import StoreError
 from . import file_names
 from .schema import TELEMETRY, Table, arrow_schema, other_format
 from .system import files
@@ -98,25 +99,36 @@ def _codecs(spec: Table, rows: pa.Table, codec: str) -> dict[str, Any]:
 # -- reading --------------------------------------------------------------------------------------------------
 
 
+class DamagedError(StoreError):
+    """A file is damaged inside: it stays as it is."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}; restore it from a backup or move it out of the store")
+        self.reason = reason
+
+
 def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) -> pa.Table:
     """The rows of a verified file: some columns, those that it has; `only` is a filter of `pyarrow.dataset`.
 
-    Columns that hold only NULL are left out unless they are asked for by name. Raises OSError, and
-    pyarrow.ArrowException or ValueError where the file is damaged.
+    Columns that hold only NULL are left out unless they are asked for by name. Raises FileNotFoundError and
+    DamagedError.
     """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
-    with files.opened(path) as source, pq.ParquetFile(source) as file:
-        filled_names = file.schema_arrow.names
-        filled_columns = (file.schema_arrow.metadata or {}).get(b"whorl.columns", b"").decode().split(",")
-        chosen_columns = [name for name in (filled_columns if columns is None else columns) if name in filled_names]
-        if only is None:
-            return file.read(columns=chosen_columns, use_threads=False)
-    import pyarrow.dataset as ds
-
-    return ds.dataset(str(path.absolute()), format="parquet").to_table(
-        columns=chosen_columns, filter=only, use_threads=False
-    )
+    try:
+        with files.opened(path) as source, pq.ParquetFile(source) as file:
+            filled = (file.schema_arrow.metadata or {}).get(b"whorl.columns", b"").decode().split(",")
+            chosen = [name for name in (filled if columns is None else columns) if name in file.schema_arrow.names]
+            if only is None:
+                return file.read(columns=chosen, use_threads=False).replace_schema_metadata()
+        dataset = ds.dataset(str(path.absolute()), format="parquet")
+        return dataset.to_table(columns=chosen, filter=only, use_threads=False).replace_schema_metadata()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        raise DamagedError(path, str(error).splitlines()[0] if str(error) else repr(error)) from error
 
 
 def rows_in(path: Path) -> int:

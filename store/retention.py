@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, cast
 from ..errors import InputError, StoreError
 from . import folder, journal_file, keys, parquet, replacing, snapshot, stored_rows, telemetry_files
 from .file_names import EVER, Bounds, gpu_hashes
-from .parquet import Verified
+from .parquet import DamagedError, Verified
 from .replacing import Compactor, Replacement
 from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
-from .stored_rows import DamagedError, named
+from .stored_rows import named
 from .system import files
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import file_names, journal_file, keys, telemetry_files
 from .journal_file import JournalName
-from .parquet import Verified
+from .parquet import DamagedError, Verified
 from .replacing import Pace
 from .schema import LATE, LATEST, TABLES, TELEMETRY
 from .system import files
@@ -101,7 +101,7 @@ def _noted_before(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
         stem = "" if file_name is None else file_name.stem.rpartition(".")[0]
         earlier_journal = journal_file.parse(Path(f"{stem}{journal_file.ENDING}"))
         if earlier_journal is not None and earlier_journal.writer == journal.writer:
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, DamagedError):
                 if Verified(root).reason(folder / name, LATEST) is None:
                     noted[folder / name] = telemetry_files.read(folder / name)
     return noted

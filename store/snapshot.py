@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import file_names, journal_file, keys, manifest, parquet, replacing, telemetry_files
 from .file_names import EVER, Bounds
-from .parquet import WRITTEN, Verified
+from .parquet import WRITTEN, DamagedError, Verified
 from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, table
 from .system import files
 
@@ -218,6 +218,6 @@ def _read(path: Path, skip: Skip) -> pa.Table | None:
     """A verified file of a few rows, with `written`. Raises FileNotFoundError."""
     try:
         return telemetry_files.read(path)
-    except ValueError as error:
-        skip(path, f"it is damaged ({error}); move it out of the store")
+    except DamagedError as error:
+        skip(path, f"it is damaged ({error.reason}); move it out of the store")
         return None

@@ -6,19 +6,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StoreError
-from . import file_names, journal_file, keys, parquet, replacing, snapshot
+from . import file_names, journal_file, keys, parquet, replacing, snapshot, telemetry_files
 from .file_names import EVER, Bounds
+from .parquet import DamagedError
 from .schema import LATE, TELEMETRY, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: about 1 GB
-
-
-class DamagedError(StoreError):
-    """A file is damaged inside: it stays as it is."""
 
 
 def visible(root: Path, spec: Table, bounds: Bounds = EVER) -> list[Path]:
@@ -31,28 +27,8 @@ def named(path: Path) -> file_names.FileName:
     """What the name of a file of a table by days says. Raises DamagedError."""
     file_name = file_names.parse(path.name)
     if file_name is None:
-        raise DamagedError(f"{path} has no name of whorl's")
+        raise DamagedError(path, "its name is not one that whorl gives")
     return file_name
-
-
-def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) -> pa.Table:
-    """The rows of a verified file. Raises FileNotFoundError and DamagedError."""
-    import pyarrow as pa
-
-    try:
-        return parquet.read(path, columns, only=only).replace_schema_metadata()
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise DamagedError(
-            f"{path} is damaged: {reason}; restore it from a backup or move it out of the store"
-        ) from error
-
-
-def with_written(path: Path, *, only: Any = None) -> pa.Table:
-    """The rows of a file of a table by days, with their key and when each was written. Raises as `read`."""
-    return keys.with_written(keys.with_key(read(path, only=only)), 1000 * named(path).written)
 
 
 def joined(spec: Table, paths: Iterable[Path], *, only: Any = None) -> pa.Table:
@@ -64,7 +40,7 @@ def joined(spec: Table, paths: Iterable[Path], *, only: Any = None) -> pa.Table:
 
     tables: dict[str, list[pa.Table]] = {}
     for path in paths:
-        tables.setdefault(path.parent.parent.name, []).append(with_written(path, only=only))
+        tables.setdefault(path.parent.parent.name, []).append(telemetry_files.read(path, only=only))
     by_table = {name: pa.concat_tables(rows, promote_options="default") for name, rows in tables.items()}
     if spec != TELEMETRY:
         return keys.without_written(by_table[spec.name]).sort_by([("gpu", "ascending"), ("ts", "ascending")])
@@ -86,7 +62,7 @@ def pieces(spec: Table, paths: Iterable[Path]) -> Iterator[pa.Table]:
         return
     counts: dict[str | None, int] = {}
     for path in paths:
-        for pair in read(path, ["gpu"])["gpu"].value_counts().to_pylist():
+        for pair in parquet.read(path, ["gpu"])["gpu"].value_counts().to_pylist():
             counts[pair["values"]] = counts.get(pair["values"], 0) + pair["counts"]
     together: list[list[str | None]] = [[]]
     rows = 0

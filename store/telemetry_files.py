@@ -10,12 +10,12 @@ import contextlib
 import logging
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from . import file_names, journal_file, keys, parquet, replacing
 from .file_names import Bounds
-from .parquet import WRITTEN
+from .parquet import WRITTEN, DamagedError
 from .schema import LATE, LATEST, TELEMETRY, Table
 from .system.locks import locked
 
@@ -122,20 +122,10 @@ def candidates(root: Path, bounds: Bounds, hidden: Container[str], *, but: str |
     return [path for path, name in names if name is not None and name.dated and name.stem != but]
 
 
-def read(path: Path, columns: Iterable[str] | None = None) -> pa.Table:
-    """The rows of a verified file by days or of `latest`, with their key and `written`; `columns` as `parquet.read`.
-
-    Raises FileNotFoundError, and ValueError where the file is damaged.
-    """
-    import pyarrow as pa
-
+def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) -> pa.Table:
+    """The rows of a verified file by days or of `latest`, with their key and `written`; all else as `parquet.read`."""
     file_name = file_names.parse(path.name)
-    try:
-        rows = parquet.read(path, columns).replace_schema_metadata()
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        raise ValueError(str(error).splitlines()[0]) from error
+    rows = parquet.read(path, columns, only=only)
     return keys.with_key(keys.with_written(rows, 1000 * file_name.written if file_name else 0))
 
 
@@ -144,8 +134,8 @@ def keys_in(path: Path) -> pa.Table | None:
     new rows from being stored. Raises FileNotFoundError."""
     try:
         return read(path, [*keys.KEY, WRITTEN])
-    except ValueError as error:
-        log.warning("rows are not compared with those in %s: %s", path, error)
+    except DamagedError as error:
+        log.warning("rows are not compared with those in %s: %s", path, error.reason)
         return None
 
 

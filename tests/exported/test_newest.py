@@ -116,7 +116,7 @@ def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest
 
         monkeypatch.setattr(Following, "_take", counted)
         with monkeypatch.context() as patch:
-            patch.setattr(parquet, "read", lambda *_: pytest.fail("a file was read"))
+            patch.setattr(parquet, "read", lambda *_, **__: pytest.fail("a file was read"))
             for at in (2, 3):
                 journal.append_batch(batch([{"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": at}]))
                 assert value(following.now(NOW + at * SECOND), "power_mw") == at
@@ -136,9 +136,9 @@ def test_old_files_are_not_opened(store: Store, monkeypatch: pytest.MonkeyPatch)
     opened: list[str] = []
     read = parquet.read
 
-    def noted(path: Path, *more: Any) -> Any:
+    def noted(path: Path, *more: Any, **options: Any) -> Any:
         opened.append(path.name)
-        return read(path, *more)
+        return read(path, *more, **options)
 
     monkeypatch.setattr(parquet, "read", noted)
     following = Following(store, AGE_S)

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import StoreError
-from whorl.store import Store, compaction, file_names, manifest, replacing, sealing, stored_rows
+from whorl.store import Store, compaction, file_names, manifest, parquet, replacing, sealing, stored_rows
 from whorl.store.system import durability, files, processes
 from whorl.tests.sizes import count, sample
 from whorl.tests.store.journaler import (
@@ -146,7 +146,7 @@ def test_a_file_that_fails_after_some_pieces_of_its_group_doubles_nothing(
 
     def joined(*words: Any, **more: Any) -> pa.Table:
         if next(pieces) == 1:
-            raise stored_rows.DamagedError("it is damaged by now")
+            raise parquet.DamagedError(store.root, "it is damaged by now")
         return real(*words, **more)
 
     expected = powers(store)
