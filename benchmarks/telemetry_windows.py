@@ -5,7 +5,8 @@
 The stores are made up (`store_workload`): 4,000 GPUs at 1 Hz for an hour are 14.4 million rows. In `jobs` each GPU runs
 some five jobs; in `short` it has 100 runs of 30 s. Readings of stuck sensors are left out.
 
-scan         DuckDB reads the columns and adds them up: cluster, GPU, time, the two powers, clock, quality
+scan         DuckDB reads the columns of `run_windows` and adds them up: cluster, GPU, time, the two powers, clock,
+             temperature, energy counter, quality
 whorl        `analysis.passive.read_in_runs`: of each run the 95th percentile of the power and the median clock
 view         `Store.sql` of the view `run_windows`, all its columns
 minutes      `Store.sql`: of each GPU and minute mean, highest and 95th percentile of the power, median clock
@@ -99,7 +100,8 @@ def scan(store: Store) -> dict[str, Any]:
     found = (
         _connected()
         .execute(f"""
-        select count(*), max(cluster), max(gpu), max(ts), sum({WATTS}), sum(sm_clock_mhz), count(quality)
+        select count(*), max(cluster), max(gpu), max(ts), sum({WATTS}), sum(sm_clock_mhz), max(temperature_c),
+            max(energy_mj), count(quality)
         from {_tables(store)[1]}
     """)
         .fetchone()

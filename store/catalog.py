@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
+from . import windows
 from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Column, Table, View
 from .system.files import write_bytes
-from .views import VIEWS
+from .views import PLAIN_VIEWS, VIEWS
 
 if TYPE_CHECKING:
     import duckdb
@@ -76,6 +77,9 @@ def columns_of_views() -> dict[str, list[Column]]:
         for spec in TABLES:
             typed = ", ".join(f'"{column.name}" {column.type}' for column in spec.columns)
             connection.execute(f"CREATE TABLE {spec.name} ({typed})")
+        arguments = ", ".join(windows.WINDOW)
+        connection.execute(f"CREATE MACRO {windows.NOTE}({arguments}) AS 0")
+        connection.execute(f"CREATE MACRO {windows.FIND}(number) AS NULL::{windows.TYPE}")
         for view in VIEWS:
             words = re.findall(r"\w+", view.sql)
             sources = sorted((spec for spec in TABLES if spec.name in words), key=lambda spec: words.index(spec.name))
@@ -121,7 +125,7 @@ def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     )
     for spec in TABLES:
         connection.execute(f"CREATE VIEW {spec.name} AS WITH {_common(root, [spec])} {_select(spec)}")
-    for view in VIEWS:
+    for view in PLAIN_VIEWS:
         # Each table is read once: what changes places between two tables does so at once.
         sources = [spec for spec in TABLES if re.search(rf"\b{spec.name}\b", view.sql)]
         tables = "".join(f", {spec.name} AS NOT MATERIALIZED ({_select(spec)})" for spec in sources)
@@ -168,7 +172,7 @@ def read(files: str, spec: Table, options: str = "filename = false") -> str:
 def _meanings() -> str:
     """What a row of each table and view is, and what its columns hold, as one text: DuckDB would take long to parse a
     COMMENT on each."""
-    relations: tuple[Table | View, ...] = (*TABLES, *VIEWS)
+    relations: tuple[Table | View, ...] = (*TABLES, *PLAIN_VIEWS)
     lines = ["\t".join((relation.name, "", "", f"one row: {relation.row}")) for relation in relations]
     lines += ["\t".join((t.name, column.name, column.unit, column.description)) for t in TABLES for column in t.columns]
     heads = ("table_name", "column_name", "unit", "meaning")

@@ -25,11 +25,11 @@ from uuid import uuid4
 import duckdb
 
 from ..errors import QueryError
-from . import guard
+from . import guard, windows
 from .bounds import bounds
 from .catalog import KEY_RECORD, pattern, quoted, read
-from .schema import TABLES, Table, View, table
-from .views import VIEWS
+from .schema import TABLES, TELEMETRY, Table, View, table
+from .views import VIEWS, WINDOWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,6 +136,7 @@ class Connection:
         self._defined: dict[str, str] = {}  # the views that were made, of tables and of `VIEWS`
         self._listed: dict[str, Sequence[Path]] = {}  # by variable
         self._held: dict[str, pa.Table] = {}  # by name
+        self._telemetry: Rows | None = None
         self._pool = ThreadPoolExecutor(1)
         self._connection = duckdb.connect(":memory:", config=config)
         self._connection.execute(f"SET parquet_metadata_cache = true; CREATE SCHEMA {_ROWS}")
@@ -177,6 +178,7 @@ class Connection:
 
     def furnish(self, tables: Mapping[str, Rows]) -> None:
         """Give the connection the rows of some tables; what is as it was costs nothing. Raises QueryError."""
+        self._telemetry = tables.get(TELEMETRY.name)
         try:
             for name, rows in tables.items():
                 for part, data in (("late", rows.late), ("live", rows.live)):
@@ -191,12 +193,12 @@ class Connection:
         With `plain`, an answer of numbers, texts and truth values is `Plain` instead. Raises QueryError for every error
         of DuckDB.
         """
-        with self._sentences(query.text):
+        with self._sentences(query.text), self._windows(query):
             return self._interruptible(lambda: self._answer(query, plain=plain))
 
     def stream(self, query: Query, read: Callable[[Stream], T]) -> T:
         """What `read` makes of the answer to a query, which it reads part by part. Raises as `run`."""
-        with self._sentences(query.text):
+        with self._sentences(query.text), self._windows(query):
             return read(Stream(self._relation(query)))
 
     def _answer(self, query: Query, *, plain: bool) -> Answer:
@@ -218,6 +220,19 @@ class Connection:
             if not self._unsafe:
                 self._connection.execute(query.text)  # fails in the same way, and only this says where in the text
             raise
+
+    @contextlib.contextmanager
+    def _windows(self, query: Query) -> Iterator[None]:
+        """Have the function of windows while a query needs it; DuckDB complains at exit of one that is still there."""
+        rows = self._telemetry
+        if rows is None or query.views.isdisjoint(view.name for view in WINDOWS):
+            yield
+            return
+        windows.Windows(rows).register(self._connection)
+        try:
+            yield
+        finally:
+            windows.Windows.remove(self._connection)
 
     def _define(self, name: str, sql: str) -> None:
         if self._defined.get(name) != sql:
@@ -295,7 +310,9 @@ class Connection:
 
 @functools.cache
 def _used(view: View) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", view.sql)) & {spec.name for spec in TABLES}
+    """The tables that a view reads."""
+    words = {TELEMETRY.name if word == windows.FIND else word for word in re.findall(r"\w+", view.sql)}
+    return _EVERYTHING[0] & words
 
 
 def at_fault(error: QueryError) -> bool:

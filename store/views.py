@@ -1,8 +1,8 @@
-"""The views of a store: queries over its tables that have names. Every DuckDB client and `whorl sql` has them."""
+"""The views of a store: queries over its tables that have names."""
 
 from __future__ import annotations
 
-from .metrics import BOARD_POWER, power_is_trusted
+from . import windows
 from .schema import GPUS, MINUTES, TELEMETRY, Column, View, of_a_minute
 from .vocabulary import GpuFrom
 
@@ -160,86 +160,24 @@ TELEMETRY_OF_JOB = View(
     "AND t.ts < coalesce(j.ended, TIMESTAMP '2262-01-01')",
 )
 
-_WINDOW = (
-    Column("n", "BIGINT", "", "how many readings the window has: from `began` to before `ended`; 0 if none"),
-    Column("power_mean_w", "DOUBLE", "W", "mean board power; NULL where no reading of it counts"),
-    Column("power_median_w", "DOUBLE", "W", "median of it, in steps of 0.1 W"),
-    Column("power_p95_w", "DOUBLE", "W", "95th percentile of it, in steps of 0.1 W"),
-    Column(
-        "energy_j",
-        "DOUBLE",
-        "J",
-        "energy of the whole GPU in the window; NULL where the readings are of less than half of it",
-    ),
-    Column(
-        "energy_from",
-        "VARCHAR",
-        "",
-        "'counter': what the energy counter grew by from its lowest to its highest reading, at this rate to both ends; "
-        "'power': mean power times seconds, where the counter is missing, fell back, stood still or jumped; NULL: no "
-        "energy",
-    ),
-    Column("sm_clock_mean_mhz", "DOUBLE", "MHz", "mean SM clock"),
-    Column("temperature_max_c", "BIGINT", "degC", "highest GPU temperature"),
-)
-# As `analysis.energy.metering` judges readings, as far as plain SQL can say it.
-_CAN_BE_MW = "BETWEEN 500 AND 5000000"
-_BY_COUNTER = (
-    "counter_s > 0 AND counter_s >= 0.5 * window_s AND coalesce("
-    "counter_j BETWEEN 0.3 * mean_w * (counter_s - 0.3) - 1 AND 1.5 * most_w * (counter_s + 0.3) + 1, true)"
-)
-_BY_POWER = "power_s > 0 AND power_s >= 0.5 * window_s"
-# DuckDB keeps every value of a quantile: 16 bits take a quarter of the memory. 0 to 5,000 W fit.
-_TENTHS = "CAST(watts_mw // 100 - 25000 AS SMALLINT)"
 
-
-def _windows(keys: tuple[str, ...], identity: tuple[str, ...], source: str, until: str) -> str:
+def _windows(keys: tuple[str, ...], source: str, until: str) -> str:
     """What telemetry says of windows: rows of `source` (FROM and WHERE), from `began` to before `until`.
 
-    The cluster and `identity`, which is never NULL, tell them apart: where a query says one of these, DuckDB carries it
-    to the windows, and from their GPUs to the row groups of telemetry.
-
-    A reading is compared with the windows of its GPU in its stretch of time, not with all of them. Stretches are two
-    to four mean windows long, so few windows lie in more than two.
+    The windows are noted, and sorted so that all of them are noted before the first one is looked for.
     """
-    of_window = ", ".join(f"r.{name}" for name in identity)
-    same = " AND ".join(f"s.{name} = w.{name}" for name in identity)
-    same += " AND s.cluster IS NOT DISTINCT FROM w.cluster"
+    figures = ", ".join(f"figures.{column.name}" for column in windows.FIGURES)
     return (
-        f"SELECT * FROM (WITH windows AS (SELECT {', '.join(keys)}, {until} AS until FROM {source} "
-        "AND gpu IS NOT NULL AND began IS NOT NULL), "
-        "stretch AS MATERIALIZED (SELECT CAST(2 + floor(log2(greatest(avg(epoch_us(until) - epoch_us(began)), "
-        "60000000))) AS INTEGER) AS bits FROM windows), "
-        f"parts AS (SELECT cluster, {', '.join(identity)}, until, "
-        "unnest(range(epoch_us(began) >> bits, (epoch_us(until) >> bits) + 1)) AS part FROM windows, stretch), "
-        "readings AS (SELECT cluster, gpu, ts, sm_clock_mhz, temperature_c, energy_mj, epoch_us(ts) >> bits AS part, "
-        f"coalesce({', '.join(BOARD_POWER)}) AS mw, CASE WHEN mw {_CAN_BE_MW} "
-        f"AND (quality IS NULL OR {power_is_trusted()}) THEN mw END "
-        "AS watts_mw FROM telemetry, stretch), "
-        f"sums AS (SELECT r.cluster, {of_window}, count(*) AS n, avg(t.watts_mw) / 1e3 AS mean_w, "
-        f"quantile_disc({_TENTHS}, [0.5, 0.95]) AS tenths, "
-        "max(t.watts_mw) / 1e3 AS most_w, count(t.watts_mw) AS counted, min(t.ts) AS first_ts, max(t.ts) AS last_ts, "
-        "min(t.energy_mj) AS low_mj, max(t.energy_mj) AS high_mj, arg_min(t.ts, t.energy_mj) AS low_ts, "
-        "arg_max(t.ts, t.energy_mj) AS high_ts, avg(t.sm_clock_mhz) AS mhz, max(t.temperature_c) AS celsius "
-        "FROM parts r JOIN readings t ON t.gpu = r.gpu AND t.cluster IS NOT DISTINCT FROM r.cluster "
-        f"AND t.part = r.part AND t.ts >= r.began AND t.ts < r.until GROUP BY r.cluster, {of_window}), "
-        f"read AS (SELECT {', '.join(f'w.{name}' for name in keys)}, coalesce(n, 0) AS n, mean_w, "
-        "(tenths[1] + 25000) / 10 AS median_w, (tenths[2] + 25000) / 10 AS p95_w, most_w, "
-        "(epoch_us(coalesce(w.ended, last_ts)) - epoch_us(w.began)) / 1e6 AS window_s, "
-        "(epoch_us(last_ts) - epoch_us(first_ts)) / 1e6 * counted / n AS power_s, "
-        "(epoch_us(high_ts) - epoch_us(low_ts)) / 1e6 AS counter_s, (high_mj - low_mj) / 1e3 AS counter_j, "
-        f"mhz, celsius FROM windows w LEFT JOIN sums s ON {same}) "
-        f"SELECT {', '.join(keys)}, n, mean_w AS power_mean_w, median_w AS power_median_w, p95_w AS power_p95_w, "
-        f"CASE WHEN {_BY_COUNTER} THEN counter_j / counter_s * window_s "
-        f"WHEN {_BY_POWER} THEN mean_w * window_s END AS energy_j, "
-        f"CASE WHEN {_BY_COUNTER} THEN 'counter' WHEN {_BY_POWER} THEN 'power' END AS energy_from, "
-        "mhz AS sm_clock_mean_mhz, celsius AS temperature_max_c FROM read)"
+        f"SELECT {', '.join(keys)}, {figures} FROM (SELECT *, {windows.FIND}(number) AS figures FROM "
+        f"(SELECT *, {windows.NOTE}({', '.join(windows.WINDOW)}) AS number FROM "
+        f"(SELECT {', '.join(keys)}, {until} AS until FROM {source} AND gpu IS NOT NULL AND began IS NOT NULL) "
+        "ORDER BY number))"
     )
 
 
 _READING_COUNTS = (
     "Readings of power that are marked in `quality`, under 0.5 W or over 5 kW do not count. Give {}, `gpu` or a range "
-    "of `began` where you can: else all of telemetry is read"
+    "of `began` where you can: else all of telemetry is read. Only whorl has this view"
 )
 
 RUN_WINDOWS = View(
@@ -248,11 +186,10 @@ RUN_WINDOWS = View(
     + _READING_COUNTS.format("`run_id`"),
     _windows(
         ("run_id", "cluster", "campaign", "workload", "gpu", "job_id", "began", "ended", "status"),
-        ("run_id", "gpu", "began"),
         "runs WHERE ended IS NOT NULL",
         "ended",
     ),
-    _WINDOW,
+    windows.FIGURES,
 )
 
 JOB_WINDOWS = View(
@@ -262,11 +199,10 @@ JOB_WINDOWS = View(
     + _READING_COUNTS.format("`job_id`, `allocation`"),
     _windows(
         ("allocation", "cluster", "job_id", "raw_id", "user", "account", "gpu", "share", "began", "ended"),
-        ("allocation", "job_id", "gpu", "began"),
         f"({JOBS_NOW.sql}) WHERE job_id IS NOT NULL",
         "coalesce(ended, (SELECT max(ts) + INTERVAL 1 MICROSECOND FROM latest))",
     ),
-    _WINDOW,
+    windows.FIGURES,
 )
 
 _HEAD = "(s.span = i.top OR NOT s.within_parent)"  # rows whose figures no other row inside the same span includes
@@ -304,7 +240,13 @@ SPANS_TOTAL = View(
     ),
 )
 
+WINDOWS = (RUN_WINDOWS, JOB_WINDOWS)
+"""Those that need the functions of `windows`, which only whorl has."""
+
 VIEWS: tuple[View, ...] = (
     GPUS_NOW, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, JOBS_NOW, JOBS_ON_GPU, TELEMETRY_OF_JOB,
-    RUN_WINDOWS, JOB_WINDOWS, SPANS_TOTAL,
+    *WINDOWS, SPANS_TOTAL,
 )  # fmt: skip
+
+PLAIN_VIEWS = tuple(view for view in VIEWS if view not in WINDOWS)
+"""Those of every DuckDB client."""

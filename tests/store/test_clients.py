@@ -15,7 +15,7 @@ import pytest
 from whorl.errors import StoreError
 from whorl.store import Store, folder
 from whorl.store.schema import FORMAT, TABLES
-from whorl.store.views import VIEWS
+from whorl.store.views import PLAIN_VIEWS
 from whorl.tests.sizes import sample
 from whorl.tests.store.appender import group
 from whorl.tests.stores import new_store
@@ -26,7 +26,7 @@ def views_are_copied() -> None:
     """The views are those of each store: they are what these tests are about."""
 
 
-NAMES = [spec.name for spec in TABLES] + [view.name for view in VIEWS]
+NAMES = [spec.name for spec in TABLES] + [view.name for view in PLAIN_VIEWS]
 
 
 def client(store: Path, *statements: str, cwd: Path | str = "/") -> list[list[object]]:

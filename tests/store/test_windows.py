@@ -1,4 +1,4 @@
-"""The views of windows: what telemetry says of a run's time and of a job's, by whorl's SQL and by plain DuckDB."""
+"""The views of windows: what telemetry says of a run's time and of a job's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from whorl.store import Store
 from whorl.store.instants import nanoseconds
 from whorl.store.schema import arrow_rows
-from whorl.tests.stores import answers, new_store
+from whorl.tests.stores import new_store
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -75,9 +75,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def windows(store: Store) -> Windows:
-    """The row of each run, the same for whorl and for plain DuckDB."""
-    rows, others = answers(store, "from run_windows order by run_id")
-    assert rows == others
+    """The row of each run."""
+    rows = store.sql("from run_windows order by run_id").to_pylist()
     windows = {row["run_id"]: row for row in rows}
     assert len(windows) == len(rows)
     return windows
@@ -119,16 +118,54 @@ def test_every_run_that_began_and_ended_has_a_row_and_no_other(windows: Windows)
 
 def test_late_rows_and_those_of_an_open_journal_count(tmp_path: Path) -> None:
     made = new_store(tmp_path / "S")
-    telemetry = rows("telemetry", *readings("g", range(10), 100_000))
-    made.append({"telemetry": telemetry, "runs": rows("runs", run("r", "g", 0, 20))}, "x")
-    made.correct(rows("telemetry", *readings("g", range(5), 200_000)), "y")
-    query = "select n, power_mean_w, energy_j from run_windows"
-    for found in answers(made, query):
-        assert found == [{"n": 10, "power_mean_w": 150.0, "energy_j": None}]
+    names = ("g", "h")
+    telemetry = rows("telemetry", *(row for name in names for row in readings(name, range(10), 100_000)))
+    runs = rows("runs", *(run(name, name, 0, 20) for name in names))
+    made.append({"telemetry": telemetry, "runs": runs}, "x")
+    late = rows("telemetry", *(row for name in names for row in readings(name, range(5), 200_000)))
+    made.correct(late, "y")
+    query = "select n, power_mean_w, power_median_w, energy_j from run_windows"
+    half = {"n": 10, "power_mean_w": 150.0, "power_median_w": 100.0, "energy_j": None}
+    assert made.sql(query).to_pylist() == [half] * 2
     with made.journal("j", background=False) as journal:
         for second in range(10, 20):
-            journal.append(nanoseconds(at(second)), ["g"], {"cluster": "c", "power_mw": [250_000]})
-        assert made.sql(query).to_pylist() == [{"n": 20, "power_mean_w": 200.0, "energy_j": 4000.0}]
+            journal.append(nanoseconds(at(second)), names, {"cluster": "c", "power_mw": [250_000] * 2})
+        whole = {"n": 20, "power_mean_w": 200.0, "power_median_w": 200.0, "energy_j": 4000.0}
+        assert made.sql(query).to_pylist() == [whole] * 2
+
+
+def test_a_window_has_the_readings_of_all_files_and_days_whatever_cluster_else_has_its_gpu(tmp_path: Path) -> None:
+    """A file a minute, of two clusters with a GPU of one name, and of no GPU; midnight is after the first one."""
+    made = new_store(tmp_path / "S")
+    for minute in range(3):
+        seconds = range(60 * minute, 60 * minute + 60)
+        mine = readings(
+            "g", seconds, lambda s: (s if s < 60 else 120) * 1000, energy_mj=lambda s: None if s < 70 else s
+        )
+        others = [row | {"cluster": "d", "power_mw": 1_000_000} for row in mine]
+        nobodys = [row | {"gpu": None} for row in mine]
+        made.append({"telemetry": rows("telemetry", *mine, *others, *nobodys)}, f"m{minute}")
+    windows = [run("all", "g", 0, 180), run("first", "g", 59, 61), run("second", "g", 60, 90)]
+    windows += [run("nobody", "g", 0, 180) | {"cluster": None}]
+    made.append({"runs": rows("runs", *windows)}, "runs")
+    query = "select run_id, n, power_mean_w, power_median_w, power_p95_w from run_windows order by began, run_id"
+    assert [tuple(row.values()) for row in made.sql(query).to_pylist()] == [
+        ("all", 180, pytest.approx(sum(range(1, 60)) / 179 + 120 * 120 / 179), 120.0, 120.0),
+        ("nobody", 0, None, None, None), ("first", 2, 89.5, 59.0, 120.0), ("second", 30, 120.0, 120.0, 120.0),
+    ]  # fmt: skip
+
+
+def test_windows_may_be_asked_for_in_any_query(store: Store) -> None:
+    queries = {
+        "select count(*) from run_windows where run_id in (select run_id from runs where gpu = 'steady')": 6,
+        "select count(*) from (from run_windows limit 3)": 3,
+        "select count(*) from run_windows where gpu = 'steady' and n > 9": 3,
+        "select max(a.n) from run_windows a join run_windows b using (run_id) where b.gpu = 'zero'": 100,
+        "select count(n) from (from run_windows order by energy_j desc nulls last limit 4)": 4,
+        "select sum(n) from (select n from run_windows where run_id = 'gaps' union all select n from job_windows)": 10,
+    }
+    assert {query: store.sql(query).column(0).to_pylist()[0] for query in queries} == queries
+    assert store.stream("from run_windows", lambda answer: answer.parts().read_all()).num_rows == 14
 
 
 def test_a_job_has_a_row_for_each_gpu_and_one_that_runs_goes_on_to_its_last_reading(store: Store) -> None:
@@ -140,8 +177,8 @@ def test_a_job_has_a_row_for_each_gpu_and_one_that_runs_goes_on_to_its_last_read
         job | {"allocation": "2@1", "job_id": "2", "gpu": "still", "began": at(50)},
         job | {"allocation": "3@1", "job_id": "3", "began": at(50), "node": "n1"},
     )}, "jobs")  # fmt: skip
-    for found in answers(store, "select job_id, gpu, n, energy_j from job_windows order by job_id, gpu"):
-        assert [tuple(row.values()) for row in found] == [
-            ("1", "reset", 10, pytest.approx(2000.0)), ("1", "steady", 10, pytest.approx(1500.0)),
-            ("2", "still", 50, pytest.approx(49 * 200.0)),
-        ]  # fmt: skip
+    figures = store.sql("select job_id, gpu, n, energy_j from job_windows order by job_id, gpu").to_pylist()
+    assert [tuple(row.values()) for row in figures] == [
+        ("1", "reset", 10, pytest.approx(2000.0)), ("1", "steady", 10, pytest.approx(1500.0)),
+        ("2", "still", 50, pytest.approx(49 * 200.0)),
+    ]  # fmt: skip

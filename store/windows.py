@@ -1,0 +1,418 @@
+"""What telemetry says of windows, such as the time of a run or of a job on a GPU.
+
+The rows of a file of telemetry are sorted by GPU and time, so the readings of a window are a slice of each row group
+that has some. Every figure can be joined from slices in any order: counts, sums and extremes, and for quantiles the
+number of readings at each tenth of a watt. So each row group is read once, and memory does not grow with telemetry.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import file_names, keys, manifest
+from .metrics import BOARD_POWER, UNTRUSTED_POWER
+from .parts import parts_of
+from .schema import TELEMETRY, Column, record
+from .system import files
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from numpy.typing import NDArray
+
+    from .snapshot import Rows
+
+    Integers = NDArray[np.int64]
+
+FIGURES = (
+    Column("n", "BIGINT", "", "how many readings the window has: from `began` to before `ended`; 0 if none"),
+    Column("power_mean_w", "DOUBLE", "W", "mean board power; NULL where no reading of it counts"),
+    Column("power_median_w", "DOUBLE", "W", "median of it, in steps of 0.1 W"),
+    Column("power_p95_w", "DOUBLE", "W", "95th percentile of it, in steps of 0.1 W"),
+    Column(
+        "energy_j",
+        "DOUBLE",
+        "J",
+        "energy of the whole GPU in the window; NULL where the readings are of less than half of it",
+    ),
+    Column(
+        "energy_from",
+        "VARCHAR",
+        "",
+        "'counter': what the energy counter grew by from its lowest to its highest reading, at this rate to both ends; "
+        "'power': mean power times seconds, where the counter is missing, fell back, stood still or jumped; NULL: no "
+        "energy",
+    ),
+    Column("sm_clock_mean_mhz", "DOUBLE", "MHz", "mean SM clock"),
+    Column("temperature_max_c", "BIGINT", "degC", "highest GPU temperature"),
+)
+"""The figures of a window, in this order."""
+
+NOTE, FIND = "note_window", "window_of_telemetry"
+"""SQL functions, see `Windows`."""
+
+WINDOW = {"cluster": "VARCHAR", "gpu": "VARCHAR", "began": "TIMESTAMP", "ended": "TIMESTAMP", "until": "TIMESTAMP"}
+"""What names a window, with types. Its readings have began <= ts < until. It ends at `ended`, for a window that is
+still open (NULL) at its last reading."""
+
+TYPE = record({column.name: column.type for column in FIGURES})
+
+_COLUMNS = (*keys.KEY, *BOARD_POWER, "quality", "energy_mj", "sm_clock_mhz", "temperature_c")
+_LEAST_MW, _MOST_MW = 500, 5_000_000  # what a board can draw, as `analysis.energy.metering` judges readings
+_LOW, _HIGH = -(2**63), 2**63 - 1
+
+
+class Windows:
+    """Windows that a query asks for, and their figures: telemetry is read once for all of them.
+
+    The query calls `note` for each window, sorts by the numbers that it gives, so that no window is left, and calls
+    `find` with these.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._noted: list[pa.Table] = []
+        self._found: list[pa.StructArray] = []
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def register(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Give a connection the functions. They have to be removed: DuckDB complains at exit of those that are left."""
+        arrow: dict[str, Any] = {"type": "arrow", "null_handling": "special", "side_effects": True}
+        connection.create_function(NOTE, self.note, [*WINDOW.values()], "BIGINT", **arrow)
+        connection.create_function(FIND, self.find, ["BIGINT"], TYPE, **arrow)
+
+    @staticmethod
+    def remove(connection: duckdb.DuckDBPyConnection) -> None:
+        connection.remove_function(NOTE)
+        connection.remove_function(FIND)
+
+    def note(self, cluster, gpu, began, ended, until):  # type: ignore[no-untyped-def]  # DuckDB reads annotations
+        """Note windows by the columns of `WINDOW`; returns the number of each."""
+        import pyarrow as pa
+
+        with self._lock:
+            self._noted.append(pa.table([cluster, gpu, began, ended, until], names=[*WINDOW]))
+            self._count += len(gpu)
+            return pa.array(range(self._count - len(gpu), self._count))
+
+    def find(self, number):  # type: ignore[no-untyped-def]
+        """The figures (`FIGURES`) of windows, by their numbers."""
+        import pyarrow as pa
+
+        with self._lock:
+            if self._noted:
+                self._found.append(figures(self._rows, pa.concat_tables(self._noted)))
+                self._noted = []
+            return pa.chunked_array(self._found, self._found[0].type).take(number)
+
+
+def figures(rows: Rows, windows: pa.Table) -> pa.StructArray:
+    """The figures (`FIGURES`) of each window: a record for each row of `windows`, which has the columns `WINDOW`.
+
+    `rows` are those of telemetry. Readings count with the cluster and the GPU of their window. Power that is marked in
+    `quality`, below 0.5 W or above 5 kW does not count. With t, W and E the time (s), power and counter (J) of the
+    readings, and T the length of the window, joules are T (E_max - E_min) / (t(E_max) - t(E_min)) where the counter
+    covers half of the window and fits the power, else T mean(W) where readings of power cover half of it. Raises
+    OSError and pyarrow.ArrowException where a file cannot be read.
+    """
+    sums = _Sums(windows)
+    for part in parts_of(TELEMETRY.name, _near(rows, sums.bounds)):
+        for path in part.files:
+            for chunk in _row_groups(path, sums, part.late if path in rows.contested else None):
+                sums.add(chunk)
+        if part.late is not None:
+            sums.add(_joined(keys.newest(part.late.select(_COLUMNS))))
+        if (day := file_names.day_number(str(part.day))) is not None:
+            sums.end(before=(day + 1) * file_names.DAY_US)
+    sums.end(before=_HIGH)
+    return sums.figures()
+
+
+# -- reading --------------------------------------------------------------------------------------------------
+
+
+def _near(rows: Rows, bounds: file_names.Bounds) -> Rows:
+    """The rows without files that have none within the bounds."""
+
+    def near(paths: list[Path]) -> list[Path]:
+        return [
+            path
+            for path in paths
+            if file_names.may_hold(path.name, bounds) and file_names.Bounds(gpus=manifest.gpus_of(path)).overlap(bounds)
+        ]
+
+    return dataclasses.replace(rows, free=near(rows.free), contested=near(rows.contested))
+
+
+def _row_groups(path: Path, sums: _Sums, replaced: pa.Table | None) -> Iterator[pa.RecordBatch]:
+    """The rows of each row group of a file that can lie in a window, but for those whose key is `replaced`.
+
+    They have the columns that are not all NULL, and are sorted by GPU and time.
+    """
+    import pyarrow.parquet as pq
+
+    texts = ["cluster", "gpu", "quality"] if replaced is None else []  # as numbers, where keys are not compared
+    with files.opened(path) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
+        filled = (file.metadata.metadata or {}).get(b"whorl.columns", b"").decode().split(",")
+        columns = [*keys.KEY, *(name for name in _COLUMNS if name in filled and name not in keys.KEY)]
+        places = {file.metadata.schema.column(place).path: place for place in range(file.metadata.num_columns)}
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            if sums.may_need(*(group.column(places[name]).statistics for name in ("gpu", "ts"))):
+                rows = file.read_row_group(number, columns=columns, use_threads=False)
+                yield _joined(rows if replaced is None else keys.without(rows, replaced))
+
+
+def _joined(rows: pa.Table) -> pa.RecordBatch:
+    """Rows in one piece."""
+    import pyarrow as pa
+
+    batches = rows.unify_dictionaries().combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+def _numbers(column: pa.Array, absent: int) -> Integers:
+    """A column with `absent` for NULL."""
+    import numpy as np
+
+    return np.asarray((column.fill_null(absent) if column.null_count else column).to_numpy())
+
+
+def _codes(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
+    """The number of each row's text, and these texts; the last one is None, with the number -1."""
+    import pyarrow as pa
+
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    indices = coded.indices.fill_null(-1) if coded.null_count else coded.indices
+    return indices.to_numpy(), [*coded.dictionary.to_pylist(), None]
+
+
+# -- adding up ------------------------------------------------------------------------------------------------
+
+
+class _Sums:
+    """Windows, and what is known of each from the rows that were added."""
+
+    def __init__(self, windows: pa.Table) -> None:
+        import numpy as np
+
+        def times(name: str, absent: int) -> Integers:
+            return np.asarray(windows[name].cast("int64").fill_null(absent).to_numpy())
+
+        self.began, self.until, self.ended = times("began", _HIGH), times("until", _LOW), times("ended", _HIGH)
+        of_gpu: dict[tuple[str | None, str | None], list[int]] = {}
+        for place, key in enumerate(zip(windows["cluster"].to_pylist(), windows["gpu"].to_pylist(), strict=True)):
+            of_gpu.setdefault(key, []).append(place)
+        # The windows of each cluster and GPU, and when they begin and end.
+        self._of_gpu = {
+            key: (np.array(places), np.concatenate((self.began[places], self.until[places])))
+            for key, places in of_gpu.items()
+        }
+        hashes = file_names.gpu_hashes(gpu for _, gpu in self._of_gpu)
+        first_us, last_us = int(self.began.min(initial=_HIGH)), int(self.until.max(initial=_LOW)) - 1
+        self.bounds = file_names.Bounds(first_us, last_us, hashes)
+        """Between which times, and of which GPUs, readings can be in windows."""
+        self._gpus = sorted({(gpu or "").encode() for _, gpu in self._of_gpu})
+        count = len(windows)
+        self.readings, self.counted, self.sum_mw, self.most_mw = (np.zeros(count, np.int64) for _ in range(4))
+        self.clocks, self.sum_mhz = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.first_us, self.last_us, self.celsius = np.full(count, _HIGH), np.full(count, _LOW), np.full(count, _LOW)
+        # The lowest reading of the counter and the lowest of its negative (mJ), and when each was first read (us).
+        self.lowest, self.highest = np.full((2, count), _HIGH), np.full((2, count), _HIGH)
+        self.median_w, self.p95_w = np.zeros(count), np.zeros(count)
+        # Of each window readings of power, in 0.1 W, and those of the days before: the lowest, and how many readings
+        # have this, 0.1 W more, ...
+        self._tenths: dict[int, list[NDArray[np.uint16]]] = {}
+        self._counts: dict[int, tuple[int, NDArray[np.int64]]] = {}
+
+    def may_need(self, gpu: pq.Statistics | None, ts: pq.Statistics | None) -> bool:
+        """Whether rows can lie in a window, by what a file says of their GPUs and times."""
+        if ts is not None and ts.has_min_max and (ts.min_raw > self.bounds.last or ts.max_raw < self.bounds.first):
+            return False
+        if gpu is None or not gpu.has_min_max:
+            return True
+        return bisect.bisect_left(self._gpus, gpu.min_raw) < bisect.bisect_right(self._gpus, gpu.max_raw)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows that are sorted by GPU and time."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        ts = rows["ts"].view("int64").to_numpy()
+        windows, first, last = self._slices(rows, ts)
+        if not len(windows):
+            return
+        # reduceat takes no slice to the very end: the last row is added to these.
+        edges = np.column_stack((first, np.minimum(last, len(ts) - 1))).ravel()
+        to_end = (last == len(ts)) & (first < len(ts) - 1)
+
+        def reduce(how: np.ufunc, values: NDArray[Any], kind: type | None = None) -> Integers:
+            reduced = how.reduceat(values, edges, dtype=kind)[::2]
+            reduced[to_end] = how(reduced[to_end], values[-1])
+            return np.asarray(reduced)
+
+        count = last - first
+        self.readings[windows] += count
+        self.first_us[windows] = np.minimum(self.first_us[windows], ts[first])
+        self.last_us[windows] = np.maximum(self.last_us[windows], ts[last - 1])
+        power_mw, counts = _power(rows)
+        if power_mw is not None:
+            counted = count if counts is None else reduce(np.add, counts, np.int64)
+            self.counted[windows] += counted
+            self.sum_mw[windows] += reduce(np.add, power_mw)
+            self.most_mw[windows] = np.maximum(self.most_mw[windows], reduce(np.maximum, power_mw))
+            tenths = (power_mw // 100).astype(np.uint16)
+            for window, begin, end in zip(windows.tolist(), first.tolist(), last.tolist(), strict=True):
+                slice_tenths = tenths[begin:end] if counts is None else tenths[begin:end][counts[begin:end]]
+                self._tenths.setdefault(window, []).append(slice_tenths)
+        if "sm_clock_mhz" in rows.schema.names:
+            clocks = rows["sm_clock_mhz"]
+            self.sum_mhz[windows] += reduce(np.add, _numbers(clocks, 0))
+            self.clocks[windows] += (
+                reduce(np.add, clocks.is_valid().to_numpy(False), np.int64) if clocks.null_count else count
+            )
+        if "temperature_c" in rows.schema.names:
+            highest = reduce(np.maximum, _numbers(rows["temperature_c"], _LOW))
+            self.celsius[windows] = np.maximum(self.celsius[windows], highest)
+        if "energy_mj" in rows.schema.names:
+            for known, column in ((self.lowest, rows["energy_mj"]), (self.highest, pc.negate(rows["energy_mj"]))):
+                values = _numbers(column, _HIGH)
+                lowest = reduce(np.minimum, values)
+                at_us = ts[_first_of(values, lowest, first, last)]
+                before_mj, before_us = known[:, windows]
+                lower = (lowest < before_mj) | ((lowest == before_mj) & (at_us < before_us))
+                known[:, windows[lower]] = lowest[lower], at_us[lower]
+
+    def _slices(self, rows: pa.RecordBatch, ts: Integers) -> tuple[Integers, Integers, Integers]:
+        """The windows that have some of the rows, and the first and the end of the rows of each."""
+        import numpy as np
+
+        (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
+        other = gpu[1:] != gpu[:-1]
+        if len(clusters) > 2 or rows["cluster"].null_count:
+            other |= cluster[1:] != cluster[:-1]
+        begins = [0, *(np.flatnonzero(other) + 1).tolist()] if len(ts) else []
+        slices = [np.zeros((3, 0), np.int64)]
+        for begin, end in zip(begins, [*begins[1:], len(ts)], strict=False):
+            wanted = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
+            if wanted is not None:
+                windows, times = wanted
+                first, last = (ts[begin:end].searchsorted(times) + begin).reshape(2, -1)
+                slices.append(np.array((windows, first, last))[:, first < last])
+        windows, first, last = np.concatenate(slices, axis=1)
+        return windows, first, last
+
+    def end(self, before: int) -> None:
+        """Take the quantiles of windows that end before a time (us), of which all rows were added, and sum up others.
+
+        Of n readings the median is the (n+1)/2-th and the 95th percentile the 0.95n-th lowest.
+        """
+        import numpy as np
+
+        for window, pieces in self._tenths.items():
+            tenths = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            if len(tenths):
+                lowest = int(tenths.min())
+                counts = lowest, np.bincount(tenths - np.uint16(lowest))
+                self._counts[window] = _together(self._counts.pop(window, None), counts)
+                if self.until[window] <= before:
+                    self._take_quantiles(window)
+        self._tenths = {}
+        if before == _HIGH:
+            for window in [*self._counts]:
+                self._take_quantiles(window)
+
+    def _take_quantiles(self, window: int) -> None:
+        lowest, counts = self._counts.pop(window)
+        count = int(self.counted[window])
+        ranks = max(1, count - count // 2), max(1, count - count // 20)
+        self.median_w[window], self.p95_w[window] = (counts.cumsum().searchsorted(ranks) + lowest).tolist()
+
+    def figures(self) -> pa.StructArray:
+        """The figures of each window."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        has_power, has_counter = self.counted > 0, self.lowest[0] != _HIGH
+        mean_w = self.sum_mw / np.maximum(self.counted, 1) / 1e3
+        any_reading = self.readings > 0
+        ended = np.where(self.ended == _HIGH, self.last_us, self.ended)
+        window_s = np.where(any_reading, ended - self.began, 0) / 1e6
+        power_s = np.where(has_power, self.last_us - self.first_us, 0) / 1e6 * self.counted
+        power_s /= np.maximum(self.readings, 1)
+        counter_s = np.where(has_counter, self.highest[1] - self.lowest[1], 0) / 1e6
+        counter_j = np.where(has_counter, -self.highest[0] - self.lowest[0], 0) / 1e3
+        fits = (counter_j >= 0.3 * mean_w * (counter_s - 0.3) - 1) & (
+            counter_j <= 1.5 * (self.most_mw / 1e3) * (counter_s + 0.3) + 1
+        )
+        by_counter = (counter_s > 0) & (counter_s >= 0.5 * window_s) & (fits | ~has_power)
+        by_power = ~by_counter & (power_s > 0) & (power_s >= 0.5 * window_s)
+        rate_w = np.where(by_counter, counter_j / np.where(by_counter, counter_s, 1), mean_w)
+        names = pa.DictionaryArray.from_arrays(np.where(by_counter, 0, 1), ["counter", "power"]).cast(pa.string())
+        known_energy = by_counter | by_power
+        columns = [
+            pa.array(self.readings),
+            *(pa.array(values, mask=~has_power) for values in (mean_w, self.median_w / 10, self.p95_w / 10)),
+            pa.array(rate_w * window_s, mask=~known_energy),
+            pc.if_else(pa.array(known_energy), names, None),
+            pa.array(self.sum_mhz / np.maximum(self.clocks, 1), mask=self.clocks == 0),
+            pa.array(self.celsius, mask=self.celsius == _LOW),
+        ]
+        return pa.StructArray.from_arrays(columns, names=[column.name for column in FIGURES])
+
+
+def _together(
+    counts: tuple[int, NDArray[np.int64]] | None, others: tuple[int, NDArray[np.int64]]
+) -> tuple[int, NDArray[np.int64]]:
+    """The sum of counts of values; each: the lowest value, and how many are this one, one more, ..."""
+    import numpy as np
+
+    if counts is None:
+        return others
+    lowest = min(counts[0], others[0])
+    total = np.zeros(max(counts[0] + len(counts[1]), others[0] + len(others[1])) - lowest, np.int64)
+    for low, numbers in (counts, others):
+        total[low - lowest :][: len(numbers)] += numbers
+    return lowest, total
+
+
+def _power(rows: pa.RecordBatch) -> tuple[Integers | None, NDArray[np.bool_] | None]:
+    """Board power in mW, 0 where it does not count, and whether it counts (None: all of it); None if there is none."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    columns = [rows[name] for name in BOARD_POWER if name in rows.schema.names]
+    if not columns:
+        return None, None
+    power = _numbers(pc.coalesce(*columns), -1)
+    has_marks = "quality" in rows.schema.names and rows["quality"].null_count < len(rows)
+    if not has_marks and power.min() >= _LEAST_MW and power.max() <= _MOST_MW:
+        return power, None
+    counts = (power >= _LEAST_MW) & (power <= _MOST_MW)
+    if has_marks:
+        codes, marks = _codes(rows["quality"])
+        trusted = np.array([mark is None or not any(name in mark for name in UNTRUSTED_POWER) for mark in marks])
+        counts &= trusted[codes]
+    return np.where(counts, power, 0), counts
+
+
+def _first_of(values: Integers, sought: Integers, first: Integers, last: Integers) -> Integers:
+    """Where each slice first has the value that is sought in it: mostly at one of its ends."""
+    import numpy as np
+
+    at_first = values[first] == sought
+    before_last = np.maximum(last - 2, first)
+    at_last = (values[last - 1] == sought) & ((values[before_last] != sought) | (before_last == last - 1))
+    places = np.where(at_first, first, last - 1)
+    for window in np.flatnonzero(~(at_first | at_last)).tolist():
+        places[window] = first[window] + np.argmax(values[first[window] : last[window]] == sought[window])
+    return places
