@@ -146,6 +146,27 @@ def test_a_gpu_that_is_lost(tmp_path: Path, parse: Parse) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("GPU is lost", "lost"), ("[GPU requires reset]", "needs_reset"), ("ERR!", "lost"), ("Unknown Error", "lost")],
+)
+def test_a_gpu_that_was_never_seen_well_is_known_by_its_address(
+    text: str, kind: str, tmp_path: Path, store: Store
+) -> None:
+    lost = f'<gpu id="00000000:01:00.0"><product_name>{text}</product_name><uuid>{text}</uuid></gpu>\n'
+    import_file(store, log(tmp_path, smi(gpu(0, NEW), lost)), Options(node="n1"))
+    assert store.sql("select gpu from gpus").to_pylist() == [{"gpu": UUIDS[0]}]
+    events = store.sql("select gpu, node, pci_bus_id, kind from events").to_pylist()
+    assert events == [{"gpu": None, "node": "n1", "pci_bus_id": "00000000:01:00.0", "kind": kind}]
+
+
+@pytest.mark.parametrize("sentence", ["{}: GPU is lost.  Reboot the system to recover this GPU", "{}: Unknown Error"])
+def test_a_line_of_the_tool_names_the_gpu_that_is_lost(sentence: str, tmp_path: Path, parse: Parse) -> None:
+    line = sentence.format("Unable to determine the device handle for GPU 0000:01:00.0") + "\n"
+    found = parse(log(tmp_path, smi(gpu(0, NEW), gpu(1, NEW)) + line))
+    assert found.events.select("kind", "gpu", "ts").rows() == [("lost", UUIDS[1], at(2023, 8, 4, 11, 44, 30))]
+
+
 def test_an_impossible_value_costs_its_row(tmp_path: Path, parse: Parse) -> None:
     logs = [smi(gpu(0, NEW), when=f"Fri Aug  4 11:44:{s:02d} 2023") for s in range(5)]
     logs[3] = logs[3].replace("60 C", "600 C")

@@ -137,6 +137,24 @@ def test_a_part_again_and_again_has_no_uuids_and_its_end_may_be_cut(tmp_path: Pa
     assert parse(path, node="n1").frame["power_mw"].to_list() == [61_200, 71_200, 61_210, None]
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "GPU 00000000:18:00.0\n    GPU UUID    : GPU is lost\n    PCI\n        Bus Id     : GPU is lost\n",
+        "Unable to determine the device handle for GPU0000:18:00.0: Unknown Error\n",
+    ],
+)
+def test_a_gpu_that_is_lost(lost: str, tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "q.txt"
+    path.write_text(HEAD.format("10:00:00") + GPU.format(uuid=UUIDS[0], **NEW) + lost)
+    import_file(store, path, Options(node="n1"))
+    assert store.sql("select gpu from gpus").to_pylist() == [{"gpu": UUIDS[0]}]
+    events = store.sql("select ts, gpu, node, pci_bus_id, kind from events").to_pylist()
+    assert [tuple(event.values()) for event in events] == [
+        (at(2026, 11, 20, 10), None, "n1", "00000000:18:00.0", "lost")
+    ]
+
+
 def test_mig_instances_have_their_memory(tmp_path: Path, parse: Parse) -> None:
     instance = """    MIG Device
         Index                             : 0

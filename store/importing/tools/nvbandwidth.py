@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import InputError
+from ..identity import address
 from ..rows import Rows, Value
 from .stamped import by_host
 
@@ -216,8 +217,7 @@ def _gpus(output: _Output) -> dict[int, dict[str, Value]]:
         gpus[number] = {"index": places[host] if counted else int(parts.get("device") or number)}
         gpus[number] |= {"model": parts["model"]} | ({"node": host} if host else {})
         if parts["pci"]:
-            domain, rest = parts["pci"].upper().split(":", 1)
-            gpus[number]["pci_bus_id"] = f"{domain.zfill(8)}:{rest}" + ("" if "." in rest else ".0")
+            gpus[number]["pci_bus_id"] = address(parts["pci"])
         places[host] += 1
     return gpus
 

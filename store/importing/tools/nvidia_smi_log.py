@@ -18,6 +18,7 @@ from xml.parsers import expat
 from ....errors import InputError
 from ...vocabulary import reason_bit
 from ..content import written
+from ..identity import address
 from ..rows import Rows, Value
 from .stamped import Times
 
@@ -172,7 +173,7 @@ def _add_sentences(text: str, first: int, stamp: str | None, rows: Rows) -> None
     """Rows of the GPUs that nvidia-smi calls lost in a line between logs."""
     for number, line in enumerate(text.splitlines()):
         if stamp is not None and (match := _SENTENCE.search(line)) is not None:
-            rows.add(first + number, {"timestamp": stamp, "gpu": _LOST, "pci_bus_id": match[1] or match[2]})
+            rows.add(first + number, {"timestamp": stamp, "gpu": _LOST, "pci_bus_id": address(match[1] or match[2])})
 
 
 class _Parser:
@@ -294,14 +295,17 @@ def _add(log: _Log, rows: Rows, tool: str) -> str | None:
         if stamp is None:
             rows.refuse(gpu.line, "its log has no readable time")
             continue
-        address = gpu.texts.get("pci/pci_bus_id", "")
+        inside = gpu.texts.get("pci/pci_bus_id", "")
         board: dict[str, Value] = {"timestamp": stamp, "driver": log.head.get("driver_version")}
-        board |= {"pci_bus_id": address if re.search("[0-9]", address) else gpu.address}
+        board |= {"pci_bus_id": address(inside if re.search("[0-9]", inside) else gpu.address)}
         board |= {name: gpu.texts.get(path) for name, path in _IDENTITY.items()}
-        if not board["gpu"]:  # `nvidia-smi -q -d` does not print it: then its number is all that is known
+        uuid = gpu.texts.get("uuid", "")
+        if not uuid:  # `nvidia-smi -q -d` does not print it: then its number is all that is known
             del board["gpu"]
+        elif re.search("(?i)err", uuid):
+            board["gpu"] = _LOST
         # With -i, a log has not all GPUs: their places are no numbers then.
-        number = position if complete and gpu.texts.get("uuid") != _LOST else None
+        number = position if complete and not re.search("(?i)is lost|requires reset|err", uuid) else None
         rows.add(gpu.line, {**board, "index": number, "instance": None, **_readings(gpu.texts)})
         for line, texts in gpu.instances:
             compute = texts.get("compute_instance_id", "0")
