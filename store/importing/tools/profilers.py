@@ -82,31 +82,21 @@ class _Kernel:
 
 
 @dataclass
-class _Launches:
-    """The launches of a kernel in a trace: starts and durations in ms."""
+class _Launch:
+    """One launch: when it began, where that is known, and how long it took; clocks by meaning, where it has its own."""
 
     line: int
-    starts: list[float] = field(default_factory=list)
-    durations: list[float] = field(default_factory=list)
-
-
-@dataclass
-class _Traced:
-    """What a trace says of one GPU; of a reading the start (ms) and the text."""
-
-    kernels: dict[str, _Launches] = field(default_factory=dict)
-    readings: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
-
-
-@dataclass
-class _NcuLaunch:
-    """One launch as ncu has it."""
-
-    line: int
-    device: _Device
-    kernel: str
-    ms: float | None = None
+    start_ms: float = 0.0
+    ms: float = 0.0
     clocks: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Gpu:
+    """What tables say of one GPU: the launches of each kernel; readings by name, each with its time."""
+
+    kernels: dict[str, list[_Launch]] = field(default_factory=dict)
+    readings: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -149,10 +139,14 @@ class _Table:
         number = _number(text)
         return None if number is None else number * self._factors[place]
 
+    def cell(self, cells: list[str], name: str) -> str:
+        """What a line has in a column; "" if there is none."""
+        place = self.place(name)
+        return "" if place is None else cells[place]
+
     def device(self, cells: list[str]) -> _Device:
         """The GPU of a line."""
-        place = self.place("device")
-        return _device(self.process, cells[place] if place is not None else self.gpu)
+        return _device(self.process, self.cell(cells, "device") or self.gpu)
 
 
 def fits_nvprof(head: str) -> bool:
@@ -167,22 +161,19 @@ def fits_ncu(head: str) -> bool:
 
 def read_nvprof(text: str, rows: Rows) -> None:
     """Add the kernels of each table in the text. Raises InputError where there is none, or a table lacks columns."""
-    traced: dict[_Device, _Traced] = {}
+    traced: dict[_Device, _Gpu] = {}
     summed: dict[_Device, dict[str, _Kernel]] = {}
     for line, table, cells in _lines(text, rows):
         if _TRACE.match(table.header):
-            _launch(line, cells, table, traced)
+            _trace(line, cells, table, traced)
         elif _SUMMARY.match(table.header):
             _sum(line, cells, table, summed)
-    kernels = {
-        device: {name: _of_launches(launches, of_gpu) for name, launches in of_gpu.kernels.items()}
-        for device, of_gpu in traced.items()
-    }
+    kernels = _kernels(traced, ends=False)
     if not any([*kernels.values(), *summed.values()]):
         raise InputError(f"{rows.file}: {_nothing(text)}")
     tool = "nsys" if re.search(r"(?:Duration|Avg) \(\w+\)", text) else "nvprof"  # nsys has the units in the names
-    for found in (kernels, summed):
-        _add(found, rows, tool, text)
+    for gpus in (kernels, summed):
+        _add(gpus, rows, tool, text)
 
 
 def _lines(text: str, rows: Rows) -> Iterator[tuple[int, _Table, list[str]]]:
@@ -230,36 +221,41 @@ def _nothing(text: str) -> str:
     return "no kernel is in it: nothing ran on a GPU, or the file was cut"
 
 
-def _launch(line: int, cells: list[str], table: _Table, traced: dict[_Device, _Traced]) -> None:
+def _trace(line: int, cells: list[str], table: _Table, traced: dict[_Device, _Gpu]) -> None:
     start_at, duration_at, name_at = table.needed("start", "duration", "name")
     name, start_ms = cells[name_at], table.ms(start_at, cells[start_at])
-    of_gpu = traced.setdefault(table.device(cells), _Traced())
+    gpu = traced.setdefault(table.device(cells), _Gpu())
     if name in _READING_NAMES:
         system = table.place("system")
         if start_ms is not None and system is not None:
-            of_gpu.readings.setdefault(name, []).append((start_ms, cells[system]))
-        return
-    if _NO_KERNEL.match(name):
-        return
-    duration_ms = table.ms(duration_at, cells[duration_at])
-    if start_ms is None or not duration_ms:
-        table.rows.refuse(line, "a launch has no readable start or duration")
-        return
-    launches = of_gpu.kernels.setdefault(re.sub(r"\s*\[[0-9]+\]$", "", name), _Launches(line))
-    launches.starts.append(start_ms)
-    launches.durations.append(duration_ms)
+            gpu.readings.setdefault(name, []).append((start_ms, cells[system]))
+    elif not _NO_KERNEL.match(name):
+        duration_ms = table.ms(duration_at, cells[duration_at])
+        if start_ms is None or not duration_ms:
+            table.rows.refuse(line, "a launch has no readable start or duration")
+            return
+        launches = gpu.kernels.setdefault(re.sub(r"\s*\[[0-9]+\]$", "", name), [])
+        launches.append(_Launch(line, start_ms, duration_ms))
 
 
-def _of_launches(launches: _Launches, of_gpu: _Traced) -> _Kernel:
-    order = sorted(range(len(launches.starts)), key=launches.starts.__getitem__)
-    inner = order[1:-1] if len(order) > 2 else order
-    kernel = _Kernel(launches.line, statistics.fmean(launches.durations[n] for n in inner), len(inner))
-    first, last = launches.starts[order[0]], launches.starts[order[-1]]
-    for meaning, (name, part, scale) in _READINGS.items() if of_gpu.readings else ():
-        texts = [text.split("/") for start, text in of_gpu.readings.get(name, ()) if first < start < last]
-        numbers = [number for parts in texts if len(parts) > part and (number := _number(parts[part])) is not None]
-        kernel.values[meaning] = statistics.median(numbers) * scale if numbers else None
-    return kernel
+def _kernels(gpus: Mapping[_Device, _Gpu], *, ends: bool) -> dict[_Device, dict[str, _Kernel]]:
+    """The mean of the launches of each kernel, with the medians of clocks and readings. Without `ends`, the first and
+    the last launch count only if there are no others, and readings count between these two."""
+    means: dict[_Device, dict[str, _Kernel]] = {}
+    for device, gpu in gpus.items():
+        for name, launches in gpu.kernels.items():
+            ordered = sorted(launches, key=lambda launch: launch.start_ms)
+            inner = ordered if ends or len(ordered) < 3 else ordered[1:-1]
+            kernel = _Kernel(launches[0].line, statistics.fmean(launch.ms for launch in inner), len(inner))
+            for meaning, (reading, part, scale) in _READINGS.items():
+                numbers = [launch.clocks[meaning] for launch in inner if meaning in launch.clocks]
+                for start_ms, text in gpu.readings.get(reading, ()):
+                    number = _number(text.split("/")[part]) if text.count("/") >= part else None
+                    if ordered[0].start_ms < start_ms < ordered[-1].start_ms and number is not None:
+                        numbers.append(number * scale)
+                kernel.values |= {meaning: statistics.median(numbers)} if numbers else {}
+            means.setdefault(device, {})[name] = kernel
+    return means
 
 
 def _sum(line: int, cells: list[str], table: _Table, summed: dict[_Device, dict[str, _Kernel]]) -> None:
@@ -277,60 +273,52 @@ def _sum(line: int, cells: list[str], table: _Table, summed: dict[_Device, dict[
 
 def read_ncu(text: str, rows: Rows) -> None:
     """Add the kernels of each table in the text. Raises InputError where none has a duration."""
-    launches: dict[tuple[str, ...], _NcuLaunch] = {}
+    gpus: dict[_Device, _Gpu] = {}
+    launches: dict[tuple[str, ...], _Launch] = {}
     for line, table, cells in _lines(text, rows):
-        if _NCU.match(table.header):
-            _take_metrics(line, table, cells, launches)
-    kernels: dict[_Device, dict[str, list[_NcuLaunch]]] = {}
-    for launch in launches.values():
-        if launch.ms is not None:
-            kernels.setdefault(launch.device, {}).setdefault(launch.kernel, []).append(launch)
-    if not kernels:
+        if not _NCU.match(table.header):
+            continue
+        of_launch = (
+            "process id",
+            "device",
+            "id",
+            "kernel name",
+            "host name",
+            "metric name",
+            "metric unit",
+            "metric value",
+        )
+        process, device, number, kernel, host, *metric = (table.cell(cells, name) for name in of_launch)
+        key = (process, device, number, kernel)
+        launch = launches.setdefault(key, _Launch(line))
+        metrics = [tuple(metric)]
+        if table.place("metric name") is None:  # then each metric has a column
+            metrics = [(name, table.unit(place), cells[place]) for place, name in enumerate(table.names)]
+        had_time = launch.ms > 0
+        for name, unit, value in metrics:
+            _take_metric(launch, line, (name, unit, value), rows)
+        if launch.ms > 0 and not had_time:
+            gpu = gpus.setdefault(_device(process, device or "0", "" if _LOCAL.match(host) else host), _Gpu())
+            gpu.kernels.setdefault(kernel, []).append(launch)
+    if not gpus:
         raise InputError(
             f"{rows.file}: no kernel has a duration; profile with the section SpeedOfLight or with "
             "--metrics gpu__time_duration.sum"
         )
-    means = {
-        device: {name: _of_ncu(of_kernel) for name, of_kernel in of_gpu.items()} for device, of_gpu in kernels.items()
-    }
-    _add(means, rows, "ncu", text)
+    _add(_kernels(gpus, ends=True), rows, "ncu", text)
 
 
-def _of_ncu(launches: list[_NcuLaunch]) -> _Kernel:
-    times = [launch.ms for launch in launches if launch.ms is not None]
-    kernel = _Kernel(launches[0].line, statistics.fmean(times), len(times))
-    for meaning in dict.fromkeys(_CLOCKS.values()):
-        clocks = [launch.clocks[meaning] for launch in launches if meaning in launch.clocks]
-        if clocks:
-            kernel.values[meaning] = statistics.median(clocks)
-    return kernel
-
-
-def _take_metrics(line: int, table: _Table, cells: list[str], launches: dict[tuple[str, ...], _NcuLaunch]) -> None:
-    """The metrics of a line: one with name, unit and value, or one in each column."""
-
-    def cell(name: str) -> str:
-        place = table.place(name)
-        return "" if place is None else cells[place]
-
-    key = (cell("process id"), cell("device"), cell("id"), cell("kernel name"))
-    if key not in launches:
-        node = "" if _LOCAL.match(cell("host name")) else cell("host name")
-        launches[key] = _NcuLaunch(line, _device(key[0], key[1] or "0", node), key[3])
-    if table.place("metric name") is not None:
-        metrics = [(cell("metric name"), cell("metric unit"), cell("metric value"))]
-    else:
-        metrics = [(name, table.unit(place), cells[place]) for place, name in enumerate(table.names)]
-    launch = launches[key]
-    for name, unit, text in metrics:
-        number = _number(text)
-        if name in _DURATIONS and launch.ms is None:
-            if not number:
-                table.rows.refuse(line, f"the duration of a kernel is no number above 0 ({text or 'empty'})")
-            else:
-                launch.ms = number * _milliseconds(unit, f"{table.rows.file}: {name} in line {line}")
-        elif name in _CLOCKS and number and (clock := find(_CYCLES.get(unit, unit), "clock")) is not None:
-            launch.clocks[_CLOCKS[name]] = number * clock.to(UNITS["clock"]["MHz"])[0]
+def _take_metric(launch: _Launch, line: int, metric: tuple[str, ...], rows: Rows) -> None:
+    """What a metric, its unit and its value say of a launch."""
+    name, unit, text = metric
+    number = _number(text) if name in _DURATIONS or name in _CLOCKS else None
+    if name in _DURATIONS and not launch.ms:
+        if not number:
+            rows.refuse(line, f"the duration of a kernel is no number above 0 ({text or 'empty'})")
+            return
+        launch.ms = number * _milliseconds(unit, f"{rows.file}: {name} in line {line}")
+    elif name in _CLOCKS and number and (clock := find(_CYCLES.get(unit, unit), "clock")) is not None:
+        launch.clocks[_CLOCKS[name]] = number * clock.to(UNITS["clock"]["MHz"])[0]
 
 
 def _device(process: str, text: str, node: str = "") -> _Device:
