@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -32,7 +31,7 @@ from .tools import (
     scontrol,
     superbench,
 )
-from .tools.stamped import COUNTED, UntimedError
+from .tools.stamped import COUNTED, UntimedError, text_of_ns
 
 HEAD = 1 << 16  # bytes of a file by which it is known
 _NS = 10**9
@@ -119,8 +118,8 @@ class Content:
 
 def load(path: Path) -> Content:
     """The content of the file at `path`. Raises InputError where it cannot be read."""
-    data = content.load(path)
-    return Content(path, data, hashlib.sha256(data).hexdigest(), len(data))
+    unpacked = content.load(path)
+    return Content(path, unpacked, hashlib.sha256(unpacked).hexdigest(), len(unpacked))
 
 
 def read(loaded: Content, options: Options) -> Sheet:
@@ -128,71 +127,62 @@ def read(loaded: Content, options: Options) -> Sheet:
 
     Raises InputError.
     """
-    path, data = loaded.path, loaded.data
+    path, unpacked = loaded.path, loaded.data
     loaded.data = b""
-    head = data[:HEAD].decode("utf-8-sig", "replace")
-    known = next((one for one in FORMATS if one.fits(head)), None)
+    head = unpacked[:HEAD].decode("utf-8-sig", "replace")
+    known = next((known for known in FORMATS if known.fits(head)), None)
     if known is None:
-        for pattern, what in _OTHERS:
+        for pattern, instead in _OTHERS:
             if re.search(pattern, head, re.MULTILINE | re.IGNORECASE):
-                raise InputError(f"{path} is {what}")
-        return content.cut(path, data, options.header)
+                raise InputError(f"{path} is {instead}")
+        return content.cut(path, unpacked, options.header)
     if options.header is not None:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out --header")
-    rows = Rows(loaded.file, options)
-    text = data.decode("utf-8-sig", "replace")
-    del data  # a log of a day is large: its bytes, its text and its rows need not be there at once
-    try:
-        known.read(text, rows)
-    except UntimedError as error:
-        rows = _by_its_age(path, known, text, options, error)
+    text = unpacked.decode("utf-8-sig", "replace")
+    del unpacked  # a log of a day is large: its bytes, its text and its rows need not be there at once
+    rows = _rows(path, known, text, options)
     del text
-    changed = path.stat().st_mtime_ns
-    if known.kind == "runs" and options.at is None and changed > _OLDEST_NS and rows.date_events(changed):
-        rows.note(
-            f"what happened to a GPU has no time in it, so that is when the file was last changed "
-            f"({_civil(changed)[:19]} UTC); if that is wrong, import it into a new store with --at"
-        )
     sheet = rows.sheet(name=known.name, kind=known.kind, sha256=loaded.sha256, size=loaded.size)
-    if rows.allocations is not None:
-        jobs = rows.allocations.sheet(name=known.name, kind="jobs", sha256=loaded.sha256, size=loaded.size)
-        if sheet.frame.height:
-            sheet.jobs = jobs
-        else:
-            sheet = jobs
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
     if not sheet.frame.height:
-        reason, lines = max(sheet.refusals().items(), key=lambda item: len(item[1]))
+        reason, lines = max(sheet.refusals().items(), key=lambda entry: len(entry[1]))
         raise InputError(f"{path}: none of its {sheet.rows} rows can be used: {reason} (first line {min(lines)})")
     return sheet
 
 
-def _by_its_age(path: Path, known: Format, text: str, options: Options, error: UntimedError) -> Rows:
-    """The rows of a file without times: the last was read when the file was last changed. Raises `error` if not so."""
-    every = options.every or known.every_s
+def _rows(path: Path, known: Format, text: str, options: Options) -> Rows:
+    """The rows of a file. If it has no times and no option gives them, it was written when it was last changed."""
+    rows = Rows(content.shown(path), options)
     changed = path.stat().st_mtime_ns
-    if options.at is not None or not _OLDEST_NS < changed <= time.time_ns() + _NS:
-        raise error
-    trial = Rows(content.shown(path), replace(options, at=_civil(changed), every=every))
-    known.read(text, trial)  # to count the readings
-    behind_s = (trial.sweeps - 1) * (every or 0.0)
-    rows = Rows(content.shown(path), replace(options, at=_civil(changed - round(behind_s * _NS)), every=every))
-    known.read(text, rows)
-    if COUNTED in rows.notes:
-        rows.notes.remove(COUNTED)  # the note below says it
-    when = f"when the file was last changed ({_civil(changed)[:19]} UTC)"
-    if behind_s:
-        apart = "" if options.every else f", as {known.name} does by default"
+    believed = options.at is None and _OLDEST_NS < changed <= time.time_ns() + _NS
+    date = f"when the file was last changed ({text_of_ns(changed)[:19]} UTC)" if believed else ""
+    try:
+        known.read(text, rows)
+    except UntimedError:
+        if not believed:
+            raise
+        step_s = options.every or known.every_s
+        trial = Rows(rows.file, replace(options, at=text_of_ns(changed), every=step_s))
+        known.read(text, trial)  # to count the readings
+        behind_s = (trial.sweeps - 1) * (step_s or 0.0)
+        rows = Rows(rows.file, replace(options, at=text_of_ns(changed - round(behind_s * _NS)), every=step_s))
+        known.read(text, rows)
+        if COUNTED in rows.notes:
+            rows.notes.remove(COUNTED)  # the note below says it
+        if behind_s:
+            apart = "" if options.every else f", as {known.name} does by default"
+            rows.note(
+                f"it has no times: they are counted back from {date}, {step_s:g} s apart{apart}; "
+                "if that is wrong, import it into a new store with --at and --every"
+            )
+        else:
+            rows.note(
+                f"it has no time: it is taken from {date}; if that is wrong, import it into a new store with --at"
+            )
+    if known.kind == "runs" and believed and rows.date_events(changed):
         rows.note(
-            f"it has no times: they are counted back from {when}, {every:g} s apart{apart}; "
-            "if that is wrong, import it into a new store with --at and --every"
+            f"what happened to a GPU has no time in it, so that is {date}; if that is wrong, import it into a new "
+            "store with --at"
         )
-    else:
-        rows.note(f"it has no time: it is taken from {when}; if that is wrong, import it into a new store with --at")
     return rows
-
-
-def _civil(ns: int) -> str:
-    """A time as --at takes it."""
-    return f"{datetime.fromtimestamp(ns // _NS, UTC):%Y-%m-%d %H:%M:%S}.{ns % _NS:09d}Z"

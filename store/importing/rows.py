@@ -102,23 +102,27 @@ class Rows:
         return undated
 
     def sheet(self, *, name: str, kind: str, sha256: str, size: int) -> Sheet:
-        """The sheet of these rows. `name` and `kind` are those of the format."""
+        """The sheet of these rows, or of the allocations where there are no others. `name` and `kind` are those of the
+        format."""
+        jobs = self.allocations
+        if jobs is not None and not len(self):
+            jobs._refused += self._refused
+            return jobs.sheet(name=name, kind="jobs", sha256=sha256, size=size)
         refused, height = Refused(), len(self._lines)
-        if kind == "runs" and not any(split_label(each)[0] == "time" for each in self._names):
+        if kind == "runs" and not any(split_label(label)[0] == "time" for label in self._names):
             self._names["time [ms]"] = None  # every run failed
         for key, (reason, _) in enumerate(self._refused, start=height + 1):
             refused.add(reason, [key])
         self._lines.extend(line for _, line in self._refused)
         frame = pl.concat([*self._pieces, self._columns()], how="diagonal")
         self._pieces.clear()
+        texts = (pl.col(label).fill_null("") for label in self._names)
         return Sheet(
             self.file,
             sha256,
             size,
             list(self._names),
-            frame.select(
-                pl.int_range(1, height + 1).alias(LINE), RECORD, *(pl.col(name).fill_null("") for name in self._names)
-            ),
+            frame.select(pl.int_range(1, height + 1).alias(LINE), RECORD, *texts),
             len(self._lines),
             refused,
             format=name,
@@ -127,13 +131,14 @@ class Rows:
             notes=self.notes,
             events=self._events,
             used=self.used,
+            jobs=None if jobs is None else jobs.sheet(name=name, kind="jobs", sha256=sha256, size=size),
             source=self.source,
         )
 
     def _columns(self) -> pl.DataFrame:
         """The rows that wait, as columns of text; then none waits."""
         rows, self._rows = self._rows, []
-        columns = {each: [_text(values.get(each)) for _, values in rows] for each in self._names}
+        columns = {label: [_text(values.get(label)) for _, values in rows] for label in self._names}
         columns[RECORD] = [record for record, _ in rows]
         return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
 

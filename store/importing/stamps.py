@@ -63,46 +63,46 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
     sheet.frame = sheet.frame.with_columns(instant.alias(parsed(meaning)))
 
 
-def instant(text: str, time_zone: str, where: str) -> int:
-    """A single time as ns since 1970, UTC. Raises InputError, which begins with `where`, if it is none."""
+def instant(text: str, time_zone: str, option: str) -> int:
+    """A single time as ns since 1970, UTC. Raises InputError, which begins with `option`, if it is none."""
     meaning = Meaning("timestamp", "time stamp", "a time")
-    whole = text.strip().replace("T", " ")
-    for length, rest in ((10, " 00:00:00"), (16, ":00")):  # a day, or a minute
-        whole += rest if len(whole) == length and whole[4] in "-/" else ""
-    frame = pl.DataFrame({LINE: [1], "text": [whole]})
-    sheet = Sheet(where, "", 0, ["text"], frame, 1, Refused())
+    padded = text.strip().replace("T", " ")
+    for length, tail in ((10, " 00:00:00"), (16, ":00")):  # a day, or a minute
+        padded += tail if len(padded) == length and padded[4] in "-/" else ""
+    frame = pl.DataFrame({LINE: [1], "text": [padded]})
+    sheet = Sheet(option, "", 0, ["text"], frame, 1, Refused())
     try:
         times(sheet, Bound(meaning, "text"), Seen(), minus_one=False, stream=False, time_zone=time_zone)
-        found: int | None = sheet.frame[parsed(meaning)].dt.epoch("ns").item()
+        ns: int | None = sheet.frame[parsed(meaning)].dt.epoch("ns").item()
     except InputError as error:
-        if where in str(error):
-            found = None
+        if option in str(error):
+            ns = None
         else:
             raise
-    if found is None:
-        raise InputError(f"{where} {text!r} is not a time; an example is {where} '2026-11-23 14:05:00'")
-    return found
+    if ns is None:
+        raise InputError(f"{option} {text!r} is not a time; an example is {option} '2026-11-23 14:05:00'")
+    return ns
 
 
-def _unix(whole: pl.Expr, part: pl.Expr | None = None) -> pl.Expr:
+def _unix(number: pl.Expr, fraction: pl.Expr | None = None) -> pl.Expr:
     """A UNIX time in ns, from its whole part and its fraction. The size of the whole part gives the unit."""
-    time = whole
+    time = number
     for limit, factor in ((10**16, 10**3), (10**13, 10**6), (10**10, 10**9)):
-        scaled = whole * factor if part is None else whole * factor + (part * factor).round().cast(pl.Int64)
-        time = pl.when(whole < limit).then(scaled).otherwise(time)
+        scaled = number * factor if fraction is None else number * factor + (fraction * factor).round().cast(pl.Int64)
+        time = pl.when(number < limit).then(scaled).otherwise(time)
     return time
 
 
 def _fractions(sheet: Sheet, bound: Bound) -> None:
     """UNIX times with a fraction, in two parts: a float is not exact to the ns."""
     parts = pl.col(bound.column).str.extract_groups(r"^([0-9]{9,16})(\.[0-9]+)$").struct
-    whole = parts[0].cast(pl.Int64, strict=False)
-    time = _unix(whole, ("0" + parts[1]).cast(pl.Float64))
+    number = parts[0].cast(pl.Int64, strict=False)
+    time = _unix(number, ("0" + parts[1]).cast(pl.Float64))
     sheet.frame = sheet.frame.with_columns(pl.coalesce(parsed(bound.meaning), time))
 
 
 def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bool) -> None:
-    name, own, clock = bound.column, parsed(bound.meaning), pl.col(f"{OWN}clock")
+    name, target, clock = bound.column, parsed(bound.meaning), pl.col(f"{OWN}clock")
     text = pl.col(name).str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
     text = pl.when(text.str.contains(_SHAPE)).then(text.str.replace(",", ".", literal=True))
     sheet.frame = sheet.frame.with_columns(
@@ -117,7 +117,7 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
     local = clock.is_not_null() & zone.is_null()
     (unzoned,) = sheet.counts(local)
     if not unzoned:
-        sheet.frame = sheet.frame.with_columns(pl.coalesce(own, zoned))
+        sheet.frame = sheet.frame.with_columns(pl.coalesce(target, zoned))
         return
     seen.notes.append(f"{name} has no time zone: read as {time_zone} (--time-zone)")
     try:
@@ -133,8 +133,8 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
     (repeated,) = sheet.counts(twice)
     utc = pl.col(f"{OWN}early")
     if repeated:
-        how = "the second time begins where the clock goes back" if stream else "taken as the first time"
-        seen.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {how}")
+        rule = "the second time begins where the clock goes back" if stream else "taken as the first time"
+        seen.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {rule}")
     if repeated and stream:
         gpu = f"{OWN}gpu"
         half = (pl.col(f"{OWN}late") - pl.col(f"{OWN}early")) // 2  # of what the clocks go back by
@@ -142,10 +142,10 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
         rare = diff.filter(diff > 0).median().over(gpu) >= half  # such readings may just not go on: 02:00, 02:00
         fell = twice & ((diff.over(gpu) < -half) | (rare & (diff.over(gpu) <= 0))).fill_null(False)
         utc = pl.when(twice & (fell.cum_sum().over(gpu, clock.dt.date()) > 0)).then(pl.col(f"{OWN}late")).otherwise(utc)
-    sheet.frame = sheet.frame.with_columns(pl.coalesce(own, pl.when(local).then(utc).otherwise(zoned)))
+    sheet.frame = sheet.frame.with_columns(pl.coalesce(target, pl.when(local).then(utc).otherwise(zoned)))
 
 
 def _in_utc(clock: pl.Expr, time_zone: str, ambiguous: Literal["earliest", "latest"]) -> pl.Expr:
     """A civil time as ns in UTC; null where the clocks skip it."""
-    there = clock.dt.replace_time_zone(time_zone, ambiguous=ambiguous, non_existent="null")
-    return there.dt.convert_time_zone("UTC").dt.replace_time_zone(None).cast(pl.Int64)
+    local = clock.dt.replace_time_zone(time_zone, ambiguous=ambiguous, non_existent="null")
+    return local.dt.convert_time_zone("UTC").dt.replace_time_zone(None).cast(pl.Int64)

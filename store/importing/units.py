@@ -29,6 +29,8 @@ class Unit:
 
 
 DIFFERENCE = "temperature difference"
+_BINARY = {"KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3}
+_DECIMAL = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 # dimension -> unit -> factor to the dimension's first unit
 _FACTORS: dict[str, dict[str, float]] = {
     "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0},
@@ -38,58 +40,21 @@ _FACTORS: dict[str, dict[str, float]] = {
     "temperature": {"C": 1.0, "K": 1.0},
     DIFFERENCE: {"C": 1.0, "K": 1.0},
     "share": {"%": 1.0, "ratio": 100.0, "ppm": 1e-4},
-    "memory": {
-        "B": 1.0,
-        "kB": 1e3,
-        "MB": 1e6,
-        "GB": 1e9,
-        "KiB": 1024.0,
-        "MiB": 1024.0**2,
-        "GiB": 1024.0**3,
-    },
-    "rate": {
-        "B/s": 1.0,
-        "kB/s": 1e3,
-        "MB/s": 1e6,
-        "GB/s": 1e9,
-        "TB/s": 1e12,
-        "KiB/s": 1024.0,
-        "MiB/s": 1024.0**2,
-        "GiB/s": 1024.0**3,
-    },
+    "memory": {"B": 1.0} | _DECIMAL | _BINARY,
+    "rate": {f"{name}/s": factor for name, factor in ({"B": 1.0} | _DECIMAL | {"TB": 1e12} | _BINARY).items()},
     "arithmetic": {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12},
     "operations": {"op/s": 1.0, "Mop/s": 1e6, "Gop/s": 1e9, "Top/s": 1e12},
 }
 _OFFSETS = {("temperature", "K"): -273.15}
 _SYNONYMS = {
-    "sec": "s",
-    "secs": "s",
-    "second": "s",
-    "seconds": "s",
-    "msec": "ms",
-    "millisecond": "ms",
-    "milliseconds": "ms",
-    "µs": "us",
-    "μs": "us",
-    "usec": "us",
-    "microseconds": "us",
-    "nsec": "ns",
-    "nanosecond": "ns",
-    "nanoseconds": "ns",
-    "watt": "W",
-    "watts": "W",
-    "milliwatt": "mW",
-    "milliwatts": "mW",
-    "degc": "C",
-    "°c": "C",
-    "celsius": "C",
-    "kelvin": "K",
-    "percent": "%",
-    "pct": "%",
-    "bytes": "B",
-    "joule": "J",
-    "joules": "J",
-}
+    word: unit
+    for unit, words in (
+        ("s", "sec secs second seconds"), ("ms", "msec millisecond milliseconds"), ("us", "µs μs usec microseconds"),
+        ("ns", "nsec nanosecond nanoseconds"), ("W", "watt watts"), ("mW", "milliwatt milliwatts"),
+        ("C", "degc °c celsius"), ("K", "kelvin"), ("%", "percent pct"), ("B", "bytes"), ("J", "joule joules"),
+    )
+    for word in words.split()
+}  # fmt: skip
 
 UNITS: dict[str, dict[str, Unit]] = {
     dimension: {
@@ -107,18 +72,12 @@ def find(text: str, dimension: str) -> Unit | None:
     """
     units = UNITS[dimension]
     name = text.strip()
+    name = name if name in units else _SYNONYMS.get(name.lower(), name)
     if name in units:
         return units[name]
-    name = _SYNONYMS.get(name.lower(), name)
-    if name in units:
-        return units[name]
-    if name != name.lower():
-        return None if name.isupper() and dimension in ("power", "energy") else _folded(name.lower(), dimension)
-    return _folded(name, dimension)
-
-
-def _folded(name: str, dimension: str) -> Unit | None:
-    matches = [unit for unit in UNITS[dimension].values() if unit.name.lower() == name]
+    if name.isupper() and dimension in ("power", "energy"):
+        return None
+    matches = [unit for unit in units.values() if unit.name.lower() == name.lower()]
     return matches[0] if len(matches) == 1 else None
 
 

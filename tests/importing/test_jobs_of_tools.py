@@ -167,3 +167,8 @@ def test_the_other_door_says_which_one_it_is(tmp_path: Path, store: Store) -> No
     path.write_text(_scontrol(1, "n03 gpu:1(IDX:0)"))
     with pytest.raises(InputError, match=r"whorl import jobs\.txt"):
         import_jobs(store, file=path)
+
+
+def test_a_job_that_names_no_node_is_refused_alone(tmp_path: Path, store: Store) -> None:
+    report = _import(store, tmp_path, _scontrol(1, "n03 gpu:1(IDX:0)") + _scontrol(2, nodes="n[3"))
+    assert (report.total.kept, report.refusals) == (1, {"it names no node": [13]})

@@ -85,14 +85,14 @@ class _Log:
         if len(fields) != len(self.names):
             self.rows.refuse(line, f"it has {len(fields)} values, but the header names {len(self.names)}")
             return None
-        when = self.times.of(clock or stamp, sweep)
-        if when is None:
+        stamp_text = self.times.of(clock or stamp, sweep)
+        if stamp_text is None:
             self.rows.refuse(line, "it has no readable time")
             return None
         texts = [self._texts.setdefault(text, text) for text in fields]
         columns = {label: text for name, label, text in zip(self.names, self.labels, texts, strict=True)
                    if name not in _NO_METRIC}  # fmt: skip
-        return self.rows.add(line, {"timestamp": when, **columns, **values, **({"node": node} if node else {})})
+        return self.rows.add(line, {"timestamp": stamp_text, **columns, **values, **({"node": node} if node else {})})
 
 
 def fits_dcgmi(head: str) -> bool:

@@ -231,9 +231,9 @@ class _Pages:
                     f"{self._rows.file}: the page has no times: say when it was saved, for example "
                     "--at '2026-11-23 14:05:00'"
                 )
-            when = self._times.of(self._in_front, self._number)
-            assert when is not None
-            self._when, self._in_front = when, ""
+            time = self._times.of(self._in_front, self._number)
+            assert time is not None
+            self._when, self._in_front = time, ""
         self._series.add(name)
         return self._when
 
@@ -270,20 +270,20 @@ class _Pages:
             window = labels.get("window_size_in_ms", "")
             reading.xid_counts[int(xid)] = (number, int(window[:12]) if window.isdecimal() else 0)
 
-    def _of(self, sample: text.Sample, whose: gpus.Whose, when: str | int) -> _Reading:
-        reading = self._readings.setdefault((whose.key, when), _Reading(sample.line, whose, when))
+    def _of(self, sample: text.Sample, whose: gpus.Whose, time: str | int) -> _Reading:
+        reading = self._readings.setdefault((whose.key, time), _Reading(sample.line, whose, time))
         reading.labels.update(gpus.described(sample.series.labels))
         return reading
 
     def _put(self, sample: text.Sample, place: gpus.Place, owner: gpus.Whose) -> None:
-        when = self._time(sample)
-        reading = self._of(sample, owner, when)
+        time = self._time(sample)
+        reading = self._of(sample, owner, time)
         reading.measured = True
         if not self._gauge and sample.series.name.upper().startswith("DCGM_"):
             job = sample.series.labels.get(_JOB_LABEL, "").strip()
             reading.jobs = (reading.jobs or set()) | ({job} if job not in ("", "0") else set())
         if place.whose != owner:
-            reading = self._of(sample, place.whose, when)
+            reading = self._of(sample, place.whose, time)
             reading.measured = True
         column = place.column
         if column is None:
@@ -316,7 +316,7 @@ def _units_of_times(readings: Sequence[_Reading], page: str, rows: Rows) -> dict
     ]
     zone, file = rows.options.time_zone, rows.file
     times = {
-        when: when if isinstance(when, int) else instant(when, zone, file) for when in {r.when for r, _, _ in held}
+        time: time if isinstance(time, int) else instant(time, zone, file) for time in {r.when for r, _, _ in held}
     }
     for reading, name, cell in sorted(held, key=lambda entry: times[entry[0].when]):
         if cell.value is not None:
@@ -330,7 +330,7 @@ def _by_node_and_time(readings: Iterable[_Reading]) -> Iterator[tuple[str, list[
     together: dict[tuple[str, str | int], list[_Reading]] = {}
     for reading in readings:
         together.setdefault((reading.node, reading.when), []).append(reading)
-    stamped = all(isinstance(when, int) for _, when in together)
+    stamped = all(isinstance(time, int) for _, time in together)
     keys = sorted(together, key=lambda key: (key[0], int(key[1]))) if stamped else list(together)
     for key in keys:
         yield key[0], together[key]

@@ -201,8 +201,8 @@ def _progress(start: _Start, line: int, piece: str) -> None:
         gpu.watts += [float(number) for number in re.findall(r"^([0-9]+(?:\.[0-9]+)?)\s*W\b", text)]
 
 
-def _summary(start: _Start, when: str, rows: Rows) -> None:
-    stamp = Times(rows, "gpu-burn").of(when, 0) if when else None
+def _summary(start: _Start, date: str, rows: Rows) -> None:
+    stamp = Times(rows, "gpu-burn").of(date, 0) if date else None
     try:
         ns = instant(stamp, rows.options.time_zone, rows.file) if stamp is not None else None
     except InputError:  # a date that no calendar has
@@ -250,14 +250,14 @@ def _add(start: _Start, rows: Rows) -> None:
 
 def _finding(gpu: _Gpu, start: _Start, workload: str) -> Event | None:
     """What is wrong with a GPU: an event, or None."""
-    when = gpu.noticed_ns or start.began_ns
+    ts_ns = gpu.noticed_ns or start.began_ns
     if gpu.died:
         why = f": {start.failures[0]}" if start.failures else ""
-        return Event(EventKind.PROBE_FAILED, None, f"gpu-burn stopped on this GPU{why}", when, workload=workload)
+        return Event(EventKind.PROBE_FAILED, None, f"gpu-burn stopped on this GPU{why}", ts_ns, workload=workload)
     if gpu.wrong or gpu.verdict == "FAULTY":
         number = None if gpu.overflowed else gpu.errors or None
         counted = f"{number:,} wrong elements" if number else "wrong elements, and not how many"
-        return Event(EventKind.WRONG_RESULT, None, f"gpu-burn found {counted}", when, workload=workload, n=number)
+        return Event(EventKind.WRONG_RESULT, None, f"gpu-burn found {counted}", ts_ns, workload=workload, n=number)
     return None
 
 

@@ -86,20 +86,20 @@ def read(text: str, rows: Rows) -> None:
 def _columns(labels: dict[str, list[str]], rows: Rows) -> list[_Column | None]:
     """What each column holds; None for what is not stored."""
     columns: list[_Column | None] = []
-    taken: set[_Column] = set()
+    bound: set[_Column] = set()
     metrics = labels.get("metric", [])
     others: dict[str, None] = {}
     for position, metric in enumerate(metrics):
-        own = {name: values[position] for name, values in labels.items() if position < len(values)}
+        series = {name: values[position] for name, values in labels.items() if position < len(values)}
         base = _COLLECTOR.sub("", metric)
-        node = re.sub(r":[0-9]+$", "", own.get("instance", ""))
-        part = ("index", own["card"]) if own.get("card") else ("instance", f"accel{own.get('accel', '')}")
+        node = re.sub(r":[0-9]+$", "", series.get("instance", ""))
+        part = ("index", series["card"]) if series.get("card") else ("instance", f"accel{series.get('accel', '')}")
         column = _Column(node, part, base if base == _USED else _METRICS.get(base, ""))
-        stored = column.label and (own.get("card") or own.get("accel")) and column not in taken
+        stored = column.label and (series.get("card") or series.get("accel")) and column not in bound
         if not stored:
             others[metric] = None
         columns.append(column if stored else None)
-        taken.add(column)
+        bound.add(column)
     if not any(columns):
         raise InputError(
             f"{rows.file} is an export of Omnistat without metrics of GPUs ({', '.join(list(others)[:4])}): import "

@@ -45,22 +45,22 @@ class Times:
         self._last: datetime | None = None  # the last time that had only its time of day
         self.counted = False
 
-    def of(self, said: str, sweep: int) -> str | None:
-        """The time of a row: `said` of it, or else by the number of its sweep. None if `said` is no time.
+    def of(self, text: str, sweep: int) -> str | None:
+        """The time of a row: by its `text`, or else by the number of its sweep. None if `text` is no time.
 
         Raises UntimedError where --at or --every is needed and not given.
         """
-        text = " ".join(said.strip(" \t[](),|;").split())
+        text = " ".join(text.strip(" \t[](),|;").split())
         if not text:
             self.counted = True
             return self._of_sweep(sweep)
         if _UNIX.match(text):
             return text
-        if found := _WHOLE.match(text):
-            year, _, month, day, clock, zone = found.groups()
+        if match := _WHOLE.match(text):
+            year, _, month, day, clock, zone = match.groups()
             return f"{year}-{month}-{day} {_two_digits(clock)}{zone or ''}"
-        if found := _OF_DAY.match(text):
-            return self._of_day(_two_digits(found[1]))
+        if match := _OF_DAY.match(text):
+            return self._of_day(_two_digits(match[1]))
         return self._spelled(text)
 
     def _spelled(self, text: str) -> str | None:
@@ -94,23 +94,23 @@ class Times:
         except ValueError:
             return ""  # it is no time, and will be refused as one
         for fold in (0, 1):
-            there = then.replace(tzinfo=self._zone, fold=fold)
-            if there.tzname() == zone:
-                return there.strftime("%z")
+            local = then.replace(tzinfo=self._zone, fold=fold)
+            if local.tzname() == zone:
+                return local.strftime("%z")
         raise InputError(f"{self._file}: times in it are in {zone}: say where that is, as --time-zone Europe/Berlin")
 
     def _of_day(self, clock: str) -> str | None:
         """The day of a time of day: that of --at, and later the next one when the clock passes midnight."""
         before = self._last or self._begin("the times in it have no date")
-        whole, _, part = clock.partition(".")
+        seconds, _, fraction = clock.partition(".")
         try:
-            now = datetime.combine(before.date(), datetime.strptime(whole, "%H:%M:%S").time())  # noqa: DTZ007
+            now = datetime.combine(before.date(), datetime.strptime(seconds, "%H:%M:%S").time())  # noqa: DTZ007
         except ValueError:
             return None
         if not (self._last is None and self._day_only):
             now += timedelta(days=(before - now > _HALF_DAY) - (now - before > _HALF_DAY))
         self._last = now
-        return f"{now:%Y-%m-%d %H:%M:%S}" + (f".{part}" if part else "")
+        return f"{now:%Y-%m-%d %H:%M:%S}" + (f".{fraction}" if fraction else "")
 
     @property
     def _day_only(self) -> bool:
@@ -152,8 +152,8 @@ class Times:
 
 def text_of_ns(ns: int) -> str:
     """An instant (ns since 1970, UTC) as `stamps.times` reads it. Raises ValueError or OverflowError beyond 9999."""
-    seconds, rest = divmod(ns, _NS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d}Z"
+    seconds, fraction = divmod(ns, _NS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction:09d}Z"
 
 
 class Sweeps:
@@ -165,11 +165,11 @@ class Sweeps:
 
     def of(self, node: str, name: str) -> int:
         """The number of the sweep, from 0, of the next row of a node."""
-        seen = self._seen.setdefault(node, set())
-        if name in seen:
-            seen.clear()
+        names = self._seen.setdefault(node, set())
+        if name in names:
+            names.clear()
             self._number[node] = self._number.get(node, 0) + 1
-        seen.add(name)
+        names.add(name)
         return self._number.get(node, 0)
 
 
@@ -197,8 +197,8 @@ def by_host(text: str, file: str) -> dict[str, list[tuple[int, str]]]:
 def front(text: str) -> tuple[str, str]:
     """What stands in front of a row: a node, as pdsh and srun print it, and a time; each may be empty."""
     text = text.strip()
-    found = _NODE.match(text)
-    return (found[1], found[2].strip()) if found else ("", text)
+    match = _NODE.match(text)
+    return (match[1], match[2].strip()) if match else ("", text)
 
 
 def _part(word: str) -> str | None:

@@ -63,8 +63,8 @@ def read(text: str, rows: Rows) -> None:
     for line, results in _objects(text, rows):
         _Node(line, results, rows, others).add()
     if others:
-        shown = ", ".join(f"{name} ({count})" for name, count in others.most_common(8)) + ", ..." * (len(others) > 8)
-        rows.note(f"not stored, as it is no rate or duration of a single GPU: {shown}")
+        listed = ", ".join(f"{name} ({count})" for name, count in others.most_common(8)) + ", ..." * (len(others) > 8)
+        rows.note(f"not stored, as it is no rate or duration of a single GPU: {listed}")
 
 
 def _objects(text: str, rows: Rows) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -113,8 +113,8 @@ class _Node:
             gpus = self._gpus(benchmark, metric, rank)
             if not gpus and returned:
                 if _number(value):
-                    where = self.node or "the node"
-                    self.rows.note(f"{benchmark} failed with return code {value} on {where} (line {self.line})")
+                    host = self.node or "the node"
+                    self.rows.note(f"{benchmark} failed with return code {value} on {host} (line {self.line})")
             elif not gpus:
                 self.others[benchmark] += 1
             elif returned or _PASSED.search(metric):
@@ -133,12 +133,12 @@ class _Node:
 
     def _gpus(self, benchmark: str, metric: str, rank: str | None) -> list[int]:
         """The GPUs that a metric is about; none where it is of all of them together, or of no GPU."""
-        named = [int(number) for number in _GPU.findall(metric)]
+        numbers = [int(number) for number in _GPU.findall(metric)]
         if self.ranks[benchmark, metric] > 1:  # each rank has one GPU, and calls it 0
-            named = []
-        if _OF_NO_GPU.match(benchmark) or _OF_ALL_GPUS.search(metric) or (benchmark in self.together and not named):
+            numbers = []
+        if _OF_NO_GPU.match(benchmark) or _OF_ALL_GPUS.search(metric) or (benchmark in self.together and not numbers):
             return []
-        return named or ([] if rank is None else [int(rank)])
+        return numbers or ([] if rank is None else [int(rank)])
 
     def _of_gpu(self, gpus: list[int]) -> dict[str, Value]:
         return {"node": self.node or None, "index": gpus[0], "repeat": gpus[1] if len(gpus) > 1 else 0}
