@@ -163,7 +163,7 @@ def test_commands_in_a_reply_name_the_store(fleet: Path) -> None:
 
 def test_a_time_is_a_datetime_or_as_an_option_spells_it(fleet: Path) -> None:
     berlin = datetime.fromisoformat("2026-01-05T13:00+01:00")
-    assert whorl.verdicts(fleet, since=berlin).json() == whorl.verdicts(fleet, since=SECOND_DAY).json()
+    assert whorl.energy(fleet, since=berlin).json() == whorl.energy(fleet, since=SECOND_DAY).json()
     with pytest.raises(InputError, match="is not a date"):
         whorl.verdicts(fleet, since="yesterday")
     with pytest.raises(InputError, match="is not a time"):

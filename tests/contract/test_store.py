@@ -242,7 +242,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
                 store.compact(offline=True, now=LATER)
         if not at:
             made = next(n for n, call in enumerate(calls) if call.startswith("mkdir") and call.endswith(place.name))
-            points += sample([*range(made + 2, made + 12), *range(1, len(calls))], short=3)
+            points += sample([*range(made + 2, made + 12), *range(1, len(calls))], short=2)
         about = (folder, at, calls[at - 1 : at])
         assert stat.S_IMODE(private.stat().st_mode) == 0o700, about
         names = [] if folder == "." else ["x.parquet"]

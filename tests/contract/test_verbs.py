@@ -74,22 +74,27 @@ QUESTIONS = [
     _on_store("variability-across", "variability / --across --json --replicates 100", short=ALL_SHORT),
     _on_store("variability-markdown", "variability / --markdown --replicates 0", forms.markdown, inputs=("mixed",)),
     _on_store("report", "report / --out {out}/page.html", forms.status_only, files=_page, short=("none",)),
-    _on_store(
-        "report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=("mixed",)
-    ),
+    _on_store("report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=()),
     _on_store("plan", "plan / --json", forms.planned, short=("mixed", "one")),
     _on_store("diff", "diff / --before 2026-01-05T12:00 --after 2026-01-06 --json"),
     _on_store("advise", f"{ADVISE} --json", short=ALL_SHORT),
     *(
-        _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=("mixed", "none"))
-        for form in ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints")
+        _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=short)
+        for form, short in (
+            ("exclude", ("mixed", "none")),
+            ("prefer", ()),
+            ("nodelist", ()),
+            ("weights", ("mixed",)),
+            ("kubernetes", ("mixed",)),
+            ("taints", ("mixed",)),
+        )
     ),
     _on_store("advise-nfd", f"{ADVISE} --format nfd --node c002-6", forms.lines, inputs=("fleet",)),
     _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("mixed",)),
     _on_store("advise-apply", "advise apply 1234 / --workload {workload} --json", inputs=("fleet",)),
     *(
         _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED, short=("mixed", *also))
-        for by, *also in (("job", "fleet"), ("user", "none"), ("account",), ("gpu", "fleet"), ("node",), ("day",))
+        for by, *also in (("job",), ("user", "none"), ("account",), ("gpu", "fleet"), ("node",), ("day",))
     ),
     _on_store("energy-csv", "energy / --by user --csv", forms.rows, inputs=BOOKED, short=("mixed",)),
     _on_store("energy-of-job", "energy / --job 1101 --json", inputs=("fleet", "none"), short=("none",)),
@@ -290,7 +295,7 @@ def test_an_answer_without_an_input_is_that_of_its_golden_file(
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name == "fleet" else pytest.mark.long) for name in INPUTS
+    pytest.param(name, marks=() if name == "mixed" else pytest.mark.long) for name in INPUTS
 ])  # fmt: skip
 def test_every_table_and_view_has_the_rows_of_its_golden_file(
     name: str, input_folder: InputFolder, golden: Golden
