@@ -295,7 +295,7 @@ def test_a_whole_answer_is_a_parquet_file_with_its_types(console: Console, tmp_p
 def test_a_file_that_would_be_too_large_is_not_kept(console: Console, tmp_path: Path, form: str) -> None:
     path = tmp_path / "answer"
     with pytest.raises(QueryError, match=r"larger than 0\.5 MB"):
-        console.write("select hash(i) as h, hash(i + 1) as g from range(100000000) t(i)", form, path, "me")  # type: ignore[arg-type]
+        console.write("select hash(i) as h, hash(i + 1) as g from range(1000000) t(i)", form, path, "me")  # type: ignore[arg-type]
     assert not path.exists()
     with pytest.raises(QueryError, match="not found"):
         console.write("select nothing from runs", form, path, "me")  # type: ignore[arg-type]

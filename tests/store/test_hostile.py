@@ -481,7 +481,7 @@ def test_changed_bytes_inside_arrow_rows_whose_check_is_right_crash_nothing(stor
     """Lengths and places of buffers may lead anywhere."""
     whole = stream_of(KINDS, codec=codec)
     draw = np.random.default_rng(4)
-    for _ in range(count(1000, short=15)):
+    for _ in range(count(1000, short=8)):
         changed = bytearray(whole)
         for place in draw.integers(0, len(whole), 3):
             changed[place] = draw.choice([0, 1, 127, 128, 255])
