@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from .guard import Tree, nodes
+from .guard import Tree
 from .instants import nanoseconds
 from .schema import MINUTES, TELEMETRY
 from .views import HISTORY, TELEMETRY_OF_JOB, VIEWS
@@ -59,20 +59,22 @@ class RowBounds:
         )
 
 
-def bounds(tree: Tree) -> RowBounds:
-    """The bounds of telemetry that a query, by its syntax tree, can need."""
+def bounds(parts: Sequence[Tree]) -> RowBounds:
+    """The bounds of telemetry that a query, by the parts of its syntax tree, can need."""
+    needed = [part for part in parts if part.get("type") == "BASE_TABLE" and _table(part) in _READ_TELEMETRY]
+    if not needed:
+        return RowBounds()
     understood = {}
-    for node in nodes(tree):
-        if node.get("type") == "SELECT_NODE" and not node.get("sample"):  # which is drawn before the WHERE
-            source = node["from_table"]
-            for reference, conditions in _references(source, list(_conjuncts(node.get("where_clause")))):
+    for part in parts:
+        if part.get("type") == "SELECT_NODE" and not part.get("sample"):  # which is drawn before the WHERE
+            source = part["from_table"]
+            for reference, conditions in _references(source, list(_conjuncts(part.get("where_clause")))):
                 understood[id(reference)] = _of_reference(reference, conditions, alone=reference is source)
-    needed = [
-        understood.get(id(node), RowBounds())
-        for node in nodes(tree)
-        if node.get("type") == "BASE_TABLE" and str(node.get("table_name")).lower() in _READ_TELEMETRY
-    ]
-    return functools.reduce(RowBounds.either, needed) if needed else RowBounds()
+    return functools.reduce(RowBounds.either, (understood.get(id(part), RowBounds()) for part in needed))
+
+
+def _table(reference: Tree) -> str:
+    return str(reference.get("table_name")).lower()
 
 
 def _conjuncts(condition: Tree | None) -> Iterator[Tree]:
@@ -100,7 +102,7 @@ def _references(source: Tree, conditions: Sequence[Tree]) -> Iterator[tuple[Tree
 
 def _of_reference(reference: Tree, conditions: Sequence[Tree], *, alone: bool) -> RowBounds:
     """What conditions say of one table; `alone`: no other relation can have a column that they name."""
-    table = str(reference["table_name"]).lower()
+    table = _table(reference)
     if table not in _SAME_COLUMNS or reference.get("column_name_alias") or reference.get("sample"):
         return RowBounds()
     name = str(reference.get("alias") or table).lower()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import duckdb
@@ -30,8 +30,8 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-def checked(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, but: str) -> Tree:
-    """The syntax tree of a query, or of the query that an EXPLAIN explains.
+def checked(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, but: str) -> list[Tree]:
+    """Every part of the syntax tree of a query, or of the query that an EXPLAIN explains.
 
     Raises QueryError for anything else, whose sentence ends with `but`.
     """
@@ -45,9 +45,10 @@ def checked(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, 
     elif kind == duckdb.StatementType.SELECT:
         answer = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [statement.query]).fetchall()[0][0]
         tree: Tree = json.loads(answer)
-        refused = str(tree.get("error_message", "a statement that cannot be parsed")) if tree["error"] else _harm(tree)
+        parts = [*_parts(tree)]
+        refused = str(tree.get("error_message", "a statement that cannot be parsed")) if tree["error"] else _harm(parts)
         if not refused:
-            return tree
+            return parts
     if refused == "MULTI":
         raise QueryError("PIVOT needs its values listed: PIVOT ... ON column IN ('a', 'b') ...")
     if refused.endswith("()"):
@@ -57,9 +58,9 @@ def checked(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, 
     )
 
 
-def nodes(tree: Any) -> Iterator[Tree]:
+def _parts(tree: Tree) -> Iterator[Tree]:
     """Every object in a JSON document."""
-    waiting = [tree]
+    waiting: list[Any] = [tree]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
@@ -77,9 +78,9 @@ def _kind(statement: duckdb.Statement) -> duckdb.StatementType | None:
         return None
 
 
-def _harm(tree: Tree) -> str:
+def _harm(parts: Iterable[Tree]) -> str:
     """What a SELECT statement holds besides plain queries: a kind of statement or a function; "" if nothing."""
-    for node in nodes(tree):
+    for node in parts:
         kind = node.get("type")
         if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _QUERIES:
             return kind.removesuffix("_QUERY_NODE")

@@ -167,12 +167,12 @@ class Connection:
                 return Query(text, *_EVERYTHING)
             if len(statements) > 1:
                 raise QueryError(f"there are {len(statements)} statements: give only one{self._but(' ({} several)')}")
-            tree = guard.checked(self._connection, statements[0], self._but("; {} it all the same"))
+            parts = guard.checked(self._connection, statements[0], self._but("; {} it all the same"))
             if _ABOUT_TABLES.search(text.lower()):
                 return Query(text, *_EVERYTHING)
-            names = {str(node["table_name"]).lower() for node in guard.nodes(tree) if node.get("table_name")}
+            names = {str(part["table_name"]).lower() for part in parts if part.get("table_name")}
             tables, views = _EVERYTHING
-            views, near = views & names, bounds(tree)
+            views, near = views & names, bounds(parts)
             tables &= names.union(*(_used(view) for view in VIEWS if view.name in views))
             return Query(text, tables, views, near.since, near.until, near.gpus)
 
