@@ -137,6 +137,7 @@ class Connection:
         self._listed: dict[str, Sequence[Path]] = {}  # by variable
         self._held: dict[str, pa.Table] = {}  # by name
         self._telemetry: Rows | None = None
+        self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(1)
         self._connection = duckdb.connect(":memory:", config=config)
         self._connection.execute(f"SET parquet_metadata_cache = true; CREATE SCHEMA {_ROWS}")
@@ -228,7 +229,7 @@ class Connection:
         if rows is None or query.views.isdisjoint(view.name for view in WINDOWS):
             yield
             return
-        windows.Windows(rows).register(self._connection)
+        windows.Windows(rows, self._stopped).register(self._connection)
         try:
             yield
         finally:
@@ -302,9 +303,11 @@ class Connection:
                     return running.result(_PATIENCE_S)
             return running.result()
         except KeyboardInterrupt:
+            self._stopped.set()
             while not running.done():  # DuckDB forgets an interrupt that comes before the statement begins
                 self._connection.interrupt()
                 wait([running], 0.05)
+            self._stopped.clear()
             raise
 
 

@@ -76,8 +76,8 @@ class Windows:
     `find` with these.
     """
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, rows: Rows, stopped: threading.Event) -> None:
+        self._rows, self._stopped = rows, stopped
         self._noted: list[pa.Table] = []
         self._found: list[pa.StructArray] = []
         self._count = 0
@@ -109,24 +109,26 @@ class Windows:
 
         with self._lock:
             if self._noted:
-                self._found.append(figures(self._rows, pa.concat_tables(self._noted)))
+                self._found.append(figures(self._rows, pa.concat_tables(self._noted), self._stopped))
                 self._noted = []
             return pa.chunked_array(self._found, self._found[0].type).take(number)
 
 
-def figures(rows: Rows, windows: pa.Table) -> pa.StructArray:
+def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = None) -> pa.StructArray:
     """The figures (`FIGURES`) of each window: a record for each row of `windows`, which has the columns `WINDOW`.
 
     `rows` are those of telemetry. Readings count with the cluster and the GPU of their window. Power that is marked in
     `quality`, below 0.5 W or above 5 kW does not count. With t, W and E the time (s), power and counter (J) of the
     readings, and T the length of the window, joules are T (E_max - E_min) / (t(E_max) - t(E_min)) where the counter
     covers half of the window and fits the power, else T mean(W) where readings of power cover half of it. Raises
-    OSError and pyarrow.ArrowException where a file cannot be read.
+    OSError and pyarrow.ArrowException where a file cannot be read, InterruptedError when `stopped` is set.
     """
     sums = _Sums(windows)
     for part in parts_of(TELEMETRY.name, _near(rows, sums.bounds)):
         for path in part.files:
             for chunk in _row_groups(path, sums, part.late if path in rows.contested else None):
+                if stopped is not None and stopped.is_set():
+                    raise InterruptedError("the query was stopped")
                 sums.add(chunk)
         if part.late is not None:
             sums.add(_joined(keys.newest(part.late.select(_COLUMNS))))

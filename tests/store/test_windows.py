@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from whorl.store import Store
 from whorl.store.instants import nanoseconds
 from whorl.store.schema import arrow_rows
+from whorl.store.windows import figures as figures_of
 from whorl.tests.stores import new_store
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
@@ -182,3 +184,13 @@ def test_a_job_has_a_row_for_each_gpu_and_one_that_runs_goes_on_to_its_last_read
         ("1", "reset", 10, pytest.approx(2000.0)), ("1", "steady", 10, pytest.approx(1500.0)),
         ("2", "still", 50, pytest.approx(49 * 200.0)),
     ]  # fmt: skip
+
+
+def test_windows_that_are_being_read_can_be_stopped(store: Store) -> None:
+    asked = store.sql("select cluster, gpu, began, ended, ended as until from runs where run_id = 'steady'").table
+    stopped = threading.Event()
+    telemetry = store.rows(["telemetry"])["telemetry"]
+    assert figures_of(telemetry, asked, stopped).field("n").to_pylist() == [10]
+    stopped.set()
+    with pytest.raises(InterruptedError):
+        figures_of(telemetry, asked, stopped)
