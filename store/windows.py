@@ -124,9 +124,10 @@ def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = Non
     OSError and pyarrow.ArrowException where a file cannot be read, InterruptedError when `stopped` is set.
     """
     sums = _Sums(windows)
+    contested = {*rows.contested}
     for part in parts_of(TELEMETRY.name, _near(rows, sums.bounds)):
         for path in part.files:
-            for chunk in _row_groups(path, sums, part.late if path in rows.contested else None):
+            for chunk in _row_groups(path, sums, part.late if path in contested else None):
                 if stopped is not None and stopped.is_set():
                     raise InterruptedError("the query was stopped")
                 sums.add(chunk)
