@@ -60,10 +60,10 @@ class FileName:
     """
 
     stem: str
-    crc: int
+    bounds: Bounds = EVER
     dated: bool = False
     written: int = 0
-    bounds: Bounds = EVER
+    crc: int = 0
 
 
 def gpu_hash(gpu: str | None) -> int:
@@ -85,9 +85,9 @@ def parse(name: str) -> FileName | None:
     stem, crc, hashes = match["stem"], int(match["crc"], 16), match["gpus"]
     gpus = frozenset(int(hashes[at : at + 4], 16) for at in range(0, len(hashes), 4)) or None
     if dated is None:
-        return FileName(stem, crc, bounds=Bounds(gpus=gpus))
+        return FileName(stem, Bounds(gpus=gpus), crc=crc)
     bounds = Bounds(int(dated["first"]), int(dated["last"]), gpus)
-    return FileName(stem, crc, dated=True, written=int(dated["written"], 16), bounds=bounds)
+    return FileName(stem, bounds, dated=True, written=int(dated["written"], 16), crc=crc)
 
 
 def check_sum(table: str, content: bytes = b"", so_far: int | None = None, *, version: str = str(FORMAT)) -> int:
@@ -98,20 +98,13 @@ def check_sum(table: str, content: bytes = b"", so_far: int | None = None, *, ve
     return zlib.crc32(content, zlib.crc32(f"whorl {version} {table}".encode()) if so_far is None else so_far)
 
 
-def dated(table: str, stem: str, *, written: int, bounds: Bounds, content: bytes) -> str:
-    """The name of a file of a table by days; `written` and `bounds` in us."""
-    times = f"{bounds.first}_{bounds.last}"
-    return f"{stem}.{max(written, 0):x}.{_hashes(bounds.gpus)}.{times}.{check_sum(table, content):08x}.parquet"
-
-
-def plain(table: str, stem: str, gpus: frozenset[int] | None, content: bytes) -> str:
-    """The name of a file of any other table; `gpus` as `gpu_hashes`, None where its rows are not those of GPUs."""
-    return f"{stem}.{_hashes(gpus)}.{check_sum(table, content):08x}.parquet"
-
-
-def _hashes(gpus: frozenset[int] | None) -> str:
-    few = gpus is not None and len(gpus) <= _MOST_GPUS
-    return "g" + "".join(f"{gpu_bits:04x}" for gpu_bits in sorted(gpus or ()) if few)
+def compose(table: str, parts: FileName, content: bytes) -> str:
+    """The name of a file of a table, with the check sum of its content."""
+    gpus = sorted(parts.bounds.gpus or ())
+    hashes = "".join(f"{gpu_bits:04x}" for gpu_bits in gpus) if len(gpus) <= _MOST_GPUS else ""
+    written = f".{max(parts.written, 0):x}" if parts.dated else ""
+    times = f".{parts.bounds.first}_{parts.bounds.last}" if parts.dated else ""
+    return f"{parts.stem}{written}.g{hashes}{times}.{check_sum(table, content):08x}.parquet"
 
 
 def of_stem(names: Iterable[str], stem: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import file_names, journal_file, keys, manifest, parquet, replacing, telemetry_files
 from .file_names import EVER, Bounds
-from .parquet import WRITTEN, DamagedError, Verified
+from .parquet import DamagedError, Verified
 from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, table
 from .system import files
 
@@ -139,31 +139,28 @@ def live_rows(listing: Snapshot, name: str) -> pa.Table | None:
 
 def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds: Bounds = EVER) -> Rows:
     """A table of a snapshot. Raises FileNotFoundError where a file was replaced meanwhile."""
+    import pyarrow as pa
+
     spec = table(name)
     if name == LATEST.name:
         return Rows([], live=latest(listing, verified, skip))
     paths = sound(spec, listing.files[name], verified, skip)
     live = live_rows(listing, name)
     if name != TELEMETRY.name:
-        return Rows(paths, live=None if live is None else shaped(spec, live.drop_columns([WRITTEN])))
-    late = [
-        rows
-        for path in sound(LATE, listing.files[LATE.name], verified, skip)
-        if (rows := _read(path, skip)) is not None and len(rows)
-    ]
+        return Rows(paths, live=None if live is None else shaped(spec, keys.without_written(live)))
+    late = _read(LATE, listing, verified, skip)
     if live is not None:
-        live = keys.newest(live.filter(_inside(live, bounds)))
+        ts = keys.times(live)
+        live = keys.newest(live.filter(pa.array((ts >= bounds.first) & (ts <= bounds.last))))
         if len(live):
             of_live = keys.bounds_of(live)
             near = [path for path in [*paths, *listing.files[LATE.name]] if file_names.may_hold(path.name, of_live)]
             others = [stored_keys for path in near if (stored_keys := telemetry_files.keys_in(path)) is not None]
             live, newer = keys.split(live, others)
             late += [newer] if len(newer) else []
-    live = shaped(spec, live.drop_columns([WRITTEN])) if live is not None and len(live) else None
+    live = shaped(spec, keys.without_written(live)) if live is not None and len(live) else None
     if not late:
         return Rows(paths, live=live)
-    import pyarrow as pa
-
     over = keys.newest(pa.concat_tables(late, promote_options="default"))
     of_late = [keys.bounds_of(rows) for rows in late]
     contested = {path for path in paths if any(file_names.may_hold(path.name, late_bounds) for late_bounds in of_late)}
@@ -175,13 +172,6 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
     )
 
 
-def _inside(rows: pa.Table, bounds: Bounds) -> pa.Array:
-    import pyarrow as pa
-
-    ts = keys.times(rows)
-    return pa.array((ts >= bounds.first) & (ts <= bounds.last))
-
-
 def shaped(spec: Table, rows: pa.Table) -> pa.Table:
     """Rows with every column of their table in its type."""
     return parquet.complete(spec, keys.conform(spec, rows))
@@ -191,8 +181,7 @@ def latest(listing: Snapshot, verified: Verified, skip: Skip) -> pa.Table:
     """The last reading of every GPU."""
     import pyarrow as pa
 
-    paths = sound(LATEST, listing.files[LATEST.name], verified, skip)
-    parts = [rows for path in paths if (rows := _read(path, skip)) is not None and len(rows)]
+    parts = _read(LATEST, listing, verified, skip)
     live = live_rows(listing, TELEMETRY.name)
     parts += [live] if live is not None else []
     if not parts:
@@ -214,10 +203,14 @@ def sound(spec: Table, paths: Iterable[Path], verified: Verified, skip: Skip) ->
     return good
 
 
-def _read(path: Path, skip: Skip) -> pa.Table | None:
-    """A verified file of a few rows, with `written`. Raises FileNotFoundError."""
-    try:
-        return telemetry_files.read(path)
-    except DamagedError as error:
-        skip(path, f"it is damaged ({error.reason}); move it out of the store")
-        return None
+def _read(spec: Table, listing: Snapshot, verified: Verified, skip: Skip) -> list[pa.Table]:
+    """The rows of the few files of a table, with `written`. Raises FileNotFoundError."""
+    parts = []
+    for path in sound(spec, listing.files[spec.name], verified, skip):
+        try:
+            rows = telemetry_files.read(path)
+        except DamagedError as error:
+            skip(path, f"it is damaged ({error.reason}); move it out of the store")
+        else:
+            parts += [rows] if len(rows) else []
+    return parts

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from . import file_names, journal_file, keys, parquet, replacing
-from .file_names import Bounds
+from .file_names import Bounds, FileName
 from .parquet import WRITTEN, DamagedError
 from .schema import LATE, LATEST, TELEMETRY, Table
 from .system.locks import locked
@@ -89,13 +89,12 @@ def files_of(
         stem = f"{stem}.{written // 1000:x}" if spec == LATEST else stem
         gpus = file_names.gpu_hashes(pc.unique(rows["gpu"]).to_pylist()) if "gpu" in rows.column_names else None
         content = parquet.encode(spec, rows, codec=codec)
-        return [(folder / file_names.plain(spec.name, stem, gpus, content), content)]
+        return [(folder / file_names.compose(spec.name, FileName(stem, Bounds(gpus=gpus)), content), content)]
     new_files = []
     for day, part in keys.days(rows):
         content = parquet.encode(spec, part, codec=codec)
-        bounds = keys.bounds_of(part)
-        name = file_names.dated(spec.name, stem, written=written // 1000, bounds=bounds, content=content)
-        new_files.append((folder / day / name, content))
+        parts = FileName(stem, keys.bounds_of(part), dated=True, written=written // 1000)
+        new_files.append((folder / day / file_names.compose(spec.name, parts, content), content))
     return new_files
 
 

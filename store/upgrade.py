@@ -126,12 +126,7 @@ class _Work:
         self._progress(f"{spec.name}: {path.name}")
         stated, rows = older
         content = parquet.encode(spec, rows, codec="warm" if path.name.startswith("compacted-") else "fresh")
-        name = (
-            file_names.dated(spec.name, stated.stem, written=stated.written, bounds=stated.bounds, content=content)
-            if spec.partitioned
-            else file_names.plain(spec.name, stated.stem, stated.bounds.gpus, content)
-        )
-        self._replacement.add([(path.with_name(name), content)])
+        self._replacement.add([(path.with_name(file_names.compose(spec.name, stated, content)), content)])
         self._replacement.old.append(path)
         self._done.files += 1
 
