@@ -408,12 +408,13 @@ def read(
             raise ValueError("it is larger than a journal can be")
         file.seek(start)
         content = file.read()
+    view = memoryview(content)
     decoded = JournalContent(layouts=dict(layouts or {}))
     ticks: dict[int, list[_Block]] = {}
     tables: dict[str, list[pa.Table]] = {}
     here = 0
     while here < len(content):
-        block = _block_at(content, here)
+        block = _block_at(view, here)
         if block is None:
             after = _next_block(content, here)
             if after == len(content) and _cut_short(content, here):
@@ -451,26 +452,27 @@ def read(
     return decoded
 
 
-def _block_at(content: bytes, here: int) -> _Block | None:
+def _block_at(view: memoryview, here: int) -> _Block | None:
     """The block at a place; None if there is none that passes its check."""
-    if here + _FRAME.size > len(content):
+    begin = here + _FRAME.size
+    if begin > len(view):
         return None
-    mark, kind, layout, length, written, crc = _FRAME.unpack_from(content, here)
-    begin, end = here + _FRAME.size, here + _FRAME.size + length
-    if mark != _MARK or length > _MOST_PAYLOAD or end > len(content):
+    mark, kind, layout, length, written, crc = _FRAME.unpack_from(view, here)
+    end = begin + length
+    if mark != _MARK or length > _MOST_PAYLOAD or end > len(view):
         return None
-    view = memoryview(content)
-    if zlib.crc32(view[begin:end], zlib.crc32(view[here : begin - _CRC_BYTES])) != crc:
+    payload = view[begin:end]
+    if zlib.crc32(payload, zlib.crc32(view[here : begin - _CRC_BYTES])) != crc:
         return None
-    return _Block(end, kind, layout, written, view[begin:end])
+    return _Block(end, kind, layout, written, payload)
 
 
 def _next_block(content: bytes, here: int) -> int:
     """Where the next sound block after a damaged place begins; the end where there is none."""
     budget = 8 * len(content) + (1 << 20)  # bytes to look at: data that looks like frames must not take for ever
-    place = here
+    place, view = here, memoryview(content)
     while budget > 0 and (place := content.find(_MARK, place + 1)) >= 0:
-        if _block_at(content, place) is not None:
+        if _block_at(view, place) is not None:
             return place
         budget -= 64 + (_FRAME.unpack_from(content, place)[3] if place + _FRAME.size <= len(content) else 0)
     return len(content)
@@ -557,7 +559,7 @@ def header(path: Path, *, older: bool = False) -> RecordLayout:
         if len(frame) == _FRAME.size:
             length = _FRAME.unpack(frame)[3]
             frame += file.read(min(length, _MOST_PAYLOAD))
-    first = _block_at(frame, 0)
+    first = _block_at(memoryview(frame), 0)
     if first is None or first.kind != b"L":
         raise ValueError("its first block is cut short or damaged")
     return RecordLayout.parse(bytes(first.payload), older=older)
