@@ -46,12 +46,12 @@ from whorl.store import commits
 from whorl.store.system import files
 from whorl.store.importing import Options, import_file
 commits._finish = lambda root, intent: os.kill(os.getpid(), signal.SIGKILL)
-import_file(Store.open(sys.argv[1]), Path(sys.argv[2]), Options())
+import_file(Store.open(sys.argv[1]), Path(sys.argv[2]), Options(units={"": "ms"}))
 """
     killed = subprocess.run([sys.executable, "-c", code, str(store.root), str(part)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert os.listdir(store.root / "pending")  # noqa: PTH208 - the intent is durable, nothing is in place
-    report = add(early, whole)
+    report = add(early, whole, units={"": "ms"})
     assert (report.total.kept, report.total.duplicates) == (2, 8)
     counted = Store.open(store.root).sql("select count(*) n, count(distinct run_id) d from measurements").to_pylist()
     assert counted == [{"n": 10, "d": 10}]
