@@ -374,5 +374,5 @@ def _ticks(rows: pa.Table) -> Ticks:
             values.append(column.fill_null(0).to_numpy())
     gpus_of_rows = tuple(zip(texts.pop("cluster"), texts.pop("gpu"), strict=True))
     shape = (len(names), len(rows))
-    numbers, there = np.array(values, np.int64).reshape(shape), np.array(valid, bool).reshape(shape)
-    return Ticks(keys.times(rows), gpus_of_rows, tuple(names), numbers, there, texts)
+    numbers, is_valid = np.array(values, np.int64).reshape(shape), np.array(valid, bool).reshape(shape)
+    return Ticks(keys.times(rows), gpus_of_rows, tuple(names), numbers, is_valid, texts)

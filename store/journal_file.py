@@ -480,21 +480,21 @@ def _next_block(content: bytes, here: int) -> int:
 
 def _cut_short(content: bytes, here: int) -> bool:
     """Whether the last block of a file was never written whole, nor acknowledged as stored."""
-    rest = memoryview(content)[here:]
-    if not any(rest):  # a power failure leaves zeros
+    tail = memoryview(content)[here:]
+    if not any(tail):  # a power failure leaves zeros
         return True
-    if len(rest) < _FRAME.size:
-        return rest[:2] == _MARK[: len(rest)]
-    mark, kind, layout, length, written, crc = _FRAME.unpack_from(rest)
-    missing = _FRAME.size + length - len(rest)
+    if len(tail) < _FRAME.size:
+        return tail[:2] == _MARK[: len(tail)]
+    mark, kind, layout, length, written, crc = _FRAME.unpack_from(tail)
+    missing = _FRAME.size + length - len(tail)
     if mark != _MARK or length > _MOST_PAYLOAD or missing < 0:
         return False
     if missing == 0:
         sector = (len(content) - 1) // _SECTOR * _SECTOR
-        return not any(rest[max(0, sector - here) :])
+        return not any(tail[max(0, sector - here) :])
     whole_frame = _FRAME.pack(mark, kind, layout, length - missing, written, crc)[:-_CRC_BYTES]
     # Else it was written whole, and a bit of its length changed since.
-    return bool(zlib.crc32(rest[_FRAME.size :], zlib.crc32(whole_frame)) != crc)
+    return bool(zlib.crc32(tail[_FRAME.size :], zlib.crc32(whole_frame)) != crc)
 
 
 def _readings(layout: RecordLayout | None, blocks: list[_Block]) -> pa.Table | None:

@@ -80,12 +80,12 @@ def _place(root: Path, journal: JournalName) -> bool:
     rows = keys.conform(TELEMETRY, readings, dated=True)
     with telemetry_files.placing(root):
         earlier = _noted_before(root, journal)
-        placed = telemetry_files.place(
+        new_files = telemetry_files.place(
             root, rows, journal.stem, written=content.last_written, but=journal.stem, noted=earlier.values()
         )
-        _write(root, journal, [*placed, *others], [day for day, _ in keys.days(rows)])
-        if placed:  # what earlier files hold is in the new one, or no longer the last
-            for path in earlier.keys() - dict(placed).keys():
+        _write(root, journal, [*new_files, *others], [day for day, _ in keys.days(rows)])
+        if new_files:  # what earlier files hold is in the new one, or no longer the last
+            for path in earlier.keys() - dict(new_files).keys():
                 files.remove(path)
     return True
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 def unbeaten(points: Sequence[tuple[float, ...] | None]) -> list[bool]:
     """Which points no other one beats: lower in one figure and no higher in any. None is no point."""
-    known = [point for point in points if point is not None]
+    present = [point for point in points if point is not None]
     return [
         point is not None
-        and not any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in known)
+        and not any(rival != point and all(a <= b for a, b in zip(rival, point, strict=True)) for rival in present)
         for point in points
     ]

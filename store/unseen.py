@@ -79,5 +79,5 @@ def hidden_w2(watts: Number, share: Number, floor_w: Number, full_w: Number) -> 
 
 def variance_j2(sums: Sequence[Number], seconds: Number) -> Number:
     """The variance of the energy of a time of so many seconds, from the `SUMS` over it."""
-    each, beat_w2s, beat_j2s, locked_w2s = sums
-    return each + np.minimum(beat_w2s * seconds, beat_j2s / seconds) + locked_w2s * np.minimum(seconds, LOCKED_S)
+    separate_j2, beat_w2s, beat_j2s, locked_w2s = sums
+    return separate_j2 + np.minimum(beat_w2s * seconds, beat_j2s / seconds) + locked_w2s * np.minimum(seconds, LOCKED_S)

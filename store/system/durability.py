@@ -49,9 +49,9 @@ def of_type(magic: int | None) -> Durability:
     return Durability(_NETWORK_S, f"the store lies on {name}, where making data durable is slow")
 
 
-def of(path: Path, wanted: float | None = None) -> Durability:
-    """The durability of a journal under `path`: `wanted` seconds, or the default of its file system."""
-    return of_type(_magic(path)) if wanted is None else Durability(max(0.0, wanted), "as requested")
+def of(path: Path, seconds: float | None = None) -> Durability:
+    """The durability of a journal under `path`: so many seconds, or the default of its file system."""
+    return of_type(_magic(path)) if seconds is None else Durability(max(0.0, seconds), "as requested")
 
 
 def _magic(path: Path) -> int | None:

@@ -178,8 +178,8 @@ def _create(folder: int, name: str, flags: int, mode: int | None = None) -> int:
 
 def rename(source: Path, target: Path) -> None:
     """Rename a file within folders of a store, never to or from elsewhere. Raises OSError."""
-    with held(source.parent) as here, held(target.parent) as there:
-        os.rename(source.name, target.name, src_dir_fd=here, dst_dir_fd=there)
+    with held(source.parent) as source_folder, held(target.parent) as target_folder:
+        os.rename(source.name, target.name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
 
 def make_folder(folder: Path) -> None:
@@ -203,8 +203,8 @@ def _make_inside(root: Path, name: str) -> None:
             if not stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
                 raise OSError(errno.ENOTDIR, _NO_FOLDER, str(root / name)) from None
             return
-        with inside(root, f"{name}/-") as (made, _):
-            _share(made, os.fstat(parent).st_mode, _READ | _WRITE | _ENTER)
+        with inside(root, f"{name}/-") as (handle, _):
+            _share(handle, os.fstat(parent).st_mode, _READ | _WRITE | _ENTER)
         os.fsync(parent)
 
 
@@ -218,9 +218,9 @@ def _share(handle: int, above: int, rights: int) -> None:
     Whatever this user's umask says. Raises OSError.
     """
     mode = os.fstat(handle).st_mode
-    wanted = rights & sum(everything for write, everything in _CLASSES if above & write)
-    if mode & wanted != wanted:
-        os.fchmod(handle, stat.S_IMODE(mode) | wanted)
+    missing = rights & ~mode & sum(everything for write, everything in _CLASSES if above & write)
+    if missing:
+        os.fchmod(handle, stat.S_IMODE(mode) | missing)
 
 
 def share_file(handle: int, folder: int) -> None:

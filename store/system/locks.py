@@ -65,18 +65,18 @@ def wait(handle: int, wait_s: float) -> bool | None:
     return got
 
 
-def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
+def locked(path: Path, label: str, *, wait_s: float = 0.0) -> Lock:
     """Take the lock at `path`; the file names the holder.
 
     Raises StoreError if another living process still has it after `wait_s` seconds; the message names the holder and
-    `what` it holds. On a file system without locks, the file's content decides.
+    what it holds, `label`. On a file system without locks, the file's content decides.
     """
     try:
         handle = _open(path)
     except OSError as error:
         raise failed("write", path, error) from error
     try:
-        _take(handle, path, what, max(wait_s, _GLANCE_S))
+        _take(handle, path, label, max(wait_s, _GLANCE_S))
         with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{processes.host()} {processes.pid_namespace()} {os.getpid()}\n".encode(), 0)
@@ -101,7 +101,7 @@ def _open(path: Path) -> int:
     return handle
 
 
-def _take(handle: int, path: Path, what: str, wait_s: float) -> None:
+def _take(handle: int, path: Path, label: str, wait_s: float) -> None:
     last = time.monotonic() + wait_s
     got = wait(handle, wait_s)
     if got is None:
@@ -110,8 +110,8 @@ def _take(handle: int, path: Path, what: str, wait_s: float) -> None:
             time.sleep(_POLL_S)
     if not got:
         host, _, pid = _holder(path)
-        who = f"process {pid} on {host}" if host else "another process"
-        raise StoreError(f"{who} holds {what} ({path}): stop it first, or choose another name")
+        holder = f"process {pid} on {host}" if host else "another process"
+        raise StoreError(f"{holder} holds {label} ({path}): stop it first, or choose another name")
 
 
 def _holder(path: Path) -> tuple[str, str, int]:

@@ -31,11 +31,11 @@ def pid_namespace() -> str:
 
     Host names are not enough: containers may share their host's name and have their own processes.
     """
-    known = ""
+    boot = ""
     with contextlib.suppress(OSError):  # no /proc: only the host's name is left
-        known += Path("/proc/sys/kernel/random/boot_id").read_text()
-        known += str(Path("/proc/self/ns/pid").readlink())
-    return f"{zlib.crc32(known.encode()):08x}"
+        boot += Path("/proc/sys/kernel/random/boot_id").read_text()
+        boot += str(Path("/proc/self/ns/pid").readlink())
+    return f"{zlib.crc32(boot.encode()):08x}"
 
 
 def owner() -> str:
@@ -45,15 +45,13 @@ def owner() -> str:
 
 def owner_alive(name: str) -> bool | None:
     """Whether the process named at the start of a file's name lives; None if this host cannot know."""
-    where, _, rest = name.partition("-")
-    namespace, _, rest = rest.partition("-")
-    pid, _, rest = rest.partition("-")
-    if (where, namespace) != (host(), pid_namespace()) or not pid.isdigit():
+    host_name, namespace, pid, start = [*name.split("-"), "", "", ""][:4]
+    if (host_name, namespace) != (host(), pid_namespace()) or not pid.isdigit():
         return None
     if not alive(int(pid)):
         return False
-    when = began(int(pid)) or (_DRAWN if int(pid) == os.getpid() else None)
-    return when is None or rest.partition("-")[0] == when  # else an earlier process had this number
+    living_start = began(int(pid)) or (_DRAWN if int(pid) == os.getpid() else None)
+    return living_start in (None, start)  # else an earlier process had this number
 
 
 def began(pid: int) -> str | None:
