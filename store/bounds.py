@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from .file_names import EVER, Bounds, gpu_hashes
 from .guard import Tree
 from .instants import nanoseconds
 from .schema import MINUTES, TELEMETRY
@@ -28,49 +28,32 @@ _JOINS = {"INNER": (True, True), "LEFT": (False, True), "RIGHT": (True, False), 
 _AFTER = {"COMPARE_EQUAL", "COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO"}
 _BEFORE = {"COMPARE_EQUAL", "COMPARE_LESSTHAN", "COMPARE_LESSTHANOREQUALTO"}
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?Z?)?", re.ASCII)
-_ROUNDED_NS = 1000  # DuckDB may round a constant to a microsecond
 
 
-@dataclass(frozen=True, slots=True)
-class RowBounds:
-    """What holds of every row of telemetry that matters: since <= ts <= until, in ns since 1970, and gpu in gpus.
-
-    None: nothing is known.
-    """
-
-    since: int | None = None
-    until: int | None = None
-    gpus: frozenset[str] | None = None
-
-    def both(self, second: RowBounds) -> RowBounds:
-        """What holds where both hold."""
-        return RowBounds(
-            max((at for at in (self.since, second.since) if at is not None), default=None),
-            min((at for at in (self.until, second.until) if at is not None), default=None),
-            second.gpus if self.gpus is None else self.gpus if second.gpus is None else self.gpus & second.gpus,
-        )
-
-    def either(self, second: RowBounds) -> RowBounds:
-        """What holds where one of both holds."""
-        return RowBounds(
-            None if self.since is None or second.since is None else min(self.since, second.since),
-            None if self.until is None or second.until is None else max(self.until, second.until),
-            None if self.gpus is None or second.gpus is None else self.gpus | second.gpus,
-        )
+def _both(first: Bounds, second: Bounds) -> Bounds:
+    """What holds where both hold."""
+    gpus = second.gpus if first.gpus is None else first.gpus if second.gpus is None else first.gpus & second.gpus
+    return Bounds(max(first.first, second.first), min(first.last, second.last), gpus)
 
 
-def bounds(parts: Sequence[Tree]) -> RowBounds:
-    """The bounds of telemetry that a query, by the parts of its syntax tree, can need."""
+def _either(first: Bounds, second: Bounds) -> Bounds:
+    """What holds where one of both holds."""
+    gpus = None if first.gpus is None or second.gpus is None else first.gpus | second.gpus
+    return Bounds(min(first.first, second.first), max(first.last, second.last), gpus)
+
+
+def bounds(parts: Sequence[Tree]) -> Bounds:
+    """The bounds of the rows of telemetry that matter to a query, by the parts of its syntax tree."""
     needed = [part for part in parts if part.get("type") == "BASE_TABLE" and _table(part) in _READ_TELEMETRY]
     if not needed:
-        return RowBounds()
+        return EVER
     understood = {}
     for part in parts:
         if part.get("type") == "SELECT_NODE" and not part.get("sample"):  # which is drawn before the WHERE
             source = part["from_table"]
             for reference, conditions in _references(source, list(_conjuncts(part.get("where_clause")))):
                 understood[id(reference)] = _of_reference(reference, conditions, alone=reference is source)
-    return functools.reduce(RowBounds.either, (understood.get(id(part), RowBounds()) for part in needed))
+    return functools.reduce(_either, (understood.get(id(part), EVER) for part in needed))
 
 
 def _table(reference: Tree) -> str:
@@ -100,24 +83,24 @@ def _references(source: Tree, conditions: Sequence[Tree]) -> Iterator[tuple[Tree
             yield from _references(source[side], joined if held else conditions)
 
 
-def _of_reference(reference: Tree, conditions: Sequence[Tree], *, alone: bool) -> RowBounds:
+def _of_reference(reference: Tree, conditions: Sequence[Tree], *, alone: bool) -> Bounds:
     """What conditions say of one table; `alone`: no other relation can have a column that they name."""
     table = _table(reference)
     if table not in _SAME_COLUMNS or reference.get("column_name_alias") or reference.get("sample"):
-        return RowBounds()
+        return EVER
     name = str(reference.get("alias") or table).lower()
 
     def is_column(node: Tree, column: str) -> bool:
         path = [part.lower() for part in node.get("column_names", ())]
         return path == [name, column] or (alone and path == [column])
 
-    total = RowBounds()
+    total = EVER
     for condition in conditions:
         kind = condition["type"]
         if kind == "COMPARE_BETWEEN" and is_column(condition["input"], "ts"):
-            total = total.both(_span(_instant(condition["lower"]), _instant(condition["upper"])))
+            total = _both(total, _span(_instant(condition["lower"]), _instant(condition["upper"])))
         elif kind == "COMPARE_IN" and is_column(condition["children"][0], "gpu"):
-            total = total.both(_of_gpus(condition["children"][1:]))
+            total = _both(total, _of_gpus(condition["children"][1:]))
         elif kind in _AFTER | _BEFORE:
             compared, constant = condition["left"], condition["right"]
             after, before = kind in _AFTER, kind in _BEFORE
@@ -125,19 +108,21 @@ def _of_reference(reference: Tree, conditions: Sequence[Tree], *, alone: bool) -
                 compared, constant, after, before = constant, compared, before, after
             if is_column(compared, "ts"):
                 at = _instant(constant)
-                total = total.both(_span(at if after else None, at if before else None))
+                total = _both(total, _span(at if after else None, at if before else None))
             elif is_column(compared, "gpu") and after and before:
-                total = total.both(_of_gpus([constant]))
+                total = _both(total, _of_gpus([constant]))
     return total
 
 
-def _span(since: int | None, until: int | None) -> RowBounds:
-    return RowBounds(None if since is None else since - _ROUNDED_NS, None if until is None else until + _ROUNDED_NS)
+def _span(since_ns: int | None, until_ns: int | None) -> Bounds:
+    """DuckDB may round a constant to a microsecond."""
+    first = EVER.first if since_ns is None else since_ns // 1000 - 1
+    return Bounds(first, EVER.last if until_ns is None else -(-until_ns // 1000) + 1)
 
 
-def _of_gpus(constants: Sequence[Tree]) -> RowBounds:
+def _of_gpus(constants: Sequence[Tree]) -> Bounds:
     texts = [_text(constant) for constant in constants]
-    return RowBounds(gpus=frozenset(text for text in texts if text is not None)) if None not in texts else RowBounds()
+    return EVER if None in texts else Bounds(gpus=gpu_hashes(texts))
 
 
 def _text(constant: Tree) -> str | None:

@@ -28,6 +28,7 @@ from ..errors import QueryError
 from . import guard, windows
 from .bounds import bounds
 from .catalog import KEY_RECORD, pattern, quoted, read
+from .file_names import EVER, Bounds
 from .schema import TABLES, TELEMETRY, Table, View, table
 from .views import VIEWS, WINDOWS
 
@@ -77,17 +78,12 @@ class Share:
 
 @dataclass(frozen=True)
 class Query:
-    """A query that may run, the tables and views that it can read, and which rows of telemetry can matter to it.
-
-    These have since <= ts <= until, in ns since 1970, and gpu in gpus; None: nothing is known (see `bounds`).
-    """
+    """A query that may run, the tables and views that it can read, and the bounds of rows of telemetry that matter."""
 
     text: str
     tables: frozenset[str]
     views: frozenset[str]
-    since: int | None = None
-    until: int | None = None
-    gpus: frozenset[str] | None = None
+    near: Bounds = EVER
 
 
 class Stream:
@@ -173,9 +169,9 @@ class Connection:
                 return Query(text, *_EVERYTHING)
             names = {str(part["table_name"]).lower() for part in parts if part.get("table_name")}
             tables, views = _EVERYTHING
-            views, near = views & names, bounds(parts)
+            views &= names
             tables &= names.union(*(_used(view) for view in VIEWS if view.name in views))
-            return Query(text, tables, views, near.since, near.until, near.gpus)
+            return Query(text, tables, views, bounds(parts))
 
     def furnish(self, tables: Mapping[str, Rows]) -> None:
         """Give the connection the rows of some tables; what is as it was costs nothing. Raises QueryError."""

@@ -374,7 +374,7 @@ class Store:
             try:
                 parsed = connection.parse(query)
                 for _ in range(_TRIES):
-                    rows = self.rows(sorted(parsed.tables), _within(parsed))
+                    rows = self.rows(sorted(parsed.tables), parsed.near)
                     try:
                         connection.furnish(rows)
                         return ask(connection, parsed)
@@ -410,15 +410,6 @@ class Store:
                         reasons[path] = reason
                         self.skip(path, reason)
         return reasons
-
-
-def _within(query: Query) -> Bounds:
-    """The bounds of a query, in us."""
-    return Bounds(
-        EVER.first if query.since is None else query.since // 1000,
-        EVER.last if query.until is None else -(-query.until // 1000),
-        None if query.gpus is None else file_names.gpu_hashes(query.gpus),
-    )
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import pytest
 
 from whorl.errors import QueryError
 from whorl.store import Store, sql
+from whorl.store.file_names import EVER, gpu_hashes
 from whorl.store.schema import TABLES, TELEMETRY, arrow_schema
 from whorl.store.snapshot import Rows
 from whorl.tests.sizes import sample
@@ -150,13 +151,12 @@ def test_bounds_are_those_of_every_row_that_matters(tmp_path: Path) -> None:
     connection = sql.Connection(tmp_path)
     for source, since, until, gpus in KNOWN:
         parsed = connection.parse(f"from {source}")
-        for bound, expected in ((parsed.since, since), (parsed.until, until)):
-            assert (bound is None) == (expected is None), source
-            assert abs((bound or 0) - (expected or 0)) <= 1000, source
-        assert parsed.gpus == (None if gpus is None else frozenset(gpus)), source
+        assert parsed.near.first == (EVER.first if since is None else since // 1000 - 1), source
+        assert parsed.near.last == (EVER.last if until is None else -(-until // 1000) + 1), source
+        assert parsed.near.gpus == (None if gpus is None else gpu_hashes(gpus)), source
     for source in UNKNOWN:
         parsed = connection.parse(f"from {source}")
-        assert (parsed.since, parsed.until, parsed.gpus) == (None, None, None), source
+        assert parsed.near == EVER, source
     connection.close()
 
 
@@ -168,8 +168,7 @@ def test_a_time_in_quotes_means_to_bounds_what_it_means_to_duckdb(store: Store, 
     parsed = connection.parse(f"from telemetry where ts >= '{text}'")
     connection.close()
     (meant,) = store.sql(f"select epoch_ns(timestamp '{text}') as ns")["ns"].to_pylist()
-    assert parsed.since is not None
-    assert 0 <= meant - parsed.since <= 1000
+    assert 0 <= meant // 1000 - parsed.near.first <= 1
 
 
 def test_a_query_of_a_day_reads_the_files_of_that_day(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
