@@ -46,26 +46,20 @@ _JOB_LABEL, _JOB_GAUGE, _USER_GAUGE = "hpc_job", "nvidia_gpu_jobId", "nvidia_gpu
 
 
 @dataclass(slots=True)
-class _Cell:
-    """A value of one GPU and metric at one time."""
-
-    line: int
-    rank: int
-    column: gpus.Column
-    value: int | None
-    why: str
-    text: str
-
-
-@dataclass(slots=True)
 class _Reading:
-    """What the file says of one GPU at one time (a text, or ns). `jobs` is None where it says nothing of jobs."""
+    """What the file says of one GPU at one time (a text, or ns).
+
+    `values` and their `ranks` are by metric; `held` are those of times held down whose unit is disputed. `jobs` is None
+    where it says nothing of jobs.
+    """
 
     line: int
     whose: gpus.Whose
     when: str | int
     labels: dict[str, Value] = field(default_factory=dict)
-    cells: dict[str, _Cell] = field(default_factory=dict)
+    values: dict[str, int | None] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
     xid: int | None = None
     xid_counts: dict[int, tuple[int, int]] = field(default_factory=dict)  # XID -> count, and of how many ms
     reasons: int | None = None
@@ -86,7 +80,7 @@ class _Reading:
     @property
     def numbers(self) -> tuple[object, ...]:
         """All that it measured, for a comparison."""
-        return (self.whose.key, self.xid, *((name, cell.value, cell.why) for name, cell in sorted(self.cells.items())))
+        return (self.whose.key, self.xid or 0, *sorted(self.values.items()))
 
 
 def fits(head: str) -> bool:
@@ -151,7 +145,7 @@ def read(page: str, rows: Rows) -> None:
         for reading in together:
             jobs.take(reading)
         for reading in measured:
-            key = rows.add(reading.line, _row(reading, units[node], rows))
+            key = rows.add(reading.line, _row(reading, units[node]))
             if reading.whose.instance is None:
                 _tell_xids(key, reading, counts, rows)
     jobs.end()
@@ -291,12 +285,16 @@ class _Pages:
             reading.xid = max(int(number), reading.xid or 0)
             return
         value, why = gpus.scaled(sample.value, column)
-        cell = _Cell(sample.line, place.rank, column, value, why, sample.text)
-        before = reading.cells.get(column.metric.name)
-        if before is None or before.rank > place.rank:
-            reading.cells[column.metric.name] = cell
-        elif before.rank == place.rank and (before.value, before.why) != (value, why):
-            before.value, before.why = None, "two"
+        metric = column.metric.name
+        rank = reading.ranks.get(metric, place.rank + 1)
+        if place.rank < rank:
+            reading.values[metric], reading.ranks[metric] = value, place.rank
+            (reading.held.add if column.disputed else reading.held.discard)(metric)
+            if why == "impossible":
+                self._rows.note(f"line {sample.line}: {metric} cannot be {sample.text}, so NULL is stored")
+        elif place.rank == rank and reading.values[metric] not in (value, None):
+            reading.values[metric] = None
+            self._rows.note(f"line {sample.line}: {metric} has two values for one GPU at one time, so NULL is stored")
 
 
 def _listed(metrics: Iterable[str]) -> str:
@@ -311,17 +309,17 @@ def _units_of_times(readings: Sequence[_Reading], page: str, rows: Rows) -> dict
         if isinstance(line, text.Help) and (column := gpus.column(line.name)) is not None and column.disputed:
             for unit in units.values():
                 unit.heard(line.words)
-    held = [
-        (reading, name, cell) for reading in readings for name, cell in reading.cells.items() if cell.column.disputed
-    ]
+    held = [reading for reading in readings if reading.held]
     zone, file = rows.options.time_zone, rows.file
-    times = {
-        time: time if isinstance(time, int) else instant(time, zone, file) for time in {r.when for r, _, _ in held}
-    }
-    for reading, name, cell in sorted(held, key=lambda entry: times[entry[0].when]):
-        if cell.value is not None:
-            units[reading.node].note(f"{name} of {reading.whose.key}", times[reading.when], cell.value)
-    if any(cell.value and units[reading.node].factor is None for reading, _, cell in held):
+    stamps = {reading.when for reading in held}
+    times = {stamp: stamp if isinstance(stamp, int) else instant(stamp, zone, file) for stamp in stamps}
+    for reading in sorted(held, key=lambda reading: times[reading.when]):
+        for metric in reading.held:
+            if (value := reading.values[metric]) is not None:
+                units[reading.node].note(f"{metric} of {reading.whose.key}", times[reading.when], value)
+    if any(
+        reading.values[metric] and units[reading.node].factor is None for reading in held for metric in reading.held
+    ):
         rows.note("times held down are not stored: nothing in the file shows whether they are in ns or us")
     return units
 
@@ -336,21 +334,16 @@ def _by_node_and_time(readings: Iterable[_Reading]) -> Iterator[tuple[str, list[
         yield key[0], together[key]
 
 
-def _row(reading: _Reading, unit: gpus.TimeUnit, rows: Rows) -> dict[str, Value]:
+def _row(reading: _Reading, unit: gpus.TimeUnit) -> dict[str, Value]:
     labels, instance = reading.labels, reading.whose.instance
     row: dict[str, Value] = {"timestamp": reading.stamp, "gpu": reading.whose.uuid, "index": labels.get("slot")}
     row |= {"instance": f"GI{instance}"} if instance is not None else {}
     row |= {name: label for name, label in labels.items() if name != "slot" and (name != "mig_profile" or instance)}
     row |= {"clock_event_reasons": reading.reasons} if reading.reasons is not None else {}
-    for name, cell in reading.cells.items():
-        value = cell.value
-        if cell.column.disputed and value:
+    for metric, value in reading.values.items():
+        if metric in reading.held and value:
             value = None if unit.factor is None else value * unit.factor
-        if cell.why == "impossible":
-            rows.note(f"line {cell.line}: {name} cannot be {cell.text}, so NULL is stored")
-        elif cell.why == "two":
-            rows.note(f"line {cell.line}: {name} has two values for one GPU at one time, so NULL is stored")
-        row[_NAMES[name]] = value
+        row[_NAMES[metric]] = value
     return row
 
 
