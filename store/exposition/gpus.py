@@ -63,6 +63,10 @@ _SMI = {  # names of nvidia_gpu_exporter -> column, and what makes its number on
     "nvidia_smi_fan_speed_ratio": ("fan_speed", 100),
     "nvidia_smi_memory_used_bytes": ("memory_used", 1),
     "nvidia_smi_memory_free_bytes": ("memory_free", 1),
+    "nvidia_gpu_power_usage_milliwatts": ("power_mw", 1),  # these four are of jobstats' exporter
+    "nvidia_gpu_temperature_celsius": ("temperature_c", 1),
+    "nvidia_gpu_duty_cycle": ("utilization", 1),
+    "nvidia_gpu_memory_used_bytes": ("memory_used", 1),
     "nvidia_smi_clocks_event_reasons_active": ("clock_event_reasons", 1),
     "nvidia_smi_clocks_throttle_reasons_active": ("clock_event_reasons", 1),
 }

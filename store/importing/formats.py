@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import polars as pl
+
 from ...errors import InputError
 from . import content
-from .content import Sheet
+from .content import LINE, RECORD, Sheet
 from .options import Options
 from .rows import Rows
 from .tools import (
@@ -33,7 +35,10 @@ from .tools import (
 )
 from .tools.stamped import COUNTED, UntimedError, text_of_ns
 
-HEAD = 1 << 16  # bytes of a file by which it is known
+HEAD = 1 << 16  # bytes of a file by which it is known, behind lines of nvidia-smi that it could not work
+_MESSAGES = re.compile(
+    rb"(?:(?:Failed to initialize|Unable to determine|NVIDIA-SMI has failed|NVML library version)[^\n]*\n\s*)+"
+)
 _NS = 10**9
 _OLDEST_NS = 1_136_073_600 * _NS  # 2006: a file that says it is older has no true time
 
@@ -129,7 +134,9 @@ def read(loaded: Content, options: Options) -> Sheet:
     """
     path, unpacked = loaded.path, loaded.data
     loaded.data = b""
-    head = unpacked[:HEAD].decode("utf-8-sig", "replace")
+    front = _MESSAGES.match(unpacked)
+    begin = front.end() if front else 0
+    head = unpacked[begin : begin + HEAD].decode("utf-8-sig", "replace")
     known = next((known for known in FORMATS if known.fits(head)), None)
     if known is None:
         for pattern, instead in _OTHERS:
@@ -143,12 +150,42 @@ def read(loaded: Content, options: Options) -> Sheet:
     rows = _rows(path, known, text, options)
     del text
     sheet = rows.sheet(name=known.name, kind=known.kind, sha256=loaded.sha256, size=loaded.size)
+    if options.node is not None:
+        _check_one_host(sheet, options.node)
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
     if not sheet.frame.height:
         reason, lines = max(sheet.refusals().items(), key=lambda entry: len(entry[1]))
         raise InputError(f"{path}: none of its {sheet.rows} rows can be used: {reason} (first line {min(lines)})")
     return sheet
+
+
+def _check_one_host(sheet: Sheet, node: str) -> None:
+    """Refuse logs of several hosts, to which --node would give one name: GPUs that are never in one reading with each
+    other have the same PCI address or number. Raises InputError."""
+    when = RECORD if sheet.kind == "runs" else "timestamp"
+    where = next((name for name in ("pci_bus_id", "index") if name in sheet.frame.columns), None)
+    if where is None or not {"gpu", when} <= set(sheet.frame.columns):
+        return
+    uuid = pl.col("gpu").str.contains("^(?i:GPU)-[0-9a-fA-F-]{36}$") & (pl.col(where) != "")
+    rows = sheet.frame.filter(uuid if "node" not in sheet.frame.columns else uuid & (pl.col("node") == ""))
+    shared = rows.group_by(where).agg(pl.col("gpu").unique(maintain_order=True), pl.col(LINE).first())
+    shared = shared.filter(pl.col("gpu").list.len() > 1).sort(LINE)
+    if not shared.height:
+        return
+    hosts: dict[str, str] = {}  # GPU -> a GPU of the same host
+    for gpus in rows.group_by(when, maintain_order=True).agg(pl.col("gpu").unique(maintain_order=True))["gpu"]:
+        known = {hosts.get(gpu, gpu) for gpu in gpus}
+        hosts |= dict.fromkeys(gpus, min(known))
+        hosts = {gpu: min(known) if host in known else host for gpu, host in hosts.items()}
+    for place, gpus, _ in shared.iter_rows():
+        if len({hosts[gpu] for gpu in gpus}) > 1:
+            lines = [sheet.line(rows.filter(pl.col("gpu") == gpu)[LINE][0]) for gpu in gpus[:2]]
+            raise InputError(
+                f"{sheet.file} has logs of several hosts, and --node {node} can name one: the GPU at {place} is "
+                f"{gpus[0]} in line {lines[0]} and {gpus[1]} in line {lines[1]}; split the file there and give each "
+                "part its --node, or leave out --node"
+            )
 
 
 def _rows(path: Path, known: Format, text: str, options: Options) -> Rows:

@@ -82,6 +82,18 @@ def test_the_gauges_of_jobstats(tmp_path: Path, store: Store) -> None:
     assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 0}]
 
 
+def test_a_page_of_jobstats(tmp_path: Path, store: Store) -> None:
+    labels = f'{{minor_number="0",name="NVIDIA A100",ordinal="0",uuid="{GPUS[0]}"}}'
+    values = {"jobId": "1.234567e+06", "jobUid": "0", "power_usage_milliwatts": "61250", "duty_cycle": "97"}
+    text = "# HELP nvidia_gpu_duty_cycle Percent of time\n"
+    text += "".join(f"nvidia_gpu_{name}{labels} {value}\n" for name, value in values.items())
+    _import(store, tmp_path, text, node="n1", at="2026-05-04 10:00:00")
+    assert _jobs(store) == [("1234567", "n1", GPUS[0], at(2026, 5, 4, 10), None, "exporter", "0")]
+    assert store.sql("select power_mw, utilization from telemetry").to_pylist() == [
+        {"power_mw": 61_250, "utilization": 97}
+    ]
+
+
 def test_accounting_takes_the_gpus_of_a_shared_node_from_what_an_exporter_showed(tmp_path: Path, store: Store) -> None:
     _import(store, tmp_path, _pages([("7", "8"), ("7", "8")]))
     books = tmp_path / "sacct.txt"

@@ -81,6 +81,12 @@ def test_many_logs_in_one_file_with_other_text_between(tmp_path: Path, parse: Pa
     assert found.sheet.line(3) == 6 + logs[0].count("\n") + 2
 
 
+def test_a_year_of_errors_in_front(tmp_path: Path, parse: Parse) -> None:
+    errors = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.1\n\n"
+    found = parse(log(tmp_path, errors * 900 + smi(gpu(0, NEW))))
+    assert found.frame.height == 1
+
+
 def test_a_log_of_some_gpus_does_not_say_their_places(tmp_path: Path, parse: Parse) -> None:
     whole, part = (
         parse(log(tmp_path, smi(gpu(2), gpu(3)))),
@@ -165,6 +171,16 @@ def test_a_line_of_the_tool_names_the_gpu_that_is_lost(sentence: str, tmp_path: 
     line = sentence.format("Unable to determine the device handle for GPU 0000:01:00.0") + "\n"
     found = parse(log(tmp_path, smi(gpu(0, NEW), gpu(1, NEW)) + line))
     assert found.events.select("kind", "gpu", "ts").rows() == [("lost", UUIDS[1], at(2023, 8, 4, 11, 44, 30))]
+
+
+def test_logs_of_several_hosts_in_one_file(tmp_path: Path, parse: Parse, refusal: Refusal) -> None:
+    first, later = smi(gpu(0), gpu(1)), smi(gpu(0), gpu(1), when="Fri Aug  4 11:44:32 2023")
+    other = later.replace(UUIDS[0], UUIDS[2]).replace(UUIDS[1], UUIDS[3])
+    path = log(tmp_path, first + other)
+    assert parse(path).frame["gpu"].n_unique() == 4
+    assert "has logs of several hosts" in refusal(path, node="n1")
+    exchanged = log(tmp_path, first + later.replace(UUIDS[0], UUIDS[2]), "b.xml")
+    assert parse(exchanged, node="n1").frame.filter(node="n1").height == 4
 
 
 def test_an_impossible_value_costs_its_row(tmp_path: Path, parse: Parse) -> None:

@@ -12,7 +12,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 from ....errors import InputError
 from ...events import Event
@@ -115,25 +115,11 @@ def read(text: str, rows: Rows) -> None:
     """Add the runs of every GPU of each start in the log. Raises InputError where it does not say which GPUs they are,
     or has no result."""
     starts = [start for host, lines in by_host(text, rows.file).items() for start in _starts(host, lines, rows)]
-    _check_hosts(starts, rows)
     for start in starts:
         _add(start, rows)
     if not len(rows):
         why = next((start.failures[0] for start in starts if start.failures), "there is no Gflop/s in it")
         raise InputError(f"{rows.file}: gpu-burn measured nothing: {why}")
-
-
-def _check_hosts(starts: list[_Start], rows: Rows) -> None:
-    """Refuse logs of several hosts to which --node would give one name."""
-    if rows.options.node is None:
-        return
-    unnamed = [start for start in starts if start.listed and not start.host]
-    for first, second in combinations(unnamed, 2):
-        if {uuid for _, uuid in first.listed.values()}.isdisjoint(uuid for _, uuid in second.listed.values()):
-            raise InputError(
-                f"{rows.file} has logs of several hosts: other GPUs are listed from line {second.line} on than before "
-                "it; split it there and give each part its --node, or leave out --node"
-            )
 
 
 def _pieces(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
