@@ -134,7 +134,7 @@ class _Dcgmi(_Log):
             self.units_next = False
             self._take_units(_behind(text, match))
         elif _MESSAGE.search(text):
-            self._messages[" ".join(text.split())] = None
+            self._messages[" ".join(text.split())[:200]] = None
         elif re.search("[0-9]", text):
             self.rows.refuse(line, f"it is no reading of {DCGMI}")
 

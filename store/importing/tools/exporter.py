@@ -100,7 +100,7 @@ def read_answer(answer: str, rows: Rows) -> None:
     except ValueError as error:
         raise InputError(f"{rows.file} is cut short or damaged ({error}); save the answer again") from error
     if document["status"] == "error":
-        raise InputError(f"{rows.file}: the Prometheus answered with an error: {document.get('error', 'none said')}")
+        raise InputError(f"{rows.file}: the Prometheus answered with an error: {str(document.get('error'))[:200]}")
     try:
         page = "\n".join(_lines_of(document["data"]["result"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:

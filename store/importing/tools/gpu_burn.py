@@ -163,7 +163,7 @@ def _take(start: _Start, line: int, piece: str, rows: Rows) -> None:
     elif (match := _VERDICT.match(piece)) is not None and int(match[1]) < len(start.gpus):
         start.gpus[int(match[1])].verdict = match[2]
     if (match := _FAILURE.search(piece)) is not None:
-        start.failures.append(match[1].strip())
+        start.failures.append(match[1].strip()[:200])
 
 
 def _progress(start: _Start, line: int, piece: str) -> None:

@@ -118,7 +118,7 @@ def _of_json(text: str, rows: Rows) -> Iterator[_Output]:
             output.tests.append(found)
         output.remarks = [str(content[key]) for key in ("error", "warning") if content.get(key)]
         if content.get("error") and not output.tests:
-            raise InputError(f"{rows.file}: nvbandwidth measured nothing: {content['error']}")
+            raise InputError(f"{rows.file}: nvbandwidth measured nothing: {str(content['error'])[:200]}")
         yield output
 
 
@@ -184,7 +184,7 @@ def _add(output: _Output, rows: Rows) -> None:
             continue
         if test.status not in ("", "Passed", "passed"):
             rows.refuse(
-                test.line, f"{test.name} has no result ({test.status}{f': {test.error}' if test.error else ''})"
+                test.line, f"{test.name} has no result ({test.status}{f': {test.error[:200]}' if test.error else ''})"
             )
             continue
         for number, repeat, values in _cells(test, rows):
@@ -240,7 +240,7 @@ def _cells(test: _Test, rows: Rows) -> Iterator[tuple[int, int, dict[str, Value]
             value = _number(cell)
             if value is None or value <= 0:
                 figure = "latency" if latency else "bandwidth"
-                rows.refuse(test.line, f"{test.name} has a {figure} that is no number above 0 ({cell})")
+                rows.refuse(test.line, f"{test.name} has a {figure} that is no number above 0 ({str(cell)[:40]})")
                 continue
             path = "dram" if "local" in test.name else "peer" if between else "pcie"
             values: dict[str, Value] = {"time [ms]": value / 1e6, "latency [ns]": value}

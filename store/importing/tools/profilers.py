@@ -314,7 +314,7 @@ def _take_metric(launch: _Launch, line: int, metric: tuple[str, ...], rows: Rows
     number = _number(text) if name in _DURATIONS or name in _CLOCKS else None
     if name in _DURATIONS and not launch.ms:
         if not number:
-            rows.refuse(line, f"the duration of a kernel is no number above 0 ({text or 'empty'})")
+            rows.refuse(line, f"the duration of a kernel is no number above 0 ({text[:40] or 'empty'})")
             return
         launch.ms = number * _milliseconds(unit, f"{rows.file}: {name} in line {line}")
     elif name in _CLOCKS and number and (clock := find(_CYCLES.get(unit, unit), "clock")) is not None:
