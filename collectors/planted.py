@@ -109,10 +109,11 @@ def introduce(
     """
     identified = identify(store, devices_of(fleet.model, who, fleet.vbios), cluster, None, time.time_ns())
     rows = truth_of(cluster, fleet, who, planted, seed)
-    name = f"truth-{short_hash([cluster, [vars(one) for one in planted], rows['silicon'].to_pylist()])}"
-    if (store.root / "truth" / f"{name}.parquet").exists():
+    told = store.arrow("truth", rows.column_names, [(cluster, identity.uuid) for identity in who]).to_pylist()
+    if all(row in told for row in rows.to_pylist()):
         return {"gpus": identified}
-    store.append({"truth": rows}, name)
+    digest = short_hash([cluster, [vars(one) for one in planted], rows["silicon"].to_pylist()])
+    store.append({"truth": rows}, f"truth-{digest}")
     return {"gpus": identified, "truth": len(rows)}
 
 
