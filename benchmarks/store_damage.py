@@ -1,21 +1,25 @@
-"""What readers of a store say after one bit of one file changed, as on a bad disk. Prints JSON.
+"""What readers of a store say after bits of its files changed, as on a bad disk. Prints JSON.
 
     python benchmarks/store_damage.py > benchmarks/results/store_damage.json    # 10,000 flips
     python benchmarks/store_damage.py --flips 300 --seed 20261128
 
 A small store is made with rows in every table, telemetry of several days, late rows, minutes of pruned days, and the
-journal of a collector that was killed. Of a kind of file, a file and a bit are drawn; the bit is turned, and every
-reader reads what the file may hold: `sql`, `scan` with `collect`, `arrow`, and `latest`, in an order that is drawn.
+journal of a collector that was killed. A trial turns one bit in each of some files that are read together: those of a
+table, or of telemetry with all that belongs to it. Every reader then reads all rows and columns: `sql`, `scan` with
+`collect`, `arrow`, and `latest`, in an order that is drawn. Right is only the answer of the store without exactly the
+files that the reader names: one silent file among damaged ones shows. Where an answer is wrong or an error, each bit is
+tried alone.
 
 before    the bit is turned before this process first reads the file
 after     it is turned after the same `Store` has read the file, which gets another time of change, as by any writer
-unseen    the same, but the time of change is put back: nobody can know of it without reading all bytes again
+unseen    the same, but the time of change is put back: nobody can know of it without reading all bytes again (each
+          tenth trial, which turns one bit)
 
-Outcomes: `same` (the answer of the whole store), `named` (the file is named, and the answer is that of the store
-without it), `error` (an error of whorl that names the file), `silent` (another answer, and no file is named: wrong),
-`too much` (the file is named, and rows of other files are missing or wrong: wrong), `unnamed` (another error, or the
-end of the process: wrong). Of a journal, each row may be there or not where it is named: its blocks stand alone.
-`whorl.duckdb` is left out: it holds views for other clients, and whorl's readers do not read it. So are empty files.
+Outcomes: `named` (the file is named and left out), `same` (it is not named, and the answer is as with the whole file),
+`error` (an error of whorl that names the file), `silent` (not named, and another answer: wrong), `too much` (named, and
+rows of other files are missing or wrong: wrong), `unnamed` (another error, or the end of the process: wrong). Of a
+journal that is named each row may be there or not: its blocks stand alone. `whorl.duckdb` is left out: it holds views
+for other clients, and whorl's readers do not read it. So are empty files.
 """
 
 from __future__ import annotations
@@ -27,27 +31,34 @@ import json
 import logging
 import os
 import random
+import resource
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import whorl
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, spread
 from whorl.errors import WhorlError
+from whorl.store.schema import arrow_schema
 
 S, DAY = 10**9, 86_400 * 10**9
 BEGAN = 1_700_006_400 * S  # the beginning of a day
-ROWS, GPUS = 40, ("a", "b", "c")
-MADE = ("late", "latest", "telemetry_minutes")
-TELEMETRY = ("telemetry", *MADE, "journal")
+ROWS = 8
+GPUS = tuple(f"gpu{number}" for number in range(17))  # more than the names of files tell: manifests are read
+SHARED = ("telemetry", "late", "latest", "telemetry_minutes", "journal", "replaced", "pending")
+"""The folders of telemetry: what a reader says of it depends on all of them."""
+PARTS = 6  # files of the other tables
+MOST_FILES = 16  # of which bits are turned at the same time
 CASES = ("before", "after", "unseen")
 WRONG = ("silent", "too much", "unnamed")
 
@@ -96,20 +107,20 @@ def make(root: Path) -> None:
     """A store with a file of every kind; the process that makes it must then die, as a collector that is killed."""
     store = whorl.Store.create(root)
     for folder in sorted(root.iterdir()):
-        if folder.is_dir() and folder.name not in (*TELEMETRY, "replaced", "pending"):
+        if folder.is_dir() and folder.name not in SHARED:
             schema = store.arrow(folder.name).schema
-            for part in range(2):
-                store.append({folder.name: rows(schema, range(part * ROWS, (part + 1) * ROWS))}, f"part{part}")
+            for part in range(PARTS):
+                store.append({folder.name: rows(schema, range(part * 10, part * 10 + 10))}, f"part{part}")
     schema = store.arrow("telemetry").schema
-    for day in range(3):
-        for part in range(2):
-            readings = telemetry(schema, day, range(part * ROWS, (part + 1) * ROWS), every_s=60 if day else 6)
-            store.append({"telemetry": readings}, f"day{day}-{part}")
+    for part in range(2):
+        numbers = range(part * ROWS, (part + 1) * ROWS)
+        days = [telemetry(schema, day, numbers, every_s=60 if day else 6) for day in range(3)]
+        store.append({"telemetry": pa.concat_tables(days)}, f"days-{part}")
     store.prune("1d", offline=True, now=BEGAN + 2 * DAY)
     store.compact(offline=True, now=BEGAN + 9 * DAY)
     store.append({"telemetry": telemetry(schema, 2, range(2 * ROWS, 3 * ROWS))}, "evening")
-    store.correct(telemetry(schema, 1, range(5, 25), change=7), "correction")
-    store.correct(telemetry(schema, 2, range(2 * ROWS, 2 * ROWS + 9), change=9), "another")
+    store.correct(telemetry(schema, 1, range(2, 10), change=7), "correction")
+    store.correct(telemetry(schema, 2, range(2 * ROWS, 2 * ROWS + 3), change=9), "another")
     for writer, gpu in (("sealed", "d"), ("open", "e")):
         journal = store.journal(writer, background=False, offline=True)
         for second in range(40):
@@ -120,19 +131,23 @@ def make(root: Path) -> None:
 
 
 class StoredFiles:
-    """The files of a store as they were made, put back after each flip."""
+    """The files of a store as they were made, put back after each trial; in groups that are tried together."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.content = {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-        self._as_made = {(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in self.content}
-        self.kinds: dict[str, list[Path]] = {}
+        self._as_made = {(str(path), path.stat().st_ino, path.stat().st_mtime_ns) for path in self.content}
+        self.groups: dict[str, list[Path]] = {}
         for path, content in self.content.items():
             if content and path.name != "whorl.duckdb" and path.suffix != ".lock":
-                kind = "journal" if path.suffix in (".arrow", ".journal") else path.suffix.removeprefix(".")
                 folder = path.relative_to(root).parts[0]
-                label = folder if path.suffix == ".parquet" else f"{folder} {kind}" if path.parent != root else folder
-                self.kinds.setdefault("no rows" if path.name == "_schema.parquet" else label, []).append(path)
+                group = "telemetry" if folder in SHARED or folder == "verified.log" else folder
+                self.groups.setdefault("no rows" if path.name == "_schema.parquet" else group, []).append(path)
+
+    def kind(self, path: Path) -> str:
+        """What a file is counted as: its table, or what else it is."""
+        folder = path.relative_to(self.root).parts[0]
+        return "no rows" if path.name == "_schema.parquet" else f"{folder} json" if path.suffix == ".json" else folder
 
     def put(self, path: Path, content: bytes) -> None:
         """Another file in its place, with a time of change of its own."""
@@ -143,7 +158,7 @@ class StoredFiles:
 
     def forget(self, path: Path) -> None:
         """This file is about to be changed, whatever its time of change will be."""
-        self._as_made.discard((path, path.stat().st_ino, path.stat().st_mtime_ns))
+        self._as_made.discard((str(path), path.stat().st_ino, path.stat().st_mtime_ns))
 
     def restore_all(self) -> None:
         """Put everything back, whoever may have changed it."""
@@ -152,14 +167,29 @@ class StoredFiles:
 
     def restore(self) -> None:
         """Put everything back that was changed, also what readers did, as repairs."""
-        present = {path: path.lstat() for path in self.root.rglob("*") if path.is_file()}
-        for path in present.keys() - self.content.keys():
-            path.unlink()
+        present = {}
+        for folder, _, names in os.walk(self.root):
+            present |= {path: os.lstat(path) for path in (f"{folder}/{name}" for name in names)}
+        for path in present.keys() - set(map(str, self.content)):
+            Path(path).unlink()
         for path, content in self.content.items():
-            if path not in present or (path, present[path].st_ino, present[path].st_mtime_ns) not in self._as_made:
+            status = present.get(str(path))
+            if status is None or (str(path), status.st_ino, status.st_mtime_ns) not in self._as_made:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self.put(path, content)
-                self._as_made.add((path, path.stat().st_ino, path.stat().st_mtime_ns))
+                self._as_made.add((str(path), path.stat().st_ino, path.stat().st_mtime_ns))
+
+    @contextlib.contextmanager
+    def without(self, paths: Iterable[Path]) -> Iterator[None]:
+        """Meanwhile these files are elsewhere."""
+        places = {path: self.root.with_name(f"aside-{number}") for number, path in enumerate(paths)}
+        for path, place in places.items():
+            path.rename(place)
+        try:
+            yield
+        finally:
+            for path, place in places.items():
+                place.rename(path)
 
 
 def listed(table: pa.Table) -> list[str]:
@@ -168,65 +198,56 @@ def listed(table: pa.Table) -> list[str]:
 
 
 def read(store: whorl.Store, reader: str, table: str) -> pa.Table:
+    """All rows and columns of a table as a reader gives them, in the types of the table."""
     if reader == "sql":
-        return store.sql(f"select * from {table}").table
-    if reader == "scan":
-        return store.collect(store.scan(table)).to_arrow()
-    if reader == "arrow":
-        return store.arrow(table)
-    return store.latest().table.drop_columns(["written"])
+        answer = store.sql(f"select * from {table}").table
+    elif reader == "one gpu":  # which looks into manifests
+        answer = store.sql(f"select * from {table} where gpu = '{GPUS[0]}'").table
+    elif reader == "scan":
+        answer = store.collect(store.scan(table)).to_arrow()
+    elif reader == "arrow":
+        answer = store.arrow(table)
+    else:
+        answer = store.latest().table
+    names = [name for name in arrow_schema(table).names if name != "written"]
+    return answer.select(names).cast(pa.schema([arrow_schema(table).field(name) for name in names]))
 
 
-class ReaderAnswers:
-    """What each reader says of each table, of the whole store and of the store without one file."""
+class StoreWithout:
+    """What a whole store holds, and what it holds without some of its files."""
 
     def __init__(self, files: StoredFiles) -> None:
         self._files = files
-        self._known: dict[Any, tuple[pa.Table, collections.Counter[str]]] = {}
-        self.tables = {kind for kind in files.kinds if (files.root / kind).is_dir()} - {*MADE, "replaced"}
+        self._tables: dict[tuple[frozenset[Path], str], pa.Table] = {}
 
-    def questions(self, kind: str) -> list[tuple[str, str]]:
-        """Which tables each reader is asked for after a flip in a file of this kind."""
-        folder = kind.split()[0]
-        if folder in TELEMETRY:
-            tables = ["telemetry", "telemetry_minutes"] if folder == "telemetry_minutes" else ["telemetry"]
-        else:
-            tables = [folder] if folder in self.tables else ["telemetry", "runs"]
-        questions = [(reader, table) for table in tables for reader in ("sql", "scan", "arrow")]
-        return [*questions, ("latest", "latest")] if "telemetry" in tables else questions
+    def rows(self, paths: frozenset[Path], table: str) -> pa.Table:
+        """A table of the store without these files. Everything must be as it was made."""
+        if (paths, table) not in self._tables:
+            with self._files.without(paths):
+                reader = "latest" if table == "latest" else "arrow"
+                self._tables[paths, table] = read(whorl.Store(self._files.root), reader, table)
+        return self._tables[paths, table]
 
-    def prepare(self, reader: str, table: str) -> None:
-        """Read the whole store, while it is whole."""
-        self._of(None, reader, table)
+    def is_answer(self, answer: pa.Table, named: frozenset[Path], reader: str, table: str) -> bool:
+        """Whether it is the answer of the store without the files that were named; of a journal, without some rows."""
 
-    def judge(self, answer: pa.Table, path: Path, reader: str, table: str) -> str:
-        """Whether it is the answer of the whole store, or without the file, or of a journal without some blocks."""
-        whole, rows = self._of(None, reader, table)
-        if answer.equals(whole):
-            return "same"
-        listing = collections.Counter(listed(answer))
-        if listing == rows:
-            return "same"
-        less = self._of(path, reader, table)[1]
-        if path.parent.name != "journal":
-            return "named" if listing == less else "too much"
-        most, least = rows | less, rows & less
+        def expected(paths: frozenset[Path], name: str = table) -> pa.Table:
+            all_rows = self.rows(paths, name)
+            return all_rows if reader != "one gpu" else all_rows.filter(pc.equal(all_rows["gpu"], GPUS[0]))
+
+        less = expected(named)
+        if answer.equals(less):
+            return True
+        listing, least = collections.Counter(listed(answer)), collections.Counter(listed(less))
+        journals = {path for path in named if path.suffix == ".journal"}
+        if listing == least or not journals:
+            return listing == least
+        more = collections.Counter(listed(expected(named - journals)))
+        least, most = more & least, more | least
         if reader == "latest":
-            columns = answer.column_names
-            most |= collections.Counter(listed(self._of(None, "arrow", "telemetry")[0].select(columns)))
-            least = collections.Counter()
-        return "named" if least <= listing <= most else "too much"
-
-    def _of(self, path: Path | None, reader: str, table: str) -> tuple[pa.Table, collections.Counter[str]]:
-        """The answer without a file (None: of the whole store), and its rows."""
-        key = (path, reader, table)
-        if key not in self._known:
-            if path is not None:
-                path.unlink()
-            answer = read(whorl.Store(self._files.root), reader, table)
-            self._known[key] = answer, collections.Counter(listed(answer))
-            self._files.restore()
-        return self._known[key]
+            most |= collections.Counter(listed(expected(named - journals, "telemetry").select(answer.column_names)))
+            least.clear()
+        return least <= listing <= most
 
 
 @contextlib.contextmanager
@@ -243,40 +264,89 @@ def warnings() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-class BitTrial:
-    """Turns bits and says what came of it. One `Store` reads all the time, and for each tenth flip a new one."""
+Bits = dict[Path, int]
+"""Which bit is turned in each file."""
+Question = tuple[str, str]
+"""A reader, and the table that it reads."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Bits that are turned at the same time, and what is read after it."""
+
+    bits: Bits
+    questions: list[Question]
+    cases: tuple[str, ...]
+    opens: bool
+    """Whether another `Store` reads than the one that has read all the time."""
+
+
+def draw(files: StoredFiles, flips: int, seed: int) -> Iterator[Trial]:
+    """Trials of so many flips. Each tenth turns only one bit."""
+    number = 0
+    while flips > 0:
+        drawn = random.Random(f"{seed} {number}")
+        group = drawn.choice([*files.groups, "telemetry", "telemetry"])
+        is_single = number % 10 == 0
+        paths = files.groups[group]
+        paths = drawn.sample(paths, 1 if is_single else drawn.randint(1, min(len(paths), MOST_FILES, flips)))
+        bits = {path: drawn.randrange(8 * len(files.content[path])) for path in paths}
+        tables = {"store.toml": ["runs"], "no rows": ["telemetry", "runs"]}.get(group, [group])
+        if {"telemetry_minutes", "replaced"} & set(map(files.kind, paths)):
+            tables.append("telemetry_minutes")
+        questions = [(reader, table) for table in tables for reader in ("sql", "scan", "arrow")]
+        if "telemetry" in tables:
+            questions.append(("latest", "latest"))
+            if any(path.suffix == ".json" for path in paths):
+                questions.append(("one gpu", "telemetry"))
+        drawn.shuffle(questions)
+        cases = CASES if is_single else CASES[:2]
+        yield Trial(bits, questions, cases, opens=is_single or group == "store.toml")
+        number, flips = number + 1, flips - len(bits)
+
+
+class TurnedBits:
+    """Turns bits and says what came of it. One `Store` reads all the time, but where a trial `opens` another."""
 
     def __init__(self, files: StoredFiles) -> None:
-        self._files, self._answers = files, ReaderAnswers(files)
+        self._files, self._whole = files, StoreWithout(files)
         files.restore_all()
         self._store: whorl.Store | None = whorl.Store(files.root)
 
-    def run(self, seed: int, number: int) -> dict[str, Any]:
-        drawn = random.Random(f"{seed} {number}")
-        kind = drawn.choice(sorted(self._files.kinds))
-        path = drawn.choice(self._files.kinds[kind])
-        bit = drawn.randrange(8 * len(self._files.content[path]))
-        questions = self._answers.questions(kind)
-        for reader, table in questions:
-            self._answers.prepare(reader, table)
-        outcomes = []
-        for case in CASES if number % 5 == 0 else CASES[:2]:
-            drawn.shuffle(questions)
-            if case != "before":
-                self._ask(*questions[0], path)
+    def outcomes(self, trial: Trial) -> list[dict[str, Any]]:
+        """What each reader says in each case."""
+        return [outcome for case in trial.cases for outcome in self._try(case, trial)]
+
+    def _try(self, case: str, trial: Trial) -> list[dict[str, Any]]:
+        """What came of some bits in one case; where it is wrong or an error, of each of them alone."""
+        bits, questions = trial.bits, trial.questions
+        if case != "before":
+            self._ask(*questions[-1], bits)
+        for path, bit in bits.items():
             self._turn(case, path, bit)
-            opens = case == "before" and (number % 10 == 0 or path.name == "store.toml")
-            self._store = self._store if not opens else None
-            answers = [self._ask(reader, table, path) for reader, table in questions]
-            self._files.restore()
-            self._store = self._store or whorl.Store(self._files.root)
-            for (reader, table), (answer, text) in zip(questions, answers, strict=True):
-                outcome = answer if isinstance(answer, str) else self._answers.judge(answer, path, reader, table)
-                outcome = "silent" if outcome in ("named", "too much") and not text else outcome
-                counted = {"case": case, "reader": reader, "table": table, "outcome": outcome}
-                detail = {"file": str(path.relative_to(self._files.root)), "bit": bit, "text": text}
+        if case == "before" and trial.opens:
+            self._store = None
+        answers = [self._ask(reader, table, bits) for reader, table in questions]
+        self._files.restore()
+        self._store = self._store or whorl.Store(self._files.root)
+        outcomes = []
+        for (reader, table), (answer, named, text) in zip(questions, answers, strict=True):
+            is_right, wrong = False, answer
+            if not isinstance(answer, str):
+                is_right = self._whole.is_answer(answer, named, reader, table)
+                wrong = "too much" if len(named) == len(bits) else "silent"
+            if len(bits) > 1 and not is_right:
+                return [
+                    outcome
+                    for path, bit in bits.items()
+                    for outcome in self._try(case, replace(trial, bits={path: bit}))
+                ]
+            for path, bit in bits.items():
+                outcome = wrong if not is_right else "named" if path in named else "same"
+                counted = {"case": case, "kind": self._files.kind(path), "reader": reader, "outcome": outcome}
+                detail = {"table": table, "file": str(path.relative_to(self._files.root)), "bit": bit, "text": text}
                 outcomes.append(counted | detail if outcome in WRONG and case != "unseen" else counted)
-        return {"kind": kind, "outcomes": outcomes}
+        return outcomes
 
     def _turn(self, case: str, path: Path, bit: int) -> None:
         changed = bytearray(self._files.content[path])
@@ -292,64 +362,59 @@ class BitTrial:
         changed_ns = times.st_mtime_ns if case == "unseen" else max(time.time_ns(), times.st_mtime_ns + 1)
         os.utime(path, ns=(times.st_atime_ns, changed_ns))
 
-    def _ask(self, reader: str, table: str, path: Path) -> tuple[pa.Table | str, str]:
-        """The answer and what names the file, or what kind of error it was, and its text."""
+    def _ask(self, reader: str, table: str, bits: Bits) -> tuple[pa.Table | str, frozenset[Path], str]:
+        """The answer, or what kind of error it was; which of these files are named; the text of the error."""
         with warnings() as logged:
             try:
                 self._store = self._store or whorl.Store(self._files.root)
                 self._store.skipped.clear()
                 answer = read(self._store, reader, table)
             except WhorlError as error:
-                is_named = path.name in str(error) or path.name == "store.toml"
-                return "error" if is_named else "unnamed", str(error)[:300]
+                is_named = any(path.name == "store.toml" or str(path) in str(error) for path in bits)
+                return "error" if is_named else "unnamed", frozenset(), str(error)[:300]
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # also a panic of Polars
-                return "unnamed", f"{type(error).__name__}: {error}"[:300]
-            return answer, next((line for line in (*logged, *map(str, self._store.skipped)) if path.name in line), "")
+                return "unnamed", frozenset(), f"{type(error).__name__}: {error}"[:300]
+            lines = [*logged, *map(str, self._store.skipped)]
+            return answer, frozenset(path for path in bits if any(str(path) in line for line in lines)), ""
 
 
-def in_child(work: Callable[[int], None]) -> Iterator[str]:
-    """The lines that `work` writes to a pipe, in a child that ends without closing anything; its status last."""
-    here, present = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(here)
-            work(present)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    os.close(present)
-    with os.fdopen(here) as lines:
-        yield from lines
-    yield str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+def in_children(begin: Callable[[], Callable[[int], Any]], count: int) -> Iterator[Any]:
+    """What the function that `begin` makes says of each number below `count`, as JSON, from a child.
 
-
-def trials(files: StoredFiles, flips: int, seed: int) -> Iterator[dict[str, Any]]:
-    """What came of each flip. Where the process dies of one, that is its outcome, and another process goes on."""
-    first, status = 0, "1"
-    while first < flips:
-
-        def work(out: int, first: int = first) -> None:
-            trial = BitTrial(files)
-            for number in range(first, min(first + 1000, flips)):
-                os.write(out, (json.dumps(trial.run(seed, number)) + "\n").encode())
-
-        for line in in_child(work):
-            if line.endswith("\n"):
-                first += 1
+    The child ends without closing anything. Where it dies of a number, a text says so, and another child goes on.
+    """
+    number = 0
+    while number < count:
+        here, there = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                answer = begin()
+                with os.fdopen(there, "w") as out:
+                    for later in range(number, count):
+                        out.write(json.dumps(answer(later)) + "\n")
+                        out.flush()
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        os.close(there)
+        with os.fdopen(here) as lines:
+            for line in lines:
+                number += 1
                 yield json.loads(line)
-            status = line
-        if status != "0":
-            first += 1
-            yield {
-                "kind": "?",
-                "outcomes": [{"case": "?", "reader": "?", "outcome": "unnamed", "text": f"died {status}"}],
-            }
+        if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            number += 1
+            yield f"the process died: {status}"
+
+
+def cpu_s() -> float:
+    """CPU time of this process and of its children that ended, s."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return round(sum(usage.ru_utime + usage.ru_stime for usage in used), 1)
 
 
 def warm_query(root: Path, times: int) -> dict[str, Any]:
@@ -369,29 +434,37 @@ def warm_query(root: Path, times: int) -> dict[str, Any]:
 
 def run(flips: int, seed: int) -> dict[str, Any]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    totals: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     wrong: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="whorl-damage-", dir=memory) as home:
-        root = Path(home) / "store"
-        *_, status = in_child(lambda _: make(root))
-        assert status == "0"
+        root = Path(home).resolve() / "store"
+        assert list(in_children(lambda: lambda _: make(root), 1)) == [None]
         files = StoredFiles(root)
-        began, done = time.monotonic(), 0
-        for done, trial in enumerate(trials(files, flips, seed), 1):
-            for outcome in trial["outcomes"]:
-                key = f"{outcome['case']} {trial['kind']} {outcome['reader']}"
-                counted = counts.setdefault(key, {})
-                counted[outcome["outcome"]] = counted.get(outcome["outcome"], 0) + 1
+        trials = list(draw(files, flips, seed))
+
+        def begin() -> Callable[[int], Any]:
+            turned = TurnedBits(files)
+            return lambda number: turned.outcomes(trials[number])
+
+        for done, outcomes in enumerate(in_children(begin, len(trials)), 1):
+            died = {"case": "?", "reader": "?", "outcome": "unnamed", "text": outcomes}
+            for outcome in (
+                outcomes
+                if isinstance(outcomes, list)
+                else [died | {"kind": files.kind(path)} for path in trials[done - 1].bits]
+            ):
+                key = f"{outcome['case']} {outcome['kind']} {outcome['reader']}"
+                counts[key][outcome["outcome"]] += 1
+                totals[outcome["case"]][outcome["outcome"]] += 1
                 if "text" in outcome:
                     wrong.setdefault(f"{key} {outcome['outcome']}", outcome)
             if done % 500 == 0:
-                say(f"{done} flips in {time.monotonic() - began:.0f} s, {len(wrong)} ways of being wrong")
+                say(f"{done} of {len(trials)} trials, {len(wrong)} ways of being wrong")
         files.restore_all()
         warm = warm_query(root, times=min(300, 20 + flips // 10))
-    totals = {case: collections.Counter[str]() for case in (*CASES, "?")}
-    for key, counted in counts.items():
-        totals[key.split()[0]].update(counted)
-    sizes = {"flips": done, "seed": seed, "files": sum(map(len, files.kinds.values()))}
+    kinds = collections.Counter(files.kind(path) for trial in trials for path in trial.bits)
+    sizes = {"flips": kinds.total(), "trials": len(trials), "seed": seed, "cpu_s": cpu_s(), "flips_of": kinds}
     return {**sizes, "totals": totals, "counts": counts, "warm_query_ms": warm, "first_wrong": wrong}
 
 
