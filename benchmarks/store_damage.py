@@ -271,7 +271,7 @@ Question = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Trial:
+class BitTrial:
     """Bits that are turned at the same time, and what is read after it."""
 
     bits: Bits
@@ -281,7 +281,7 @@ class Trial:
     """Whether another `Store` reads than the one that has read all the time."""
 
 
-def draw(files: StoredFiles, flips: int, seed: int) -> Iterator[Trial]:
+def draw(files: StoredFiles, flips: int, seed: int) -> Iterator[BitTrial]:
     """Trials of so many flips. Each tenth turns only one bit."""
     number = 0
     while flips > 0:
@@ -301,7 +301,7 @@ def draw(files: StoredFiles, flips: int, seed: int) -> Iterator[Trial]:
                 questions.append(("one gpu", "telemetry"))
         drawn.shuffle(questions)
         cases = CASES if is_single else CASES[:2]
-        yield Trial(bits, questions, cases, opens=is_single or group == "store.toml")
+        yield BitTrial(bits, questions, cases, opens=is_single or group == "store.toml")
         number, flips = number + 1, flips - len(bits)
 
 
@@ -313,11 +313,11 @@ class TurnedBits:
         files.restore_all()
         self._store: whorl.Store | None = whorl.Store(files.root)
 
-    def outcomes(self, trial: Trial) -> list[dict[str, Any]]:
+    def outcomes(self, trial: BitTrial) -> list[dict[str, Any]]:
         """What each reader says in each case."""
         return [outcome for case in trial.cases for outcome in self._try(case, trial)]
 
-    def _try(self, case: str, trial: Trial) -> list[dict[str, Any]]:
+    def _try(self, case: str, trial: BitTrial) -> list[dict[str, Any]]:
         """What came of some bits in one case; where it is wrong or an error, of each of them alone."""
         bits, questions = trial.bits, trial.questions
         if case != "before":

@@ -196,7 +196,7 @@ def record(home: Path) -> RecordedStore:
         shutil.copytree(root, home / "copies" / str(number) / "store")
 
     def read_copy(number: int) -> dict[str, Any]:
-        return Reader().read(whorl.Store(home / "copies" / str(number) / "store"))
+        return DiskReader().read(whorl.Store(home / "copies" / str(number) / "store"))
 
     contents = dict(zip(STEPS, in_children(lambda: read_copy, len(STEPS)), strict=True))
     return RecordedStore(list(operations(log.read_bytes())), contents)
@@ -293,7 +293,7 @@ class WrittenRows:
             yield f"groups are there in part: {incomplete}"
 
 
-class Reader:
+class DiskReader:
     """Reads a store in every way, also where others took its place; what it has read of equal files it knows."""
 
     def __init__(self) -> None:
@@ -370,7 +370,7 @@ class DiskJudge:
         self._home, self._recorded = home, recorded
         self._disk = CrashedDisk(home / "store", recorded.operations)
         self._known = dict[tuple[str, ...], Stages]()
-        self._reader = Reader()
+        self._reader = DiskReader()
 
     def answer(self, seed: int, number: int) -> dict[str, Any]:
         """What is wrong with a disk."""

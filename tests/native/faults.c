@@ -5,34 +5,20 @@
    the operation or in the middle of it, or of the machine, which takes away what was not made durable; or the process
    waits there while another one works, and locks hold nothing. A watched process tells of every operation before it
    does it, and waits until it may go on. Python, Arrow and DuckDB call the C library, and so come here. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "preloaded.h"
 #include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/types.h>
-#include <unistd.h>
 
-#define OWN __attribute__((visibility("default")))
 enum { NONE = 0, ERROR = 1, KILL = 2, TEAR = 3, ONCE = 4, PAUSE = 5, WATCH = 6, DEATH = 7 };
 
-static char root[PATH_MAX];
-static size_t length;
 static long fatal;
 static int how, code;
 static atomic_long count;
 static char host[64];
 static int lockless, say, hear;
-static __thread char touched[PATH_MAX]; /* what the operation is about */
 
 /* From here on this process is on a host of that name, where locks hold nothing. */
 OWN void faults_lockless(const char *name) {
@@ -45,8 +31,7 @@ OWN void faults_pipes(int out, int in) { say = out; hear = in; }
 
 /* From here on operations under `folder` are counted; the one with the number `at` (from 1) fails. */
 OWN void faults_arm(const char *folder, long at, int kind, int error) {
-    snprintf(root, sizeof root, "%s", folder);
-    length = strlen(root);
+    look_at(folder);
     fatal = at;
     how = kind;
     code = error;
@@ -54,29 +39,6 @@ OWN void faults_arm(const char *folder, long at, int kind, int error) {
 }
 
 OWN long faults_count(void) { return atomic_load(&count); }
-
-static int under(const char *path) {
-    snprintf(touched, sizeof touched, "%s", path);
-    return length && strncmp(path, root, length) == 0 && (path[length] == '/' || !path[length]);
-}
-
-static int of_handle(int handle) {
-    char link[64], path[PATH_MAX];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", handle);
-    ssize_t size = readlink(link, path, sizeof path - 1);
-    if (size < 0) return 0;
-    path[size] = 0;
-    return under(path);
-}
-
-static int of_name(int folder, const char *name) {
-    char here[PATH_MAX];
-    if (name[0] == '/') return under(name);
-    int mine = folder == AT_FDCWD ? getcwd(here, sizeof here) && under(here) : of_handle(folder);
-    size_t end = strlen(touched);
-    snprintf(touched + end, sizeof touched - end, "/%s", name);
-    return mine;
-}
 
 /* What was changed under the folder and not made durable: the content of a file, of which the first `size` bytes are
    durable, or a name (size -1), which the file had not, or of which it had another one (`before`), when its folder was
@@ -111,13 +73,6 @@ static void note_content(int handle, off_t size) {
     if (of_handle(handle)) note(touched, NULL, size);
     pthread_mutex_unlock(&guard);
 }
-
-static off_t size_of(int handle) {
-    struct stat status;
-    return fstat(handle, &status) ? 0 : status.st_size;
-}
-
-static int is_there(int folder, const char *name) { return !faccessat(folder, name, F_OK, AT_SYMLINK_NOFOLLOW); }
 
 static void note_name(int folder, const char *name) {
     pthread_mutex_lock(&guard);
@@ -210,7 +165,6 @@ static int step(int mine, const char *operation) {
     return how == ONCE ? ERROR : how;
 }
 
-#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define GUARD(mine)                                     \
     int what = step(mine, __func__);                    \
     if (what == ERROR) { errno = code; return -1; }
@@ -243,7 +197,6 @@ OWN ssize_t pwrite(int handle, const void *bytes, size_t size, off_t place) {
     if (what == TEAR) { (void)!REAL(pwrite)(handle, bytes, size / 2, place); kill(getpid(), SIGKILL); }
     return REAL(pwrite)(handle, bytes, size, place);
 }
-OWN ssize_t pwrite64(int handle, const void *bytes, size_t size, off_t place) { return pwrite(handle, bytes, size, place); }
 OWN int fsync(int handle) { GUARD(of_handle(handle)); note_durable(handle); DYING(REAL(fsync)(handle)); }
 OWN int fdatasync(int handle) { GUARD(of_handle(handle)); note_durable(handle); DYING(REAL(fdatasync)(handle)); }
 OWN int ftruncate(int handle, off_t size) {
@@ -251,7 +204,6 @@ OWN int ftruncate(int handle, off_t size) {
     note_content(handle, size);
     DYING(REAL(ftruncate)(handle, size));
 }
-OWN int ftruncate64(int handle, off_t size) { return ftruncate(handle, size); }
 OWN int renameat(int here, const char *from, int there, const char *to) {
     GUARD(of_name(there, to));
     int replaces = is_there(there, to), done = REAL(renameat)(here, from, there, to);
@@ -259,13 +211,11 @@ OWN int renameat(int here, const char *from, int there, const char *to) {
     if (!done) note_rename(here, from, there, to, replaces);
     return done;
 }
-OWN int rename(const char *from, const char *to) { return renameat(AT_FDCWD, from, AT_FDCWD, to); }
 OWN int unlinkat(int folder, const char *path, int flags) {
     GUARD(of_name(folder, path));
     if (what == NONE) note_gone(folder, path);
     DYING(REAL(unlinkat)(folder, path, flags));
 }
-OWN int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
 OWN int mkdirat(int folder, const char *path, mode_t mode) {
     GUARD(of_name(folder, path));
     int done = REAL(mkdirat)(folder, path, mode);
@@ -273,7 +223,6 @@ OWN int mkdirat(int folder, const char *path, mode_t mode) {
     if (!done) note_name(folder, path);
     return done;
 }
-OWN int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
 OWN int linkat(int here, const char *from, int there, const char *to, int flags) {
     GUARD(of_name(there, to));
     int done = REAL(linkat)(here, from, there, to, flags);
@@ -281,7 +230,6 @@ OWN int linkat(int here, const char *from, int there, const char *to, int flags)
     if (!done) note_name(there, to);
     return done;
 }
-OWN int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
 
 static int opened(int folder, const char *path, int flags, mode_t mode) {
     int mine = (flags & (O_CREAT | O_TRUNC)) != 0 && of_name(folder, path);
@@ -291,15 +239,3 @@ static int opened(int folder, const char *path, int flags, mode_t mode) {
     if (is_new && handle >= 0) note_name(folder, path);
     return handle;
 }
-#define WITH_MODE                                                   \
-    mode_t mode = 0;                                                \
-    if (flags & (O_CREAT | O_TMPFILE)) {                            \
-        va_list more;                                               \
-        va_start(more, flags);                                      \
-        mode = va_arg(more, mode_t);                                \
-        va_end(more);                                               \
-    }
-OWN int open(const char *path, int flags, ...) { WITH_MODE return opened(AT_FDCWD, path, flags, mode); }
-OWN int open64(const char *path, int flags, ...) { WITH_MODE return opened(AT_FDCWD, path, flags, mode); }
-OWN int openat(int folder, const char *path, int flags, ...) { WITH_MODE return opened(folder, path, flags, mode); }
-OWN int openat64(int folder, const char *path, int flags, ...) { WITH_MODE return opened(folder, path, flags, mode); }
