@@ -167,7 +167,7 @@ class StoredFiles:
 
     def restore(self) -> None:
         """Put everything back that was changed, also what readers did, as repairs."""
-        present = {}
+        present: dict[str, os.stat_result] = {}
         for folder, _, names in os.walk(self.root):
             present |= {path: os.lstat(path) for path in (f"{folder}/{name}" for name in names)}
         for path in present.keys() - set(map(str, self.content)):

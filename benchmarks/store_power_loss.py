@@ -106,7 +106,7 @@ class RecordedWriter:
 
         writer, store_append = self, whorl.Store.append
         journal.Journal = MarkedJournal  # type: ignore[misc]
-        whorl.Store.append = append  # type: ignore[method-assign]
+        whorl.Store.append = append  # type: ignore[method-assign, assignment]
 
     @contextlib.contextmanager
     def marked(self, rows: Rows) -> Iterator[None]:
