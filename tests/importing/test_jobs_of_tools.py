@@ -150,6 +150,7 @@ def test_scontrol_numbers_the_gpus_of_each_node(one_line: bool, tmp_path: Path, 
         _scontrol(6, state="PENDING", start="Unknown", nodes="(null)"),
         _scontrol(7, "c1 ").replace(",gres/gpu=8", ""),
     ]
+    jobs[2] = jobs[2].replace("GRES=gpu:1(IDX", "GRES_IDX=gpu(IDX")
     text = "".join(job.replace("\n", " ").strip() + "\n" if one_line else job for job in jobs)
     report = _import(store, tmp_path, text, time_zone="Europe/Berlin")
     assert (report.format, report.kind, report.total.kept, report.total.refused) == ("scontrol show job", "jobs", 6, 0)

@@ -21,10 +21,11 @@ NAME = "scontrol show job"
 
 _BEGIN = re.compile(r"^\s*JobId=[0-9]+ (?:\S+ )*JobName=", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_]*)=")
-_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)")
-_GPUS = re.compile(r"(?:^|,)gpu(?::([^:(),]+))?:([0-9]+)(?:\(IDX:([0-9,-]+)\))?")
-_HAS_GPUS = re.compile(r"GRES=\S*(?:gpu|shard|mps)|gres[/:](?:gpu|shard|mps)")
+_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES(?:_IDX)?=(\S*)")  # GRES_IDX until Slurm 19
+_GPUS = re.compile(r"(?:^|,)gpu(?::([^:(),]+))?(?::[0-9]+)?(?:\(IDX:([0-9,-]+)\))?")  # type, numbers
+_HAS_GPUS = re.compile(r"GRES(?:_IDX)?=\S*(?:gpu|shard|mps)|gres[/:](?:gpu|shard|mps)")
 _INSTANCE = re.compile(r"^[0-9]+g\.")  # the type of a MIG instance: 1g.10gb
+_NOTHING = (None, "", "(null)", "Unknown")
 _RUN = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING")  # states of jobs that have no end
 _TEXTS = {"account": "Account", "partition": "Partition", "submitted": "SubmitTime", "began": "StartTime"}
 
@@ -40,8 +41,8 @@ def read(text: str, rows: Rows) -> None:
     for line, job in _jobs(text):
         fields = _fields(job)
         state = fields.get("JobState", "")
-        if state == "PENDING" or fields.get("StartTime", "Unknown") == "Unknown":
-            passed["wait"] += 1
+        if state == "PENDING" or not {fields.get("StartTime"), fields.get("NodeList")}.isdisjoint(_NOTHING):
+            passed["did not begin"] += 1
             continue
         if not _HAS_GPUS.search(job):
             passed["have no GPU"] += 1
@@ -53,7 +54,7 @@ def read(text: str, rows: Rows) -> None:
     if rows.allocations is not None:
         rows.note("Slurm's own numbers of GPUs are taken for the driver's")
     for why, number in passed.items():
-        rows.note(f"{number} jobs {why}: they are not stored")
+        rows.note(f"{number} jobs {why}, and are not stored")
     if passed and rows.allocations is None:
         raise InputError(f"{rows.file}: none of its {passed.total()} jobs had a GPU")
 
@@ -95,10 +96,10 @@ def _add(line: int, job: str, values: dict[str, Value], rows: Rows) -> None:
             names = hostlist.expand(nodes)
         except InputError:
             names = []
-        if not names or nodes == "(null)":
+        if not names:
             rows.refuse(line, "it names no node")
             continue
-        numbers = [match[3] for match in _GPUS.finditer(resources) if not _INSTANCE.match(match[1] or "")]
+        numbers = [match[2] for match in _GPUS.finditer(resources) if not _INSTANCE.match(match[1] or "")]
         gpus = ";".join(filter(None, numbers)).replace(",", ";") if None not in numbers else ""
         for node in names:
             where: dict[str, Value] = {"node": node, "gpu": gpus, "share [ratio]": 1 if gpus else None}
