@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -66,10 +67,11 @@ def complete(spec: Table, rows: pa.Table, names: Iterable[str] | None = None) ->
 
     schema = arrow_schema(spec.name)
     columns, fields = [], []
+    nulls = functools.cache(lambda kind: pa.nulls(len(rows), kind))  # columns of a type share one, which takes memory
     for name in names or schema.names:
         field = schema.field(name) if name in schema.names else pa.field(WRITTEN, pa.int64())
         fields.append(field)
-        columns.append(rows[name] if name in rows.column_names else pa.nulls(len(rows), field.type))
+        columns.append(rows[name] if name in rows.column_names else nulls(field.type))
     return pa.table(columns, schema=pa.schema(fields, schema.metadata))
 
 

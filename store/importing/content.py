@@ -151,7 +151,9 @@ def cut(path: Path, content: bytes, header: str | None) -> Sheet:
             raise InputError(f"{path} is Parquet, which names its columns: leave out --header")
         _from_parquet(sheet, content, path)
     else:
-        _from_text(sheet, _lines(content, path), path, header)
+        lines = _lines(content, path)
+        del content  # its bytes and its lines need not be there at once
+        _from_text(sheet, lines, path, header)
     return sheet
 
 
@@ -174,7 +176,7 @@ def _lines(content: bytes, path: Path) -> pl.DataFrame:
     size, content = len(content), content.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n") if b"\n" in content else content.replace(b"\r", b"\n")
-    if not content.strip():
+    if not content or content.isspace():
         raise InputError(f"{path} is empty ({size} bytes): nothing to import")
     try:
         table = pl.read_lines(content, name="text")

@@ -115,6 +115,11 @@ class Content:
     sha256: str
     size: int
 
+    def take(self) -> bytes:
+        """The bytes, which are not kept: of a large log, its bytes, its text and its rows need not be there at once."""
+        unpacked, self.data = self.data, b""
+        return unpacked
+
     @property
     def file(self) -> str:
         """Its name, as reports have it."""
@@ -132,21 +137,19 @@ def read(loaded: Content, options: Options) -> Sheet:
 
     Raises InputError.
     """
-    path, unpacked = loaded.path, loaded.data
-    loaded.data = b""
-    front = _MESSAGES.match(unpacked)
+    path = loaded.path
+    front = _MESSAGES.match(loaded.data)
     begin = front.end() if front else 0
-    head = unpacked[begin : begin + HEAD].decode("utf-8-sig", "replace")
+    head = loaded.data[begin : begin + HEAD].decode("utf-8-sig", "replace")
     known = next((known for known in FORMATS if known.fits(head)), None)
     if known is None:
         for pattern, instead in _OTHERS:
             if re.search(pattern, head, re.MULTILINE | re.IGNORECASE):
                 raise InputError(f"{path} is {instead}")
-        return content.cut(path, unpacked, options.header)
+        return content.cut(path, loaded.take(), options.header)
     if options.header is not None:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out --header")
-    text = unpacked.decode("utf-8-sig", "replace")
-    del unpacked  # a log of a day is large: its bytes, its text and its rows need not be there at once
+    text = loaded.take().decode("utf-8-sig", "replace")
     rows = _rows(path, known, text, options)
     del text
     sheet = rows.sheet(name=known.name, kind=known.kind, sha256=loaded.sha256, size=loaded.size)

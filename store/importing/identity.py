@@ -177,13 +177,12 @@ def of_jobs(sheet: Sheet, bound: Bound) -> None:
 
 
 def of_board(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
-    """What a file says about the GPUs themselves, for the table `gpus`: the columns `BOARD`."""
+    """What a file says about the GPUs themselves, for the table `gpus`: `model`, and other columns of `BOARD`."""
     columns = {key: bound[key].column for key in BOARD if key in bound}
     stated = [
         pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in columns.items()
     ]
-    given = {"model": options.model}
-    return stated + [pl.lit(given.get(key), pl.String).alias(key) for key in BOARD if key not in columns]
+    return stated if "model" in columns else [*stated, pl.lit(options.model, pl.String).alias("model")]
 
 
 def address(text: str) -> str:
@@ -400,43 +399,47 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     NULL where the row states none. The texts are read once each: a stream names few GPUs on many rows.
     """
     name, text = bound.column, pl.col(bound.column)
-    texts = sheet.frame.select(text).unique().filter(~is_placeholder(name, minus_one=not bound.mapped))
-    texts = texts.with_columns(_uuid(text).alias("=uuid"))
+    stated = ~is_placeholder(name, minus_one=not bound.mapped)
+    texts = sheet.frame.select(text).unique().filter(stated)
+    gpu, place = _uuid(text), pl.lit(None, pl.String)
     if bound.mapped:
         fleet = options.fleet()
         spoken = fleet.filter(~fleet["name"].is_duplicated() & fleet["name"].str.contains("/", literal=True))
-        texts = texts.with_columns(
-            pl.coalesce("=uuid", text.replace(dict(spoken.select("name", "gpu").iter_rows()))).alias("=gpu"),
-            *_nothing("stated"),
-        )
+        gpu = pl.coalesce(gpu, text.replace(dict(spoken.select("name", "gpu").iter_rows())))
     else:
-        texts = texts.with_columns(
-            pl.coalesce("=uuid", _place(text), _hardware_id(text)).alias("=gpu"), _place(text).alias("=stated")
-        )
-    frame = sheet.frame.drop("=gpu", "=uuid").join(texts, on=name, how="left", maintain_order="left")
-    sheet.frame = frame
-    stated = ~is_placeholder(name, minus_one=not bound.mapped)
-    strange = stated & pl.col("=gpu").is_null()
+        place = _place(text)
+        gpu = pl.coalesce(gpu, place, _hardware_id(text))
+    texts = texts.with_columns(gpu.alias("=gpu"), _uuid(text).alias("=uuid"), place.alias("=stated"))
     accepts = f"; {typed('--map', name, 'gpu')} accepts any name"
-    (number,) = sheet.counts(strange)
-    if number and number == sheet.counts(stated)[0]:
-        first = frame.filter(strange).row(0, named=True)
+    strange = texts.filter(pl.col("=gpu").is_null())[name]
+    if len(strange) and len(strange) == texts.height:
+        line, first = sheet.frame.filter(text.is_in(strange.implode())).select(LINE, name).row(0)
         raise InputError(
-            f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.line(first[LINE])} "
-            f"has {first[name][:40]!r}{accepts}"
+            f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.line(line)} "
+            f"has {first[:40]!r}{accepts}"
         )
-    other = (pl.col("=place") != pl.col("=stated")).fill_null(False)
-    sheet.refuse(
-        (strange, f"{name} is not a UUID{accepts}"),
-        (other, f"{name} cannot be the place that the row's cabinet, node and device give"),
+    if len(strange):
+        sheet.refuse((text.is_in(strange.implode()), f"{name} is not a UUID{accepts}"))
+    sheet.frame = sheet.frame.with_columns(
+        text.replace_strict(texts[name], texts[key], default=None, return_dtype=pl.String).alias(key)
+        for key in ("=gpu", "=uuid", "=stated")
     )
+    if texts["=stated"].count():
+        _check_stated_places(sheet, name)
+    sheet.frame = sheet.frame.drop("=stated")
+
+
+def _check_stated_places(sheet: Sheet, name: str) -> None:
+    """Refuse rows whose GPU is called by another place than the row's columns give; the place fills these columns."""
+    differs = (pl.col("=place") != pl.col("=stated")).fill_null(False)
+    sheet.refuse((differs, f"{name} cannot be the place that the row's cabinet, node and device give"))
     parts = pl.col("=stated").str.extract_groups(r"^((.*)-[^-]+)-([0-9]+)$").struct
     sheet.frame = sheet.frame.with_columns(
         pl.coalesce("=place", "=stated").alias("=place"),
         pl.coalesce("=node", parts[0]).alias("=node"),
         pl.coalesce("=cabinet", parts[1]).alias("=cabinet"),
         pl.coalesce("=slot", parts[2].cast(pl.Int64)).alias("=slot"),
-    ).drop("=stated")
+    )
 
 
 def _not_numbers(sheet: Sheet, bound: Bound, seen: Seen) -> None:

@@ -153,10 +153,11 @@ def _runs(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFr
             )
     report.total.kept, report.total.duplicates = frame.height, len(duplicates)
     report.workloads = _by_workload(parsed, frame, duplicates)
+    board = [column for column in BOARD if column in frame.columns]
     gpus = (
-        frame.group_by("cluster", "gpu", "uuid", "place", "cabinet", "node", "slot", *BOARD)
+        frame.group_by("cluster", "gpu", "uuid", "place", "cabinet", "node", "slot", *board)
         .agg(pl.col("began").min().alias("first_seen"))
-        .sort("cluster", "gpu", "place", *BOARD, nulls_last=True)
+        .sort("cluster", "gpu", "place", *board, nulls_last=True)
     )
     events = parsed.events.join(frame, on=LINE, how="semi").drop(LINE)
     return {
@@ -206,10 +207,10 @@ def _telemetry(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.D
         _check_another_file(parsed, stored)
     frame = _unseen(parsed, stored)
     cluster = pl.lit(options.cluster).alias("cluster")
-    of_gpus = ["uuid", "node", "slot", *BOARD, *(c for c in ("parent", *LIMITS) if c in frame.columns)]
+    of_gpus = ["uuid", "node", "slot", *(c for c in (*BOARD, "parent", *LIMITS) if c in frame.columns)]
     gpus = frame.group_by("gpu", *of_gpus).agg(ts.min().alias("first_seen"))
     gpus = gpus.sort("gpu", *of_gpus, nulls_last=True).with_columns(cluster)
-    readings = frame.drop(LINE, *of_gpus).with_columns(cluster)
+    readings = frame.drop(LINE, *of_gpus).sort("gpu", "ts").with_columns(cluster)  # as the store sorts them
     events = superseding.new_events(store, parsed.events, options.cluster)
     return {"telemetry": readings, "events": events, "gpus": gpus}
 

@@ -36,7 +36,10 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     source = identity.of_telemetry(sheet, bound, seen, options)
     identity.of_one_cluster(sheet, seen, options)
     seen.notes.append(f"the GPU is taken from {source}")
+    spent = [b.column for b in bound.values() if b.meaning.kind == "identity"]
+    sheet.frame = sheet.frame.drop(*spent, *clusters, "=place", "=cabinet", strict=False)  # texts take much memory
     times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
+    sheet.frame = sheet.frame.drop(bound["timestamp"].column)
     identity.of_the_time(sheet, "=timestamp", seen, options)
     events = [happened.of_rows(sheet, "=timestamp", options, seen)]
     events.append(happened.of_lost_gpus(sheet, bound, options, seen))
@@ -84,8 +87,8 @@ def _of_one_metric(sheet: Sheet, layout: Layout) -> None:
 
 def _refuse_second_readings(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
     """Refuse readings of an instant that the GPU has already, and a file in which they show that GPUs are mixed."""
-    first = pl.struct("=gpu", "=timestamp").is_first_distinct()
-    (again,) = sheet.counts(~first)
+    first = sheet.frame.select(pl.col("=timestamp").is_first_distinct().over("=gpu")).to_series()
+    again = len(first) - int(first.sum())
     if not {"gpu", "index"} & bound.keys():
         if again * _SHARED > sheet.frame.height:
             raise InputError(
@@ -95,7 +98,7 @@ def _refuse_second_readings(sheet: Sheet, bound: dict[str, Bound], seen: Seen, o
             )
         _check_one_gpu(sheet, bound, seen, options)
     if again:
-        sheet.refuse((~first, "it is a second reading of the same GPU at the same time"))
+        sheet.refuse((pl.lit(~first), "it is a second reading of the same GPU at the same time"))
 
 
 def _check_one_gpu(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:

@@ -100,23 +100,23 @@ def _proof(sheet: Sheet, bound: Bound, raw: pl.Expr) -> _Proof | None:
         number.alias(f"{OWN}number {name}") for name, number in zip(sorted(names), numbers, strict=True)
     )
     for names_of, source, seconds in references:
-        ratio = _median(sheet, raw, seconds)
-        for unit in _CANDIDATES:
-            if ratio is not None and abs(ratio * unit.factor - 1.0) < _AGREES:
+        ratio = raw / pl.when(seconds > 0).then(seconds)
+        known, *agreeing = sheet.counts(
+            ratio.is_finite(), *((ratio * unit.factor - 1.0).abs() < _AGREES for unit in _CANDIDATES)
+        )
+        for unit, number in zip(_CANDIDATES, agreeing, strict=True):
+            if number * 2 > known:
                 return _Proof(unit, names_of, source, seconds)
-    if trained is None or (ratio := _median(sheet, raw, _number(trained))) is None:
+    if trained is None:
+        return None
+    ratio = raw / pl.when(_number(trained) > 0).then(_number(trained))
+    middle = sheet.frame.select(ratio.filter(ratio.is_finite() & (ratio > 0)).median()).item()
+    if middle is None:
         return None
     fewest, most = _ITERATIONS
-    units = [unit for unit in _CANDIDATES if 1 / most <= ratio * unit.factor <= 1 / fewest]
+    units = [unit for unit in _CANDIDATES if 1 / most <= middle * unit.factor <= 1 / fewest]
     return _Proof(units[0], (trained,), f"column {trained!r}") if len(units) == 1 else None
 
 
 def _number(name: str) -> pl.Expr:
     return pl.col(f"{OWN}number {name}")
-
-
-def _median(sheet: Sheet, raw: pl.Expr, seconds: pl.Expr) -> float | None:
-    """The median of the raw numbers, each divided by the same row's seconds; None where no row has both."""
-    ratio = raw / pl.when(seconds > 0).then(seconds)
-    median: float | None = sheet.frame.select(ratio.filter(ratio.is_finite() & (ratio > 0)).median()).item()
-    return median

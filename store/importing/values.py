@@ -12,12 +12,15 @@ from .content import LINE, OWN, Rule, Sheet
 from .layout import Bound
 from .meanings import PLACEHOLDERS, Meaning
 from .options import typed
-from .units import UNITS, Unit, find
+from .units import UNITS, find
 
 _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
 # 1,5 or 1,234.5 or 1 234 or 12,5 W
 _SEPARATED = r"^[+-]?[0-9.]*[0-9][ ,'\u00a0][0-9][0-9 ,.'\u00a0]*(?:[A-Za-z%°µμ].*)?$"
 _LABELLED = _NUMBER + r"[ \u00a0]*([A-Za-z%°µμ].*)$"
+_LABEL = f"{OWN}label"  # what stands behind the number of a row, while its column is read
+_BARE = ""
+_SAMPLE = 1000  # texts by which a column is known
 _POINT = "write numbers with a decimal point, not a decimal comma, and nothing between thousands (1234.5)"
 
 
@@ -111,23 +114,24 @@ def _parse(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, counted: 
     Raises InputError (UnitError) where the column holds no value that can be one.
     """
     name, meaning = bound.column, bound.meaning
-    unknown = pl.col(missing(meaning))
+    unknown, value = pl.col(missing(meaning)), pl.col(parsed(meaning))
     sheet.frame = sheet.frame.with_columns(is_placeholder(name, minus_one=minus_one).alias(missing(meaning)))
     sheet.frame = sheet.frame.with_columns(pl.when(~unknown).then(_plain(bound)).alias(parsed(meaning)))
-    odd = ~unknown & pl.col(parsed(meaning)).is_null()
-    without, strange, empty = sheet.counts(unknown, odd, pl.col(name) == "")
+    without, strange, empty = sheet.counts(unknown, ~unknown & value.is_null(), pl.col(name) == "")
     placeholders = without - empty if sheet.format else without  # a row of a format need not have every column
     if placeholders and counted:
         seen.placeholders[name] = placeholders
-    texts = sheet.frame.filter(odd).select(LINE, name) if strange else None
+    texts = sheet.frame.lazy().filter(~unknown & value.is_null()).select(name).head(_SAMPLE).collect()[name]
     if meaning.dimension:
-        value = _in_unit(sheet, bound, texts, believed=sheet.frame.height - without)
-        if value is not None:
-            sheet.frame = sheet.frame.with_columns(value.alias(parsed(meaning)))
+        labels = _split_labels(sheet, bound, texts) if strange else {}
+        scaled = _in_unit(sheet, bound, labels, believed=sheet.frame.height - without)
+        if scaled is not None:
+            sheet.frame = sheet.frame.with_columns(scaled.alias(parsed(meaning)))
         if bound.unit is not None:
             seen.units[name] = {"unit": bound.unit.name, "from": bound.source}
+        sheet.frame = sheet.frame.drop(_LABEL, strict=False)
     (fitting,) = sheet.counts(_inside(bound))
-    separated = not sheet.format and texts is not None and bool(texts[name].head(1000).str.contains(_SEPARATED).any())
+    separated = not sheet.format and bool(texts.str.contains(_SEPARATED).any())
     if sheet.frame.height > without and not fitting:
         line, text = sheet.frame.filter(~unknown).select(LINE, name).row(0)
         where = f"line {sheet.line(line)} has {text[:40]!r}"
@@ -139,6 +143,32 @@ def _parse(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, counted: 
             "one; say what the column is with --map and --unit"
         )
     return separated
+
+
+def _split_labels(sheet: Sheet, bound: Bound, texts: pl.Series) -> dict[str, int]:
+    """Read numbers with a text behind them (`46.19 W`): `parsed(meaning)` gets the number, `_LABEL` the text.
+
+    Returns how often each text stands there. The first rows tell which is usual: the others are few, and are read by a
+    pattern, which is slow.
+    """
+    text, value = pl.col(bound.column), pl.col(parsed(bound.meaning))
+    beside = texts.str.extract(_LABELLED, 2).str.strip_chars().drop_nulls()
+    label = beside.mode().sort()[0] if len(beside) else "W"
+    number = text.str.strip_suffix(label).str.strip_chars_end(" \u00a0").cast(pl.Float64, strict=False)
+    odd = ~pl.col(missing(bound.meaning)) & value.is_null()
+    sheet.frame = sheet.frame.with_columns(
+        pl.when(odd & number.is_finite()).then(number).otherwise(value).alias(parsed(bound.meaning)),
+        pl.when(odd & number.is_finite()).then(pl.lit(label)).alias(_LABEL),
+    )
+    if sheet.counts(odd)[0]:
+        parts = text.str.extract_groups(_LABELLED).struct
+        number = parts[0].cast(pl.Float64)
+        sheet.frame = sheet.frame.with_columns(
+            pl.when(odd & number.is_finite()).then(number).otherwise(value).alias(parsed(bound.meaning)),
+            pl.when(odd & number.is_finite()).then(parts[1].str.strip_chars()).otherwise(_LABEL).alias(_LABEL),
+        )
+    counts = sheet.frame[_LABEL].drop_nulls().value_counts(sort=True, name="n")
+    return dict(counts.rows())
 
 
 def _plain(bound: Bound) -> pl.Expr:
@@ -153,19 +183,15 @@ def _plain(bound: Bound) -> pl.Expr:
     return pl.when(number.is_finite()).then(number)
 
 
-def _in_unit(sheet: Sheet, bound: Bound, texts: pl.DataFrame | None, *, believed: int) -> pl.Expr | None:
+def _in_unit(sheet: Sheet, bound: Bound, labels: dict[str, int], *, believed: int) -> pl.Expr | None:
     """The numbers in the meaning's unit, or None if they stay as they are. Sets `bound.unit`.
 
-    `texts` are those that are no plain numbers. --unit overrules everything. A unit in the column's name or in --map
-    must agree with the units after the values. If only the format is known, the unit after most values counts. A number
-    whose own unit does not fit becomes null.
+    `labels` are the texts beside values, and how many have each. --unit overrules everything. A unit in the column's
+    name or in --map must agree with the units after the values. If only the format is known, the unit after most values
+    counts. A number whose own unit does not fit becomes null.
     """
     meaning, name = bound.meaning, bound.column
     target, number = UNITS[meaning.dimension][meaning.unit], pl.col(parsed(meaning))
-    labels: dict[str, int] = {}
-    if texts is not None:
-        beside = texts[name].str.extract(_LABELLED, 2).str.strip_chars().drop_nulls()
-        labels = dict(beside.value_counts(sort=True, name="n").rows())
     units = {label: unit for label in labels if (unit := find(label, meaning.dimension)) is not None}
     say_which = f"say which with {typed('--unit', name, 'UNIT')}"
     bare_count = True  # a number without a unit is in the column's unit
@@ -196,22 +222,19 @@ def _in_unit(sheet: Sheet, bound: Bound, texts: pl.DataFrame | None, *, believed
         )
     if bound.unit is None:
         return None
+    factor, offset = bound.unit.to(target)
     if not labels:
-        return None if bound.unit == target else _scaled(number, bound.unit, target)
-    parts = pl.col(name).str.extract_groups(_LABELLED).struct
-    digits, beside_it = parts[0], parts[1].str.strip_chars()
-    values = [_scaled(number, bound.unit, target)] if bare_count else []
-    for label, unit in units.items():
-        value = pl.when(beside_it == label).then(digits).cast(pl.Float64)
-        values.append(_scaled(pl.when(value.is_finite()).then(value), unit, target))
-    return pl.when(~pl.col(missing(meaning))).then(pl.coalesce(values) if values else None)
-
-
-def _scaled(number: pl.Expr, unit: Unit, target: Unit) -> pl.Expr:
-    factor, offset = unit.to(target)
-    if factor != 1.0:
-        number = number * factor
-    return number + offset if offset else number
+        return None if bound.unit == target else number * factor + offset
+    scales = {label: unit.to(target) for label, unit in units.items()}
+    factors = {label: scale[0] for label, scale in scales.items()} | ({_BARE: factor} if bare_count else {})
+    offsets = {label: scale[1] for label, scale in scales.items()} | {_BARE: offset}
+    label = pl.col(_LABEL).fill_null(_BARE)
+    scaled = number * label.replace_strict(factors, default=None, return_dtype=pl.Float64)
+    return (
+        scaled + label.replace_strict(offsets, default=0.0, return_dtype=pl.Float64)
+        if any(offsets.values())
+        else scaled
+    )
 
 
 def _inside(bound: Bound) -> pl.Expr:

@@ -60,7 +60,7 @@ FIGURES = {
 }
 
 
-PLAUSIBLE = {"mhz": (100, 10_000), "c": (5, 125), "w": (1, 5_000), "%": (0, 100)}
+PLAUSIBLE = {"mhz": (0, 10_000), "c": (-40, 150), "w": (0, 5_000), "%": (0, 100)}
 
 
 def kind_of(column: str, file: str) -> str:
@@ -162,6 +162,8 @@ def judge_time(text: str, stored: datetime | None, *, codes: bool) -> None:
 def judge_gpu(cells: dict[str, str], row: dict[str, object]) -> None:
     stored = str(row["gpu"])
     uuid = cells.get("uuid")
+    if uuid is not None and uuid.lower() in (*UNKNOWN, "-1", "-1.0"):
+        return  # then another row of the same place or number names it
     if uuid is not None:
         plain = re.sub("-0+([0-9])", r"-\1", uuid) if not uuid.upper().startswith("GPU") else uuid
         same = stored.lower().removeprefix("gpu-") == plain.lower().removeprefix("gpu-")

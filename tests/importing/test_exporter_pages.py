@@ -55,7 +55,7 @@ def test_page_of_nvidia_gpu_exporter(saved: Save, parse: Parse) -> None:
     assert found.report.format == "prometheus"
     rows = found.frame.rows(named=True)
     assert [{name: row[name] for name in SMI_VALUES} for row in rows] == [SMI_VALUES] * 2
-    assert [tuple(row[name] for name in ("gpu", "node", "slot", "model", "driver", "serial")) for row in rows] == [
+    assert [tuple(row.get(name) for name in ("gpu", "node", "slot", "model", "driver", "serial")) for row in rows] == [
         (uuid(1), "n1", 1, "NVIDIA L4", "580.1", None),
         (uuid(2), "n7", 2, "NVIDIA L4", "580.1", None),
     ]
