@@ -19,6 +19,7 @@ import polars as pl
 from ...errors import InputError
 from ..events import Event
 from . import parquet
+from .units import split_label
 from .unpacking import load
 
 __all__ = ["LINE", "OWN", "RECORD", "STRANGE", "UNREADABLE", "Refused", "Rule", "Sheet", "cut", "headless", "load",
@@ -193,6 +194,9 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, given: str | None)
     front = _sentences_in_front(table)
     sheet.messages += table.select(LINE, "text").head(front).rows()
     table = table.slice(front)
+    if not table.height:
+        first = sheet.messages[0][1].strip()[:80]
+        raise InputError(f"{path} holds messages of a tool only, such as {first!r}, and no row: nothing to import")
     header = table["text"][0]
     if re.match(r"\s*(?:\{|\[\s*(?:\{|$))", header):
         raise InputError(f"{path} is JSON of no known format; export it as CSV or Parquet")
@@ -209,7 +213,7 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, given: str | None)
         raise InputError(_NO_ROWS.format(path))
     sheet.rows = table.height + front
     text = pl.col("text")
-    again = text.str.strip_chars() == header.strip()
+    again = text.str.strip_chars().is_in(_headers_again(table, header, delimiter, sheet.names, path=path))
     table = sheet.refused.take(
         table, [(text.str.contains(UNREADABLE), STRANGE), (again, "it is the header line again")]
     )
@@ -218,16 +222,15 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, given: str | None)
     sheet.messages += messages.select(LINE, "text").rows()
     _refuse_messages(sheet)
     table = table.filter(~no_row) if messages.height else table
-    _one_header(table, delimiter, sheet.names, path)
     sheet.frame = _fields(table, delimiter, sheet, path)
     sheet.names = [name for name in sheet.names if name]
 
 
 def _sentences_in_front(table: pl.DataFrame) -> int:
-    """How many lines in front of the header are sentences: they have no delimiter, and a line below has one."""
-    lines = table["text"].head(_MOST_COMMENTS).to_list()
-    number = next((n for n, line in enumerate(lines) if re.search("[,;\t]", line)), 0)
-    return number if all(re.match(_SENTENCE, line) for line in lines[:number]) else 0
+    """How many lines in front of the first that has a delimiter are sentences; 0 if one of them is none."""
+    has_delimiter = table["text"].str.contains("[,;\t]")
+    number = int(has_delimiter.arg_max() or 0) if has_delimiter.any() else table.height
+    return number if table["text"].head(number).str.contains(_SENTENCE).all() else 0
 
 
 def _refuse_messages(sheet: Sheet) -> None:
@@ -304,12 +307,21 @@ def listed(names: Sequence[str], most: int = 160) -> str:
     return text if len(text) <= most else f"{text[:most].rpartition(', ')[0] or text[:most]}, ..."
 
 
-def _one_header(table: pl.DataFrame, delimiter: str, names: list[str], path: Path) -> None:
-    """Refuse a file whose columns change part way through, such as a log that two commands appended to."""
-    for line, text in table.filter(~pl.col("text").str.contains("[0-9]")).select(LINE, "text").iter_rows():
-        fields = [field.strip() for field in text.split(delimiter)]
-        if sum(field in names for field in fields) * 2 > len(fields):
+def _headers_again(table: pl.DataFrame, header: str, delimiter: str, names: list[str], *, path: Path) -> list[str]:
+    """The lines that name the columns again, with other units or blanks too.
+
+    Raises InputError where a line names other columns, as in a log that two commands appended to.
+    """
+    columns = [split_label(name)[0].lower() for name in names]
+    again = [header.strip()]
+    words = table.filter(~table["text"].str.contains("[0-9]")).unique("text", keep="first", maintain_order=True)
+    for line, text in words.select(LINE, "text").iter_rows():
+        fields = [split_label(field)[0].lower() for field in text.split(delimiter)]
+        if fields == columns:
+            again.append(text.strip())
+        elif text.strip() != header.strip() and sum(field in columns for field in fields) * 2 > len(fields):
             raise InputError(f"{path}: line {line} is a second header, with other columns; split the file there")
+    return again
 
 
 def _fields(table: pl.DataFrame, delimiter: str, sheet: Sheet, path: Path) -> pl.DataFrame:

@@ -93,7 +93,7 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
     else:
         layout = _of_table(sheet, options)
     _map(sheet, layout, options)
-    _check_complete(sheet, layout)
+    _check_complete(sheet, layout, options)
     if layout.kind == "runs" and not sheet.format:
         _bind_further(sheet, layout)
     _apply_units(sheet, layout, options)
@@ -102,13 +102,14 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
 
 def _of_table(sheet: Sheet, options: Options) -> Layout:
     mapped = {text.partition(":")[0] for text in options.columns.values()}
+    dated = mapped | ({"timestamp"} if options.at is not None else set())
     of_jobs = mapped & ({m.name for m in JOB_MEANINGS} - {m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS)})
     names = {split_label(name)[0].lower() for name in sheet.names}
     by_kind = {kind: _bind(sheet, meanings) for kind, meanings in _MEANINGS.items()}
     for row in LAYOUTS:
         bound = by_kind[row.kind]
         metrics = [b.column for b in bound.values() if b.meaning.kind in METRIC_KINDS]
-        fits = row.has <= bound.keys() and row.needs <= bound.keys() | mapped and names.issuperset(row.columns)
+        fits = row.has <= bound.keys() and row.needs <= bound.keys() | dated and names.issuperset(row.columns)
         if row.kind == "jobs":  # a file of runs may name jobs and times, too
             fits = bool(of_jobs) or (fits and not mapped & {"time", "timestamp"})
         if fits and (not row.metric or any(re.search(row.metric, column) for column in metrics)):
@@ -117,8 +118,8 @@ def _of_table(sheet: Sheet, options: Options) -> Layout:
         return _mapped(options, mapped, by_kind)
     if any("." in b.column for b in by_kind["telemetry"].values() if b.meaning.kind in METRIC_KINDS):
         raise InputError(
-            f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well, or say which column has "
-            "the times with --map COLUMN=timestamp"
+            f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well, say which column has "
+            "the times with --map COLUMN=timestamp, or when it began with --at TIME --every SECONDS"
         )
     raise _unrecognised(sheet)
 
@@ -293,14 +294,15 @@ def _as_mapped(sheet: Sheet, meaning: Meaning, column: str, text: str, unit: str
     return bound
 
 
-def _check_complete(sheet: Sheet, layout: Layout) -> None:
+def _check_complete(sheet: Sheet, layout: Layout, options: Options) -> None:
     """Raise InputError where a layout lacks what its rows need."""
     bound, mapped = layout.bound, any(b.mapped for b in layout.bound.values())
     if layout.kind == "runs" and "time" not in bound:
         raise InputError("--map leaves no column for the duration: name one, for example COLUMN=time:ms")
-    if layout.kind == "telemetry" and "timestamp" not in bound:
+    if layout.kind == "telemetry" and "timestamp" not in bound and options.at is None:
         raise InputError(
-            "--map: name a duration (COLUMN=time:ms) for runs, or a time (COLUMN=timestamp) and metrics for telemetry"
+            "--map: name a duration (COLUMN=time:ms) for runs, or a time (COLUMN=timestamp) and metrics for telemetry; "
+            "of readings without times, say when they began with --at TIME --every SECONDS"
         )
     if layout.kind == "telemetry" and not layout.metrics:
         if mapped and not sheet.format:

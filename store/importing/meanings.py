@@ -82,7 +82,8 @@ def _named(column: str) -> str:
 def _of_metric(metric: Metric) -> Meaning:
     kind = {"kind": "hex" if metric.kind == "mask" else "number"}
     more = kind | _BY_UNIT[metric.unit] | _UNLIKE.get(metric.name, {})
-    return Meaning(_named(metric.name), description=metric.description, names=metric.smi, column=metric.name, **more)  # type: ignore[arg-type]
+    names = (*metric.smi, *(name.removesuffix(".active") for name in metric.smi if name.endswith(".active")))
+    return Meaning(_named(metric.name), description=metric.description, names=names, column=metric.name, **more)  # type: ignore[arg-type]
 
 
 _BOARD: tuple[Meaning, ...] = (

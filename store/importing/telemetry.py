@@ -6,13 +6,14 @@ import numpy as np
 import polars as pl
 
 from ...errors import InputError
+from ..instants import times_of_ns
 from ..power_sensors import sensor_of_model
 from . import happened, identity
 from .content import LINE, Sheet
 from .layout import Bound, Layout
 from .marks import marked, set_back
 from .options import Options
-from .stamps import times
+from .stamps import instant, times
 from .values import Seen, further_numbers, is_placeholder, numbers, parsed
 
 _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream
@@ -38,8 +39,11 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     seen.notes.append(f"the GPU is taken from {source}")
     spent = [b.column for b in bound.values() if b.meaning.kind == "identity"]
     sheet.frame = sheet.frame.drop(*spent, *clusters, "=place", "=cabinet", strict=False)  # texts take much memory
-    times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
-    sheet.frame = sheet.frame.drop(bound["timestamp"].column)
+    if "timestamp" in bound:
+        times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
+        sheet.frame = sheet.frame.drop(bound["timestamp"].column)
+    else:
+        _count_times(sheet, seen, options)
     identity.of_the_time(sheet, "=timestamp", seen, options)
     events = [happened.of_rows(sheet, "=timestamp", options, seen)]
     events.append(happened.of_lost_gpus(sheet, bound, options, seen))
@@ -72,6 +76,19 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
             seen.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
     frame, of_sensors = marked(frame, went_back, seen)
     return frame, pl.concat([of_sensors, *(table.drop(LINE) for table in events)], how="diagonal"), duplicates
+
+
+def _count_times(sheet: Sheet, seen: Seen, options: Options) -> None:
+    """`=timestamp` of readings without times: --at, and for each further one of a GPU --every later."""
+    assert options.at is not None
+    position = pl.int_range(pl.len()).over("=gpu")
+    (further,) = sheet.counts(position > 0)
+    if further and options.every is None:
+        raise InputError(f"{sheet.file} has no times: say how many seconds lie between two readings, as --every 1")
+    sheet.used.update(("at", "every") if further else ("at",))
+    began, step = instant(options.at, options.time_zone, "--at"), round((options.every or 0.0) * 10**9)
+    sheet.frame = sheet.frame.with_columns(times_of_ns(began + position * step).alias("=timestamp"))
+    seen.notes.append("its times are counted from --at in steps of --every: a pause of the tool shifts all that follow")
 
 
 def _of_one_metric(sheet: Sheet, layout: Layout) -> None:

@@ -199,7 +199,33 @@ def test_a_decimal_comma_is_named(write: Write, refusal: Callable[..., str]) -> 
     assert "decimal comma" in refusal(path)
 
 
-@pytest.mark.parametrize("column", ["clocks_event_reasons.active", "clocks_throttle_reasons.active"])
+REASONS = [f"clocks_{word}_reasons{active}" for word in ("event", "throttle") for active in ("", ".active")]
+
+
+@pytest.mark.parametrize("column", REASONS)
 def test_reasons_of_the_clock_are_read(column: str, write: Write, parse: Parse) -> None:
-    parsed = parse(stream(write, f"uuid, {column}", f"{GPUS[0]}, 0x0000000000000004"))
+    parsed = parse(stream(write, f"uuid, power.draw [W], {column}", f"{GPUS[0]}, 9 W, 0x0000000000000004"))
     assert parsed.frame["clock_event_reasons"].to_list() == [4]
+
+
+def test_a_file_of_messages_only_says_so(write: Write, refusal: Callable[..., str]) -> None:
+    assert "holds messages of a tool only" in refusal(write(MESSAGES[0], "\n".join(MESSAGES * 200)))
+
+
+def test_the_header_may_come_again_and_stand_behind_rows(
+    write: Write, parse: Parse, refusal: Callable[..., str]
+) -> None:
+    rows = [f"{GPUS[0]}, 9{second} W" for second in range(3)]
+    path = stream(write, "uuid, power.draw [W]", *rows)
+    header, *lines = path.read_text().split("\n")
+    path.write_text("\n".join([lines[0], header, *lines[1:]]))
+    assert "--header timestamp,uuid,power.draw" in refusal(path)
+    assert parse(path, header="timestamp,uuid,power.draw").report.refusals == {"it is the header line again": [2]}
+
+
+def test_a_table_without_times_is_counted_from_at(write: Write, parse: Parse, refusal: Callable[..., str]) -> None:
+    path = write("power.draw [W], index", "60 W, 0\n61 W, 1\n62 W, 0\n63 W, 1")
+    assert "--at TIME --every SECONDS" in refusal(path)
+    assert "--every 1" in refusal(path, at="2026-05-04 10:00:00")
+    stamps = parse(path, at="2026-05-04 10:00:00", every=2.0).frame["ts"].to_list()
+    assert stamps == [at(2026, 5, 4, 10, 0, second) for second in (0, 0, 2, 2)]
