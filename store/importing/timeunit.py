@@ -101,11 +101,11 @@ def _proof(sheet: Sheet, bound: Bound, raw: pl.Expr) -> _Proof | None:
     )
     for names_of, source, seconds in references:
         ratio = raw / pl.when(seconds > 0).then(seconds)
-        known, *agreeing = sheet.counts(
+        comparable, *agreeing = sheet.counts(
             ratio.is_finite(), *((ratio * unit.factor - 1.0).abs() < _AGREES for unit in _CANDIDATES)
         )
-        for unit, number in zip(_CANDIDATES, agreeing, strict=True):
-            if number * 2 > known:
+        for unit, count in zip(_CANDIDATES, agreeing, strict=True):
+            if count * 2 > comparable:
                 return _Proof(unit, names_of, source, seconds)
     if trained is None:
         return None

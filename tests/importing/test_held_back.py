@@ -19,7 +19,7 @@ Write = Callable[..., Path]
 Parse = Callable[..., Parsed]
 
 
-def add(store: Store, path: Path, **options: str) -> Report:
+def add(store: Store, path: Path, **options: object) -> Report:
     return import_file(store, path, Options(**options))  # type: ignore[arg-type]
 
 
