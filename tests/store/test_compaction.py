@@ -439,7 +439,8 @@ def test_without_locks_a_journal_is_sealed_when_it_has_not_grown_for_an_hour(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = leave_journal(store, batch(["a"], 1, 1))
-    (store.root / "journal" / "n.lock").write_text("elsewhere 00000000 1\n")
+    lock = store.root / "journal" / "n.lock"
+    lock.write_text("elsewhere 00000000 1\n")
 
     def no_locks(*_: object) -> None:
         raise OSError(37, "No locks available")
@@ -448,6 +449,9 @@ def test_without_locks_a_journal_is_sealed_when_it_has_not_grown_for_an_hour(
     assert store.compact(offline=True).open_journals == [str(path)]
     then = time.time() - 7_200
     os.utime(path, (then, then))
+    lock.write_text(f"{processes.host()} {processes.pid_namespace()} {os.getppid()}\n")
+    assert store.compact(offline=True).sealed == 0, "its writer lives on this host"
+    lock.write_text("elsewhere 00000000 1\n")
     assert store.compact(offline=True).sealed == 1
     assert seen(store) == {("a", 1): 1}
 
