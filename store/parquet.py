@@ -116,7 +116,6 @@ def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) 
     DamagedError.
     """
     import pyarrow as pa
-    import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
     try:
@@ -125,6 +124,8 @@ def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) 
             chosen = [name for name in (filled if columns is None else columns) if name in file.schema_arrow.names]
             if only is None:
                 return file.read(columns=chosen, use_threads=False).replace_schema_metadata()
+        import pyarrow.dataset as ds  # a collector does without
+
         dataset = ds.dataset(str(path.absolute()), format="parquet")
         return dataset.to_table(columns=chosen, filter=only, use_threads=False).replace_schema_metadata()
     except FileNotFoundError:

@@ -139,8 +139,6 @@ def live_rows(listing: Snapshot, name: str) -> pa.Table | None:
 
 def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds: Bounds = EVER) -> Rows:
     """A table of a snapshot. Raises FileNotFoundError where a file was replaced meanwhile."""
-    import pyarrow as pa
-
     spec = table(name)
     if name == LATEST.name:
         return Rows([], live=latest(listing, verified, skip))
@@ -149,6 +147,10 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
     if name != TELEMETRY.name:
         return Rows(paths, live=None if live is None else shaped(spec, keys.without_written(live)))
     late = _read(LATE, listing, verified, skip)
+    if live is None and not late:
+        return Rows(paths)
+    import pyarrow as pa
+
     if live is not None:
         ts = keys.times(live)
         live = keys.newest(live.filter(pa.array((ts >= bounds.first) & (ts <= bounds.last))))
