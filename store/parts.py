@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .keys import KEY, bounds_of, days, without
 from .manifest import gpus_of
+from .parquet import complete
 from .schema import arrow_schema, table
 from .snapshot import Rows
 
@@ -57,7 +58,7 @@ def read(name: str, rows: Rows, columns: list[str] | None = None, *, only: ds.Ex
         tables.append(contested if rows.late is None else without(contested, rows.late))
     besides = [beside for beside in (rows.late, rows.live) if beside is not None]
     tables += [beside if only is None else beside.filter(only) for beside in besides]
-    return pa.concat_tables([part.select(chosen) for part in tables])
+    return pa.concat_tables([complete(table(name), part, chosen) for part in tables])
 
 
 def parts_of(name: str, rows: Rows) -> list[TablePart]:
@@ -65,7 +66,7 @@ def parts_of(name: str, rows: Rows) -> list[TablePart]:
     import pyarrow as pa
 
     beside = [part for part in (rows.late, rows.live) if part is not None and len(part)]
-    over = pa.concat_tables(beside) if beside else None
+    over = complete(table(name), pa.concat_tables(beside, promote_options="default")) if beside else None
     if not table(name).partitioned:
         return [TablePart(name, None, tuple(rows.files), over)] if rows.files or over is not None else []
     by_day: dict[str, list[Path]] = {}

@@ -33,7 +33,10 @@ Skip = Callable[[Path, str], None]
 
 @dataclass(frozen=True)
 class Rows:
-    """A table at one instant: the rows of `free`, those of `contested` whose key is not in `late`, `late`, `live`."""
+    """A table at one instant: the rows of `free`, those of `contested` whose key is not in `late`, `late`, `live`.
+
+    `late` and `live` lack columns that are NULL in all of their rows: a row with every column of telemetry takes 1 kB.
+    """
 
     free: list[Path]
     contested: list[Path] = field(default_factory=list)
@@ -145,7 +148,7 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
     paths = sound(spec, listing.files[name], verified, skip)
     live = live_rows(listing, name)
     if name != TELEMETRY.name:
-        return Rows(paths, live=None if live is None else shaped(spec, keys.without_written(live)))
+        return Rows(paths, live=None if live is None else keys.conform(spec, keys.without_written(live)))
     late = _read(LATE, listing, verified, skip)
     if live is None and not late:
         return Rows(paths)
@@ -160,7 +163,7 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
             others = [stored_keys for path in near if (stored_keys := telemetry_files.keys_in(path)) is not None]
             live, newer = keys.split(live, others)
             late += [newer] if len(newer) else []
-    live = shaped(spec, keys.without_written(live)) if live is not None and len(live) else None
+    live = keys.conform(spec, keys.without_written(live)) if live is not None and len(live) else None
     if not late:
         return Rows(paths, live=live)
     over = keys.newest(pa.concat_tables(late, promote_options="default"))
@@ -169,7 +172,7 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
     return Rows(
         [path for path in paths if path not in contested],
         [path for path in paths if path in contested],
-        shaped(spec, keys.without_written(over)),
+        keys.conform(spec, keys.without_written(over)),
         live,
     )
 

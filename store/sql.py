@@ -255,7 +255,9 @@ class Connection:
             parts.append(f"SELECT {columns} FROM {files} WHERE {KEY_RECORD} NOT IN (SELECT {KEY_RECORD} FROM {late})")
         for part, data in (("late", rows.late), ("live", rows.live)):
             if data is not None:
-                parts.append(f"SELECT {columns} FROM {_ROWS}.{spec.name}_{part}")
+                parts.append(
+                    f"SELECT {columns} FROM ({spec.nothing} UNION ALL BY NAME FROM {_ROWS}.{spec.name}_{part})"
+                )
         return " UNION ALL ".join(parts) or spec.nothing
 
     def _files(self, variable: str, paths: Sequence[Path], spec: Table) -> str:

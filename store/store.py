@@ -269,16 +269,20 @@ class Store:
         """
         import polars as pl
 
-        spec = table(name)
+        spec, types = table(name), _frame_schema(name)
         within = Bounds(gpus=file_names.gpu_hashes(gpus)) if gpus is not None and spec.partitioned else Bounds()
         rows = self.rows([name], within)[name]
 
         def frame(table_rows: pa.Table) -> pl.LazyFrame:
-            return cast("pl.DataFrame", pl.from_arrow(table_rows)).lazy().select(spec.names)
+            rows_of_table = cast("pl.DataFrame", pl.from_arrow(table_rows)).lazy()
+            absent = [
+                pl.lit(None, kind).alias(key) for key, kind in types.items() if key not in table_rows.column_names
+            ]
+            return rows_of_table.with_columns(absent).select(spec.names)
 
         def read(paths: list[Path]) -> pl.LazyFrame:
             scanned = pl.scan_parquet(
-                [path.absolute() for path in paths], schema=_frame_schema(name), glob=False,
+                [path.absolute() for path in paths], schema=types, glob=False,
                 missing_columns="insert", extra_columns="ignore", hive_partitioning=False,
             )  # fmt: skip
             return scanned.select(spec.names)
