@@ -170,8 +170,8 @@ class StoredFiles:
         present: dict[str, os.stat_result] = {}
         for folder, _, names in os.walk(self.root):
             present |= {path: os.lstat(path) for path in (f"{folder}/{name}" for name in names)}
-        for path in present.keys() - set(map(str, self.content)):
-            Path(path).unlink()
+        for stray in present.keys() - set(map(str, self.content)):
+            Path(stray).unlink()
         for path, content in self.content.items():
             status = present.get(str(path))
             if status is None or (str(path), status.st_ino, status.st_mtime_ns) not in self._as_made:

@@ -177,6 +177,7 @@ def _burn(wrong: str, day: int = 19, gpus: int = 8) -> str:
     )
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("errors", "number", "sentence"),
     [
