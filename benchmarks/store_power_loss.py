@@ -303,11 +303,11 @@ class DiskReader:
     def read(self, store: whorl.Store) -> dict[str, Any]:
         """What readers see: telemetry as cluster, GPU, time (us) and power, the other tables as texts.
 
-        A table depends on the files of its folder, the journals and the notes about replaced files.
+        A table depends on the files of its folder, the journals of its kind and the notes about replaced files.
         """
         self._first = self._first or store
         digests = digests_of(store.root)
-        shared = tuple(digests.get(name, "") for name in ("journal", "replaced"))
+        shared = tuple(digests.get(name, "") for name in ("rows", "replaced"))
         of_telemetry = ("telemetry", *(digests.get(name, "") for name in sorted(OTHER_FOLDERS)))
         if of_telemetry not in self._known:
             self._known[of_telemetry] = self._telemetry(store)
@@ -353,7 +353,8 @@ def digests_of(root: Path) -> dict[str, str]:
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.name != "verified.log" and path.suffix != ".lock":
             place = path.relative_to(root)
-            digest = digests.setdefault(place.parts[0], hashlib.blake2b())
+            kind = "rows" if ".rows." in path.name else place.parts[0]  # journals of other tables than telemetry
+            digest = digests.setdefault(kind, hashlib.blake2b())
             content = path.read_bytes()
             digest.update(f"{place} {len(content)} ".encode() + content)
     return {name: digest.hexdigest() for name, digest in digests.items()}
