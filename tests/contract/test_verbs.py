@@ -80,14 +80,8 @@ QUESTIONS = [
     _on_store("advise", f"{ADVISE} --json", short=ALL_SHORT),
     *(
         _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=short)
-        for form, short in (
-            ("exclude", ("mixed", "none")),
-            ("prefer", ()),
-            ("nodelist", ()),
-            ("weights", ("mixed",)),
-            ("kubernetes", ("mixed",)),
-            ("taints", ("mixed",)),
-        )
+        for short, names in ((("mixed",), "exclude weights kubernetes taints"), ((), "prefer nodelist"))
+        for form in names.split()
     ),
     _on_store("advise-nfd", f"{ADVISE} --format nfd --node c002-6", forms.lines, inputs=("fleet",)),
     _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("mixed",)),
