@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ....errors import InputError
 from ..content import written
@@ -67,27 +69,13 @@ class _Device:
 
 
 @dataclass
-class _Kernel:
-    """The launches of one kernel on one GPU. `values` are what else is known of the run, by meaning."""
-
-    line: int
-    mean_ms: float
-    launches: int
-    values: dict[str, Value] = field(default_factory=dict)
-
-    @property
-    def total_ms(self) -> float:
-        """The time of all launches."""
-        return self.mean_ms * self.launches
-
-
-@dataclass
 class _Launch:
-    """One launch: when it began, where that is known, and how long it took; clocks by meaning, where it has its own."""
+    """One launch, or the mean of `count`: its start where that is known, and clocks by meaning where it has some."""
 
     line: int
-    start_ms: float = 0.0
     ms: float = 0.0
+    start_ms: float = 0.0
+    count: int = 1
     clocks: dict[str, float] = field(default_factory=dict)
 
 
@@ -109,44 +97,30 @@ class _Table:
     gpu: str
     rows: Rows
     units: list[str] = field(default_factory=list)
-    _places: dict[tuple[str, ...], int | None] = field(default_factory=dict)
-    _factors: dict[int, float] = field(default_factory=dict)
+    factors: dict[int, float] = field(default_factory=dict)  # of columns of times: ms in one of their unit
 
-    def place(self, *wanted: str) -> int | None:
-        """The place of the first of these columns, named in lower case; None if there is none."""
-        if wanted not in self._places:
-            lower = [split_label(name)[0].lower() for name in self.names]
-            self._places[wanted] = next((lower.index(name) for name in wanted if name in lower), None)
-        return self._places[wanted]
-
-    def needed(self, *names: str) -> list[int]:
-        """The places of these columns. Raises InputError where one is missing."""
-        places = [self.place(name) for name in names]
-        missing = [name for name, place in zip(names, places, strict=True) if place is None]
-        if missing:
-            raise InputError(f"{self.rows.file}: a table of kernels has no column {missing[0].title()}: profile again")
-        return [place for place in places if place is not None]
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each column, by its name in lower case without a unit."""
+        return {split_label(name)[0].lower(): place for place, name in reversed(list(enumerate(self.names)))}
 
     def unit(self, place: int) -> str:
         """The unit in the column's name, or below it."""
         return split_label(self.names[place])[1] or (self.units[place] if place < len(self.units) else "")
 
-    def ms(self, place: int, text: str) -> float | None:
-        """A time of a column, ms. Raises InputError where the column has no unit of time."""
-        if place not in self._factors:
-            where = f"{self.rows.file}: column {self.names[place]!r}"
-            self._factors[place] = _milliseconds(self.unit(place), where)
-        number = _number(text)
-        return None if number is None else number * self._factors[place]
+    def cell(self, cells: list[str], *names: str) -> str:
+        """What a line has in the first of these columns; "" if there is none."""
+        return next((cells[self.places[name]] for name in names if name in self.places), "")
 
-    def cell(self, cells: list[str], name: str) -> str:
-        """What a line has in a column; "" if there is none."""
-        place = self.place(name)
-        return "" if place is None else cells[place]
-
-    def device(self, cells: list[str]) -> _Device:
-        """The GPU of a line."""
-        return _device(self.process, self.cell(cells, "device") or self.gpu)
+    def ms(self, cells: list[str], name: str) -> float | None:
+        """A time, ms. Raises InputError where the table does not have the column, or it has no unit of time."""
+        if name not in self.places:
+            raise InputError(f"{self.rows.file}: a table of kernels has no column {name.title()}: profile again")
+        place = self.places[name]
+        if place not in self.factors:
+            self.factors[place] = _milliseconds(self.unit(place), f"{self.rows.file}: column {self.names[place]!r}")
+        number = _number(cells[place])
+        return None if number is None else number * self.factors[place]
 
 
 def fits_nvprof(head: str) -> bool:
@@ -162,18 +136,15 @@ def fits_ncu(head: str) -> bool:
 def read_nvprof(text: str, rows: Rows) -> None:
     """Add the kernels of each table in the text. Raises InputError where there is none, or a table lacks columns."""
     traced: dict[_Device, _Gpu] = {}
-    summed: dict[_Device, dict[str, _Kernel]] = {}
+    summed: dict[_Device, _Gpu] = {}
     for line, table, cells in _lines(text, rows):
-        if _TRACE.match(table.header):
-            _trace(line, cells, table, traced)
-        elif _SUMMARY.match(table.header):
-            _sum(line, cells, table, summed)
-    kernels = _kernels(traced, ends=False)
-    if not any([*kernels.values(), *summed.values()]):
+        if not _NCU.match(table.header):
+            _take(line, table, cells, traced if _TRACE.match(table.header) else summed)
+    if not any(gpu.kernels for gpu in (*traced.values(), *summed.values())):
         raise InputError(f"{rows.file}: {_nothing(text)}")
     tool = "nsys" if re.search(r"(?:Duration|Avg) \(\w+\)", text) else "nvprof"  # nsys has the units in the names
-    for gpus in (kernels, summed):
-        _add(gpus, rows, tool, text)
+    _add(traced, rows, tool, text, ends=False)
+    _add(summed, rows, tool, text, ends=True)
 
 
 def _lines(text: str, rows: Rows) -> Iterator[tuple[int, _Table, list[str]]]:
@@ -188,7 +159,7 @@ def _lines(text: str, rows: Rows) -> Iterator[tuple[int, _Table, list[str]]]:
             gpu = named[1] if named else "" if "result" in section[2] else gpu
         elif any(pattern.match(content) for pattern in (_TRACE, _SUMMARY, _METRICS, _NCU)):
             table = _Table(content, _cells(content) or [], process, gpu, rows)
-            if _METRICS.match(content) or table.place("num calls") is not None:  # nsys: the API, the operating system
+            if _METRICS.match(content) or "num calls" in table.places:  # nsys: the API, the operating system
                 table = None
         elif table is not None and not calls:
             cells = _cells(content)
@@ -221,54 +192,24 @@ def _nothing(text: str) -> str:
     return "no kernel is in it: nothing ran on a GPU, or the file was cut"
 
 
-def _trace(line: int, cells: list[str], table: _Table, traced: dict[_Device, _Gpu]) -> None:
-    start_at, duration_at, name_at = table.needed("start", "duration", "name")
-    name, start_ms = cells[name_at], table.ms(start_at, cells[start_at])
-    gpu = traced.setdefault(table.device(cells), _Gpu())
+def _take(line: int, table: _Table, cells: list[str], gpus: dict[_Device, _Gpu]) -> None:
+    """What a line of a trace or a summary says."""
+    trace = _TRACE.match(table.header) is not None
+    name, start_ms = table.cell(cells, "name"), table.ms(cells, "start") if trace else 0.0
+    gpu = gpus.setdefault(_device(table.process, table.cell(cells, "device") or table.gpu), _Gpu())
     if name in _READING_NAMES:
-        system = table.place("system")
-        if start_ms is not None and system is not None:
-            gpu.readings.setdefault(name, []).append((start_ms, cells[system]))
-    elif not _NO_KERNEL.match(name):
-        duration_ms = table.ms(duration_at, cells[duration_at])
-        if start_ms is None or not duration_ms:
-            table.rows.refuse(line, "a launch has no readable start or duration")
-            return
-        launches = gpu.kernels.setdefault(re.sub(r"\s*\[[0-9]+\]$", "", name), [])
-        launches.append(_Launch(line, start_ms, duration_ms))
-
-
-def _kernels(gpus: Mapping[_Device, _Gpu], *, ends: bool) -> dict[_Device, dict[str, _Kernel]]:
-    """The mean of the launches of each kernel, with the medians of clocks and readings. Without `ends`, the first and
-    the last launch count only if there are no others, and readings count between these two."""
-    means: dict[_Device, dict[str, _Kernel]] = {}
-    for device, gpu in gpus.items():
-        for name, launches in gpu.kernels.items():
-            ordered = sorted(launches, key=lambda launch: launch.start_ms)
-            inner = ordered if ends or len(ordered) < 3 else ordered[1:-1]
-            kernel = _Kernel(launches[0].line, statistics.fmean(launch.ms for launch in inner), len(inner))
-            for meaning, (reading, part, scale) in _READINGS.items():
-                numbers = [launch.clocks[meaning] for launch in inner if meaning in launch.clocks]
-                for start_ms, text in gpu.readings.get(reading, ()):
-                    number = _number(text.split("/")[part]) if text.count("/") >= part else None
-                    if ordered[0].start_ms < start_ms < ordered[-1].start_ms and number is not None:
-                        numbers.append(number * scale)
-                kernel.values |= {meaning: statistics.median(numbers)} if numbers else {}
-            means.setdefault(device, {})[name] = kernel
-    return means
-
-
-def _sum(line: int, cells: list[str], table: _Table, summed: dict[_Device, dict[str, _Kernel]]) -> None:
-    mean_at, name_at = table.needed("avg", "name")
-    kind, calls_at = table.place("type"), table.place("calls", "instances")
-    if (kind is not None and cells[kind] != "GPU activities") or _NO_KERNEL.match(cells[name_at]):
+        if start_ms is not None:
+            gpu.readings.setdefault(name, []).append((start_ms, table.cell(cells, "system")))
         return
-    mean_ms, launches = table.ms(mean_at, cells[mean_at]), _number(cells[calls_at]) if calls_at is not None else None
-    if not mean_ms or launches is None or launches < 1:
-        table.rows.refuse(line, "a kernel has no readable number of calls or mean duration")
+    if _NO_KERNEL.match(name) or table.cell(cells, "type") not in ("", "GPU activities"):
         return
-    device = _device(table.process, table.gpu)
-    summed.setdefault(device, {})[cells[name_at]] = _Kernel(line, mean_ms, int(launches))
+    ms = table.ms(cells, "duration" if trace else "avg")
+    count = 1.0 if trace else _number(table.cell(cells, "calls", "instances"))
+    if not ms or start_ms is None or not count or count < 1:
+        table.rows.refuse(line, "a kernel has no readable start, duration or number of calls")
+        return
+    launches = gpu.kernels.setdefault(re.sub(r"\s*\[[0-9]+\]$", "", name), [])
+    launches.append(_Launch(line, ms, start_ms, int(count)))
 
 
 def read_ncu(text: str, rows: Rows) -> None:
@@ -278,25 +219,16 @@ def read_ncu(text: str, rows: Rows) -> None:
     for line, table, cells in _lines(text, rows):
         if not _NCU.match(table.header):
             continue
-        of_launch = (
-            "process id",
-            "device",
-            "id",
-            "kernel name",
-            "host name",
-            "metric name",
-            "metric unit",
-            "metric value",
+        process, device, number, kernel, host = (
+            table.cell(cells, name) for name in ("process id", "device", "id", "kernel name", "host name")
         )
-        process, device, number, kernel, host, *metric = (table.cell(cells, name) for name in of_launch)
-        key = (process, device, number, kernel)
-        launch = launches.setdefault(key, _Launch(line))
-        metrics = [tuple(metric)]
-        if table.place("metric name") is None:  # then each metric has a column
+        launch = launches.setdefault((process, device, number, kernel), _Launch(line))
+        metrics = [tuple(table.cell(cells, f"metric {part}") for part in ("name", "unit", "value"))]
+        if "metric name" not in table.places:  # then each metric has a column
             metrics = [(name, table.unit(place), cells[place]) for place, name in enumerate(table.names)]
         had_time = launch.ms > 0
-        for name, unit, value in metrics:
-            _take_metric(launch, line, (name, unit, value), rows)
+        for metric in metrics:
+            _take_metric(launch, line, metric, rows)
         if launch.ms > 0 and not had_time:
             gpu = gpus.setdefault(_device(process, device or "0", "" if _LOCAL.match(host) else host), _Gpu())
             gpu.kernels.setdefault(kernel, []).append(launch)
@@ -305,7 +237,7 @@ def read_ncu(text: str, rows: Rows) -> None:
             f"{rows.file}: no kernel has a duration; profile with the section SpeedOfLight or with "
             "--metrics gpu__time_duration.sum"
         )
-    _add(_kernels(gpus, ends=True), rows, "ncu", text)
+    _add(gpus, rows, "ncu", text, ends=True)
 
 
 def _take_metric(launch: _Launch, line: int, metric: tuple[str, ...], rows: Rows) -> None:
@@ -348,26 +280,44 @@ def _number(text: str) -> float | None:
     return number if 0 <= number < float("inf") else None
 
 
-def _add(gpus: Mapping[_Device, Mapping[str, _Kernel]], rows: Rows, tool: str, text: str) -> None:
-    """Add a run for each kernel that takes a good part of its GPU's time; of `--workload`, only the longest one."""
+def _add(gpus: Mapping[_Device, _Gpu], rows: Rows, tool: str, text: str, *, ends: bool) -> None:
+    """Add a run for each kernel that takes a good part of its GPU's time; of `--workload`, only the longest one.
+
+    Without `ends`, the first and the last launch of a kernel count only if there are no others.
+    """
     record = hashlib.sha256(text.encode()).hexdigest()[:16]
     numbers = {(device.node, device.number) for device in gpus}
     small = 0
-    for device, kernels in gpus.items():
-        total_ms = sum(kernel.total_ms for kernel in kernels.values())
-        by_time = sorted(kernels.items(), key=lambda entry: -entry[1].total_ms)
-        large = [entry for entry in by_time if entry[1].total_ms >= _SHARE * total_ms]
-        if rows.options.workload is not None:
-            large = large[:1]
-        small += len(by_time) - len(large)
-        for name, kernel in sorted(large, key=lambda entry: entry[1].line):
-            values: dict[str, Value] = {"workload": f"{tool} {_workload(name)}", "kernel": name, **kernel.values}
-            mean_ms = float(f"{kernel.mean_ms:.15g}")  # 200000 ns are 0.2 ms, not 0.19999999999999998
-            values |= {"time [ms]": mean_ms, "kernels": kernel.launches, **_identity(device, rows, len(numbers))}
-            rows.add(kernel.line, values, f"{record} {device.process}")
+    for device, gpu in gpus.items():
+        kernels = [(name, *_run(launches, gpu, ends=ends)) for name, launches in gpu.kernels.items()]
+        total_ms = sum(kernel_ms for _, kernel_ms, _ in kernels)
+        large = [kernel for kernel in kernels if kernel[1] >= _SHARE * total_ms]
+        if rows.options.workload is not None and large:
+            large = [max(large, key=lambda kernel: kernel[1])]
+        small += len(kernels) - len(large)
+        for name, _, values in large:
+            values |= {"workload": f"{tool} {_workload(name)}", "kernel": name, **_identity(device, rows, len(numbers))}
+            rows.add(gpu.kernels[name][0].line, values, f"{record} {device.process}")
     if small:
         why = "--workload stores the longest one" if rows.options.workload is not None else "less than 1 % of the time"
         rows.note(f"{small} {'kernel is' if small == 1 else 'kernels are'} not stored: {why}")
+
+
+def _run(launches: list[_Launch], gpu: _Gpu, *, ends: bool) -> tuple[float, dict[str, Value]]:
+    """The time of all launches of a kernel, and the run: their mean, and the medians of clocks and readings."""
+    ordered = sorted(launches, key=lambda launch: launch.start_ms)
+    inner = ordered if ends or len(ordered) < 3 else ordered[1:-1]
+    count = sum(launch.count for launch in inner)
+    mean_ms = float(f"{math.fsum(launch.ms * launch.count for launch in inner) / count:.15g}")
+    values: dict[str, Value] = {"time [ms]": mean_ms, "kernels": count}
+    for meaning, (reading, part, scale) in _READINGS.items():
+        numbers = [launch.clocks[meaning] for launch in inner if meaning in launch.clocks]
+        for start_ms, text in gpu.readings.get(reading, ()):
+            number = _number(text.split("/")[part]) if text.count("/") >= part else None
+            if ordered[0].start_ms < start_ms < ordered[-1].start_ms and number is not None:
+                numbers.append(number * scale)
+        values |= {meaning: statistics.median(numbers)} if numbers else {}
+    return mean_ms * count, values
 
 
 def _identity(device: _Device, rows: Rows, number_of_gpus: int) -> dict[str, Value]:
