@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from xml.etree import ElementTree as ET
 from xml.parsers import expat
 
-from ....errors import InputError
 from ...vocabulary import reason_bit
 from ..content import written
 from ..identity import address
@@ -25,8 +25,9 @@ from .stamped import Times
 XML, TEXT = "nvidia-smi -q -x", "nvidia-smi -q"
 
 _XML_BEGIN, _XML_END = re.compile("<nvidia_smi_log[ >]"), "</nvidia_smi_log>"
-_DEEPEST, _LONGEST = 32, 4096  # real logs have 7 elements inside each other, and texts of some 60 characters
-_UNUSED = ("supported_clocks", "processes", "accounted_processes")  # the most of a log
+_XML_GPU = re.compile("<gpu[ >]")
+_DEEPEST = 8  # elements inside each other in the element `gpu`
+_UNUSED = ("supported_clocks", "processes", "accounted_processes", "mig_devices")  # the most of a log, and instances
 _TEXT_BEGIN = re.compile(r"^=+ ?NVSMI LOG ?=+\s*$", re.MULTILINE)
 _INDENT = 4  # spaces for each title that a line of text stands under
 _ADDRESS = "[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:[.][0-9A-Fa-f])?"
@@ -163,7 +164,7 @@ def read_xml(text: str, rows: Rows) -> None:
         line += text.count("\n", last, begin)
         end = text.find(_XML_END, begin, following)
         stop = following if end < 0 else end + len(_XML_END)
-        stamp = _add(_Parser(line).parse(text[begin:stop]), rows, XML)
+        stamp = _add(_parsed(text[begin:stop], line), rows, XML)
         _add_sentences(front, first, stamp, rows)
         _add_sentences(text[stop:following], line + text.count("\n", begin, stop), stamp, rows)
         last = begin
@@ -176,61 +177,34 @@ def _add_sentences(text: str, first: int, stamp: str | None, rows: Rows) -> None
             rows.add(first + number, {"timestamp": stamp, "gpu": _LOST, "pci_bus_id": address(match[1] or match[2])})
 
 
-class _Parser:
-    """Reads one log of XML that begins in this line."""
+def _parsed(text: str, line: int) -> _Log:
+    """One log of XML, which begins in this line."""
+    log, depth = _Log(line), 0
+    lines = (line + text.count("\n", 0, begin.start()) for begin in _XML_GPU.finditer(text))
+    parser = ET.XMLPullParser(("start", "end"))
+    parser.feed(text)
+    try:
+        for event, element in parser.read_events():
+            depth += 1 if event == "start" else -1
+            if event == "end" and depth == 1 and element.tag == "gpu":
+                gpu = _Gpu(next(lines, line), element.get("id", ""), dict(_texts(element)))
+                gpu.instances = [(gpu.line, dict(_texts(part))) for part in element.iterfind("mig_devices/mig_device")]
+                log.gpus.append(gpu)
+            elif event == "end" and depth == 1:
+                log.head[element.tag] = (element.text or "").strip()
+        parser.close()
+    except ET.ParseError as error:
+        why = f"the log is cut short or damaged ({expat.errors.messages[error.code]})"
+        log.damage = (line + error.position[0] - 1, why)
+    return log
 
-    def __init__(self, line: int) -> None:
-        self._log = _Log(line)
-        self._path: list[str] = []
-        self._text: list[str] = []
-        self._gpu: _Gpu | None = None
-        self._expat = expat.ParserCreate()
-        self._expat.StartElementHandler = self._begin
-        self._expat.EndElementHandler = self._end
-        self._expat.CharacterDataHandler = self._text.append
 
-    def parse(self, text: str) -> _Log:
-        """The log; its damage says where and why the rest cannot be read."""
-        try:
-            self._expat.Parse(text.encode(), True)
-        except expat.ExpatError as error:
-            why = f"the log is cut short or damaged ({expat.errors.messages[error.code]})"
-            self._log.damage = (self._here, why)
-        except InputError as error:
-            self._log.damage = (self._here, str(error))
-        return self._log
-
-    @property
-    def _here(self) -> int:
-        """The line of the file at which the parser is."""
-        return self._log.line + self._expat.CurrentLineNumber - 1
-
-    def _begin(self, name: str, attributes: dict[str, str]) -> None:
-        self._path.append(name)
-        self._text.clear()
-        if len(self._path) > _DEEPEST:
-            raise InputError(f"the log has more than {_DEEPEST} elements inside each other, unlike any of nvidia-smi")
-        if self._path[1:] == ["gpu"]:
-            self._gpu = _Gpu(self._here, attributes.get("id", ""))
-        elif self._gpu is not None and self._path[2:] == ["mig_devices", "mig_device"]:
-            self._gpu.instances.append((self._here, {}))
-
-    def _end(self, _: str) -> None:
-        text = "".join(self._text).strip()
-        self._text.clear()
-        inside = self._path[1:]
-        self._path.pop()
-        if len(text) > _LONGEST:
-            raise InputError(f"the log has a text of {len(text)} characters, unlike any of nvidia-smi")
-        if self._gpu is None:
-            self._log.head["/".join(inside)] = text
-        elif inside == ["gpu"]:
-            self._log.gpus.append(self._gpu)
-            self._gpu = None
-        elif inside[1:3] == ["mig_devices", "mig_device"]:
-            self._gpu.instances[-1][1]["/".join(inside[3:])] = text
-        elif inside[1] not in _UNUSED:
-            self._gpu.texts["/".join(inside[1:])] = text
+def _texts(element: ET.Element, path: str = "") -> Iterator[tuple[str, str]]:
+    """The texts inside an element by their paths in it."""
+    for child in element:
+        if child.tag not in _UNUSED and path.count("/") < _DEEPEST:
+            yield f"{path}{child.tag}", (child.text or "").strip()
+            yield from _texts(child, f"{path}{child.tag}/")
 
 
 def read_text(text: str, rows: Rows) -> None:
