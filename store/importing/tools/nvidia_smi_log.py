@@ -10,6 +10,7 @@ readings, and whoever takes the rows makes an event of it.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -181,10 +182,9 @@ def _parsed(text: str, line: int) -> _Log:
     """One log of XML, which begins in this line."""
     log, depth = _Log(line), 0
     lines = (line + text.count("\n", 0, begin.start()) for begin in _XML_GPU.finditer(text))
-    parser = ET.XMLPullParser(("start", "end"))
-    parser.feed(text)
     try:
-        for event, element in parser.read_events():
+        # A text that begins with the log has no document type, and so no entities.
+        for event, element in ET.iterparse(io.StringIO(text), events=("start", "end")):  # noqa: S314
             depth += 1 if event == "start" else -1
             if event == "end" and depth == 1 and element.tag == "gpu":
                 gpu = _Gpu(next(lines, line), element.get("id", ""), dict(_texts(element)))
@@ -192,7 +192,6 @@ def _parsed(text: str, line: int) -> _Log:
                 log.gpus.append(gpu)
             elif event == "end" and depth == 1:
                 log.head[element.tag] = (element.text or "").strip()
-        parser.close()
     except ET.ParseError as error:
         why = f"the log is cut short or damaged ({expat.errors.messages[error.code]})"
         log.damage = (line + error.position[0] - 1, why)
