@@ -18,7 +18,7 @@ from .meanings import PLACEHOLDERS
 from .options import Options, typed
 from .report import Report
 from .stamps import times
-from .values import Seen, is_placeholder, numbers, parsed
+from .values import Remarks, is_placeholder, numbers, parsed
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -30,7 +30,9 @@ _MOST = 128  # GPUs of one node
 _MANY = 10  # rows, of which one would have the first GPU
 
 
-def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
+def parse(
+    sheet: Sheet, layout: Layout, options: Options, remarks: Remarks
+) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
     """The allocations of a sheet (columns of `jobs`, and LINE), events about refused rows, the lines of duplicates.
 
     A row that names several GPUs becomes one row for each. Impossible rows are refused in the sheet. Raises InputError.
@@ -41,13 +43,13 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     stamps = texts.select(LINE)
     for name in ("submitted", "began", "ended"):
         if name in bound:
-            times(sheet, bound[name], seen, minus_one=False, stream=False, time_zone=options.time_zone)
+            times(sheet, bound[name], remarks, minus_one=False, stream=False, time_zone=options.time_zone)
             if name == "ended" and "=late" in sheet.frame.columns:
                 sheet.frame = sheet.frame.with_columns(_in_second_hour())
             sheet.frame = sheet.frame.drop("=early", "=late", "=zone", strict=False)
             stamps = stamps.join(sheet.frame.select(LINE, f"={name}"), on=LINE, how="left")  # the end may be unreadable
     if "share" in bound:
-        numbers(sheet, [bound["share"]], seen, minus_one=False)
+        numbers(sheet, [bound["share"]], remarks, minus_one=False)
     began, ended = pl.col("=began"), pl.col("=ended")
     sheet.refuse(
         (is_placeholder(bound["job"].column, minus_one=False), "it names no job"),
@@ -67,24 +69,24 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
 def beside_telemetry(store: Store, sheet: Sheet, options: Options, report: Report) -> pl.DataFrame:
     """The new rows of `jobs` of a file that also has telemetry; the report tells of them. `sheet` is of its jobs."""
     layout = recognise(sheet, replace(options, columns={}, units={}))
-    frame, _, _ = parse(sheet, layout, options, Seen())
+    frame, _, _ = parse(sheet, layout, options, Remarks())
     rows = superseding.conformed(going_on(store, frame))
-    kept = superseding.new_records(store, rows)
-    number, stored = (table.select(superseding.KEY).unique().height for table in (rows, kept))
+    new_rows = superseding.new_records(store, rows)
+    number, stored = (table.select(superseding.KEY).unique().height for table in (rows, new_rows))
     report.notes.append(f"it says which jobs had the GPUs: {number} rows of jobs, {stored} of them new or changed")
-    return kept
+    return new_rows
 
 
 def going_on(store: Store, frame: pl.DataFrame) -> pl.DataFrame:
     """Allocations that a source shows at times only: one that the store has as running goes on, with its begin."""
-    seen = pl.col("source") == JobSource.EXPORTER.value
-    running = superseding.newest(store, seen & pl.col("raw_id").is_in(frame["raw_id"].unique().implode()))
+    of_exporter = pl.col("source") == JobSource.EXPORTER.value
+    running = superseding.newest(store, of_exporter & pl.col("raw_id").is_in(frame["raw_id"].unique().implode()))
     before = running.filter(pl.col("ended").is_null()).select(
         "cluster", "raw_id", "gpu", pl.col("allocation").alias("=allocation"), pl.col("began").alias("=began")
     )
     before = before.sort("=began").unique(["cluster", "raw_id", "gpu"], keep="last")
     joined = frame.join(before, on=["cluster", "raw_id", "gpu"], how="left", maintain_order="left")
-    later = seen & (pl.col("=began") < pl.col("began")).fill_null(False)
+    later = of_exporter & (pl.col("=began") < pl.col("began")).fill_null(False)
     return joined.with_columns(
         pl.when(later).then(f"={name}").otherwise(name).alias(name) for name in ("allocation", "began")
     ).drop("=allocation", "=began")
@@ -108,40 +110,42 @@ def _in_second_hour() -> pl.Expr:
 def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     """`=gpu`: a row for each GPU of each row; NULL where the row has only a node."""
     none = [pl.lit(None, pl.String).alias(name) for name in ("=gpu", "=said")]
-    named = bound.get("gpu") or bound.get("index")
-    if named is None:
+    gpu_column = bound.get("gpu") or bound.get("index")
+    if gpu_column is None:
         sheet.refuse((is_placeholder(bound["node"].column, minus_one=False), "it names no node"))
         sheet.frame = sheet.frame.with_columns(none)
         return
-    unknown = is_placeholder(named.column, minus_one=False)
-    _which_or_how_many(sheet, named, unknown)
+    unknown = is_placeholder(gpu_column.column, minus_one=False)
+    _which_or_how_many(sheet, gpu_column, unknown)
     no_node = is_placeholder(bound["node"].column, minus_one=False) if "node" in bound else pl.lit(True)
     sheet.refuse((unknown & no_node, "it names neither a GPU nor a node"))
     without = sheet.frame.filter(unknown).with_columns(none)
     sheet.frame = sheet.frame.filter(~unknown)
-    _one_each(sheet, named.column, bound)
+    _one_each(sheet, gpu_column.column, bound)
     # Names stay as they are: which card had one when the job began, the view `jobs_now` says.
-    told = pl.col("=number") | pl.col(named.column).is_in(options.fleet()["name"].to_list())
-    known = sheet.frame.filter(told).with_columns(
-        pl.col(named.column).alias("=gpu"), pl.col(named.column).alias("=said")
+    is_name = pl.col("=number") | pl.col(gpu_column.column).is_in(options.fleet()["name"].to_list())
+    by_name = sheet.frame.filter(is_name).with_columns(
+        pl.col(gpu_column.column).alias("=gpu"), pl.col(gpu_column.column).alias("=said")
     )
-    sheet.frame = sheet.frame.filter(~told).with_columns(none[1])
-    identity.of_jobs(sheet, named)
+    sheet.frame = sheet.frame.filter(~is_name).with_columns(none[1])
+    identity.of_jobs(sheet, gpu_column)
     refused = [line for lines in sheet.refused.lines.values() for line in lines]
-    every = pl.concat([sheet.frame, known, without], how="diagonal").sort(LINE)
-    sheet.frame = every.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused
+    all_rows = pl.concat([sheet.frame, by_name, without], how="diagonal").sort(LINE)
+    sheet.frame = all_rows.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused
 
 
-def _which_or_how_many(sheet: Sheet, named: Bound, unknown: pl.Expr) -> None:
+def _which_or_how_many(sheet: Sheet, gpu_column: Bound, unknown: pl.Expr) -> None:
     """Refuse plain numbers that may count the GPUs of a job, as accounts do, unless --map says that they do not.
 
     In a column `gpus` they may always; in a column `gpu` where many rows have numbers and none has 0, the first GPU.
     """
-    said = sheet.frame.filter(~unknown)[named.column]
-    if named.mapped or not len(said) or not said.str.contains("^[0-9]+$").all():
+    texts = sheet.frame.filter(~unknown)[gpu_column.column]
+    if gpu_column.mapped or not len(texts) or not texts.str.contains("^[0-9]+$").all():
         return
-    name = named.column
-    if name.lower() == "gpus" or (name.lower() == "gpu" and len(said) >= _MANY and not said.str.contains("^0+$").any()):
+    name = gpu_column.column
+    if name.lower() == "gpus" or (
+        name.lower() == "gpu" and len(texts) >= _MANY and not texts.str.contains("^0+$").any()
+    ):
         raise InputError(
             f"{sheet.file}: column {name!r} may say which GPU of the node a job had, or how many: if which, say "
             f"{typed('--map', name, 'gpu')}; if how many, take the column out, and the jobs are stored for their "
@@ -153,13 +157,13 @@ def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound]) -> None:
     """A row for each GPU that a field lists. The number of a GPU on its node becomes its name, `node/number`."""
     node = bound["node"].column if "node" in bound else None
     pairs = sheet.frame.select(pl.col(column).alias("gpus"), pl.lit(None).alias("node") if node is None else node)
-    known = {pair: _listed(*pair) for pair in pairs.unique().iter_rows()}
-    lists = pl.Series(column, [known[pair] for pair in pairs.iter_rows()], pl.List(pl.String))
+    by_name = {pair: _listed(*pair) for pair in pairs.unique().iter_rows()}
+    lists = pl.Series(column, [by_name[pair] for pair in pairs.iter_rows()], pl.List(pl.String))
     sheet.frame = sheet.frame.with_columns(lists, pl.col(column).str.contains(_NUMBERS.pattern).alias("=number"))
     listed = pl.col(column).list.len()
-    where = "its GPU is a number, so its node is needed too (--map COLUMN=node)"
+    needs_node = "its GPU is a number, so its node is needed too (--map COLUMN=node)"
     sheet.refuse(
-        (pl.col(column).is_null(), where),
+        (pl.col(column).is_null(), needs_node),
         ((listed == 0) | (listed > _MOST), f"{column} is no list of GPUs"),
     )
     sheet.frame = sheet.frame.explode(column)
@@ -167,13 +171,13 @@ def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound]) -> None:
 
 def _listed(text: str, node: str | None) -> list[str] | None:
     """The GPUs of a field; empty where it cannot be read, None where it has numbers of an unknown node."""
-    found = _NUMBERS.match(text)
-    if found is None:
+    match = _NUMBERS.match(text)
+    if match is None:
         return list(dict.fromkeys(part.strip() for part in _BETWEEN.split(text) if part.strip()))
     if node is None or node.lower() in PLACEHOLDERS:
         return None
     numbers: dict[int, None] = {}
-    for part in _BETWEEN.split(found[1].replace(" ", "")):
+    for part in _BETWEEN.split(match[1].replace(" ", "")):
         first, _, last = part.partition("-")
         if last and not int(first) <= int(last):
             return []
@@ -185,14 +189,14 @@ def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
     texts = []
     for item in bound.values():
         if item.meaning.kind == "text":
-            known = ~is_placeholder(item.column, minus_one=False)
-            texts.append(pl.when(known).then(pl.col(item.column)).alias(item.meaning.column))
-    given = [pl.col(parsed(bound[name].meaning)).alias(name) for name in ("submitted", "share") if name in bound]
+            by_name = ~is_placeholder(item.column, minus_one=False)
+            texts.append(pl.when(by_name).then(pl.col(item.column)).alias(item.meaning.column))
+    numbers_of = [pl.col(parsed(bound[name].meaning)).alias(name) for name in ("submitted", "share") if name in bound]
     has_gpu = pl.col("=gpu").is_not_null()
     frame = sheet.frame.select(
         pl.lit(cluster).alias("cluster"),
         *texts,
-        *given,
+        *numbers_of,
         pl.col("=began").alias("began"),
         pl.col("=ended").alias("ended"),
         pl.col("=gpu").alias("gpu"),
@@ -203,11 +207,11 @@ def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
         pl.col(LINE),
     )
     # The GPU as the file calls it: its key may become known later, and then it is still the same allocation.
-    where = pl.coalesce("=said", "gpu", "node") if "node" in frame.columns else pl.coalesce("=said", "gpu")
+    needs_node = pl.coalesce("=said", "gpu", "node") if "node" in frame.columns else pl.coalesce("=said", "gpu")
     began = pl.col("began").dt.epoch("ms").cast(pl.String)
     return frame.select(
         pl.exclude("=said"),
-        pl.concat_str("job_id", where, began, separator="@").alias("allocation"),
+        pl.concat_str("job_id", needs_node, began, separator="@").alias("allocation"),
         pl.col("job_id").alias("raw_id"),
     )
 
@@ -217,20 +221,20 @@ def _refused(texts: pl.DataFrame, sheet: Sheet, bound: dict[str, Bound]) -> pl.D
     why = [(line, reason) for reason, lines in sheet.refused.lines.items() for line in lines]
     rows = texts.join(pl.DataFrame(why, {LINE: pl.Int64, "why": pl.String}, orient="row"), on=LINE)
 
-    def said(name: str) -> pl.Expr:
+    def stated(name: str) -> pl.Expr:
         if name not in bound:
             return pl.lit(None, pl.String)
         column = bound[name].column
         return pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column))
 
     times = pl.col("=began"), pl.col("=ended")
-    job = pl.format("job {}", said("job").fill_null("without a name"))
+    job = pl.format("job {}", stated("job").fill_null("without a name"))
     return rows.filter(pl.coalesce(*times).is_not_null()).select(
         pl.coalesce(*times).alias("ts"),
         pl.lit(EventKind.JOB_REFUSED.value).alias("kind"),
-        pl.when(said("gpu").str.contains("^(?i:GPU|MIG)-[0-9A-Fa-f-]{36}$")).then(said("gpu")).alias("gpu"),
-        said("node").alias("node"),
-        said("job").alias("job_id"),
+        pl.when(stated("gpu").str.contains("^(?i:GPU|MIG)-[0-9A-Fa-f-]{36}$")).then(stated("gpu")).alias("gpu"),
+        stated("node").alias("node"),
+        stated("job").alias("job_id"),
         (times[1] - times[0]).dt.total_nanoseconds().alias("duration_ns"),
         pl.format("{} is not stored: {} ({}, line {})", job, "why", pl.lit(sheet.file), LINE).alias("detail"),
     )

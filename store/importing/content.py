@@ -187,7 +187,7 @@ def _lines(content: bytes, path: Path) -> pl.DataFrame:
     return table.filter(pl.col("text").str.strip_chars() != "")
 
 
-def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, given: str | None) -> None:
+def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, option: str | None) -> None:
     if _OF_EXCEL.match(table["text"][0]) and table.height > 1:
         table = table.slice(1)
     table = _without_comments(table)
@@ -201,14 +201,14 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, given: str | None)
     if re.match(r"\s*(?:\{|\[\s*(?:\{|$))", header):
         raise InputError(f"{path} is JSON of no known format; export it as CSV or Parquet")
     delimiter = max(",;\t", key=header.count)
-    if given is None:
+    if option is None:
         sheet.names = _columns(_split(header, delimiter, path), path)
         table = table.slice(1)
     elif not re.search("[0-9]", header):
         raise InputError(f"{path} begins with the names of its columns ({header}): leave out --header")
     else:
-        sheet.names = _columns(_split(given, ",", path), path)
-        header = given
+        sheet.names = _columns(_split(option, ",", path), path)
+        header = option
     if not table.height:
         raise InputError(_NO_ROWS.format(path))
     sheet.rows = table.height + front
@@ -239,8 +239,8 @@ def _refuse_messages(sheet: Sheet) -> None:
     for number, text in sheet.messages:
         lines.setdefault(text.strip()[:80], []).append(number)
     for position, (text, numbers) in enumerate(lines.items()):
-        told = text if position < _MESSAGES_TOLD else "others"
-        sheet.refused.add(f"it is no row but a message: {told}", numbers)
+        reason_text = text if position < _MESSAGES_TOLD else "others"
+        sheet.refused.add(f"it is no row but a message: {reason_text}", numbers)
 
 
 def _without_comments(table: pl.DataFrame) -> pl.DataFrame:
@@ -337,7 +337,7 @@ def _fields(table: pl.DataFrame, delimiter: str, sheet: Sheet, path: Path) -> pl
     sheet.refused.add("it has a stray quote", stray)
     plain = table.filter(~quoted) if quoted.any() else table
     sizes = plain.select(LINE, text.str.count_matches(delimiter, literal=True).cast(pl.Int64).alias("size") + 1)
-    sizes = sizes.vstack(pl.DataFrame([(n, len(each)) for n, each in lists], sizes.schema, orient="row"))
+    sizes = sizes.vstack(pl.DataFrame([(n, len(text_field)) for n, text_field in lists], sizes.schema, orient="row"))
     ragged = sizes.filter(pl.col("size") != width)
     if ragged.height:
         if ragged.height == sizes.height:
@@ -354,7 +354,7 @@ def _fields(table: pl.DataFrame, delimiter: str, sheet: Sheet, path: Path) -> pl
         for piece in plain.iter_slices(_PIECE)
     ]
     if lists:
-        rows = [(n, *(each.strip() for each in fields)) for n, fields in lists if len(fields) == width]
+        rows = [(n, *(text_field.strip() for text_field in fields)) for n, fields in lists if len(fields) == width]
         schema = {LINE: pl.Int64} | {name or "": pl.String for name in names}
         pieces.append(pl.DataFrame(rows, schema, orient="row").select(LINE, *columns))
         return pl.concat(pieces).sort(LINE)

@@ -82,8 +82,8 @@ EXAMPLE = "power_max, sm_clock_mean or temperature_p95"
 def named(name: str) -> Meaning | None:
     """The figure called `name`: a metric, or a metric and a statistic, such as `power_max` and `sm_clock_p95`."""
     metric, _, statistic = (name, "", "") if name in _BY_NAME else name.rpartition("_")
-    known = not statistic or statistic in _STATISTICS or re.fullmatch("p[1-9][0-9]?", statistic)
-    return _meaning(metric, statistic) if known else None
+    is_statistic = not statistic or statistic in _STATISTICS or re.fullmatch("p[1-9][0-9]?", statistic)
+    return _meaning(metric, statistic) if is_statistic else None
 
 
 def of_column(name: str) -> Meaning | None:
@@ -91,11 +91,11 @@ def of_column(name: str) -> Meaning | None:
     base = split_label(name)[0]
     if base.lower().startswith(_CEILING):
         return None
-    found = _of_words(base)
+    figure = _of_words(base)
     before, _, last = base.rpartition("_")
-    if found is None and before and (short := _of_words(before)) is not None:
+    if figure is None and before and (short := _of_words(before)) is not None:
         return short if find(last, short.dimension) is not None else None
-    return found
+    return figure
 
 
 def unit(meaning: Meaning) -> str:
@@ -115,19 +115,19 @@ def _of_words(base: str) -> Meaning | None:
         text = text.replace("_", "")
         match = None if text in _BY_WORDS else _AT_AN_END.search(text)  # maxpower
         statistic = "" if match is None else _WORDS[match[1] or match[2]]
-    rest = text if match is None else text[: match.start()] + text[match.end() :]
-    return _meaning(_BY_WORDS.get(rest.replace("_", ""), ""), statistic)
+    words = text if match is None else text[: match.start()] + text[match.end() :]
+    return _meaning(_BY_WORDS.get(words.replace("_", ""), ""), statistic)
 
 
-def _meaning(of: str, statistic: str) -> Meaning | None:
-    metric = _BY_NAME.get(of)
-    if metric is None or (not statistic and of in _OWN_COLUMN):
+def _meaning(metric_name: str, statistic: str) -> Meaning | None:
+    metric = _BY_NAME.get(metric_name)
+    if metric is None or (not statistic and metric_name in _OWN_COLUMN):
         return None
     name = f"{metric.name}_{statistic}" if statistic else metric.name
     if statistic == "sd":
         low, dimension = 0.0, metric.dimension.replace("temperature", DIFFERENCE)
     else:
         low, dimension = metric.low, metric.dimension
-    said = _SAID.get(statistic, f"percentile {statistic[1:]} of the" if statistic else "")
-    description = f"{said} {metric.description}".strip()
+    phrase = _SAID.get(statistic, f"percentile {statistic[1:]} of the" if statistic else "")
+    description = f"{phrase} {metric.description}".strip()
     return Meaning(name, "number", description, dimension=dimension, unit=metric.unit, low=low, high=metric.high)

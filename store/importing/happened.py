@@ -23,7 +23,7 @@ from .layout import Bound
 from .meanings import LOST_MARKS, NO_ANSWER
 from .options import Options
 from .stamps import instant
-from .values import Seen
+from .values import Remarks
 
 _SHOWN = 10  # sentences in the report; the table has all
 _SCHEMA = pl.Schema(
@@ -38,7 +38,7 @@ _TELLS_OF_LOST = re.compile(r"device handle|is lost|fallen off the bus|requires 
 _ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 
 
-def of_rows(sheet: Sheet, stamps: str, options: Options, seen: Seen) -> pl.DataFrame:
+def of_rows(sheet: Sheet, stamps: str, options: Options, remarks: Remarks) -> pl.DataFrame:
     """The events that a reader tells of rows, with the GPU and node of the row: columns of `events`, and `LINE`.
 
     Their time is their own, else that of the row in the column `stamps`, else --at, else now.
@@ -63,7 +63,7 @@ def of_rows(sheet: Sheet, stamps: str, options: Options, seen: Seen) -> pl.DataF
         "node": [whose[key][1] for key, _ in events],
     }
     frame = pl.DataFrame({name: columns[name] for name in _SCHEMA}, {**_SCHEMA, "ts": pl.Int64})
-    _tell(((gpu, detail) for gpu, detail in frame.select("gpu", "detail").iter_rows()), frame.height, seen)
+    _tell(((gpu, detail) for gpu, detail in frame.select("gpu", "detail").iter_rows()), frame.height, remarks)
     return frame.with_columns(times_of_ns(pl.col("ts")))
 
 
@@ -78,7 +78,7 @@ def mark_lost(sheet: Sheet, readings: list[Bound], identities: list[Bound]) -> N
     )
 
 
-def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: Seen) -> pl.DataFrame:
+def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: Remarks) -> pl.DataFrame:
     """An event each time a GPU begins to be lost or to need a reset, in rows or in lines of nvidia-smi itself.
 
     Rows of which nothing says which GPU they are about are refused.
@@ -102,7 +102,9 @@ def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: 
     events = events.with_columns(
         pl.col("pci_bus_id").replace(places), kind.replace_strict(_SENTENCES, default=None).alias("detail")
     )
-    _tell(events.select(pl.coalesce("gpu", "pci_bus_id", pl.lit("a GPU")), "detail").iter_rows(), events.height, seen)
+    _tell(
+        events.select(pl.coalesce("gpu", "pci_bus_id", pl.lit("a GPU")), "detail").iter_rows(), events.height, remarks
+    )
     lost = pl.col("=lost").is_not_null()
     sheet.refuse((pl.col("=gpu").is_null() & lost, "the GPU is lost, and nothing says which it was"))
     return pl.concat([_SCHEMA.to_frame(), events], how="diagonal")
@@ -125,17 +127,17 @@ def _of_messages(sheet: Sheet, rows: pl.DataFrame, options: Options) -> pl.DataF
     node = options.node or (nodes[0] if len(nodes) == 1 else None)
     events = []
     for part, (line, text) in lines.items():
-        where = identity.address(part if part.count(":") > 1 else f"0000:{part}")
+        address = identity.address(part if part.count(":") > 1 else f"0000:{part}")
         kind = EventKind.NEEDS_RESET if "requires reset" in text.lower() else EventKind.LOST
-        events.append((line, gpus.get((node, where)), node, where, kind.value))
+        events.append((line, gpus.get((node, address)), node, address, kind.value))
     schema = {LINE: pl.Int64, **dict.fromkeys(("gpu", "node", "pci_bus_id", "kind"), pl.String)}
     stamps = rows.select(LINE, "ts").sort(LINE)
-    found = pl.DataFrame(events, schema, orient="row").sort(LINE).join_asof(stamps, on=LINE)
-    return found.with_columns(pl.col("ts").fill_null(stamps["ts"][0])).select(rows.columns)
+    events_of_lines = pl.DataFrame(events, schema, orient="row").sort(LINE).join_asof(stamps, on=LINE)
+    return events_of_lines.with_columns(pl.col("ts").fill_null(stamps["ts"][0])).select(rows.columns)
 
 
-def _tell(sentences: Iterable[tuple[str, str]], number: int, seen: Seen) -> None:
+def _tell(sentences: Iterable[tuple[str, str]], number: int, remarks: Remarks) -> None:
     """Tell the first events in the report."""
-    seen.notes += [f"{gpu}: {detail}" for gpu, detail in islice(sentences, _SHOWN)]
+    remarks.notes += [f"{gpu}: {detail}" for gpu, detail in islice(sentences, _SHOWN)]
     if number > _SHOWN:
-        seen.notes.append(f"{number - _SHOWN} more events are in the table `events`")
+        remarks.notes.append(f"{number - _SHOWN} more events are in the table `events`")

@@ -17,7 +17,7 @@ from .content import LINE, RECORD, Sheet
 from .layout import Bound
 from .meanings import BOARD
 from .options import Options, typed
-from .values import Seen, is_placeholder
+from .values import Remarks, is_placeholder
 
 _HEX = "[0-9a-fA-F]"
 _UUID = f"(?i)^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$"
@@ -54,19 +54,19 @@ def drop_duplicates(sheet: Sheet) -> list[int]:
     return lines
 
 
-def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
+def of_runs(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
     """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU."""
-    _pass_over_empty(sheet, bound, seen)
+    _pass_over_empty(sheet, bound, remarks)
     if "index" in bound:
-        _on_node(sheet, bound, seen, options)
+        _on_node(sheet, bound, remarks, options)
     else:
-        _places(sheet, bound, seen)
+        _places(sheet, bound, remarks)
     frame = sheet.frame
     if options.gpu is not None and "gpu" not in bound:
         hosts = frame["=node"].drop_nulls().unique(maintain_order=True)
         if "index" in bound and frame.select(pl.struct("=node", "=slot").n_unique()).item() == 1:
             sheet.frame = frame.with_columns(_nothing("slot"))  # its number is that in the process, and says nothing
-            return _constant(sheet, options.gpu, seen, options)
+            return _constant(sheet, options.gpu, remarks, options)
         if not {"index", "slot"} & bound.keys():
             if len(hosts) > 1:
                 raise InputError(
@@ -74,25 +74,25 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
                     "--gpu says; name the column that has the GPU with --map COLUMN=gpu (COLUMN=index if it is a "
                     "number)"
                 )
-            return _constant(sheet, options.gpu, seen, options)
+            return _constant(sheet, options.gpu, remarks, options)
     if {"gpu", "slot"} & bound.keys() and options.gpu is not None:
-        seen.notes.append("the file names its GPUs, so --gpu is not used")
+        remarks.notes.append("the file names its GPUs, so --gpu is not used")
     if not ({"gpu", "index"} & bound.keys() or {"node", "slot"} <= bound.keys()):
         raise InputError(
             f"{sheet.file} does not name the GPU of each row (no uuid, no node with device); "
             f"name the column with --map COLUMN=gpu (COLUMN=index if it numbers the GPUs of a node), or the GPU with "
             f"--gpu NAME"
         )
-    source = _first_identity(sheet, bound, seen, options)
+    source = _first_identity(sheet, bound, remarks, options)
     if "index" in bound and "gpu" not in bound:
-        seen.notes.append(f"the GPU is taken from {source}")
+        remarks.notes.append(f"the GPU is taken from {source}")
     sheet.refuse((pl.col("=gpu").is_null(), "no GPU identity (its place is unknown)"))
     if {"gpu", "slot"} <= bound.keys():
-        _check_places(sheet, seen)
+        _check_places(sheet, remarks)
     return None
 
 
-def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
+def of_telemetry(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> str:
     """Add the GPU of each row to a sheet of telemetry and say where it was taken from.
 
     `=gpu` is NULL where nothing names the GPU: of rows of a GPU that is lost.
@@ -102,22 +102,22 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opt
         whole_gpu = is_placeholder(bound["instance"].column, minus_one=False)
         instances = sheet.frame.filter(~whole_gpu)
         sheet.frame = sheet.frame.filter(whole_gpu)
-    _pass_over_empty(sheet, bound, seen)
-    _on_node(sheet, bound, seen, options)
+    _pass_over_empty(sheet, bound, remarks)
+    _on_node(sheet, bound, remarks, options)
     if {"gpu", "index", "serial", "pci_bus_id"} & bound.keys():
         if "gpu" in bound and options.gpu is not None:
-            seen.notes.append("the file names its GPUs, so --gpu is not used")
-        source = _first_identity(sheet, bound, seen, options)
+            remarks.notes.append("the file names its GPUs, so --gpu is not used")
+        source = _first_identity(sheet, bound, remarks, options)
     else:
-        _constant(sheet, options.gpu or _stem(sheet, options), seen, options)
+        _constant(sheet, options.gpu or _stem(sheet, options), remarks, options)
         source = "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
     if instances.height:
-        named = _of_instances(instances, bound, sheet, options)
-        sheet.frame = pl.concat([sheet.frame, named], how="diagonal_relaxed").sort(LINE)
+        instance_rows = _of_instances(instances, bound, sheet, options)
+        sheet.frame = pl.concat([sheet.frame, instance_rows], how="diagonal_relaxed").sort(LINE)
     return source
 
 
-def of_one_cluster(sheet: Sheet, seen: Seen, options: Options) -> None:
+def of_one_cluster(sheet: Sheet, remarks: Remarks, options: Options) -> None:
     """Refuse rows of several clusters that have GPUs of the same name, and tell of other rows of several clusters."""
     for column in (name for name in sheet.frame.columns if name.lower() in CLUSTER):
         rows = sheet.frame.filter(~is_placeholder(column, minus_one=False)).with_columns(
@@ -127,15 +127,15 @@ def of_one_cluster(sheet: Sheet, seen: Seen, options: Options) -> None:
         if len(clusters) < 2:
             continue
         mixed = f"column {column!r} has rows of {clusters[0]} and of {clusters[1]}"
-        how = "split the file, and import each part with --cluster NAME"
+        advice = "split the file, and import each part with --cluster NAME"
         per_gpu = rows.filter(pl.col("=uuid").is_null()).group_by("=gpu").agg(pl.col(column).n_unique())
         shared = per_gpu.filter(pl.col(column) > 1)["=gpu"].sort()
         if len(shared):
-            raise InputError(f"{sheet.file}: {mixed}, and both have a GPU {shared[0]}: {how}")
-        seen.notes.append(f"{mixed}, and all are stored as of cluster {options.cluster}: if they differ, {how}")
+            raise InputError(f"{sheet.file}: {mixed}, and both have a GPU {shared[0]}: {advice}")
+        remarks.notes.append(f"{mixed}, and all are stored as of cluster {options.cluster}: if they differ, {advice}")
 
 
-def of_the_time(sheet: Sheet, stamps: str, seen: Seen, options: Options) -> None:
+def of_the_time(sheet: Sheet, stamps: str, remarks: Remarks, options: Options) -> None:
     """Give rows that were named by node and number to the card that was there at the time in the column `stamps`.
 
     Only slots matter in which the store knows several cards, one after another. A row without a time stays with the
@@ -160,7 +160,7 @@ def of_the_time(sheet: Sheet, stamps: str, seen: Seen, options: Options) -> None
     names = rows["name"].unique().sort().to_list()
     which = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     rows_are = "1 row is" if len(rows) == 1 else f"{len(rows):,} rows are"
-    seen.notes.append(f"{rows_are} of a card that is not there any more, or has another number now: {which}")
+    remarks.notes.append(f"{rows_are} of a card that is not there any more, or has another number now: {which}")
     sheet.frame = sheet.frame.join(rows.select(LINE, "card"), on=LINE, how="left", maintain_order="left")
     sheet.frame = sheet.frame.with_columns(pl.coalesce("card", "=gpu").alias("=gpu")).drop("card")
 
@@ -197,15 +197,15 @@ def refuse_strange(sheet: Sheet, *rules: tuple[str, pl.Expr, str]) -> None:
     A field: column, which rows, what it should be.
     """
     wrong = sheet.counts(*(bad for _, bad, _ in rules))
-    for count, (name, bad, meant) in zip(wrong, rules, strict=True):
+    for count, (name, bad, meaning) in zip(wrong, rules, strict=True):
         if count and count == sheet.frame.height:
             first = sheet.frame.filter(bad).row(0, named=True)
             raise InputError(
-                f"{sheet.file}: column {name!r} does not contain what its name says ({meant}): line "
+                f"{sheet.file}: column {name!r} does not contain what its name says ({meaning}): line "
                 f"{sheet.line(first[LINE])} has {first[name][:40]!r}; say what the columns are with --map"
             )
     if any(wrong):
-        sheet.refuse(*((bad, f"{name} cannot be the {meant}") for name, bad, meant in rules))
+        sheet.refuse(*((bad, f"{name} cannot be the {meaning}") for name, bad, meaning in rules))
 
 
 def _nothing(*keys: str) -> list[pl.Expr]:
@@ -216,7 +216,7 @@ def _stem(sheet: Sheet, options: Options) -> str:
     return options.gpu or sheet.file.split(".")[0] or "stream"
 
 
-def _pass_over_empty(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
+def _pass_over_empty(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
     """Leave out identities that no row states, such as a `uuid` which is [N/A] on all rows."""
     for key in ("gpu", "index", "serial", "pci_bus_id", "slot"):
         if key not in bound or not sheet.frame.height:
@@ -225,10 +225,10 @@ def _pass_over_empty(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
         if sheet.counts(is_placeholder(column, minus_one=True))[0] == sheet.frame.height:
             del bound[key]
             if key in ("gpu", "index"):
-                seen.notes.append(f"{column} is empty on all rows, so it names no GPU")
+                remarks.notes.append(f"{column} is empty on all rows, so it names no GPU")
 
 
-def _on_node(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
+def _on_node(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
     """`=node` from the file, else from --node, and `=slot` from the number of the GPU on it."""
     node = pl.lit(options.node, pl.String)
     if "node" in bound:
@@ -236,7 +236,7 @@ def _on_node(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options
         node = pl.coalesce(pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column)), node)
     sheet.frame = sheet.frame.with_columns(node.alias("=node"), *_nothing("place", "cabinet", "slot"))
     if options.node is not None and (sheet.frame["=node"] != options.node).any():
-        seen.notes.append(f"column {bound['node'].column!r} names the node of rows, so --node is not used for them")
+        remarks.notes.append(f"column {bound['node'].column!r} names the node of rows, so --node is not used for them")
     if "index" in bound:
         index = bound["index"].column
         strange = ~pl.col(index).str.contains(_NUMBER)
@@ -247,13 +247,13 @@ def _on_node(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options
         sheet.frame = sheet.frame.with_columns(number.cast(pl.Int64, strict=False).alias("=slot"))
 
 
-def _first_identity(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
+def _first_identity(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> str:
     """`=gpu` and `=uuid` of each row, by the first identity that the file states; which that is."""
     sheet.frame = sheet.frame.with_columns(*_nothing("gpu", "uuid"))
     fleet, host = options.fleet(), pl.col("=node")
     if "gpu" in bound:
         _named(sheet, bound["gpu"], options)
-        _not_numbers(sheet, bound["gpu"], seen)
+        _not_numbers(sheet, bound["gpu"], remarks)
         for key in ("index", "serial", "pci_bus_id"):
             if key in bound:
                 _link(sheet, bound[key].column, of_node=key != "serial")
@@ -331,7 +331,7 @@ def _where(sheet: Sheet, bound: Bound, key: str, options: Options) -> str:
 def _of_instances(frame: pl.DataFrame, bound: dict[str, Bound], sheet: Sheet, options: Options) -> pl.DataFrame:
     """MIG instances: named after their GPU where its UUID is known, else after their host; `=parent` is the GPU."""
     instances = Sheet(sheet.file, "", 0, sheet.names, frame, frame.height, sheet.refused, sheet.format, sheet.kind)
-    _on_node(instances, {key: bound[key] for key in ("node",) if key in bound}, Seen(), options)
+    _on_node(instances, {key: bound[key] for key in ("node",) if key in bound}, Remarks(), options)
     frame, host = instances.frame, pl.coalesce("=node", pl.lit(_stem(sheet, options)))
     parent, uuid = pl.lit(None, pl.String), pl.lit(None, pl.String)
     base = host
@@ -371,7 +371,7 @@ def _without_zeros(name: pl.Expr) -> pl.Expr:
     return name.str.replace_all("-0+([0-9])", "-${1}")
 
 
-def _constant(sheet: Sheet, name: str, seen: Seen, options: Options) -> None:
+def _constant(sheet: Sheet, name: str, remarks: Remarks, options: Options) -> None:
     """All rows are of one GPU: of the one that the store knows by this name, else of a new one."""
     fleet = options.fleet()
     names = dict(fleet.select("gpu", "name").iter_rows())
@@ -380,13 +380,18 @@ def _constant(sheet: Sheet, name: str, seen: Seen, options: Options) -> None:
         try:
             # A name that somebody gave has no parts: `v1` is not `v10`.
             known = known_gpu(
-                name, {gpu: (spoken,) for gpu, spoken in names.items() if spoken != gpu or gpu[:4] == "GPU-"}
+                name,
+                {
+                    gpu: (names_by_key,)
+                    for gpu, names_by_key in names.items()
+                    if names_by_key != gpu or gpu[:4] == "GPU-"
+                },
             )
         except InputError as error:
             raise InputError(f"{sheet.file}: --gpu {error}") from error
         if known is not None and known != name:
             key = known
-            seen.notes.append(
+            remarks.notes.append(
                 f"--gpu {name} is the GPU {names[key]} of the store" + (f" ({key})" if names[key] != key else "")
             )
     sheet.frame = sheet.frame.with_columns(_uuid(pl.lit(key)).alias("=uuid"))
@@ -404,8 +409,8 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     gpu, place = _uuid(text), pl.lit(None, pl.String)
     if bound.mapped:
         fleet = options.fleet()
-        spoken = fleet.filter(~fleet["name"].is_duplicated() & fleet["name"].str.contains("/", literal=True))
-        gpu = pl.coalesce(gpu, text.replace(dict(spoken.select("name", "gpu").iter_rows())))
+        names_by_key = fleet.filter(~fleet["name"].is_duplicated() & fleet["name"].str.contains("/", literal=True))
+        gpu = pl.coalesce(gpu, text.replace(dict(names_by_key.select("name", "gpu").iter_rows())))
     else:
         place = _place(text)
         gpu = pl.coalesce(gpu, place, _hardware_id(text))
@@ -442,7 +447,7 @@ def _check_stated_places(sheet: Sheet, name: str) -> None:
     )
 
 
-def _not_numbers(sheet: Sheet, bound: Bound, seen: Seen) -> None:
+def _not_numbers(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
     """Refuse a file that numbers the GPUs of each node in a column of GPUs: GPU 0 of one node is not GPU 0 of another.
 
     So it is of the numbers of one node, as other nodes have the same. Where the node is not known, a note tells of it.
@@ -462,13 +467,13 @@ def _not_numbers(sheet: Sheet, bound: Bound, seen: Seen) -> None:
                 f"{sheet.file}: column {column!r} has only numbers, such as {numbers['number'].sort()[0]}, and all are "
                 f"of node {pairs['node'].drop_nulls()[0]}: say {as_index}, as other nodes have GPUs of the same numbers"
             )
-        seen.notes.append(
+        remarks.notes.append(
             f"the GPUs have no name but a number: one of the same number in another file is the same GPU; if "
             f"{column!r} numbers the GPUs of a node, import it into a new store with {as_index} --node NAME"
         )
 
 
-def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
+def _places(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
     """`=cabinet`, `=node` (unique within the cluster), `=slot`, `=place` from the columns that say them."""
     mapped = "cabinet" in bound and bound["cabinet"].mapped
     patterns = {"cabinet": _NODE if mapped else _CABINET, "node": _NODE, "slot": r"^[0-9]{1,2}(?:\.0+)?$"}
@@ -476,7 +481,7 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     unknown = {b.meaning.name: is_placeholder(b.column, minus_one=True) for b in stated}
     for item, count in zip(stated, sheet.counts(*unknown.values()), strict=True):
         if count:
-            seen.placeholders[item.column] = count
+            remarks.placeholders[item.column] = count
     rules = []
     for item in stated:
         strange = ~unknown[item.meaning.name] & ~pl.col(item.column).str.contains(patterns[item.meaning.name])
@@ -496,7 +501,7 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     sheet.frame = sheet.frame.with_columns(host.alias("=node"), slot, place.alias("=place"))
 
 
-def _check_places(sheet: Sheet, seen: Seen) -> None:
+def _check_places(sheet: Sheet, remarks: Remarks) -> None:
     """Do not believe a device column that puts two GPUs in one place.
 
     If only a place or two is concerned, a board was replaced or a row is damaged: only those places are left out. If it
@@ -508,7 +513,7 @@ def _check_places(sheet: Sheet, seen: Seen) -> None:
         return
     common = len(crowded) * _CROWDED > pairs["=place"].n_unique()
     left_out = "the device column was not used, so all places were" if common else "these places are"
-    seen.notes.append(
+    remarks.notes.append(
         f"several GPUs have the same place ({len(crowded)}, for example {crowded[0]}): {left_out} left out"
     )
     bad = pl.col("=place").is_not_null() if common else pl.col("=place").is_in(crowded.implode())

@@ -24,7 +24,7 @@ from .meanings import BOARD, LIMITS
 from .options import FLEET, Options
 from .provenance import Provenance
 from .report import Counts, Report
-from .values import Seen
+from .values import Remarks
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -103,21 +103,21 @@ def _cards(store: Store, cluster: str) -> pl.DataFrame:
 
 def _parse(sheet: Sheet, options: Options) -> Parsed:
     layout = recognise(sheet, options)
-    seen = Seen(notes=layout.notes)
+    remarks = Remarks(notes=layout.notes)
     if options.model is not None and "model" in layout.bound:
-        seen.notes.append("the file names the model of its GPUs, so --model is not used")
+        remarks.notes.append("the file names the model of its GPUs, so --model is not used")
     workloads = _workloads(sheet, layout, options)
     parse = {"runs": runs.parse, "jobs": allocations.parse, "telemetry": telemetry.parse}[layout.kind]
-    frame, events, duplicates = parse(sheet, layout, options, seen)
+    frame, events, duplicates = parse(sheet, layout, options, remarks)
     if options.at is not None and "at" not in sheet.used:
-        seen.notes.append("the file has its own times, so --at is not used")
+        remarks.notes.append("the file has its own times, so --at is not used")
     if options.every is not None and "every" not in sheet.used:
-        seen.notes.append("no times of the file are counted, so --every is not used")
+        remarks.notes.append("no times of the file are counted, so --every is not used")
     counts = Counts(sheet.rows, frame[LINE].n_unique(), len(duplicates), sheet.refused.count)
     report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, counts, layout.kind)
     report.gpus = frame["gpu"].drop_nulls().n_unique()
     report.refusals = sheet.refusals()
-    report.placeholders, report.units, report.notes = seen.placeholders, seen.units, seen.notes
+    report.placeholders, report.units, report.notes = remarks.placeholders, remarks.units, remarks.notes
     report.ignored = layout.ignored(sheet)
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "the rows do not add up"
     if not counts.kept and (not events.height or layout.kind == "jobs"):
@@ -224,9 +224,9 @@ def _after_the_file(sheet: Sheet) -> pl.Expr:
 def _check_another_file(parsed: Parsed, stored: pl.DataFrame) -> None:
     """Refuse readings between those of another GPU whose file has the same name, such as n1/gpu.csv and n2/gpu.csv."""
     for (name,), rows in parsed.frame.filter(_after_the_file(parsed.sheet)).group_by("gpu", maintain_order=True):
-        theirs = stored.filter(pl.col("gpu") == name)["ts"]
-        within = rows.filter(pl.col("ts").is_between(theirs.min(), theirs.max()))["ts"]
-        if min((~within.is_in(theirs.implode())).sum(), (~theirs.is_in(rows["ts"].implode())).sum()) > 1:
+        stored_times = stored.filter(pl.col("gpu") == name)["ts"]
+        within = rows.filter(pl.col("ts").is_between(stored_times.min(), stored_times.max()))["ts"]
+        if min((~within.is_in(stored_times.implode())).sum(), (~stored_times.is_in(rows["ts"].implode())).sum()) > 1:
             raise InputError(
                 f"{parsed.sheet.file}: the store has other readings of {name} of the same time, from another file of "
                 "this name: they are of another GPU; give this one a name of its own (--node NAME, --gpu NAME, or uuid)"
@@ -235,8 +235,8 @@ def _check_another_file(parsed: Parsed, stored: pl.DataFrame) -> None:
 
 def _known_by_number(store: Store, frame: pl.DataFrame, cluster: str) -> list[str]:
     """The names of GPUs of which the store has no UUID, and these rows have one."""
-    placed = frame.filter(pl.col("uuid").str.starts_with("GPU-") & pl.col("slot").is_not_null())
-    names = placed.select(pl.format("{}/{}", "node", "slot").alias("name")).unique().drop_nulls()["name"]
+    with_slots = frame.filter(pl.col("uuid").str.starts_with("GPU-") & pl.col("slot").is_not_null())
+    names = with_slots.select(pl.format("{}/{}", "node", "slot").alias("name")).unique().drop_nulls()["name"]
     if not len(names):
         return []
     bare = store.sql("select cluster, name, gpu from gpus_now where uuid is null and parent is null and name <> gpu")
@@ -255,17 +255,17 @@ def _unseen(parsed: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
         return frame
     contents = [c for c in stored.columns if c not in ("ts", "cluster", "gpu", "import_id")]
     metrics = [c for c in frame.columns if c in contents and c not in ("quality", "power_window_ms")]
-    both = frame.join(
-        stored.select("gpu", "ts", *contents).with_columns(seen=True),
+    joined = frame.join(
+        stored.select("gpu", "ts", *contents).with_columns(in_store=True),
         on=["gpu", "ts"], how="left", suffix=" stored", maintain_order="left",
     )  # fmt: skip
     new = pl.any_horizontal(pl.col(m).is_not_null() & pl.col(f"{m} stored").is_null() for m in metrics)
     differs = pl.any_horizontal((pl.col(m) != pl.col(f"{m} stored")).fill_null(False) for m in metrics)
-    in_store = pl.col("seen").fill_null(False)
-    contradicting = both.filter(in_store & differs)[LINE].to_list()
+    in_store = pl.col("in_store").fill_null(False)
+    contradicting = joined.filter(in_store & differs)[LINE].to_list()
     as_stored = {c: f"{c} stored" if c in frame.columns else c for c in contents}
     filled = [pl.coalesce(c, name).alias(c) if c in frame.columns else pl.col(name) for c, name in as_stored.items()]
-    kept = both.filter(~in_store | (new & ~differs)).with_columns(filled)
+    kept = joined.filter(~in_store | (new & ~differs)).with_columns(filled)
     kept = kept.select(*frame.columns, *(c for c in contents if c not in frame.columns))
     if contradicting:
         parsed.sheet.refused.add("the store has another reading of this GPU at this time", contradicting)

@@ -237,8 +237,8 @@ def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
     label = split_label(name)[1] or unit_behind(name, meaning)
     if not label or not meaning.dimension:
         return Bound(meaning, name)
-    where = f"{sheet.file}: column {name!r}"
-    return Bound(meaning, name, named(label, meaning.dimension, where), by_name(name))
+    place = f"{sheet.file}: column {name!r}"
+    return Bound(meaning, name, named(label, meaning.dimension, place), by_name(name))
 
 
 def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
@@ -247,17 +247,18 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
     In a known format it adds or changes columns; in an unknown format only it gives columns a meaning.
     """
     kind = layout.kind
-    every = dict.fromkeys(m.name for meanings in _MEANINGS.values() for m in meanings)
+    all_meanings = dict.fromkeys(m.name for meanings in _MEANINGS.values() for m in meanings)
     meanings = {m.name: m for m in _MEANINGS[kind]}
     mapped: dict[str, Bound] = {}
     for column, text in options.columns.items():
         name = text.partition(":")[0]
         figure = figures.named(name)
-        if name not in every and figure is None:
-            alike = get_close_matches(name, every, n=8, cutoff=0.3)
+        if name not in all_meanings and figure is None:
+            similar = get_close_matches(name, all_meanings, n=8, cutoff=0.3)
+            known = listed(similar or list(all_meanings), 90)
             raise InputError(
-                f"--map {column}={text}: {name!r} is not a known meaning; known are {listed(alike or list(every), 90)} "
-                f"and others of docs/import.md, and of runs further telemetry such as {figures.EXAMPLE}"
+                f"--map {column}={text}: {name!r} is not a known meaning; known are {known} and others of "
+                f"docs/import.md, and of runs further telemetry such as {figures.EXAMPLE}"
             )
         if kind == "runs" and figure is not None:
             meanings[name] = figure
@@ -274,8 +275,8 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
         if name in mapped:
             raise InputError(f"--map: both {mapped[name].column!r} and {column!r} are mapped to {name}")
         mapped[name] = _as_mapped(sheet, meanings[name], column, text, unit)
-    theirs = {b.column for b in mapped.values()}
-    layout.bound = {name: b for name, b in layout.bound.items() if b.column not in theirs} | mapped
+    mapped_columns = {b.column for b in mapped.values()}
+    layout.bound = {name: b for name, b in layout.bound.items() if b.column not in mapped_columns} | mapped
 
 
 def _as_mapped(sheet: Sheet, meaning: Meaning, column: str, text: str, unit: str) -> Bound:
@@ -284,13 +285,13 @@ def _as_mapped(sheet: Sheet, meaning: Meaning, column: str, text: str, unit: str
     if unit and not meaning.dimension:
         raise InputError(f"--map {column}={text}: {meaning.name} has no unit")
     if unit:
-        given, stated = named(unit, meaning.dimension, f"--map {column}={text}"), bound.unit
-        if stated not in (None, given):
+        option_unit, stated = named(unit, meaning.dimension, f"--map {column}={text}"), bound.unit
+        if stated not in (None, option_unit):
             raise UnitError(
-                f"{sheet.file}: --map says {column!r} is in {given.name} and its name says otherwise; if --map is "
-                f"right, say {typed('--map', column, meaning.name)} {typed('--unit', column, given.name)}"
+                f"{sheet.file}: --map says {column!r} is in {option_unit.name} and its name says otherwise; if --map "
+                f"is right, say {typed('--map', column, meaning.name)} {typed('--unit', column, option_unit.name)}"
             )
-        bound.unit, bound.source = given, "--map"
+        bound.unit, bound.source = option_unit, "--map"
     return bound
 
 

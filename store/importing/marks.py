@@ -10,7 +10,7 @@ import polars as pl
 from ..metrics import BOARD_POWER, UNTRUSTED_POWER
 from ..vocabulary import EventKind
 from .content import LINE
-from .values import Seen
+from .values import Remarks
 
 _STUCK, _ZERO = UNTRUSTED_POWER
 
@@ -34,22 +34,19 @@ _SCHEMA = pl.Schema(
 )
 
 
-def marked(frame: pl.DataFrame, earlier: pl.DataFrame, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame]:
+def marked(frame: pl.DataFrame, earlier: pl.DataFrame, remarks: Remarks) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The readings with `quality`, and events, together with `earlier` ones."""
     events = [earlier]
     powers = [name for name in BOARD_POWER if name in frame.columns]
     marks = pl.DataFrame(schema={LINE: pl.Int64, "quality": pl.String})
     if powers and frame.height:
         power = frame.with_columns(pl.coalesce(powers).alias("power")).drop_nulls("power").sort("gpu", "ts")
-        for found, lines, mark in ((*_zero(power), _ZERO), (*_stuck(power), _STUCK)):
-            events.append(found)
+        for sensor_events, lines, mark in ((*_zero(power), _ZERO), (*_stuck(power), _STUCK)):
+            events.append(sensor_events)
             marks = pl.concat([marks, lines.select(LINE, pl.lit(mark).alias("quality"))])
-    every = pl.concat(
-        [one.select(*(c if c in one.columns else pl.lit(None, t).alias(c) for c, t in _SCHEMA.items())).cast(_SCHEMA)
-         for one in events]
-    )  # fmt: skip
-    seen.notes.extend(f"{gpu}: {text}" for gpu, text in every.select("gpu", "detail").iter_rows())
-    return frame.join(marks, on=LINE, how="left", maintain_order="left"), every
+    all_events = pl.concat([_SCHEMA.to_frame(), *events], how="diagonal_relaxed").select(_SCHEMA.names()).cast(_SCHEMA)
+    remarks.notes.extend(f"{gpu}: {text}" for gpu, text in all_events.select("gpu", "detail").iter_rows())
+    return frame.join(marks, on=LINE, how="left", maintain_order="left"), all_events
 
 
 def _zero(power: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -58,8 +55,10 @@ def _zero(power: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     by_gpu = rows.group_by("gpu", maintain_order=True).agg(
         pl.col("ts").min(), pl.len().alias("n"), _span().alias("duration_ns")
     )
-    said = "{} power readings are 0 W, which no GPU draws: the sensor does not work, so they must not count as energy"
-    return _event(by_gpu, EventKind.ZERO_POWER, _ZERO, pl.format(said, "n")), rows
+    sentence = (
+        "{} power readings are 0 W, which no GPU draws: the sensor does not work, so they must not count as energy"
+    )
+    return _event(by_gpu, EventKind.ZERO_POWER, _ZERO, pl.format(sentence, "n")), rows
 
 
 def _stuck(power: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -91,16 +90,16 @@ def _stuck(power: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         pl.col("power").first(),
         pl.len().alias("readings"),
         _span().alias("duration_ns"),
-        pl.any_horizontal(*(each.fill_null(False) for each in moved)).alias("moved"),
+        pl.any_horizontal(*(condition.fill_null(False) for condition in moved)).alias("moved"),
     )
     spans = spans.filter(pl.col("moved") & (pl.col("power") > 0) & (pl.col("duration_ns") >= _SECONDS * 10**9))
     seconds, watts = pl.col("duration_ns") // 10**9, pl.col("power") / 1000
-    said = (
+    sentence = (
         "power sensor stuck: {} power readings over {} s are {} W while temperature or utilisation changed: do not use "
         "them for energy"
     )
     spans = spans.with_columns(pl.col("power").cast(pl.Float64).alias("value"))
-    events = _event(spans, EventKind.STUCK_SENSOR, _STUCK, pl.format(said, "readings", seconds, watts))
+    events = _event(spans, EventKind.STUCK_SENSOR, _STUCK, pl.format(sentence, "readings", seconds, watts))
     return events, power.join(spans, on="run", how="semi")
 
 
@@ -120,14 +119,14 @@ def set_back(frame: pl.DataFrame) -> pl.DataFrame:
     first = [pl.col(c).first() for c in (LINE, "step", "usual")]
     parts = parts.group_by("gpu", "part", maintain_order=True).agg(ts.min(), ts.max().alias("end"), *first)
     parts = parts.with_columns(ts.shift().over("gpu").alias("before"), pl.col("end").shift().over("gpu").alias("until"))
-    found = parts.filter((ts < pl.col("until")) & (pl.col("end") > pl.col("before")))
-    found = found.with_columns((pl.col("step") - pl.col("usual")).dt.total_nanoseconds().alias("duration_ns"))
-    said = (
+    steps_back = parts.filter((ts < pl.col("until")) & (pl.col("end") > pl.col("before")))
+    steps_back = steps_back.with_columns((pl.col("step") - pl.col("usual")).dt.total_nanoseconds().alias("duration_ns"))
+    sentence = (
         "the time stamps go back by {} s (line {}): the clock was set, or summer time ended (--time-zone ZONE reads "
         "that right); readings of two times are mixed there"
     )
     seconds = (pl.col("duration_ns") / -1e9).round(3)
-    return _event(found, EventKind.CLOCK_STEP, None, pl.format(said, seconds, LINE))
+    return _event(steps_back, EventKind.CLOCK_STEP, None, pl.format(sentence, seconds, LINE))
 
 
 def _span() -> pl.Expr:

@@ -81,9 +81,9 @@ def _named(column: str) -> str:
 
 def _of_metric(metric: Metric) -> Meaning:
     kind = {"kind": "hex" if metric.kind == "mask" else "number"}
-    more = kind | _BY_UNIT[metric.unit] | _UNLIKE.get(metric.name, {})
+    limits = kind | _BY_UNIT[metric.unit] | _UNLIKE.get(metric.name, {})
     names = (*metric.smi, *(name.removesuffix(".active") for name in metric.smi if name.endswith(".active")))
-    return Meaning(_named(metric.name), description=metric.description, names=names, column=metric.name, **more)  # type: ignore[arg-type]
+    return Meaning(_named(metric.name), description=metric.description, names=names, column=metric.name, **limits)  # type: ignore[arg-type]
 
 
 _BOARD: tuple[Meaning, ...] = (
@@ -93,7 +93,7 @@ _BOARD: tuple[Meaning, ...] = (
     Meaning("pci_bus_id", "text", "PCI address", ("pci.bus_id", "gpu_bus_id")),
     Meaning("mig_profile", "text", "profile of a MIG instance"),
 )
-BOARD = ("model", *(one.name for one in _BOARD))
+BOARD = ("model", *(meaning.name for meaning in _BOARD))
 """What a file may say of a GPU besides its place: columns of `gpus`."""
 
 LIMITS = (
@@ -172,14 +172,14 @@ def of_field(number: int) -> tuple[Meaning, str] | None:
 
     None if it is not stored, or printed in no unit that has a name.
     """
-    found = next((metric for metric in METRICS if metric.dcgm is not None and metric.dcgm.id == number), None)
-    if found is None or found.dcgm is None:
+    metric = next((metric for metric in METRICS if metric.dcgm is not None and metric.dcgm.id == number), None)
+    if metric is None or metric.dcgm is None:
         return None
-    meaning = next(one for one in TELEMETRY_MEANINGS if one.column == found.name)
+    meaning = next(meaning for meaning in TELEMETRY_MEANINGS if meaning.column == metric.name)
     if not meaning.dimension:
         return meaning, ""
     units = UNITS[meaning.dimension]
-    fitting = [unit.name for unit in units.values() if unit.to(units[meaning.unit])[0] == found.dcgm.scale]
+    fitting = [unit.name for unit in units.values() if unit.to(units[meaning.unit])[0] == metric.dcgm.scale]
     return (meaning, fitting[0]) if fitting else None
 
 

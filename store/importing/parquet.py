@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
 
 _PIECE = 4096  # rows that are read at once
 _STRANGE = "out of range"
-_DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, since 1970
-_PER_DAY = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_PER_UNIT = {"ms": 1_000_000, "us": 1000, "ns": 1}  # ns
-_LARGEST = 2**63 - 1
+_NS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
 
 
 def names(data: bytes, path: Path) -> list[str]:
@@ -44,10 +40,10 @@ def as_text(data: bytes, path: Path) -> pl.DataFrame:
     try:  # Arrow's reader, because a damaged file makes Polars' panic
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             schema = file.schema_arrow
-            parts, left = [], unpacking.most(len(data))
+            parts, room = [], unpacking.most(len(data))
             for part in file.iter_batches(_PIECE):
-                left -= sum(map(_bytes, part.columns))
-                if left < 0:
+                room -= sum(map(_bytes, part.columns))
+                if room < 0:
                     raise unpacking.too_much(path)
                 parts.append(part)
         table = pa.Table.from_batches(parts, schema=schema)
@@ -69,45 +65,20 @@ def _bytes(column: pa.Array) -> int:
 
 
 def _column(name: str, column: pa.ChunkedArray) -> pl.Series:
+    """A column as text. A time that no calendar has becomes a text that cannot be read, as Arrow writes it."""
     import pyarrow as pa
 
-    if pa.types.is_nested(column.type) or pa.types.is_decimal256(column.type):  # Polars panics at some of these
+    kind = column.type
+    if pa.types.is_duration(kind):
+        factor = _NS[kind.unit]
+        numbers = column.cast(pa.int64()).to_pylist()
+        return pl.Series(name, ["" if n is None else f"{n * factor} ns" for n in numbers], pl.String)
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         try:
-            return _plain(name, column.to_pylist())
+            values = column.to_pylist()
         except (ValueError, OverflowError):  # a time that Python does not have
-            return _plain(name, [_STRANGE] * len(column))
-    return _text(pl.Series(name, column))
-
-
-def _plain(name: str, values: Sequence[object]) -> pl.Series:
-    return pl.Series(name, ["" if value is None else str(value) for value in values], pl.String)
-
-
-def _text(column: pl.Series) -> pl.Series:
-    kind = column.dtype
-    if kind in (pl.Binary, pl.Object):
-        return _plain(column.name, column.to_list())
-    if isinstance(kind, pl.Date):
-        text = _within(column, _DAYS)
-    elif isinstance(kind, pl.Datetime):
-        text = _within(column, tuple(day * _PER_DAY[kind.time_unit] for day in _DAYS))
-    elif isinstance(kind, pl.Duration):
-        most = _LARGEST // _PER_UNIT[kind.time_unit]
-        text = _within(column, (-most, most))
-    else:
-        text = column.cast(pl.String)
-    return text.str.strip_chars().fill_null("")
-
-
-def _within(column: pl.Series, limits: tuple[int, ...]) -> pl.Series:
-    """Times as text. Polars panics where one is too far away for a calendar, or wraps round without an error."""
-    low, high = max(limits[0], -_LARGEST), min(limits[1], _LARGEST)
-    far = ~column.to_physical().is_between(low, high).fill_null(True)
-    near = column.set(far, None) if far.any() else column
-    if isinstance(near.dtype, pl.Duration):
-        text = near.dt.total_nanoseconds().cast(pl.String) + " ns"
-    elif isinstance(near.dtype, pl.Datetime) and near.dtype.time_zone is not None:
-        text = near.dt.convert_time_zone("UTC").cast(pl.String)
-    else:
-        text = near.cast(pl.String)
-    return text.set(far, _STRANGE) if far.any() else text
+            values = [_STRANGE] * len(column)
+        return pl.Series(name, ["" if value is None else str(value) for value in values], pl.String)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        column = column.cast(pa.timestamp(kind.unit, "UTC"))
+    return pl.Series(name, column.cast(pa.string())).str.strip_chars().fill_null("")

@@ -111,8 +111,8 @@ class Provenance:
             {column for column, meaning in options["map"].items() if meaning.partition(":")[0] not in _OF_ALL}
             for options in (earlier, now)
         )
-        named = bool(earlier["gpu"] and now["gpu"] and earlier["gpu"] != now["gpu"])
-        return named and bool(columns) and not columns & before and earlier["time_zone"] == now["time_zone"]
+        of_other_name = bool(earlier["gpu"] and now["gpu"] and earlier["gpu"] != now["gpu"])
+        return of_other_name and bool(columns) and not columns & before and earlier["time_zone"] == now["time_zone"]
 
 
 def _as_given(option: object) -> str:

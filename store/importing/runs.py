@@ -17,7 +17,7 @@ from .layout import Bound, Layout
 from .meanings import CONDITIONS
 from .options import Options
 from .stamps import instant, times
-from .values import Seen, further_numbers, is_placeholder, numbers, parsed
+from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
 
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
 _WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,199}$"
@@ -44,7 +44,9 @@ _EVENTS = {
 }
 
 
-def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
+def parse(
+    sheet: Sheet, layout: Layout, options: Options, remarks: Remarks
+) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
     """The runs of a sheet (columns of `runs` and `gpus`, value, `FIGURE`..., LINE), events, the lines of duplicates.
 
     Impossible rows are refused in the sheet. Raises InputError.
@@ -52,41 +54,43 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     bound, time = layout.bound, layout.bound["time"]
     duplicates = identity.drop_duplicates(sheet)
     if duplicates and not any(key in bound for key in ("began", "run", "reps", "job")):
-        seen.notes.append("no column distinguishes the runs of a GPU (time, run number, job), so equal rows count once")
-    _workload(sheet, bound, options, seen)
+        remarks.notes.append(
+            "no column distinguishes the runs of a GPU (time, run number, job), so equal rows count once"
+        )
+    _workload(sheet, bound, options, remarks)
     _check_texts(sheet, layout)
-    identity.of_runs(sheet, bound, seen, options)
-    identity.of_one_cluster(sheet, seen, options)
+    identity.of_runs(sheet, bound, remarks, options)
+    identity.of_one_cluster(sheet, remarks, options)
     _status(sheet, bound)
     measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.lenient]
-    numbers(sheet, measured, seen, minus_one=True, required="time", unless=pl.col("=status") != Outcome.OK.value)
-    for lost in further_numbers(sheet, [item for item in bound.values() if item.lenient], seen):
+    numbers(sheet, measured, remarks, minus_one=True, required="time", unless=pl.col("=status") != Outcome.OK.value)
+    for lost in further_numbers(sheet, [item for item in bound.values() if item.lenient], remarks):
         del bound[lost.meaning.name]
     _within_own_limits(sheet, bound)
     if "began" in bound:
-        times(sheet, bound["began"], seen, minus_one=True, stream=False, time_zone=options.time_zone)
+        times(sheet, bound["began"], remarks, minus_one=True, stream=False, time_zone=options.time_zone)
     elif options.at is not None:
         sheet.used.add("at")
         at = date_of_ns(instant(options.at, options.time_zone, "--at"))
         sheet.frame = sheet.frame.with_columns(pl.lit(at, pl.Datetime("us")).alias("=began"))
     else:
         sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.Datetime("us")).alias("=began"))
-    identity.of_the_time(sheet, "=began", seen, options)
-    events = happened.of_rows(sheet, "=began", options, seen)
+    identity.of_the_time(sheet, "=began", remarks, options)
+    events = happened.of_rows(sheet, "=began", options, remarks)
     if sheet.frame["=time"].count():
-        timeunit.decide(sheet, time, seen)
+        timeunit.decide(sheet, time, remarks)
     possible = pl.col("=time").is_between(*_DURATIONS_MS).fill_null(True)
     sheet.refuse((~possible, f"{time.column} is not between 1 ns and 10 years"))
-    _note_doubts(sheet, bound, seen)
+    _note_doubts(sheet, bound, remarks)
     return _frame(sheet, layout, options), events, duplicates
 
 
-def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: Seen) -> None:
+def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: Remarks) -> None:
     name = options.workload
     if "workload" not in bound:
         if name is None:
             name = sheet.file.split(".")[0]
-            seen.notes.append(f"no column names the workload: it is named {name} after the file (--workload NAME)")
+            remarks.notes.append(f"no column names the workload: it is named {name} after the file (--workload NAME)")
         sheet.frame = sheet.frame.with_columns(pl.lit(name).alias("=workload"))
         return
     column, text = bound["workload"].column, pl.col(bound["workload"].column)
@@ -117,10 +121,12 @@ def _status(sheet: Sheet, bound: dict[str, Bound]) -> None:
         (number,) = sheet.counts(unclear)
         if number:
             text = sheet.frame.filter(unclear)[column][0]
-            how = f"{column} is {text[:40]!r}, which is no verdict that whorl reads: write ok, failed or wrong_result"
+            advice = (
+                f"{column} is {text[:40]!r}, which is no verdict that whorl reads: write ok, failed or wrong_result"
+            )
             if number == sheet.frame.height:
-                raise InputError(f"{sheet.file}: {how}")
-            sheet.refuse((unclear, how))
+                raise InputError(f"{sheet.file}: {advice}")
+            sheet.refuse((unclear, advice))
         status = verdict.replace_strict(words, default=Outcome.OK.value, return_dtype=pl.String)
     sheet.frame = sheet.frame.with_columns(status.alias("=status"), detail.cast(pl.String).alias("=status_detail"))
     if sheet.format or "status" not in bound:
@@ -160,13 +166,13 @@ def _within_own_limits(sheet: Sheet, bound: dict[str, Bound]) -> None:
     sheet.refuse(*rules)
 
 
-def _note_doubts(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
+def _note_doubts(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
     """Tell of durations far from the median, and of inputs of several sizes: they are stored as the file has them."""
-    alike = ["=workload", *(bound[key].column for key in ("input_size", "warmup") if key in bound)]
-    ratio = pl.col("=time") / pl.col("=time").median().over(alike)
+    group = ["=workload", *(bound[key].column for key in ("input_size", "warmup") if key in bound)]
+    ratio = pl.col("=time") / pl.col("=time").median().over(group)
     far = sheet.frame.filter((ratio > _FAR) | (ratio < 1 / _FAR))[LINE]
     if len(far):
-        seen.notes.append(
+        remarks.notes.append(
             f"{len(far)} {'row is' if len(far) == 1 else 'rows are'} {_FAR:g} times above or below the median of the "
             f"workload (first line {sheet.line(far[0])}): a damaged number or another unit; if so, mend the file and "
             "import it into a new store"
@@ -175,7 +181,7 @@ def _note_doubts(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
         sizes = sheet.frame.group_by("=workload").agg(pl.col(bound["input_size"].column).n_unique().alias("n"))
         most = sizes["n"].max()
         if isinstance(most, int) and most > 1:
-            seen.notes.append(f"{most} different input sizes under one workload: their times are not comparable")
+            remarks.notes.append(f"{most} different input sizes under one workload: their times are not comparable")
 
 
 def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:

@@ -36,43 +36,43 @@ def rows(text: str, name: str) -> pl.DataFrame:
     `LINE` is the number of the job in the file, from 1 on. Raises InputError where it is no output of `sacct --json`.
     """
     try:
-        said = json.loads(text.removeprefix("\ufeff"))
+        document = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{name} is cut short or damaged ({error}); save the output of sacct --json again") from error
-    jobs = said.get("jobs")
+    jobs = document.get("jobs")
     if not isinstance(jobs, list):
         raise InputError(f"{name} is JSON without a list of jobs: whorl reads what sacct --json and sacct -P print")
-    if not jobs and said.get("errors"):
-        raise InputError(f"{name} holds errors of sacct and no job: {json.dumps(said['errors'][:1])[:200]}")
-    old = "v0.0.37" in json.dumps(said.get("meta"))
-    found: list[dict[str, Any]] = []
+    if not jobs and document.get("errors"):
+        raise InputError(f"{name} holds errors of sacct and no job: {json.dumps(document['errors'][:1])[:200]}")
+    old = "v0.0.37" in json.dumps(document.get("meta"))
+    lines: list[dict[str, Any]] = []
     for number, job in enumerate(jobs, start=1):
         try:
-            found += [{LINE: number, **row} for row in _rows(job, old)]
+            lines += [{LINE: number, **row} for row in _rows(job, old)]
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise InputError(
                 f"{name}: job {number} of its list lacks fields of sacct --json, or has others there, as what squeue "
                 "and scontrol print; save it with sacct -a -D --json"
             ) from error
-    return pl.DataFrame(found, schema={LINE: pl.Int64} | dict.fromkeys(_COLUMNS, pl.String))
+    return pl.DataFrame(lines, schema={LINE: pl.Int64} | dict.fromkeys(_COLUMNS, pl.String))
 
 
 def _rows(job: dict[str, Any], old: bool) -> Iterator[dict[str, str | None]]:
     """A job, and its steps with what they consumed. Slurm 21.08 (`old`) writes as `start` when it was eligible."""
     time, tres, raw = job["time"], job["tres"], _number(job["job_id"])
-    known = job.get("association") or {}
+    association = job.get("association") or {}
     start, end, elapsed = (_number(time[key]) or None for key in ("start", "end", "elapsed"))
     if old and start:  # of a job that runs it is not known
         start = end - (elapsed or 0) - time["suspended"] if end else None
     state = _state(job["state"]["current"])
-    allocated = {_name(one): _number(one["count"]) for one in tres["allocated"]}
+    allocated = {_name(resource): _number(resource["count"]) for resource in tres["allocated"]}
     yield {
         "JobIDRaw": _text(raw),
         "JobID": _job_id(job, raw),
         "JobName": job.get("name"),
-        "Cluster": job.get("cluster") or known.get("cluster"),
-        "User": job.get("user") or known.get("user"),
-        "Account": job.get("account") or known.get("account"),
+        "Cluster": job.get("cluster") or association.get("cluster"),
+        "User": job.get("user") or association.get("user"),
+        "Account": job.get("account") or association.get("account"),
         "Partition": job.get("partition"),
         "QOS": job.get("qos"),
         "State": state,
@@ -85,15 +85,15 @@ def _rows(job: dict[str, Any], old: bool) -> Iterator[dict[str, str | None]]:
         "End": _text(end),
         "ElapsedRaw": _text(elapsed or 0),
         "TimelimitRaw": _text(_number(time["limit"])),
-        "ReqTRES": _resources({_name(one): _number(one["count"]) for one in tres["requested"]}),
+        "ReqTRES": _resources({_name(resource): _number(resource["count"]) for resource in tres["requested"]}),
         "AllocTRES": _resources(allocated),
         "ConsumedEnergyRaw": _text(allocated.get("energy")),
         "Restarts": _text(_number(job.get("restart_cnt"))),
     }
     for step in job.get("steps") or ():
-        own = str(step["step"]["id"]).rpartition(".")[2]
+        step_number = str(step["step"]["id"]).rpartition(".")[2]
         energy = _text(_number(step["statistics"]["energy"]["consumed"]))
-        yield {"JobIDRaw": f"{raw}.{own}", "State": _state(step["state"]), "ConsumedEnergyRaw": energy}
+        yield {"JobIDRaw": f"{raw}.{step_number}", "State": _state(step["state"]), "ConsumedEnergyRaw": energy}
 
 
 def _number(value: Any) -> int | None:
@@ -139,8 +139,8 @@ def _name(resource: dict[str, Any]) -> str:
 
 
 def _resources(counts: dict[str, int | None]) -> str | None:
-    known = {name: count for name, count in counts.items() if count is not None}
-    return ",".join(sorted(f"{name}={_memory(n) if name == 'mem' else n}" for name, n in known.items())) or None
+    filled = {name: count for name, count in counts.items() if count is not None}
+    return ",".join(sorted(f"{name}={_memory(n) if name == 'mem' else n}" for name, n in filled.items())) or None
 
 
 def _memory(count: int) -> str:

@@ -12,7 +12,7 @@ from ..instants import times_of_ns
 from .content import LINE, OWN, Refused, Sheet
 from .layout import Bound
 from .meanings import Meaning
-from .values import Seen, is_placeholder, missing, parsed
+from .values import Remarks, is_placeholder, missing, parsed
 
 _ZONED = r"(?:Z|[+-](?:0[0-9]|1[0-4]):?[0-5][0-9])$"
 # Years are bounded here because a time in ns beyond 2262 wraps round without an error.
@@ -25,7 +25,7 @@ _NO_ZONE = "--time-zone {}: there is no such time zone; an example is Europe/Ber
 _FIRST, _LAST = 631_152_000 * 10**9, 4_102_444_800 * 10**9
 
 
-def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bool, time_zone: str) -> None:
+def times(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, stream: bool, time_zone: str) -> None:
     """Parse a column of time stamps into `parsed(meaning)`: nanoseconds since 1970, UTC, without zone.
 
     Known are UNIX times in s, ms, us or ns (told apart by their size, which cannot be mistaken between 2001
@@ -44,7 +44,7 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
     )
     if any(sheet.counts(~unknown & stamp.is_null())):
         _fractions(sheet, bound)
-        _civil(sheet, bound, seen, time_zone, stream=stream)
+        _civil(sheet, bound, remarks, time_zone, stream=stream)
     bad = ~unknown & ~stamp.is_between(_FIRST, _LAST).fill_null(False)
     without, wrong = sheet.counts(unknown, bad)
     if wrong * 2 > sheet.frame.height - without:
@@ -55,7 +55,7 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
             "them (--map) if the columns are shifted or renamed"
         )
     if without and not stream:
-        seen.placeholders[name] = without
+        remarks.placeholders[name] = without
     if wrong or (without and stream):
         missed = [(unknown, f"{name} is missing")] if stream else []
         sheet.refuse((bad, f"{name} is not a readable time stamp"), *missed)
@@ -72,7 +72,7 @@ def instant(text: str, time_zone: str, option: str) -> int:
     frame = pl.DataFrame({LINE: [1], "text": [padded]})
     sheet = Sheet(option, "", 0, ["text"], frame, 1, Refused())
     try:
-        times(sheet, Bound(meaning, "text"), Seen(), minus_one=False, stream=False, time_zone=time_zone)
+        times(sheet, Bound(meaning, "text"), Remarks(), minus_one=False, stream=False, time_zone=time_zone)
         ns: int | None = sheet.frame[parsed(meaning)].dt.epoch("ns").item()
     except InputError as error:
         if option in str(error):
@@ -101,7 +101,7 @@ def _fractions(sheet: Sheet, bound: Bound) -> None:
     sheet.frame = sheet.frame.with_columns(pl.coalesce(parsed(bound.meaning), time))
 
 
-def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bool) -> None:
+def _civil(sheet: Sheet, bound: Bound, remarks: Remarks, time_zone: str, *, stream: bool) -> None:
     name, target, clock = bound.column, parsed(bound.meaning), pl.col(f"{OWN}clock")
     text = pl.col(name).str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
     text = pl.when(text.str.contains(_SHAPE)).then(text.str.replace(",", ".", literal=True))
@@ -119,7 +119,7 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
     if not unzoned:
         sheet.frame = sheet.frame.with_columns(pl.coalesce(target, zoned))
         return
-    seen.notes.append(f"{name} has no time zone: read as {time_zone} (--time-zone)")
+    remarks.notes.append(f"{name} has no time zone: read as {time_zone} (--time-zone)")
     try:
         sheet.frame = sheet.frame.with_columns(
             _in_utc(clock, time_zone, "earliest").alias(f"{OWN}early"),
@@ -134,7 +134,7 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
     utc = pl.col(f"{OWN}early")
     if repeated:
         rule = "the second time begins where the clock goes back" if stream else "taken as the first time"
-        seen.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {rule}")
+        remarks.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {rule}")
     if repeated and stream:
         gpu = f"{OWN}gpu"
         half = (pl.col(f"{OWN}late") - pl.col(f"{OWN}early")) // 2  # of what the clocks go back by

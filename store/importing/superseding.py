@@ -22,16 +22,16 @@ _CONTENT = [name for name in JOBS.names if name not in ("recorded", "import_id")
 
 def newest(store: Store, which: pl.Expr) -> pl.DataFrame:
     """The rows of the newest record of each allocation that has a row of this kind."""
-    found = store.scan(JOBS.name).filter(which).select(*KEY, "began").unique()
-    return _newest(store, store.collect(found))
+    allocations = store.scan(JOBS.name).filter(which).select(*KEY, "began").unique()
+    return _newest(store, store.collect(allocations))
 
 
-def _newest(store: Store, of: pl.DataFrame) -> pl.DataFrame:
+def _newest(store: Store, allocations: pl.DataFrame) -> pl.DataFrame:
     """The newest rows of the allocations of these rows. All rows of an allocation began at one time: few are read."""
-    span = pl.col("began").is_between(of["began"].min(), of["began"].max())
-    keys = of.select(KEY).unique().lazy()
-    found = store.collect(store.scan(JOBS.name).filter(span).join(keys, on=KEY, how="semi", nulls_equal=True))
-    return found.filter(pl.col("recorded") == pl.col("recorded").max().over(KEY))
+    span = pl.col("began").is_between(allocations["began"].min(), allocations["began"].max())
+    keys = allocations.select(KEY).unique().lazy()
+    rows = store.collect(store.scan(JOBS.name).filter(span).join(keys, on=KEY, how="semi", nulls_equal=True))
+    return rows.filter(pl.col("recorded") == pl.col("recorded").max().over(KEY))
 
 
 def conformed(rows: pl.DataFrame) -> pl.DataFrame:
@@ -50,11 +50,11 @@ def new_records(store: Store, rows: pl.DataFrame) -> pl.DataFrame:
     `rows` are `conformed`. The caller holds the store's lock of importers.
     """
     stored = _newest(store, rows)
-    kept = rows.join(_changed(rows, stored), on=KEY, how="semi", nulls_equal=True)
+    new_rows = rows.join(_changed(rows, stored), on=KEY, how="semi", nulls_equal=True)
     now, last = datetime.now(UTC).replace(tzinfo=None), stored["recorded"].max()
     if isinstance(last, datetime) and last >= now:  # the clock of another machine is ahead
         now = last + timedelta(microseconds=1)
-    return kept.with_columns(pl.lit(now).alias("recorded"))
+    return new_rows.with_columns(pl.lit(now).alias("recorded"))
 
 
 def _changed(rows: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
@@ -77,5 +77,5 @@ def new_events(store: Store, events: pl.DataFrame, cluster: str | None = None) -
         return events
     same = [c for c in events.columns if c != "detail"]
     of_these = pl.col("kind").is_in(events["kind"].unique().implode())
-    known = store.collect(store.scan("events").filter(of_these).select(same))
-    return events.join(known, on=same, how="anti", nulls_equal=True)
+    stored = store.collect(store.scan("events").filter(of_these).select(same))
+    return events.join(stored, on=same, how="anti", nulls_equal=True)

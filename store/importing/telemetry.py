@@ -14,7 +14,7 @@ from .layout import Bound, Layout
 from .marks import marked, set_back
 from .options import Options
 from .stamps import instant, times
-from .values import Seen, further_numbers, is_placeholder, numbers, parsed
+from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
 
 _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream
 _PAUSE = 3  # a gap this many times as long as the one before or after it parts two groups of readings
@@ -22,7 +22,9 @@ _OF_METRIC = {"metric", "metric_name", "field", "_field", "measurement", "_measu
 _GROUPS = 5  # so many groups of equal size are no chance
 
 
-def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
+def parse(
+    sheet: Sheet, layout: Layout, options: Options, remarks: Remarks
+) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
     """The readings of a sheet in the columns of `telemetry` (and LINE), events in them, the lines of duplicates.
 
     Impossible rows are refused in the sheet. Raises InputError.
@@ -34,26 +36,26 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     clusters = [name for name in sheet.names if name.lower() in identity.CLUSTER]
     sheet.frame = sheet.frame.select(LINE, *dict.fromkeys([*(b.column for b in bound.values()), *clusters]))
     happened.mark_lost(sheet, metrics, [b for b in bound.values() if b.meaning.kind in ("identity", "text")])
-    source = identity.of_telemetry(sheet, bound, seen, options)
-    identity.of_one_cluster(sheet, seen, options)
-    seen.notes.append(f"the GPU is taken from {source}")
+    source = identity.of_telemetry(sheet, bound, remarks, options)
+    identity.of_one_cluster(sheet, remarks, options)
+    remarks.notes.append(f"the GPU is taken from {source}")
     spent = [b.column for b in bound.values() if b.meaning.kind == "identity"]
     sheet.frame = sheet.frame.drop(*spent, *clusters, "=place", "=cabinet", strict=False)  # texts take much memory
     if "timestamp" in bound:
-        times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
+        times(sheet, bound["timestamp"], remarks, minus_one=False, stream=True, time_zone=options.time_zone)
         sheet.frame = sheet.frame.drop(bound["timestamp"].column)
     else:
-        _count_times(sheet, seen, options)
-    identity.of_the_time(sheet, "=timestamp", seen, options)
-    events = [happened.of_rows(sheet, "=timestamp", options, seen)]
-    events.append(happened.of_lost_gpus(sheet, bound, options, seen))
+        _count_times(sheet, remarks, options)
+    identity.of_the_time(sheet, "=timestamp", remarks, options)
+    events = [happened.of_rows(sheet, "=timestamp", options, remarks)]
+    events.append(happened.of_lost_gpus(sheet, bound, options, remarks))
     sheet.refuse((pl.col("=gpu").is_null(), "nothing says which GPU it is of"))
-    numbers(sheet, metrics, seen, minus_one=False, spend=True)
+    numbers(sheet, metrics, remarks, minus_one=False, spend=True)
     limits = [b for b in bound.values() if b.meaning.kind == "limit"]
-    lost = further_numbers(sheet, limits, seen)
+    lost = further_numbers(sheet, limits, remarks)
     lines = pl.Series(LINE, [sheet.line(key) for key in sheet.frame[LINE]], pl.Int64) if sheet.lines else LINE
     went_back = set_back(sheet.frame.select(lines, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts")))
-    _refuse_second_readings(sheet, bound, seen, options)
+    _refuse_second_readings(sheet, bound, remarks, options)
     columns = [
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
@@ -73,12 +75,14 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         frame = _with_window(frame, options)
         unknown = pl.col("power_window_ms").is_null() & pl.col("power_mw").is_not_null()
         if frame.filter(unknown)["model"].is_null().any():
-            seen.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
-    frame, of_sensors = marked(frame, went_back, seen)
+            remarks.notes.append(
+                "the GPU's model is not known: --model NAME says it, and so what its power sensor sees"
+            )
+    frame, of_sensors = marked(frame, went_back, remarks)
     return frame, pl.concat([of_sensors, *(table.drop(LINE) for table in events)], how="diagonal"), duplicates
 
 
-def _count_times(sheet: Sheet, seen: Seen, options: Options) -> None:
+def _count_times(sheet: Sheet, remarks: Remarks, options: Options) -> None:
     """`=timestamp` of readings without times: --at, and for each further one of a GPU --every later."""
     assert options.at is not None
     position = pl.int_range(pl.len()).over("=gpu")
@@ -88,7 +92,9 @@ def _count_times(sheet: Sheet, seen: Seen, options: Options) -> None:
     sheet.used.update(("at", "every") if further else ("at",))
     began, step = instant(options.at, options.time_zone, "--at"), round((options.every or 0.0) * 10**9)
     sheet.frame = sheet.frame.with_columns(times_of_ns(began + position * step).alias("=timestamp"))
-    seen.notes.append("its times are counted from --at in steps of --every: a pause of the tool shifts all that follow")
+    remarks.notes.append(
+        "its times are counted from --at in steps of --every: a pause of the tool shifts all that follow"
+    )
 
 
 def _of_one_metric(sheet: Sheet, layout: Layout) -> None:
@@ -102,7 +108,7 @@ def _of_one_metric(sheet: Sheet, layout: Layout) -> None:
             )
 
 
-def _refuse_second_readings(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
+def _refuse_second_readings(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
     """Refuse readings of an instant that the GPU has already, and a file in which they show that GPUs are mixed."""
     first = sheet.frame.select(pl.col("=timestamp").is_first_distinct().over("=gpu")).to_series()
     again = len(first) - int(first.sum())
@@ -113,12 +119,12 @@ def _refuse_second_readings(sheet: Sheet, bound: dict[str, Bound], seen: Seen, o
                 "nothing says which GPU they are of; query uuid as well, or say which column does with "
                 "--map COLUMN=gpu"
             )
-        _check_one_gpu(sheet, bound, seen, options)
+        _check_one_gpu(sheet, bound, remarks, options)
     if again:
         sheet.refuse((pl.lit(~first), "it is a second reading of the same GPU at the same time"))
 
 
-def _check_one_gpu(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
+def _check_one_gpu(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
     """Refuse readings of several GPUs of which nothing says which is whose: a tool that reads a node's GPUs reads them
     within milliseconds, and then pauses. With --gpu, somebody says that they are of one GPU; a note tells of it."""
     if {"serial", "pci_bus_id"} & bound.keys():
@@ -146,7 +152,7 @@ def _check_one_gpu(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: O
             f"{sheet.file}: {groups}, and nothing says which GPU they are of; query uuid as well, or say which column "
             "does with --map COLUMN=gpu; if they are all of one GPU, say --gpu NAME"
         )
-    seen.notes.append(f"{groups}; --gpu says that they are all of one")
+    remarks.notes.append(f"{groups}; --gpu says that they are all of one")
 
 
 def _together(stamps: pl.Series) -> int:

@@ -23,7 +23,7 @@ from .content import OWN, Sheet
 from .layout import Bound, unit_behind
 from .options import typed
 from .units import UNITS, Unit, split_label
-from .values import Seen, parsed
+from .values import Remarks, parsed
 
 _TIME = UNITS["time"]
 _CANDIDATES = (_TIME["s"], _TIME["ms"], _TIME["us"], _TIME["ns"])
@@ -43,7 +43,7 @@ class _Proof:
     seconds: pl.Expr | None = None
 
 
-def decide(sheet: Sheet, bound: Bound, seen: Seen) -> None:
+def decide(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
     """Find the unit of the duration, turn `parsed(time)` into ms, and refuse rows that contradict themselves.
 
     Raises UnitError where nothing says or proves the unit, or a proof contradicts the name of the column.
@@ -63,14 +63,16 @@ def decide(sheet: Sheet, bound: Bound, seen: Seen) -> None:
             )
         bound.unit, bound.source = proof.unit, proof.source
         sheet.frame = sheet.frame.with_columns(pl.col(column) * proof.unit.to(_TIME["ms"])[0])
-        seen.units[name] = {"unit": proof.unit.name, "from": proof.source}
+        remarks.units[name] = {"unit": proof.unit.name, "from": proof.source}
     elif proof is not None and proof.unit != bound.unit:
         if bound.source != "--unit":
             raise UnitError(
                 f"{sheet.file}: {bound.source} says {bound.unit.name}, but {proof.source} says {proof.unit.name}; "
                 f"say which with {typed('--unit', name, 'UNIT')}"
             )
-        seen.notes.append(f"--unit says {name} is in {bound.unit.name}; by {proof.source} it is in {proof.unit.name}")
+        remarks.notes.append(
+            f"--unit says {name} is in {bound.unit.name}; by {proof.source} it is in {proof.unit.name}"
+        )
     if proof is not None and proof.seconds is not None:
         error = (pl.col(column) / (proof.seconds * 1000) - 1.0).abs()
         agreeing, contradicting = sheet.counts(error < _AGREES, error > _AGREES)

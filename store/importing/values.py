@@ -25,7 +25,7 @@ _POINT = "write numbers with a decimal point, not a decimal comma, and nothing b
 
 
 @dataclass
-class Seen:
+class Remarks:
     """What parsing met: placeholders by column, units by column, remarks."""
 
     placeholders: dict[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def is_placeholder(column: str, *, minus_one: bool) -> pl.Expr:
 def numbers(
     sheet: Sheet,
     items: Sequence[Bound],
-    seen: Seen,
+    remarks: Remarks,
     *,
     minus_one: bool,
     required: str = "",
@@ -69,7 +69,7 @@ def numbers(
     rules: list[Rule] = []
     for bound in items:
         name, meaning, unknown = bound.column, bound.meaning, pl.col(missing(bound.meaning))
-        separated = _parse(sheet, bound, seen, minus_one=minus_one, counted=meaning.name != required)
+        separated = _parse(sheet, bound, remarks, minus_one=minus_one, counted=meaning.name != required)
         value = pl.col(parsed(meaning))
         reason = f"{name} is not a readable {meaning.dimension or 'number'}" + (f": {_POINT}" if separated else "")
         limits = f"{meaning.low:g} to {meaning.high:g} {meaning.unit}".removesuffix("ratio").rstrip()
@@ -82,7 +82,7 @@ def numbers(
     sheet.refuse(*rules)
 
 
-def further_numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen) -> list[Bound]:
+def further_numbers(sheet: Sheet, items: Sequence[Bound], remarks: Remarks) -> list[Bound]:
     """Parse columns that must cost neither a row nor the file; returns those that do not hold what their names say.
 
     Of the others, a value that cannot be becomes NULL, and a note counts them.
@@ -91,11 +91,11 @@ def further_numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen) -> list[Bo
     for bound in items:
         column = parsed(bound.meaning)
         try:
-            _parse(sheet, bound, seen, minus_one=True, counted=True)
+            _parse(sheet, bound, remarks, minus_one=True, counted=True)
         except InputError as error:
-            seen.placeholders.pop(bound.column, None)
-            seen.units.pop(bound.column, None)
-            seen.notes.append(f"{bound.column} is not stored: {str(error).removeprefix(f'{sheet.file}: ')}")
+            remarks.placeholders.pop(bound.column, None)
+            remarks.units.pop(bound.column, None)
+            remarks.notes.append(f"{bound.column} is not stored: {str(error).removeprefix(f'{sheet.file}: ')}")
             lost.append(bound)
             continue
         wrong = ~pl.col(missing(bound.meaning)) & ~_inside(bound)
@@ -104,11 +104,11 @@ def further_numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen) -> list[Bo
             first = sheet.line(sheet.frame.filter(wrong)[LINE][0])
             sheet.frame = sheet.frame.with_columns(pl.when(~wrong).then(pl.col(column)).alias(column))
             values = f"{number} {'value' if number == 1 else 'values'} cannot be the {bound.meaning.description}"
-            seen.notes.append(f"{bound.column}: {values}, so NULL is stored (first line {first})")
+            remarks.notes.append(f"{bound.column}: {values}, so NULL is stored (first line {first})")
     return lost
 
 
-def _parse(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, counted: bool) -> bool:
+def _parse(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, counted: bool) -> bool:
     """Add `missing(meaning)` and `parsed(meaning)`; whether a text has a comma, or separates thousands.
 
     Raises InputError (UnitError) where the column holds no value that can be one.
@@ -120,7 +120,7 @@ def _parse(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, counted: 
     without, strange, empty = sheet.counts(unknown, ~unknown & value.is_null(), pl.col(name) == "")
     placeholders = without - empty if sheet.format else without  # a row of a format need not have every column
     if placeholders and counted:
-        seen.placeholders[name] = placeholders
+        remarks.placeholders[name] = placeholders
     texts = sheet.frame.lazy().filter(~unknown & value.is_null()).select(name).head(_SAMPLE).collect()[name]
     if meaning.dimension:
         labels = _split_labels(sheet, bound, texts) if strange else {}
@@ -128,19 +128,20 @@ def _parse(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, counted: 
         if scaled is not None:
             sheet.frame = sheet.frame.with_columns(scaled.alias(parsed(meaning)))
         if bound.unit is not None:
-            seen.units[name] = {"unit": bound.unit.name, "from": bound.source}
+            remarks.units[name] = {"unit": bound.unit.name, "from": bound.source}
         sheet.frame = sheet.frame.drop(_LABEL, strict=False)
     (fitting,) = sheet.counts(_inside(bound))
     separated = not sheet.format and bool(texts.str.contains(_SEPARATED).any())
     if sheet.frame.height > without and not fitting:
         line, text = sheet.frame.filter(~unknown).select(LINE, name).row(0)
-        where = f"line {sheet.line(line)} has {text[:40]!r}"
+        place = f"line {sheet.line(line)} has {text[:40]!r}"
         if separated:
-            raise InputError(f"{sheet.file}: column {name!r}: {where}; {_POINT}")
+            raise InputError(f"{sheet.file}: column {name!r}: {place}; {_POINT}")
         unit = f" in {bound.unit.name} (from {bound.source})" if bound.unit is not None else ""
         raise InputError(
-            f"{sheet.file}: column {name!r} does not contain a {meaning.description}{unit}: {where}, and no row has "
-            "one; say what the column is with --map and --unit"
+            f"{sheet.file}: column {name!r} does not contain a {meaning.description}{unit}: {place}, and no row has "
+            f"one; say its unit with {typed('--unit', name, 'UNIT')}, or what it is with "
+            f"{typed('--map', name, 'MEANING')}"
         )
     return separated
 

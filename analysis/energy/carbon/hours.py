@@ -125,7 +125,8 @@ def _times(sheet: Sheet, path: Path, column: str, zone: str | None, time_zone: s
     text = text.str.replace(r"^(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d)(Z|[+-]\d\d:?\d\d)?$", "${1}:00$2")
     sheet.frame = sheet.frame.with_columns(text.alias(column))
     try:
-        stamps.times(sheet, Bound(meaning, column), values.Seen(), minus_one=False, stream=False, time_zone=time_zone)
+        remarks = values.Remarks()
+        stamps.times(sheet, Bound(meaning, column), remarks, minus_one=False, stream=False, time_zone=time_zone)
     except InputError as error:
         raise InputError(
             f"{path}: {column!r} has no times such as 2026-01-31T12:00Z, or in {time_zone}; repair it"
