@@ -232,5 +232,10 @@ def test_logs_of_several_hosts_in_one_file(tmp_path: Path, parse: Parse, refusal
     one_after_the_other = _log(tmp_path, one + one.replace("1111", "2222"), "both.log")
     assert parse(one_after_the_other).frame["gpu"].n_unique() == 4
     assert "has logs of several hosts" in refusal(one_after_the_other, node="n01")
+    killed = (LIST + BURN) + (LIST + BURN).replace("1111", "2222")
+    found = parse(_log(tmp_path, killed, "killed.log")).frame
+    assert found["gpu"].n_unique() == 4
+    mixed = LIST + LIST.replace("1111", "2222") + BURN
+    assert "the outputs of several hosts are mixed" in refusal(_log(tmp_path, mixed, "mixed.log"))
     tasks = "\n".join(f"{task}: {line}" for task in range(2) for line in one.split("\n"))
     assert "--output=%N.log" in refusal(_log(tmp_path, tasks))

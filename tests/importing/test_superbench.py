@@ -189,6 +189,9 @@ def test_one_document_and_no_node(tmp_path: Path, parse: Parse) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([LAUNCH], indent=2))
     assert set(parse(path, node="n9").frame["gpu"]) == {"n9:0", "n9:1"}
+    path.write_text(json.dumps([LAUNCH, LAUNCH], indent=2))
+    with pytest.raises(InputError, match="2 nodes have no name"):
+        read_file(path, Options(node="n9"))
     path.write_text(json.dumps([LAUNCH], indent=2)[:-10])
     with pytest.raises(InputError, match="damaged or cut short"):
         read_file(path, Options())

@@ -92,12 +92,14 @@ class _Start:
     text: list[str] = field(default_factory=list)
 
     def ends_before(self, piece: str) -> bool:
-        """Whether this piece is of another start: the verdicts are complete, or progress falls.
+        """Whether this piece is of another start: the verdicts are complete, progress falls, or other GPUs are listed.
 
         The order of other lines says nothing: each process writes what it has buffered when it ends.
         """
         if any(gpu.verdict for gpu in self.gpus):
             return not _VERDICT.match(piece)
+        if (match := _LISTED.match(piece)) is not None:
+            return self.listed.get(int(match[1]), (match[2], match[3]))[1] != match[3]
         progress = _PROGRESS.match(piece)
         return progress is not None and float(progress[1]) < self.percent
 
@@ -135,8 +137,14 @@ def _starts(host: str, lines: Iterable[tuple[int, str]], rows: Rows) -> Iterator
     for line, piece in _pieces(lines):
         if start.ends_before(piece):
             yield start
+            other_host = _LISTED.match(piece) is not None
+            if other_host and not start.percent and not start.failures:
+                raise InputError(
+                    f"{rows.file}: line {line} lists another GPU than before under the same number: the outputs of "
+                    "several hosts are mixed; write a file for each host (srun --output=%N.log)"
+                )
             # What stands before progress that falls may be of the new start.
-            before = start if start.tested is None else _Start(host, line)
+            before = _Start(host, line) if other_host or start.tested is not None else start
             start = _Start(host, line, listed=before.listed, devices=before.devices, precisions=before.precisions)
         start.text.append(piece)
         _take(start, line, piece, rows)

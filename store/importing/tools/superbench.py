@@ -60,7 +60,14 @@ def read(text: str, rows: Rows) -> None:
     """Add the results of every node in the text: a line for each, or one JSON document. Raises InputError for a
     document that is damaged."""
     others: Counter[str] = Counter()
-    for line, results in _objects(text, rows):
+    nodes = list(_objects(text, rows))
+    nameless = [line for line, results in nodes if not results.get("node")]
+    if len(nameless) > 1:
+        raise InputError(
+            f"{rows.file}: {len(nameless)} nodes have no name (first lines {nameless[0]} and {nameless[1]}): write a "
+            "file for each, and give it its --node"
+        )
+    for line, results in nodes:
         _Node(line, results, rows, others).add()
     if others:
         listed = ", ".join(f"{name} ({count})" for name, count in others.most_common(8)) + ", ..." * (len(others) > 8)
