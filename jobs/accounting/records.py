@@ -94,7 +94,7 @@ def _cut(text: str, name: str, out: Records) -> pl.DataFrame:
         names.pop()
         lines = lines.with_columns(pl.col("text").str.strip_suffix(delimiter))
     if header.startswith("JobId="):
-        raise InputError(f"{name} is what scontrol shows of jobs: whorl import {name} reads it")
+        raise InputError(f"{name} is what scontrol shows of jobs: read it with whorl import {name}")
     missing = [one for one in NEEDED if one not in names]
     if "JobIDRaw" in missing and "State" not in names:
         raise InputError(

@@ -305,7 +305,7 @@ def _check_complete(sheet: Sheet, layout: Layout, options: Options) -> None:
             "--map: name a duration (COLUMN=time:ms) for runs, or a time (COLUMN=timestamp) and metrics for telemetry; "
             "of readings without times, say when they began with --at TIME --every SECONDS"
         )
-    if layout.kind == "telemetry" and not layout.metrics:
+    if layout.kind == "telemetry" and not layout.metrics and not sheet.events:
         if mapped and not sheet.format:
             raise InputError("--map: name at least one metric, for example COLUMN=power:W")
         others = listed(layout.ignored(sheet)) or "none at all"

@@ -334,6 +334,14 @@ def test_a_count_of_xids_that_rises_is_an_event(saved: Save, parse: Parse) -> No
     assert any("had XID 79 before the file begins" in note for note in unknown.report.notes)
 
 
+def test_xids_alone_are_events(saved: Save, store: Store) -> None:
+    labels = OF_GPU | {"__name__": "DCGM_EXP_XID_ERRORS_COUNT", "xid": "79", "window_size_in_ms": "300000"}
+    values: list[object] = [[BEGAN_MS / 1000 + 30 * step, str(count)] for step, count in enumerate((0, 1, 1))]
+    import_file(store, saved(answer((labels, values))), Options())
+    events = store.sql("select gpu, node, ts, code from events").to_pylist()
+    assert [tuple(event.values()) for event in events] == [(uuid(0), "node-a", at(2025, 11, 20, 10, 0, 30), 79)]
+
+
 @pytest.mark.parametrize("end", ["", "_active"])
 def test_gauges_of_single_reasons_of_the_clock_are_one_mask(saved: Save, parse: Parse, end: str) -> None:
     name = "nvidia_smi_clocks_event_reasons_{}" + end

@@ -178,7 +178,7 @@ def test_scontrol_that_says_nothing_of_gpus(tmp_path: Path, store: Store) -> Non
 def test_the_other_door_says_which_one_it_is(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "jobs.txt"
     path.write_text(_scontrol(1, "n03 gpu:1(IDX:0)"))
-    with pytest.raises(InputError, match=r"whorl import jobs\.txt"):
+    with pytest.raises(InputError, match=r"with whorl import jobs\.txt"):
         import_jobs(store, file=path)
 
 

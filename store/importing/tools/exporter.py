@@ -80,7 +80,7 @@ class _Reading:
     @property
     def numbers(self) -> tuple[object, ...]:
         """All that it measured, for a comparison."""
-        return (self.whose.key, self.xid or 0, *sorted(self.values.items()))
+        return (self.whose.key, self.xid or 0, *sorted(self.values.items()), *sorted(self.xid_counts.items()))
 
 
 def fits(head: str) -> bool:
