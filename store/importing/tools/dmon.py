@@ -38,28 +38,13 @@ _ENTITY = re.compile(rf"(?<!\S)({_KINDS}) +([0-9]{{1,9}})(?!\S)", re.IGNORECASE)
 _MESSAGE = re.compile("error|unable|fail", re.IGNORECASE)
 
 _COLUMNS = {
-    "gpu": "index",
-    "pwr": "power [W]",
-    "temp": "temperature [C]",  # until driver 396
-    "gtemp": "temperature [C]",
-    "mtemp": "memory_temperature [C]",
-    "sm": "utilization [%]",
-    "mem": "memory_utilization [%]",
-    "enc": "encoder_utilization [%]",
-    "dec": "decoder_utilization [%]",
-    "mclk": "mem_clock [MHz]",
-    "pclk": "sm_clock [MHz]",
-    "fb": "memory_used [MiB]",
-    "pci": "pcie_replays",
-    "gract": "gr_engine_active [%]",
-    "smutil": "sm_active [%]",
-    "smocc": "sm_occupancy [%]",
-    "mmaact": "tensor_active [%]",
-    "dram": "dram_active [%]",
-    "fp64": "fp64_active [%]",
-    "fp32": "fp32_active [%]",
-    "fp16": "fp16_active [%]",
-}
+    "gpu": "index", "pwr": "power [W]", "mclk": "mem_clock [MHz]", "pclk": "sm_clock [MHz]", "fb": "memory_used [MiB]",
+    "temp": "temperature [C]", "gtemp": "temperature [C]", "mtemp": "memory_temperature [C]",  # temp: until driver 396
+    "sm": "utilization [%]", "mem": "memory_utilization [%]", "pci": "pcie_replays",
+    "enc": "encoder_utilization [%]", "dec": "decoder_utilization [%]", "mmaact": "tensor_active [%]",
+    "gract": "gr_engine_active [%]", "smutil": "sm_active [%]", "smocc": "sm_occupancy [%]",
+    "dram": "dram_active [%]", "fp64": "fp64_active [%]", "fp32": "fp32_active [%]", "fp16": "fp16_active [%]",
+}  # fmt: skip
 _INSTANCE = ("mig", "gi", "ci", "gi-id", "ci-id")
 _NO_METRIC = ("date", "time", *_INSTANCE)
 _GPU_HEADER = re.compile(r"(?:^|[\s\]])#\s*(?:date[\s,]+)?(?:time[\s,]+)?gpu[\s,]+(?!pid\b)\S", re.IGNORECASE)

@@ -77,17 +77,12 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
 _OF_INSTANCE = ("memory_used [MiB]", "memory_free [MiB]", "memory_total [MiB]")
 # Reasons of the clock: elements are `clocks_event_reason_` (until driver 530 `clocks_throttle_reason_`) and these.
 REASONS = {
-    "gpu_idle": "idle",
-    "applications_clocks_setting": "applications_clocks",
+    "gpu_idle": "idle", "applications_clocks_setting": "applications_clocks",
     "user_defined_clocks": "applications_clocks",  # until driver 352
-    "sw_power_cap": "power_cap",
-    "hw_slowdown": "hw_slowdown",
-    "sync_boost": "sync_boost",
-    "sw_thermal_slowdown": "thermal_software",
-    "hw_thermal_slowdown": "thermal_hardware",
-    "hw_power_brake_slowdown": "power_brake",
-    "display_clocks_setting": "display_clocks",
-}
+    "sw_power_cap": "power_cap", "hw_slowdown": "hw_slowdown", "sync_boost": "sync_boost",
+    "sw_thermal_slowdown": "thermal_software", "hw_thermal_slowdown": "thermal_hardware",
+    "hw_power_brake_slowdown": "power_brake", "display_clocks_setting": "display_clocks",
+}  # fmt: skip
 # Memory errors since the driver was loaded: one total (until driver 440), or parts that add up.
 _ECC = {
     "ecc_corrected": ("single_bit/total", ("sram_correctable", "dram_correctable")),

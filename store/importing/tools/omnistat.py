@@ -6,6 +6,7 @@ The line `timestamp` ends them. Below, each line begins with a time in UTC. One 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 from dataclasses import dataclass
@@ -16,27 +17,22 @@ from ..rows import Rows, Value
 
 NAME = "Omnistat"
 
-# Metrics without the name of their collector (rocm_, nvidia_, omnistat_vendor_accel_), old and new names.
+# Metrics without the name of their collector (rocm_, nvidia_, omnistat_vendor_accel_), new and old names.
 _METRICS = {
-    "utilization_percentage": "utilization [%]",
-    "utilization": "utilization [%]",
-    "average_socket_power_watts": "power [W]",
-    "average_socket_power": "power [W]",
-    "power_usage_watts": "power [W]",
-    "power_watts": "power [W]",
-    "power_cap_watts": "power_limit [W]",
-    "energy_joules": "energy [J]",
-    "temperature_celsius": "temperature [C]",
-    "temperature_edge_celsius": "temperature [C]",
-    "temperature_edge": "temperature [C]",
-    "temperature_memory_celsius": "memory_temperature [C]",
-    "temperature_hbm": "memory_temperature [C]",
-    "sclk_clock_mhz": "sm_clock [MHz]",
-    "sclk_clock": "sm_clock [MHz]",
-    "mclk_clock_mhz": "mem_clock [MHz]",
-    "mclk_clock": "mem_clock [MHz]",
-    "vram_total_bytes": "memory_total [B]",
-    "average_decoder_utilization_percentage": "decoder_utilization [%]",
+    name: label
+    for label, names in (
+        ("utilization [%]", "utilization_percentage utilization"),
+        ("power [W]", "average_socket_power_watts average_socket_power power_usage_watts power_watts"),
+        ("power_limit [W]", "power_cap_watts"),
+        ("energy [J]", "energy_joules"),
+        ("temperature [C]", "temperature_celsius temperature_edge_celsius temperature_edge"),
+        ("memory_temperature [C]", "temperature_memory_celsius temperature_hbm"),
+        ("sm_clock [MHz]", "sclk_clock_mhz sclk_clock"),
+        ("mem_clock [MHz]", "mclk_clock_mhz mclk_clock"),
+        ("memory_total [B]", "vram_total_bytes"),
+        ("decoder_utilization [%]", "average_decoder_utilization_percentage"),
+    )
+    for name in names.split()
 }
 _COLLECTOR = re.compile("^(?:rocm|nvidia|omnistat_vendor_accel)_")
 _USED = "vram_used_percentage"  # of vram_total_bytes
@@ -47,11 +43,8 @@ _ZONED = re.compile(r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$")
 def fits(head: str) -> bool:
     """Whether a text has the lines of labels: the first is `metric`, and the last is `timestamp` and nothing else."""
     first = [line.split(",") for line in head.splitlines()[:32] if line.strip()]
-    ends = (parts for parts in first if parts[0].strip('" ') == "timestamp")
-    end = next(ends, None)
-    return (
-        bool(first) and first[0][0].strip('" ') == "metric" and end is not None and not "".join(end[1:]).strip('" \r')
-    )
+    end = next((parts for parts in first if parts[0].strip('" ') == "timestamp"), [""])
+    return end[0] != "" and first[0][0].strip('" ') == "metric" and not "".join(end[1:]).strip('" \r')
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +112,6 @@ def _add(line: int, fields: list[str], columns: list[_Column | None], rows: Rows
     for (node, (kind, name)), values in gpus.items():
         row: dict[str, Value] = {"timestamp": stamp, "node": node, "index": None, "instance": None, kind: name}
         share, total = values.pop(_USED, None), values.get("memory_total [B]")
-        row["memory_used [B]"] = _part(share, total)
+        with contextlib.suppress(ValueError):
+            row["memory_used [B]"] = float(str(share)) / 100 * float(str(total))
         rows.add(line, row | values)
-
-
-def _part(share: Value, total: Value) -> float | None:
-    """Bytes that a percentage of bytes is."""
-    try:
-        return float(str(share)) / 100 * float(str(total))
-    except ValueError:
-        return None
