@@ -82,7 +82,7 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
         if sheet.jobs is not None:
             tables["jobs"] = allocations.beside_telemetry(store, sheet.jobs, options, parsed.report)
         tables["imports"] = provenance.rows(parsed.report)
-        source = pl.lit(provenance.id).alias("import_id")
+        source = pl.lit(provenance.id).cast(pl.Categorical).alias("import_id")
         tables = {name: rows if name == "results" else rows.with_columns(source) for name, rows in tables.items()}
         store.append({name: tables.pop(name).to_arrow() for name in list(tables)}, f"import-{provenance.id}")
     return parsed.report
@@ -211,6 +211,7 @@ def _telemetry(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.D
     gpus = frame.group_by("gpu", *of_gpus).agg(ts.min().alias("first_seen"))
     gpus = gpus.sort("gpu", *of_gpus, nulls_last=True).with_columns(cluster)
     readings = frame.drop(LINE, *of_gpus).sort("gpu", "ts").with_columns(cluster)  # as the store sorts them
+    readings = readings.with_columns(pl.col("gpu", "cluster").cast(pl.Categorical))  # a text on each row takes memory
     events = superseding.new_events(store, parsed.events, options.cluster)
     return {"telemetry": readings, "events": events, "gpus": gpus}
 
