@@ -34,7 +34,9 @@ _SCHEMA = pl.Schema(
 _MARK = rf"(?i)^\[?\s*({'|'.join(LOST_MARKS)})"
 _KINDS = {mark: kind.value for mark, kind in LOST_MARKS.items()}
 _SENTENCES = {EventKind.LOST: "the GPU is lost", EventKind.NEEDS_RESET: "the GPU requires a reset"}
-_TELLS_OF_LOST = re.compile(r"device handle|is lost|fallen off the bus|requires reset", re.IGNORECASE)
+_TELLS_OF_LOST = re.compile(
+    r"^(?!.*permission).*(?:device handle|is lost|fallen off the bus|requires reset)", re.IGNORECASE
+)
 _ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 
 

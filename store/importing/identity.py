@@ -104,7 +104,9 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, option
         sheet.frame = sheet.frame.filter(whole_gpu)
     _pass_over_empty(sheet, bound, remarks)
     _on_node(sheet, bound, remarks, options)
-    if {"gpu", "index", "serial", "pci_bus_id"} & bound.keys():
+    parts = [bound[key].column for key in ("index", "serial", "pci_bus_id") if key in bound]
+    one_gpu = options.gpu is not None and sheet.frame.select(pl.struct("=node", *parts).n_unique()).item() <= 1
+    if "gpu" in bound or (parts and not one_gpu):
         if "gpu" in bound and options.gpu is not None:
             remarks.notes.append("the file names its GPUs, so --gpu is not used")
         source = _first_identity(sheet, bound, remarks, options)

@@ -31,9 +31,9 @@ _MEDIANS = {
 }
 # What a benchmark's verdict may be called, in lower case, besides the codes of `runs.status`.
 _VERDICTS = {
-    **dict.fromkeys(("pass", "passed", "success", "successful", "good", "healthy", "true", "yes"), Outcome.OK),
+    **dict.fromkeys(("pass", "passed", "success", "successful", "good", "healthy"), Outcome.OK),
     **dict.fromkeys(("faulty", "wrong", "incorrect", "mismatch", "corrupt", "corrupted"), Outcome.WRONG_RESULT),
-    **dict.fromkeys(("fail", "failed", "failure", "error", "bad", "unhealthy", "false", "no", "timeout", "aborted",
+    **dict.fromkeys(("fail", "failed", "failure", "error", "bad", "unhealthy", "timeout", "aborted",
                      "crashed"), Outcome.FAILED),
 }  # fmt: skip
 _EVENTS = {

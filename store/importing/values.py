@@ -221,8 +221,8 @@ def _in_unit(sheet: Sheet, bound: Bound, labels: dict[str, int], *, believed: in
         raise UnitError(
             f"{sheet.file}: column {name!r} has no unit; give it: {as_mapped} or {typed('--unit', name, meaning.unit)}"
         )
-    if bound.unit is None:
-        return None
+    if bound.unit is None:  # a number with a text behind it is no plain number
+        return pl.when(pl.col(_LABEL).is_null()).then(number) if labels else None
     factor, offset = bound.unit.to(target)
     if not labels:
         return None if bound.unit == target else number * factor + offset

@@ -230,7 +230,8 @@ def judge(case: Case, data: bytes, found: Parsed) -> None:
             continue
         at, unit = place
         true = kind_of(case.truth[at].strip(), case.file) if len(case.truth) == len(names) else ""
-        every = [NUMBER.match(cells[at]) for cells in cut.values() if cells is not None and len(cells) == len(names)]
+        kept_cells = (cut[row[LINE]] for row in rows if row[column] is not None)
+        every = [NUMBER.match(cells[at]) for cells in kept_cells if cells is not None]
         values = [float(number[1]) for number in every if number is not None]
         if any(row[column] is not None for row in rows) and true not in (*KINDS.get(meaning, (true,)), ""):
             low, high = PLAUSIBLE.get(bare, (1, 0))  # numbers that could be what the header says cannot be noticed

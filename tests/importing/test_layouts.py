@@ -160,13 +160,6 @@ def test_the_product_name_of_a_mixed_cluster(
     assert frame["model"].to_list()[:3] == ["V100", "A100", None]
 
 
-def test_numbers_with_a_decimal_comma_are_told(write: Callable[..., Path], refusal: Callable[..., str]) -> None:
-    for perf in ("2440,5", "2,440.5", "2 440.5"):
-        rows = [["sgemm", UUIDS[i], perf] for i in range(4)]
-        path = write("exp;uuid;perf", "\n".join(";".join(map(str, row)) for row in rows))
-        assert f"line 2 has '{perf}'; write numbers with a decimal point" in refusal(path)
-
-
 def test_one_node_twice_as_slow_is_kept(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
     frame = parse(write(*aggregated())).frame
     slow = frame.filter(frame["node"] == "c302-7")["value"].to_list()

@@ -59,12 +59,6 @@ def test_what_is_wrong_is_said(changes: dict[str, str], what: str, write: Write,
     assert what in refusal(write(NAMES, ROWS), columns=COLUMNS | changes)
 
 
-def test_a_missing_gpu_asks_for_it(write: Write, refusal: Refusal, parse: Parse) -> None:
-    columns = {key: value for key, value in COLUMNS.items() if value != "gpu"}
-    assert "--gpu NAME" in refusal(write(NAMES, ROWS), columns=columns)
-    assert parse(write(NAMES, ROWS), columns=columns, gpu="a").frame["gpu"].unique().to_list() == ["a"]
-
-
 def test_the_unit_in_a_mapped_name_counts(write: Write, parse: Parse) -> None:
     for name in ("took_ms", "took [ms]", "tookMs"):
         found = parse(write(f"card,{name}", [["a", 500 + i] for i in range(5)]), columns={"card": "gpu", name: "time"})

@@ -169,3 +169,11 @@ def test_a_duration_far_off_is_stored_and_told(write: Write, parse: Parse) -> No
     found = parse(write("exp,uuid,perf_ms", rows))
     assert found.report.total.refused == 0
     assert ["500 times" in note and "first line 6" in note for note in found.report.notes].count(True) == 1
+
+
+def test_a_number_that_no_float_holds_is_none(write: Write, parse: Parse) -> None:
+    rows: list[list[object]] = [["resnet", u, 186.3, 0.135] for u in UUIDS]
+    rows[4][3] = "1e309"
+    found = parse(write("exp,uuid,train_time,perf", rows))
+    assert found.report.units["perf"]["unit"] == "s"
+    assert found.report.refusals == {"perf is not a readable time": [6]}

@@ -432,14 +432,6 @@ def test_a_stream_whose_times_have_another_name_is_told_how_to_map_it(write: Wri
     assert (found.report.format, found.frame["power_mw"].to_list()) == ("nvidia-smi", [61_200] * 3)
 
 
-def test_advice_about_a_column_can_be_typed_as_it_stands(write: Write, parse: Parse) -> None:
-    path = write(
-        "timestamp, uuid, power.draw [W]", "\n".join(f"{1_732_096_800 + s}, {UUID}, 61.2 mW" for s in range(4))
-    )
-    with pytest.raises(InputError, match=r"say which with --unit 'power\.draw \[W\]=UNIT'"):
-        parse(path)
-
-
 def test_memory_in_bytes_is_not_taken_for_mib(write: Write, parse: Parse) -> None:
     rows = "\n".join(f"{1_732_096_800 + s}, {UUID}, 61.2, {4 << 20}" for s in range(3))
     path = write("timestamp, uuid, power.draw, memory.used", rows)
