@@ -56,44 +56,22 @@ def drop_duplicates(sheet: Sheet) -> list[int]:
 
 def of_runs(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
     """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU."""
-    _pass_over_empty(sheet, bound, remarks)
-    if "index" in bound:
-        _on_node(sheet, bound, remarks, options)
-    else:
-        _places(sheet, bound, remarks)
-    frame = sheet.frame
-    if options.gpu is not None and "gpu" not in bound:
-        hosts = frame["=node"].drop_nulls().unique(maintain_order=True)
-        if "index" in bound and frame.select(pl.struct("=node", "=slot").n_unique()).item() == 1:
-            sheet.frame = frame.with_columns(_nothing("slot"))  # its number is that in the process, and says nothing
-            return _constant(sheet, options.gpu, remarks, options)
-        if not {"index", "slot"} & bound.keys():
-            if len(hosts) > 1:
-                raise InputError(
-                    f"{sheet.file} has runs on node {hosts[0]} and on node {hosts[1]}, so they are not of one GPU, as "
-                    "--gpu says; name the column that has the GPU with --map COLUMN=gpu (COLUMN=index if it is a "
-                    "number)"
-                )
-            return _constant(sheet, options.gpu, remarks, options)
-    if {"gpu", "slot"} & bound.keys() and options.gpu is not None:
-        remarks.notes.append("the file names its GPUs, so --gpu is not used")
-    if not ({"gpu", "index"} & bound.keys() or {"node", "slot"} <= bound.keys()):
+    source = _of_rows(sheet, bound, remarks, options)
+    if not source:
         raise InputError(
             f"{sheet.file} does not name the GPU of each row (no uuid, no node with device); "
             f"name the column with --map COLUMN=gpu (COLUMN=index if it numbers the GPUs of a node), or the GPU with "
             f"--gpu NAME"
         )
-    source = _first_identity(sheet, bound, remarks, options)
-    if "index" in bound and "gpu" not in bound:
+    if "index" in bound and "gpu" not in bound and source != "--gpu":
         remarks.notes.append(f"the GPU is taken from {source}")
     sheet.refuse((pl.col("=gpu").is_null(), "no GPU identity (its place is unknown)"))
     if {"gpu", "slot"} <= bound.keys():
         _check_places(sheet, remarks)
-    return None
 
 
 def of_telemetry(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> str:
-    """Add the GPU of each row to a sheet of telemetry and say where it was taken from.
+    """Add the GPU of each row to a sheet of telemetry and say where it was taken from, at last from the file's name.
 
     `=gpu` is NULL where nothing names the GPU: of rows of a GPU that is lost.
     """
@@ -102,21 +80,44 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, option
         whole_gpu = is_placeholder(bound["instance"].column, minus_one=False)
         instances = sheet.frame.filter(~whole_gpu)
         sheet.frame = sheet.frame.filter(whole_gpu)
-    _pass_over_empty(sheet, bound, remarks)
-    _on_node(sheet, bound, remarks, options)
-    parts = [bound[key].column for key in ("index", "serial", "pci_bus_id") if key in bound]
-    one_gpu = options.gpu is not None and sheet.frame.select(pl.struct("=node", *parts).n_unique()).item() <= 1
-    if "gpu" in bound or (parts and not one_gpu):
-        if "gpu" in bound and options.gpu is not None:
-            remarks.notes.append("the file names its GPUs, so --gpu is not used")
-        source = _first_identity(sheet, bound, remarks, options)
-    else:
-        _constant(sheet, options.gpu or _stem(sheet, options), remarks, options)
-        source = "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
+    source = _of_rows(sheet, bound, remarks, options)
+    if not source:
+        source = "the file's name (--gpu NAME names it)"
+        _constant(sheet, _stem(sheet, options), remarks, options)
     if instances.height:
         instance_rows = _of_instances(instances, bound, sheet, options)
         sheet.frame = pl.concat([sheet.frame, instance_rows], how="diagonal_relaxed").sort(LINE)
     return source
+
+
+def _of_rows(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> str:
+    """Add the identity columns and say where the GPU was taken from; "" if nothing names it, and `=gpu` is not there.
+
+    --gpu names the GPU of a file that has one GPU only, whatever else the file says of it but a UUID.
+    """
+    _pass_over_empty(sheet, bound, remarks)
+    if {"cabinet", "slot"} & bound.keys() and "index" not in bound:
+        _places(sheet, bound, remarks)
+    else:
+        _on_node(sheet, bound, remarks, options)
+    keys = {"index", "serial", "pci_bus_id"} | ({"slot"} if {"node", "slot"} <= bound.keys() else set())
+    parts = [bound[key].column for key in sorted(keys & bound.keys())]
+    if "gpu" not in bound:
+        hosts = sheet.frame["=node"].drop_nulls().unique(maintain_order=True)
+        if not parts and len(hosts) > 1:
+            raise InputError(
+                f"{sheet.file} has rows of node {hosts[0]} and of node {hosts[1]}, and nothing says which GPU they are "
+                "of; say which column does with --map COLUMN=gpu, or COLUMN=index if it numbers the GPUs of a node"
+            )
+        if not parts and options.gpu is None:
+            return ""
+        if options.gpu is not None and sheet.frame.select(pl.struct("=node", *parts).n_unique()).item() <= 1:
+            sheet.frame = sheet.frame.with_columns(_nothing("slot"))  # a number may be that in a process only
+            _constant(sheet, options.gpu, remarks, options)
+            return "--gpu"
+    if options.gpu is not None and {"gpu", "slot"} & bound.keys():
+        remarks.notes.append("the file names its GPUs, so --gpu is not used")
+    return _first_identity(sheet, bound, remarks, options)
 
 
 def of_one_cluster(sheet: Sheet, remarks: Remarks, options: Options) -> None:

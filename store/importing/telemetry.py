@@ -129,12 +129,6 @@ def _check_one_gpu(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, opti
     within milliseconds, and then pauses. With --gpu, somebody says that they are of one GPU; a note tells of it."""
     if {"serial", "pci_bus_id"} & bound.keys():
         return
-    nodes = sheet.frame["=node"].drop_nulls().unique(maintain_order=True)
-    if len(nodes) > 1:
-        raise InputError(
-            f"{sheet.file} has readings of node {nodes[0]} and of node {nodes[1]}, and nothing says which GPU they are "
-            "of; say which column does with --map COLUMN=gpu, or COLUMN=index if it numbers the GPUs of a node"
-        )
     if "model" in bound:
         models = sheet.frame.filter(~is_placeholder(bound["model"].column, minus_one=False))[bound["model"].column]
         if (models != models.shift()).sum() > 1:  # once may be a new driver, which calls the card otherwise

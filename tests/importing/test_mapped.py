@@ -229,7 +229,7 @@ def test_readings_of_several_nodes_are_not_taken_for_one_gpu(
 ) -> None:
     rows = [[1_748_000_000 + 7 * i, f"n{i // 3}", 61 + i] for i in range(9)]
     text = refusal(write("time,host,watt", rows), columns={"time": "timestamp", "watt": "power:W"})
-    assert "readings of node n0 and of node n1, and nothing says which GPU" in text
+    assert "rows of node n0 and of node n1, and nothing says which GPU" in text
 
 
 STUDY = "exp,reps,cabinet,node,device,train_time,mean_iter_dur,{},uuid"
@@ -324,7 +324,7 @@ def test_gpus_of_several_clusters_or_nodes_do_not_become_one(
     same = [[*row[:2], 1, *row[3:]] for row in rows]
     assert "both have a GPU c001-1-0: split the file, and import each part" in refusal(write(head, same, name="s.csv"))
     hosts = write("host,elapsed", [[f"n{i % 2}", 2 + i / 10] for i in range(8)], name="hosts.csv")
-    assert "so they are not of one GPU, as --gpu says" in refusal(hosts, columns={"elapsed": "time:s"}, gpu="g")
+    assert "rows of node n0 and of node n1" in refusal(hosts, columns={"elapsed": "time:s"}, gpu="g")
 
 
 def test_runs_of_files_of_one_name_are_told(tmp_path: Path, store: Store) -> None:
