@@ -1,8 +1,8 @@
 """`nvidia-smi -q`, as XML (-x) or as text: the whole state of each GPU, or a part of it; once or many times in a file.
 
 Each log is read by itself, so a torn one costs only itself. Elements were renamed and moved from driver to driver: a
-value is taken from the first of its places that a log has. The titles of the text are turned into the paths that the
-same values have in XML. The XML parser sees nothing outside of the logs: no document type, and so no entities.
+value is taken from the first of its places that a log has. The titles of the text become paths as those of XML. The
+XML parser sees nothing outside of the logs: no document type, and so no entities.
 
 A GPU that is lost has `GPU is lost` in place of its values, or only a line with its PCI address: it is a row without
 readings, and whoever takes the rows makes an event of it.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 from xml.parsers import expat
@@ -38,85 +38,74 @@ _SENTENCE = re.compile(rf"(?i)unable to determine the device handle for gpu *({_
 _LOST = "GPU is lost"
 _STATED = re.compile("(?i)[0-9]|is lost|requires reset|err!")  # other words mean that a value is not known
 
-_IDENTITY = {"gpu": "uuid", "model": "product_name", "serial": "serial", "vbios": "vbios_version"}
-_POWER = ("gpu_power_readings", "power_readings")  # the second until driver 530
-_COUNTERS = "clocks_event_reasons_counters"
-# Numbers: where they may stand in the element `gpu`, the place of the newest drivers first.
-_NUMBERS: dict[str, tuple[str, ...]] = {
-    "power [W]": tuple(f"{group}/power_draw" for group in _POWER),
-    "power_average [W]": ("gpu_power_readings/average_power_draw",),
-    "power_instant [W]": ("gpu_power_readings/instant_power_draw",),
-    "power_limit [W]": tuple(
-        f"{group}/{name}" for name in ("current_power_limit", "enforced_power_limit", "power_limit") for group in _POWER
-    ),
-    **{f"power_limit_{kind} [W]": tuple(f"{group}/{kind}_power_limit" for group in _POWER)
-       for kind in ("default", "min", "max")},
-    "sm_clock [MHz]": ("clocks/sm_clock", "clocks/graphics_clock"),
-    "mem_clock [MHz]": ("clocks/mem_clock",),
-    "sm_clock_max [MHz]": ("max_clocks/sm_clock", "max_clocks/graphics_clock"),
-    "mem_clock_max [MHz]": ("max_clocks/mem_clock",),
-    "temperature [C]": ("temperature/gpu_temp",),
-    "memory_temperature [C]": ("temperature/memory_temp",),
-    "temperature_max_operating [C]": ("temperature/gpu_temp_max_gpu_threshold",),
-    "temperature_slowdown [C]": ("temperature/gpu_temp_slow_threshold",),
-    "temperature_shutdown [C]": ("temperature/gpu_temp_max_threshold",),
-    "utilization [%]": ("utilization/gpu_util",),
-    **{f"{kind}_utilization [%]": (f"utilization/{kind}_util",) for kind in ("memory", "encoder", "decoder")},
-    **{f"memory_{kind} [MiB]": (f"fb_memory_usage/{kind}", f"memory_usage/{kind}")
-       for kind in ("used", "free", "total")},
-    "fan_speed [%]": ("fan_speed",),
-    "pstate": ("performance_state",),
-    "pcie_replays": ("pci/replay_counter",),
-    "remapped_rows_corrected": ("remapped_rows/remapped_row_corr",),
-    "remapped_rows_uncorrected": ("remapped_rows/remapped_row_unc",),
-    **{f"{name} [us]": (f"{_COUNTERS}/{_COUNTERS}_{counter}",) for name, counter in (
-        ("power_violation", "sw_power_cap"), ("sync_boost_violation", "sync_boost"),
-        ("software_thermal", "sw_therm_slowdown"), ("hardware_thermal", "hw_therm_slowdown"),
-        ("power_brake", "hw_power_brake"))},
+_IDENTITY = {  # in XML and, where it has another one, in text
+    "gpu": ("uuid", "gpu_uuid"),
+    "model": ("product_name",),
+    "serial": ("serial", "serial_number"),
+    "vbios": ("vbios_version",),
+}
+# Numbers: the elements that they may stand in, and their names there, those of the newest drivers and of XML first.
+_NUMBERS: dict[str, list[str]] = {
+    label: [f"{group}{name}" for name in names.split() for group in groups]
+    for groups, labels in (
+        (("gpu_power_readings/", "power_readings/"), {  # the second until driver 530
+            "power [W]": "power_draw", "power_average [W]": "average_power_draw",
+            "power_instant [W]": "instant_power_draw instantaneous_power_draw",
+            "power_limit [W]": "current_power_limit enforced_power_limit power_limit",
+            **{f"power_limit_{kind} [W]": f"{kind}_power_limit" for kind in ("default", "min", "max")},
+        }),
+        *(((f"{kind}clocks/",), {
+            f"sm_clock{end} [MHz]": "sm_clock sm graphics_clock graphics", f"mem_clock{end} [MHz]": "mem_clock memory",
+        }) for kind, end in (("", ""), ("max_", "_max"))),
+        (("temperature/",), {
+            "temperature [C]": "gpu_temp gpu_current_temp",
+            "memory_temperature [C]": "memory_temp memory_current_temp",
+            "temperature_max_operating [C]": "gpu_temp_max_gpu_threshold gpu_max_operating_temp",
+            "temperature_slowdown [C]": "gpu_temp_slow_threshold gpu_slowdown_temp",
+            "temperature_shutdown [C]": "gpu_temp_max_threshold gpu_shutdown_temp",
+        }),
+        (("utilization/",), {
+            "utilization [%]": "gpu_util gpu",
+            **{f"{part}_utilization [%]": f"{part}_util {part}" for part in ("memory", "encoder", "decoder")},
+        }),
+        (("fb_memory_usage/", "memory_usage/"), {f"memory_{kind} [MiB]": kind for kind in ("used", "free", "total")}),
+        (("",), {"fan_speed [%]": "fan_speed", "pstate": "performance_state"}),
+        (("pci/",), {"pcie_replays": "replay_counter replays_since_reset"}),
+        (("remapped_rows/",), {
+            "remapped_rows_corrected": "remapped_row_corr correctable_error",
+            "remapped_rows_uncorrected": "remapped_row_unc uncorrectable_error",
+        }),
+        (("clocks_event_reasons_counters/clocks_event_reasons_counters_", "clocks_event_reasons_counters/"), {
+            "power_violation [us]": "sw_power_cap sw_power_capping",
+            "sync_boost_violation [us]": "sync_boost",
+            "software_thermal [us]": "sw_therm_slowdown sw_thermal_slowdown",
+            "hardware_thermal [us]": "hw_therm_slowdown hw_thermal_slowdown",
+            "power_brake [us]": "hw_power_brake hw_power_braking",
+        }),
+    )
+    for label, names in labels.items()
 }  # fmt: skip
 _OF_INSTANCE = ("memory_used [MiB]", "memory_free [MiB]", "memory_total [MiB]")
-# Reasons of the clock: elements are `clocks_event_reason_` (until driver 530 `clocks_throttle_reason_`) and these.
-REASONS = {
-    "gpu_idle": "idle", "applications_clocks_setting": "applications_clocks",
+_REASON = re.compile(
+    "clocks_(?:event|throttle)_reasons/(?:hw_slowdown/)?(?:clocks_(?:event|throttle)_reason_)?([a-z_]+)"
+)
+REASONS = {  # "throttle" until driver 530
+    "gpu_idle": "idle", "idle": "idle", "applications_clocks_setting": "applications_clocks",
     "user_defined_clocks": "applications_clocks",  # until driver 352
     "sw_power_cap": "power_cap", "hw_slowdown": "hw_slowdown", "sync_boost": "sync_boost",
     "sw_thermal_slowdown": "thermal_software", "hw_thermal_slowdown": "thermal_hardware",
     "hw_power_brake_slowdown": "power_brake", "display_clocks_setting": "display_clocks",
+    "display_clock_setting": "display_clocks",
 }  # fmt: skip
 # Memory errors since the driver was loaded: one total (until driver 440), or parts that add up.
 _ECC = {
-    "ecc_corrected": ("single_bit/total", ("sram_correctable", "dram_correctable")),
+    "ecc_corrected": ("single_bit/total", "sram_correctable dram_correctable"),
     "ecc_uncorrected": (
         "double_bit/total",
-        ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable"),
+        "sram_uncorrectable sram_uncorrectable_parity sram_uncorrectable_secded sram_uncorrectable_sec_ded "
+        "dram_uncorrectable",
     ),
 }
-# Titles of the text whose path in XML does not follow from their words.
-_TITLES = {
-    "gpu_uuid": "uuid",
-    "serial_number": "serial",
-    "pci/bus_id": "pci/pci_bus_id",
-    "pci/replays_since_reset": "pci/replay_counter",
-    "temperature/gpu_current_temp": "temperature/gpu_temp",
-    "temperature/memory_current_temp": "temperature/memory_temp",
-    "temperature/gpu_shutdown_temp": "temperature/gpu_temp_max_threshold",
-    "temperature/gpu_slowdown_temp": "temperature/gpu_temp_slow_threshold",
-    "temperature/gpu_max_operating_temp": "temperature/gpu_temp_max_gpu_threshold",
-    "gpu_power_readings/instantaneous_power_draw": "gpu_power_readings/instant_power_draw",
-    "remapped_rows/correctable_error": "remapped_rows/remapped_row_corr",
-    "remapped_rows/uncorrectable_error": "remapped_rows/remapped_row_unc",
-    "remapped_rows/remapping_failure_occurred": "remapped_rows/remapped_row_failure",
-    "ecc_errors/volatile/sram_uncorrectable_sec_ded": "ecc_errors/volatile/sram_uncorrectable_secded",
-    **{f"utilization/{name}": f"utilization/{name}_util" for name in ("gpu", "memory", "encoder", "decoder")},
-    **{f"{group}/{title}": f"{group}/{name}_clock" for group in ("clocks", "max_clocks")
-       for title, name in (("graphics", "graphics"), ("sm", "sm"), ("memory", "mem"))},
-    **{f"{_COUNTERS}/{title}": f"{_COUNTERS}/{_COUNTERS}_{name}" for title, name in (
-        ("sw_power_capping", "sw_power_cap"), ("sync_boost", "sync_boost"),
-        ("sw_thermal_slowdown", "sw_therm_slowdown"), ("hw_thermal_slowdown", "hw_therm_slowdown"),
-        ("hw_power_braking", "hw_power_brake"))},
-}  # fmt: skip
-_REASON_TITLES = re.compile("^clocks_(event|throttle)_reasons/(?:hw_slowdown/)?([a-z_]+)$")
-_REASON_NAMES = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
 
 Texts = Mapping[str, str]
 
@@ -239,15 +228,7 @@ def _put(log: _Log, number: int, titles: list[str], match: re.Match[str]) -> Non
     elif titles[0] == "mig_device" and gpu.instances:
         gpu.instances[-1][1]["/".join(titles[1:])] = (value or "").strip()
     elif value is not None:
-        gpu.texts[_path("/".join(titles))] = value.strip()
-
-
-def _path(titles: str) -> str:
-    """The path in XML of what stands under these titles."""
-    if (match := _REASON_TITLES.match(titles)) is not None:
-        kind, reason = match.groups()
-        return f"clocks_{kind}_reasons/clocks_{kind}_reason_{_REASON_NAMES.get(reason, reason)}"
-    return _TITLES.get(titles, titles)
+        gpu.texts["/".join(titles)] = value.strip()
 
 
 def _add(log: _Log, rows: Rows, tool: str) -> str | None:
@@ -263,11 +244,11 @@ def _add(log: _Log, rows: Rows, tool: str) -> str | None:
         if stamp is None:
             rows.refuse(gpu.line, "its log has no readable time")
             continue
-        inside = gpu.texts.get("pci/pci_bus_id", "")
+        inside = _first(gpu.texts, ("pci/pci_bus_id", "pci/bus_id"), "[0-9]")
         board: dict[str, Value] = {"timestamp": stamp, "driver": log.head.get("driver_version")}
-        board |= {"pci_bus_id": address(inside if re.search("[0-9]", inside) else gpu.address)}
-        board |= {name: gpu.texts.get(path) for name, path in _IDENTITY.items()}
-        uuid = gpu.texts.get("uuid", "")
+        board |= {name: _first(gpu.texts, places) for name, places in _IDENTITY.items()}
+        board |= {"pci_bus_id": address(inside or gpu.address)}
+        uuid = str(board["gpu"] or "")
         if not uuid:  # `nvidia-smi -q -d` does not print it: then its number is all that is known
             del board["gpu"]
         elif re.search("(?i)err", uuid):
@@ -278,29 +259,28 @@ def _add(log: _Log, rows: Rows, tool: str) -> str | None:
         for line, texts in gpu.instances:
             compute = texts.get("compute_instance_id", "0")
             name = f"GI{texts.get('gpu_instance_id', '')}" + ("" if compute == "0" else f"-CI{compute}")
-            memory = {label: _number(texts, label) for label in _OF_INSTANCE}
+            memory = {label: _first(texts, _NUMBERS[label], _STATED) for label in _OF_INSTANCE}
             rows.add(line, {**board, "model": None, "index": number, "instance": name, **memory})
     return stamp
 
 
 def _readings(texts: Texts) -> dict[str, Value]:
-    values: dict[str, Value] = {label: _number(texts, label) for label in _NUMBERS}
-    failed = texts.get("remapped_rows/remapped_row_failure", "").lower()
+    values: dict[str, Value] = {label: _first(texts, places, _STATED) for label, places in _NUMBERS.items()}
+    failed = _first(texts, ("remapped_rows/remapped_row_failure", "remapped_rows/remapping_failure_occurred")) or ""
     licensed = texts.get("vgpu_software_licensed_product/license_status", "").lower().split(" ")[0]
     return {
         **values,
         "clock_event_reasons": _reasons(texts),
-        "ecc_corrected": _ecc(texts, "ecc_corrected"),
-        "ecc_uncorrected": _ecc(texts, "ecc_uncorrected"),
+        **{name: _ecc(texts, *places) for name, places in _ECC.items()},
         "remapped_rows": _sum(values["remapped_rows_corrected"], values["remapped_rows_uncorrected"]),
-        "row_remap_failed": {"yes": 1, "no": 0}.get(failed),
+        "row_remap_failed": {"yes": 1, "no": 0}.get(failed.lower()),
         "vgpu_licensed": {"licensed": 1, "unlicensed": 0}.get(licensed),
     }
 
 
-def _number(texts: Texts, label: str) -> str | None:
-    """The text of the first place that states a number, or that the GPU is lost."""
-    return next((texts[place] for place in _NUMBERS[label] if _STATED.search(texts.get(place, ""))), None)
+def _first(texts: Texts, places: Iterable[str], pattern: str | re.Pattern[str] = "") -> str | None:
+    """The text of the first of these places that has one in which the pattern is; None if there is none."""
+    return next((text for place in places if (text := texts.get(place)) is not None and re.search(pattern, text)), None)
 
 
 def _sum(*values: Value) -> int | None:
@@ -309,18 +289,14 @@ def _sum(*values: Value) -> int | None:
     return sum(counts) if len(counts) == len(values) else None
 
 
-def _ecc(texts: Texts, name: str) -> int | None:
-    total, parts = _ECC[name]
-    stated = [texts[path] for part in parts if (path := f"ecc_errors/volatile/{part}") in texts]
+def _ecc(texts: Texts, total: str, parts: str) -> int | None:
+    stated = [texts[path] for part in parts.split() if (path := f"ecc_errors/volatile/{part}") in texts]
     return _sum(*stated) if stated else _sum(texts.get(f"ecc_errors/volatile/{total}"))
 
 
 def _reasons(texts: Texts) -> int | None:
     """The bit mask of the reasons for the clock. None where no reason is active or inactive."""
-    mask = None
-    for name, reason in REASONS.items():
-        for kind in ("event", "throttle"):
-            state = texts.get(f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}", "").lower()
-            if state in ("active", "not active"):
-                mask = (mask or 0) | (reason_bit(reason) if state == "active" else 0)
-    return mask
+    states = {path: state.lower() for path, state in texts.items() if state.lower() in ("active", "not active")}
+    names = {match[1]: states[path] for path in states if (match := _REASON.fullmatch(path)) and match[1] in REASONS}
+    active = {REASONS[name] for name, state in names.items() if state == "active"}
+    return sum(map(reason_bit, active)) if names else None
