@@ -35,6 +35,9 @@ _OF_INFLUX = ("#group,", "#datatype,", "#default,")  # lines in front of the hea
 _PIECE = 1 << 18  # lines that are cut at once
 _VALUE = r"[0-9]{4}[-/]|[-+]?[0-9]+(?:\.[0-9]*)?(?: *(?:W|MHz|MiB|%|C))?$"  # what no column is called
 _LINES = re.compile("^.*$", re.MULTILINE)
+_UTF16 = re.compile(
+    rb"(?P<little>\xff\xfe|(?:[^\x00]\x00){8})|(?P<big>\xfe\xff|(?:\x00[^\x00]){8})"
+)  # a mark of its byte order, or zeros beside the first characters
 UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
 # A line that is a sentence, such as `Failed to initialize NVML: Driver/library version mismatch`: its first field has
@@ -172,9 +175,10 @@ def _from_parquet(sheet: Sheet, content: bytes, path: Path) -> None:
 
 def _lines(content: bytes, path: Path) -> pl.DataFrame:
     """The lines that are not blank: `LINE` and `text`. Raises InputError where there is none."""
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff") or content.count(b"\x00") * 20 > len(content) > 0:
-        raise InputError(f"{path} is not text in UTF-8 (it holds zero bytes); export it as CSV in UTF-8")
-    size, content = len(content), content.removeprefix(b"\xef\xbb\xbf")
+    if (wide := _UTF16.match(content)) is not None:
+        order = "LE" if wide.lastgroup == "little" else "BE"
+        raise InputError(f"{path} is text in UTF-16; write it in UTF-8: iconv -f UTF-16{order} -t UTF-8 {path.name}")
+    size, content = len(content), content.lstrip(b"\x00").removeprefix(b"\xef\xbb\xbf")
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n") if b"\n" in content else content.replace(b"\r", b"\n")
     if not content or content.isspace():

@@ -1,0 +1,55 @@
+"""Files as operators have them: what each becomes in the store, with one row of the table for each file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.store import Store
+from whorl.store.importing import Options, import_file
+
+GPUS = [f"GPU-aaaaaaaa-0000-0000-0000-00000000000{n}" for n in range(3)]
+
+
+@dataclass
+class Case:
+    """A file and what the store has after its import: readings of power by GPU, and events."""
+
+    content: str | bytes
+    power: dict[str, int]
+    events: tuple[tuple[str, str | None, int], ...] = ()  # kind, GPU, second
+    refused: int = 0
+    node: str | None = "n1"
+    name: str = "log.csv"
+
+
+def stream(header: str, *rows: str, end: str = "\n") -> str:
+    """A log of nvidia-smi: each row that is no message is read at the second of its number."""
+    lines = [row if row[0].isupper() else f"2026/05/04 10:00:{second:02d}.123, {row}" for second, row in
+             enumerate(rows)]  # fmt: skip
+    return "\n".join([f"timestamp, {header}", *lines]) + end
+
+
+POWER = stream("index, uuid, power.draw [W]", *(f"{n % 2}, {GPUS[n % 2]}, 9{n}.5 W" for n in range(6)))
+BOTH = {GPUS[0]: 3, GPUS[1]: 3}
+CASES = {
+    "zero bytes behind it, as after a crash": Case(POWER + "\0" * 4096, BOTH, refused=1),
+    "zero bytes in front of it": Case("\0" * 512 + POWER, BOTH),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_of_an_operator_is_read_as_it_should(case: str, store: Store, tmp_path: Path) -> None:
+    given = CASES[case]
+    path = tmp_path / given.name
+    path.write_bytes(given.content.encode() if isinstance(given.content, str) else given.content)
+    report = import_file(store, path, Options(node=given.node))
+    counts = store.sql("select gpu, count(power_mw) n from telemetry group by 1").to_pylist()
+    assert {row["gpu"]: row["n"] for row in counts} == given.power
+    assert report.total.refused == given.refused
+    events: list[dict[str, Any]] = store.sql("select kind, gpu, second(ts) s from events order by ts").to_pylist()
+    assert tuple(tuple(row.values()) for row in events) == given.events
+    assert import_file(store, path, Options(node=given.node)).already
