@@ -129,7 +129,7 @@ def _of_messages(sheet: Sheet, rows: pl.DataFrame, options: Options) -> pl.DataF
     node = options.node or (nodes[0] if len(nodes) == 1 else None)
     events = []
     for part, (line, text) in lines.items():
-        address = identity.address(part if part.count(":") > 1 else f"0000:{part}")
+        address = identity.address(part)
         kind = EventKind.NEEDS_RESET if "requires reset" in text.lower() else EventKind.LOST
         events.append((line, gpus.get((node, address)), node, address, kind.value))
     schema = {LINE: pl.Int64, **dict.fromkeys(("gpu", "node", "pci_bus_id", "kind"), pl.String)}

@@ -25,7 +25,7 @@ _PLACE = r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$"  # cabinet-node-device
 _HARDWARE_ID = f"^(?:GPU-)?(?:0[xX])?{_HEX}{{12,32}}$"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
 _NUMBER = "(?i)^(?:(?:gpu|card|nvidia|device|cuda|accel)[ _:-]?)?([0-9]{1,3})$"  # of a GPU on its node: 3, card3
-_ADDRESS = f"^({_HEX}{{4,8}}):({_HEX}{{2}}:{_HEX}{{2}})(?:[.]{_HEX})?$"  # domain, bus and device, function
+_ADDRESS = f"^(?:({_HEX}{{4,8}}):)?({_HEX}{{2}}:{_HEX}{{2}})(?:[.]{_HEX})?$"  # domain, bus and device, function
 _SHOWN = {"gpu": "UUIDs", "index": "numbers", "serial": "serial numbers", "pci_bus_id": "PCI addresses"}
 _CROWDED = 20  # a device column is believed if fewer than one place in this many has two GPUs
 CLUSTER = ("cluster", "cluster_name")  # columns that say of which cluster a row is: --cluster says it of all
@@ -95,6 +95,8 @@ def _of_rows(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: O
 
     --gpu names the GPU of a file that has one GPU only, whatever else the file says of it but a UUID.
     """
+    if "serial" in bound:  # boards without a serial number may say 0
+        sheet.frame = sheet.frame.with_columns(pl.col(bound["serial"].column).str.replace("^0+$", ""))
     _pass_over_empty(sheet, bound, remarks)
     if {"cabinet", "slot"} & bound.keys() and "index" not in bound:
         _places(sheet, bound, remarks)
@@ -191,7 +193,7 @@ def of_board(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
 def address(text: str) -> str:
     """A PCI address as nvidia-smi writes it: 00000000:07:00.0; other texts as they are."""
     match = re.match(_ADDRESS, text)
-    return f"{match[1]:>08}:{match[2]}.0".upper() if match else text
+    return f"{match[1] or '':>08}:{match[2]}.0".upper() if match else text
 
 
 def refuse_strange(sheet: Sheet, *rules: tuple[str, pl.Expr, str]) -> None:
@@ -242,9 +244,7 @@ def _on_node(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: O
         remarks.notes.append(f"column {bound['node'].column!r} names the node of rows, so --node is not used for them")
     if "index" in bound:
         index = bound["index"].column
-        strange = ~pl.col(index).str.contains(_NUMBER)
-        if {"gpu", "serial", "pci_bus_id"} & bound.keys():  # then the index only adds the place
-            strange &= ~is_placeholder(index, minus_one=False)
+        strange = ~pl.col(index).str.contains(_NUMBER) & ~is_placeholder(index, minus_one=False)
         refuse_strange(sheet, (index, strange, "index of a GPU"))
         number = pl.col(index).str.extract(_NUMBER, 1)
         sheet.frame = sheet.frame.with_columns(number.cast(pl.Int64, strict=False).alias("=slot"))

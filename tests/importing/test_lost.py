@@ -164,10 +164,10 @@ def test_the_way_out_of_a_column_of_other_names_works(write: Write, parse: Parse
 
 @pytest.mark.parametrize("column", ["index", "serial", "pci.bus_id"])
 def test_the_only_gpu_of_a_file_may_be_named(column: str, write: Write, parse: Parse) -> None:
-    rows = [f"00000000:07:00.{number}, 99 W" if "pci" in column else f"{number}, 99 W" for number in (0, 0, 0, 1)]
+    rows = [f"00000000:07:00.{number}, 99 W" if "pci" in column else f"{number}, 99 W" for number in (1, 1, 1, 2)]
     assert set(parse(stream(write, f"{column}, power.draw [W]", *rows[:3]), gpu="left").frame["gpu"]) == {"left"}
     if column == "serial":
-        assert set(parse(stream(write, f"{column}, power.draw [W]", *rows), gpu="left").frame["gpu"]) == {"0", "1"}
+        assert set(parse(stream(write, f"{column}, power.draw [W]", *rows), gpu="left").frame["gpu"]) == {"1", "2"}
 
 
 def test_a_node_that_the_file_names_is_kept(write: Write, parse: Parse) -> None:

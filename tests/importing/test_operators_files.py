@@ -34,11 +34,20 @@ def stream(header: str, *rows: str, end: str = "\n") -> str:
 
 
 POWER = stream("index, uuid, power.draw [W]", *(f"{n % 2}, {GPUS[n % 2]}, 9{n}.5 W" for n in range(6)))
+LOST = "[GPU is lost]"
 BOTH = {GPUS[0]: 3, GPUS[1]: 3}
 CASES = {
     "zero bytes behind it, as after a crash": Case(POWER + "\0" * 4096, BOTH, refused=1),
     "zero bytes in front of it": Case("\0" * 512 + POWER, BOTH),
-}
+    "spellings of a PCI address": Case(
+        stream("pci.bus_id, power.draw [W]", *(f"{bus}, 90.5 W" for bus in (
+            "00000000:0A:00.0", "0000:0a:00.0", "0a:00.0", "0000:0A:00"))), {"n1:00000000:0A:00.0": 4}),
+    "a serial number of 0": Case(
+        stream("serial, pci.bus_id, power.draw [W]", *["0, 00000000:0A:00.0, 90.5 W"] * 3), {"n1:00000000:0A:00.0": 3}),
+    "a lost GPU without its number": Case(
+        stream("index, power.draw [W]", "0, 90.5 W", "1, 90.5 W", f"{LOST}, {LOST}", "0, 90.5 W"),
+        {"n1:0": 2, "n1:1": 1}, (("lost", None, 2),), refused=1),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
