@@ -17,7 +17,7 @@ from .layout import Bound, Layout, recognise
 from .meanings import PLACEHOLDERS
 from .options import Options, typed
 from .report import Report
-from .stamps import times
+from .times import times
 from .values import Remarks, is_placeholder, numbers, parsed
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from . import content
 from .content import LINE, RECORD, Sheet
 from .options import Options
 from .rows import Rows
+from .times import COUNTED, UntimedError, text_of_ns
 from .tools import (
     dmon,
     exporter,
@@ -33,7 +34,6 @@ from .tools import (
     scontrol,
     superbench,
 )
-from .tools.stamped import COUNTED, UntimedError, text_of_ns
 
 HEAD = 1 << 16  # bytes of a file by which it is known, behind lines of nvidia-smi that it could not work
 _MESSAGES = re.compile(

@@ -22,7 +22,7 @@ from .content import LINE, Sheet
 from .layout import Bound
 from .meanings import LOST_MARKS, NO_ANSWER
 from .options import Options
-from .stamps import instant
+from .times import instant
 from .values import Remarks
 
 _SHOWN = 10  # sentences in the report; the table has all

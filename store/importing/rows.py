@@ -1,22 +1,55 @@
-"""The rows that a reader of one format finds in a file, and the sheet that they become."""
+"""The rows that a reader of one format finds in a file, the sheet that they become, and what stands before a line."""
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from ...errors import InputError
 from ..events import Event
 from ..vocabulary import EventKind
-from .content import LINE, RECORD, Refused, Sheet
+from .content import LINE, RECORD, Refused, Sheet, written
 from .options import Options
 from .units import split_label
 
+_LABEL = re.compile(r"^\s*([A-Za-z][A-Za-z0-9._-]*|[0-9]{1,6}):(?: |$)")
+_LABELLED = 0.9  # of the lines have a label, where a tool puts one in front of each
+_NODE = re.compile(r"^([A-Za-z][A-Za-z0-9._-]*):(?: +|$)(.*)$")
 _NEWEST = 64  # events among which one of the same row can be
 Value = str | int | float | None
 _PIECE = 8192  # rows that wait before they become columns: a row takes many times the memory of its columns
+
+
+def by_host(text: str, file: str) -> dict[str, list[tuple[int, str]]]:
+    """The lines of a log with their numbers, by the host that pdsh, clush or srun wrote in front of each; all under
+    "" where nobody did. Raises InputError where srun numbered the lines of several tasks, whose hosts nobody knows."""
+    lines = list(written(text))
+    labels = [_LABEL.match(line) for _, line in lines]
+    if not lines or sum(label is not None for label in labels) < _LABELLED * len(lines):
+        return {"": lines}
+    hosts: dict[str, list[tuple[int, str]]] = {}
+    for (number, line), label in zip(lines, labels, strict=True):
+        if label is not None:
+            hosts.setdefault(label[1], []).append((number, line[label.end() :]))
+    if any(host.isdecimal() for host in hosts):
+        if len(hosts) > 1:
+            raise InputError(
+                f"{file} has lines of {len(hosts)} tasks of srun ({', '.join(list(hosts)[:3])}), and nothing says on "
+                "which hosts they ran: write a file for each (srun --output=%N.log) and give each its --node"
+            )
+        return {"": next(iter(hosts.values()))}
+    return hosts
+
+
+def front(text: str) -> tuple[str, str]:
+    """What stands in front of a row: a node, as pdsh and srun print it, and a time; each may be empty."""
+    text = text.strip()
+    match = _NODE.match(text)
+    return (match[1], match[2].strip()) if match else ("", text)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from .figures import named, unit
 from .layout import Bound, Layout
 from .meanings import CONDITIONS
 from .options import Options
-from .stamps import instant, times
+from .times import instant, times
 from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
 
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name

@@ -13,7 +13,7 @@ from .content import LINE, Sheet
 from .layout import Bound, Layout
 from .marks import marked, set_back
 from .options import Options
-from .stamps import instant, times
+from .times import instant, times
 from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
 
 _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream

@@ -145,7 +145,7 @@ def test_what_has_no_time_says_what_to_do(tmp_path: Path, refusal: Refusal) -> N
     text = left("POWER", "GPU 0, 61.5", "GPU 0, 62.5")
     path = log(tmp_path, text)
     os.utime(path, (0, 0))  # as archives without times leave it
-    assert "dcgmi dmon printed no times" in refusal(path)
+    assert "has no times: say when it began" in refusal(path)
     assert "--at '2026-11-23 14:05:00' --every 1" in refusal(path, at="2026-11-20 10:00:00")
     timed = "\n".join(f"10:00:00 {line}" for line in text.splitlines())
     assert "the times in it have no date" in refusal(log(tmp_path, timed, "b.txt"))

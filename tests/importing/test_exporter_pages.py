@@ -147,7 +147,7 @@ def test_a_page_without_times_was_saved_when_the_file_was_last_changed(
     assert found.frame["ts"].dt.epoch("ns").to_list() == [10**6 * BEGAN_MS]
     assert any("it has no time: it is taken from when the file was last changed" in one for one in found.report.notes)
     os.utime(path, (0, 0))
-    assert "the page has no times: say when it was saved, for example --at" in refusal(path)
+    assert "has no times: say when it began" in refusal(path)
 
 
 def test_blanks_texts_and_strange_numbers_are_null(saved: Save, parse: Parse) -> None:

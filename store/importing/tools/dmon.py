@@ -13,9 +13,9 @@ import re
 from ....errors import InputError
 from ..content import written
 from ..meanings import labelled, of_field
-from ..rows import Rows, Value
+from ..rows import Rows, Value, front
+from ..times import Times
 from ..units import UNITS, find, split_label
-from .stamped import COUNTED, Sweeps, Times, front
 
 DCGMI, NVIDIA_SMI = "dcgmi dmon", "nvidia-smi dmon"
 
@@ -54,8 +54,9 @@ _GPU_UNITS = re.compile(r"(?:^|[\s\]])#\s*(?:YYYYMMDD[\s,]+)?(?:HH:MM:SS[\s,]+)?
 class _Log:
     """A log as far as it was read: the names of the present columns, and their meanings with units."""
 
-    def __init__(self, rows: Rows, tool: str) -> None:
-        self.rows, self.tool, self.times, self.sweeps = rows, tool, Times(rows, tool), Sweeps()
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.times = rows, Times(rows)
+        self._sweeps: dict[str, tuple[int, set[str]]] = {}  # node -> the number of the present one, its GPUs so far
         self.names: list[str] = []
         self.labels: list[str] = []
         self._texts: dict[str, str] = {}  # each text once: in a long log, most come again and again
@@ -66,7 +67,10 @@ class _Log:
         """Add the reading of a line, and return its key; None where it is refused. `values` are what is known besides
         the columns, `before` is the text in front of them, `clock` the time of its own."""
         node, stamp = front(before)
-        sweep = self.sweeps.of(node, entity)
+        sweep, seen = self._sweeps.get(node, (0, set()))
+        if entity in seen:  # a new sweep begins when a GPU comes again
+            sweep, seen = sweep + 1, set()
+        self._sweeps[node] = sweep, {*seen, entity}
         if len(fields) != len(self.names):
             self.rows.refuse(line, f"it has {len(fields)} values, but the header names {len(self.names)}")
             return None
@@ -87,7 +91,7 @@ def fits_dcgmi(head: str) -> bool:
 
 def read_dcgmi(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
-    log = _Dcgmi(rows, DCGMI)
+    log = _Dcgmi(rows)
     for line, content in written(text):
         log.take(line, content)
     log.end()
@@ -98,8 +102,8 @@ class _Dcgmi(_Log):
 
     units_next = instances = by_uuid = False
 
-    def __init__(self, rows: Rows, tool: str) -> None:
-        super().__init__(rows, tool)
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows)
         self._begin = 0
         self._places: list[tuple[int, int]] = []
         self._parents: dict[str, str] = {}  # node -> the GPU whose line came last
@@ -165,8 +169,6 @@ class _Dcgmi(_Log):
             raise InputError(f"{self.rows.file} has no readings; {DCGMI} said: {next(iter(self._messages))}")
         for text in self._messages:
             self.rows.note(f"{DCGMI} said: {text}")
-        if self.times.counted:
-            self.rows.note(COUNTED)
         if len(self.rows) and not self.by_uuid:
             self.rows.note("dcgmi's own numbers of GPUs are taken for the driver's: `dcgmi discovery -l` shows both")
         if self.instances:
@@ -201,7 +203,7 @@ def fits_nvidia_smi(head: str) -> bool:
 
 def read_nvidia_smi(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
-    log = _Log(rows, NVIDIA_SMI)
+    log = _Log(rows)
     for line, content in written(text):
         if (match := _GPU_HEADER.search(content)) is not None:
             log.names = [name.lower() for name in _header(content, match)]
@@ -214,8 +216,6 @@ def read_nvidia_smi(text: str, rows: Rows) -> None:
             _reading(log, line, content)
         else:
             rows.refuse(line, "it stands before the header")
-    if log.times.counted:
-        rows.note(COUNTED)
 
 
 def _header(line: str, match: re.Match[str]) -> list[str]:

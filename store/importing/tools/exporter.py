@@ -23,9 +23,8 @@ from ...vocabulary import JobSource, reason_bit
 from ..content import written
 from ..meanings import TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value
-from ..stamps import instant
+from ..times import Times, instant
 from .nvidia_smi_log import REASONS
-from .stamped import COUNTED, Times, UntimedError
 
 NAME = "prometheus"
 
@@ -158,7 +157,7 @@ class _Pages:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._times = Times(rows, "the exporter")
+        self._times = Times(rows)
         self._in_front = ""  # a time in front of the page
         self._number = -1  # of the page; -1 before the first
         self._when: str | None = None
@@ -186,8 +185,6 @@ class _Pages:
             self._take(line, whose)
         if not self._readings:
             raise InputError(f"{self._rows.file}: {self._instead()}: nothing to import")
-        if self._times.counted and self._number:
-            self._rows.note(COUNTED)
         if self._others:
             self._rows.note(f"metrics without a column: {_listed(self._others)}")
         for reading in self._readings.values():
@@ -220,11 +217,6 @@ class _Pages:
         if self._when is None or name in self._series:
             self._series.clear()
             self._number += 1
-            if not self._in_front and self._rows.options.at is None:
-                raise UntimedError(
-                    f"{self._rows.file}: the page has no times: say when it was saved, for example "
-                    "--at '2026-11-23 14:05:00'"
-                )
             time = self._times.of(self._in_front, self._number)
             assert time is not None
             self._when, self._in_front = time, ""

@@ -17,9 +17,8 @@ from itertools import pairwise
 from ....errors import InputError
 from ...events import Event
 from ...vocabulary import EventKind, Outcome
-from ..rows import Rows, Value
-from ..stamps import instant
-from .stamped import Times, by_host, text_of_ns
+from ..rows import Rows, Value, by_host
+from ..times import Times, instant, text_of_ns
 
 _FLOP = 1e12
 _MOST_ERRORS = 2**31 - 1  # gpu-burn counts in 32 bits
@@ -196,7 +195,7 @@ def _progress(start: _Start, line: int, piece: str) -> None:
 
 
 def _summary(start: _Start, date: str, rows: Rows) -> None:
-    stamp = Times(rows, "gpu-burn").of(date, 0) if date else None
+    stamp = Times(rows).of(date, 0) if date else None
     try:
         ns = instant(stamp, rows.options.time_zone, rows.file) if stamp is not None else None
     except InputError:  # a date that no calendar has

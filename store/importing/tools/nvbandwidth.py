@@ -20,8 +20,7 @@ from typing import Any
 
 from ....errors import InputError
 from ..identity import address
-from ..rows import Rows, Value
-from .stamped import by_host
+from ..rows import Rows, Value, by_host
 
 _GIGABYTE = 1e9
 _JSON = re.compile(r'\{\s*"nvbandwidth"\s*:')

@@ -21,7 +21,7 @@ from ...vocabulary import reason_bit
 from ..content import written
 from ..identity import address
 from ..rows import Rows, Value
-from .stamped import Times
+from ..times import Times
 
 XML, TEXT = "nvidia-smi -q -x", "nvidia-smi -q"
 
@@ -149,7 +149,7 @@ def read_xml(text: str, rows: Rows) -> None:
         line += text.count("\n", last, begin)
         end = text.find(_XML_END, begin, following)
         stop = following if end < 0 else end + len(_XML_END)
-        stamp = _add(_parsed(text[begin:stop], line), rows, XML)
+        stamp = _add(_parsed(text[begin:stop], line), rows)
         _add_sentences(front, first, stamp, rows)
         _add_sentences(text[stop:following], line + text.count("\n", begin, stop), stamp, rows)
         last = begin
@@ -195,7 +195,7 @@ def read_text(text: str, rows: Rows) -> None:
     if not text.endswith("\n"):
         text = text[: text.rfind("\n") + 1]  # the last line may be cut in the middle of its value
     for log in _logs(text):
-        _add(log, rows, TEXT)
+        _add(log, rows)
 
 
 def _logs(text: str) -> Iterator[_Log]:
@@ -231,10 +231,10 @@ def _put(log: _Log, number: int, titles: list[str], match: re.Match[str]) -> Non
         gpu.texts["/".join(titles)] = value.strip()
 
 
-def _add(log: _Log, rows: Rows, tool: str) -> str | None:
+def _add(log: _Log, rows: Rows) -> str | None:
     """Add the rows of a log, and return its time."""
     printed = log.head.get("timestamp", "")
-    stamp = Times(rows, tool).of(printed, 0) if printed else None
+    stamp = Times(rows).of(printed, 0) if printed else None
     if log.damage is not None:
         rows.refuse(*log.damage)
     elif not log.gpus:
