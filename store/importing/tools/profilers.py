@@ -13,9 +13,9 @@ import hashlib
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 
 from ....errors import InputError
 from ..content import written
@@ -25,15 +25,18 @@ from ..units import UNITS, find, split_label
 _SHARE = 0.01  # of the time of all kernels of a GPU: a kernel that takes less is not stored
 _LONGEST = 120
 _STRANGE = re.compile("[^A-Za-z0-9_+/-]+")
-_DEVICE = re.compile(r"^\s*(.*?)\s*\(([0-9]{1,6})\)\s*$")  # "Tesla V100-SXM2-16GB (0)"
+_DEVICE = re.compile(r"^(?:(.*?)\s*\(([0-9]{1,6})\)|([0-9]{1,6}))$")  # "Tesla V100-SXM2-16GB (0)", or "0"
 _UUID = re.compile("GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-_TRACE = re.compile(r'^"?Start(?: \((\w+)\))?"?,"?Duration(?: \((\w+)\))?"?,.*(?:Grid X|GrdX)', re.MULTILINE)
-_SUMMARY = re.compile(
-    r'^"?(?:Type"?,"?)?Time ?\(%\)"?,"?(?:Total )?Time.*"?(?:Calls|Instances)"?,"?Avg.*"?Name"?\s*$', re.MULTILINE
-)
-_METRICS = re.compile(r'^"?Device"?,"?Kernel"?,"?Invocations"?,"?(?:Metric|Event) Name', re.MULTILINE)
-_NCU = re.compile(r'^"?ID"?,(?:.*,)?"?Kernel Name"?,', re.MULTILINE)
+# The header of each kind of table; a table of metrics has no durations.
+_HEADERS = {
+    "trace": re.compile(r'^"?Start(?: \((\w+)\))?"?,"?Duration(?: \((\w+)\))?"?,.*(?:Grid X|GrdX)', re.MULTILINE),
+    "summary": re.compile(
+        r'^"?(?:Type"?,"?)?Time ?\(%\)"?,"?(?:Total )?Time.*"?(?:Calls|Instances)"?,"?Avg.*"?Name"?\s*$', re.MULTILINE
+    ),
+    "metrics": re.compile(r'^"?Device"?,"?Kernel"?,"?Invocations"?,"?(?:Metric|Event) Name', re.MULTILINE),
+    "ncu": re.compile(r'^"?ID"?,(?:.*,)?"?Kernel Name"?,', re.MULTILINE),
+}
 _PROFILING = re.compile(r"^==([0-9]+)== NVPROF is profiling process", re.MULTILINE)
 _SECTION = re.compile(r"^=+([0-9]*)=+\s*(.*)$")
 _OF_DEVICE = re.compile(r'Device "(.+)"')
@@ -48,24 +51,39 @@ _READINGS = {
 }
 _READING_NAMES = {name for name, _, _ in _READINGS.values()}
 # Metrics of ncu: durations, and clocks by meaning.
-_DURATIONS = ("Duration", "gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration_measured_user.sum")
+_DURATIONS = ("duration", "gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration_measured_user.sum")
 _CLOCKS = {
-    "SM Frequency": "sm_clock [MHz]",
+    "sm frequency": "sm_clock [MHz]",
     "smsp__cycles_elapsed.avg.per_second": "sm_clock [MHz]",
-    "DRAM Frequency": "mem_clock [MHz]",
+    "dram frequency": "mem_clock [MHz]",
     "dram__cycles_elapsed.avg.per_second": "mem_clock [MHz]",
 }
 _CYCLES = {"cycle/nsecond": "GHz", "cycle/usecond": "MHz", "cycle/second": "Hz", "cycle/ns": "GHz", "cycle/us": "MHz"}
 
 
-@dataclass(frozen=True)
-class _Device:
-    """A GPU as a profiler names it: the process that was profiled, and a number in it, if there is one."""
+@dataclass
+class _Line:
+    """A line of a table of this kind: texts and units by the names of the columns, in lower case. `process` was
+    profiled, and `gpu` is that of a line before the table; each is "" if nothing says it."""
 
+    number: int
+    kind: str
     process: str
-    number: int | None
-    model: str = ""
-    node: str = ""
+    gpu: str
+    cells: dict[str, str]
+    units: dict[str, str]
+
+    def text(self, *names: str) -> str:
+        """What it has in the first of these columns; "" if there is none."""
+        return next((self.cells[name] for name in names if name in self.cells), "")
+
+    def ms(self, name: str, file: str) -> float | None:
+        """A time, ms. Raises InputError where the table does not have the column, or it has no unit of time."""
+        if name not in self.cells:
+            raise InputError(f"{file}: a table of kernels has no column {name.title()}: profile again")
+        factor = _milliseconds(self.units.get(name, ""), f"{file}: column {name.title()!r}")
+        number = _number(self.cells[name])
+        return None if number is None else number * factor
 
 
 @dataclass
@@ -87,88 +105,66 @@ class _Gpu:
     readings: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
 
 
-@dataclass
-class _Table:
-    """The present table: its columns and their units. `gpu` is that of a line before it, "" if none says it."""
-
-    header: str
-    names: list[str]
-    process: str
-    gpu: str
-    rows: Rows
-    units: list[str] = field(default_factory=list)
-    factors: dict[int, float] = field(default_factory=dict)  # of columns of times: ms in one of their unit
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """The place of each column, by its name in lower case without a unit."""
-        return {split_label(name)[0].lower(): place for place, name in reversed(list(enumerate(self.names)))}
-
-    def unit(self, place: int) -> str:
-        """The unit in the column's name, or below it."""
-        return split_label(self.names[place])[1] or (self.units[place] if place < len(self.units) else "")
-
-    def cell(self, cells: list[str], *names: str) -> str:
-        """What a line has in the first of these columns; "" if there is none."""
-        return next((cells[self.places[name]] for name in names if name in self.places), "")
-
-    def ms(self, cells: list[str], name: str) -> float | None:
-        """A time, ms. Raises InputError where the table does not have the column, or it has no unit of time."""
-        if name not in self.places:
-            raise InputError(f"{self.rows.file}: a table of kernels has no column {name.title()}: profile again")
-        place = self.places[name]
-        if place not in self.factors:
-            self.factors[place] = _milliseconds(self.unit(place), f"{self.rows.file}: column {self.names[place]!r}")
-        number = _number(cells[place])
-        return None if number is None else number * self.factors[place]
+# By the process that was profiled, what it calls the GPU (`Tesla V100-SXM2-16GB (0)`, or a number), and the node.
+_Gpus = dict[tuple[str, str, str], _Gpu]
 
 
 def fits_nvprof(head: str) -> bool:
     """Whether a file that begins so is of nvprof or nsys stats."""
-    return any(pattern.search(head) for pattern in (_TRACE, _SUMMARY, _METRICS, _PROFILING))
+    return any(_HEADERS[kind].search(head) for kind in ("trace", "summary", "metrics")) or bool(_PROFILING.search(head))
 
 
 def fits_ncu(head: str) -> bool:
     """Whether a file that begins so has a table of Nsight Compute."""
-    return _NCU.search(head) is not None and ("Metric Name" in head or "__" in head)
+    return _HEADERS["ncu"].search(head) is not None and ("Metric Name" in head or "__" in head)
 
 
 def read_nvprof(text: str, rows: Rows) -> None:
     """Add the kernels of each table in the text. Raises InputError where there is none, or a table lacks columns."""
-    traced: dict[_Device, _Gpu] = {}
-    summed: dict[_Device, _Gpu] = {}
-    for line, table, cells in _lines(text, rows):
-        if not _NCU.match(table.header):
-            _take(line, table, cells, traced if _TRACE.match(table.header) else summed)
-    if not any(gpu.kernels for gpu in (*traced.values(), *summed.values())):
+    tables: dict[str, _Gpus] = {"trace": {}, "summary": {}}
+    for line in _lines(text, rows):
+        if line.kind in tables:
+            gpu = tables[line.kind].setdefault((line.process, line.text("device") or line.gpu, ""), _Gpu())
+            _take(line, gpu, rows)
+    if not any(gpu.kernels for gpus in tables.values() for gpu in gpus.values()):
         raise InputError(f"{rows.file}: {_nothing(text)}")
     tool = "nsys" if re.search(r"(?:Duration|Avg) \(\w+\)", text) else "nvprof"  # nsys has the units in the names
-    _add(traced, rows, tool, text, ends=False)
-    _add(summed, rows, tool, text, ends=True)
+    for kind, gpus in tables.items():
+        _add(gpus, rows, tool, text, ends=kind == "summary")
 
 
-def _lines(text: str, rows: Rows) -> Iterator[tuple[int, _Table, list[str]]]:
-    """The lines of all tables, each with its number, its table and its cells. Others are refused or passed over."""
-    table: _Table | None = None
-    process, calls, gpu = "", False, ""
-    for line, content in written(text):
+def _lines(text: str, rows: Rows) -> Iterator[_Line]:
+    """The lines of all tables. Others are refused or passed over."""
+    process = gpu = kind = ""  # kind: of the present table, "" where its lines are not read
+    names: list[str] = []
+    units: dict[str, str] = {}
+    calls = below = False  # whether a table is of calls of the API; whether its units stand below its header
+    for number, content in written(text):
         content = content.strip()
+        header = next((kind for kind, pattern in _HEADERS.items() if pattern.match(content)), None)
         if (section := _SECTION.match(content)) is not None:
-            process, calls, table = section[1] or process, "API calls" in section[2], None
+            process, calls, kind = section[1] or process, "API calls" in section[2], ""
             named = _OF_DEVICE.search(section[2])
             gpu = named[1] if named else "" if "result" in section[2] else gpu
-        elif any(pattern.match(content) for pattern in (_TRACE, _SUMMARY, _METRICS, _NCU)):
-            table = _Table(content, _cells(content) or [], process, gpu, rows)
-            if _METRICS.match(content) or "num calls" in table.places:  # nsys: the API, the operating system
-                table = None
-        elif table is not None and not calls:
+        elif header is not None:
+            labels = [split_label(label) for label in _cells(content) or []]
+            names, below = [name.lower() for name, _ in labels], True
+            units = _by_name(names, [unit for _, unit in labels])
+            unread = calls or header == "metrics" or "num calls" in names  # nsys: the API, the operating system
+            kind = "" if unread else header
+        elif kind:
             cells = _cells(content)
-            if cells is not None and not table.units and _are_units(cells):
-                table.units = cells
-            elif cells is not None and len(cells) == len(table.names):
-                yield line, table, cells
-            elif content.count(",") * 2 >= len(table.names):  # else it is what the application printed
-                rows.refuse(line, "it is no whole line of the table: it was cut or damaged")
+            if cells is not None and below and _are_units(cells):
+                units, below = {name: units[name] or unit for name, unit in _by_name(names, cells).items()}, False
+            elif cells is not None and len(cells) == len(names):
+                yield _Line(number, kind, process, gpu, _by_name(names, cells), units)
+            elif content.count(",") * 2 >= len(names):  # else it is what the application printed
+                rows.refuse(number, "it is no whole line of the table: it was cut or damaged")
+
+
+def _by_name(names: list[str], texts: list[str]) -> dict[str, str]:
+    """The text of each column; of two of one name, the first."""
+    return dict(reversed(list(zip(names, texts, strict=False))))
 
 
 def _cells(line: str) -> list[str] | None:
@@ -185,52 +181,49 @@ def _are_units(cells: list[str]) -> bool:
 
 
 def _nothing(text: str) -> str:
-    if _METRICS.search(text):
+    if _HEADERS["metrics"].search(text):
         return "it has metrics of kernels and no durations: profile with --print-gpu-trace --csv, or with --csv alone"
-    if not (_TRACE.search(text) or _SUMMARY.search(text)):
+    if not (_HEADERS["trace"].search(text) or _HEADERS["summary"].search(text)):
         return "it has no table of kernels in CSV: profile with --csv"
     return "no kernel is in it: nothing ran on a GPU, or the file was cut"
 
 
-def _take(line: int, table: _Table, cells: list[str], gpus: dict[_Device, _Gpu]) -> None:
-    """What a line of a trace or a summary says."""
-    trace = _TRACE.match(table.header) is not None
-    name, start_ms = table.cell(cells, "name"), table.ms(cells, "start") if trace else 0.0
-    gpu = gpus.setdefault(_device(table.process, table.cell(cells, "device") or table.gpu), _Gpu())
+def _take(line: _Line, gpu: _Gpu, rows: Rows) -> None:
+    """What a line of a trace or a summary says of a GPU."""
+    trace = line.kind == "trace"
+    name, start_ms = line.text("name"), line.ms("start", rows.file) if trace else 0.0
     if name in _READING_NAMES:
         if start_ms is not None:
-            gpu.readings.setdefault(name, []).append((start_ms, table.cell(cells, "system")))
+            gpu.readings.setdefault(name, []).append((start_ms, line.text("system")))
         return
-    if _NO_KERNEL.match(name) or table.cell(cells, "type") not in ("", "GPU activities"):
+    if _NO_KERNEL.match(name) or line.text("type") not in ("", "GPU activities"):
         return
-    ms = table.ms(cells, "duration" if trace else "avg")
-    count = 1.0 if trace else _number(table.cell(cells, "calls", "instances"))
+    ms = line.ms("duration" if trace else "avg", rows.file)
+    count = 1.0 if trace else _number(line.text("calls", "instances"))
     if not ms or start_ms is None or not count or count < 1:
-        table.rows.refuse(line, "a kernel has no readable start, duration or number of calls")
+        rows.refuse(line.number, "a kernel has no readable start, duration or number of calls")
         return
     launches = gpu.kernels.setdefault(re.sub(r"\s*\[[0-9]+\]$", "", name), [])
-    launches.append(_Launch(line, ms, start_ms, int(count)))
+    launches.append(_Launch(line.number, ms, start_ms, int(count)))
 
 
 def read_ncu(text: str, rows: Rows) -> None:
     """Add the kernels of each table in the text. Raises InputError where none has a duration."""
-    gpus: dict[_Device, _Gpu] = {}
+    gpus: _Gpus = {}
     launches: dict[tuple[str, ...], _Launch] = {}
-    for line, table, cells in _lines(text, rows):
-        if not _NCU.match(table.header):
+    for line in _lines(text, rows):
+        if line.kind != "ncu":
             continue
-        process, device, number, kernel, host = (
-            table.cell(cells, name) for name in ("process id", "device", "id", "kernel name", "host name")
-        )
-        launch = launches.setdefault((process, device, number, kernel), _Launch(line))
-        metrics = [tuple(table.cell(cells, f"metric {part}") for part in ("name", "unit", "value"))]
-        if "metric name" not in table.places:  # then each metric has a column
-            metrics = [(name, table.unit(place), cells[place]) for place, name in enumerate(table.names)]
+        process, device, kernel, host = map(line.text, ("process id", "device", "kernel name", "host name"))
+        launch = launches.setdefault((process, device, kernel, line.text("id")), _Launch(line.number))
         had_time = launch.ms > 0
+        metrics = [(name, line.units.get(name, ""), text) for name, text in line.cells.items()]
+        if "metric name" in line.cells:  # else each metric has a column
+            metrics = [(line.text("metric name"), line.text("metric unit"), line.text("metric value"))]
         for metric in metrics:
-            _take_metric(launch, line, metric, rows)
+            _take_metric(launch, line.number, metric, rows)
         if launch.ms > 0 and not had_time:
-            gpu = gpus.setdefault(_device(process, device or "0", "" if _LOCAL.match(host) else host), _Gpu())
+            gpu = gpus.setdefault((process, device or "0", "" if _LOCAL.match(host) else host), _Gpu())
             gpu.kernels.setdefault(kernel, []).append(launch)
     if not gpus:
         raise InputError(
@@ -240,27 +233,20 @@ def read_ncu(text: str, rows: Rows) -> None:
     _add(gpus, rows, "ncu", text, ends=True)
 
 
-def _take_metric(launch: _Launch, line: int, metric: tuple[str, ...], rows: Rows) -> None:
-    """What a metric, its unit and its value say of a launch."""
-    name, unit, text = metric
+def _take_metric(launch: _Launch, line: int, metric: tuple[str, str, str], rows: Rows) -> None:
+    """What a metric (its name, unit and value) says of a launch."""
+    name, unit, text = metric[0].lower(), *metric[1:]
     number = _number(text) if name in _DURATIONS or name in _CLOCKS else None
     if name in _DURATIONS and not launch.ms:
         if not number:
             rows.refuse(line, f"the duration of a kernel is no number above 0 ({text[:40] or 'empty'})")
             return
-        launch.ms = number * _milliseconds(unit, f"{rows.file}: {name} in line {line}")
+        launch.ms = number * _milliseconds(unit, f"{rows.file}: {name}")
     elif name in _CLOCKS and number and (clock := find(_CYCLES.get(unit, unit), "clock")) is not None:
         launch.clocks[_CLOCKS[name]] = number * clock.to(UNITS["clock"]["MHz"])[0]
 
 
-def _device(process: str, text: str, node: str = "") -> _Device:
-    """The GPU that a column calls `Tesla V100-SXM2-16GB (0)` or `0`."""
-    named = _DEVICE.match(text)
-    if named is not None:
-        return _Device(process, int(named[2]), named[1], node)
-    return _Device(process, int(text) if re.fullmatch(r"\s*[0-9]{1,6}\s*", text) else None, "", node)
-
-
+@lru_cache(maxsize=64)
 def _milliseconds(unit: str, where: str) -> float:
     """How many ms one of these units of time has. Raises InputError, which begins with `where`."""
     known = find(unit.lower().replace("econds", "").replace("econd", ""), "time")
@@ -280,15 +266,15 @@ def _number(text: str) -> float | None:
     return number if 0 <= number < float("inf") else None
 
 
-def _add(gpus: Mapping[_Device, _Gpu], rows: Rows, tool: str, text: str, *, ends: bool) -> None:
+def _add(gpus: _Gpus, rows: Rows, tool: str, text: str, *, ends: bool) -> None:
     """Add a run for each kernel that takes a good part of its GPU's time; of `--workload`, only the longest one.
 
     Without `ends`, the first and the last launch of a kernel count only if there are no others.
     """
     record = hashlib.sha256(text.encode()).hexdigest()[:16]
-    numbers = {(device.node, device.number) for device in gpus}
+    alone = len({(device, node) for _, device, node in gpus}) == 1
     small = 0
-    for device, gpu in gpus.items():
+    for (process, device, node), gpu in gpus.items():
         kernels = [(name, *_run(launches, gpu, ends=ends)) for name, launches in gpu.kernels.items()]
         total_ms = sum(kernel_ms for _, kernel_ms, _ in kernels)
         large = [kernel for kernel in kernels if kernel[1] >= _SHARE * total_ms]
@@ -296,8 +282,9 @@ def _add(gpus: Mapping[_Device, _Gpu], rows: Rows, tool: str, text: str, *, ends
             large = [max(large, key=lambda kernel: kernel[1])]
         small += len(kernels) - len(large)
         for name, _, values in large:
-            values |= {"workload": f"{tool} {_workload(name)}", "kernel": name, **_identity(device, rows, len(numbers))}
-            rows.add(gpu.kernels[name][0].line, values, f"{record} {device.process}")
+            values |= {"workload": f"{tool} {_workload(name)}", "kernel": name, **_identity(device, rows, alone=alone)}
+            values |= {"node": node} if node else {}
+            rows.add(gpu.kernels[name][0].line, values, f"{record} {process}")
     if small:
         why = "--workload stores the longest one" if rows.options.workload is not None else "less than 1 % of the time"
         rows.note(f"{small} {'kernel is' if small == 1 else 'kernels are'} not stored: {why}")
@@ -320,17 +307,19 @@ def _run(launches: list[_Launch], gpu: _Gpu, *, ends: bool) -> tuple[float, dict
     return mean_ms * count, values
 
 
-def _identity(device: _Device, rows: Rows, number_of_gpus: int) -> dict[str, Value]:
-    values: dict[str, Value] = {"model": device.model} if device.model else {}
-    values |= {"node": device.node} if device.node else {}
+def _identity(device: str, rows: Rows, *, alone: bool) -> dict[str, Value]:
+    """The GPU that a profiler calls so; `alone` if the file has no other. Without a number, --gpu names it."""
+    match = _DEVICE.match(device)
+    model, number = (match[1], match[2] or match[3]) if match is not None else ("", None)
+    values: dict[str, Value] = {"model": model} if model else {}
     in_name = _UUID.search(rows.file)
-    if number_of_gpus == 1 and in_name is not None and rows.options.gpu is None:
+    if alone and in_name is not None and rows.options.gpu is None:
         rows.note("the GPU is taken from the file's name")
         return values | {"gpu": in_name[0]}
-    if device.number is None:
-        return values  # --gpu names it, or the import asks for that
+    if number is None:
+        return values
     rows.note("a process numbers only the GPUs that it sees: after CUDA_VISIBLE_DEVICES, say --gpu NAME")
-    return values | {"index": device.number}
+    return values | {"index": int(number)}
 
 
 def _workload(kernel: str) -> str:
