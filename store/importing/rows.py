@@ -71,6 +71,7 @@ class Rows:
     _pieces: list[pl.DataFrame] = field(default_factory=list)
     _refused: list[tuple[str, int]] = field(default_factory=list)
     _events: list[tuple[int, Event]] = field(default_factory=list)
+    _messages: list[tuple[int, str]] = field(default_factory=list)
     allocations: Rows | None = None  # who had the GPUs: rows of jobs
     source: str = ""  # of these: a code of `jobs.source`
     _xids: dict[str, int] = field(default_factory=dict)  # the last of each GPU
@@ -93,6 +94,11 @@ class Rows:
     def refuse(self, line: int, reason: str) -> None:
         """Count a row that cannot be read."""
         self._refused.append((reason, line))
+
+    def message(self, line: int, text: str) -> None:
+        """Count a line in which the tool says something, such as that a GPU is lost. It is of the row before."""
+        self._messages.append((len(self._lines), text))
+        self.refuse(line, f"it is no row but a message: {text.strip()[:80]}")
 
     def note(self, text: str) -> None:
         """Say something about the file, once."""
@@ -163,6 +169,7 @@ class Rows:
             lines=self._lines,
             notes=self.notes,
             events=self._events,
+            messages=self._messages,
             used=self.used,
             jobs=None if jobs is None else jobs.sheet(name=name, kind="jobs", sha256=sha256, size=size),
             source=self.source,

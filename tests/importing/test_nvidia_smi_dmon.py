@@ -102,7 +102,7 @@ def test_lines_that_are_no_readings(tmp_path: Path, parse: Parse) -> None:
     found = parse(log(tmp_path, text))
     assert found.report.refusals == {
         "it has 5 values, but the header names 24": [6],
-        "it has 3 values, but the header names 24": [7],
+        "it is no row but a message: GPU is lost": [7],
     }
 
 

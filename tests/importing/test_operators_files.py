@@ -47,6 +47,11 @@ CASES = {
     "a lost GPU without its number": Case(
         stream("index, power.draw [W]", "0, 90.5 W", "1, 90.5 W", f"{LOST}, {LOST}", "0, 90.5 W"),
         {"n1:0": 2, "n1:1": 1}, (("lost", None, 2),), refused=1),
+    "nvidia-smi dmon, which says that a GPU is lost": Case(
+        "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n"
+        " 20260504   10:00:00      0     62     35\n 20260504   10:00:00      1     63     35\n"
+        "Unable to determine the device handle for GPU0000:0A:00.0: GPU is lost.  Reboot the system to recover it\n"
+        " 20260504   10:00:01      0     62     35\n", {"n1:0": 2, "n1:1": 1}, (("lost", None, 0),), refused=1),
 }  # fmt: skip
 
 

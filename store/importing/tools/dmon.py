@@ -35,7 +35,7 @@ _ENTITY_HEADER = re.compile(r"#\s*Entity\b", re.IGNORECASE)
 _ENTITY_UNITS = re.compile(r"(?<!\S)Id(?!\S)", re.IGNORECASE)
 _KINDS = "GPU|GPU[-_]I|GPU[-_]CI|vGPU|Switch|Link|CPU|CPU[-_]CORE|Core|ConnectX|UNKNOWN"
 _ENTITY = re.compile(rf"(?<!\S)({_KINDS}) +([0-9]{{1,9}})(?!\S)", re.IGNORECASE)
-_MESSAGE = re.compile("error|unable|fail", re.IGNORECASE)
+_MESSAGE = re.compile(r"\b(?:error|unable|fail|no devices)|is lost\b", re.IGNORECASE)
 
 _COLUMNS = {
     "gpu": "index", "pwr": "power [W]", "mclk": "mem_clock [MHz]", "pclk": "sm_clock [MHz]", "fb": "memory_used [MiB]",
@@ -212,6 +212,8 @@ def read_nvidia_smi(text: str, rows: Rows) -> None:
             units = _header(content, match)
             if len(units) == len(log.names):
                 log.labels = [_of_smi(name, unit) for name, unit in zip(log.names, units, strict=True)]
+        elif _MESSAGE.search(content):
+            rows.message(line, content)
         elif log.names:
             _reading(log, line, content)
         else:
