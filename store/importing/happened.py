@@ -23,7 +23,7 @@ from .layout import Bound
 from .meanings import LOST_MARKS, NO_ANSWER
 from .options import Options
 from .times import instant
-from .values import Remarks
+from .values import Remarks, is_placeholder
 
 _SHOWN = 10  # sentences in the report; the table has all
 _SCHEMA = pl.Schema(
@@ -92,7 +92,9 @@ def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remark
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
         pl.col("=node").alias("node"),
-        (pl.lit(None, pl.String) if part is None else pl.col(part)).alias("pci_bus_id"),
+        pl.lit(None, pl.String).alias("pci_bus_id")
+        if part is None
+        else pl.when(~is_placeholder(part, minus_one=False)).then(pl.col(part)).alias("pci_bus_id"),
         pl.col("=lost").alias("kind"),
     )
     events = rows.clear()

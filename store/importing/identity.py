@@ -257,9 +257,6 @@ def _first_identity(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, opt
     if "gpu" in bound:
         _named(sheet, bound["gpu"], options)
         _not_numbers(sheet, bound["gpu"], remarks)
-        for key in ("index", "serial", "pci_bus_id"):
-            if key in bound:
-                _link(sheet, bound[key].column, of_node=key != "serial")
     else:  # where the file has no other name of its host, the file's name stands for it
         host = pl.coalesce(host, pl.lit(_stem(sheet, options)))
     keys: dict[str, pl.Expr] = {}
@@ -270,20 +267,26 @@ def _first_identity(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, opt
     for key in ("serial", "pci_bus_id"):
         if key in bound:
             keys[key] = _of_board_part(sheet, bound[key].column, key, host, fleet)
-    if "gpu" in bound and "=lost" in sheet.frame.columns:  # a lost GPU that no UUID names is no further GPU
-        stored = fleet["gpu"].unique().implode()
-        answers = pl.col("=lost").is_null()
-        keys = {key: pl.when(answers | text.is_in(stored)).then(text) for key, text in keys.items()}
-    if sheet.kind == "runs" and "pci_bus_id" in keys:  # CUDA may number GPUs otherwise than the driver
-        known = keys["pci_bus_id"].is_in(fleet["gpu"].unique().implode())
-        keys = {"address": pl.when(known).then(keys.pop("pci_bus_id")), **keys}
-        slot = pl.when(keys["address"].is_null()).then("=slot").alias("=slot")
-        sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", *keys.values()).alias("=gpu"), slot)
-    else:
-        sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", *keys.values()).alias("=gpu"))
-    first = next(
-        key for key in ("gpu", "index", "slot", "serial", "pci_bus_id") if key == "gpu" in bound or key in keys
-    )
+    stored = fleet["gpu"].unique().implode()
+    if (
+        sheet.kind == "runs" and {"index", "pci_bus_id"} <= keys.keys()
+    ):  # CUDA may number GPUs otherwise than the driver
+        at_address = keys.pop("pci_bus_id")
+        sheet.frame = sheet.frame.with_columns(
+            pl.coalesce("=gpu", pl.when(at_address.is_in(stored)).then(at_address)).alias("=gpu")
+        )
+        sheet.frame = sheet.frame.with_columns(pl.when(pl.col("=gpu").is_null()).then("=slot").alias("=slot"))
+    first = "gpu" if "gpu" in bound else next(iter(keys))
+    answers = pl.col("=lost").is_null() if "=lost" in sheet.frame.columns else pl.lit(True)
+    for key, gpu in keys.items():
+        if key != first:
+            _link(sheet, bound[key].column, of_node=key != "serial")
+            gpu = pl.when(answers).then(gpu)
+        sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", gpu).alias("=gpu"))
+    if sheet.frame["=gpu"].null_count():  # a lost GPU that states a weaker identity only is no further GPU
+        known = pl.concat([fleet["gpu"], sheet.frame["=gpu"]]).drop_nulls().unique().implode()
+        gpus = [pl.when(gpu.is_in(known)).then(gpu) for gpu in keys.values()]
+        sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", *gpus).alias("=gpu"))
     return _where(sheet, bound[first], first, options)
 
 

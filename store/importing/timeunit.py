@@ -6,7 +6,7 @@ strongest first:
 1. the same duration in a second column whose name states a unit (`perf_s`);
 2. the kernels' own start times, in s: (last start - first start) is the duration of (number - 1) kernels, or of the
    whole run (not in a training, whose kernels are not its iterations);
-3. the training's own time, in s: in one unit only, it holds between 10 and 100,000 iterations.
+3. the training's own time, in s, a second or more: in one unit only, it holds between 10 and 100,000 iterations.
 
 Where nothing proves it, the user is asked, because nobody would ever notice a wrong unit. A unit in the column's name
 that 1 or 2 contradicts is refused, too.
@@ -28,7 +28,7 @@ from .values import Remarks, parsed
 _TIME = UNITS["time"]
 _CANDIDATES = (_TIME["s"], _TIME["ms"], _TIME["us"], _TIME["ns"])
 _AGREES = 0.05  # kernel start times agree with the mean kernel to 0.2 % in the published files
-_ITERATIONS = (10, 100_000)  # of a training
+_ITERATIONS, _SHORTEST_S = (10, 100_000), 1.0  # of a training
 _KERNELS = ("kern_min_start", "kern_max_start", "num_kerns")
 _NUMBER = r"^([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)"  # published training times have words behind it
 
@@ -111,7 +111,7 @@ def _proof(sheet: Sheet, bound: Bound, raw: pl.Expr) -> _Proof | None:
                 return _Proof(unit, names_of, source, seconds)
     if trained is None:
         return None
-    ratio = raw / pl.when(_number(trained) > 0).then(_number(trained))
+    ratio = raw / pl.when(_number(trained) >= _SHORTEST_S).then(_number(trained))
     middle = sheet.frame.select(ratio.filter(ratio.is_finite() & (ratio > 0)).median()).item()
     if middle is None:
         return None

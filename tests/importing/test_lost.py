@@ -65,6 +65,20 @@ def test_which_gpu_was_lost_another_column_says(write: Write, parse: Parse) -> N
         assert happened(parsed) == [("lost", GPUS[0], 2)]
 
 
+def test_a_lost_gpu_is_the_same_when_the_log_is_imported_again(store: Store, write: Write) -> None:
+    """By its address, of which the file's serials say more, and by one that no row of the file names otherwise."""
+    rows = ["1560, 00000000:00:00.0, 9 W", "1561, 00000000:01:00.0, 9 W", "[N/A], 00000000:02:00.0, 9 W"]
+    rows += [f"[GPU is lost], 00000000:0{number}:00.0, [GPU is lost]" for number in (1, 2, 3)]
+    events = "select gpu, pci_bus_id from events order by pci_bus_id"
+    for name in ("first.csv", "again.csv"):
+        path = stream(write, "serial, pci.bus_id, power.draw [W]", *rows, name=name)
+        path.write_text(path.read_text() + "\n" * len(name))
+        import_file(store, path, Options(node="n1"))
+        gpus = [row["gpu"] for row in store.sql(events).to_pylist()]
+        assert gpus == ["1561", "n1:00000000:02:00.0", None]
+    assert len(store.arrow("telemetry")) == 5
+
+
 def test_a_lost_gpu_that_nothing_names_is_no_new_gpu(store: Store, write: Write) -> None:
     rows = [
         f"{GPUS[0]}, 00000000:01:00.0, 9 W",
