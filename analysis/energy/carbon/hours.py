@@ -16,10 +16,11 @@ import numpy as np
 import polars as pl
 
 from ....errors import InputError, UnitError
-from ....store.importing import content, stamps, values
+from ....store.importing import content, values
 from ....store.importing.content import LINE, Sheet
 from ....store.importing.layout import Bound
 from ....store.importing.meanings import Meaning
+from ....store.importing.times import times
 from .dated import Floats, Times
 from .factors import canonical
 
@@ -126,7 +127,7 @@ def _times(sheet: Sheet, path: Path, column: str, zone: str | None, time_zone: s
     sheet.frame = sheet.frame.with_columns(text.alias(column))
     try:
         remarks = values.Remarks()
-        stamps.times(sheet, Bound(meaning, column), remarks, minus_one=False, stream=False, time_zone=time_zone)
+        times(sheet, Bound(meaning, column), remarks, minus_one=False, stream=False, time_zone=time_zone)
     except InputError as error:
         raise InputError(
             f"{path}: {column!r} has no times such as 2026-01-31T12:00Z, or in {time_zone}; repair it"
