@@ -127,7 +127,7 @@ def _of_table(sheet: Sheet, options: Options) -> Layout:
 def _mapped(options: Options, mapped: set[str], by_kind: Mapping[str, dict[str, Bound]]) -> Layout:
     """The layout of a file of which --map says everything; the GPU, the workload and the time of a reading also have
     their usual names."""
-    kind = "runs" if "time" in mapped else "telemetry"
+    kind = "runs" if mapped & {"time", "status"} else "telemetry"
     by_name = by_kind[kind]
     bound = {name: column for name, column in by_name.items() if name in _NAMES_A_GPU}
     if "index" in bound and bound["index"].column.lower() == "index":
@@ -298,7 +298,7 @@ def _as_mapped(sheet: Sheet, meaning: Meaning, column: str, text: str, unit: str
 def _check_complete(sheet: Sheet, layout: Layout, options: Options) -> None:
     """Raise InputError where a layout lacks what its rows need."""
     bound, mapped = layout.bound, any(b.mapped for b in layout.bound.values())
-    if layout.kind == "runs" and "time" not in bound:
+    if layout.kind == "runs" and not {"time", "status"} & bound.keys():
         raise InputError("--map leaves no column for the duration: name one, for example COLUMN=time:ms")
     if layout.kind == "telemetry" and "timestamp" not in bound and options.at is None:
         raise InputError(

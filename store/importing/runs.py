@@ -51,7 +51,7 @@ def parse(
 
     Impossible rows are refused in the sheet. Raises InputError.
     """
-    bound, time = layout.bound, layout.bound["time"]
+    bound, time = layout.bound, layout.bound.get("time")
     duplicates = identity.drop_duplicates(sheet)
     if duplicates and not any(key in bound for key in ("began", "run", "reps", "job")):
         remarks.notes.append(
@@ -77,10 +77,13 @@ def parse(
         sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.Datetime("us")).alias("=began"))
     identity.of_the_time(sheet, "=began", remarks, options)
     events = happened.of_rows(sheet, "=began", options, remarks)
-    if sheet.frame["=time"].count():
-        timeunit.decide(sheet, time, remarks)
-    possible = pl.col("=time").is_between(*_DURATIONS_MS).fill_null(True)
-    sheet.refuse((~possible, f"{time.column} is not between 1 ns and 10 years"))
+    if time is None:  # a table of verdicts
+        sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.Float64).alias("=time"))
+    else:
+        if sheet.frame["=time"].count():
+            timeunit.decide(sheet, time, remarks)
+        possible = pl.col("=time").is_between(*_DURATIONS_MS).fill_null(True)
+        sheet.refuse((~possible, f"{time.column} is not between 1 ns and 10 years"))
     _note_doubts(sheet, bound, remarks)
     return _frame(sheet, layout, options), events, duplicates
 

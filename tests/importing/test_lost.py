@@ -207,6 +207,15 @@ def test_a_verdict_of_a_benchmark_is_stored_where_the_judge_finds_it(store: Stor
     ]
 
 
+def test_a_table_of_verdicts_needs_no_durations(store: Store, write: Write) -> None:
+    path = write("host,gpu,test,result", [["n1", 0, "diag", "PASS"], ["n1", 1, "diag", "FAIL"]])
+    columns = {"gpu": "index", "test": "workload", "result": "status"}
+    assert import_file(store, path, Options(columns=columns, at="2026-05-04 10:00:00")).total.kept == 2
+    runs = store.sql("select gpu, status from runs order by gpu").to_pylist()
+    assert [tuple(row.values()) for row in runs] == [("n1:0", "ok"), ("n1:1", "failed")]
+    assert store.sql("select gpu, kind from events").to_pylist() == [{"gpu": "n1:1", "kind": "probe_failed"}]
+
+
 def test_numbers_as_verdicts_are_not_guessed(write: Write, refusal: Callable[..., str]) -> None:
     path = write("gpu,ms,good", [["a", 2400, 1], ["b", 2401, 0]])
     columns = {"gpu": "gpu", "ms": "time:ms", "good": "status"}
