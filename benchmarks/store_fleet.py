@@ -103,7 +103,7 @@ class Fleet:
             stem = f"{name}-4711-{first // 1000:x}-{7 - back}"
             rows = self.write(self.ticks(self.gpus[name], first, first + 599 * SECOND, 20), stem)
         written = int(rows["ts"].cast(pa.int64()).to_numpy().max())
-        last = keys.with_written(keys.last_rows(rows), 1000 * written)
+        last = keys.with_written(keys.last_rows([rows]), 1000 * written)
         self._put(LATEST, last, stem, 1000 * written)
         began = self.noon - since_s * SECOND
         journal = self.root / journal_file.FOLDER / f"{name}-4711-{began // 1000:x}-7{journal_file.ENDING}"

@@ -1,4 +1,41 @@
-"""The store: table schemas, append-only writing, reading, SQL."""
+"""The store: table schemas, append-only writing, reading, SQL. docs/store.md draws it.
+
+Which module does what, from what others use to what uses them (`make layers` keeps the order of the groups), and in
+each group in the order in which a row passes through them:
+
+    tables   schema            every table and column, with units; the format number, and the steps between formats
+             metrics           the metrics of a GPU, a row each: the columns of `telemetry` follow from them
+             vocabulary        the codes in columns, and what each says
+             names, instants, hostlist, events, power_sensors, unseen, unbeaten, exposition/
+                               what rooms above share: GPUs and nodes, times, host lists, rows of `events`, what power
+                               sensors see and miss, which choices no other beats, pages of exporters
+    system/  files, locks      files that appear whole, inside the store only; locks that end with their process
+             durability, processes, signals, network
+    files    file_names        what the name of a file says: who wrote it, of which GPUs and times; its check sum
+             parquet           one file: encoded, verified, read
+             keys              which row of a key counts: compared, sorted, the newest taken
+             journal_file      the blocks of a journal: written, read
+             manifest          the GPUs of the files of a closed day
+             replacing         numbered notes: which files readers leave out; the one process that replaces files
+    writers  telemetry_files   where readings go (telemetry/, late/, latest/); files joined to be written anew
+             commits           rows of several tables: all or nothing
+             sealing           a journal becomes files
+             journal           rows that come one after another; a thread seals them
+    readers  snapshot          the files and journals of one instant
+             parts             the same as Arrow, and by days and groups of GPUs
+             newest            the last values, followed
+             windows, views    telemetry in the time of a run or job; named queries
+             catalog           the views in whorl.duckdb
+             guard, bounds, answer, sql
+                               statements that may run, the files that they need, what comes back, DuckDB
+    care     folder            what makes a folder a store: store.toml, and what it holds besides rows
+             compaction, retention, upgrade
+                               files joined; older telemetry as minutes; files of an older format
+             checking, status  what is wrong with its files; what it holds, and who writes
+    store    `Store`: what rooms above need of all these
+             merging           another store comes in
+    importing/                 files of other tools become rows
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def check(root: Path) -> dict[Path, str]:
     reasons: dict[Path, str] = {}
     with files.readable(root):
         reasons |= _journals(root) | commits.damaged(root)
-        hidden = replacing.newest(root, reasons.__setitem__).hidden
+        hidden = replacing.newest(root, reasons.__setitem__).hidden_in(root)
         verified = _Anew(root)
         sound = []
         for spec in (*TABLES, LATE):
@@ -41,7 +41,7 @@ def check(root: Path) -> dict[Path, str]:
                     reason = verified.reason(path, spec)
                     if reason is not None:
                         reasons[path] = reason
-                    elif spec == TELEMETRY and path.relative_to(root).as_posix() not in hidden:
+                    elif spec == TELEMETRY and path not in hidden:
                         sound.append(path)
     return reasons | _doubled(root, sound)
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..errors import StoreError
-from . import keys, telemetry_files
+from . import file_names, keys, telemetry_files
 from .replacing import FOLDER, NewFiles
 from .schema import FORMAT, TABLES, TELEMETRY, Table, other_format
 from .system import files, processes
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 PENDING = "pending"
 IMPORTING = "import.lock"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PLACE = re.compile(rf"({FOLDER})[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
 _SOURCE = re.compile(rf"({FOLDER}){re.escape(TEMPORARY)}[A-Za-z0-9_-]+")
 _MOST = 1 << 26  # bytes of an intent: a million files
@@ -67,8 +66,7 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str, *, dated: bo
     written. Nothing is stored then. If the message says "stored", everything is stored, and the next command that opens
     the store puts it in place. `dated`: the column `written` of telemetry says when each row was written.
     """
-    if not _NAME.fullmatch(name):
-        raise StoreError(f"{name!r} is not a valid name: use letters, digits, '.', '_' and '-'")
+    file_names.check(name)
     rows = {spec: keys.sort(spec, keys.conform(spec, table, dated=dated)) for spec, table in tables.items()}
     contents: list[tuple[Path, bytes]] = []
     with contextlib.ExitStack() as stack, files.readable(root):
@@ -174,7 +172,7 @@ def recover(root: Path) -> None:
             with contextlib.suppress(OSError):
                 age_s = files.clock(leftover.parent) - leftover.lstat().st_mtime if living is None else 0.0
                 if living is False or age_s > _STALE_S:
-                    files.remove_inside(root, str(leftover.relative_to(root)))
+                    files.remove_inside(root, leftover)
 
 
 def damaged(root: Path) -> dict[Path, str]:
@@ -186,7 +184,7 @@ def damaged(root: Path) -> dict[Path, str]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            reasons[intent] = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
+            reasons[intent] = files.unreadable(error)
         except (ValueError, TypeError) as error:
             reasons[intent] = (
                 f"it is damaged ({error}), and the rows that were stored with it are not in place: remove it, and run "

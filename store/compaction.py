@@ -11,19 +11,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot, stored_rows, telemetry_files
+from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot, telemetry_files
 from .file_names import DAY_US
 from .parquet import DamagedError, Verified
 from .replacing import Compactor, Replacement
 from .schema import LATE, LATEST, TABLES, TELEMETRY, Table
-from .stored_rows import named
 from .system import files
+from .telemetry_files import named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +119,7 @@ class _Pass:
         self._done.before += len(batch.old)
         self._done.after += len(batch.moves)
         self._compactor.switch(batch)
-        by_day = _by_day(self._visible(TELEMETRY)) if self._closed else {}
+        by_day = file_names.by_day(self._visible(TELEMETRY)) if self._closed else {}
         for folder, cold in self._closed.items():
             with contextlib.suppress(OSError, DamagedError):
                 manifest.write(folder, by_day.get(folder.name, []), cold=cold)
@@ -133,7 +133,7 @@ class _Pass:
 
     def _visible(self, spec: Table) -> list[Path]:
         """The sound files of a table."""
-        return [path for path in stored_rows.visible(self._root, spec) if self._sound(spec, path)]
+        return [path for path in snapshot.visible_now(self._root, spec) if self._sound(spec, path)]
 
     def _sound(self, spec: Table, path: Path) -> bool:
         with contextlib.suppress(FileNotFoundError):
@@ -147,19 +147,24 @@ class _Pass:
         for spec in TABLES:
             paths = [] if spec == TELEMETRY else self._visible(spec)
             if spec.partitioned:
-                yield from (_Group(spec, several, "cold") for several in _by_day(paths).values() if len(several) > 1)
+                yield from (
+                    _Group(spec, several, "cold") for several in file_names.by_day(paths).values() if len(several) > 1
+                )
             else:
-                small = [path for path in paths if parquet.rows_in(path) < stored_rows.MOST_ROWS // 2]
-                yield from _filled(spec, small) if len(small) > _FEW_FILES else []
+                counts = {path: parquet.rows_in(path) for path in paths}
+                small = {path: rows for path, rows in counts.items() if rows < telemetry_files.MOST_ROWS // 2}
+                batches = telemetry_files.batches(small) if len(small) > _FEW_FILES else []
+                yield from (_Group(spec, several) for several in batches if len(several) > 1)
 
     def _telemetry(self) -> Iterator[_Group]:
         """The groups of telemetry: of each day those of its hours, or all of it, with its late rows."""
         staying: list[Path] = []  # files that stay as they are: their rows cannot be put in order now
         movable: list[Path] = []
-        for path in stored_rows.visible(self._root, TELEMETRY):
+        for path in snapshot.visible_now(self._root, TELEMETRY):
             blocked = telemetry_files.blocked(path, self._oldest) or not self._sound(TELEMETRY, path)
             (staying if blocked else movable).append(path)
-        by_day, late_by_day = _by_day(movable), _by_day(self._ready(self._visible(LATE), staying))
+        by_day = file_names.by_day(movable)
+        late_by_day = file_names.by_day(self._ready(self._visible(LATE), staying))
         for day in sorted({*by_day, *late_by_day}):
             paths, late = by_day.get(day, []), late_by_day.get(day, [])
             number = file_names.day_number(day)
@@ -220,7 +225,7 @@ class _Pass:
         written = 1000 * max(named(path).written for path in group.files)
         late = [path for path in group.files if path.parent.parent.name == LATE.name]
         self._done.late_rows += sum(map(parquet.rows_in, late))
-        for number, rows in enumerate(stored_rows.pieces(group.spec, group.files)):
+        for number, rows in enumerate(telemetry_files.pieces(group.spec, group.files)):
             self._compactor.beat()
             part.add(
                 telemetry_files.files_of(
@@ -231,54 +236,30 @@ class _Pass:
     def _note_missing(self) -> None:
         """Note the last reading of GPUs that `latest` does not have: one of its files was damaged or removed."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         known: set[int] = set()
         with contextlib.suppress(OSError, DamagedError):
             for path in self._visible(LATEST):
-                known |= file_names.gpu_hashes(pc.unique(keys.with_key(parquet.read(path))["gpu"]).to_pylist())
+                known |= keys.hashes_of(keys.with_key(parquet.read(path)))
             absent = []
             for path in reversed(self._visible(TELEMETRY)):  # the newest day first
                 gpus = manifest.gpus_of(path)
                 if gpus is None or not gpus <= known:
-                    last = keys.last_rows(keys.newest(telemetry_files.read(path)))
+                    last = keys.last_rows([telemetry_files.read(path)])
                     fresh = [file_names.gpu_hash(gpu) not in known for gpu in last["gpu"].to_pylist()]
                     absent += [last.filter(pa.array(fresh))] if any(fresh) else []
-                    known |= file_names.gpu_hashes(last["gpu"].to_pylist())
+                    known |= keys.hashes_of(last)
             if absent:
-                rows = keys.last_rows(keys.newest(pa.concat_tables(absent, promote_options="default")))
-                rows = keys.conform(LATEST, rows)
+                rows = keys.conform(LATEST, keys.last_rows(absent))
                 for path, content in telemetry_files.files_of(self._root, LATEST, rows, f"missing-{time.time_ns():x}"):
                     files.rename(files.write(path, content), path)
-
-
-def _by_day(paths: Iterable[Path]) -> dict[str, list[Path]]:
-    """Files of a table by days, by the folder of their day."""
-    by_day: dict[str, list[Path]] = {}
-    for path in paths:
-        by_day.setdefault(path.parent.name, []).append(path)
-    return by_day
 
 
 def _plain_rows(group: _Group) -> pa.Table:
     """The rows of a group of a table that is not kept by days."""
     import pyarrow as pa
 
-    rows = pa.concat_tables([parquet.read(path) for path in group.files], promote_options="default")
-    if group.spec == LATEST:
-        rows = keys.last_rows(keys.newest(keys.with_key(rows)))
+    tables = [parquet.read(path) for path in group.files]
+    latest = group.spec == LATEST
+    rows = keys.last_rows(tables) if latest else pa.concat_tables(tables, promote_options="default")
     return keys.sort(group.spec, keys.conform(group.spec, rows))
-
-
-def _filled(spec: Table, paths: Iterable[Path]) -> Iterator[_Group]:
-    """Groups of neighbouring files that fit into one file; a group has at least two."""
-    groups: list[list[Path]] = [[]]
-    rows = 0
-    for path in paths:
-        more_rows = parquet.rows_in(path)
-        if rows + more_rows > stored_rows.MOST_ROWS:
-            groups.append([])
-            rows = 0
-        groups[-1].append(path)
-        rows += more_rows
-    yield from (_Group(spec, several) for several in groups if len(several) > 1)

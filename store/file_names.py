@@ -14,12 +14,15 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 
+from ..errors import StoreError
 from .schema import FORMAT
 
 EMPTY = "_schema.parquet"
 """The file of every table's folder that has its columns and no row."""
 
+_GIVEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _STEM = r"[A-Za-z0-9_-][A-Za-z0-9._-]*?"
 _GPUS = r"\.g(?P<gpus>(?:[0-9a-f]{4})*)"
 _CRC = r"\.(?P<crc>[0-9a-f]{8})\.parquet"
@@ -64,6 +67,12 @@ class FileName:
     dated: bool = False
     written: int = 0
     crc: int = 0
+
+
+def check(name: str, label: str = "name") -> None:
+    """Raise StoreError where a name that a caller gives cannot begin names of files; `label` says what it is."""
+    if not _GIVEN.fullmatch(name):
+        raise StoreError(f"{name!r} is not a valid {label}: use letters, digits, '.', '_' and '-'")
 
 
 def gpu_hash(gpu: str | None) -> int:
@@ -116,6 +125,14 @@ def may_hold(name: str, bounds: Bounds) -> bool:
     """Whether a file can hold a row within the bounds, by its name. A strange name may."""
     file_name = parse(name)
     return file_name is None or file_name.bounds.overlap(bounds)
+
+
+def by_day(paths: Iterable[Path]) -> dict[str, list[Path]]:
+    """Files of a table by days, by the folder of their day."""
+    days: dict[str, list[Path]] = {}
+    for path in paths:
+        days.setdefault(path.parent.name, []).append(path)
+    return days
 
 
 def within_days(day: str, bounds: Bounds) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import StoreError
-from . import journal_file, keys, replacing, sealing
+from . import file_names, journal_file, keys, replacing, sealing
 from .journal_file import Encoder, JournalName, Ticks
 from .schema import TELEMETRY, arrow_schema
 from .schema import table as table_of
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_ROWS = 1_000_000  # a journal with so many rows is sealed early: sealing sorts them in memory
 _MOST_BYTES = journal_file.MOST_BYTES // 4
 _COMPACTION_S = 60.0
@@ -90,8 +88,7 @@ class Journal:
         segment_s: float = 600.0,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        if not _NAME.fullmatch(name):
-            raise StoreError(f"{name!r} is not a valid name of a journal: use letters, digits, '.', '_' and '-'")
+        file_names.check(name, "name of a journal")
         self.name = name
         self._root, self._folder = root, root / journal_file.FOLDER
         self._segment_s, self._clock = segment_s, clock

@@ -593,5 +593,5 @@ def look(path: Path) -> tuple[JournalContent, str | None]:
     except ValueError as error:
         return JournalContent(), f"{error}; move it out of the store"
     except OSError as error:
-        return JournalContent(), f"it cannot be read ({error.strerror}); repair it or move it out of the store"
+        return JournalContent(), files.unreadable(error)
     return content, unread(content.lost) if content.lost else None

@@ -6,7 +6,7 @@ Tables by days are sorted by (gpu, ts). Rows are ordered by numbers: the codes o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
@@ -214,13 +214,15 @@ def _between(rows: pa.Table, ts: NDArray[np.int64]) -> pa.Table:
     return rows if inside.all() else rows.filter(pa.array(inside))
 
 
-def last_rows(rows: pa.Table) -> pa.Table:
-    """The last row of each GPU; the rows are as `newest` gives them.
+def last_rows(tables: Sequence[pa.Table]) -> pa.Table:
+    """The last row of each GPU in some tables, of rows of one key as `newest`.
 
     A row that lies more than a day ahead, written by a clock that was wrong, is one only where its GPU has no other.
     """
     import numpy as np
+    import pyarrow as pa
 
+    rows = newest(with_key(pa.concat_tables(tables, promote_options="default")))
     if not len(rows):
         return rows
     codes, _ = codes_of(rows)
@@ -240,10 +242,15 @@ def ahead_us() -> int:
 
 def bounds_of(rows: pa.Table) -> Bounds:
     """The bounds of rows; there must be one at least."""
+    ts = times(rows)
+    return Bounds(int(ts.min()), int(ts.max()), hashes_of(rows))
+
+
+def hashes_of(rows: pa.Table) -> frozenset[int]:
+    """The GPUs of rows, as names of files have them."""
     import pyarrow.compute as pc
 
-    ts = times(rows)
-    return Bounds(int(ts.min()), int(ts.max()), gpu_hashes(pc.unique(rows["gpu"]).to_pylist()))
+    return gpu_hashes(pc.unique(rows["gpu"]).to_pylist())
 
 
 def days(rows: pa.Table) -> list[tuple[str, pa.Table]]:

@@ -6,8 +6,6 @@ It is a help and never needed: a file that it does not name is judged by its own
 from __future__ import annotations
 
 import functools
-import json
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +45,8 @@ def write(folder: Path, paths: Iterable[Path], *, cold: bool = False) -> None:
             about = pq.read_metadata(source)
         gpus = pc.unique(parquet.read(path, ["gpu"])["gpu"]).to_pylist()
         listed[path.name] = [about.num_rows, about.num_row_groups, gpus, stated.bounds.first, stated.bounds.last]
-    text = json.dumps({"cold": cold, "files": listed, "format": FORMAT}, separators=(",", ":")).encode()
-    files.put(folder / NAME, b"%08x" % zlib.crc32(text) + text, below=True)
+    content = files.json_with_sum({"cold": cold, "files": listed, "format": FORMAT})
+    files.put(folder / NAME, content, below=True)
 
 
 def read(folder: Path) -> Manifest | None:
@@ -62,9 +60,8 @@ def read(folder: Path) -> Manifest | None:
 @functools.lru_cache(maxsize=1024)
 def _read(path: Path, _changed: int) -> Manifest | None:
     try:
-        text = files.read_small(path, _MOST).encode()
-        stated = files.parse_json(text[8:])
-        if text[:8] != b"%08x" % zlib.crc32(text[8:]) or stated["format"] != FORMAT:
+        stated = files.parse_json_with_sum(files.read_small(path, _MOST).encode())
+        if stated["format"] != FORMAT:
             return None
         entries = {str(name): gpu_hashes(gpus) for name, (_, _, gpus, _, _) in stated["files"].items()}
         return Manifest(entries, bool(stated["cold"]))

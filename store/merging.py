@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from ..errors import InputError, StoreError
-from . import commits, file_names, keys, snapshot, telemetry_files
+from . import commits, file_names, keys, parquet, replacing, snapshot, telemetry_files
 from .keys import KEY
 from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, arrow_schema, other_format
 from .store import Store
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-_MOST_ROWS = 1_500_000  # of readings in memory at once
 _MINUTE_US = 60_000_000
 _CLUSTERED = ("gpus", "runs", "latest", "jobs", "campaigns")  # tables that name every cluster of a store
 
@@ -62,7 +61,7 @@ def is_source(path: Path) -> bool:
         return (path / "store.toml").exists()
     try:
         with files.opened(path) as source:
-            return source.read(4) == b"PAR1" and b"whorl.table" in (pq.read_schema(source).metadata or {})
+            return source.read(4) == b"PAR1" and bool(parquet.stated_in(pq.read_schema(source).metadata)[0])
     except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException):
         return False
 
@@ -124,10 +123,9 @@ def _rows_of_file(path: Path) -> tuple[Table, pa.Table]:
         rows.validate(full=True)
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         raise InputError(f"{path}: the Parquet file is damaged ({str(error).splitlines()[0]})") from error
-    about = rows.schema.metadata or {}
-    if why := other_format(about.get(b"whorl.format", b"").decode("utf-8", "replace")):
+    name, version = parquet.stated_in(rows.schema.metadata)
+    if why := other_format(version):
         raise InputError(f"{path}: {why}")
-    name = about.get(b"whorl.table", b"").decode("utf-8", "replace")
     spec = next((spec for spec in (*TABLES, LATE) if spec.name == name and spec != LATEST), None)
     if spec is None:
         raise InputError(f"{path} has rows of {name}, which follow from those of telemetry: import those")
@@ -152,20 +150,14 @@ def _readings(store: Store) -> Iterator[pa.Table]:
 
     listing = snapshot.take(store.root, [TELEMETRY.name], store.skip)
     live = snapshot.live_rows(listing, TELEMETRY.name)
-    batch = [live] if live is not None else []
-    count = 0
+    if live is not None:
+        yield live
+    paths = (*listing.files[LATE.name], *listing.files[TELEMETRY.name])
     try:
-        for path in (*listing.files[LATE.name], *listing.files[TELEMETRY.name]):
-            rows = telemetry_files.read(path)
-            if batch and count + len(rows) > _MOST_ROWS:
-                yield pa.concat_tables(batch, promote_options="default")
-                batch, count = [], 0
-            batch.append(rows)
-            count += len(rows)
+        for batch in telemetry_files.batches({path: parquet.rows_in(path) for path in paths}):
+            yield pa.concat_tables([telemetry_files.read(path) for path in batch], promote_options="default")
     except FileNotFoundError as error:
-        raise StoreError(f"the files of {store.root} change while they are read: run the command again") from error
-    if batch:
-        yield pa.concat_tables(batch, promote_options="default")
+        raise replacing.too_fast(store.root) from error
 
 
 # -- taking it in --------------------------------------------------------------------------------------------------
@@ -259,7 +251,6 @@ class _Merge:
 
     def _new_rows(self, spec: Table) -> pa.Table:
         """The rows of a table that the store has not."""
-        import pyarrow as pa
 
         rows = self._in_cluster(self._source.arrow(spec.name))
         if not len(rows):
@@ -267,7 +258,7 @@ class _Merge:
         self._progress(f"{self._done.source}: {spec.name}")
         if spec == LATEST:
             stored = self._store.arrow(spec.name)
-            return keys.without(keys.last_rows(keys.newest(pa.concat_tables([stored, rows]))), stored)
+            return keys.without(keys.last_rows([stored, rows]), stored)
         return self._unknown(spec, rows)
 
     def _unknown(self, spec: Table, rows: pa.Table) -> pa.Table:

@@ -23,6 +23,7 @@ from .system import files
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 WRITTEN = "written"
 """A column of ns since 1970 that rows have until no other writer can contradict them."""
@@ -120,7 +121,7 @@ def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) 
 
     try:
         with files.opened(path) as source, pq.ParquetFile(source) as file:
-            filled = (file.schema_arrow.metadata or {}).get(b"whorl.columns", b"").decode().split(",")
+            filled = filled_in(file)
             chosen = [name for name in (filled if columns is None else columns) if name in file.schema_arrow.names]
             if only is None:
                 return file.read(columns=chosen, use_threads=False).replace_schema_metadata()
@@ -132,6 +133,17 @@ def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) 
         raise
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         raise DamagedError(path, str(error).splitlines()[0] if str(error) else repr(error)) from error
+
+
+def filled_in(file: pq.ParquetFile) -> list[str]:
+    """The columns of a file that are not NULL in every row, as it says."""
+    return str((file.metadata.metadata or {}).get(b"whorl.columns", b"").decode()).split(",")
+
+
+def stated_in(about: Mapping[bytes, bytes] | None) -> tuple[str, str]:
+    """The table and the format that the metadata of a file state; "" where they do not."""
+    table, version = ((about or {}).get(key, b"") for key in (b"whorl.table", b"whorl.format"))
+    return table.decode("utf-8", "replace"), version.decode("utf-8", "replace")
 
 
 def rows_in(path: Path) -> int:
@@ -174,10 +186,9 @@ class Verified:
         except FileNotFoundError:
             raise
         except OSError as error:
-            why = error.strerror or str(error)
             if error.errno in (errno.EACCES, errno.EPERM):
                 return "this user has no permission to read it"
-            return f"it cannot be read ({why}); repair it or move it out of the store"
+            return files.unreadable(error)
         return then[1]
 
     def _look(self, path: Path, spec: Table, now: Stamp) -> str | None:
@@ -255,14 +266,13 @@ def _misfit(path: Path, spec: Table) -> str:
     damaged = "it is damaged (its content does not fit its name); restore it from a backup or move it out of the store"
     try:
         with files.opened(path) as source:
-            about = pq.read_metadata(source).metadata or {}
+            belongs, version = stated_in(pq.read_metadata(source).metadata)
     except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException):
         return damaged
-    belongs = about.get(b"whorl.table", b"").decode("utf-8", "replace")
     if belongs != spec.name:
         reason = f"it belongs to table {belongs!r}" if belongs else "whorl did not write it"
         return f"{reason}; move it out of {spec.name}/"
-    return other_format(about.get(b"whorl.format", b"").decode("utf-8", "replace")) or damaged
+    return other_format(version) or damaged
 
 
 def looks_whole(path: Path) -> bool:

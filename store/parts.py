@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import file_names
 from .keys import KEY, bounds_of, days, without
 from .manifest import gpus_of
 from .parquet import complete
@@ -69,9 +70,7 @@ def parts_of(name: str, rows: Rows) -> list[TablePart]:
     over = complete(table(name), pa.concat_tables(beside, promote_options="default")) if beside else None
     if not table(name).partitioned:
         return [TablePart(name, None, tuple(rows.files), over)] if rows.files or over is not None else []
-    by_day: dict[str, list[Path]] = {}
-    for path in rows.files:
-        by_day.setdefault(path.parent.name, []).append(path)
+    by_day = file_names.by_day(rows.files)
     late = dict(days(over)) if over is not None else {}
     return [
         TablePart(name, day, tuple(group.files), group.late)

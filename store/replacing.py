@@ -17,18 +17,16 @@ new files of a step 1 that was never followed, and the old files of a step 2. A 
 taken over at once, one of another host when its heartbeat is `TAKE_OVER_S` old, by the clock of the file system.
 
 The last two notes always stay, so the note that counts follows another one. A note whose number follows none is named
-and does not count.
+and does not count, until the next process that compacts or prunes removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -87,9 +85,13 @@ class ReplacementNote:
     format: str = str(FORMAT)
 
     @property
-    def hidden(self) -> frozenset[str]:
+    def hidden(self) -> list[str]:
         """The files that readers leave out, as paths under the root."""
-        return frozenset([*self.old, *(self.new if self.step == 1 else ())])
+        return [*self.old, *(self.new if self.step == 1 else ())]
+
+    def hidden_in(self, root: Path) -> frozenset[Path]:
+        """The files of a store that readers leave out."""
+        return frozenset(root / name for name in self.hidden)
 
     def due(self, now: float, grace_s: float) -> list[str]:
         """The old files that may be removed at a time (s since 1970), also where their own time lies ahead."""
@@ -121,7 +123,7 @@ def newest(root: Path, skip: Skip = lambda _path, _reason: None, *, strict: bool
     """
     counting, strange = _numbers(root)
     for number in strange:
-        skip(note_path(root, number), "its number follows that of no other note; remove it")
+        skip(note_path(root, number), "its number follows that of no other note: `whorl store compact` removes it")
     for number in reversed(counting):
         path = note_path(root, number)
         try:
@@ -146,10 +148,7 @@ def _read(path: Path, number: int) -> ReplacementNote:
     try:
         with files.opened(path) as source:
             about = pq.read_schema(source).metadata or {}
-        content = about[b"whorl.note"]
-        if content[:8] != b"%08x" % zlib.crc32(content[8:]):
-            raise ValueError("it is damaged")
-        fields = files.parse_json(content[8:])
+        fields = files.parse_json_with_sum(about[b"whorl.note"])
         version = str(fields["format"])
         if why := other_format(version, older=True):
             raise (FormatError if is_later(version) else ValueError)(why)
@@ -177,9 +176,8 @@ def _content(note: ReplacementNote) -> bytes:
 
     from .. import __version__
 
-    text = json.dumps(asdict(note) | {"by": __version__}).encode()
     schema = arrow_schema(REPLACED.name)
-    about = {**(schema.metadata or {}), b"whorl.note": b"%08x" % zlib.crc32(text) + text}
+    about = {**(schema.metadata or {}), b"whorl.note": files.json_with_sum(asdict(note) | {"by": __version__})}
     rows = [
         {"number": note.number, "step": note.step, "file": name, "hidden": bool(name)}
         for name in sorted(note.hidden) or [""]  # a row at least: the highest number must be seen
@@ -278,6 +276,7 @@ class Compactor:
             last = last if last.number else replace(last, format=self._version)
             if last.owner is not None and not self._dead(last):
                 raise self._taken(last)
+            self._remove_notes(_numbers(self.root)[1])  # one would count as soon as numbers reach it
         self._note = replace(last, number=highest)
         self._advance(replace(last, owner=self._owner))
         _at_work.add(self.root)
@@ -333,7 +332,7 @@ class Compactor:
             raise files.failed("write", self.root / REPLACED.name, error) from error
         if numbers(self.root)[-1:] != [note.number]:  # who took over has removed the note of this number since
             with contextlib.suppress(OSError):
-                files.remove_inside(self.root, note_path(self.root, note.number).relative_to(self.root).as_posix())
+                files.remove_inside(self.root, note_path(self.root, note.number))
             raise self._taken(newest(self.root))
         self._note = note
 
@@ -394,19 +393,28 @@ class Compactor:
                 self._remove(due)
                 still_hidden = {name: since for name, since in self._note.old.items() if name not in due}
                 self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
-            for number in numbers(self.root)[:-2]:
-                path = note_path(self.root, number)
-                if not self.pace.grace_s or now - path.lstat().st_mtime >= self.pace.grace_s:
-                    files.remove_inside(self.root, path.relative_to(self.root).as_posix())
+            self._remove_notes(numbers(self.root)[:-2])
+
+    def _remove_notes(self, those: Iterable[int]) -> None:
+        """Remove notes, but for new ones: somebody may have listed them in this moment, and not those before them."""
+        now = files.clock(self.root / REPLACED.name)
+        for path in (note_path(self.root, number) for number in those):
+            if not self.pace.grace_s or abs(now - path.lstat().st_mtime) >= self.pace.grace_s:
+                files.remove_inside(self.root, path)
 
     def _remove(self, names: Iterable[str]) -> None:
         folders = set()
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                files.remove_inside(self.root, name)
+                files.remove_inside(self.root, self.root / name)
                 folders.add((self.root / name).parent)
         for folder in folders:  # a file that comes back after a power failure would be there twice
             files.sync_folder(folder)
+
+
+def too_fast(root: Path) -> StoreError:
+    """The error of who found other files each time that it looked."""
+    return StoreError(f"the files of {root} change faster than they can be read; run the command again")
 
 
 def tidy(root: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import InputError, StoreError
-from . import folder, journal_file, keys, parquet, replacing, snapshot, stored_rows, telemetry_files
-from .file_names import EVER, Bounds, gpu_hashes
+from . import file_names, folder, journal_file, keys, parquet, replacing, snapshot, telemetry_files
+from .file_names import EVER, Bounds
+from .instants import seconds_of
 from .parquet import DamagedError, Verified
 from .replacing import Compactor, Replacement
 from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
-from .stored_rows import named
 from .system import files
+from .telemetry_files import named
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_LONGEST = 100 * 366 * 86_400  # s
+_SHORTEST, _LONGEST = 60, 100 * 366 * 86_400  # s
 _MINUTE = 60 * 10**9
 _DAY = 86_400 * 10**9
 _SPARSE = 1.5  # rows a minute; one row of a minute takes as much space as two or three rows
@@ -55,10 +54,11 @@ class Pruned:
 
 def seconds(text: str) -> int:
     """A time to keep as `90d`, `12h`, `2w`, in seconds. Raises InputError."""
-    match = re.fullmatch(r"\s*(\d+)\s*([mhdw])\s*", text)
-    if not match or not 0 < int(match[1]) * _UNITS[match[2]] <= _LONGEST:
-        raise InputError(f"{text!r} is not a time to keep: write a number and m, h, d or w, as 90d")
-    return int(match[1]) * _UNITS[match[2]]
+    with contextlib.suppress(InputError):
+        span_s = seconds_of(text, plain=False)
+        if _SHORTEST <= span_s <= _LONGEST:
+            return int(span_s)
+    raise InputError(f"{text!r} is not a time to keep: write a number and min, h, d or w, as 90d")
 
 
 def configured(root: Path) -> str | None:
@@ -121,10 +121,10 @@ def _days(root: Path, until_us: int) -> tuple[dict[str, list[Path]], int]:
 
     verified, days = Verified(root), dict[str, list[Path]]()
     for spec in (TELEMETRY, LATE):
-        paths = stored_rows.visible(root, spec, Bounds(last=until_us - 1))
-        for path in snapshot.sound(spec, paths, verified, skip):
-            if spec == TELEMETRY or path.parent.name in days:
-                days.setdefault(path.parent.name, []).append(path)
+        paths = snapshot.visible_now(root, spec, Bounds(last=until_us - 1))
+        for day, day_paths in file_names.by_day(snapshot.sound(spec, paths, verified, skip)).items():
+            if spec == TELEMETRY or day in days:
+                days.setdefault(day, []).extend(day_paths)
     oldest, journals = telemetry_files.oldest_journal(root), _bounds_of_journals(root)
     waiting = damaged | {
         day
@@ -139,10 +139,10 @@ def _bounds_of_journals(root: Path) -> list[Bounds]:
     """Between which times, and of which GPUs, the readings in each open journal can be."""
     bounds = []
     for journal in journal_file.journals(root):
-        with contextlib.suppress(OSError, ValueError):  # readers leave it out, and say so
-            gpus = gpu_hashes(gpu for _, gpu in journal_file.header(journal.path).gpus)
+        gpus = journal_file.gpus_in(journal.path)
+        if journal.kind != "rows" and gpus is not None:  # one that cannot be read is left out and named by readers
             first = journal.began - journal_file.NEAR_US if journal.kind == "now" else EVER.first
-            bounds += [Bounds(first, gpus=gpus)] if journal.kind != "rows" else []
+            bounds.append(Bounds(first, gpus=gpus))
     return bounds
 
 
@@ -154,7 +154,7 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
     stem, written = f"pruned-{time.time_ns():x}", 1000 * max(named(path).written for path in paths)
     counts: Counter[str] = Counter()
     with Replacement() as replacement:
-        for number, rows in enumerate(stored_rows.pieces(TELEMETRY, paths)):
+        for number, rows in enumerate(telemetry_files.pieces(TELEMETRY, paths)):
             cold, hot = keys.before(rows, until_us)
             minutes = as_minutes(cold)
             if len(cold) < _SPARSE * len(minutes):

@@ -50,7 +50,7 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace, wait: Wait = ti
         wait(pace.announce_s)
     for journal in ready:
         with files.readable(root), contextlib.suppress(FileNotFoundError):
-            files.remove_inside(root, journal.path.relative_to(root).as_posix())
+            files.remove_inside(root, journal.path)
             files.sync_folder(journal.path.parent)
     if failure is not None:
         raise failure
@@ -116,7 +116,7 @@ def _write(root: Path, journal: JournalName, contents: list[NewFile], days: list
     for folder in places:
         for name in file_names.of_stem(files.names_in(folder), journal.stem):
             if folder / name not in new_paths:
-                files.remove_inside(root, (folder / name).relative_to(root).as_posix())
+                files.remove_inside(root, folder / name)
                 folders.add(folder)  # it must not come back after a power failure
     moves: dict[Path, Path] = {}
     try:

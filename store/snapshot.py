@@ -8,15 +8,15 @@ So every row is seen, and none twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
 from . import file_names, journal_file, keys, manifest, parquet, replacing, telemetry_files
 from .file_names import EVER, Bounds
 from .parquet import DamagedError, Verified
+from .replacing import Skip, too_fast
 from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, table
 from .system import files
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 _TRIES = 100
 _PAUSE_S = 0.02
 _BY_TIME = {TELEMETRY.name, LATE.name, MINUTES.name}
-
-Skip = Callable[[Path, str], None]
-"""Called with a file that cannot be read, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,11 @@ def take(root: Path, names: Collection[str], skip: Skip, bounds: Bounds = EVER) 
         for _ in range(_TRIES):
             listing = Snapshot()
             note = replacing.newest(root, skip)
+            hidden = note.hidden_in(root)
             journals = [
                 journal
                 for journal in journal_file.journals(root)
-                if journal.path not in gone and journal.path.relative_to(root).as_posix() not in note.hidden
+                if journal.path not in gone and journal.path not in hidden
             ]
             try:
                 for journal in journals:
@@ -89,19 +87,21 @@ def take(root: Path, names: Collection[str], skip: Skip, bounds: Bounds = EVER) 
             for spec in (*TABLES, LATE):
                 if spec.name in table_names:
                     within = bounds if spec.name in _BY_TIME or len(names) == 1 else EVER
-                    listing.files[spec.name] = visible(root, spec, note.hidden, unsealed, within)
+                    listing.files[spec.name] = visible(root, spec, hidden, unsealed, within)
             if replacing.newest(root, skip).number == note.number:
                 return listing
             time.sleep(_PAUSE_S)
     raise too_fast(root)
 
 
-def too_fast(root: Path) -> StoreError:
-    return StoreError(f"the files of {root} change faster than they can be read; run the command again")
+def visible_now(root: Path, spec: Table, bounds: Bounds = EVER) -> list[Path]:
+    """The files of a table that readers use now, and that can have rows within the bounds. Raises OSError."""
+    unsealed = {journal.stem for journal in journal_file.journals(root)}
+    return visible(root, spec, replacing.newest(root).hidden_in(root), unsealed, bounds)
 
 
 def visible(
-    root: Path, spec: Table, hidden: Collection[str], unsealed: Collection[str], bounds: Bounds = EVER
+    root: Path, spec: Table, hidden: Collection[Path], unsealed: Collection[str], bounds: Bounds = EVER
 ) -> list[Path]:
     """The files of a table that readers use: not those that a note hides, nor those of an unsealed journal.
 
@@ -110,7 +110,7 @@ def visible(
     unsealed = () if spec == LATEST else unsealed
     paths = []
     for path in parquet.names_in(root, spec, bounds):
-        if hidden and path.relative_to(root).as_posix() in hidden:
+        if hidden and path in hidden:
             continue
         if unsealed and (file_name := file_names.parse(path.name)) is not None and file_name.stem in unsealed:
             continue
@@ -191,8 +191,7 @@ def latest(listing: Snapshot, verified: Verified, skip: Skip) -> pa.Table:
     parts += [live] if live is not None else []
     if not parts:
         return shaped(LATEST, keys.with_key(pa.table({"ts": pa.array([], pa.timestamp("us"))})))
-    rows = keys.last_rows(keys.newest(pa.concat_tables(parts, promote_options="default")))
-    return shaped(LATEST, rows)
+    return shaped(LATEST, keys.last_rows(parts))
 
 
 def sound(spec: Table, paths: Iterable[Path], verified: Verified, skip: Skip) -> list[Path]:

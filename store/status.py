@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import checking, file_names, journal_file, keys, parquet, replacing, retention, snapshot
+from .replacing import too_fast
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
-from .snapshot import too_fast
 from .system import durability, files, processes
 from .system.locks import is_held
 

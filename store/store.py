@@ -24,8 +24,9 @@ from . import commits, file_names, folder, keys, parts, replacing, snapshot
 from .file_names import EVER, Bounds
 from .keys import KEY
 from .parquet import Verified
+from .replacing import too_fast
 from .schema import LATEST, TABLES, TELEMETRY, arrow_schema, table
-from .snapshot import Rows, too_fast
+from .snapshot import Rows
 from .system import files
 
 if TYPE_CHECKING:

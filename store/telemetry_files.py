@@ -1,18 +1,18 @@
 """Where rows of telemetry go: each key once under `telemetry/`, and what takes the place of a stored row under `late/`.
 
 A writer compares its rows with the files whose names say that they could hold the same keys. Nearly always there are
-none. It holds `placing.lock` from the comparison to the rename.
+none. It holds `placing.lock` from the comparison to the rename. Who writes files anew reads them joined, the newest row
+of each key, in pieces that fit into memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import StoreError
 from . import file_names, journal_file, keys, parquet, replacing
 from .file_names import Bounds, FileName
 from .parquet import WRITTEN, DamagedError
@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 PLACING = "placing.lock"
 NewFile = tuple[Path, bytes]
 """The place of a file, and its content."""
+T = TypeVar("T")
 
+MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: about 1 GB
 _WAIT_S = 120.0
 _TRIES = 20
 
@@ -67,10 +69,7 @@ def place(
     written = int(keys.written(rows).max()) if written is None else written
     parts = [(TELEMETRY, new if contested else keys.without_written(new)), (LATE, late)]
     if len(new) or len(late):
-        import pyarrow as pa
-
-        last = keys.last_rows(keys.newest(pa.concat_tables([*noted, rows], promote_options="default")))
-        parts.append((LATEST, last))
+        parts.append((LATEST, keys.last_rows([*noted, rows])))
     return [file for spec, part in parts for file in files_of(root, spec, part, stem, written=written)]
 
 
@@ -82,12 +81,10 @@ def files_of(
     `written`: when the last of them was written (ns), for telemetry and what is made of it. `codec` as in
     `parquet.encode`.
     """
-    import pyarrow.compute as pc
-
     folder = root / spec.name
     if not spec.partitioned:
         stem = f"{stem}.{written // 1000:x}" if spec == LATEST else stem
-        gpus = file_names.gpu_hashes(pc.unique(rows["gpu"]).to_pylist()) if "gpu" in rows.column_names else None
+        gpus = keys.hashes_of(rows) if "gpu" in rows.column_names else None
         content = parquet.encode(spec, rows, codec=codec)
         return [(folder / file_names.compose(spec.name, FileName(stem, Bounds(gpus=gpus)), content), content)]
     new_files = []
@@ -104,20 +101,19 @@ def stored_keys(root: Path, bounds: Bounds, but: str | None = None) -> list[pa.T
     for _ in range(_TRIES):
         note = replacing.newest(root)
         try:
-            tables = [keys_in(path) for path in candidates(root, bounds, note.hidden, but=but)]
+            tables = [keys_in(path) for path in candidates(root, bounds, note.hidden_in(root), but=but)]
         except FileNotFoundError:
             continue
         if replacing.newest(root).number == note.number:
             readable_tables = [table for table in tables if table is not None]
             return readable_tables if len(readable_tables) == len(tables) else None
-    raise StoreError(f"the files of {root} change faster than they can be read; run the command again")
+    raise replacing.too_fast(root)
 
 
-def candidates(root: Path, bounds: Bounds, hidden: Container[str], *, but: str | None = None) -> list[Path]:
+def candidates(root: Path, bounds: Bounds, hidden: Container[Path], *, but: str | None = None) -> list[Path]:
     """The files of telemetry and late rows that could hold a key within the bounds, by their names. Raises OSError."""
     paths = [path for spec in (TELEMETRY, LATE) for path in parquet.names_in(root, spec, bounds)]
-    paths = [path for path in paths if path.relative_to(root).as_posix() not in hidden]
-    names = [(path, file_names.parse(path.name)) for path in paths]
+    names = [(path, file_names.parse(path.name)) for path in paths if path not in hidden]
     return [path for path, name in names if name is not None and name.dated and name.stem != but]
 
 
@@ -161,3 +157,67 @@ def blocked(path: Path, oldest: int) -> bool:
     """Whether a journal that began at `oldest` or later could hold an older row of a key of this file."""
     file_name = file_names.parse(path.name)
     return file_name is None or file_name.written >= oldest
+
+
+# -- writing files anew --------------------------------------------------------------------------------------
+
+
+def named(path: Path) -> file_names.FileName:
+    """What the name of a file of a table by days says. Raises DamagedError."""
+    file_name = file_names.parse(path.name)
+    if file_name is None:
+        raise DamagedError(path, "its name is not one that whorl gives")
+    return file_name
+
+
+def joined(spec: Table, paths: Iterable[Path], *, only: Any = None) -> pa.Table:
+    """The rows of files of a table by days, sorted by GPU and time. Raises FileNotFoundError and DamagedError.
+
+    Late rows of telemetry take the place of others, whenever those were written; minutes of one key are several rows.
+    """
+    import pyarrow as pa
+
+    tables: dict[str, list[pa.Table]] = {}
+    for path in paths:
+        tables.setdefault(path.parent.parent.name, []).append(read(path, only=only))
+    by_table = {name: pa.concat_tables(rows, promote_options="default") for name, rows in tables.items()}
+    if spec != TELEMETRY:
+        return keys.without_written(by_table[spec.name]).sort_by([("gpu", "ascending"), ("ts", "ascending")])
+    late = by_table.get(LATE.name)
+    rows = by_table.get(TELEMETRY.name, late)
+    assert rows is not None
+    if late is not None:
+        rows = pa.concat_tables([keys.without(rows, late), late], promote_options="default")
+    return keys.without_written(keys.newest(rows))
+
+
+def pieces(spec: Table, paths: Iterable[Path]) -> Iterator[pa.Table]:
+    """The rows of files as `joined` gives them, in pieces of whole GPUs in their order. Raises as `joined`."""
+    import pyarrow.dataset as ds
+
+    paths = list(paths)
+    if sum(map(parquet.rows_in, paths)) <= MOST_ROWS:
+        yield joined(spec, paths)
+        return
+    counts: dict[str | None, int] = {}
+    for path in paths:
+        for pair in parquet.read(path, ["gpu"])["gpu"].value_counts().to_pylist():
+            counts[pair["values"]] = counts.get(pair["values"], 0) + pair["counts"]
+    in_order = sorted(counts, key=lambda gpu: (gpu is None, (gpu or "").encode()))
+    field = ds.field("gpu")
+    for gpus in batches({gpu: counts[gpu] for gpu in in_order}):
+        named_gpus = field.isin([gpu for gpu in gpus if gpu is not None])
+        yield joined(spec, paths, only=named_gpus | field.is_null() if None in gpus else named_gpus)
+
+
+def batches(rows_of: Mapping[T, int]) -> list[list[T]]:
+    """Neighbours together, as many as have at most `MOST_ROWS` rows; `rows_of`: how many each has."""
+    together: list[list[T]] = []
+    rows = 0
+    for part, more_rows in rows_of.items():
+        if not together or rows + more_rows > MOST_ROWS:
+            together.append([])
+            rows = 0
+        together[-1].append(part)
+        rows += more_rows
+    return together

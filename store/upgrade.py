@@ -76,9 +76,9 @@ def upgrade(root: Path, *, offline: bool = False, progress: Callable[[str], None
 def _older_journals(root: Path) -> Iterator[list[JournalName]]:
     """The journals of older formats, whose writers are dead. Raises StoreError where one of them lives."""
     older = []
-    hidden = replacing.newest(root).hidden  # an earlier upgrade took their rows
+    hidden = replacing.newest(root).hidden_in(root)  # an earlier upgrade took their rows
     for journal in journal_file.journals(root):
-        if journal.path.relative_to(root).as_posix() in hidden:
+        if journal.path in hidden:
             continue
         with contextlib.suppress(FileNotFoundError, ValueError):
             if journal_file.header(journal.path, older=True).format != str(FORMAT):
@@ -102,7 +102,7 @@ class _Work:
 
     def write(self, journals: list[JournalName]) -> None:
         """Write files and journals of older formats anew. Raises OSError and StoreError."""
-        hidden = replacing.newest(self._root).hidden
+        hidden = replacing.newest(self._root).hidden_in(self._root)
         unsealed = {journal.stem for journal in journals}
         for spec in (*TABLES, LATE):
             visible = set(snapshot.visible(self._root, spec, hidden, unsealed))
@@ -110,7 +110,7 @@ class _Work:
                 self._compactor.beat()
                 if path in visible:
                     self._rewrite(spec, path)
-                elif path.relative_to(self._root).as_posix() not in hidden:
+                elif path not in hidden:
                     # An earlier sealing of a journal left it, whose rows come from the journal.
                     self._replacement.old.append(path)
         self._of_journals(journals)
@@ -176,8 +176,7 @@ def _older_rows(spec: Table, path: Path) -> tuple[file_names.FileName, pa.Table]
 
     try:
         with files.opened(path) as source:
-            about = pq.read_schema(source).metadata or {}
-            version = str(about.get(b"whorl.format", b"").decode("utf-8", "replace"))
+            _, version = parquet.stated_in(pq.read_schema(source).metadata)
             if why := other_format(version, older=True):
                 raise ValueError(why)
             if version == str(FORMAT):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import file_names, keys, manifest
+from . import file_names, keys, manifest, parquet
 from .metrics import BOARD_POWER, UNTRUSTED_POWER
 from .parts import parts_of
 from .schema import TELEMETRY, Column, record
@@ -164,7 +164,7 @@ def _row_groups(path: Path, sums: _Sums, replaced: pa.Table | None) -> Iterator[
 
     texts = ["cluster", "gpu", "quality"] if replaced is None else []  # as numbers, where keys are not compared
     with files.opened(path) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
-        filled = (file.metadata.metadata or {}).get(b"whorl.columns", b"").decode().split(",")
+        filled = parquet.filled_in(file)
         columns = [*keys.KEY, *(name for name in _COLUMNS if name in filled and name not in keys.KEY)]
         places = {file.metadata.schema.column(place).path: place for place in range(file.metadata.num_columns)}
         for number in range(file.num_row_groups):

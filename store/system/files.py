@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import time
+import zlib
 from collections.abc import Container, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -65,6 +66,19 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
+def json_with_sum(value: Any) -> bytes:
+    """A value as JSON, with the CRC-32 of it before it."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    return b"%08x" % zlib.crc32(text) + text
+
+
+def parse_json_with_sum(content: bytes) -> Any:
+    """The value of what `json_with_sum` made. Raises ValueError where it has changed since."""
+    if content[:8] != b"%08x" % zlib.crc32(content[8:]):
+        raise ValueError("it is damaged")
+    return parse_json(content[8:])
+
+
 def _open_folder(folder: Path) -> int:
     """Open a folder that a user named; a link to it is followed only where it is trusted. Raises OSError.
 
@@ -118,9 +132,9 @@ def inside(root: Path, name: str) -> Iterator[tuple[int, str]]:
         os.close(handle)
 
 
-def remove_inside(root: Path, name: str) -> None:
+def remove_inside(root: Path, path: Path) -> None:
     """Remove a file under `root`, never one elsewhere. Raises OSError."""
-    with inside(root, name) as (folder, last):
+    with inside(root, path.relative_to(root).as_posix()) as (folder, last):
         os.unlink(last, dir_fd=folder)
 
 
@@ -328,6 +342,11 @@ def failed(action: str, path: Path, error: OSError) -> StoreError:
     else:
         reason = error.strerror or str(error)
     return StoreError(f"cannot {action} {path}: {reason}")
+
+
+def unreadable(error: OSError) -> str:
+    """Why a file is left out that the system does not read."""
+    return f"it cannot be read ({error.strerror or error}); repair it or move it out of the store"
 
 
 @contextlib.contextmanager

@@ -121,13 +121,13 @@ def main() -> None:
         sys.meta_path.insert(0, _Finder())
     for library in ("duckdb", "polars", "pyarrow.parquet"):  # here, so that no child has to
         import_module(library)
-    from whorl.store import Store, merging
+    from whorl.store import Store, merging, telemetry_files
     from whorl.store.upgrade import upgrade
     from whorl.tests.store.frozen.answers import answers
 
     def work(what: str, root: str, kill: int, source: str = "") -> Any:
         if what == "merge":
-            merging._MOST_ROWS = 40
+            telemetry_files.MOST_ROWS = 40
             calls = _killed_at(kill)
             return vars(merging.merge(Path(root), Path(source))) | {"steps": len(calls)}
         if what == "upgrade":

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import StoreError
-from whorl.store import Store, compaction, file_names, manifest, parquet, replacing, sealing, stored_rows
+from whorl.store import Store, compaction, file_names, manifest, parquet, replacing, sealing, telemetry_files
 from whorl.store.system import durability, files, processes
 from whorl.tests.sizes import count, sample
 from whorl.tests.store.journaler import (
@@ -111,21 +111,21 @@ def test_small_files_of_other_tables_are_joined(store: Store) -> None:
 def test_more_rows_than_fit_into_memory_become_several_files_of_whole_gpus(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_rows, "MOST_ROWS", 25)
+    monkeypatch.setattr(telemetry_files, "MOST_ROWS", 25)
     for number in range(4):
         gpus = [*"abcde"] * 4
         store.append({"telemetry": readings([5 * number + second // 5 for second in range(20)], gpus)}, f"x{number}")
     store.append({"telemetry": readings([0, 1], ["a", "e"], power_mw=[70, 71])}, "late")
     expected = powers(store)
     largest = []
-    real = stored_rows.joined
+    real = telemetry_files.joined
 
     def joined(*words: Any, **more: Any) -> pa.Table:
         rows = real(*words, **more)
         largest.append(len(rows))
         return rows
 
-    monkeypatch.setattr(stored_rows, "joined", joined)
+    monkeypatch.setattr(telemetry_files, "joined", joined)
     store.compact(offline=True, now=LATER)
     assert len(largest) > 3
     assert max(largest) <= 40, "a piece has one GPU at least"
@@ -139,10 +139,10 @@ def test_more_rows_than_fit_into_memory_become_several_files_of_whole_gpus(
 def test_a_file_that_fails_after_some_pieces_of_its_group_doubles_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_rows, "MOST_ROWS", 5)
+    monkeypatch.setattr(telemetry_files, "MOST_ROWS", 5)
     fill(store)
     fill(store, gpu="b")
-    real, pieces = stored_rows.joined, iter(range(10))
+    real, pieces = telemetry_files.joined, iter(range(10))
 
     def joined(*words: Any, **more: Any) -> pa.Table:
         if next(pieces) == 1:
@@ -151,7 +151,7 @@ def test_a_file_that_fails_after_some_pieces_of_its_group_doubles_nothing(
 
     expected = powers(store)
     with monkeypatch.context() as patch:
-        patch.setattr(stored_rows, "joined", joined)
+        patch.setattr(telemetry_files, "joined", joined)
         store.compact(offline=True, now=LATER)
     assert seen(store, plain=True) == expected
     assert not list(store.root.rglob(f"{files.TEMPORARY}*"))

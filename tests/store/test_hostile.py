@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import QueryError, StoreError
-from whorl.store import Store, file_names, journal_file, parquet
+from whorl.store import Store, file_names, journal_file, parquet, replacing
 from whorl.store.schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema
 from whorl.store.system import files, processes
 from whorl.tests.sizes import count, sample
@@ -131,20 +131,34 @@ def test_a_note_that_says_strange_things_ends_nothing(store: Store, said: dict[s
     assert powers(store) == {("a", 0): 7}
 
 
-@pytest.mark.parametrize("number", [9_999_999_999, 20])
-def test_a_note_whose_number_follows_none_is_named_and_does_not_count(store: Store, number: int) -> None:
+@pytest.mark.parametrize("ahead", [2, 9_000_000_000])
+def test_a_note_whose_number_follows_none_is_named_and_the_next_compaction_removes_it(store: Store, ahead: int) -> None:
+    """Other clients of DuckDB follow the highest number, and whorl would when its own numbers come near."""
     store.append({"telemetry": readings([1], power_mw=[8])}, "y")
     store.compact(offline=True, now=LATER)
     (run,) = segments(store, "runs")
-    note = plant_note(store.root, number, old={f"runs/{run.name}": 0})
-    for power in (9, 10):
-        store.append({"telemetry": readings([2], power_mw=[power])}, f"z{power}")
-        assert store.compact(offline=True, now=LATER).before >= 2
-        opened = use(store.root)
-        assert powers(opened) == {("a", 0): 7, ("a", 1): 8, ("a", 2): power}
-        assert opened.sql("select count(*) n from runs").to_pylist() == [{"n": 1}]
-        for reasons in (opened.skipped, opened.check()):
-            assert "its number follows that of no other note" in reasons[note]
+    note = plant_note(store.root, replacing.numbers(store.root)[-1] + ahead, old={f"runs/{run.name}": 0})
+    opened = Store.open(store.root)
+    assert opened.sql("select count(*) n from runs").to_pylist() == [{"n": 1}]
+    for reasons in (opened.skipped, opened.check()):
+        assert "its number follows that of no other note" in reasons[note]
+    store.append({"telemetry": readings([2], power_mw=[9])}, "z")
+    assert store.compact(offline=True, now=LATER).before >= 2
+    assert not note.exists()
+    assert seen(store, plain=True) == {("a", 0): 7, ("a", 1): 8, ("a", 2): 9}
+    assert not use(store.root).skipped
+
+
+def test_a_new_note_whose_number_follows_none_stays(store: Store) -> None:
+    """Whoever lists a folder while others add to it may see a note and not the one before it."""
+    store.compact(offline=True, now=LATER)
+    note = plant_note(store.root, replacing.numbers(store.root)[-1] + 9)
+    os.utime(note)
+    with replacing.Compactor(store.root, replacing.Pace()):
+        assert note.exists()
+    os.utime(note, (1, 1))
+    with replacing.Compactor(store.root, replacing.Pace()):
+        assert not note.exists()
 
 
 def test_files_without_a_journals_name_are_named(store: Store) -> None:

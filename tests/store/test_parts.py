@@ -78,7 +78,7 @@ def test_a_question_about_one_gpus_day_opens_the_files_of_it(days: Store, opened
 def test_a_manifest_tells_the_gpus_of_files_of_many(
     store: Store, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whorl.store.stored_rows.MOST_ROWS", 80)
+    monkeypatch.setattr("whorl.store.telemetry_files.MOST_ROWS", 80)
     for first in (0, 20):
         gpus = GPUS[first : first + 20] * 4
         store.append({"telemetry": readings([second // 20 for second in range(80)], gpus)}, f"x{first}")
