@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,22 +48,19 @@ _JOB_LABEL, _JOB_GAUGE, _USER_GAUGE = "hpc_job", "nvidia_gpu_jobId", "nvidia_gpu
 class _Reading:
     """What the file says of one GPU at one time (a text, or ns).
 
-    `values` and their `ranks` are by metric; `held` are those of times held down whose unit is disputed. `jobs` is None
-    where it says nothing of jobs.
+    `values` are by metric: the rank, the number, and whether its unit is disputed. `jobs` are by what tells of them.
     """
 
     line: int
     whose: gpus.Whose
     when: str | int
     labels: dict[str, Value] = field(default_factory=dict)
-    values: dict[str, int | None] = field(default_factory=dict)
-    ranks: dict[str, int] = field(default_factory=dict)
-    held: set[str] = field(default_factory=set)
+    values: dict[str, tuple[int, int | None, bool]] = field(default_factory=dict)
     xid: int | None = None
     xid_counts: dict[int, tuple[int, int]] = field(default_factory=dict)  # XID -> count, and of how many ms
     reasons: int | None = None
     measured: bool = False  # it says more than who had the GPU
-    jobs: set[str] | None = None
+    jobs: dict[str, set[str]] = field(default_factory=dict)
     user: str | None = None
 
     @property
@@ -79,7 +76,8 @@ class _Reading:
     @property
     def numbers(self) -> tuple[object, ...]:
         """All that it measured, for a comparison."""
-        return (self.whose.key, self.xid or 0, *sorted(self.values.items()), *sorted(self.xid_counts.items()))
+        values = sorted((metric, number) for metric, (_, number, _) in self.values.items())
+        return (self.whose.key, self.xid or 0, values, sorted(self.xid_counts.items()))
 
 
 def fits(head: str) -> bool:
@@ -130,32 +128,32 @@ def _escaped(label: str) -> str:
 
 def read(page: str, rows: Rows) -> None:
     """Add a row for each GPU and time in the text, and one for each job. Raises InputError where there is nothing."""
-    readings = _Pages(rows).readings(page)
-    units = _units_of_times(readings, page, rows)
-    last: dict[str, tuple[object, ...]] = {}
+    pages = _Pages(rows)
+    groups = list(_by_node_and_time(pages.readings(page)))
+    readings = [reading for _, together in groups for reading in together]
+    units = _units_of_times(readings, pages.words, rows)
+    last: dict[str, list[tuple[object, ...]]] = {}
     counts: dict[tuple[str, int], int] = {}
     repeats = 0
-    jobs = _Jobs(rows)
-    for node, together in _by_node_and_time(readings):
+    for node, together in groups:
         measured = [reading for reading in together if reading.measured]
-        numbers = tuple(sorted(reading.numbers for reading in measured))
+        numbers = sorted(reading.numbers for reading in measured)
         repeats += len(measured) * (last.get(node) == numbers)
-        last[node] = numbers or last.get(node, ())
-        for reading in together:
-            jobs.take(reading)
+        last[node] = numbers or last.get(node, [])
         for reading in measured:
             key = rows.add(reading.line, _row(reading, units[node]))
             if reading.whose.instance is None:
                 _tell_xids(key, reading, counts, rows)
-    jobs.end()
+    _add_jobs(readings, rows)
     if repeats:
         rows.note(f"{repeats} rows repeat all numbers of their node: its exporter had nothing new")
 
 
 class _Pages:
-    """Goes through the lines of a file, and knows the time of each."""
+    """Goes through the lines of a file, and knows the time of each. `words` are of counters whose unit is disputed."""
 
     def __init__(self, rows: Rows) -> None:
+        self.words: list[str] = []
         self._rows = rows
         self._times = Times(rows)
         self._in_front = ""  # a time in front of the page
@@ -164,7 +162,7 @@ class _Pages:
         self._series: set[str] = set()  # of this page
         self._readings: dict[tuple[str, str | int], _Reading] = {}
         self._others: set[str] = set()  # metrics of GPUs that are not stored
-        self._nameless = self._gauge = False
+        self._nameless = False
 
     def readings(self, page: str) -> list[_Reading]:
         """Everything about GPUs in the text. Raises InputError where there is nothing."""
@@ -172,6 +170,8 @@ class _Pages:
         contents = written(page)
         for line in text.lines(page):
             if isinstance(line, text.Help):
+                if (column := gpus.column(line.name)) is not None and column.disputed:
+                    self.words.append(line.words)
                 continue
             if isinstance(line, text.Damage) or line.value is None:
                 if self._is_time(next(content for number, content in contents if number == line.line).strip()):
@@ -183,22 +183,16 @@ class _Pages:
             if whose is not None and (described := gpus.about(line.series.name, line.series.labels)):
                 about[whose.key] = described
             self._take(line, whose)
+        listed = ", ".join(sorted(self._others)[:_SHOWN]) + (", ..." if len(self._others) > _SHOWN else "")
         if not self._readings:
-            raise InputError(f"{self._rows.file}: {self._instead()}: nothing to import")
-        if self._others:
-            self._rows.note(f"metrics without a column: {_listed(self._others)}")
+            why = f"whorl knows none of its metrics ({listed})" if listed else "no metric of DCGM is on the page"
+            why = "its series have no UUID of a GPU" if self._nameless else why
+            raise InputError(f"{self._rows.file}: {why}: nothing to import")
+        if listed:
+            self._rows.note(f"metrics without a column: {listed}")
         for reading in self._readings.values():
             reading.labels = about.get(reading.whose.key, {}) | reading.labels
         return list(self._readings.values())
-
-    def _instead(self) -> str:
-        if self._nameless:
-            return "its series have no UUID of a GPU"
-        return (
-            f"whorl knows none of its metrics ({_listed(self._others)})"
-            if self._others
-            else "no metric of DCGM is on the page"
-        )
 
     def _is_time(self, line: str) -> bool:
         """Whether a line is a time, as `date` prints it, in front of a page."""
@@ -223,54 +217,42 @@ class _Pages:
         self._series.add(name)
         return self._when
 
-    def _take(self, sample: text.Sample, whose: gpus.Whose | None) -> None:
-        name, labels = sample.series.name, sample.series.labels
-        place = gpus.place(name, labels)
-        reason = _REASON.fullmatch(name)
-        count = name.upper() == _XID_COUNT
-        gauge = name in (_JOB_GAUGE, _USER_GAUGE)
-        known = place is not None or reason is not None or count or gauge
-        if whose is None or not known:
-            self._nameless |= whose is None and (known or gpus.column(name) is not None)
-            if not known and gpus.column(name) is None and _OURS.match(name.upper()):
-                self._others.add(name)
-            return
-        if reason is None and not count and place is not None:
-            self._put(sample, place, whose)
-            return
-        reading = self._of(sample, whose, self._time(sample))
-        number = int(sample.value) if sample.value is not None and 0 <= sample.value < 2**53 else 0
-        if reason is not None:
-            reading.measured = True
-            reading.reasons = (reading.reasons or 0) | (reason_bit(REASONS[reason[1]]) if number else 0)
-        elif name == _USER_GAUGE:
-            reading.user = str(number)
-        elif name == _JOB_GAUGE:
-            if not self._gauge:  # what it says of jobs counts, and no label
-                self._gauge = True
-                for other in self._readings.values():
-                    other.jobs = None
-            reading.jobs = (reading.jobs or set()) | ({str(number)} if number else set())
-        elif (xid := labels.get("xid", "")).isdecimal() and 0 < int(xid[:7]) < _MOST_XID:
-            reading.measured = True
-            window = labels.get("window_size_in_ms", "")
-            reading.xid_counts[int(xid)] = (number, int(window[:12]) if window.isdecimal() else 0)
-
     def _of(self, sample: text.Sample, whose: gpus.Whose, time: str | int) -> _Reading:
         reading = self._readings.setdefault((whose.key, time), _Reading(sample.line, whose, time))
         reading.labels.update(gpus.described(sample.series.labels))
         return reading
 
-    def _put(self, sample: text.Sample, place: gpus.Place, owner: gpus.Whose) -> None:
+    def _take(self, sample: text.Sample, owner: gpus.Whose | None) -> None:
+        name, labels = sample.series.name, sample.series.labels
+        place, reason = gpus.place(name, labels), _REASON.fullmatch(name)
+        of_job, count = name in (_JOB_GAUGE, _USER_GAUGE), name.upper() == _XID_COUNT
+        known = place is not None or reason is not None or of_job or count
+        if owner is None or not known:
+            self._nameless |= owner is None and (known or gpus.column(name) is not None)
+            if not known and gpus.column(name) is None and _OURS.match(name.upper()):
+                self._others.add(name)
+            return
         time = self._time(sample)
         reading = self._of(sample, owner, time)
+        reading.measured |= not of_job
+        number = int(sample.value) if sample.value is not None and 0 <= sample.value < 2**53 else 0
+        if reason is not None:
+            reading.reasons = (reading.reasons or 0) | (reason_bit(REASONS[reason[1]]) if number else 0)
+        elif name == _USER_GAUGE:
+            reading.user = str(number)
+        elif name == _JOB_GAUGE:
+            reading.jobs.setdefault(name, set()).update([str(number)] if number else [])
+        elif count and (xid := labels.get("xid", "")).isdecimal() and 0 < int(xid[:7]) < _MOST_XID:
+            window = labels.get("window_size_in_ms", "")
+            reading.xid_counts[int(xid)] = (number, int(window[:12]) if window.isdecimal() else 0)
+        elif place is not None:
+            if name.upper().startswith("DCGM_"):
+                job = labels.get(_JOB_LABEL, "").strip()
+                reading.jobs.setdefault(_JOB_LABEL, set()).update([job] if job not in ("", "0") else [])
+            self._put(sample, place, self._of(sample, place.whose, time))
+
+    def _put(self, sample: text.Sample, place: gpus.Place, reading: _Reading) -> None:
         reading.measured = True
-        if not self._gauge and sample.series.name.upper().startswith("DCGM_"):
-            job = sample.series.labels.get(_JOB_LABEL, "").strip()
-            reading.jobs = (reading.jobs or set()) | ({job} if job not in ("", "0") else set())
-        if place.whose != owner:
-            reading = self._of(sample, place.whose, time)
-            reading.measured = True
         column = place.column
         if column is None:
             number = sample.value if sample.value is not None and 0 < sample.value < _MOST_XID else 0
@@ -278,40 +260,34 @@ class _Pages:
             return
         value, why = gpus.scaled(sample.value, column)
         metric = column.metric.name
-        rank = reading.ranks.get(metric, place.rank + 1)
+        rank, stored, _ = reading.values.get(metric, (place.rank + 1, None, False))
         if place.rank < rank:
-            reading.values[metric], reading.ranks[metric] = value, place.rank
-            (reading.held.add if column.disputed else reading.held.discard)(metric)
+            reading.values[metric] = (place.rank, value, column.disputed)
             if why == "impossible":
                 self._rows.note(f"line {sample.line}: {metric} cannot be {sample.text}, so NULL is stored")
-        elif place.rank == rank and reading.values[metric] not in (value, None):
-            reading.values[metric] = None
+        elif place.rank == rank and stored not in (value, None):
+            reading.values[metric] = (rank, None, False)
             self._rows.note(f"line {sample.line}: {metric} has two values for one GPU at one time, so NULL is stored")
 
 
-def _listed(metrics: Iterable[str]) -> str:
-    names = sorted(metrics)
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-
-
-def _units_of_times(readings: Sequence[_Reading], page: str, rows: Rows) -> dict[str, gpus.TimeUnit]:
-    """The unit of times held down, by node, from the words on the page or from the times of its readings."""
+def _units_of_times(readings: Iterable[_Reading], words: Iterable[str], rows: Rows) -> dict[str, gpus.TimeUnit]:
+    """The unit of times held down, by node, from the words on the pages or from the times of the readings."""
     units = {reading.node: gpus.TimeUnit() for reading in readings}
-    for line in text.lines(page):
-        if isinstance(line, text.Help) and (column := gpus.column(line.name)) is not None and column.disputed:
-            for unit in units.values():
-                unit.heard(line.words)
-    held = [reading for reading in readings if reading.held]
+    for heard in words:
+        for unit in units.values():
+            unit.heard(heard)
+    held = [
+        (reading, metric, number)
+        for reading in readings
+        for metric, (_, number, disputed) in reading.values.items()
+        if disputed and number is not None
+    ]
     zone, file = rows.options.time_zone, rows.file
-    stamps = {reading.when for reading in held}
+    stamps = {reading.when for reading, _, _ in held}
     times = {stamp: stamp if isinstance(stamp, int) else instant(stamp, zone, file) for stamp in stamps}
-    for reading in sorted(held, key=lambda reading: times[reading.when]):
-        for metric in reading.held:
-            if (value := reading.values[metric]) is not None:
-                units[reading.node].note(f"{metric} of {reading.whose.key}", times[reading.when], value)
-    if any(
-        reading.values[metric] and units[reading.node].factor is None for reading in held for metric in reading.held
-    ):
+    for reading, metric, number in sorted(held, key=lambda entry: times[entry[0].when]):
+        units[reading.node].note(f"{metric} of {reading.whose.key}", times[reading.when], number)
+    if any(number and units[reading.node].factor is None for reading, _, number in held):
         rows.note("times held down are not stored: nothing in the file shows whether they are in ns or us")
     return units
 
@@ -332,10 +308,9 @@ def _row(reading: _Reading, unit: gpus.TimeUnit) -> dict[str, Value]:
     row |= {"instance": f"GI{instance}"} if instance is not None else {}
     row |= {name: label for name, label in labels.items() if name != "slot" and (name != "mig_profile" or instance)}
     row |= {"clock_event_reasons": reading.reasons} if reading.reasons is not None else {}
-    for metric, value in reading.values.items():
-        if metric in reading.held and value:
-            value = None if unit.factor is None else value * unit.factor
-        row[_NAMES[metric]] = value
+    for metric, (_, number, disputed) in reading.values.items():
+        factor = unit.factor if disputed and number else 1  # 0 is 0 in every unit
+        row[_NAMES[metric]] = None if number is None or factor is None else number * factor
     return row
 
 
@@ -358,30 +333,26 @@ def _tell_xids(key: int, reading: _Reading, counts: dict[tuple[str, int], int], 
         rows.last_xid(key, gpu, reading.xid, ts_ns)
 
 
-class _Jobs:
-    """Who had each GPU: the job, from the reading that shows it first to the one that shows it last."""
+def _add_jobs(readings: Iterable[_Reading], rows: Rows) -> None:
+    """Who had each GPU: a job, from the reading that shows it first to the one that shows it last. What jobstats says
+    comes before labels."""
+    readings = list(readings)
+    source = _JOB_GAUGE if any(_JOB_GAUGE in reading.jobs for reading in readings) else _JOB_LABEL
+    present: dict[str, dict[str, tuple[_Reading, _Reading]]] = {}  # GPU -> job -> its first and last reading
+    for reading in readings:
+        if source in reading.jobs:
+            running = present.setdefault(reading.whose.key, {})
+            for job in running.keys() - reading.jobs[source]:
+                _add_job(job, running.pop(job), rows, ended=True)
+            for job in reading.jobs[source]:
+                running[job] = (running.get(job, (reading, reading))[0], reading)
+    for running in present.values():
+        for job, span in running.items():
+            _add_job(job, span, rows, ended=False)
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self._present: dict[str, dict[str, tuple[_Reading, _Reading]]] = {}  # GPU -> job -> its first and last reading
 
-    def take(self, reading: _Reading) -> None:
-        """What the next reading of a GPU says."""
-        if reading.jobs is None:
-            return
-        present = self._present.setdefault(reading.whose.key, {})
-        for job in present.keys() - reading.jobs:
-            self._add(job, *present.pop(job), ended=True)
-        for job in reading.jobs:
-            present[job] = (present.get(job, (reading, reading))[0], reading)
-
-    def end(self) -> None:
-        """Add the jobs that still run."""
-        for present in self._present.values():
-            for job, (first, last) in present.items():
-                self._add(job, first, last, ended=False)
-
-    def _add(self, job: str, first: _Reading, last: _Reading, *, ended: bool) -> None:
-        values: dict[str, Value] = {"job": job, "gpu": first.whose.key, "node": first.node or self._rows.options.node}
-        values |= {"user": first.user, "began": first.stamp, "ended": last.stamp if ended else None}
-        self._rows.allocation(first.line, values, JobSource.EXPORTER)
+def _add_job(job: str, span: tuple[_Reading, _Reading], rows: Rows, *, ended: bool) -> None:
+    first, last = span
+    values: dict[str, Value] = {"job": job, "gpu": first.whose.key, "node": first.node or rows.options.node}
+    values |= {"user": first.user, "began": first.stamp, "ended": last.stamp if ended else None}
+    rows.allocation(first.line, values, JobSource.EXPORTER)
