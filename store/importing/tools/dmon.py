@@ -91,59 +91,58 @@ def fits_dcgmi(head: str) -> bool:
 
 def read_dcgmi(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
-    log = _Dcgmi(rows)
+    log, messages, units_next = _Dcgmi(rows), dict[str, None](), False
     for line, content in written(text):
-        log.take(line, content)
-    log.end()
+        if (match := _ENTITY_HEADER.search(content)) is not None:
+            log.take_header(content, match)
+            units_next = True
+        elif log.names and (match := _ENTITY.search(content)) is not None:
+            log.take_reading(line, content, match)
+            units_next = False
+        elif units_next and (match := _ENTITY_UNITS.search(content)) is not None:
+            log.take_units(_behind(content, match))
+            units_next = False
+        elif _MESSAGE.search(content):
+            messages[" ".join(content.split())[:200]] = None
+        elif re.search("[0-9]", content):
+            rows.refuse(line, f"it is no reading of {DCGMI}")
+    if messages and not len(rows):
+        raise InputError(f"{rows.file} has no readings; {DCGMI} said: {next(iter(messages))}")
+    for message in messages:
+        rows.note(f"{DCGMI} said: {message}")
+    if len(rows) and "gpu" not in log.labels:
+        rows.note("dcgmi's own numbers of GPUs are taken for the driver's: `dcgmi discovery -l` shows both")
 
 
 class _Dcgmi(_Log):
     """A log of dcgmi. Where its columns stand matters: a unit stands under its column, and a text may have spaces."""
-
-    units_next = instances = by_uuid = False
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows)
         self._begin = 0
         self._places: list[tuple[int, int]] = []
         self._parents: dict[str, str] = {}  # node -> the GPU whose line came last
-        self._messages: dict[str, None] = {}
 
-    def take(self, line: int, text: str) -> None:
-        """Read one line."""
-        if (match := _ENTITY_HEADER.search(text)) is not None:
-            words = list(re.finditer(r"\S+", _behind(text, match)))
-            self.names, self.units_next = [word[0] for word in words], True
-            self._begin, self._places = match.start(), [word.span() for word in words]
-            self._take_units("")
-        elif self.names and (match := _ENTITY.search(text)) is not None:
-            self.units_next = False
-            self._reading(line, text, match)
-        elif self.names and self.units_next and (match := _ENTITY_UNITS.search(text)) is not None:
-            self.units_next = False
-            self._take_units(_behind(text, match))
-        elif _MESSAGE.search(text):
-            self._messages[" ".join(text.split())[:200]] = None
-        elif re.search("[0-9]", text):
-            self.rows.refuse(line, f"it is no reading of {DCGMI}")
+    def take_header(self, text: str, match: re.Match[str]) -> None:
+        """The names of the columns, and where they stand."""
+        words = list(re.finditer(r"\S+", _behind(text, match)))
+        self.names, self._begin, self._places = (
+            [word[0] for word in words],
+            match.start(),
+            [word.span() for word in words],
+        )
+        self.take_units("")
 
-    def _take_units(self, text: str) -> None:
+    def take_units(self, text: str) -> None:
+        """The units, each of which stands nearest to its column."""
         units = {}
         for word in re.finditer(r"\S+", text):
             distances = [min(abs(word.start() - low), abs(word.end() - high)) for low, high in self._places]
             units[self.names[distances.index(min(distances))]] = word[0]
         self.labels = [_of_dcgm(name, units.get(name, "")) for name in self.names]
 
-    def _fields(self, text: str, entity: re.Match[str]) -> list[str]:
-        """The values of a line. A text may have spaces; then the line is cut where the columns begin."""
-        words = text[entity.end() :].split()
-        begins = [low + entity.start() - self._begin for low, _ in self._places]
-        aligned = len(text) > begins[-1] and all(text[n - 1].isspace() and not text[n].isspace() for n in begins)
-        if len(words) <= len(self.names) or not aligned:
-            return words
-        return [text[low:high].strip() for low, high in zip(begins, [*begins[1:], len(text)], strict=True)]
-
-    def _reading(self, line: int, text: str, entity: re.Match[str]) -> None:
+    def take_reading(self, line: int, text: str, entity: re.Match[str]) -> None:
+        """A line of values behind the entity that they are of."""
         kind, number = entity[1].upper().replace("_", "-"), entity[2]
         if not kind.startswith("GPU"):
             self.rows.refuse(line, f"it is of a {entity[1]}, and only GPUs are stored")
@@ -155,24 +154,21 @@ class _Dcgmi(_Log):
         else:  # dcgmi prints the instances of a GPU behind it
             values = {"index": self._parents.get(node), "instance": name}
             values |= {label: None for label in self.labels if not _of_instance(label)}
-            self.instances = True
+            self.rows.note("of MIG instances only memory and profiling metrics are stored: others are of the whole GPU")
         fields = self._fields(text, entity)
         key = self.add(line, text[: entity.start()], fields, entity=name, values=values)
-        self.by_uuid |= "gpu" in self.labels
         if key is not None and _XID in self.names:
             code = fields[self.names.index(_XID)]
             self.rows.last_xid(key, f"{node} {name}".strip(), int(code) if _XID_CODE.fullmatch(code) else 0)
 
-    def end(self) -> None:
-        """Tell what the tool itself said. Raises InputError where it said something and there is no reading."""
-        if self._messages and not len(self.rows):
-            raise InputError(f"{self.rows.file} has no readings; {DCGMI} said: {next(iter(self._messages))}")
-        for text in self._messages:
-            self.rows.note(f"{DCGMI} said: {text}")
-        if len(self.rows) and not self.by_uuid:
-            self.rows.note("dcgmi's own numbers of GPUs are taken for the driver's: `dcgmi discovery -l` shows both")
-        if self.instances:
-            self.rows.note("of MIG instances only memory and profiling metrics are stored: others are of the whole GPU")
+    def _fields(self, text: str, entity: re.Match[str]) -> list[str]:
+        """The values of a line. A text may have spaces; then the line is cut where the columns begin."""
+        words = text[entity.end() :].split()
+        begins = [low + entity.start() - self._begin for low, _ in self._places]
+        aligned = len(text) > begins[-1] and all(text[n - 1].isspace() and not text[n].isspace() for n in begins)
+        if len(words) <= len(self.names) or not aligned:
+            return words
+        return [text[low:high].strip() for low, high in zip(begins, [*begins[1:], len(text)], strict=True)]
 
 
 def _behind(text: str, match: re.Match[str]) -> str:
@@ -182,11 +178,15 @@ def _behind(text: str, match: re.Match[str]) -> str:
 def _of_dcgm(name: str, stated: str) -> str:
     """The name of a column's meaning, with its unit; a column that is not stored keeps its own name."""
     known = of_field(_FIELDS.get(name, 0))
-    if known is None:
-        return _BOARD.get(name, name)
-    meaning, unit = known
-    better = find(stated, meaning.dimension) if stated and meaning.dimension else None
-    return labelled(meaning, unit if better is None else better.name)
+    return _BOARD.get(name, name) if known is None else _in_unit(labelled(*known), stated)
+
+
+def _in_unit(label: str, stated: str) -> str:
+    """A label with the unit that the header states, if it can be one."""
+    base, usual = split_label(label)
+    dimension = next((dimension for dimension, units in UNITS.items() if usual in units), None)
+    known = find(stated, dimension) if dimension is not None else None
+    return f"{base} [{known.name}]" if known is not None else label
 
 
 def _of_instance(label: str) -> bool:
@@ -211,7 +211,9 @@ def read_nvidia_smi(text: str, rows: Rows) -> None:
         elif (match := _GPU_UNITS.search(content)) is not None:
             units = _header(content, match)
             if len(units) == len(log.names):
-                log.labels = [_of_smi(name, unit) for name, unit in zip(log.names, units, strict=True)]
+                stated = {name: unit.removeprefix("GPM:") for name, unit in zip(log.names, units, strict=True)}
+                stated |= {"fb": "MiB"}  # the MB of nvidia-smi are MiB
+                log.labels = [_in_unit(_COLUMNS.get(name, name), stated[name]) for name in log.names]
         elif _MESSAGE.search(content):
             rows.message(line, content)
         elif log.names:
@@ -237,23 +239,6 @@ def _reading(log: _Log, line: int, text: str) -> None:
         before, fields = " ".join(fields[:-width]), fields[-width:]
     cells = dict(zip(log.names, fields, strict=False))
     instance = " ".join(f"{name} {cells[name]}" for name in _INSTANCE if cells.get(name, "-") not in ("-", "N/A", ""))
-    clock = " ".join(cells[name] for name in ("date", "time") if name in cells)
+    clock = " ".join(cells[name] for name in ("date", "time") if name in cells and "time" in cells)
     values: dict[str, Value] = {"instance": instance} if instance else {}
-    log.add(
-        line,
-        before,
-        fields,
-        entity=f"{cells.get('gpu')} {instance}",
-        values=values,
-        clock=clock if "time" in cells else "",
-    )
-
-
-def _of_smi(name: str, stated: str) -> str:
-    """The name of a column's meaning, with the unit that the second line of the header states, if it can be one."""
-    label = _COLUMNS.get(name, name)
-    base, usual = split_label(label)
-    dimension = next((dimension for dimension, units in UNITS.items() if usual in units), "")
-    unit = "MiB" if name == "fb" else stated.removeprefix("GPM:")  # the MB of nvidia-smi are MiB
-    known = find(unit, dimension) if dimension else None
-    return f"{base} [{known.name}]" if known is not None else label
+    log.add(line, before, fields, entity=f"{cells.get('gpu')} {instance}", values=values, clock=clock)
