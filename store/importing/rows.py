@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import polars as pl
 
@@ -50,6 +52,25 @@ def front(text: str) -> tuple[str, str]:
     text = text.strip()
     match = _NODE.match(text)
     return (match[1], match[2].strip()) if match else ("", text)
+
+
+def parts(text: str, begin: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """The parts of a text that begin where the pattern is found, each with the number of its first line. What stands
+    before the first is left out."""
+    line, last = 1, 0
+    for start, end in pairwise([*(match.start() for match in begin.finditer(text)), len(text)]):
+        line += text.count("\n", last, start)
+        last = start
+        yield line, text[start:end]
+
+
+def finite(value: object) -> float | None:
+    """The number that a value or a text is; None for truth values, for what is no number, and for nan and inf."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 @dataclass

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import InputError
 from ..identity import address
-from ..rows import Rows, Value, by_host
+from ..rows import Rows, Value, by_host, finite, parts
 
 _GIGABYTE = 1e9
 _JSON = re.compile(r'\{\s*"nvbandwidth"\s*:')
@@ -85,9 +84,7 @@ def read(text: str, rows: Rows) -> None:
 
 
 def _of_json(text: str, rows: Rows) -> Iterator[_Output]:
-    begins = [begin.start() for begin in _JSON.finditer(text)]
-    for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
-        part, first = text[begin:end], text.count("\n", 0, begin) + 1
+    for first, part in parts(text, _JSON):
         try:
             document, length = json.JSONDecoder().raw_decode(part)
         except (ValueError, RecursionError) as error:  # damage may begin lists without end
@@ -205,18 +202,18 @@ def _gpus(output: _Output) -> dict[int, dict[str, Value]]:
     """
     matches = [match for line in output.devices if (match := _PROCESS.match(line) or _DEVICE.match(line))]
     entries = [(match["host"] or output.host, match.groupdict()) for match in matches]
-    numbers = Counter((host, parts.get("device")) for host, parts in entries)
+    numbers = Counter((host, entry.get("device")) for host, entry in entries)
     several = len({host for host, _ in entries}) > 1
     counted = any(times > 1 for (_, device), times in numbers.items() if device is not None)
-    counted |= several and any("device" not in parts for _, parts in entries)
+    counted |= several and any("device" not in entry for _, entry in entries)
     places: Counter[str] = Counter()
     gpus: dict[int, dict[str, Value]] = {}
-    for host, parts in entries:
-        number = int(parts["number"])
-        gpus[number] = {"index": places[host] if counted else int(parts.get("device") or number)}
-        gpus[number] |= {"model": parts["model"]} | ({"node": host} if host else {})
-        if parts["pci"]:
-            gpus[number]["pci_bus_id"] = address(parts["pci"])
+    for host, entry in entries:
+        number = int(entry["number"])
+        gpus[number] = {"index": places[host] if counted else int(entry.get("device") or number)}
+        gpus[number] |= {"model": entry["model"]} | ({"node": host} if host else {})
+        if entry["pci"]:
+            gpus[number]["pci_bus_id"] = address(entry["pci"])
         places[host] += 1
     return gpus
 
@@ -231,12 +228,13 @@ def _cells(test: _Test, rows: Rows) -> Iterator[tuple[int, int, dict[str, Value]
     parts = len(test.matrix) // height
     kind = "read" if "read" in test.name else "write"
     names = _DIRECTIONS[kind] if parts == 3 else tuple(f"_{part + 1}" for part in range(parts))
-    for (part, number), row in _placed(test.matrix, height):
+    for place, row in enumerate(test.matrix):
+        part, number = divmod(place, height)
         workload = f"nvbandwidth {test.name}" + (names[part] if parts > 1 else "")
         for column, cell in enumerate(row):
             if str(cell).strip().upper() in ("N/A", "") or (peers and column == number):
                 continue  # there is no such path, and a GPU is no peer of its own
-            value = _number(cell)
+            value = finite(cell)
             if value is None or value <= 0:
                 figure = "latency" if latency else "bandwidth"
                 rows.refuse(test.line, f"{test.name} has a {figure} that is no number above 0 ({str(cell)[:40]})")
@@ -247,17 +245,3 @@ def _cells(test: _Test, rows: Rows) -> Iterator[tuple[int, int, dict[str, Value]
                 values = {"time [ms]": 1000 / value, "bandwidth [GB/s]": value, "bytes": _GIGABYTE}
             gpu, repeat = (number, column) if peers else (column, number)
             yield gpu, repeat, values | {"path": path, "workload": workload}
-
-
-def _placed(matrix: Iterable[list[Any]], height: int) -> Iterator[tuple[tuple[int, int], list[Any]]]:
-    """Each row with the number of its part of the matrix and its place there."""
-    for place, row in enumerate(matrix):
-        yield divmod(place, height), row
-
-
-def _number(cell: object) -> float | None:
-    try:
-        value = float(str(cell))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

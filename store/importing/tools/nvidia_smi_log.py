@@ -20,7 +20,7 @@ from xml.parsers import expat
 from ...vocabulary import reason_bit
 from ..content import written
 from ..identity import address
-from ..rows import Rows, Value
+from ..rows import Rows, Value, parts
 from ..times import Times
 
 XML, TEXT = "nvidia-smi -q -x", "nvidia-smi -q"
@@ -142,17 +142,14 @@ def fits_text(head: str) -> bool:
 
 def read_xml(text: str, rows: Rows) -> None:
     """Add a row for each GPU of each log in the text, and for each MIG instance."""
-    begins = [begin.start() for begin in _XML_BEGIN.finditer(text)]
-    line, last = 1, 0
-    for begin, following in zip(begins, [*begins[1:], len(text)], strict=True):
-        front, first = text[last:begin] if begin == begins[0] else "", line
-        line += text.count("\n", last, begin)
-        end = text.find(_XML_END, begin, following)
-        stop = following if end < 0 else end + len(_XML_END)
-        stamp = _add(_parsed(text[begin:stop], line), rows)
-        _add_sentences(front, first, stamp, rows)
-        _add_sentences(text[stop:following], line + text.count("\n", begin, stop), stamp, rows)
-        last = begin
+    before = _XML_BEGIN.split(text, maxsplit=1)[0]
+    for line, part in parts(text, _XML_BEGIN):
+        end = part.find(_XML_END)
+        log = part if end < 0 else part[: end + len(_XML_END)]
+        stamp = _add(_parsed(log, line), rows)
+        _add_sentences(before, 1, stamp, rows)
+        _add_sentences(part[len(log) :], line + log.count("\n"), stamp, rows)
+        before = ""
 
 
 def _add_sentences(text: str, first: int, stamp: str | None, rows: Rows) -> None:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 from ....errors import InputError
 from ... import hostlist
 from ...vocabulary import JobSource
-from ..content import written
-from ..rows import Rows, Value
+from ..rows import Rows, Value, parts
 
 NAME = "scontrol show job"
 
-_BEGIN = re.compile(r"^\s*JobId=[0-9]+ (?:\S+ )*JobName=", re.MULTILINE)
+_BEGIN = re.compile(r"^[ \t]*JobId=[0-9]+ (?:\S+ )*JobName=", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_]*)=")
 _NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES(?:_IDX)?=(\S*)")  # GRES_IDX until Slurm 19
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:(),]+))?(?::[0-9]+)?(?:\(IDX:([0-9,-]+)\))?")  # type, numbers
@@ -38,7 +36,7 @@ def fits(head: str) -> bool:
 def read(text: str, rows: Rows) -> None:
     """Add the rows of each job in the text. Raises InputError where no job of it had a GPU."""
     passed: Counter[str] = Counter()
-    for line, job in _jobs(text):
+    for line, job in parts(text, _BEGIN):  # with -o it is one line
         fields = _fields(job)
         state = fields.get("JobState", "")
         if state == "PENDING" or not {fields.get("StartTime"), fields.get("NodeList")}.isdisjoint(_NOTHING):
@@ -59,28 +57,11 @@ def read(text: str, rows: Rows) -> None:
         raise InputError(f"{rows.file}: none of its {passed.total()} jobs had a GPU")
 
 
-def _jobs(text: str) -> Iterator[tuple[int, str]]:
-    """The line and the text of each job; with -o it is one line."""
-    first, lines = 0, list[str]()
-    for number, line in written(text):
-        if _BEGIN.match(line):
-            if lines:
-                yield first, "\n".join(lines)
-            first, lines = number, []
-        if lines or _BEGIN.match(line):
-            lines.append(line.strip())
-    if lines:
-        yield first, "\n".join(lines)
-
-
 def _fields(job: str) -> dict[str, str]:
     """The first value of each field, `JobId=7`; a value may have spaces."""
-    marks = list(_FIELD.finditer(job))
-    ends = [*(mark.start() for mark in marks[1:]), len(job)]
-    fields: dict[str, str] = {}
-    for mark, end in zip(marks, ends, strict=True):
-        fields.setdefault(mark[1], job[mark.end() : end].strip())
-    return fields
+    words = _FIELD.split(job)
+    pairs = zip(words[1::2], words[2::2], strict=True)
+    return {name: value.strip() for name, value in reversed(list(pairs))}
 
 
 def _add(line: int, job: str, values: dict[str, Value], rows: Rows) -> None:

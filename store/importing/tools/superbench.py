@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ....errors import InputError
 from ...events import Event
 from ...vocabulary import EventKind, Outcome
-from ..rows import Rows, Value
+from ..rows import Rows, Value, finite
 
 _KEY = re.compile(r"^(?P<benchmark>[^/]+)/(?P<metric>.+?)(?::(?P<rank>[0-9]{1,3}))?$")
 _NAMES = (
@@ -34,21 +32,25 @@ _OF_ALL_GPUS = re.compile("gpu_all_to_gpu_all|_sum_")
 _GPU = re.compile(r"(?<![a-z])gpu_?([0-9]{1,3})(?![0-9])")
 _PASSED = re.compile(r"(?:^|[_/-])pass(?:ed)?$")
 _STRANGE = re.compile("[^A-Za-z0-9_.+/ -]")
-_OLD_FLOPS = re.compile(r"^(?:FP|TF|BF)[0-9]+(?:_TC)?$")
-_OLD_OPS = re.compile(r"^INT[0-9]+(?:_TC)?$")
-_TIME = re.compile(r"(?:^|_)(?:time|times|time_mean|steptime|lat|latency|overhead_event|overhead_wall)$|^steptime_")
+_TIME = r"(?:.*step_time|steptime_|(?:.*_)?(?:time|times|time_mean|steptime|lat|latency|overhead_event|overhead_wall)$)"
+# The unit of a metric, by `benchmark/metric` in lower case, as SuperBench documents it. The first one that fits counts;
+# "" is no rate or duration.
+_UNITS = tuple(
+    (re.compile(pattern), unit)
+    for pattern, unit in (
+        (r"gemm-flops[^/]*/(?:.*_flops|(?:fp|tf|bf)[0-9]+(?:_tc)?)$", "GFLOP/s"),
+        (r"[^/]*/.*_flops$|[^/]*gemm[^/]*/(?:fp|tf|bf)[0-9]+(?:_tc)?$", "TFLOP/s"),
+        (r"[^/]*/.*_iops$|[^/]*gemm[^/]*/int[0-9]+(?:_tc)?$", "Gop/s"),
+        (r"[^/]*/.*(?:bw|bw_remote)$|nvbandwidth[^/]*/.*_bandwidth_", "GB/s"),
+        (r"nvbandwidth[^/]*/.*(?:latency|_lat)", "ns"),
+        (r"gpu-burn|monitor|[^/]*/(?:.*step_time|steptime_).*_[0-9]+(?:\.[0-9]+)?$", ""),  # the last: a percentile
+        (rf"(?:cublas|cudnn)-function[^/]*/{_TIME}", "us"),
+        (rf"[^/]*/{_TIME}", "ms"),
+        (r"[^/]*/.*throughput", "1/s"),
+    )
+)
 _WORK = 1e12  # operations, or FLOP, of a repetition
 _GIGABYTE = 1e9
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How the values of a metric are read: a duration is `ms` of a value, and a figure, if any, `scale` times it."""
-
-    ms: Callable[[float], float]
-    figure: str = ""
-    conditions: Mapping[str, Value] | None = None
-    scale: float = 1.0
 
 
 def fits(head: str) -> bool:
@@ -119,24 +121,28 @@ class _Node:
             returned = metric.rpartition("/")[2] == "return_code"
             gpus = self._gpus(benchmark, metric, rank)
             if not gpus and returned:
-                if _number(value):
+                if finite(value):
                     host = self.node or "the node"
                     self.rows.note(f"{benchmark} failed with return code {value} on {host} (line {self.line})")
             elif not gpus:
                 self.others[benchmark] += 1
             elif returned or _PASSED.search(metric):
                 self._judge(benchmark, metric, value, self._of_gpu(gpus))
-            elif (reading := _reading(benchmark, metric, self.results, rank)) is None:
+            elif not (unit := self._unit(benchmark, metric, rank)):
                 self.others[f"{benchmark}/{_without_gpus(metric)}"] += 1
-            elif (number := _number(value)) is None or number <= 0:
+            elif (number := finite(value)) is None or number <= 0:
                 self.rows.refuse(self.line, f"{benchmark}/{_without_gpus(metric)} is no number above 0")
             else:
-                values = self._of_gpu(gpus) | {
-                    "workload": _workload(benchmark, metric),
-                    "time [ms]": reading.ms(number),
-                }
-                figure: dict[str, Value] = {reading.figure: number * reading.scale} if reading.figure else {}
-                self.rows.add(self.line, values | figure | dict(reading.conditions or {}), self.record)
+                values = self._of_gpu(gpus) | {"workload": _workload(benchmark, metric)}
+                self.rows.add(self.line, values | _measured(number, unit, metric), self.record)
+
+    def _unit(self, benchmark: str, metric: str, rank: str | None) -> str:
+        """The unit of a metric; "" where it is no rate or duration, or a rate of which the duration is there, too."""
+        name = f"{benchmark}/{metric.rpartition('/')[2]}".lower()
+        unit = next((unit for pattern, unit in _UNITS if pattern.match(name)), "")
+        tail = "" if rank is None else f":{rank}"
+        twins = {f"{benchmark}/{metric.replace('throughput', name)}{tail}" for name in ("step_time", "steptime")}
+        return "" if unit == "1/s" and not twins.isdisjoint(self.results) else unit
 
     def _gpus(self, benchmark: str, metric: str, rank: str | None) -> list[int]:
         """The GPUs that a metric is about; none where it is of all of them together, or of no GPU."""
@@ -153,7 +159,7 @@ class _Node:
     def _judge(self, benchmark: str, metric: str, value: Any, values: dict[str, Value]) -> None:
         """A benchmark that failed on a GPU: a run without a duration, and an event."""
         check = _PASSED.search(metric) is not None
-        number = _number(int(value) if isinstance(value, bool) else value)
+        number = finite(int(value) if isinstance(value, bool) else value)
         if number is None or (number != 0) == check:
             return
         workload = _workload(benchmark, metric.rpartition("/")[0])
@@ -166,35 +172,23 @@ class _Node:
         self.rows.event(self.rows.add(self.line, values, self.record), Event(kind, None, sentence, workload=workload))
 
 
-def _reading(benchmark: str, metric: str, results: Mapping[str, Any], rank: str | None) -> _Reading | None:
-    """How a metric is read, by the names and units that SuperBench documents; None if it is no rate or duration."""
-    last = metric.rpartition("/")[2]
-    lower, nvbandwidth = last.lower(), benchmark.startswith("nvbandwidth")
-    if lower.endswith("_flops") or (_OLD_FLOPS.match(last) and "gemm" in benchmark):
-        giga = 1.0 if benchmark.startswith("gemm-flops") else 1000.0
-        return _Reading(lambda v: _WORK / (v * giga) / 1e6, "rate [GFLOP/s]", {"flop": _WORK}, giga)
-    if lower.endswith("_iops") or (_OLD_OPS.match(last) and "gemm" in benchmark):
-        return _Reading(lambda v: _WORK / v / 1e6, "operation_rate [Gop/s]", {"flop": _WORK, "precision": "int8"})
-    if lower.endswith(("bw", "bw_remote")) or (nvbandwidth and "_bandwidth_" in lower):
-        return _Reading(lambda v: 1000 / v, "bandwidth [GB/s]", {"bytes": _GIGABYTE, "path": _path(lower)})
-    if nvbandwidth and ("latency" in lower or "_lat" in lower):
-        return _Reading(lambda v: v / 1e6, "latency [ns]", {"path": _path(lower)})
-    if benchmark.startswith(("gpu-burn", "monitor")):
-        return None
-    if _TIME.search(lower) or "step_time" in lower:
-        if re.search(r"_[0-9]+(?:\.[0-9]+)?$", lower):
-            return None  # a percentile
-        micro = benchmark.startswith(("cublas-function", "cudnn-function"))
-        return _Reading((lambda v: v / 1000) if micro else (lambda v: v))
-    if "throughput" in lower:
-        tail = "" if rank is None else f":{rank}"
-        twins = [f"{benchmark}/{metric.replace('throughput', name)}{tail}" for name in ("step_time", "steptime")]
-        return None if any(twin in results for twin in twins) else _Reading(lambda v: 1000 / v)
-    return None
+def _measured(number: float, unit: str, metric: str) -> dict[str, Value]:
+    """The duration that a number in this unit says, and the figure, with its conditions."""
+    if unit in ("GFLOP/s", "TFLOP/s"):
+        rate = number * 1000 if unit == "TFLOP/s" else number
+        return {"time [ms]": _WORK / rate / 1e6, "rate [GFLOP/s]": rate, "flop": _WORK}
+    if unit == "Gop/s":
+        return {"time [ms]": _WORK / number / 1e6, "operation_rate [Gop/s]": number, "flop": _WORK, "precision": "int8"}
+    if unit == "GB/s":
+        return {"time [ms]": 1000 / number, "bandwidth [GB/s]": number, "bytes": _GIGABYTE, "path": _path(metric)}
+    if unit == "ns":
+        return {"time [ms]": number / 1e6, "latency [ns]": number, "path": _path(metric)}
+    return {"time [ms]": {"us": number / 1000, "ms": number, "1/s": 1000 / number}[unit]}
 
 
 def _path(metric: str) -> str:
     """Where the bytes of a copy go, by the metric's name."""
+    metric = metric.rpartition("/")[2].lower()
     if re.search("cpu|h2d|d2h|host", metric):
         return "pcie"
     return "peer" if len(set(_GPU.findall(metric))) > 1 or "gpu_all" in metric else "dram"
@@ -207,13 +201,3 @@ def _without_gpus(metric: str) -> str:
 def _workload(benchmark: str, metric: str) -> str:
     name = f"superbench {benchmark}" + (f"/{_without_gpus(metric)}" if metric else "")
     return _STRANGE.sub(".", name)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
