@@ -45,7 +45,7 @@ _OLDEST_NS = 1_136_073_600 * _NS  # 2006: a file that says it is older has no tr
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: `fits` says whether a file that begins so has it; `read` adds the rows of the whole text.
+    """A format: `fits` is true of what a file of it begins with; `read` adds the rows of the whole text.
 
     `read` raises InputError where nothing of the file can be used. `every_s` is the time between two readings that the
     tool waits if nobody says otherwise.
@@ -53,7 +53,7 @@ class Format:
 
     name: str  # as reports and the table `imports` have it
     kind: Literal["runs", "telemetry", "jobs"]
-    fits: Callable[[str], bool]
+    fits: Callable[[str], object]
     read: Callable[[str, Rows], None]
     every_s: float | None = None
 
@@ -64,14 +64,14 @@ FORMATS: tuple[Format, ...] = (
     Format("superbench", "runs", superbench.fits, superbench.read),
     Format("nvprof", "runs", profilers.fits_nvprof, profilers.read_nvprof),
     Format("ncu", "runs", profilers.fits_ncu, profilers.read_ncu),
-    Format(dmon.DCGMI, "telemetry", dmon.fits_dcgmi, dmon.read_dcgmi, every_s=1.0),
+    Format(dmon.DCGMI, "telemetry", dmon.ENTITY_HEADER.search, dmon.read_dcgmi, every_s=1.0),
     Format(dmon.NVIDIA_SMI, "telemetry", dmon.fits_nvidia_smi, dmon.read_nvidia_smi, every_s=1.0),
-    Format(nvidia_smi_log.XML, "telemetry", nvidia_smi_log.fits_xml, nvidia_smi_log.read_xml),
-    Format(nvidia_smi_log.TEXT, "telemetry", nvidia_smi_log.fits_text, nvidia_smi_log.read_text),
-    Format(exporter.NAME, "telemetry", exporter.fits, exporter.read),
-    Format(exporter.NAME, "telemetry", exporter.fits_answer, exporter.read_answer),
+    Format(nvidia_smi_log.XML, "telemetry", nvidia_smi_log.XML_BEGIN.search, nvidia_smi_log.read_xml),
+    Format(nvidia_smi_log.TEXT, "telemetry", nvidia_smi_log.TEXT_BEGIN.search, nvidia_smi_log.read_text),
+    Format(exporter.NAME, "telemetry", exporter.BEGIN.search, exporter.read),
+    Format(exporter.NAME, "telemetry", exporter.ANSWER.match, exporter.read_answer),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),
-    Format(scontrol.NAME, "telemetry", scontrol.fits, scontrol.read),
+    Format(scontrol.NAME, "telemetry", scontrol.BEGIN.search, scontrol.read),
 )
 
 

@@ -31,7 +31,7 @@ _FIELDS = {
 }  # fmt: skip
 _BOARD = {"UUID#": "gpu", "DVNAM": "model", "SRNUM": "serial", "VBVER": "vbios", "DRVER": "driver"}
 _XID, _XID_CODE = "XIDER", re.compile("[1-9][0-9]{0,4}")
-_ENTITY_HEADER = re.compile(r"#\s*Entity\b", re.IGNORECASE)
+ENTITY_HEADER = re.compile(r"#\s*Entity\b", re.IGNORECASE)
 _ENTITY_UNITS = re.compile(r"(?<!\S)Id(?!\S)", re.IGNORECASE)
 _KINDS = "GPU|GPU[-_]I|GPU[-_]CI|vGPU|Switch|Link|CPU|CPU[-_]CORE|Core|ConnectX|UNKNOWN"
 _ENTITY = re.compile(rf"(?<!\S)({_KINDS}) +([0-9]{{1,9}})(?!\S)", re.IGNORECASE)
@@ -84,16 +84,11 @@ class _Log:
         return self.rows.add(line, {"timestamp": stamp_text, **columns, **values, **({"node": node} if node else {})})
 
 
-def fits_dcgmi(head: str) -> bool:
-    """Whether a text has the header of `dcgmi dmon`."""
-    return _ENTITY_HEADER.search(head) is not None
-
-
 def read_dcgmi(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
     log, messages, units_next = _Dcgmi(rows), dict[str, None](), False
     for line, content in written(text):
-        if (match := _ENTITY_HEADER.search(content)) is not None:
+        if (match := ENTITY_HEADER.search(content)) is not None:
             log.take_header(content, match)
             units_next = True
         elif log.names and (match := _ENTITY.search(content)) is not None:

@@ -29,12 +29,12 @@ from .nvidia_smi_log import REASONS
 NAME = "prometheus"
 
 _NS = 10**9
-_BEGIN = re.compile(
+BEGIN = re.compile(
     r"^\s*# (?:HELP|TYPE) [A-Za-z_:][A-Za-z0-9_:]* \S|^\s*(?:DCGM|dcgm|nvidia_smi|nvidia_gpu)_[A-Za-z0-9_]+\{|"
     r"^\{__name__=\"",
     re.MULTILINE,
 )
-_ANSWER = re.compile(r'\s*\{\s*"status"\s*:\s*"(?:success|error)"')
+ANSWER = re.compile(r'\s*\{\s*"status"\s*:\s*"(?:success|error)"')
 _NAMES = {meaning.column: labelled(meaning, meaning.unit) for meaning in TELEMETRY_MEANINGS if meaning.column}
 _OURS = re.compile("^(?:DCGM|NVIDIA)_(?:FI|EXP|SMI|GPU)_")  # of what is told when it is not stored
 _SHOWN = 6
@@ -78,16 +78,6 @@ class _Reading:
         """All that it measured, for a comparison."""
         values = sorted((metric, number) for metric, (_, number, _) in self.values.items())
         return (self.whose.key, self.xid or 0, values, sorted(self.xid_counts.items()))
-
-
-def fits(head: str) -> bool:
-    """Whether a file that begins so is a page of an exporter."""
-    return _BEGIN.search(head) is not None
-
-
-def fits_answer(head: str) -> bool:
-    """Whether a text begins as the answer of a Prometheus to a query."""
-    return _ANSWER.match(head) is not None
 
 
 def read_answer(answer: str, rows: Rows) -> None:

@@ -25,11 +25,11 @@ from ..times import Times
 
 XML, TEXT = "nvidia-smi -q -x", "nvidia-smi -q"
 
-_XML_BEGIN, _XML_END = re.compile("<nvidia_smi_log[ >]"), "</nvidia_smi_log>"
+XML_BEGIN, _XML_END = re.compile("<nvidia_smi_log[ >]"), "</nvidia_smi_log>"
 _XML_GPU = re.compile("<gpu[ >]")
 _DEEPEST = 8  # elements inside each other in the element `gpu`
 _UNUSED = ("supported_clocks", "processes", "accounted_processes", "mig_devices")  # the most of a log, and instances
-_TEXT_BEGIN = re.compile(r"^=+ ?NVSMI LOG ?=+\s*$", re.MULTILINE)
+TEXT_BEGIN = re.compile(r"^=+ ?NVSMI LOG ?=+\s*$", re.MULTILINE)
 _INDENT = 4  # spaces for each title that a line of text stands under
 _ADDRESS = "[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:[.][0-9A-Fa-f])?"
 _TEXT_GPU = re.compile(rf"^GPU ({_ADDRESS})\s*$")
@@ -130,20 +130,10 @@ class _Log:
     damage: tuple[int, str] | None = None
 
 
-def fits_xml(head: str) -> bool:
-    """Whether a text is a log of `nvidia-smi -q -x`."""
-    return _XML_BEGIN.search(head) is not None
-
-
-def fits_text(head: str) -> bool:
-    """Whether a text is a log of `nvidia-smi -q`."""
-    return _TEXT_BEGIN.search(head) is not None
-
-
 def read_xml(text: str, rows: Rows) -> None:
     """Add a row for each GPU of each log in the text, and for each MIG instance."""
-    before = _XML_BEGIN.split(text, maxsplit=1)[0]
-    for line, part in parts(text, _XML_BEGIN):
+    before = XML_BEGIN.split(text, maxsplit=1)[0]
+    for line, part in parts(text, XML_BEGIN):
         end = part.find(_XML_END)
         log = part if end < 0 else part[: end + len(_XML_END)]
         stamp = _add(_parsed(log, line), rows)
@@ -199,7 +189,7 @@ def _logs(text: str) -> Iterator[_Log]:
     log: _Log | None = None
     titles: list[str] = []
     for number, line in written(text):
-        if _TEXT_BEGIN.match(line.strip()):
+        if TEXT_BEGIN.match(line.strip()):
             if log is not None:
                 yield log
             log = _Log(number)

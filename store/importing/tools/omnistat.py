@@ -6,14 +6,12 @@ The line `timestamp` ends them. Below, each line begins with a time in UTC. One 
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import re
-from dataclasses import dataclass
 
 from ....errors import InputError
 from ..content import written
-from ..rows import Rows, Value
+from ..rows import Rows, Value, finite
 
 NAME = "Omnistat"
 
@@ -47,11 +45,8 @@ def fits(head: str) -> bool:
     return end[0] != "" and first[0][0].strip('" ') == "metric" and not "".join(end[1:]).strip('" \r')
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    node: str
-    part: tuple[str, str]  # ("index", number), or ("instance", name)
-    label: str  # the meaning and unit, or the metric's own name
+# What is stored of a time series: its node, the number of its GPU or the name of its accelerator, and its meaning.
+_Column = tuple[str, str | None, str | None, str]
 
 
 def read(text: str, rows: Rows) -> None:
@@ -85,10 +80,10 @@ def _columns(labels: dict[str, list[str]], rows: Rows) -> list[_Column | None]:
     for position, metric in enumerate(metrics):
         series = {name: values[position] for name, values in labels.items() if position < len(values)}
         base = _COLLECTOR.sub("", metric)
-        node = re.sub(r":[0-9]+$", "", series.get("instance", ""))
-        part = ("index", series["card"]) if series.get("card") else ("instance", f"accel{series.get('accel', '')}")
-        column = _Column(node, part, base if base == _USED else _METRICS.get(base, ""))
-        stored = column.label and (series.get("card") or series.get("accel")) and column not in bound
+        node, card, accelerator = (series.get(name) or "" for name in ("instance", "card", "accel"))
+        part = (card, None) if card else (None, f"accel{accelerator}")
+        column = (re.sub(r":[0-9]+$", "", node), *part, base if base == _USED else _METRICS.get(base, ""))
+        stored = column[-1] and (card or accelerator) and column not in bound
         if not stored:
             others[metric] = None
         columns.append(column if stored else None)
@@ -104,14 +99,13 @@ def _columns(labels: dict[str, list[str]], rows: Rows) -> list[_Column | None]:
 
 
 def _add(line: int, fields: list[str], columns: list[_Column | None], rows: Rows) -> None:
-    gpus: dict[tuple[str, tuple[str, str]], dict[str, Value]] = {}
+    gpus: dict[tuple[str | None, ...], dict[str, Value]] = {}
     for column, value in zip(columns, fields[1:], strict=True):
         if column is not None and value.lower() not in ("", "nan"):
-            gpus.setdefault((column.node, column.part), {})[column.label] = value
+            gpus.setdefault(column[:-1], {})[column[-1]] = value
     stamp = fields[0] if fields[0].isdecimal() or _ZONED.search(fields[0]) else f"{fields[0]}Z"
-    for (node, (kind, name)), values in gpus.items():
-        row: dict[str, Value] = {"timestamp": stamp, "node": node, "index": None, "instance": None, kind: name}
-        share, total = values.pop(_USED, None), values.get("memory_total [B]")
-        with contextlib.suppress(ValueError):
-            row["memory_used [B]"] = float(str(share)) / 100 * float(str(total))
+    for (node, card, accelerator), values in gpus.items():
+        row: dict[str, Value] = {"timestamp": stamp, "node": node, "index": card, "instance": accelerator}
+        share, total = finite(values.pop(_USED, None)), finite(values.get("memory_total [B]"))
+        row |= {"memory_used [B]": share / 100 * total} if share is not None and total is not None else {}
         rows.add(line, row | values)

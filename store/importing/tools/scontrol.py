@@ -17,7 +17,7 @@ from ..rows import Rows, Value, parts
 
 NAME = "scontrol show job"
 
-_BEGIN = re.compile(r"^[ \t]*JobId=[0-9]+ (?:\S+ )*JobName=", re.MULTILINE)
+BEGIN = re.compile(r"^[ \t]*JobId=[0-9]+ (?:\S+ )*JobName=", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_]*)=")
 _NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES(?:_IDX)?=(\S*)")  # GRES_IDX until Slurm 19
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:(),]+))?(?::[0-9]+)?(?:\(IDX:([0-9,-]+)\))?")  # type, numbers
@@ -28,15 +28,10 @@ _RUN = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING")  # state
 _TEXTS = {"account": "Account", "partition": "Partition", "submitted": "SubmitTime", "began": "StartTime"}
 
 
-def fits(head: str) -> bool:
-    """Whether a text is what `scontrol show job` prints."""
-    return _BEGIN.search(head) is not None
-
-
 def read(text: str, rows: Rows) -> None:
     """Add the rows of each job in the text. Raises InputError where no job of it had a GPU."""
     passed: Counter[str] = Counter()
-    for line, job in parts(text, _BEGIN):  # with -o it is one line
+    for line, job in parts(text, BEGIN):  # with -o it is one line
         fields = _fields(job)
         state = fields.get("JobState", "")
         if state == "PENDING" or not {fields.get("StartTime"), fields.get("NodeList")}.isdisjoint(_NOTHING):
