@@ -25,6 +25,7 @@ from .options import Options
 from .times import instant
 from .values import Remarks, is_placeholder
 
+_AT_ONCE = 0.25  # of the mean time between two rows
 _SHOWN = 10  # sentences in the report; the table has all
 _SCHEMA = pl.Schema(
     {LINE: pl.Int64(), "ts": pl.Datetime("us"), "gpu": pl.String(), "node": pl.String(), "pci_bus_id": pl.String(),
@@ -85,6 +86,7 @@ def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remark
 
     Rows of which nothing says which GPU they are about are refused.
     """
+    _name_the_only_gpu(sheet, bound)
     whose, kind = ["gpu", "node", "pci_bus_id"], pl.col("kind")
     part = bound["pci_bus_id"].column if "pci_bus_id" in bound else None
     rows = sheet.frame.select(
@@ -112,6 +114,19 @@ def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remark
     lost = pl.col("=lost").is_not_null()
     sheet.refuse((pl.col("=gpu").is_null() & lost, "the GPU is lost, and nothing says which it was"))
     return pl.concat([_SCHEMA.to_frame(), events], how="diagonal")
+
+
+def _name_the_only_gpu(sheet: Sheet, bound: dict[str, Bound]) -> None:
+    """Give rows of a lost GPU that state no identity to the only GPU of the file, if they take turns with its readings:
+    a row that follows another at once is of another GPU."""
+    gpus = sheet.frame["=gpu"].drop_nulls().unique()
+    if len(gpus) != 1 or not sheet.frame["=gpu"].null_count() or {"serial", "pci_bus_id"} & bound.keys():
+        return
+    gaps = sheet.frame["=timestamp"].drop_nulls().sort().diff().drop_nulls().dt.total_microseconds()
+    if (gaps < _AT_ONCE * (gaps.mean() or 0)).any() or (gaps == 0).any():
+        return
+    unnamed = pl.col("=gpu").is_null() & pl.col("=lost").is_not_null() & pl.col("=slot").is_null()
+    sheet.frame = sheet.frame.with_columns(pl.when(unnamed).then(pl.lit(gpus[0])).otherwise("=gpu").alias("=gpu"))
 
 
 def _of_messages(sheet: Sheet, rows: pl.DataFrame, options: Options) -> pl.DataFrame:

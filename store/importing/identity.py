@@ -229,7 +229,7 @@ def _pass_over_empty(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) ->
         column = bound[key].column
         if sheet.counts(is_placeholder(column, minus_one=True))[0] == sheet.frame.height:
             del bound[key]
-            if key in ("gpu", "index"):
+            if key in ("gpu", "index") and not sheet.format:
                 remarks.notes.append(f"{column} is empty on all rows, so it names no GPU")
 
 

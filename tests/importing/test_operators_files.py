@@ -47,6 +47,13 @@ CASES = {
     "a lost GPU without its number": Case(
         stream("index, power.draw [W]", "0, 90.5 W", "1, 90.5 W", f"{LOST}, {LOST}", "0, 90.5 W"),
         {"n1:0": 2, "n1:1": 1}, (("lost", None, 2),), refused=1),
+    "the only GPU of a file, lost": Case(
+        stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 2, *[f"{LOST}, {LOST}"] * 3),
+        {GPUS[0]: 2}, (("lost", GPUS[0], 2),)),
+    "another GPU than the only one that answers, lost": Case(
+        stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 3) + "".join(
+            f"2026/05/04 10:00:0{second}.124, {LOST}, {LOST}\n" for second in range(3)),
+        {GPUS[0]: 3}, (("lost", None, 0),), refused=3),
     "nvidia-smi dmon, which says that a GPU is lost": Case(
         "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n"
         " 20260504   10:00:00      0     62     35\n 20260504   10:00:00      1     63     35\n"
