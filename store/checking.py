@@ -36,7 +36,7 @@ def check(root: Path) -> dict[Path, str]:
         verified = _Anew(root)
         sound = []
         for spec in (*TABLES, LATE):
-            for path in parquet.names_in(root, spec, Bounds()):
+            for path in parquet.paths_in(root, spec, Bounds()):
                 with contextlib.suppress(FileNotFoundError):
                     reason = verified.reason(path, spec)
                     if reason is not None:

@@ -23,7 +23,7 @@ from .parquet import DamagedError, Verified
 from .replacing import Compactor, Replacement
 from .schema import LATE, LATEST, TABLES, TELEMETRY, Table
 from .system import files
-from .telemetry_files import named
+from .telemetry_files import name_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +111,7 @@ class _Pass:
                 if self._bytes > _BATCH_BYTES:
                     self._switch(batch)
             self._switch(batch)
-        self._note_missing()
+        self._complete_latest()
 
     def _switch(self, batch: Replacement) -> None:
         if not batch.old:
@@ -185,12 +185,12 @@ class _Pass:
 
     def _hours(self, paths: list[Path], late: list[Path]) -> Iterator[_Group]:
         """The files of each hour that is over, and those that late rows belong to."""
-        touched = [path for path in paths if any(file_names.may_hold(path.name, named(near).bounds) for near in late)]
+        touched = [path for path in paths if any(file_names.may_hold(path.name, name_of(near).bounds) for near in late)]
         if late:
             yield _Group(TELEMETRY, [*touched, *late])
         hours: dict[int, list[Path]] = {}
         for path in paths:
-            hour = named(path).bounds.last // _HOUR_US
+            hour = name_of(path).bounds.last // _HOUR_US
             if path not in touched and (hour + 1) * _HOUR_US + _SETTLED_US <= self._now:
                 hours.setdefault(hour, []).append(path)
         yield from (_Group(TELEMETRY, several) for _, several in sorted(hours.items()) if len(several) > 1)
@@ -205,7 +205,7 @@ class _Pass:
             near = [
                 path
                 for path in ready
-                if any(file_names.may_hold(path_near.name, named(path).bounds) for path_near in stays)
+                if any(file_names.may_hold(path_near.name, name_of(path).bounds) for path_near in stays)
             ]
             ready = [path for path in ready if path not in near]
             waiting += near
@@ -222,7 +222,7 @@ class _Pass:
         if not group.spec.partitioned:
             part.add(telemetry_files.files_of(self._root, group.spec, _plain_rows(group), stem))
             return
-        written = 1000 * max(named(path).written for path in group.files)
+        written = 1000 * max(name_of(path).written for path in group.files)
         late = [path for path in group.files if path.parent.parent.name == LATE.name]
         self._done.late_rows += sum(map(parquet.rows_in, late))
         for number, rows in enumerate(telemetry_files.pieces(group.spec, group.files)):
@@ -233,8 +233,8 @@ class _Pass:
                 )
             )
 
-    def _note_missing(self) -> None:
-        """Note the last reading of GPUs that `latest` does not have: one of its files was damaged or removed."""
+    def _complete_latest(self) -> None:
+        """Store the last reading of GPUs that `latest` does not have: one of its files was damaged or removed."""
         import pyarrow as pa
 
         known: set[int] = set()

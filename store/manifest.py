@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .file_names import gpu_hashes, parse
+from . import file_names
+from .file_names import Bounds, gpu_hashes, parse
 from .schema import FORMAT
 from .system import files
 
@@ -67,6 +68,12 @@ def _read(path: Path, _changed: int) -> Manifest | None:
         return Manifest(entries, bool(stated["cold"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
+
+
+def may_hold(path: Path, bounds: Bounds) -> bool:
+    """Whether a file can hold a row within the bounds, by its name and its day's manifest."""
+    by_name = file_names.may_hold(path.name, bounds)
+    return by_name and (bounds.gpus is None or Bounds(gpus=gpus_of(path)).overlap(bounds))
 
 
 def gpus_of(path: Path) -> frozenset[int] | None:

@@ -103,7 +103,7 @@ class Following:
     def _take_files(self, since: int) -> None:
         """Take the files that nobody looked at. One that is left out of the tables has the rows of others: no harm."""
         for _ in range(_TRIES):
-            paths = list(parquet.names_in(self._store.root, TELEMETRY, Bounds(first=since // 1000)))
+            paths = list(parquet.paths_in(self._store.root, TELEMETRY, Bounds(first=since // 1000)))
             fresh = [path for path in paths if path not in self._looked]
             with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
                 # All are chosen before one is read: a newer file may lack what an older one says of the same GPU.

@@ -284,7 +284,7 @@ def looks_whole(path: Path) -> bool:
     return size >= 12 and begin == end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") <= size - 12
 
 
-def names_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Path]:
+def paths_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Path]:
     """The files in a table's folder that can hold rows within the bounds, by their names; no temporary ones, and not
     the empty one.
 
@@ -292,7 +292,7 @@ def names_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Pat
     """
     folder = root / spec.name
     if not spec.partitioned:
-        yield from _names_in(folder, bounds)
+        yield from _paths_in(folder, bounds)
         return
     try:
         with os.scandir(folder) as entries:
@@ -301,12 +301,12 @@ def names_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Pat
         return
     for day, is_folder in days:
         if is_folder and file_names.within_days(day, bounds):
-            yield from _names_in(folder / day, bounds)
+            yield from _paths_in(folder / day, bounds)
         elif not is_folder and (day.startswith("day=") or (day.endswith(".parquet") and day != file_names.EMPTY)):
             yield folder / day
 
 
-def _names_in(folder: Path, bounds: file_names.Bounds) -> Iterator[Path]:
+def _paths_in(folder: Path, bounds: file_names.Bounds) -> Iterator[Path]:
     for name in sorted(files.names_in(folder)):
         is_table = name.endswith(".parquet") and name != file_names.EMPTY and not name.startswith(files.TEMPORARY)
         if is_table and file_names.may_hold(name, bounds):

@@ -24,7 +24,7 @@ from .parquet import DamagedError, Verified
 from .replacing import Compactor, Replacement
 from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
 from .system import files
-from .telemetry_files import named
+from .telemetry_files import name_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -130,7 +130,7 @@ def _days(root: Path, until_us: int) -> tuple[dict[str, list[Path]], int]:
         day
         for day, paths in days.items()
         for path in paths
-        if telemetry_files.blocked(path, oldest) or any(map(named(path).bounds.overlap, journals))
+        if telemetry_files.blocked(path, oldest) or any(map(name_of(path).bounds.overlap, journals))
     }
     return {day: days[day] for day in sorted(days) if day not in waiting}, len(waiting)
 
@@ -151,7 +151,7 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
 
     Raises StoreError, DamagedError, and FileNotFoundError.
     """
-    stem, written = f"pruned-{time.time_ns():x}", 1000 * max(named(path).written for path in paths)
+    stem, written = f"pruned-{time.time_ns():x}", 1000 * max(name_of(path).written for path in paths)
     counts: Counter[str] = Counter()
     with Replacement() as replacement:
         for number, rows in enumerate(telemetry_files.pieces(TELEMETRY, paths)):

@@ -79,9 +79,9 @@ def _place(root: Path, journal: JournalName) -> bool:
         return True
     rows = keys.conform(TELEMETRY, readings, dated=True)
     with telemetry_files.placing(root):
-        earlier = _noted_before(root, journal)
+        earlier = _latest_so_far(root, journal)
         new_files = telemetry_files.place(
-            root, rows, journal.stem, written=content.last_written, but=journal.stem, noted=earlier.values()
+            root, rows, journal.stem, written=content.last_written, but=journal.stem, latest=earlier.values()
         )
         _write(root, journal, [*new_files, *others], [day for day, _ in keys.days(rows)])
         if new_files:  # what earlier files hold is in the new one, or no longer the last
@@ -90,12 +90,12 @@ def _place(root: Path, journal: JournalName) -> bool:
     return True
 
 
-def _noted_before(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
+def _latest_so_far(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
     """The files of `latest` that journals of a writer made, this one too in an earlier attempt, with their rows.
 
     One that is damaged stays.
     """
-    folder, noted = root / LATEST.name, {}
+    folder, tables = root / LATEST.name, {}
     for name in files.names_in(folder):
         file_name = file_names.parse(name) if name.startswith(f"{journal.writer}-") else None
         stem = "" if file_name is None else file_name.stem.rpartition(".")[0]
@@ -103,8 +103,8 @@ def _noted_before(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
         if earlier_journal is not None and earlier_journal.writer == journal.writer:
             with contextlib.suppress(OSError, DamagedError):
                 if Verified(root).reason(folder / name, LATEST) is None:
-                    noted[folder / name] = telemetry_files.read(folder / name)
-    return noted
+                    tables[folder / name] = telemetry_files.read(folder / name)
+    return tables
 
 
 def _write(root: Path, journal: JournalName, contents: list[NewFile], days: list[str]) -> None:

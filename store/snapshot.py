@@ -109,15 +109,13 @@ def visible(
     """
     unsealed = () if spec == LATEST else unsealed
     paths = []
-    for path in parquet.names_in(root, spec, bounds):
+    for path in parquet.paths_in(root, spec, bounds):
         if hidden and path in hidden:
             continue
         if unsealed and (file_name := file_names.parse(path.name)) is not None and file_name.stem in unsealed:
             continue
-        if spec.partitioned and bounds.gpus is not None:  # before it is verified, for which all of it is read
-            file_gpus = manifest.gpus_of(path)
-            if file_gpus is not None and file_gpus.isdisjoint(bounds.gpus):
-                continue
+        if spec.partitioned and not manifest.may_hold(path, bounds):  # asked before all of it is read to be verified
+            continue
         paths.append(path)
     return paths
 
@@ -177,11 +175,6 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
     )
 
 
-def shaped(spec: Table, rows: pa.Table) -> pa.Table:
-    """Rows with every column of their table in its type."""
-    return parquet.complete(spec, keys.conform(spec, rows))
-
-
 def latest(listing: Snapshot, verified: Verified, skip: Skip) -> pa.Table:
     """The last reading of every GPU."""
     import pyarrow as pa
@@ -189,9 +182,8 @@ def latest(listing: Snapshot, verified: Verified, skip: Skip) -> pa.Table:
     parts = _read(LATEST, listing, verified, skip)
     live = live_rows(listing, TELEMETRY.name)
     parts += [live] if live is not None else []
-    if not parts:
-        return shaped(LATEST, keys.with_key(pa.table({"ts": pa.array([], pa.timestamp("us"))})))
-    return shaped(LATEST, keys.last_rows(parts))
+    no_row = pa.table({"ts": pa.array([], pa.timestamp("us"))})
+    return parquet.complete(LATEST, keys.conform(LATEST, keys.last_rows([no_row, *parts])))
 
 
 def sound(spec: Table, paths: Iterable[Path], verified: Verified, skip: Skip) -> list[Path]:

@@ -48,13 +48,13 @@ def place(
     *,
     written: int | None,
     but: str | None = None,
-    noted: Iterable[pa.Table] = (),
+    latest: Iterable[pa.Table] = (),
 ) -> list[NewFile]:
     """The files that rows, which have the column `written`, make under `telemetry/`, `late/` and `latest/`.
 
     The caller holds the lock of places. `written`: when the last of them was written (ns); None: the files say it of
-    each row. `but`: the stem of a journal whose own files do not count. `noted`: rows of `latest` that go into the new
-    file of it. Raises OSError.
+    each row. `but`: the stem of a journal whose own files do not count. `latest`: rows of that table which go into
+    its new file. Raises OSError.
     """
     rows = keys.newest(rows)
     if not len(rows):
@@ -69,7 +69,7 @@ def place(
     written = int(keys.written(rows).max()) if written is None else written
     parts = [(TELEMETRY, new if contested else keys.without_written(new)), (LATE, late)]
     if len(new) or len(late):
-        parts.append((LATEST, keys.last_rows([*noted, rows])))
+        parts.append((LATEST, keys.last_rows([*latest, rows])))
     return [file for spec, part in parts for file in files_of(root, spec, part, stem, written=written)]
 
 
@@ -112,7 +112,7 @@ def stored_keys(root: Path, bounds: Bounds, but: str | None = None) -> list[pa.T
 
 def candidates(root: Path, bounds: Bounds, hidden: Container[Path], *, but: str | None = None) -> list[Path]:
     """The files of telemetry and late rows that could hold a key within the bounds, by their names. Raises OSError."""
-    paths = [path for spec in (TELEMETRY, LATE) for path in parquet.names_in(root, spec, bounds)]
+    paths = [path for spec in (TELEMETRY, LATE) for path in parquet.paths_in(root, spec, bounds)]
     names = [(path, file_names.parse(path.name)) for path in paths if path not in hidden]
     return [path for path, name in names if name is not None and name.dated and name.stem != but]
 
@@ -162,7 +162,7 @@ def blocked(path: Path, oldest: int) -> bool:
 # -- writing files anew --------------------------------------------------------------------------------------
 
 
-def named(path: Path) -> file_names.FileName:
+def name_of(path: Path) -> file_names.FileName:
     """What the name of a file of a table by days says. Raises DamagedError."""
     file_name = file_names.parse(path.name)
     if file_name is None:

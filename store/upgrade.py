@@ -106,7 +106,7 @@ class _Work:
         unsealed = {journal.stem for journal in journals}
         for spec in (*TABLES, LATE):
             visible = set(snapshot.visible(self._root, spec, hidden, unsealed))
-            for path in parquet.names_in(self._root, spec, file_names.EVER):
+            for path in parquet.paths_in(self._root, spec, file_names.EVER):
                 self._compactor.beat()
                 if path in visible:
                     self._rewrite(spec, path)

@@ -146,11 +146,7 @@ def _near(rows: Rows, bounds: file_names.Bounds) -> Rows:
     """The rows without files that have none within the bounds."""
 
     def near(paths: list[Path]) -> list[Path]:
-        return [
-            path
-            for path in paths
-            if file_names.may_hold(path.name, bounds) and file_names.Bounds(gpus=manifest.gpus_of(path)).overlap(bounds)
-        ]
+        return [path for path in paths if manifest.may_hold(path, bounds)]
 
     return dataclasses.replace(rows, free=near(rows.free), contested=near(rows.contested))
 
