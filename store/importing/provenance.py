@@ -54,7 +54,7 @@ class Provenance:
             (_unfolded(stated or {}), workload)
             for stated, workload in self._imports(store).select("options", "workload").iter_rows()
         ]
-        of_others = all(self._of_another_gpu(options) for options, _ in before)
+        of_others = all(self._of_another_gpu(options) or self._of_another_node(options) for options, _ in before)
         if not of_others and not any(self._reads_alike(*options) for options in before):
             raise InputError(
                 f"{self.loaded.file} was imported before, {self._differing(before[0][0])}; stored rows are not "
@@ -103,6 +103,11 @@ class Provenance:
         another --gpu would be there twice."""
         names = ("workload",) if workload is None else ("gpu", "workload")
         return all(earlier.get(key) == value for key, value in _unfolded(self.stated).items() if key not in names)
+
+    def _of_another_node(self, earlier: Mapping[str, Any]) -> bool:
+        """Whether only --node differs: nodes that do nothing may write the same."""
+        now = _unfolded(self.stated)
+        return bool(earlier.get("node") and now.get("node")) and {**earlier, "node": now["node"]} == now
 
     def _of_another_gpu(self, earlier: Mapping[str, Any]) -> bool:
         """Whether the earlier options are of another GPU and of other columns, in a table with a column for each."""

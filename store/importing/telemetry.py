@@ -56,6 +56,7 @@ def parse(
     lines = pl.Series(LINE, [sheet.line(key) for key in sheet.frame[LINE]], pl.Int64) if sheet.lines else LINE
     went_back = set_back(sheet.frame.select(lines, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts")))
     _refuse_second_readings(sheet, bound, remarks, options)
+    _check_one_host(sheet, options)
     columns = [
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
@@ -106,6 +107,26 @@ def _of_one_metric(sheet: Sheet, layout: Layout) -> None:
                 f"{sheet.file}: column {name!r} has {texts[0]!r} and {texts[1]!r}, so column {metrics[0]!r} holds "
                 "several metrics; write the rows of each metric to a file of its own and import that"
             )
+
+
+def _check_one_host(sheet: Sheet, options: Options) -> None:
+    """Refuse a table of several hosts, to which --node would give one name: two GPUs have a number at the same time."""
+    if options.node is None or sheet.format:
+        return
+    rows = sheet.frame.filter((pl.col("=node") == options.node) & pl.col("=slot").is_not_null())
+    stamp = pl.col("=timestamp")
+    spans = rows.group_by("=slot", "=gpu").agg(
+        stamp.min().alias("first"), stamp.max().alias("last"), pl.col(LINE).min()
+    )
+    spans = spans.sort("=slot", "first", LINE).with_columns(pl.all().shift().over("=slot").name.prefix("before "))
+    shared = spans.filter(pl.col("first") < pl.col("before last"))
+    if shared.height:
+        row = shared.row(0, named=True)
+        raise InputError(
+            f"{sheet.file} has rows of several hosts, and --node {options.node} can name one: GPU {row['=slot']} is "
+            f"{row['before =gpu']} and, from line {sheet.line(row[LINE])} on, {row['=gpu']}; split the file and give "
+            "each part its --node, or leave out --node"
+        )
 
 
 def _refuse_second_readings(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 
@@ -74,3 +75,21 @@ def test_a_file_of_an_operator_is_read_as_it_should(case: str, store: Store, tmp
     events: list[dict[str, Any]] = store.sql("select kind, gpu, second(ts) s from events order by ts").to_pylist()
     assert tuple(tuple(row.values()) for row in events) == given.events
     assert import_file(store, path, Options(node=given.node)).already
+
+
+def test_files_of_two_nodes_may_be_equal(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text(stream("pci.bus_id, power.draw [W]", "00000000:0A:00.0, 90.5 W"))
+    for node in ("n1", "n2", "n1", "n2"):
+        import_file(store, path, Options(node=node))
+    assert store.sql("select gpu from telemetry order by gpu").to_pylist() == [
+        {"gpu": f"{node}:00000000:0A:00.0"} for node in ("n1", "n2")
+    ]
+
+
+def test_a_table_of_two_hosts_needs_no_node(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text(POWER + POWER.partition("\n")[2].replace("-0000-0000-", "-0000-0001-"))
+    with pytest.raises(InputError, match="can name one: GPU 0 is GPU-a"):
+        import_file(store, path, Options(node="n1"))
+    assert import_file(store, path, Options()).gpus == 4
