@@ -105,6 +105,7 @@ class Sheet:
     used: set[str] = field(default_factory=set)
     jobs: Sheet | None = None  # of telemetry: who had the GPUs, as the same file says
     source: str = ""  # of jobs: a code of `jobs.source`
+    unfinished: int = 0  # the last line, if it does not end: a value in it may be cut off
 
     def line(self, key: int) -> int:
         """The line in which the row of this key stands."""
@@ -156,6 +157,7 @@ def cut(path: Path, content: bytes, header: str | None) -> Sheet:
         _from_parquet(sheet, content, path)
     else:
         lines = _lines(content, path)
+        sheet.unfinished = 0 if content.endswith((b"\n", b"\r")) else lines[LINE][-1]
         del content  # its bytes and its lines need not be there at once
         _from_text(sheet, lines, path, header)
     return sheet

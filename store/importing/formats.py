@@ -76,6 +76,7 @@ FORMATS: tuple[Format, ...] = (
 
 
 _AS_CSV = "write who had which GPU as a CSV with job_id, node, gpu, began, ended"
+_OF_STREAM = re.compile(r"(?m)^ *[0-9]{4}/[0-9]{2}/[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3},")
 # What begins like a table and holds nothing that can be stored: a pattern of its head, and what to do instead.
 _OTHERS = (
     (
@@ -151,6 +152,9 @@ def read(loaded: Content, options: Options) -> Sheet:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out --header")
     text = loaded.take().decode("utf-8-sig", "replace")
     rows = _rows(path, known, text, options)
+    of_stream = content.written(text) if _OF_STREAM.search(text) else ()
+    streams = [number for number, line in of_stream if _OF_STREAM.match(line)]
+    rows.refuse_rest(streams, f"it is of nvidia-smi --query-gpu, and the file is of {known.name}: split it")
     del text
     sheet = rows.sheet(name=known.name, kind=known.kind, sha256=loaded.sha256, size=loaded.size)
     if options.node is not None:

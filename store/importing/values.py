@@ -124,6 +124,9 @@ def _parse(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, cou
     texts = sheet.frame.lazy().filter(~unknown & value.is_null()).select(name).head(_SAMPLE).collect()[name]
     if meaning.dimension:
         labels = _split_labels(sheet, bound, texts) if strange else {}
+        if labels and sheet.unfinished:
+            whole = (pl.col(LINE) != sheet.unfinished) | pl.col(_LABEL).is_not_null()
+            sheet.frame = sheet.frame.with_columns(pl.when(whole).then(value).alias(parsed(meaning)))
         scaled = _in_unit(sheet, bound, labels, believed=sheet.frame.height - without)
         if scaled is not None:
             sheet.frame = sheet.frame.with_columns(scaled.alias(parsed(meaning)))

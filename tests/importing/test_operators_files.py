@@ -55,10 +55,11 @@ CASES = {
         stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 3) + "".join(
             f"2026/05/04 10:00:0{second}.124, {LOST}, {LOST}\n" for second in range(3)),
         {GPUS[0]: 3}, (("lost", None, 0),), refused=3),
+    "a number that is cut off at the end": Case(POWER[:-5], {GPUS[0]: 3, GPUS[1]: 2}, refused=1),
     "two tools in one file": Case(
         POWER + "<nvidia_smi_log>\n<timestamp>Mon Sep 14 01:09:15 2026</timestamp>\n<gpu id='00000000:01:00.0'>\n"
         f"<uuid>{GPUS[0]}</uuid>\n<gpu_power_readings><power_draw>61.5 W</power_draw></gpu_power_readings>\n</gpu>\n"
-        "</nvidia_smi_log>\n", {GPUS[0]: 1}, refused=7),
+        "</nvidia_smi_log>\n", {GPUS[0]: 1}, refused=6),
     "nvidia-smi dmon, which says that a GPU is lost": Case(
         "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n"
         " 20260504   10:00:00      0     62     35\n 20260504   10:00:00      1     63     35\n"

@@ -143,12 +143,10 @@ def read_xml(text: str, rows: Rows) -> None:
 
 
 def _add_sentences(text: str, first: int, stamp: str | None, rows: Rows) -> None:
-    """Rows of the GPUs that nvidia-smi calls lost in a line between logs; rows of another tool's table are refused."""
+    """Rows of the GPUs that nvidia-smi calls lost in a line between logs."""
     for number, line in enumerate(text.splitlines()):
         if stamp is not None and (match := _SENTENCE.search(line)) is not None:
             rows.add(first + number, {"timestamp": stamp, "gpu": _LOST, "pci_bus_id": address(match[1] or match[2])})
-        elif "," in line:
-            rows.refuse(first + number, "it stands outside of the logs of nvidia-smi -q -x")
 
 
 def _parsed(text: str, line: int) -> _Log:
