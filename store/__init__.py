@@ -16,7 +16,8 @@ each group in the order in which a row passes through them:
              keys              which row of a key counts: compared, sorted, the newest taken
              journal_file      the blocks of a journal: written, read
              manifest          the GPUs of the files of a closed day
-             replacing         numbered notes: which files readers leave out; the one process that replaces files
+             notes             which files readers leave out, and which process replaces files
+             replacing         that process: files change places in one step for every reader
     writers  telemetry_files   where readings go (telemetry/, late/, latest/); files joined to be written anew
              commits           rows of several tables: all or nothing
              sealing           a journal becomes files

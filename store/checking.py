@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import commits, file_names, journal_file, keys, parquet, replacing, telemetry_files
+from . import commits, file_names, journal_file, keys, notes, parquet, telemetry_files
 from .file_names import Bounds
 from .parquet import Verified
 from .schema import LATE, TABLES, TELEMETRY
@@ -32,7 +32,7 @@ def check(root: Path) -> dict[Path, str]:
     reasons: dict[Path, str] = {}
     with files.readable(root):
         reasons |= _journals(root) | commits.damaged(root)
-        hidden = replacing.newest(root, reasons.__setitem__).hidden_in(root)
+        hidden = notes.newest(root, reasons.__setitem__).hidden_in(root)
         verified = _Anew(root)
         sound = []
         for spec in (*TABLES, LATE):

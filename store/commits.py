@@ -27,7 +27,8 @@ from uuid import uuid4
 
 from ..errors import StoreError
 from . import file_names, keys, telemetry_files
-from .replacing import FOLDER, NewFiles
+from .notes import FOLDER
+from .replacing import NewFiles
 from .schema import FORMAT, TABLES, TELEMETRY, Table, other_format
 from .system import files, processes
 from .system.files import TEMPORARY

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import StoreError
-from . import file_names, journal_file, keys, replacing, sealing
+from . import file_names, journal_file, keys, notes, replacing, sealing
 from .journal_file import Encoder, JournalName, Ticks
-from .schema import TELEMETRY, arrow_schema
+from .schema import KEY, TELEMETRY, arrow_schema
 from .schema import table as table_of
 from .system import durability, files
 from .system.locks import locked
@@ -98,7 +98,7 @@ class Journal:
         except OSError as error:
             raise files.failed("make", self._folder, error) from error
         # A compaction has the name for a while where it seals what a dead writer left.
-        wait_s = _COMPACTION_S if replacing.newest(root).owner is not None else 0.0
+        wait_s = _COMPACTION_S if notes.newest(root).owner is not None else 0.0
         self._hold = locked(self._folder / f"{name}.lock", f"a journal named {name}", wait_s=wait_s)
         self._writer = journal_file.this_writer(name)
         self.durability = durability.of(self._folder, durable_s)
@@ -365,7 +365,7 @@ def _ticks(rows: pa.Table) -> Ticks:
         column = rows[name]
         if pa.types.is_string(column.type):
             texts[name] = column.to_pylist()
-        elif name not in keys.KEY:
+        elif name not in KEY:
             names.append(name)
             valid.append(column.is_valid().to_numpy())
             values.append(column.fill_null(0).to_numpy())

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from .file_names import DAY_US, Bounds, day_folder, gpu_hashes
 from .parquet import WRITTEN
-from .schema import LATE, TELEMETRY, Table, arrow_schema
+from .schema import KEY, LATE, TELEMETRY, Table, arrow_schema
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-KEY = ("cluster", "gpu", "ts")
 _NEVER = -(2**63)
 
 

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from ..errors import InputError, StoreError
-from . import commits, file_names, keys, parquet, replacing, snapshot, telemetry_files
-from .keys import KEY
-from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, arrow_schema, other_format
+from . import commits, file_names, keys, notes, parquet, snapshot, telemetry_files
+from .schema import KEY, LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, arrow_schema, other_format
 from .store import Store
 from .system import files
 
@@ -157,7 +156,7 @@ def _readings(store: Store) -> Iterator[pa.Table]:
         for batch in telemetry_files.batches({path: parquet.rows_in(path) for path in paths}):
             yield pa.concat_tables([telemetry_files.read(path) for path in batch], promote_options="default")
     except FileNotFoundError as error:
-        raise replacing.too_fast(store.root) from error
+        raise notes.too_fast(store.root) from error
 
 
 # -- taking it in --------------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import file_names
-from .keys import KEY, bounds_of, days, without
+from .keys import bounds_of, days, without
 from .manifest import gpus_of
 from .parquet import complete
-from .schema import arrow_schema, table
+from .schema import KEY, arrow_schema, table
 from .snapshot import Rows
 
 if TYPE_CHECKING:

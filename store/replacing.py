@@ -1,8 +1,6 @@
 """Replace files by others in one step for every reader, one process at a time.
 
-No file system renames several files at once. So numbered notes in `replaced/` say which files readers leave out, and
-the note with the highest number counts. A note appears by link(2), which only one process can do for a number: who
-makes the next note holds the store, and who was taken over meets the number taken and stops.
+Who makes the next note (see `notes`) holds the store, and who was taken over meets the number taken and stops.
 
     claim      a note of the process that compacts or prunes; the time of its newest note is its heartbeat
     step 1     leave out the new files; then they are renamed into place
@@ -15,24 +13,21 @@ latter and goes by the former, with which it sees the old files, until `store.to
 A process that died between the steps leaves a store that every reader sees whole. The next one to claim removes the
 new files of a step 1 that was never followed, and the old files of a step 2. A claim of a dead process of this host is
 taken over at once, one of another host when its heartbeat is `TAKE_OVER_S` old, by the clock of the file system.
-
-The last two notes always stay, so the note that counts follows another one. A note whose number follows none is named
-and does not count, until the next process that compacts or prunes removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import FormatError, StoreError
-from .schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema, is_later, other_format
+from ..errors import StoreError
+from . import notes
+from .notes import ReplacementNote
+from .schema import FORMAT, REPLACED
 from .system import durability, files, processes
 
 SETTLE_S = 5.0
@@ -40,16 +35,6 @@ GRACE_S = 60.0
 TAKE_OVER_S = 600.0
 _BEAT_S = 60.0
 _CACHED_S = 65.0  # NFS shows a folder from memory for 30 to 60 s (acdirmin, acdirmax)
-_NOTE = re.compile(r"(\d{10})\.parquet")
-_OWNER = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{8}-\d{1,10}-[0-9a-f]+")
-FOLDER = rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
-"""A pattern of the folders in which the files of tables lie."""
-_PLACE = re.compile(  # what a note may name: no file outside the store, and none that whorl needs
-    rf"{FOLDER}[A-Za-z0-9_-][A-Za-z0-9._-]*\.parquet|journal/[A-Za-z0-9][A-Za-z0-9._-]*\.journal"
-)
-
-Skip = Callable[[Path, str], None]
-"""Called with a file that cannot be read, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,140 +55,6 @@ def pace_of(root: Path, *, offline: bool = False) -> Pace:
     if offline:
         return OFFLINE
     return _NETWORK if durability.of(root).seconds else Pace()
-
-
-@dataclass(frozen=True)
-class ReplacementNote:
-    """What a note says: who holds the store (None: nobody), the step, the new files of step 1, and the files that
-    readers leave out because others replaced them, with the time (s since 1970, of the file system) of that."""
-
-    number: int = 0
-    owner: str | None = None
-    step: int = 0
-    new: tuple[str, ...] = ()
-    old: Mapping[str, float] = field(default_factory=dict)
-    format: str = str(FORMAT)
-
-    @property
-    def hidden(self) -> list[str]:
-        """The files that readers leave out, as paths under the root."""
-        return [*self.old, *(self.new if self.step == 1 else ())]
-
-    def hidden_in(self, root: Path) -> frozenset[Path]:
-        """The files of a store that readers leave out."""
-        return frozenset(root / name for name in self.hidden)
-
-    def due(self, now: float, grace_s: float) -> list[str]:
-        """The old files that may be removed at a time (s since 1970), also where their own time lies ahead."""
-        return [name for name, since in self.old.items() if not 0 <= now - since < grace_s]
-
-
-def note_path(root: Path, number: int) -> Path:
-    return root / REPLACED.name / f"{number:010d}.parquet"
-
-
-def _numbers(root: Path) -> tuple[list[int], list[int]]:
-    """The numbers of notes, in order: up to the highest one that follows another, and beyond. Raises OSError."""
-    matches = (_NOTE.fullmatch(name) for name in files.names_in(root / REPLACED.name))
-    listed = sorted(int(match[1]) for match in matches if match)
-    followers = [place for place in range(1, len(listed)) if listed[place] == listed[place - 1] + 1]
-    upto = followers[-1] + 1 if followers else len(listed)
-    return listed[:upto], listed[upto:]
-
-
-def numbers(root: Path) -> list[int]:
-    """The numbers of the notes of a store, in order, up to the highest one that follows another. Raises OSError."""
-    return _numbers(root)[0]
-
-
-def newest(root: Path, skip: Skip = lambda _path, _reason: None, *, strict: bool = False) -> ReplacementNote:
-    """The note that counts. `skip` is told of those that cannot be read or do not count, and the one before counts.
-
-    With `strict` raises FormatError for one of a later format, where else `skip` is told of it. Raises OSError.
-    """
-    counting, strange = _numbers(root)
-    for number in strange:
-        skip(note_path(root, number), "its number follows that of no other note: `whorl store compact` removes it")
-    for number in reversed(counting):
-        path = note_path(root, number)
-        try:
-            return _read(path, number)
-        except FileNotFoundError:
-            continue
-        except FormatError as error:
-            if strict:  # what it replaced is not for this whorl to judge
-                raise FormatError(f"{path}: {error}") from error
-            reason = str(error)
-        except ValueError as error:
-            reason = str(error)
-        skip(path, f"{reason}; it says which files were replaced: restore it, or run `whorl store compact`")
-    return ReplacementNote()
-
-
-def _read(path: Path, number: int) -> ReplacementNote:
-    """Raises FileNotFoundError, ValueError for a note that is damaged, and FormatError for one of a later format."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with files.opened(path) as source:
-            about = pq.read_schema(source).metadata or {}
-        fields = files.parse_json_with_sum(about[b"whorl.note"])
-        version = str(fields["format"])
-        if why := other_format(version, older=True):
-            raise (FormatError if is_later(version) else ValueError)(why)
-        old = {str(name): float(hidden_since) for name, hidden_since in fields["old"].items()}
-        new = tuple(map(str, fields["new"]))
-        for name in (*old, *new):
-            if not _PLACE.fullmatch(name):
-                raise ValueError(f"it names {name!r}, which is not a file that whorl replaces")
-        if fields["number"] != number:
-            raise ValueError("it is a copy of another note")
-        owner = fields["owner"]
-        if owner is not None and not _OWNER.fullmatch(owner):
-            raise ValueError(f"it names {owner!r}, which is no process")
-        return ReplacementNote(number, owner, int(fields["step"]), new, old, version)
-    except FileNotFoundError:
-        raise
-    except (OSError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, pa.ArrowException) as error:
-        raise ValueError(f"it is damaged ({str(error).splitlines()[0] if str(error) else error!r})") from error
-
-
-def _content(note: ReplacementNote) -> bytes:
-    """A note as a Parquet file: rows for plain clients, and the same in its metadata for whorl."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from .. import __version__
-
-    schema = arrow_schema(REPLACED.name)
-    about = {**(schema.metadata or {}), b"whorl.note": files.json_with_sum(asdict(note) | {"by": __version__})}
-    rows = [
-        {"number": note.number, "step": note.step, "file": name, "hidden": bool(name)}
-        for name in sorted(note.hidden) or [""]  # a row at least: the highest number must be seen
-    ]
-    out = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema.with_metadata(about)), out)
-    return bytes(out.getvalue())
-
-
-def _add(root: Path, note: ReplacementNote) -> None:
-    """Make the note of a number, which only one process can. Raises FileExistsError, and OSError."""
-    path = note_path(root, note.number)
-    temporary = files.write(path, _content(note))
-    try:
-        with files.held(path.parent) as folder:
-            try:
-                os.link(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError as error:
-                if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-                    raise
-                if path.exists():  # a file system without links: two hosts in the same instant are not told apart
-                    raise FileExistsError(errno.EEXIST, "it was made just now", str(path)) from error
-                os.rename(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
-    finally:
-        files.remove(temporary)
 
 
 class NewFiles:
@@ -271,12 +122,12 @@ class Compactor:
 
     def __enter__(self) -> Compactor:
         with files.readable(self.root):
-            highest = max(numbers(self.root), default=0)
-            last = newest(self.root, strict=True)
+            highest = max(notes.numbers(self.root), default=0)
+            last = notes.newest(self.root, strict=True)
             last = last if last.number else replace(last, format=self._version)
             if last.owner is not None and not self._dead(last):
                 raise self._taken(last)
-            self._remove_notes(_numbers(self.root)[1])  # one would count as soon as numbers reach it
+            self._remove_notes(notes.listed(self.root)[1])  # one would count as soon as numbers reach it
         self._note = replace(last, number=highest)
         self._advance(replace(last, owner=self._owner))
         _at_work.add(self.root)
@@ -303,7 +154,7 @@ class Compactor:
         host, _, remainder = (note.owner or "").partition("-")
         holder = f"process {remainder.split('-')[1]} on {host}" if remainder.count("-") >= 2 else "another process"
         return TakenError(
-            f"{holder} compacts or prunes {self.root} ({note_path(self.root, note.number)}): wait for it; if it is "
+            f"{holder} compacts or prunes {self.root} ({notes.path_of(self.root, note.number)}): wait for it; if it is "
             f"dead, another may take over {TAKE_OVER_S / 60:g} minutes after its last sign of life"
         )
 
@@ -315,7 +166,7 @@ class Compactor:
         alive = processes.owner_alive(note.owner)
         if alive is not None:
             return not alive
-        path = note_path(self.root, note.number)
+        path = notes.path_of(self.root, note.number)
         try:
             return abs(files.clock(path.parent) - path.lstat().st_mtime) > TAKE_OVER_S
         except FileNotFoundError:
@@ -325,22 +176,22 @@ class Compactor:
         """Make the next note. Raises TakenError where another process did."""
         note = replace(note, number=self._note.number + 1)
         try:
-            _add(self.root, note)
+            notes.add(self.root, note)
         except FileExistsError:
-            raise self._taken(newest(self.root)) from None
+            raise self._taken(notes.newest(self.root)) from None
         except OSError as error:
             raise files.failed("write", self.root / REPLACED.name, error) from error
-        if numbers(self.root)[-1:] != [note.number]:  # who took over has removed the note of this number since
+        if notes.numbers(self.root)[-1:] != [note.number]:  # who took over has removed the note of this number since
             with contextlib.suppress(OSError):
-                files.remove_inside(self.root, note_path(self.root, note.number))
-            raise self._taken(newest(self.root))
+                files.remove_inside(self.root, notes.path_of(self.root, note.number))
+            raise self._taken(notes.newest(self.root))
         self._note = note
 
     def _check(self) -> None:
         """Raises TakenError where another has taken over."""
         with files.readable(self.root):
-            if numbers(self.root)[-1:] != [self._note.number]:
-                raise self._taken(newest(self.root))
+            if notes.numbers(self.root)[-1:] != [self._note.number]:
+                raise self._taken(notes.newest(self.root))
 
     def beat(self) -> None:
         """Say that this process lives. Raises TakenError where another has taken over."""
@@ -349,7 +200,7 @@ class Compactor:
         self._beat_s = time.monotonic()
         self._check()
         with files.readable(self.root):
-            os.utime(note_path(self.root, self._note.number))
+            os.utime(notes.path_of(self.root, self._note.number))
 
     def wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -393,12 +244,12 @@ class Compactor:
                 self._remove(due)
                 still_hidden = {name: since for name, since in self._note.old.items() if name not in due}
                 self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
-            self._remove_notes(numbers(self.root)[:-2])
+            self._remove_notes(notes.numbers(self.root)[:-2])
 
     def _remove_notes(self, those: Iterable[int]) -> None:
         """Remove notes, but for new ones: somebody may have listed them in this moment, and not those before them."""
         now = files.clock(self.root / REPLACED.name)
-        for path in (note_path(self.root, number) for number in those):
+        for path in (notes.path_of(self.root, number) for number in those):
             if not self.pace.grace_s or abs(now - path.lstat().st_mtime) >= self.pace.grace_s:
                 files.remove_inside(self.root, path)
 
@@ -412,16 +263,11 @@ class Compactor:
             files.sync_folder(folder)
 
 
-def too_fast(root: Path) -> StoreError:
-    """The error of who found other files each time that it looked."""
-    return StoreError(f"the files of {root} change faster than they can be read; run the command again")
-
-
 def tidy(root: Path) -> None:
     """Remove old files whose time has come, where nobody holds the store and this user may. Costs a listing if there
     is nothing to do."""
     with contextlib.suppress(OSError, StoreError):
-        note, pace = newest(root), pace_of(root)
+        note, pace = notes.newest(root), pace_of(root)
         if note.step == 1 or (note.old and note.due(files.clock(root / REPLACED.name), pace.grace_s)):
             with Compactor(root, pace) as compactor:
                 compactor.tidy()

@@ -625,7 +625,7 @@ LATE = Table(
 
 REPLACED = Table(
     "replaced",
-    "a file that readers leave out, by one note; the note with the highest number counts: see store/replacing.py",
+    "a file that readers leave out, by one note; the note with the highest number counts: see store/notes.py",
     (
         Column("number", "BIGINT", "", "number of the note"),
         Column("step", "BIGINT", "", "1 before the switch, 2 after it, 0 where nothing is replaced"),

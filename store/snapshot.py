@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import file_names, journal_file, keys, manifest, parquet, replacing, telemetry_files
+from . import file_names, journal_file, keys, manifest, notes, parquet, telemetry_files
 from .file_names import EVER, Bounds
+from .notes import Skip, too_fast
 from .parquet import DamagedError, Verified
-from .replacing import Skip, too_fast
 from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, table
 from .system import files
 
@@ -66,7 +66,7 @@ def take(root: Path, names: Collection[str], skip: Skip, bounds: Bounds = EVER) 
     with files.readable(root):
         for _ in range(_TRIES):
             listing = Snapshot()
-            note = replacing.newest(root, skip)
+            note = notes.newest(root, skip)
             hidden = note.hidden_in(root)
             journals = [
                 journal
@@ -88,7 +88,7 @@ def take(root: Path, names: Collection[str], skip: Skip, bounds: Bounds = EVER) 
                 if spec.name in table_names:
                     within = bounds if spec.name in _BY_TIME or len(names) == 1 else EVER
                     listing.files[spec.name] = visible(root, spec, hidden, unsealed, within)
-            if replacing.newest(root, skip).number == note.number:
+            if notes.newest(root, skip).number == note.number:
                 return listing
             time.sleep(_PAUSE_S)
     raise too_fast(root)
@@ -97,7 +97,7 @@ def take(root: Path, names: Collection[str], skip: Skip, bounds: Bounds = EVER) 
 def visible_now(root: Path, spec: Table, bounds: Bounds = EVER) -> list[Path]:
     """The files of a table that readers use now, and that can have rows within the bounds. Raises OSError."""
     unsealed = {journal.stem for journal in journal_file.journals(root)}
-    return visible(root, spec, replacing.newest(root).hidden_in(root), unsealed, bounds)
+    return visible(root, spec, notes.newest(root).hidden_in(root), unsealed, bounds)
 
 
 def visible(

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import checking, file_names, journal_file, keys, parquet, replacing, retention, snapshot
-from .replacing import too_fast
+from . import checking, file_names, journal_file, keys, notes, parquet, replacing, retention, snapshot
+from .notes import too_fast
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
 from .system import durability, files, processes
 from .system.locks import is_held
@@ -104,7 +104,7 @@ def _status(store: Store) -> Status:
         out.oldest = 1000 * min(bounds.first for bounds in spans)
         out.newest = 1000 * max(bounds.last for bounds in spans)
     out.journals = _journals(root, listing)
-    note = replacing.newest(root)
+    note = notes.newest(root)
     out.replacements = int(note.step != 0)
     out.to_be_removed = sum((root / name).exists() for name in note.old)
     if out.to_be_removed:

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from ..errors import InputError, QueryError, StoreError
 from . import commits, file_names, folder, keys, parts, replacing, snapshot
 from .file_names import EVER, Bounds
-from .keys import KEY
+from .notes import too_fast
 from .parquet import Verified
-from .replacing import too_fast
-from .schema import LATEST, TABLES, TELEMETRY, arrow_schema, table
+from .schema import KEY, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .snapshot import Rows
 from .system import files
 

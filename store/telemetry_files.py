@@ -13,10 +13,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import file_names, journal_file, keys, parquet, replacing
+from . import file_names, journal_file, keys, notes, parquet
 from .file_names import Bounds, FileName
 from .parquet import WRITTEN, DamagedError
-from .schema import LATE, LATEST, TELEMETRY, Table
+from .schema import KEY, LATE, LATEST, TELEMETRY, Table
 from .system.locks import locked
 
 if TYPE_CHECKING:
@@ -99,15 +99,15 @@ def stored_keys(root: Path, bounds: Bounds, but: str | None = None) -> list[pa.T
     """The keys of stored rows near the bounds, with `written`; not those of the files of `but`. None where a file of
     them cannot be read. Raises OSError."""
     for _ in range(_TRIES):
-        note = replacing.newest(root)
+        note = notes.newest(root)
         try:
             tables = [keys_in(path) for path in candidates(root, bounds, note.hidden_in(root), but=but)]
         except FileNotFoundError:
             continue
-        if replacing.newest(root).number == note.number:
+        if notes.newest(root).number == note.number:
             readable_tables = [table for table in tables if table is not None]
             return readable_tables if len(readable_tables) == len(tables) else None
-    raise replacing.too_fast(root)
+    raise notes.too_fast(root)
 
 
 def candidates(root: Path, bounds: Bounds, hidden: Container[Path], *, but: str | None = None) -> list[Path]:
@@ -128,7 +128,7 @@ def keys_in(path: Path) -> pa.Table | None:
     """The keys of a file, and when its rows were written. None if it cannot be read: one damaged file must not stop
     new rows from being stored. Raises FileNotFoundError."""
     try:
-        return read(path, [*keys.KEY, WRITTEN])
+        return read(path, [*KEY, WRITTEN])
     except DamagedError as error:
         log.warning("rows are not compared with those in %s: %s", path, error.reason)
         return None

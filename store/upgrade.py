@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import commits, file_names, journal_file, keys, parquet, replacing, sealing, snapshot, telemetry_files
+from . import commits, file_names, journal_file, keys, notes, parquet, replacing, sealing, snapshot, telemetry_files
 from .folder import furnish, read_about, write_about
 from .journal_file import JournalName
 from .replacing import Compactor, Replacement
@@ -76,7 +76,7 @@ def upgrade(root: Path, *, offline: bool = False, progress: Callable[[str], None
 def _older_journals(root: Path) -> Iterator[list[JournalName]]:
     """The journals of older formats, whose writers are dead. Raises StoreError where one of them lives."""
     older = []
-    hidden = replacing.newest(root).hidden_in(root)  # an earlier upgrade took their rows
+    hidden = notes.newest(root).hidden_in(root)  # an earlier upgrade took their rows
     for journal in journal_file.journals(root):
         if journal.path in hidden:
             continue
@@ -102,7 +102,7 @@ class _Work:
 
     def write(self, journals: list[JournalName]) -> None:
         """Write files and journals of older formats anew. Raises OSError and StoreError."""
-        hidden = replacing.newest(self._root).hidden_in(self._root)
+        hidden = notes.newest(self._root).hidden_in(self._root)
         unsealed = {journal.stem for journal in journals}
         for spec in (*TABLES, LATE):
             visible = set(snapshot.visible(self._root, spec, hidden, unsealed))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from . import file_names, keys, manifest, parquet
 from .metrics import BOARD_POWER, UNTRUSTED_POWER
 from .parts import parts_of
-from .schema import TELEMETRY, Column, record
+from .schema import KEY, TELEMETRY, Column, record
 from .system import files
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ still open (NULL) at its last reading."""
 
 TYPE = record({column.name: column.type for column in FIGURES})
 
-_COLUMNS = (*keys.KEY, *BOARD_POWER, "quality", "energy_mj", "sm_clock_mhz", "temperature_c")
+_COLUMNS = (*KEY, *BOARD_POWER, "quality", "energy_mj", "sm_clock_mhz", "temperature_c")
 _LEAST_MW, _MOST_MW = 500, 5_000_000  # what a board can draw, as `analysis.energy.metering` judges readings
 _LOW, _HIGH = -(2**63), 2**63 - 1
 
@@ -161,7 +161,7 @@ def _row_groups(path: Path, sums: _Sums, replaced: pa.Table | None) -> Iterator[
     texts = ["cluster", "gpu", "quality"] if replaced is None else []  # as numbers, where keys are not compared
     with files.opened(path) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
         filled = parquet.filled_in(file)
-        columns = [*keys.KEY, *(name for name in _COLUMNS if name in filled and name not in keys.KEY)]
+        columns = [*KEY, *(name for name in _COLUMNS if name in filled and name not in KEY)]
         places = {file.metadata.schema.column(place).path: place for place in range(file.metadata.num_columns)}
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)

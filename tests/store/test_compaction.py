@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import StoreError
-from whorl.store import Store, compaction, file_names, manifest, parquet, replacing, sealing, telemetry_files
+from whorl.store import Store, compaction, file_names, manifest, notes, parquet, replacing, sealing, telemetry_files
 from whorl.store.system import durability, files, processes
 from whorl.tests.sizes import count, sample
 from whorl.tests.store.journaler import (
@@ -56,8 +56,8 @@ def fill(store: Store, *, files_: int = 5, gpu: str = "a") -> None:
         store.append({"telemetry": readings(range(each * number, each * number + each), gpu)}, f"x{gpu}{number}")
 
 
-def notes(store: Store) -> list[int]:
-    return replacing.numbers(store.root)
+def numbers(store: Store) -> list[int]:
+    return notes.numbers(store.root)
 
 
 # -- what is joined when -----------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_files_change_places_in_groups_so_that_a_pass_takes_bounded_space(
     for day in range(3):
         for number in range(2):
             store.append({"telemetry": readings([day * DAY_S + number])}, f"x{day}{number}")
-    expected, before = powers(store), len(notes(store))
+    expected, before = powers(store), len(numbers(store))
     store.compact(offline=True, now=LATER)
     assert seen(store) == expected
     assert len(segments(store)) == 3
@@ -252,7 +252,7 @@ def another_compactor(store: Store, name: str) -> Iterator[replacing.Compactor]:
 def age(store: Store, seconds: float) -> None:
     """Let the newest note be so old."""
     then = time.time() - seconds
-    os.utime(replacing.note_path(store.root, notes(store)[-1]), (then, then))
+    os.utime(notes.path_of(store.root, numbers(store)[-1]), (then, then))
 
 
 @pytest.mark.parametrize("host", [None, "elsewhere"])
@@ -292,7 +292,7 @@ def test_a_compactor_that_was_taken_over_stops_and_doubles_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each of its notes another host takes over, whose clock says that it was silent for long."""
-    template, real = store.root, replacing._add
+    template, real = store.root, notes.add
     fill(store)
     for at in sample(range(1, 5), short=2):
         root = shutil.copytree(template, template.with_name(f"S{at}"))
@@ -300,19 +300,19 @@ def test_a_compactor_that_was_taken_over_stops_and_doubles_nothing(
         made: list[int] = []
 
         def add(
-            place: Path, note: replacing.ReplacementNote, made: list[int] = made, at: int = at, root: Path = root
+            place: Path, note: notes.ReplacementNote, made: list[int] = made, at: int = at, root: Path = root
         ) -> None:
             made.append(note.number)
             if len(made) == at:
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(replacing, "_add", real)
+                    patch.setattr(notes, "add", real)
                     patch.setattr(processes, "owner", lambda: owner("elsewhere"))
                     patch.setattr(replacing.Compactor, "_dead", lambda *_: True)
                     Store.open(root).compact(offline=True, now=LATER)
             real(place, note)
 
         with monkeypatch.context() as patch:
-            patch.setattr(replacing, "_add", add)
+            patch.setattr(notes, "add", add)
             with contextlib.suppress(replacing.TakenError):
                 opened.compact(offline=True, now=LATER)
         assert len(made) >= at
@@ -348,7 +348,7 @@ def test_old_files_stay_a_minute_for_queries_that_began_before(store: Store, qui
     assert "5 files, which the first whorl command after" in status.output
     store.compact(offline=True, now=LATER)
     assert len(segments(store)) == 1
-    assert len(notes(store)) <= 3
+    assert len(numbers(store)) <= 3
 
 
 # -- meanwhile ---------------------------------------------------------------------------------------------------
