@@ -94,7 +94,7 @@ def read_dcgmi(text: str, rows: Rows) -> None:
         elif log.names and (match := _ENTITY.search(content)) is not None:
             log.take_reading(line, content, match)
             units_next = False
-        elif units_next and (match := _ENTITY_UNITS.search(content)) is not None:
+        elif log.names and units_next and (match := _ENTITY_UNITS.search(content)) is not None:
             log.take_units(_behind(content, match))
             units_next = False
         elif _MESSAGE.search(content):

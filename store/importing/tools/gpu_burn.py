@@ -222,12 +222,13 @@ def _add(start: _Start, rows: Rows) -> None:
         if gpu.died:
             why = f": {failure}" if (failure := _failure(start.text)) else ""
             event = Event(EventKind.PROBE_FAILED, None, f"gpu-burn stopped on this GPU{why}")
-            common["status"] = Outcome.FAILED
         elif gpu.wrong or verdicts.get(number) == "FAULTY":
             errors = None if gpu.overflowed else gpu.errors or None
             counted = f"{errors:,} wrong elements" if errors else "wrong elements, and not how many"
             event = Event(EventKind.WRONG_RESULT, None, f"gpu-burn found {counted}", n=errors)
-            common["status"] = Outcome.WRONG_RESULT
+        if event is not None:
+            status = Outcome.FAILED if event.kind == EventKind.PROBE_FAILED else Outcome.WRONG_RESULT
+            common |= {"status": status, "status_detail": event.detail}
         repeats = [
             (line, common | {"time [ms]": _FLOP / rate / 1e6, "rate [GFLOP/s]": rate, "repeat": repeat})
             for repeat, (rate, line) in enumerate(gpu.rates[1:] or gpu.rates)
@@ -235,8 +236,6 @@ def _add(start: _Start, rows: Rows) -> None:
         if event is not None:
             repeats = repeats or [(start.line, common | {"repeat": 0})]
             repeats[0][1]["wrong_elements"] = event.n
-            for _, values in repeats:
-                values["status_detail"] = event.detail
         elif not repeats:
             rows.refuse(start.line, "gpu-burn has no Gflop/s of a GPU")
         keys = [rows.add(line, values, record) for line, values in repeats]

@@ -282,8 +282,8 @@ def _add(gpus: _Gpus, rows: Rows, tool: str, text: str, *, ends: bool) -> None:
             large = [max(large, key=lambda kernel: kernel[1])]
         small += len(kernels) - len(large)
         for name, _, values in large:
-            values |= {"workload": f"{tool} {_workload(name)}", "kernel": name, **_identity(device, rows, alone=alone)}
-            values |= {"node": node} if node else {}
+            values |= {"workload": f"{tool} {_workload(name)}", "kernel": name}
+            values |= _identity(device, node, rows, alone=alone)
             rows.add(gpu.kernels[name][0].line, values, f"{record} {process}")
     if small:
         why = "--workload stores the longest one" if rows.options.workload is not None else "less than 1 % of the time"
@@ -307,11 +307,12 @@ def _run(launches: list[_Launch], gpu: _Gpu, *, ends: bool) -> tuple[float, dict
     return mean_ms * count, values
 
 
-def _identity(device: str, rows: Rows, *, alone: bool) -> dict[str, Value]:
+def _identity(device: str, node: str, rows: Rows, *, alone: bool) -> dict[str, Value]:
     """The GPU that a profiler calls so; `alone` if the file has no other. Without a number, --gpu names it."""
     match = _DEVICE.match(device)
     model, number = (match[1], match[2] or match[3]) if match is not None else ("", None)
     values: dict[str, Value] = {"model": model} if model else {}
+    values |= {"node": node} if node else {}
     in_name = _UUID.search(rows.file)
     if alone and in_name is not None and rows.options.gpu is None:
         rows.note("the GPU is taken from the file's name")
