@@ -124,7 +124,7 @@ def _starts(host: str, lines: Iterable[tuple[int, str]], rows: Rows) -> Iterator
         other = entry is not None and uuids.get(entry[1], entry[3]) != entry[3]
         if (judged and not verdict) or fallen or other:
             yield start
-            if entry is not None and not percent and not _failure(start.text):
+            if other and not percent and not _failure(start.text):
                 raise InputError(
                     f"{rows.file}: line {line} lists another GPU than before under the same number: the outputs of "
                     "several hosts are mixed; write a file for each host (srun --output=%N.log)"
