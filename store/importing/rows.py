@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -116,10 +116,10 @@ class Rows:
         """Count a row that cannot be read."""
         self._refused.append((reason, line))
 
-    def refuse_rest(self, lines: Iterable[int], reason: str) -> None:
-        """Count rows that the reader passed over, if it did not refuse them itself."""
-        refused = {line for _, line in self._refused}
-        self._refused += [(reason, line) for line in lines if line not in refused]
+    def refuse_rest(self, lines: list[int], reason: str) -> None:
+        """Count rows that the reader passed over, if it did not read or refuse them itself."""
+        seen = {*self._lines, *(line for _, line in self._refused)} if lines else set()
+        self._refused += [(reason, line) for line in lines if line not in seen]
 
     def message(self, line: int, text: str) -> None:
         """Count a line in which the tool says something, such as that a GPU is lost. It is of the row before."""
