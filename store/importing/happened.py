@@ -122,8 +122,8 @@ def _name_the_only_gpu(sheet: Sheet, bound: dict[str, Bound]) -> None:
     gpus = sheet.frame["=gpu"].drop_nulls().unique()
     if len(gpus) != 1 or not sheet.frame["=gpu"].null_count() or {"serial", "pci_bus_id"} & bound.keys():
         return
-    gaps = sheet.frame["=timestamp"].drop_nulls().sort().diff().drop_nulls().dt.total_microseconds()
-    if (gaps < _AT_ONCE * (gaps.mean() or 0)).any() or (gaps == 0).any():
+    gaps = sheet.frame["=timestamp"].drop_nulls().sort().diff().drop_nulls().dt.total_microseconds().to_numpy()
+    if not len(gaps) or gaps.min() <= _AT_ONCE * gaps.mean():
         return
     unnamed = pl.col("=gpu").is_null() & pl.col("=lost").is_not_null() & pl.col("=slot").is_null()
     sheet.frame = sheet.frame.with_columns(pl.when(unnamed).then(pl.lit(gpus[0])).otherwise("=gpu").alias("=gpu"))
