@@ -25,7 +25,7 @@ from .options import Options
 from .times import instant
 from .values import Remarks, is_placeholder
 
-_AT_ONCE = 0.25  # of the mean time between two rows
+_AT_ONCE = 0.25  # of the shortest time between two readings of a GPU
 _SHOWN = 10  # sentences in the report; the table has all
 _SCHEMA = pl.Schema(
     {LINE: pl.Int64(), "ts": pl.Datetime("us"), "gpu": pl.String(), "node": pl.String(), "pci_bus_id": pl.String(),
@@ -122,8 +122,12 @@ def _name_the_only_gpu(sheet: Sheet, bound: dict[str, Bound]) -> None:
     gpus = sheet.frame["=gpu"].drop_nulls().unique()
     if len(gpus) != 1 or not sheet.frame["=gpu"].null_count() or {"serial", "pci_bus_id"} & bound.keys():
         return
-    gaps = sheet.frame["=timestamp"].drop_nulls().sort().diff().drop_nulls().dt.total_microseconds().to_numpy()
-    if not len(gaps) or gaps.min() <= _AT_ONCE * gaps.mean():
+    named = sheet.frame.filter(pl.col("=gpu").is_not_null())
+    gaps, own_gaps = (
+        stamps.drop_nulls().sort().diff().drop_nulls().dt.total_microseconds().to_numpy()
+        for stamps in (sheet.frame["=timestamp"], named["=timestamp"])
+    )
+    if not len(gaps) or gaps.min() <= _AT_ONCE * (own_gaps.min() if len(own_gaps) else gaps.mean()):
         return
     unnamed = pl.col("=gpu").is_null() & pl.col("=lost").is_not_null() & pl.col("=slot").is_null()
     sheet.frame = sheet.frame.with_columns(pl.when(unnamed).then(pl.lit(gpus[0])).otherwise("=gpu").alias("=gpu"))

@@ -49,8 +49,8 @@ CASES = {
         stream("index, power.draw [W]", "0, 90.5 W", "1, 90.5 W", f"{LOST}, {LOST}", "0, 90.5 W"),
         {"n1:0": 2, "n1:1": 1}, (("lost", None, 2),), refused=1),
     "the only GPU of a file, lost": Case(
-        stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 2, *[f"{LOST}, {LOST}"] * 3),
-        {GPUS[0]: 2}, (("lost", GPUS[0], 2),)),
+        stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 2, *[f"{LOST}, {LOST}"] * 3)
+        + f"2026/05/04 10:30:00.123, {LOST}, {LOST}\n", {GPUS[0]: 2}, (("lost", GPUS[0], 2),)),
     "another GPU than the only one that answers, lost": Case(
         stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 3) + "".join(
             f"2026/05/04 10:00:0{second}.124, {LOST}, {LOST}\n" for second in range(3)),
