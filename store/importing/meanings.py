@@ -221,7 +221,8 @@ JOB_MEANINGS: tuple[Meaning, ...] = (
 # Texts that stand for "unknown" (compared in lower case). nvidia-smi writes in brackets why it has no value.
 _WHY = (
     "n/a", "not supported", "unknown error", "insufficient permissions", "not found", "function not found", "no data",
-    "requested functionality has been deprecated", "timeout", "err!",
+    "requested functionality has been deprecated", "deprecated", "timeout", "err!",
+    "gpu access blocked by the operating system", "in use by another client",
 )  # fmt: skip
 LOST_MARKS = {"gpu is lost": EventKind.LOST, "gpu requires reset": EventKind.NEEDS_RESET}
 """What nvidia-smi writes in each field of a GPU that does not answer, with or without brackets: what happened to it."""

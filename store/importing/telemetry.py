@@ -30,7 +30,8 @@ def parse(
     Impossible rows are refused in the sheet. Raises InputError.
     """
     bound, metrics = layout.bound, layout.metrics
-    duplicates = identity.drop_duplicates(sheet)
+    # Of readings without times, equal ones follow each other.
+    duplicates = identity.drop_duplicates(sheet) if "timestamp" in bound else []
     if layout.name == "mapped":
         _of_one_metric(sheet, layout)
     clusters = [name for name in sheet.names if name.lower() in identity.CLUSTER]

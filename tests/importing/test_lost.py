@@ -255,7 +255,7 @@ def test_the_header_may_come_again_and_stand_behind_rows(
 
 
 def test_a_table_without_times_is_counted_from_at(write: Write, parse: Parse, refusal: Callable[..., str]) -> None:
-    path = write("power.draw [W], index", "60 W, 0\n61 W, 1\n62 W, 0\n63 W, 1")
+    path = write("power.draw [W], index", "60 W, 0\n61 W, 1\n60 W, 0\n63 W, 1")
     assert "--at TIME --every SECONDS" in refusal(path)
     assert "--every 1" in refusal(path, at="2026-05-04 10:00:00")
     stamps = parse(path, at="2026-05-04 10:00:00", every=2.0).frame["ts"].to_list()

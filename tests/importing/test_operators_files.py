@@ -55,6 +55,9 @@ CASES = {
         stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 3) + "".join(
             f"2026/05/04 10:00:0{second}.124, {LOST}, {LOST}\n" for second in range(3)),
         {GPUS[0]: 3}, (("lost", None, 0),), refused=3),
+    "words in place of a number": Case(
+        stream("index, power.draw [W], fan.speed [%]", "0, 90.5 W, 30 %", "0, [Deprecated], [In use by another client]",
+               "0, [GPU access blocked by the operating system], 30 %"), {"n1:0": 1}),
     "a number that is cut off at the end": Case(POWER[:-5], {GPUS[0]: 3, GPUS[1]: 2}, refused=1),
     "two tools in one file": Case(
         POWER + "<nvidia_smi_log>\n<timestamp>Mon Sep 14 01:09:15 2026</timestamp>\n<gpu id='00000000:01:00.0'>\n"
