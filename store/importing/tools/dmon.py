@@ -172,16 +172,16 @@ def _behind(text: str, match: re.Match[str]) -> str:
 
 def _of_dcgm(name: str, stated: str) -> str:
     """The name of a column's meaning, with its unit; a column that is not stored keeps its own name."""
-    known = of_field(_FIELDS.get(name, 0))
-    return _BOARD.get(name, name) if known is None else _in_unit(labelled(*known), stated)
+    field = of_field(_FIELDS.get(name, 0))
+    return _BOARD.get(name, name) if field is None else _in_unit(labelled(*field), stated)
 
 
 def _in_unit(label: str, stated: str) -> str:
     """A label with the unit that the header states, if it can be one."""
     base, usual = split_label(label)
     dimension = next((dimension for dimension, units in UNITS.items() if usual in units), None)
-    known = find(stated, dimension) if dimension is not None else None
-    return f"{base} [{known.name}]" if known is not None else label
+    unit = find(stated, dimension) if dimension is not None else None
+    return f"{base} [{unit.name}]" if unit is not None else label
 
 
 def _of_instance(label: str) -> bool:

@@ -121,10 +121,10 @@ def _starts(host: str, lines: Iterable[tuple[int, str]], rows: Rows) -> Iterator
     for line, piece in _pieces(lines):
         entry, progress, verdict = _LISTED.match(piece), _PROGRESS.match(piece), _VERDICT.match(piece)
         fallen = progress is not None and float(progress[1]) < percent
-        other = entry is not None and uuids.get(entry[1], entry[3]) != entry[3]
-        if (judged and not verdict) or fallen or other:
+        another = entry is not None and uuids.get(entry[1], entry[3]) != entry[3]
+        if (judged and not verdict) or fallen or another:
             yield start
-            if other and not percent and not _failure(start.text):
+            if another and not percent and not _failure(start.text):
                 raise InputError(
                     f"{rows.file}: line {line} lists another GPU than before under the same number: the outputs of "
                     "several hosts are mixed; write a file for each host (srun --output=%N.log)"

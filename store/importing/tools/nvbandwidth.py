@@ -105,13 +105,13 @@ def _of_json(text: str, rows: Rows) -> Iterator[_Output]:
             place = name.end() if name else place
             keys = ("name", "status", "error", "bandwidth_description")
             title, status, why, description = (str(test.get(key) or "") for key in keys)
-            found = _Test(first + part.count("\n", 0, place), title, status, why, description)
+            result = _Test(first + part.count("\n", 0, place), title, status, why, description)
             matrix = test.get("bandwidth_matrix")
             if isinstance(matrix, list):
-                found.matrix = [row for row in matrix if isinstance(row, list)]
-            elif found.status in ("", "Passed", "passed"):
-                found.status = "Passed without a matrix"
-            output.tests.append(found)
+                result.matrix = [row for row in matrix if isinstance(row, list)]
+            elif result.status in ("", "Passed", "passed"):
+                result.status = "Passed without a matrix"
+            output.tests.append(result)
         output.remarks = [str(content[key]) for key in ("error", "warning") if content.get(key)]
         if content.get("error") and not output.tests:
             raise InputError(f"{rows.file}: nvbandwidth measured nothing: {str(content['error'])[:200]}")
@@ -172,7 +172,7 @@ def _add(output: _Output, rows: Rows) -> None:
     record = hashlib.sha256(output.text.encode()).hexdigest()[:16]
     gpus = _gpus(output)
     hosts = {str(gpu["node"]) for gpu in gpus.values() if "node" in gpu} or {output.host} - {""}
-    known: dict[str, Value] = {"driver": output.driver} if output.driver.lower() not in ("", "unknown", "n/a") else {}
+    board: dict[str, Value] = {"driver": output.driver} if output.driver.lower() not in ("", "unknown", "n/a") else {}
     waived: list[str] = []
     for test in output.tests:
         if test.status == "Waived":
@@ -189,7 +189,7 @@ def _add(output: _Output, rows: Rows) -> None:
                 rows.refuse(test.line, f"nothing says on which host GPU {number} of {test.name} is")
                 continue
             gpu = gpu or {"index": number, "node": next(iter(hosts), None)}
-            rows.add(test.line, values | {"repeat": repeat} | gpu | known, record)
+            rows.add(test.line, values | {"repeat": repeat} | gpu | board, record)
     if waived:
         rows.note(f"nvbandwidth did not run {', '.join(waived)}: they do not fit the machine")
 

@@ -144,8 +144,8 @@ def _lines(text: str, rows: Rows) -> Iterator[_Line]:
         header = next((kind for kind, pattern in _HEADERS.items() if pattern.match(content)), None)
         if (section := _SECTION.match(content)) is not None:
             process, calls, kind = section[1] or process, "API calls" in section[2], ""
-            named = _OF_DEVICE.search(section[2])
-            gpu = named[1] if named else "" if "result" in section[2] else gpu
+            device = _OF_DEVICE.search(section[2])
+            gpu = device[1] if device else "" if "result" in section[2] else gpu
         elif header is not None:
             labels = [split_label(label) for label in _cells(content) or []]
             names, below = [name.lower() for name, _ in labels], True
@@ -249,10 +249,10 @@ def _take_metric(launch: _Launch, line: int, metric: tuple[str, str, str], rows:
 @lru_cache(maxsize=64)
 def _milliseconds(unit: str, where: str) -> float:
     """How many ms one of these units of time has. Raises InputError, which begins with `where`."""
-    known = find(unit.lower().replace("econds", "").replace("econd", ""), "time")
-    if known is None:
+    time = find(unit.lower().replace("econds", "").replace("econd", ""), "time")
+    if time is None:
         raise InputError(f"{where}: {unit!r} is no unit of time (s, ms, us, ns)")
-    return known.to(UNITS["time"]["ms"])[0]
+    return time.to(UNITS["time"]["ms"])[0]
 
 
 def _number(text: str) -> float | None:
