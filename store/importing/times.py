@@ -121,7 +121,7 @@ def _unix(text: pl.Expr) -> pl.Expr:
     """A UNIX time in ns; null where it is none. The size of its whole part gives the unit."""
     parts = text.str.extract_groups(r"^([0-9]{1,19})(\.[0-9]+)?$").struct  # apart: a float is not exact to the ns
     time = number = parts[0].cast(pl.Int64, strict=False)
-    fraction = ("0" + parts[1].fill_null("")).cast(pl.Float64)
+    fraction = ("0" + parts[1]).cast(pl.Float64).fill_null(0.0)
     for limit, factor in ((10**16, 10**3), (10**13, 10**6), (10**10, 10**9)):
         scaled = number * factor + (fraction * factor).round().cast(pl.Int64)
         time = pl.when(number < limit).then(scaled).otherwise(time)
