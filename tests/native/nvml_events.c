@@ -1,16 +1,16 @@
 /* Event sets: XIDs at the times that the control file names. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "nvml.h"
 
-enum { EVENT_XID = 8 };
+enum { EVENT_XID = 8, AT_ONCE = MAX_STATEMENTS };
 
 typedef struct {
-    double seen;   /* events up to this time were given out, or came before the set */
-    uint64_t gpus; /* registered for XIDs */
-    uint64_t at_seen[MAX_STATEMENTS / 64]; /* statements of exactly that time that were given out already */
-    uint64_t waiting;                      /* GPUs that the latest statement still has an event for */
+    double seen;      /* events up to this time were given out, or came before the set */
+    uint64_t gpus;    /* registered for XIDs */
+    Statement given[AT_ONCE]; /* statements of exactly that time that were given out: their places in the file change */
+    int n_given;
+    uint64_t waiting; /* GPUs that the latest statement still has an event for */
     unsigned long long xid;
     Handle *handles[MAX_GPUS];
 } EventSet;
@@ -22,7 +22,7 @@ API Status nvmlEventSetCreate(EventSet **out) {
     *out = calloc(1, sizeof **out);
     if (!*out) return UNKNOWN;
     (*out)->seen = call.t;
-    memset((*out)->at_seen, 0xFF, sizeof (*out)->at_seen);
+    (*out)->n_given = AT_ONCE; /* what happened at this very time came before the set */
     return OK;
 }
 
@@ -42,6 +42,14 @@ API Status nvmlDeviceRegisterEvents(Handle *device, unsigned long long types, Ev
     return OK;
 }
 
+/* Whether a statement of the time `seen` was given out. */
+static int was_given(const EventSet *set, const Statement *s) {
+    if (set->n_given == AT_ONCE) return 1;
+    for (int i = 0; i < set->n_given; i++)
+        if (set->given[i].gpus == s->gpus && set->given[i].number[0] == s->number[0]) return 1;
+    return 0;
+}
+
 /* The earliest XID that the set has not seen; one of several GPUs comes once for each. Returns 0 when there is none. */
 static int next_xid(const Call *call, EventSet *set, Event *out) {
     if (!set->waiting) {
@@ -49,13 +57,12 @@ static int next_xid(const Call *call, EventSet *set, Event *out) {
         for (int i = 0; i < call->fleet->n_statements; i++) {
             const Statement *s = &call->fleet->statements[i];
             if (s->word != XID || s->from > call->t || s->from < set->seen || !(s->gpus & set->gpus)) continue;
-            if (s->from == set->seen && set->at_seen[i / 64] >> i % 64 & 1) continue;
+            if (s->from == set->seen && was_given(set, s)) continue;
             if (!next || s->from < next->from) next = s;
         }
         if (!next) return 0;
-        if (next->from > set->seen) memset(set->at_seen, 0, sizeof set->at_seen);
-        long i = next - call->fleet->statements;
-        set->at_seen[i / 64] |= 1ULL << i % 64;
+        if (next->from > set->seen) set->n_given = 0;
+        set->given[set->n_given++] = *next;
         set->seen = next->from;
         set->waiting = next->gpus & set->gpus;
         set->xid = (unsigned long long)next->number[0];
