@@ -70,11 +70,12 @@ class _File:
 class Journal:
     """The journal of one writer in a store, made by `Store.journal`: `append` readings, `close` at the end.
 
-    It is a context manager as well. `seal` turns it into files of the tables; a thread does it, or the caller. `name`
-    says who writes, as the node; two living processes cannot write under one name. `durable_s` is the longest time in
-    seconds that an acknowledged row may not yet be on the disk (0: none; None: what suits the file system); a killed
-    process loses none of them either way. Raises StoreError where another process has the name, or the store cannot be
-    written.
+    It is a context manager as well. `seal` turns it into files of the tables. With `background` a thread asks for it
+    when it is due, and child processes do it, so that this process does not load Arrow for it; else the caller asks,
+    and this process does it. `name` says who writes, as the node; two living processes cannot write under one name.
+    `durable_s` is the longest time in seconds that an acknowledged row may not yet be on the disk (0: none; None: what
+    suits the file system); a killed process loses none of them either way. Raises StoreError where another process has
+    the name, or the store cannot be written.
     """
 
     def __init__(
@@ -110,9 +111,10 @@ class Journal:
         self._stop = threading.Event()
         self._files: dict[str, _File] = {}  # by kind of journal
         self._rows = 0
-        self._turned_s = time.monotonic()
+        self._turned_s = self._retry_s = time.monotonic()
         self._waiting: list[JournalName] = []  # to be sealed
         self._closed = False
+        self._background = background
         self._thread: threading.Thread | None = None
         try:
             self._waiting = [
@@ -271,19 +273,21 @@ class Journal:
     def _seal_waiting(self) -> None:
         with self._work:
             waiting = list(self._waiting)
-            sealing.seal(self._root, waiting, self._pace, self._wait)
+            if self._background:
+                self._retry_s = time.monotonic() + self._segment_s / 10
+                ended = (lambda: self._stop.is_set()) if self._slow else (lambda: False)
+                sealing.seal_in_child(self._root, waiting, self._pace, hold=self._hold, ended=ended)
+            else:
+                sealing.seal(self._root, waiting, self._pace)
+                replacing.tidy(self._root)
             with self._guard:
                 self._waiting = [journal_name for journal_name in self._waiting if journal_name not in waiting]
-            replacing.tidy(self._root)
-
-    def _wait(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
-            raise StoreError(f"the journal {self.name} ends; its rows stay in it")
 
     def maintain(self) -> None:
         """Do what is due: make rows durable, seal. Raises StoreError."""
         self.flush(self.durability.seconds)
-        if self._waiting or time.monotonic() - self._turned_s >= self._segment_s or self._rows >= _MOST_ROWS:
+        waits = bool(self._waiting) and time.monotonic() >= self._retry_s
+        if waits or time.monotonic() - self._turned_s >= self._segment_s or self._rows >= _MOST_ROWS:
             self.seal()
 
     def _run(self) -> None:

@@ -9,19 +9,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
-from . import file_names, journal_file, keys, telemetry_files
+from ..errors import StoreError, WhorlError
+from . import file_names, journal_file, keys, replacing, telemetry_files
+from .folder import read_about
 from .journal_file import JournalName
 from .parquet import DamagedError, Verified
 from .replacing import Pace
 from .schema import LATE, LATEST, TABLES, TELEMETRY
 from .system import files
-from .system.locks import is_held, locked
+from .system.locks import Lock, is_held, locked
 from .telemetry_files import NewFile
 
 if TYPE_CHECKING:
@@ -30,14 +35,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STALE_S = 3600.0
-Wait = Callable[[float], object]
+_NICE = 10
+_LOOK_S = 0.1
+_CHILD = "import sys\nfrom whorl.store.sealing import be_child\nbe_child(*sys.argv[1:])\n"
 
 
-def seal(root: Path, several: Iterable[JournalName], pace: Pace, wait: Wait = time.sleep) -> list[JournalName]:
+def seal(root: Path, several: Iterable[JournalName], pace: Pace) -> list[JournalName]:
     """Seal journals whose names the caller holds; returns those that were sealed. Raises StoreError.
 
     One that cannot be read stays where it is, with a warning. On a network file system the files are there for
-    `pace.announce_s` before the journals go, so that every host sees them; `wait` may raise to leave the journals.
+    `pace.announce_s` before the journals go, so that every host sees them.
     """
     ready, failure = [], None
     for journal in several:
@@ -47,7 +54,7 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace, wait: Wait = ti
         except OSError as error:  # the others first: one that cannot be sealed must not keep them for ever
             failure = files.failed("write", Path(error.filename or root), error)
     if ready and pace.announce_s > 1:
-        wait(pace.announce_s)
+        time.sleep(pace.announce_s)
     for journal in ready:
         with files.readable(root), contextlib.suppress(FileNotFoundError):
             files.remove_inside(root, journal.path)
@@ -55,6 +62,74 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace, wait: Wait = ti
     if failure is not None:
         raise failure
     return ready
+
+
+def seal_in_child(
+    root: Path, several: Iterable[JournalName], pace: Pace, *, hold: Lock, ended: Callable[[], bool]
+) -> None:
+    """Seal journals in a process of its own, at low priority: this one never loads Arrow. Raises StoreError.
+
+    The child keeps the lock of their name, `hold`, and ends when this process does, or when `ended` says so.
+    """
+    paths = [str(journal.path) for journal in several]
+    if not paths:
+        return
+    reading, writing = os.pipe()  # the child ends when it is closed, as by the end of this process
+    try:
+        try:
+            child = subprocess.Popen(  # noqa: S603 - our own interpreter, a constant program
+                [sys.executable, "-c", _CHILD, str(root), str(pace.announce_s), *paths],
+                stdin=reading,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[hold.handle],
+                start_new_session=True,  # Ctrl-C is for the collector, which waits for it
+            )
+        except OSError as error:
+            reason = f"cannot start a process that seals: {error.strerror} ({sys.executable or 'no Python'})"
+            raise StoreError(reason) from error
+        finally:
+            os.close(reading)
+        with child:
+            while child.poll() is None and not ended():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_LOOK_S)
+            os.close(writing)
+            writing = -1
+            assert child.stderr is not None
+            lines = child.stderr.read().decode(errors="replace").strip().splitlines()
+    finally:
+        if writing >= 0:
+            os.close(writing)
+    *warnings, last = lines or [""]
+    if child.returncode < 0:
+        raise StoreError(f"the process that seals was ended by {signal.Signals(-child.returncode).name}")
+    for line in warnings if child.returncode else lines:
+        log.warning("%s", line)
+    if child.returncode:
+        raise StoreError(last or f"the process that seals ended with status {child.returncode}")
+
+
+def be_child(root: str, announce_s: str, *paths: str) -> None:
+    """The child of `seal_in_child`. It writes warnings to stderr, and last what it fails with."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    try:
+        read_about(Path(root))
+        several = [journal for path in paths if (journal := journal_file.parse(Path(path))) is not None]
+        seal(Path(root), several, Pace(float(announce_s)))
+        replacing.tidy(Path(root))
+    except WhorlError as error:
+        sys.exit(str(error))
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)
+    os._exit(1)  # at any moment: what is half done, the next one does anew
 
 
 def _place(root: Path, journal: JournalName) -> bool:

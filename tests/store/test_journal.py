@@ -197,26 +197,87 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_the_thread_seals_and_goes_on_after_a_full_disk(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("hindrance", ["no process", "no folder"])
+def test_a_child_seals_and_what_hinders_it_is_told_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hindrance: str
 ) -> None:
-    refused = threading.Event()
-    real = sealing._write
-
-    def write(*words: Any) -> None:
-        if not refused.is_set():
-            refused.set()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(store.root / "telemetry"))
-        real(*words)
-
-    monkeypatch.setattr(sealing, "_write", write)
+    folder, away = store.root / "telemetry", store.root / "away"
     with caplog.at_level(logging.WARNING), Journal(store.root, "n", segment_s=0.2) as made:
-        made.append_batch(batch(["a"], 0, 1))
-        until(refused.is_set)
+        with monkeypatch.context() as patch:
+            if hindrance == "no process":
+                patch.setattr(sys, "executable", str(store.root / "python"))
+            else:
+                folder.rename(away)
+                folder.write_text("in the way")
+            made.append_batch(batch(["a"], 0, 1))
+            for _ in range(2):
+                with pytest.raises(StoreError):
+                    made.seal()
+            until(lambda: "the rows stay in the journal" in caplog.text)
+            if hindrance == "no folder":
+                folder.unlink()
+                away.rename(folder)
         made.append_batch(batch(["a"], 1, 1))
         until(lambda: plain_powers(store.root) == {("a", 0): 1, ("a", 1): 1})
-    assert caplog.text.count("no space is left") == 1
+    assert caplog.text.count("the rows stay in the journal") == 1
+    assert ("cannot start a process that seals" in caplog.text) == (hindrance == "no process")
     assert seen(store) == {("a", 0): 1, ("a", 1): 1}
+
+
+@pytest.mark.parametrize("step", ["before the files", "between the files", "before the journal goes"])
+def test_a_child_that_is_killed_leaves_every_row_once(store: Store, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    place, after = {
+        "before the files": ("files.rename", 0),
+        "between the files": ("files.rename", 1),
+        "before the journal goes": ("files.remove_inside", 0),
+    }[step]
+    killed = (
+        "import os, signal, sys\nfrom whorl.store import sealing\nfrom whorl.store.system import files\n"
+        f"real, calls = {place}, iter(range(99))\n"
+        "def die(*words):\n"
+        f"    next(calls) < {after} or os.kill(os.getpid(), signal.SIGKILL)\n    return real(*words)\n"
+        f"{place} = die\nsealing.be_child(*sys.argv[1:])\n"
+    )
+    with store.journal("n", offline=True) as made:
+        made.append_batch(batch(["a", "b"], 1, 1))
+        made.append_batch(pa.record_batch({"kind": ["gap"]}), "events")
+        with monkeypatch.context() as patch:
+            patch.setattr(sealing, "_CHILD", killed)
+            with pytest.raises(StoreError, match="SIGKILL"):
+                made.seal()
+        assert len(journals(store)) == 2
+        made.append_batch(batch(["a"], 2, 2))
+        assert seen(store) == {("a", 1): 1, ("b", 1): 1, ("a", 2): 2}
+    assert seen(store, plain=True) == {("a", 1): 1, ("b", 1): 1, ("a", 2): 2}
+    assert store.sql("select count(*) n from events").to_pylist() == [{"n": 1}]
+    assert (journals(store), store.check()) == ([], {})
+
+
+def test_a_child_ends_with_its_parent_and_frees_the_name(store: Store) -> None:
+    """The lock of a journal's name is the child's too: it must not keep the next collector of the node out."""
+    code = (
+        "import os, signal, sys, threading, time\nfrom whorl.store import Store, sealing\n"
+        "from whorl.tests.store.journaler import batch\n"
+        "sealing._CHILD = 'import sys, time\\nfrom whorl.store import sealing\\n'"
+        " 'sealing.seal = lambda *_: time.sleep(600)\\n'"
+        ' \'open(sys.argv[3] + ".begun", "w").close(); sealing.be_child(*sys.argv[1:])\\n\'\n'
+        "journal = Store.open(sys.argv[1]).journal('n')\njournal.append_batch(batch(['a'], 1, 1))\n"
+        "threading.Thread(target=journal.seal, daemon=True).start()\n"
+        "from pathlib import Path\n"
+        "while not [*Path(sys.argv[1], 'journal').glob('*.begun')]: time.sleep(0.02)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, store.root], check=False, timeout=120, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+    def free() -> bool:
+        with contextlib.suppress(StoreError):
+            store.journal("n", offline=True).close()
+            return True
+        return False
+
+    until(free)
+    assert seen(store, plain=True) == {("a", 1): 1}
 
 
 def test_many_rows_are_sealed_early(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
