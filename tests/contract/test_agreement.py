@@ -23,7 +23,7 @@ def mixed(input_folder: InputFolder) -> Path:
     "words",
     sample(
         [("energy", "--by", "user"), ("energy", "--by", "gpu"), ("energy", "excess", "--by", "node"), ("sql", SELECT)],
-        short=2,
+        short=1,
     ),
 )
 def test_csv_has_the_rows_of_json(words: tuple[str, ...], mixed: Path) -> None:

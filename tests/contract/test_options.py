@@ -536,7 +536,11 @@ def caller(world: Path, copies: Copies, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * verb.costly) for name, verb in VERBS.items()]
+    "name",
+    [
+        *sample([name for name, verb in VERBS.items() if not verb.costly], short=20),
+        *(pytest.param(name, marks=pytest.mark.long) for name, verb in VERBS.items() if verb.costly),
+    ],
 )
 def test_options(name: str, caller: Caller) -> None:
     """Each option and value alone, and each option beside each other one, with values that are taken alone."""
