@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -21,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
 from ..store.events import Event
+from ..store.system import children
 from ..store.system.processes import give_back
 from ..store.vocabulary import EventKind
 from .backends import BACKENDS, Backend, Stream, find_backend, find_source, find_stream
 
 if TYPE_CHECKING:
-    from ..store import Store
     from ..store.journal import Journal
     from .recording import StoreRecorder
     from .sampler import Sampler
@@ -45,9 +44,6 @@ _SLICE_NS = 100_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "ppc64le": 355}  # its number: no C library has the function
 _OPENING_S = 120.0  # the first look at a GPU whose driver state is not kept takes seconds
 _QUIET_S = 10.0  # after this, who waits is told
-_MAKE = "import sys\nfrom whorl.errors import WhorlError\nfrom whorl.store import Store\n" + (
-    "try:\n    Store.create(sys.argv[1])\nexcept WhorlError as error:\n    sys.exit(str(error))\n"
-)
 
 
 @dataclass(frozen=True)
@@ -173,32 +169,16 @@ def _opened(name: str, source: Backend | Stream, ended: Callable[[], bool], pati
     return True
 
 
-def open_store(path: str) -> Store:
-    """The store at `path`, made where there is none. Raises StoreError.
+def open_store(path: str) -> Path:
+    """The folder of the store at `path`, made where there is none. Raises StoreError.
 
-    It is made by a process of its own: making views takes DuckDB, and this process stays small.
+    A child opens it: making views takes DuckDB, what replaced files takes Arrow, and this process stays small.
     """
-    from ..store import Store
+    from ..store.folder import checked_path
 
-    try:
-        there = (Path(path) / "store.toml").exists()
-    except OSError as error:
-        raise StoreError(f"cannot access the store {path}: {error.strerror}") from error
-    if not there:
-        try:
-            done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
-                [sys.executable, "-c", _MAKE, path],
-                capture_output=True,
-                text=True,
-                check=False,
-                start_new_session=True,  # Ctrl-C is for the collector, and must not leave half a store
-            )
-        except OSError:  # no process can be started here: then it is made by this one
-            return Store.create(path)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            raise StoreError(lines[-1] if lines else f"cannot make the store {path}: status {done.returncode}")
-    return Store.open(path)
+    root = checked_path(path)
+    children.run("whorl.collectors.recording:make_as_child", {"path": path})
+    return root
 
 
 @dataclass
@@ -218,6 +198,7 @@ class Collecting:
 
         Raises InputError and StoreError.
         """
+        from ..store.journal import Journal
         from .recording import StoreRecorder
 
         source = find_source(plan.backend)
@@ -227,10 +208,10 @@ class Collecting:
         if backend is None:
             return None
         try:
-            store = open_store(plan.store)
-            journal = store.journal(plan.node, durable_s=plan.durable_s)
+            root = open_store(plan.store)
+            journal = Journal(root, plan.node, durable_s=plan.durable_s)
             try:
-                recorder = StoreRecorder(store, journal, cluster=plan.cluster, node=plan.node)
+                recorder = StoreRecorder(root, journal, cluster=plan.cluster, node=plan.node)
                 sampler = _loop(plan, backend, recorder, given)
             except BaseException:
                 journal.close()

@@ -5,19 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.events import Event, event_rows
+from ..store.events import Event, event_columns
 from ..store.metrics import METRICS, Call, Field
 from ..store.vocabulary import EventKind
 from .backends import Device, Status
 from .clock import Clock, Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
 _AGAIN_NS = 60_000_000_000  # what cannot be read now and then is recorded once a minute
@@ -60,13 +57,13 @@ class Events:
         for event in events:
             self.tell(event)
 
-    def take(self) -> pa.RecordBatch | None:
-        """The events that nobody took yet, as rows of `events`; None where there is none."""
+    def take(self) -> dict[str, list[Any]] | None:
+        """The events that nobody took yet, as columns of `events`; None where there is none."""
         if not self._told:
             return None
         with self._lock:
             events, self._told = self._told, []
-        return event_rows(events, cluster=self._cluster, node=self._node)
+        return event_columns(events, cluster=self._cluster, node=self._node)
 
     def begin(self) -> None:
         """From here on clocks are watched."""

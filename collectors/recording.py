@@ -4,36 +4,59 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ..store import Store
+from ..store.system import children
 from .backends import Device
 from .rows import identity_table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from ..store import Store
     from ..store.journal import Journal
     from ..store.journal_file import Ticks
 
 
 class StoreRecorder:
-    """The `Recorder` of a store."""
+    """The `Recorder` of the store at `root`. Identities take Arrow: a child process stores them."""
 
-    def __init__(self, store: Store, journal: Journal, *, cluster: str, node: str) -> None:
-        self._store, self._journal = store, journal
+    def __init__(self, root: Path, journal: Journal, *, cluster: str, node: str) -> None:
+        self._root, self._journal = root, journal
         self._cluster, self._node = cluster, node
 
     def append(self, ticks: Ticks) -> None:
         self._journal.append_ticks(ticks)
 
-    def append_rows(self, batch: pa.RecordBatch, table: str) -> None:
-        self._journal.append_batch(batch, table)
+    def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
+        self._journal.append_columns(columns, table)
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
         """Store who the devices are: see `identify`."""
-        identify(self._store, devices, self._cluster, self._node, seen_ns)
+        told = {
+            "root": str(self._root),
+            "cluster": self._cluster,
+            "node": self._node,
+            "seen_ns": seen_ns,
+            "rows": [(device.gpu, device.row) for device in devices],
+        }
+        children.run(f"{__name__}:identify_as_child", told)
+
+
+def make_as_child(path: str) -> None:
+    """Make the store at `path` where there is none, or put in order what dead processes left. Raises StoreError."""
+    from ..store import Store
+
+    Store.create(path)
+
+
+def identify_as_child(
+    root: str, rows: Sequence[tuple[str, dict[str, Any]]], *, cluster: str, node: str, seen_ns: int
+) -> None:
+    """What the child of `StoreRecorder.identify` does. Raises StoreError."""
+    from ..store import Store
+
+    identify(Store.open(root), [Device(gpu, row) for gpu, row in rows], cluster, node, seen_ns)
 
 
 def identify(store: Store, devices: Sequence[Device], cluster: str, node: str | None, seen_ns: int) -> int:

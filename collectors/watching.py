@@ -10,9 +10,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import DeviceError
 from ..store.events import Event
@@ -21,8 +21,6 @@ from .clock import Clock, SystemClock
 from .noticing import Events
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ..store.journal_file import Ticks
 
 log = logging.getLogger(__name__)
@@ -36,7 +34,7 @@ class Recorder(Protocol):
 
     def append(self, ticks: Ticks) -> None: ...
 
-    def append_rows(self, batch: pa.RecordBatch, table: str) -> None: ...
+    def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None: ...
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None: ...
 
@@ -280,11 +278,11 @@ class Watched:
 
     def write_events(self, me: Poller | None = None) -> None:
         """Store the events that are not stored yet."""
-        batch = self._events.take()
-        if batch is None:
+        columns = self._events.take()
+        if columns is None:
             return
         if me is None:
-            self._recorder.append_rows(batch, "events")
+            self._recorder.append_rows(columns, "events")
         else:
             with self._in(me, STORE):
-                self._recorder.append_rows(batch, "events")
+                self._recorder.append_rows(columns, "events")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..collectors.collecting import open_backend
 from ..collectors.recording import StoreRecorder
@@ -21,8 +21,6 @@ from ..store.names import this_host
 from ..store.system.locks import is_held
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ..collectors.backends import Backend
     from ..collectors.backends import Device as Read
     from ..kernels.device import Device
@@ -48,8 +46,8 @@ class _Recorder:
         self.fed.set()
         self._store(lambda into: into.append(ticks))
 
-    def append_rows(self, batch: pa.RecordBatch, table: str) -> None:
-        self._store(lambda into: into.append_rows(batch, table))
+    def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
+        self._store(lambda into: into.append_rows(columns, table))
 
     def identify(self, devices: Sequence[Read], seen_ns: int) -> None:
         self._store(lambda into: into.identify(devices, seen_ns))
@@ -111,7 +109,7 @@ class NodeWatch:
             self._journal = self._open_journal()
             into = None
             if self._store is not None and self._journal is not None:
-                into = StoreRecorder(self._store, self._journal, cluster=self._cluster, node=self._node)
+                into = StoreRecorder(self._store.root, self._journal, cluster=self._cluster, node=self._node)
             self._recorder = _Recorder(self._feed, into)
             self._sampler = Sampler(
                 backend,

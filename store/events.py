@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .schema import arrow_array, arrow_schema
+from .schema import arrow_rows
 from .vocabulary import EventKind
 
 if TYPE_CHECKING:
@@ -44,11 +44,8 @@ TYPED = ("workload", "metric", "quality", "code", "before", "value", "n", "durat
 """The columns besides the sentence that a kind may fill."""
 
 
-def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None) -> pa.RecordBatch:
-    """Events as rows of `events`. Every event must have its time. `node` is for events that name no node."""
-    import pyarrow as pa
-
-    schema = arrow_schema("events")
+def event_columns(events: Sequence[Event], *, cluster: str, node: str | None = None) -> dict[str, list[Any]]:
+    """Events as columns of `events`. Every event must have its time. `node` is for events that name no node."""
     columns: dict[str, list[Any]] = {
         "ts": [event.ts_ns for event in events],
         "cluster": [cluster] * len(events),
@@ -60,7 +57,9 @@ def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None
     }
     for name in ("before", "value"):  # a counter may have more digits than a double: the sentence has them all
         columns[name] = [None if value is None else float(value) for value in columns[name]]
-    types = pa.schema([schema.field(name) for name in columns])
-    return pa.RecordBatch.from_arrays(
-        [arrow_array(values, types.field(name).type) for name, values in columns.items()], schema=types
-    )
+    return columns
+
+
+def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None) -> pa.RecordBatch:
+    """The columns of `event_columns` as a batch."""
+    return arrow_rows("events", event_columns(events, cluster=cluster, node=node)).to_batches()[0]

@@ -164,6 +164,16 @@ class Journal:
             rows = shaped.combine_chunks().to_batches()[0]
             self._append("rows", lambda _, written: journal_file.rows_block(table, rows, written), (), len(batch))
 
+    def append_columns(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
+        """Store rows of a table in columns of numbers and texts (`ts` in ns since 1970), without Arrow; they are
+        acknowledged on return.
+
+        Raises StoreError as `append`.
+        """
+        rows = len(next(iter(columns.values()), ()))
+        if rows:
+            self._append("rows", lambda _, written: journal_file.columns_block(table, columns, written), (), rows)
+
     def append_ticks(self, ticks: Ticks) -> None:
         """Store readings that are in arrays, without Arrow; they are acknowledged on return.
 

@@ -9,23 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError, WhorlError
+from ..errors import StoreError
 from . import file_names, journal_file, keys, replacing, telemetry_files
 from .folder import read_about
 from .journal_file import JournalName
 from .parquet import DamagedError, Verified
 from .replacing import Pace
 from .schema import LATE, LATEST, TABLES, TELEMETRY
-from .system import files
+from .system import children, files
 from .system.locks import Lock, is_held, locked
 from .telemetry_files import NewFile
 
@@ -36,8 +32,6 @@ log = logging.getLogger(__name__)
 
 _STALE_S = 3600.0
 _NICE = 10
-_LOOK_S = 0.1
-_CHILD = "import sys\nfrom whorl.store.sealing import be_child\nbe_child(*sys.argv[1:])\n"
 
 
 def seal(root: Path, several: Iterable[JournalName], pace: Pace) -> list[JournalName]:
@@ -72,64 +66,21 @@ def seal_in_child(
     The child keeps the lock of their name, `hold`, and ends when this process does, or when `ended` says so.
     """
     paths = [str(journal.path) for journal in several]
-    if not paths:
-        return
-    reading, writing = os.pipe()  # the child ends when it is closed, as by the end of this process
-    try:
-        try:
-            child = subprocess.Popen(  # noqa: S603 - our own interpreter, a constant program
-                [sys.executable, "-c", _CHILD, str(root), str(pace.announce_s), *paths],
-                stdin=reading,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=[hold.handle],
-                start_new_session=True,  # Ctrl-C is for the collector, which waits for it
-            )
-        except OSError as error:
-            reason = f"cannot start a process that seals: {error.strerror} ({sys.executable or 'no Python'})"
-            raise StoreError(reason) from error
-        finally:
-            os.close(reading)
-        with child:
-            while child.poll() is None and not ended():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(_LOOK_S)
-            os.close(writing)
-            writing = -1
-            assert child.stderr is not None
-            lines = child.stderr.read().decode(errors="replace").strip().splitlines()
-    finally:
-        if writing >= 0:
-            os.close(writing)
-    *warnings, last = lines or [""]
-    if child.returncode < 0:
-        raise StoreError(f"the process that seals was ended by {signal.Signals(-child.returncode).name}")
-    for line in warnings if child.returncode else lines:
-        log.warning("%s", line)
-    if child.returncode:
-        raise StoreError(last or f"the process that seals ended with status {child.returncode}")
+    if paths:
+        arguments = {"root": str(root), "paths": paths, "announce_s": pace.announce_s}
+        children.run(f"{__name__}:seal_as_child", arguments, keep=[hold.handle], ended=ended)
 
 
-def be_child(root: str, announce_s: str, *paths: str) -> None:
-    """The child of `seal_in_child`. It writes warnings to stderr, and last what it fails with."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def seal_as_child(root: str, paths: Iterable[str], announce_s: float) -> None:
+    """What the child of `seal_in_child` does. Raises StoreError."""
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    try:
-        read_about(Path(root))
-        several = [journal for path in paths if (journal := journal_file.parse(Path(path))) is not None]
-        seal(Path(root), several, Pace(float(announce_s)))
-        replacing.tidy(Path(root))
-    except WhorlError as error:
-        sys.exit(str(error))
-
-
-def _end_with_parent() -> None:
-    os.read(0, 1)
-    os._exit(1)  # at any moment: what is half done, the next one does anew
+    read_about(Path(root))  # a later whorl may have been installed meanwhile, which must know this format
+    several = [journal for path in paths if (journal := journal_file.parse(Path(path))) is not None]
+    seal(Path(root), several, Pace(announce_s))
+    replacing.tidy(Path(root))
 
 
 def _place(root: Path, journal: JournalName) -> bool:

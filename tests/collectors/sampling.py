@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from whorl.collectors.sampler import Sampler
 from whorl.collectors.streaming import Streamer
 from whorl.collectors.watching import Counts
 from whorl.store.journal_file import Ticks
+from whorl.store.schema import arrow_rows
 
 PATIENCE_S = 20.0
 BUSY = {"missed_ticks", "hung", "answers_again"}
@@ -64,9 +65,9 @@ class Kept:
     def append(self, ticks: Ticks) -> None:
         self.batches.append(ticks.rows())
 
-    def append_rows(self, batch: pa.RecordBatch, table: str) -> None:
+    def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
         assert table == "events"
-        self.told.append(batch)
+        self.told += arrow_rows(table, columns).to_batches()
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
         self.identities.append(list(devices))

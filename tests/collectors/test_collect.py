@@ -316,6 +316,27 @@ def test_options_that_cannot_be_used(tmp_path: Path, options: list[str], words: 
     assert not (tmp_path / "S").exists()
 
 
+def test_it_loads_no_library_of_tables_also_when_it_seals(tmp_path: Path) -> None:
+    """A collector stays small: children store identities, read what a compaction wrote, and seal."""
+    new_store(tmp_path / "S").compact(offline=True)
+    code = (
+        "import sys, whorl.cli\n"
+        "sys.argv = ['whorl', 'collect', '--backend', 'simulated', '--interval', '100ms', '--duration', '1s',"
+        " '--store', sys.argv[1]]\n"
+        "try:\n    whorl.cli.main()\n"
+        "finally:\n    print(*sorted({'duckdb', 'pandas', 'polars', 'pyarrow', 'ssl'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "S"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+    assert not [*(tmp_path / "S" / "journal").glob("*.journal")]
+    (told,) = ask(
+        tmp_path / "S",
+        "select (select count(distinct gpu) from telemetry) t, (select count(*) from gpus) g, "
+        "(select count(*) from events where kind = 'collect_ended') e",
+    )
+    assert told == {"t": 8, "g": 8, "e": 1}
+
+
 @pytest.mark.long
 def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) -> None:
     """Ticks go on when the journal begins another file, and every one is there once."""
@@ -324,7 +345,7 @@ def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) ->
     backend = Nvml()
     backend.open()
     with Journal(store.root, "n", segment_s=0.4) as journal:
-        recorder = StoreRecorder(store, journal, cluster="c", node="n")
+        recorder = StoreRecorder(store.root, journal, cluster="c", node="n")
         sampler = Sampler(backend, recorder, interval_s=0.02, slow_s=0.5, cluster="c", node="n")
         counts = sampler.run(3.0)
     backend.close()

@@ -541,7 +541,7 @@ def test_collect_ends_where_the_store_takes_no_more(tmp_path: Path, monkeypatch:
         raise StoreError("no space is left on the disk")
 
     script = Script([readings(power(0, T0))])
-    monkeypatch.setattr("whorl.store.journal.Journal.append_batch", full)
+    monkeypatch.setattr("whorl.store.journal.Journal.append_columns", full)
     done = collected(script, tmp_path / "S", monkeypatch)
     assert done.exit_code == 3
     assert "no space is left on the disk" in done.stderr

@@ -23,7 +23,7 @@ from whorl.errors import StoreError
 from whorl.store import Store, journal, journal_file, sealing
 from whorl.store.journal import Journal
 from whorl.store.status import status
-from whorl.store.system import files
+from whorl.store.system import children, files
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import (
     BEGAN,
@@ -220,7 +220,7 @@ def test_a_child_seals_and_what_hinders_it_is_told_once(
         made.append_batch(batch(["a"], 1, 1))
         until(lambda: plain_powers(store.root) == {("a", 0): 1, ("a", 1): 1})
     assert caplog.text.count("the rows stay in the journal") == 1
-    assert ("cannot start a process that seals" in caplog.text) == (hindrance == "no process")
+    assert ("cannot start another process" in caplog.text) == (hindrance == "no process")
     assert seen(store) == {("a", 0): 1, ("a", 1): 1}
 
 
@@ -232,17 +232,17 @@ def test_a_child_that_is_killed_leaves_every_row_once(store: Store, monkeypatch:
         "before the journal goes": ("files.remove_inside", 0),
     }[step]
     killed = (
-        "import os, signal, sys\nfrom whorl.store import sealing\nfrom whorl.store.system import files\n"
+        "import os, signal, sys\nfrom whorl.store.system import children, files\n"
         f"real, calls = {place}, iter(range(99))\n"
         "def die(*words):\n"
         f"    next(calls) < {after} or os.kill(os.getpid(), signal.SIGKILL)\n    return real(*words)\n"
-        f"{place} = die\nsealing.be_child(*sys.argv[1:])\n"
+        f"{place} = die\nchildren.serve(sys.argv[1])\n"
     )
     with store.journal("n", offline=True) as made:
         made.append_batch(batch(["a", "b"], 1, 1))
         made.append_batch(pa.record_batch({"kind": ["gap"]}), "events")
         with monkeypatch.context() as patch:
-            patch.setattr(sealing, "_CHILD", killed)
+            patch.setattr(children, "_PROGRAM", killed)
             with pytest.raises(StoreError, match="SIGKILL"):
                 made.seal()
         assert len(journals(store)) == 2
@@ -256,15 +256,15 @@ def test_a_child_that_is_killed_leaves_every_row_once(store: Store, monkeypatch:
 def test_a_child_ends_with_its_parent_and_frees_the_name(store: Store) -> None:
     """The lock of a journal's name is the child's too: it must not keep the next collector of the node out."""
     code = (
-        "import os, signal, sys, threading, time\nfrom whorl.store import Store, sealing\n"
-        "from whorl.tests.store.journaler import batch\n"
-        "sealing._CHILD = 'import sys, time\\nfrom whorl.store import sealing\\n'"
-        " 'sealing.seal = lambda *_: time.sleep(600)\\n'"
-        ' \'open(sys.argv[3] + ".begun", "w").close(); sealing.be_child(*sys.argv[1:])\\n\'\n'
+        "import os, signal, sys, threading, time\nfrom pathlib import Path\nfrom whorl.store import Store\n"
+        "from whorl.store.system import children\nfrom whorl.tests.store.journaler import batch\n"
+        "children._PROGRAM = 'import sys, time\\nfrom whorl.store import sealing\\n'"
+        " 'from whorl.store.system import children\\n'"
+        " 'sealing.seal = lambda root, *_: [(root / \"begun\").touch(), time.sleep(600)]\\n'"
+        " 'children.serve(sys.argv[1])\\n'\n"
         "journal = Store.open(sys.argv[1]).journal('n')\njournal.append_batch(batch(['a'], 1, 1))\n"
         "threading.Thread(target=journal.seal, daemon=True).start()\n"
-        "from pathlib import Path\n"
-        "while not [*Path(sys.argv[1], 'journal').glob('*.begun')]: time.sleep(0.02)\n"
+        "while not Path(sys.argv[1], 'begun').exists(): time.sleep(0.02)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, store.root], check=False, timeout=120, capture_output=True)

@@ -236,7 +236,7 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
     """As `whorl collect` writes it: a row of `gpus` for a new version, an event where the driver was reloaded."""
     from whorl.collectors.backends import Device
     from whorl.collectors.recording import StoreRecorder
-    from whorl.store.events import Event, event_rows
+    from whorl.store.events import Event, event_columns
     from whorl.store.vocabulary import EventKind
 
     store = _fleet(8).store(tmp_path / "S")
@@ -245,14 +245,14 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
         return int((BEGAN + timedelta(days=day)).replace(tzinfo=UTC).timestamp()) * 10**9
 
     with store.journal("n0000") as journal:
-        recorder = StoreRecorder(store, journal, cluster="c", node="n0000")
+        recorder = StoreRecorder(store.root, journal, cluster="c", node="n0000")
         for driver, day in (("550.1", -9), ("560.1", 5)):
             recorder.identify([Device("g00000", {"driver": driver, "slot": 0})], ns(day))
         events = [
             Event(EventKind.DRIVER_RELOADED, None, "the driver is back", ns(day), version=version)
             for day, version in ((5, "560.1"), (7, "550.1"), (8, None))
         ]
-        recorder.append_rows(event_rows(events, cluster="c", node="n0000"), "events")
+        recorder.append_rows(event_columns(events, cluster="c", node="n0000"), "events")
     advice = advise(scores(Store.open(tmp_path / "S")), "w", now=BEGAN + timedelta(days=9))
     assert advice.staleness.stale_gpus == 4  # all of the node
     assert advice.staleness.says is not None

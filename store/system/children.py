@@ -1,0 +1,91 @@
+"""Short-lived children that do for a collector what takes Arrow, so that the collector stays small.
+
+A child gets its arguments as one line of JSON on standard input, which stays open as long as the parent lives: when it
+is closed the child ends at once. So a child may be stopped at any moment, as a process of the store may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from ...errors import StoreError, WhorlError
+
+log = logging.getLogger(__name__)
+
+_PROGRAM = "import sys\nfrom whorl.store.system.children import serve\nserve(sys.argv[1])\n"
+_LOOK_S = 0.1
+
+
+def run(
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    keep: Sequence[int] = (),
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Call a function, given as "module:name", in a child, with arguments that JSON can say. Raises StoreError.
+
+    The child has the open files `keep` too, and ends early when `ended` says so.
+    """
+    python = sys.executable or "python"
+    reading, writing = os.pipe()
+    with contextlib.ExitStack() as stack:
+        stdin = stack.enter_context(os.fdopen(writing, "wb"))
+        try:
+            child = subprocess.Popen(  # noqa: S603 - our own interpreter, a constant program
+                [python, "-c", _PROGRAM, function],
+                stdin=reading,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=keep,
+                start_new_session=True,  # Ctrl-C is for the parent, which waits for its child
+            )
+        except OSError as error:
+            raise StoreError(f"cannot start another process of {python}: {error.strerror}") from error
+        finally:
+            os.close(reading)
+        with child:
+            with contextlib.suppress(BrokenPipeError):  # how it ended says why
+                stdin.write(json.dumps(arguments, default=str).encode() + b"\n")
+                stdin.flush()
+            while child.poll() is None and not ended():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_LOOK_S)
+            with contextlib.suppress(BrokenPipeError):
+                stdin.close()
+            assert child.stderr is not None
+            lines = child.stderr.read().decode(errors="replace").strip().splitlines()
+    if child.returncode < 0:
+        raise StoreError(f"the process for it was ended by {signal.Signals(-child.returncode).name}")
+    failed = child.returncode != 0
+    for line in lines[:-1] if failed else lines:
+        log.warning("%s", line)
+    if failed:
+        raise StoreError(lines[-1] if lines else f"the process for it ended with status {child.returncode}")
+
+
+def serve(function: str) -> None:
+    """Be the child of `run`: warnings go to standard error, and last what it fails with."""
+    arguments = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    module, _, name = function.partition(":")
+    try:
+        getattr(import_module(module), name)(**arguments)
+    except WhorlError as error:
+        sys.exit(str(error))
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)
+    os._exit(1)
