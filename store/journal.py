@@ -98,9 +98,14 @@ class Journal:
             files.make_folder(self._folder)
         except OSError as error:
             raise files.failed("make", self._folder, error) from error
-        # A compaction has the name for a while where it seals what a dead writer left.
-        wait_s = _COMPACTION_S if notes.newest(root).owner is not None else 0.0
-        self._hold = locked(self._folder / f"{name}.lock", f"a journal named {name}", wait_s=wait_s)
+        lock, label = self._folder / f"{name}.lock", f"a journal named {name}"
+        try:
+            self._hold = locked(lock, label)
+        except StoreError:
+            # A compaction has the name for a while where it seals what a dead writer left.
+            if notes.newest(root).owner is None:
+                raise
+            self._hold = locked(lock, label, wait_s=_COMPACTION_S)
         self._writer = journal_file.this_writer(name)
         self.durability = durability.of(self._folder, durable_s)
         self._written = 0

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import file_names, journal_file, keys, replacing, telemetry_files
-from .folder import read_about
 from .journal_file import JournalName
 from .parquet import DamagedError, Verified
 from .replacing import Pace
-from .schema import LATE, LATEST, TABLES, TELEMETRY
+from .schema import FORMAT, LATE, LATEST, TABLES, TELEMETRY
 from .system import children, files
 from .system.locks import Lock, is_held, locked
 from .telemetry_files import NewFile
@@ -67,17 +66,18 @@ def seal_in_child(
     """
     paths = [str(journal.path) for journal in several]
     if paths:
-        arguments = {"root": str(root), "paths": paths, "announce_s": pace.announce_s}
+        arguments = {"root": str(root), "paths": paths, "announce_s": pace.announce_s, "version": FORMAT}
         children.run(f"{__name__}:seal_as_child", arguments, keep=[hold.handle], ended=ended)
 
 
-def seal_as_child(root: str, paths: Iterable[str], announce_s: float) -> None:
+def seal_as_child(root: str, paths: Iterable[str], *, announce_s: float, version: int) -> None:
     """What the child of `seal_in_child` does. Raises StoreError."""
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
-    read_about(Path(root))  # a later whorl may have been installed meanwhile, which must know this format
+    if version != FORMAT:
+        raise StoreError(f"another version of whorl was installed: start what collects into {root} again")
     several = [journal for path in paths if (journal := journal_file.parse(Path(path))) is not None]
     seal(Path(root), several, Pace(announce_s))
     replacing.tidy(Path(root))
