@@ -177,7 +177,12 @@ def open_store(path: str) -> Path:
     from ..store.folder import checked_path
 
     root = checked_path(path)
-    children.run("whorl.collectors.recording:make_as_child", {"path": path})
+    try:
+        children.run("whorl.collectors.recording:make_as_child", {"path": path})
+    except children.StartError:  # this one opens it then, and says what else is wrong
+        from .recording import make_as_child
+
+        make_as_child(path)
     return root
 
 

@@ -20,6 +20,11 @@ from typing import Any
 
 from ...errors import StoreError, WhorlError
 
+
+class StartError(StoreError):
+    """No child can be started here."""
+
+
 log = logging.getLogger(__name__)
 
 _PROGRAM = "import sys\nfrom whorl.store.system.children import serve\nserve(sys.argv[1])\n"
@@ -33,9 +38,10 @@ def run(
     keep: Sequence[int] = (),
     ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Call a function, given as "module:name", in a child, with arguments that JSON can say. Raises StoreError.
+    """Call a function, given as "module:name", in a child, with arguments that JSON can say.
 
-    The child has the open files `keep` too, and ends early when `ended` says so.
+    The child has the open files `keep` too, and ends early when `ended` says so. Raises StartError where it cannot
+    start, and StoreError for what it fails with.
     """
     python = sys.executable or "python"
     reading, writing = os.pipe()
@@ -51,7 +57,7 @@ def run(
                 start_new_session=True,  # Ctrl-C is for the parent, which waits for its child
             )
         except OSError as error:
-            raise StoreError(f"cannot start another process of {python}: {error.strerror}") from error
+            raise StartError(f"cannot start another process of {python}: {error.strerror}") from error
         finally:
             os.close(reading)
         with child:

@@ -186,7 +186,7 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
         code = (
             "import os, sys, whorl.cli.output, whorl.collectors.collecting, whorl.collectors.sampler\n"
             "import whorl.store.journal, whorl.collectors.nvml, whorl.collectors.recording, whorl.collectors.rows\n"
-            "import pynvml, pyarrow\n"
+            "import pynvml, pyarrow, whorl.store.store\n"
             "import whorl.probes.restore, whorl.store.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
             "os.setgid(65534); os.setuid(65534)\n"
             "sys.argv = ['whorl', 'collect', '--duration', '1', '--store', sys.argv[1]]\n"
