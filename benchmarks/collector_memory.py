@@ -49,7 +49,6 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
     from whorl.collectors.backends import Device, Status, Sweep
     from whorl.collectors.recording import StoreRecorder
     from whorl.collectors.sampler import Sampler
-    from whorl.store import Store
     from whorl.store.journal import Journal
     from whorl.store.journal_file import Ticks
     from whorl.store.metrics import METRICS
@@ -139,8 +138,8 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
             Path("/proc/self/clear_refs").write_text("5")  # from here on a new peak
 
     clock = Jumping()
-    journal = Journal(Path(root), "n", background=False, offline=True, clock=clock.wall)
-    recorder = Maintained(Store.open(root), journal, cluster="c", node="n")
+    journal = Journal(Path(root), "n", offline=True, clock=clock.wall)  # a child seals, as for a collector
+    recorder = Maintained(Path(root), journal, cluster="c", node="n")
     backend: Any = Walking()
     say(0)
     sampler = Sampler(backend, recorder, interval_s=1 / rate, cluster="c", node="n", clock=clock, hung_s=1e9)
