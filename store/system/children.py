@@ -27,7 +27,13 @@ class StartError(StoreError):
 
 log = logging.getLogger(__name__)
 
-_PROGRAM = "import sys\nfrom whorl.store.system.children import serve\nserve(sys.argv[1])\n"
+# The child finds the modules that its parent does, and none in the folder in which it happens to be (-P).
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from whorl.store.system.children import serve
+serve(sys.argv[1])
+"""
 _LOOK_S = 0.1
 
 
@@ -49,7 +55,7 @@ def run(
         stdin = stack.enter_context(os.fdopen(writing, "wb"))
         try:
             child = subprocess.Popen(  # noqa: S603 - our own interpreter, a constant program
-                [python, "-c", _PROGRAM, function],
+                [python, "-P", "-c", _PROGRAM, function, json.dumps(sys.path)],
                 stdin=reading,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pynvml
@@ -27,12 +28,12 @@ MORE = """
     Metric("most_power", 32, "mW", "gauge", "slow", "the highest power limit", Field((188,)),
            Dcgm(162, 1000), ("MOST_POWER", "MAX_POWER")),
 """
-# Runs a program with these rows at the end of the table in store/metrics.py, and no other change.
+# Each Python that begins with this has these rows at the end of the table in store/metrics.py, and no other change.
 WITH_MORE = """
-import importlib.machinery, sys
+import importlib.machinery, os, sys
 from pathlib import Path
 import whorl
-rows, sys.argv = sys.argv[1], sys.argv[1:]
+rows = os.environ["MORE_METRICS"]
 path = str(Path(whorl.__file__).with_name("store") / "metrics.py")
 class Loader(importlib.machinery.SourceFileLoader):
     def get_data(self, path):
@@ -52,10 +53,13 @@ sys.meta_path.insert(0, Finder())
 
 
 def with_more(code: str, *arguments: object, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_MORE + code, MORE, *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=120, env=environment or dict(os.environ),
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(WITH_MORE)
+        more = {"MORE_METRICS": MORE, "PYTHONPATH": folder}
+        done = subprocess.run(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            capture_output=True, text=True, check=False, timeout=120, env={**(environment or os.environ), **more},
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -65,7 +69,8 @@ VERB = "from whorl.cli import cli\ncli()"
 
 # Collects for a second from each backend, and keeps of one store the minutes only; prints what was asked in between.
 COLLECTED = """
-import json, time
+import json, sys, time
+from pathlib import Path
 from whorl.cli import cli
 from whorl.store import Store
 nvml, simulated = (Path(sys.argv[1], backend) for backend in ("nvml", "simulated"))
