@@ -10,7 +10,7 @@ each group in the order in which a row passes through them:
                                what rooms above share: GPUs and nodes, times, host lists, rows of `events`, what power
                                sensors see and miss, which choices no other beats, pages of exporters
     system/  files, locks      files that appear whole, inside the store only; locks that end with their process
-             durability, processes, signals, network
+             durability, processes, children, signals, network
     files    file_names        what the name of a file says: who wrote it, of which GPUs and times; its check sum
              parquet           one file: encoded, verified, read
              keys              which row of a key counts: compared, sorted, the newest taken
@@ -21,7 +21,7 @@ each group in the order in which a row passes through them:
     writers  telemetry_files   where readings go (telemetry/, late/, latest/); files joined to be written anew
              commits           rows of several tables: all or nothing
              sealing           a journal becomes files
-             journal           rows that come one after another; a thread seals them
+             journal           rows that come one after another; a child process seals them
     readers  snapshot          the files and journals of one instant
              parts             the same as Arrow, and by days and groups of GPUs
              newest            the last values, followed

@@ -10,7 +10,8 @@ The CRC is that of the frame before it and of the payload. All numbers are littl
   file is a layout, and names every GPU of the file.
 * T, a tick: records of the layout of that number. A record is `ts` (i64, us), the number of its GPU (u16), one bit for
   each column that is NULL, and the columns, each at its own width; a text is the number of it in the layout (u16).
-* R, rows of any other table, as an Arrow stream.
+* R, rows of any other table, as an Arrow stream; or
+* C, the same as columns in JSON, from a process that does not load Arrow.
 
 `written` says which of two rows of one key was written last; it is never twice the same in one journal. A block that a
 crash cut short, or in which a bit changed, does not pass its check: readers go on at the next mark.

@@ -155,8 +155,8 @@ class Store:
     ) -> Journal:
         """The journal called `name` for rows that come one after another, as of a collector; see `Journal`.
 
-        With `background` a thread seals it; else `seal` is the caller's. `offline`: nobody else uses the store, so that
-        nothing waits for readers. Raises StoreError where another process has the name.
+        With `background` child processes seal it; else `seal` is the caller's. `offline`: nobody else uses the store,
+        so that nothing waits for readers. Raises StoreError where another process has the name.
         """
         from .journal import Journal
 
