@@ -64,6 +64,10 @@ class Backend:
 
     Both methods may block for as long as the driver, the engine or the network does: the loop gives up a call that
     hangs. Neither changes a setting of a GPU.
+
+    While the call of one device hangs in `read`, a fresh thread calls `read` for the others and `devices` as before, on
+    the same object where `one_by_one`: such a device stays in the list, and the driver is not asked about it there. A
+    hang after the last reading is one of the source's events: they are not asked for again until that call returned.
     """
 
     name: ClassVar[str]
@@ -86,8 +90,10 @@ class Backend:
         """Read the devices with these keys, in this order: their fast metrics, and the slow ones too if `slow`.
 
         Gives at most one reading of each device, as soon as it is made, and at any place the events that the source
-        announced. A device of which the source has nothing new has no reading. Raises InputError where the source as a
-        whole is gone; the failures of one device are in its statuses.
+        announced. A device of which the source has nothing new, or an instance at a tick that reads nothing of it, has
+        no reading; a GPU that does not answer has one, with the reason in its statuses, as long as it is listed. The
+        loop tells `lost`, `returned`, `needs_reset`, `driver_gone` and `driver_reloaded` by the statuses and the list.
+        Raises InputError where the source as a whole is gone.
         """
         raise NotImplementedError
 
