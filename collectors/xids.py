@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..store.events import Event
 from ..store.vocabulary import EventKind
 
+FALLEN = 79
 _XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
     13: "graphics engine exception",
     31: "GPU memory page fault",
@@ -16,7 +17,7 @@ _XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
     63: "ECC page retirement or row remapping",
     64: "ECC page retirement or row remapping failed",
     74: "NVLink error",
-    79: "the GPU has fallen off the bus",
+    FALLEN: "the GPU has fallen off the bus",
     92: "high rate of single bit ECC errors",
     94: "contained ECC error",
     95: "uncontained ECC error",

@@ -317,7 +317,7 @@ EVENTS = Table(
         Column("code", "BIGINT", "", "number of an error: of an XID, the driver's"),
         Column("before", "DOUBLE", "of `metric`", "what it was"),
         Column("value", "DOUBLE", "of `metric`", "what it is now; of a power sensor, mW"),
-        Column("n", "BIGINT", "", "how many: ticks, wrong elements, MIG instances"),
+        Column("n", "BIGINT", "", "how many: ticks, wrong elements, MIG instances, XIDs"),
         Column("duration_ns", "BIGINT", "ns", "how long"),
         Column("version", "VARCHAR", "", "version of the driver"),
         Column("campaign", "VARCHAR", "", "the campaign in which it happened; NULL where it belongs to none"),

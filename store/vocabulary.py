@@ -77,7 +77,9 @@ class EventKind(Code):
 
     # fmt: off
     # of a GPU and its driver
-    XID = "xid", "the driver told of an error; `code` is the number of the XID", "code"
+    XID = ("xid",
+           "the driver told of an error; `code` is the number of the XID; where there is an `n`, the row stands for so "
+           "many of them", "code", "n")
     LOST = "lost", "the GPU does not answer any more"
     NEEDS_RESET = "needs_reset", "the GPU cannot be used before it is reset"
     ABSENT = "absent", "the driver finds no GPU where one was"

@@ -1,0 +1,278 @@
+"""What the kernel's log tells of GPUs: XIDs, and boards that fell off the bus, also where NVML answers nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ..store.events import Event
+from ..store.vocabulary import EventKind
+from .clock import Clock, SystemClock
+from .xids import FALLEN, xid_event
+
+if TYPE_CHECKING:
+    from .backend import Device
+
+KMSG = "/dev/kmsg"
+_JOURNAL = ("journalctl", "-k", "-o", "json", "--output-fields=MESSAGE", "--no-pager")
+_JOURNAL_S = 5.0
+_BY_USERS = 8  # from this priority on, a process wrote the message, not the kernel
+_READ_BYTES = 16_384  # more than the longest record of the kernel, of which a read gives one
+_MOST_READS = 1_000  # of a look: some ms; the kernel keeps the rest for the next one
+_EVERY_READ = 1_000_000
+_MOST_LINE = 65_536  # bytes of a line that has no end yet
+_MOST_ALIKE = 10  # events of one GPU and code of a look
+_LOST_AGAIN_NS = 3_600_000_000_000  # every attempt to open a dead GPU is a line
+_SAME_NS = 30_000_000_000  # NVML's event of an XID is read at the next tick, which may be that much later
+
+_ADDRESS = r"(?:PCI:)?((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
+_XID = re.compile(rf"NVRM: Xid \({_ADDRESS}\): ([0-9]{{1,5}})\b")
+_GPU = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_ADDRESS}\b:?(.*)", re.DOTALL)
+_UUID = re.compile(r" (GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
+_FALLEN, _NOT_STARTED = re.compile(r"fallen\s+off\s+the\s+bus"), "RmInitAdapter failed"
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")  # how /dev/kmsg spells a byte that is no plain text
+
+
+def bus_address(text: str | None) -> str | None:
+    """A PCI address as NVML spells it, `00000000:3B:00.0`, from any spelling of one; None where it is none."""
+    parts = (text or "").removeprefix("PCI:").partition(".")[0].split(":")
+    try:
+        domain, bus, device = [int(part, 16) for part in (["0"] * (3 - len(parts)) + parts)]
+    except ValueError:
+        return None
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+@dataclass
+class _Reader:
+    """Reads messages as events. `uuids` are those that the log itself names, by PCI address."""
+
+    uuids: dict[str, str] = field(default_factory=dict)
+
+    def event(self, message: str, ts_ns: int) -> Event | None:
+        """The XID or the loss that a message tells of; None for any other message."""
+        if xid := _XID.match(message):
+            address = bus_address(xid[1])
+            return replace(xid_event(self.uuids.get(address or ""), int(xid[2]), ts_ns=ts_ns), pci_bus_id=address)
+        gpu = _GPU.match(message)
+        address = None if gpu is None else bus_address(gpu[1])
+        if gpu is None or address is None:
+            return None
+        if uuid := _UUID.match(gpu[2]):
+            self.uuids[address] = uuid[1]
+        if _FALLEN.search(gpu[2]):
+            reason = "the GPU has fallen off the bus"
+        elif _NOT_STARTED in gpu[2]:
+            reason = "the driver cannot start the GPU"
+        else:
+            return None
+        detail = f"{reason}, says the kernel's log"
+        return Event(EventKind.LOST, self.uuids.get(address), detail, ts_ns=ts_ns, pci_bus_id=address)
+
+
+def _message(line: bytes) -> tuple[str, int | None, int | None] | None:
+    """A line of /dev/kmsg or of journalctl as JSON: its text, and when, UTC or by the steady clock in ns."""
+    if b"NVRM: " not in line:
+        return None
+    try:
+        if line.startswith(b"{"):
+            entry = json.loads(line)
+            return str(entry["MESSAGE"]), int(entry["__REALTIME_TIMESTAMP"]) * 1000, None
+        head, _, text = line.decode(errors="replace").partition(";")
+        priority, _, stamp_us = head.split(",")[:3]
+        if int(priority) >= _BY_USERS:
+            return None
+        return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), text), None, int(stamp_us) * 1000
+    except (ValueError, LookupError, TypeError):
+        return None  # a line that was cut short, or none of the kernel's
+
+
+class _Lines:
+    """The lines of a file that is open for reading without waiting, or of none (-1)."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self._rest = b""
+
+    def read(self, most: int) -> Iterator[bytes]:
+        """The lines that are there, by so many reads at most."""
+        for _ in range(most if self.file >= 0 else 0):
+            try:
+                content = os.read(self.file, _READ_BYTES)
+            except BrokenPipeError:  # the kernel wrote over messages that nobody had read: the next read goes on
+                continue
+            except OSError:  # there is nothing more now, or for good
+                return
+            if not content:
+                return
+            *lines, rest = (self._rest + content).split(b"\n")
+            self._rest = rest if len(rest) < _MOST_LINE else b""
+            yield from lines
+
+
+class KernelLog:
+    """The kernel's log from now on. Where this user may not read /dev/kmsg, journald's copy of it is read.
+
+    Nothing waits: `look` reads what is there. `readable` says whether there is anything to read.
+    """
+
+    def __init__(self, path: str = KMSG, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._reader = _Reader()
+        self._lost_at: dict[str, int] = {}  # by PCI address, UTC
+        self._since_ns = self._clock.wall()
+        try:
+            self._lines = _Lines(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            with contextlib.suppress(OSError):  # a pipe has no end to go to
+                os.lseek(self._lines.file, 0, os.SEEK_END)
+        except OSError:
+            self._lines = _Lines(self._follow_journal())
+
+    def _follow_journal(self) -> int:
+        program = shutil.which(_JOURNAL[0])
+        if program is None:
+            return -1
+        with contextlib.suppress(OSError):
+            self._child = subprocess.Popen(  # noqa: S603 - constant arguments
+                [program, *_JOURNAL[1:], "-f", "-n", "0"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the collector
+            )
+            assert self._child.stdout is not None
+            os.set_blocking(self._child.stdout.fileno(), False)
+            return self._child.stdout.fileno()
+        return -1
+
+    @property
+    def readable(self) -> bool:
+        """Whether this user may read the kernel's log."""
+        return self._lines.file >= 0
+
+    def look(self, devices: Sequence[Device]) -> list[Event]:
+        """What the log told since the last call, with the GPU's key where `devices` or the log itself name it."""
+        keys = {bus_address(device.row.get("pci_bus_id")): device for device in devices if device.parent is None}
+        events: list[Event] = []
+        alike: Counter[tuple[str | None, int | None]] = Counter()
+        last: dict[tuple[str | None, int | None], Event] = {}
+        now_ns, steady_ns = self._clock.wall(), self._clock.steady()
+        for line in self._lines.read(_MOST_READS):
+            found = _message(line)
+            if found is None:
+                continue
+            message, utc_ns, stamp_ns = found
+            if utc_ns is None:
+                utc_ns = now_ns - steady_ns + (stamp_ns or 0)
+            # The kernel's own clock drifts by seconds in weeks; the message came between the last look and this one.
+            event = self._reader.event(message, min(max(utc_ns, self._since_ns), now_ns))
+            if event is None or not self._is_new(event, event.pci_bus_id or "", event.ts_ns or 0):
+                continue
+            if (device := keys.get(event.pci_bus_id)) is not None:
+                event = replace(event, gpu=device.gpu, pci_bus_id=device.row["pci_bus_id"])
+            key = (event.pci_bus_id, event.code)
+            alike[key] += 1
+            if alike[key] <= _MOST_ALIKE:
+                events.append(event)
+            else:
+                last[key] = event
+        for key, event in last.items():
+            n = alike[key] - _MOST_ALIKE
+            events.append(replace(event, n=n, detail=f"{event.detail}; {n} more within a second"))
+        self._since_ns = now_ns
+        return events
+
+    def _is_new(self, event: Event, address: str, ts_ns: int) -> bool:
+        """Whether it is more than another line about a GPU that fell off the bus."""
+        if event.kind is EventKind.XID and event.code != FALLEN:
+            return True
+        before = self._lost_at.get(address)
+        if event.kind is EventKind.LOST and before is not None and ts_ns - before < _LOST_AGAIN_NS:
+            return False
+        self._lost_at[address] = ts_ns
+        return True
+
+    def close(self) -> list[Event]:
+        """Stop reading; there is nothing to tell."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
+        elif self.readable:
+            os.close(self._lines.file)
+        self._child, self._lines = None, _Lines(-1)
+        return []
+
+
+class Doubles:
+    """Leaves out what a second source tells of an XID or a loss that the first one told already.
+
+    The driver and the kernel's log both tell of the same XID, one of them some time later. So an event of one source
+    takes away the next event of the same kind, GPU and code of the other source within 30 s.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[EventKind, str, int | None], list[tuple[str, int]]] = {}  # source and time, UTC ns
+
+    def new(self, event: Event, source: str) -> bool:
+        """Whether no other source has told of this event, which has its time."""
+        name = event.gpu or bus_address(event.pci_bus_id)
+        if event.kind not in (EventKind.XID, EventKind.LOST) or name is None or event.ts_ns is None:
+            return True
+        key = (event.kind, name, event.code)
+        waiting = [one for one in self._waiting.get(key, ()) if abs(event.ts_ns - one[1]) < _SAME_NS]
+        other = next((one for one in waiting if one[0] != source), None)
+        if other is not None:
+            waiting.remove(other)
+        elif len(waiting) < _MOST_ALIKE * 2:
+            waiting.append((source, event.ts_ns))
+        self._waiting[key] = waiting
+        return other is None
+
+
+def lost_boards(path: str = KMSG) -> list[Event]:
+    """The boards that fell off the bus, or could not be started, since this machine booted: the last event of each."""
+    reader, boards = _Reader(), dict[str, Event]()
+    now_ns = SystemClock.wall() - SystemClock.steady()
+    for line in _boot_lines(path):
+        found = _message(line)
+        if found is None:
+            continue
+        message, utc_ns, stamp_ns = found
+        event = reader.event(message, now_ns + (stamp_ns or 0) if utc_ns is None else utc_ns)
+        if event is not None and event.pci_bus_id is not None and event.code in (None, FALLEN):
+            boards[event.pci_bus_id] = event
+    return [replace(event, gpu=reader.uuids.get(address)) for address, event in sorted(boards.items())]
+
+
+def name_lost_boards(path: str = KMSG) -> str:
+    """What the kernel's log says of `lost_boards`, to be put behind a sentence without a full stop; "" for nothing."""
+    boards = [
+        f"GPU {event.pci_bus_id}{f' ({event.gpu})' if event.gpu else ''} fell off the bus or did not start, "
+        f"{datetime.fromtimestamp((event.ts_ns or 0) // 10**9, UTC):%Y-%m-%d %H:%M} UTC"
+        for event in lost_boards(path)
+    ]
+    return f"; the kernel's log says: {'; '.join(boards)}" if boards else ""
+
+
+def _boot_lines(path: str) -> Iterator[bytes]:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(  # noqa: S603 - constant arguments
+                [*_JOURNAL, "-b"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_JOURNAL_S, check=False
+            )
+            yield from done.stdout.splitlines()
+        return
+    yield from _Lines(file).read(_EVERY_READ)
+    os.close(file)
