@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 
 from ..errors import InputError
+from ..store.events import Event
 from ..store.vocabulary import EventKind
 from .finding import Finding
 
 _GPM, _PAGES = "profiling metrics without DCGM", "collect --backend prometheus"
-_PATIENCE_S = 60.0
 _APART_S = 0.15  # between the two looks of GPM
 
 
@@ -45,20 +45,17 @@ def gpm_finding() -> Finding:
 
 def page_finding(urls: Sequence[str]) -> Finding:
     """Whether the pages of exporters can be read, and the GPUs that they show."""
-    from ..collectors.collecting import open_stream
+    from ..collectors.exporter.exporter import Exporter
 
+    exporter = Exporter(url=urls)
     try:
-        stream = open_stream("prometheus", {"url": tuple(urls), "interval_s": 1.0}, patience_s=_PATIENCE_S)
-    except InputError as error:
-        return Finding("exporters", False, str(error), _PAGES)
-    assert stream is not None
-    try:
-        events = stream.poll()[1]
+        devices = exporter.devices()
+        events = [reading for reading in exporter.read([], slow=True) if isinstance(reading, Event)]
     except InputError as error:
         return Finding("exporters", False, str(error), _PAGES)
     finally:
-        stream.close()
-    number = sum(device.parent is None for device in stream.devices())
+        exporter.close()
+    number = sum(device.parent is None for device in devices)
     shown = f"{number} GPU{'s' * (number != 1)} on {len(urls)} page{'s' * (len(urls) != 1)}"
     wrong = any(event.kind == EventKind.SOURCE_GONE for event in events)
     detail = "; ".join([shown, *(event.detail for event in events)])

@@ -2,7 +2,7 @@
 
 The time limit of a socket holds for one step only: a server that sends a byte now and then, or headers without an end,
 is never late by it, and a name may take a minute to look up. So a thread reads the answer. When the time is over it is
-left, and its connection is shut, which ends it.
+left, and its connection is shut, which ends it. A look-up cannot be ended: the host is not asked again before it is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import http.client
 import queue
 import ssl
 import threading
+import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
@@ -21,6 +22,7 @@ from socket import SHUT_RDWR, socket
 from typing import Any
 
 _PIECE = 1 << 16
+_LEFT: dict[str, threading.Thread] = {}  # by host: a thread whose time was over
 
 
 class TooLarge(Exception):  # noqa: N818 - what callers tell people depends on what was asked for
@@ -34,7 +36,7 @@ class HttpAnswer:
     status: int
     reason: str
     headers: Message
-    body: bytes
+    body: bytes | bytearray
 
 
 def fetch(
@@ -67,10 +69,19 @@ def fetch(
         except Exception as error:  # raised again by who waits
             answers.put(error)
 
-    threading.Thread(target=read, name="whorl-fetch", daemon=True).start()
+    until = time.monotonic() + timeout_s
+    left = _LEFT.pop(request.host, None)
+    if left is not None:
+        left.join(timeout_s)
+        if left.is_alive():
+            _LEFT[request.host] = left
+            raise TimeoutError
+    thread = threading.Thread(target=read, name="whorl-fetch", daemon=True)
+    thread.start()
     try:
-        answer = answers.get(timeout=timeout_s)
+        answer = answers.get(timeout=max(0.0, until - time.monotonic()))
     except queue.Empty:
+        _LEFT[request.host] = thread
         raise TimeoutError from None
     finally:
         connected.shut()
@@ -90,7 +101,7 @@ def _read(
                 raise TooLarge
         if response.length:  # bytes that the server announced and did not send
             raise http.client.IncompleteRead(b"", response.length)
-        return HttpAnswer(response.status, response.reason, response.headers, bytes(body))
+        return HttpAnswer(response.status, response.reason, response.headers, body)
 
 
 class _Connected:

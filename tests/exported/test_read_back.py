@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from whorl.collectors.backends import Status
-from whorl.collectors.prometheus.page import Reader
+from whorl.collectors.backend import Status
+from whorl.collectors.exporter.page import Limits, Reader
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import page
 from whorl.store.metrics import METRICS
@@ -27,10 +27,10 @@ def test_numbers_come_back_in_their_columns(tmp_path: Path) -> None:
     with journal_of(store) as journal:
         journal.append_batch(batch([{"ts": ago(0), "gpu": uuid(0), **values}]))
         exporter.refresh()
-        text = page(exporter.series()).decode()
-    reader = Reader()
-    read = reader.read(text, time.time_ns())
-    (gpu,) = reader.gpus
-    assert (gpu.key, gpu.row["node"], gpu.row["model"]) == (uuid(0), "n1", "H100")
-    found = {m.name: int(read.values[r, 0]) for r, m in enumerate(METRICS) if read.status[r, 0] == Status.OK}
-    assert found == {m.name: values[m.name] for m in METRICS if m.prometheus}
+        text = page(exporter.series())
+    reader = Reader(Limits())
+    numbers = reader.read(text, time.time_ns()).numbers[uuid(0)]
+    row = reader.gpus[uuid(0)].row
+    assert (row["node"], row["model"]) == ("n1", "H100")
+    read = {METRICS[row].name: number.value for row, number in numbers.items() if number.status == Status.OK}
+    assert read == {m.name: values[m.name] for m in METRICS if m.prometheus}

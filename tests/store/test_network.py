@@ -32,14 +32,21 @@ def test_a_slow_handshake_is_left_when_the_time_is_over() -> None:
 def test_a_name_that_is_not_found_in_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
 
-    def look_up(*_: object, **__: object) -> None:
+    looked_up = []
+
+    def look_up(host: str, *_: object, **__: object) -> None:
+        looked_up.append(host)
         over.wait(GIVE_UP_S)
         raise socket.gaierror
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    with pytest.raises(TimeoutError):
-        _asked("http://node.example/")
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            _asked("http://node.example/")
+    assert looked_up == ["node.example"]  # no thread for each try
     over.set()
+    with pytest.raises(socket.gaierror):
+        _asked("http://node.example/", GIVE_UP_S)
 
 
 @pytest.mark.parametrize("attack", HUGE)

@@ -1,4 +1,4 @@
-"""One page over HTTP, within a time limit, or one sentence about why there is none."""
+"""One page over HTTP, of a stated size and within a stated time, or one sentence about why there is none."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import socket
 import ssl
 import time
 import urllib.request
-import zlib
 from base64 import b64encode
 from urllib.parse import unquote, urljoin, urlsplit
 
 from ...errors import InputError
 from ...store.system.network import HttpAnswer, TooLarge, fetch
 
-_MOST = 64 << 20  # bytes of a page: that of a thousand GPUs has 10 MB
 _REDIRECTS = 3
 _WANTED = "text/plain;version=0.0.4, application/openmetrics-text;q=0.5, */*;q=0.1"
 _TYPES = ("text/plain", "application/openmetrics-text", "application/octet-stream", "")
@@ -27,7 +25,7 @@ _ADVICE = {
 }
 
 
-class NoPage(Exception):  # noqa: N818 - said to people, and told apart from errors of the program
+class NoPage(Exception):  # noqa: N818 - told to people; it is no error of the program
     """There is no page; the text says why and what to do."""
 
 
@@ -43,81 +41,61 @@ def checked(url: str) -> str:
     return parts._replace(path=parts.path if parts.path not in ("", "/") else "/metrics", fragment="").geturl()
 
 
-def shown(url: str) -> str:
-    """A URL without the password in it."""
+def without_password(url: str) -> str:
+    """A URL without the user and the password in it."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def page(url: str, timeout_s: float) -> str:
+def download(url: str, *, timeout_s: float, most_bytes: int) -> bytes | bytearray:
     """The page at a URL, within `timeout_s` for all redirections together. Raises NoPage."""
     until = time.monotonic() + timeout_s
     for _ in range(_REDIRECTS + 1):
+        left_s = max(0.0, until - time.monotonic())
         try:
-            answer = fetch(_request(url), timeout_s=max(0.0, until - time.monotonic()), most_bytes=_MOST, proxies=False)
-        except (OSError, http.client.HTTPException, ValueError, TooLarge) as error:
-            raise NoPage(_why(error, timeout_s)) from error
-        where = answer.headers.get("Location")
-        if answer.status not in (301, 302, 303, 307, 308) or not where:
-            return _text(answer)
-        url = _joined(url, where)
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise NoPage(f"it sends on to {url!r}, which is no web page; give the exporter's own address")
+            answer = fetch(_request(url), timeout_s=left_s, most_bytes=most_bytes, proxies=False)
+        except TimeoutError as error:
+            raise NoPage(f"it has not sent its page within {timeout_s:g} s; is the exporter stuck?") from error
+        except TooLarge as error:
+            raise NoPage(f"its page has more than {most_bytes} bytes; ask for fewer series") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise NoPage(_reason(error)) from error
+        location = answer.headers.get("Location")
+        if answer.status not in (301, 302, 303, 307, 308) or not location:
+            return _body(answer)
+        try:
+            url = urljoin(url, location)
+            scheme, _ = urlsplit(url).scheme, urlsplit(url).port  # the port raises where it is none
+        except ValueError:
+            raise NoPage(f"it sends on to {location[:200]!r}, which is no address; give the exporter's own") from None
+        if scheme not in ("http", "https"):
+            raise NoPage(f"it sends on to {url[:200]!r}, which is no web page; give the exporter's own address")
     raise NoPage(f"it sends on more than {_REDIRECTS} times; give the exporter's own address")
 
 
 def _request(url: str) -> urllib.request.Request:
-    headers = {"Accept": _WANTED, "Accept-Encoding": "gzip", "User-Agent": "whorl"}
+    headers = {"Accept": _WANTED, "Accept-Encoding": "identity", "User-Agent": "whorl"}
     parts = urlsplit(url)
     if parts.username is not None:
         secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers["Authorization"] = f"Basic {b64encode(secret.encode()).decode()}"
-    return urllib.request.Request(shown(url), headers=headers)  # noqa: S310 - `checked`, or a redirection that was
+    return urllib.request.Request(without_password(url), headers=headers)  # noqa: S310 - the scheme was checked
 
 
-def _text(answer: HttpAnswer) -> str:
+def _body(answer: HttpAnswer) -> bytes | bytearray:
     if answer.status != 200:
         advice = _ADVICE.get(answer.status, _ADVICE[500] if answer.status > 500 else "check the address")
-        raise NoPage(f"it answers {answer.status} {answer.reason}; {advice}".replace(" ;", ";"))
+        raise NoPage(f"it answers {answer.status} {answer.reason[:200]}; {advice}".replace(" ;", ";"))
     kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind not in _TYPES:
-        raise NoPage(f"its page is {kind}, not the text that Prometheus scrapes; {_ADVICE[404]}")
-    body = answer.body
-    if answer.headers.get("Content-Encoding", "").strip().lower() in ("gzip", "x-gzip"):
-        body = _unpacked(body)
-    return body.decode("utf-8", "replace")
+        raise NoPage(f"its page is {kind[:200]}, not the text that Prometheus scrapes; {_ADVICE[404]}")
+    packed = answer.headers.get("Content-Encoding", "").strip().lower()
+    if packed not in ("", "identity"):
+        raise NoPage(f"its page is packed ({packed[:200]}), and whorl asked for text; check what stands between")
+    return answer.body
 
 
-def _joined(url: str, where: str) -> str:
-    """Where an answer sends on to, which may be anything. Raises NoPage."""
-    try:
-        joined = urljoin(url, where)
-        urlsplit(joined).port  # noqa: B018 - raises where it is none
-    except ValueError:
-        raise NoPage(f"it sends on to {where!r}, which is no address; give the exporter's own") from None
-    return joined
-
-
-def _unpacked(packed: bytes) -> bytes:
-    """What a gzip stream holds, which may have several members, one behind the other. Raises NoPage."""
-    body = b""
-    while packed:
-        unpacking = zlib.decompressobj(wbits=31)
-        try:
-            body += unpacking.decompress(packed, _MOST + 1 - len(body))
-        except zlib.error as error:
-            raise NoPage(f"its compressed page is damaged ({error})") from error
-        if not unpacking.eof or len(body) > _MOST:
-            raise NoPage("its compressed page is cut short, or unpacks to more than can be read")
-        packed = unpacking.unused_data
-    return body
-
-
-def _why(error: Exception, timeout_s: float) -> str:
-    if isinstance(error, TimeoutError):
-        return f"it has not sent its page within {timeout_s:g} s; is the exporter stuck?"
-    if isinstance(error, TooLarge):
-        return f"its page has more than {_MOST >> 20} MiB; give fewer series"
+def _reason(error: Exception) -> str:
     if isinstance(error, (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)):
         return "it closed the connection without an answer; look into the exporter's log"
     if isinstance(error, ConnectionRefusedError):
@@ -134,4 +112,4 @@ def _why(error: Exception, timeout_s: float) -> str:
         return "its host cannot be a name; check it"
     if isinstance(error, OSError):
         return f"it cannot be reached ({error.strerror or error})"
-    return str(error) or type(error).__name__
+    return str(error)[:200] or type(error).__name__

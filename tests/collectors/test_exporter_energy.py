@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from whorl.analysis.energy.metering import Energies, Readings
-from whorl.collectors.prometheus.target import Target
+from whorl.collectors.exporter.history import History
+from whorl.collectors.exporter.page import Limits
 from whorl.store.metrics import ROW
 from whorl.tests.analysis.energy.stored import build
 from whorl.tests.exporter import Exported, page, usual
@@ -27,10 +28,10 @@ def joules(second: float) -> float:
     return whole * half * (LOW_W + HIGH_W) + min(rest, half) * HIGH_W + max(rest - half, 0) * LOW_W
 
 
-def shown_at(second: int) -> str:
+def shown_at(second: int) -> bytes:
     """The page at this second: what the exporter read at its last look."""
     read = second // REFRESH_S * REFRESH_S
-    return page([Exported(0, usual(watts(read), round(1000 * joules(read))))])
+    return page([Exported(0, usual(watts(read), round(1000 * joules(read))))]).encode()
 
 
 def metered(rows: list[tuple[int, float, float]], windows: list[tuple[int, int]]) -> Energies:
@@ -45,12 +46,13 @@ def metered(rows: list[tuple[int, float, float]], windows: list[tuple[int, int]]
 
 
 def test_energy_of_rows_of_new_pages_is_that_of_the_gpu() -> None:
-    target, rows = Target("http://n1:9400/metrics", None, 120.0), []
+    history, rows = History("http://n1:9400/metrics", None, 120 * S, Limits()), []
     for second in range(0, LASTS_S, POLL_S):
-        new, _ = target.take(shown_at(second), BEGAN_NS + second * S)
-        for row in new:
-            values = row.values
-            rows.append((row.ts_ns, values[ROW["power_mw"]] / 1000, values[ROW["energy_mj"]] / 1000))
+        new, _ = history.take(shown_at(second), asked_ns=BEGAN_NS + second * S, now_ns=second * S)
+        for reading in new:
+            assert reading.ts_ns is not None
+            values = reading.values
+            rows.append((reading.ts_ns, values[ROW["power_mw"]] / 1000, values[ROW["energy_mj"]] / 1000))
     assert len(rows) == LASTS_S // REFRESH_S
     windows = [(300, 900), (600, 3000), (95, 1295)]
     truth = np.array([joules(end) - joules(begin) for begin, end in windows])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from whorl.collectors.backends import Readings, Status
-from whorl.collectors.prometheus.prometheus import Prometheus
+from whorl.collectors.backend import Reading, Status
+from whorl.collectors.exporter.exporter import Exporter
 from whorl.store.importing import Options, read_file
 from whorl.store.metrics import METRICS, ROW
 from whorl.tests.exporter import NOT_SUPPORTED, Answer, Exported, exporting, page, usual, uuid
@@ -57,27 +57,25 @@ def test_page_and_data_of_a_real_prometheus(tmp_path: Path) -> None:
         places = [urllib.parse.urlsplit(one.url).netloc for one in (first, second)]
         with running(tmp_path, places) as server:
             server.wait_for(f"count({NAMES['power_mw']})", lambda answer: list(answer.values()) == [4.0])
-            stream = Prometheus(url=[server.url + '/federate?match[]={__name__=~"DCGM_.*"}'], interval_s=0.2)
-            stream.open()
-            polls: list[Readings] = []
+            backend = Exporter(url=[server.url + '/federate?match[]={__name__=~"DCGM_.*"}'], interval_s=0.2)
+            devices = {device.gpu: device.row["node"] for device in backend.devices()}
+            readings: list[Reading] = []
             until = time.monotonic() + 60
-            while sum(len(one.ts) for one in polls) < 12 and time.monotonic() < until:  # three scrapes of four GPUs
-                polls.append(stream.poll()[0])
+            while len(readings) < 12 and time.monotonic() < until:  # three scrapes of four GPUs
+                readings += [r for r in backend.read(list(devices), slow=True) if isinstance(r, Reading)]
                 time.sleep(0.2)
-            stream.close()
-        devices = {device.gpu: device.row["node"] for device in stream.devices()}
+            backend.close()
         assert devices == {uuid(gpu): f"n{gpu // 2}" for gpu in range(4)}
         seen: dict[tuple[str, int], int] = {}
-        for one in polls:
-            assert (one.status[ROW["memory_temperature_c"]] > Status.UNREAD).sum() == 0  # a float: only "blank" is left
-            for row, (device, ts) in enumerate(zip(one.device.tolist(), one.ts.tolist(), strict=True)):
-                key = (stream.devices()[device].gpu, ts)
-                assert key not in seen
-                seen[key] = int(one.values[ROW["power_mw"], row])
-                passed = ts / 1e9 - began
-                assert abs(seen[key] / 1000 - 100 - passed) < 1.0  # s between the scrape and its answer
+        for reading in readings:
+            assert reading.ts_ns is not None
+            assert reading.statuses[ROW["memory_temperature_c"]] == Status.UNREAD  # a float: only "blank" is left
+            assert (reading.gpu, reading.ts_ns) not in seen
+            power_mw = seen[reading.gpu, reading.ts_ns] = reading.values[ROW["power_mw"]]
+            passed = reading.ts_ns / 1e9 - began
+            assert abs(power_mw / 1000 - 100 - passed) < 1.0  # s between the scrape and its answer
         assert len(seen) >= 12
-        assert (polls[-1].status[ROW["power_violation_ns"]] == Status.OK).all()
+        assert readings[-1].statuses[ROW["power_violation_ns"]] == Status.OK
     assert PROMTOOL is not None
     dumped = subprocess.run(
         [PROMTOOL, "tsdb", "dump", str(tmp_path / "data")], capture_output=True, text=True, check=True, timeout=120

@@ -1,0 +1,188 @@
+"""GPUs as exporters show them: dcgm-exporter's pages, or the page of a Prometheus that collects many of them.
+
+An exporter reads its GPUs at times (dcgm-exporter: every 30 s) and shows the same numbers until then. So there is a
+reading of a GPU for each page with new numbers, not for each page: numbers that were stored once are no new reading.
+Its time is the page's time stamp, else that just before the page was asked for; what the page shows is older than that
+by up to the exporter's own interval.
+
+Each page has a thread of its own. `read` wakes those that are idle and waits for them a little, so that the pages of
+quick exporters are in this tick; of a slow one it takes the page at the tick after it has come.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
+from ...errors import InputError
+from ...store.events import Event
+from ...store.vocabulary import EventKind
+from ..backend import Backend, Device, Reading
+from .download import NoPage, checked, download, without_password
+from .history import History
+from .page import Limits
+
+_LEAST_S, _MOST_S = 4.0, 10.0  # for a page
+_PATIENCE, _PATIENCE_S = 0.25, 0.5  # of the interval, and at most: how long a tick waits for the pages it asked for
+_MARGIN_S = 1.0  # a page that is at its limit of time is read within it
+
+
+class Exporter(Backend):
+    """The pages of one or several exporters.
+
+    `url` are their addresses; `interval_s` is the time between two calls of `read`; `stale_s` is for how long a page
+    may repeat the same numbers before that is told; `timeout_s` is for one page.
+    """
+
+    name = "prometheus"
+    one_by_one = False
+
+    def __init__(
+        self,
+        *,
+        url: str | Sequence[str] = (),
+        interval_s: float = 1.0,
+        stale_s: float | None = None,
+        timeout_s: float | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._urls = [url] if isinstance(url, str) else list(dict.fromkeys(url))
+        self._patience_s = min(_PATIENCE * interval_s, _PATIENCE_S)
+        self._stale_ns = round((max(120.0, 5 * interval_s) if stale_s is None else stale_s) * 1e9)
+        self._timeout_s = min(max(interval_s, _LEAST_S), _MOST_S) if timeout_s is None else timeout_s
+        self._limits = limits or Limits()
+        self._targets: list[_Target] = []
+        self._fresh = False  # the pages that `devices` asked for are not read yet
+        self._met = False
+        self._source: dict[str, _Target] = {}  # by GPU: the first of the pages that show it
+
+    def devices(self) -> list[Device]:
+        """The GPUs on all pages. Raises InputError where no page can be had, or none of them showed a GPU yet."""
+        if not self._urls:
+            raise InputError("--backend prometheus reads pages: give --url, for example http://localhost:9400/metrics")
+        if not self._targets:
+            limits = self._limits.shared(len(self._urls))
+            urls = [checked(url) for url in self._urls]
+            self._targets = [_Target(url, self._stale_ns, self._timeout_s, limits) for url in urls]
+        if all(target.failure for target in self._targets):
+            self._ask(self._timeout_s + _MARGIN_S)
+            self._fresh = True
+            self._raise_if_gone()
+        devices: dict[str, Device] = {}
+        for target in self._targets:
+            for device in target.history.devices:
+                if device.gpu not in devices:
+                    devices[device.gpu] = device
+                    self._source[device.gpu] = target
+        self._met |= bool(devices)
+        if not self._met:
+            raise InputError("; ".join(map(str, self._targets)))
+        return list(devices.values())
+
+    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:  # noqa: ARG002 - a page has all
+        """The new numbers of each page that has come. Raises InputError where no page can be had."""
+        if not self._fresh:
+            self._ask(self._patience_s)
+        self._fresh = False
+        news = [(target, *target.take()) for target in self._targets]
+        self._raise_if_gone()
+        wanted = set(gpus)
+        for target, readings, events in news:
+            yield from target.changes()
+            yield from events
+            for reading in readings:
+                if reading.gpu in wanted and self._source.get(reading.gpu) is target:
+                    yield reading
+
+    def close(self) -> list[Event]:
+        """End the threads, each when its page has come or its time is over."""
+        for target in self._targets:
+            target.close()
+        self._targets = []
+        return []
+
+    def _ask(self, patience_s: float) -> None:
+        """Ask for the page of each target that is idle, and wait for these pages."""
+        asked = [target for target in self._targets if target.ask()]
+        until = time.monotonic() + patience_s
+        for target in asked:
+            target.idle.wait(max(0.0, until - time.monotonic()))
+
+    def _raise_if_gone(self) -> None:
+        if all(target.failure for target in self._targets):
+            raise InputError("; ".join(map(str, self._targets)))
+
+
+class _Target:
+    """The page at one address, which a thread gets when it is asked for."""
+
+    def __init__(self, url: str, stale_ns: int, timeout_s: float, limits: Limits) -> None:
+        self.url = without_password(url)
+        self.failure: str | None = f"it has not sent its page within {timeout_s:g} s"
+        """Why there was no page when it was asked for the last time."""
+        self.idle = threading.Event()
+        """Set while no page is asked for."""
+        self.history = History(self.url, _host(url), stale_ns, limits)
+        self._address, self._timeout_s, self._limits = url, timeout_s, limits
+        self._pages: deque[tuple[list[Reading], list[Event]]] = deque()
+        self._asked, self._closed = threading.Event(), False
+        self._gone_at: int | None = None  # since when that it is gone was told, by the steady clock
+        self.idle.set()
+        threading.Thread(target=self._run, name="whorl-page", daemon=True).start()
+
+    def __str__(self) -> str:
+        return f"{self.url}: {self.failure}" if self.failure else f"{self.url} shows no GPU{self.history.instead}"
+
+    def ask(self) -> bool:
+        """Ask for the page, if that is not done already; tells whether it was."""
+        if not self.idle.is_set():
+            return False
+        self.idle.clear()
+        self._asked.set()
+        return True
+
+    def take(self) -> tuple[list[Reading], list[Event]]:
+        """What the oldest page has that was not taken yet."""
+        return self._pages.popleft() if self._pages else ([], [])
+
+    def changes(self) -> list[Event]:
+        """An event when the page cannot be had, and one when it is back."""
+        if self.failure and self._gone_at is None:
+            self._gone_at = time.monotonic_ns()
+            return [Event(EventKind.SOURCE_GONE, None, str(self))]
+        if not self.failure and self._gone_at is not None:
+            lasted, self._gone_at = time.monotonic_ns() - self._gone_at, None
+            detail = f"{self.url} answers again after {lasted / 1e9:.1f} s"
+            return [Event(EventKind.SOURCE_BACK, None, detail, duration_ns=lasted)]
+        return []
+
+    def close(self) -> None:
+        """End the thread as soon as it is idle."""
+        self._closed = True
+        self._asked.set()
+
+    def _run(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            if self._closed:
+                return
+            asked_ns = time.time_ns()
+            try:
+                body = download(self._address, timeout_s=self._timeout_s, most_bytes=self._limits.page_bytes)
+                self._pages.append(self.history.take(body, asked_ns=asked_ns, now_ns=time.monotonic_ns()))
+                self.failure = None
+            except NoPage as error:
+                self.failure = str(error)
+            except Exception as error:  # the other pages are read on, whatever is on this one
+                self.failure = f"its page cannot be read ({type(error).__name__}: {error})"
+            self.idle.set()
+
+
+def _host(url: str) -> str | None:
+    """The node of GPUs whose page names none; None for this node."""
+    host = urlsplit(url).hostname or ""
+    return None if host in ("localhost", "::1") or host.startswith("127.") else host
