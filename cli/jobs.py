@@ -19,6 +19,7 @@ def jobs() -> None:
     \b
     whorl jobs import --store S --since 7d    ask Slurm's accounting
     whorl jobs tag script > whorl-tag         for prolog and epilog: which GPUs
+    whorl jobs show --store whorl-job-4242    what a job collected of its own GPUs
     whorl jobs import --store S --tags DIR    read what prolog and epilog noted
 
     Then: whorl sql --store S "select * from jobs_on_gpu" (docs/jobs.md).
@@ -75,6 +76,23 @@ def import_jobs(store: str, as_json: bool, **options: Any) -> None:
     print_reply(reply, as_json=as_json)
     if reply.refused or reply.tags_refused:
         sys.exit(InputError.exit_code)
+
+
+@jobs.command("show", short_help="What a job collected of its own GPUs, beside the fleet.")
+@store_option
+@click.option("--fleet", metavar="DIR", help="The store of a fleet: also say where the job's GPUs stand in it.")
+@json_option
+def show(store: str, fleet: str | None, as_json: bool) -> None:
+    """Summarise what `whorl collect --for-job` stored: power, clocks, throttling and energy of each GPU of the job.
+
+    \b
+    whorl jobs show --store whorl-job-4242
+    whorl jobs show --store whorl-job-4242 --fleet /site/fleet
+    """
+    from .answers.job import show_job
+    from .output import print_reply
+
+    print_reply(show_job(store, fleet=fleet), as_json=as_json)
 
 
 @jobs.command("tag", short_help="Note that a job begins or ends on this node: for prolog and epilog.")

@@ -1,0 +1,288 @@
+"""The summary of a job's own readings: power, clocks, temperature, throttling and energy of each of its GPUs.
+
+Means and shares are over readings, which lie on an even grid. Energy is that of the GPU's counter from the first to the
+last reading, or without a counter the integral of the power; its 95 % interval is that of a board whose power sensor
+nobody has measured (`store.power_sensors`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..store.metrics import UNTRUSTED_POWER, power_is_trusted
+from ..store.vocabulary import CLOCK_EVENTS, EventKind
+
+if TYPE_CHECKING:
+    from ..store import Store
+    from ..store.journal_file import Ticks
+
+METRICS = (
+    "power_instant_mw",
+    "power_mw",
+    "energy_mj",
+    "sm_clock_mhz",
+    "temperature_c",
+    "utilization",
+    "clock_event_reasons",
+)
+"""The columns of `telemetry` that a summary is made of; all are of the fast tier."""
+REASONS = {
+    reason.name: reason.bit
+    for reason in CLOCK_EVENTS
+    if reason.bit is not None and reason.name not in ("idle", "applications_clocks", "display_clocks")
+}
+"""By name, the bit of each reason that holds the clock of a busy GPU down."""
+TOLD = (EventKind.XID, EventKind.LOST, EventKind.NEEDS_RESET, EventKind.ABSENT, EventKind.HUNG, EventKind.RETURNED)
+"""The kinds of events that a summary counts."""
+
+
+@dataclass(frozen=True)
+class GpuSummary:
+    """One GPU over a job. A figure is None where the GPU or its driver does not tell it."""
+
+    gpu: str
+    name: str
+    node: str | None
+    model: str | None
+    shared: bool
+    """Whether it is divided into MIG instances: power and energy are those of the whole GPU, of other jobs too."""
+    readings: int
+    """How many readings of the power there are."""
+    power_mean_w: float | None
+    power_max_w: float | None
+    sm_clock_mean_mhz: float | None
+    temperature_max_c: float | None
+    utilization_mean_pct: float | None
+    throttled: dict[str, float] | None
+    """By reason, the share of readings in which it held the clock down; reasons that never did are left out."""
+    energy_j: float | None
+    energy_low_j: float | None
+    energy_high_j: float | None
+    """The 95 % interval."""
+    energy_from: str | None
+    """`counter` or `power`."""
+    energy_s: float
+    """The time that the energy is of, s."""
+    events: dict[str, int]
+    """How often what happened to it, by the codes of `TOLD`."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """All GPUs of a job together."""
+
+    gpus: int
+    power_mean_w: float | None
+    energy_j: float | None
+    energy_low_j: float | None
+    energy_high_j: float | None
+
+
+@dataclass(slots=True)
+class Mean:
+    """A running mean of whole numbers."""
+
+    total: int = 0
+    readings: int = 0
+    highest: int | None = None
+
+    def add(self, value: int | None) -> None:
+        """Add a reading; None is none."""
+        if value is not None:
+            self.total += value
+            self.readings += 1
+            if self.highest is None or value > self.highest:
+                self.highest = value
+
+    @property
+    def mean(self) -> float | None:
+        """The mean so far; None of no readings."""
+        return self.total / self.readings if self.readings else None
+
+
+@dataclass(slots=True)
+class GpuSums:
+    """Running sums of one GPU, from which its summary is made at any time."""
+
+    model: str | None = None
+    power_mw: Mean = field(default_factory=Mean)
+    sm_clock_mhz: Mean = field(default_factory=Mean)
+    temperature_c: Mean = field(default_factory=Mean)
+    utilization: Mean = field(default_factory=Mean)
+    masks: Counter[int] = field(default_factory=Counter)
+    """How often each mask of `clock_event_reasons` was read."""
+    counter_mj: int = 0
+    counter_s: float = 0.0
+    integral_mj: float = 0.0
+    integral_s: float = 0.0
+    events: Counter[str] = field(default_factory=Counter)
+    _counter: tuple[float, int] | None = None  # when it was read last, and what it was
+    _power: tuple[float, int] | None = None
+
+    def add(self, ts_s: float, reading: Sequence[int | None]) -> None:
+        """Add a reading of `METRICS`, taken at `ts_s` in s; readings come in their order of time."""
+        instant, reported, energy, clock, temperature, utilization, mask = reading
+        power = reported if instant is None else instant
+        self.power_mw.add(power)
+        self.sm_clock_mhz.add(clock)
+        self.temperature_c.add(temperature)
+        self.utilization.add(utilization)
+        if mask is not None:
+            self.masks[mask] += 1
+        if energy is not None:
+            if self._counter is not None and energy >= self._counter[1]:  # one that fell began anew
+                self.counter_mj += energy - self._counter[1]
+                self.counter_s += ts_s - self._counter[0]
+            self._counter = ts_s, energy
+        if power is not None:
+            if self._power is not None:
+                seconds = ts_s - self._power[0]
+                self.integral_mj += (power + self._power[1]) / 2 * seconds
+                self.integral_s += seconds
+            self._power = ts_s, power
+
+    def pause(self) -> None:
+        """Nobody reads from here to the next reading: what was used meanwhile is not this job's."""
+        self._counter = self._power = None
+
+    def energy(self) -> tuple[float, float, str | None]:
+        """Energy in J, the seconds that it is of, and where it is from; the counter of a Grace Hopper module is that of
+        its processor too, and does not count."""
+        from ..store.power_sensors import sensor_of_model  # at the end only: it takes numpy
+
+        sensor = sensor_of_model(self.model)
+        if self.counter_s > 0 and not (sensor is not None and sensor.of_module):
+            return self.counter_mj / 1e3, self.counter_s, "counter"
+        return self.integral_mj / 1e3, self.integral_s, "power" if self.integral_s > 0 else None
+
+    def summary(self, gpu: str, *, name: str, node: str | None, shared: bool) -> GpuSummary:
+        """The summary of the readings so far."""
+        joules, seconds, source = self.energy()
+        low, high = _interval([(joules, seconds)])
+        masks = self.masks.total()
+        throttled = (
+            {reason: sum(n for mask, n in self.masks.items() if mask & bit) / masks for reason, bit in REASONS.items()}
+            if masks
+            else None
+        )
+        return GpuSummary(
+            gpu=gpu,
+            name=name,
+            node=node,
+            model=self.model,
+            shared=shared,
+            readings=self.power_mw.readings,
+            power_mean_w=_thousandth(self.power_mw.mean),
+            power_max_w=_thousandth(self.power_mw.highest),
+            sm_clock_mean_mhz=self.sm_clock_mhz.mean,
+            temperature_max_c=self.temperature_c.highest,
+            utilization_mean_pct=self.utilization.mean,
+            throttled=throttled and {reason: share for reason, share in throttled.items() if share},
+            energy_j=joules if source else None,
+            energy_low_j=low if source else None,
+            energy_high_j=high if source else None,
+            energy_from=source,
+            energy_s=seconds,
+            events=dict(self.events),
+        )
+
+
+def total(gpus: Sequence[GpuSummary]) -> Total:
+    """All GPUs together; a figure that one of them lacks is that of the others."""
+    energies = [(gpu.energy_j, gpu.energy_s) for gpu in gpus if gpu.energy_j is not None]
+    watts = [gpu.power_mean_w for gpu in gpus if gpu.power_mean_w is not None]
+    low, high = _interval(energies)
+    return Total(
+        len(gpus),
+        sum(watts) if watts else None,
+        sum(joules for joules, _ in energies) if energies else None,
+        low if energies else None,
+        high if energies else None,
+    )
+
+
+def _interval(energies: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The ends of the 95 % interval of a sum over boards: J and s of each."""
+    import numpy as np  # at the end only: a collector that runs does without
+
+    from ..store.power_sensors import SENSOR_ERROR
+
+    joules, seconds = np.array(energies, float).reshape(-1, 2).T
+    over_boards = SENSOR_ERROR.variance(joules, seconds).sum()
+    low, high = SENSOR_ERROR.ends(joules.sum(), seconds.sum(), over_boards)
+    return max(float(joules.sum() + min(low, 0.0)), 0.0), float(joules.sum() + max(high, 0.0))
+
+
+def _thousandth(value: float | None) -> float | None:
+    return None if value is None else value / 1e3
+
+
+class JobSums:
+    """Running sums of every GPU of a collector, from what it records."""
+
+    def __init__(self) -> None:
+        self.gpus: dict[str, GpuSums] = {}
+        self._names: tuple[str, ...] = ()
+        self._places: list[int | None] = []
+
+    def of(self, gpu: str) -> GpuSums:
+        """The sums of a GPU."""
+        if gpu not in self.gpus:
+            self.gpus[gpu] = GpuSums()
+        return self.gpus[gpu]
+
+    def add(self, ticks: Ticks) -> None:
+        """Add the readings of a tick."""
+        if ticks.names != self._names:
+            self._names = ticks.names
+            self._places = [ticks.names.index(metric) if metric in ticks.names else None for metric in METRICS]
+        marks = ticks.texts.get("quality")
+        for row, (_, gpu) in enumerate(ticks.gpus):
+            numbers, nulls = ticks.values[row], ticks.nulls[row] if ticks.nulls else 0
+            reading = [None if place is None or nulls >> place & 1 else numbers[place] for place in self._places]
+            if marks and (mark := marks[row]) and any(name in mark for name in UNTRUSTED_POWER):
+                reading[:2] = None, None
+            self.of(str(gpu)).add(ticks.ts[row] / 1e6, reading)
+
+    def note(self, kind: str, gpu: str | None) -> None:
+        """Note an event of a GPU."""
+        if gpu is not None and kind in TOLD:
+            self.of(gpu).events[kind] += 1
+
+
+def stored_summaries(store: Store) -> list[GpuSummary]:
+    """The summary of each GPU of a job's store, over all runs of its collectors on all nodes, in the order of names."""
+    from ..store.catalog import quoted
+
+    whole = store.sql(
+        "select cluster, gpu, name, node, model, gpu in (select parent from gpus_now) as shared from gpus_now "
+        "where parent is null order by cluster, node, slot, gpu"
+    ).table.to_pylist()
+    happened = store.sql("select gpu, kind, count(*) as n from events where gpu is not null group by all").table
+    counts = Counter({(row["gpu"], row["kind"]): row["n"] for row in happened.to_pylist()})
+    query = "select node, epoch_us(ts) as began_us from events where kind = 'collect_began' order by began_us"
+    runs = store.sql(query).table.to_pylist()
+    summaries = []
+    for row in whole:
+        began = [run["began_us"] for run in runs if run["node"] == row["node"]]
+        sums = GpuSums(row["model"], events=Counter({kind: n for kind in TOLD if (n := counts[row["gpu"], kind])}))
+        query = (
+            f"select epoch_us(ts), {power_is_trusted()}, {', '.join(METRICS)} from telemetry "
+            f"where cluster = {quoted(row['cluster'])} and gpu = {quoted(row['gpu'])} order by ts"
+        )
+        table = store.sql(query).table
+        for ts_us, trusted, *reading in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            while began and began[0] <= ts_us:
+                sums.pause()
+                del began[0]
+            sums.add(ts_us / 1e6, reading if trusted else [None, None, *reading[2:]])
+        summaries.append(sums.summary(row["gpu"], name=row["name"], node=row["node"], shared=bool(row["shared"])))
+    return summaries
+
+
+def document(gpus: Sequence[GpuSummary], **about: Any) -> dict[str, Any]:
+    """What `--json` prints of a job."""
+    return {"schema": "whorl.job/1", **about, "gpus": [asdict(gpu) for gpu in gpus], "total": asdict(total(gpus))}
