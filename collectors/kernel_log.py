@@ -53,7 +53,7 @@ def bus_address(text: str | None) -> str | None:
 
 
 @dataclass
-class _Reader:
+class _Announcements:
     """Reads messages as events. `uuids` are those that the log itself names, by PCI address."""
 
     uuids: dict[str, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def _message(line: bytes) -> tuple[str, int | None, int | None] | None:
         return None  # a line that was cut short, or none of the kernel's
 
 
-class _Lines:
+class _OpenLog:
     """The lines of a file that is open for reading without waiting, or of none (-1)."""
 
     def __init__(self, file: int) -> None:
@@ -128,15 +128,15 @@ class KernelLog:
     def __init__(self, path: str = KMSG, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._child: subprocess.Popen[bytes] | None = None
-        self._reader = _Reader()
+        self._reader = _Announcements()
         self._lost_at: dict[str, int] = {}  # by PCI address, UTC
         self._since_ns = self._clock.wall()
         try:
-            self._lines = _Lines(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            self._lines = _OpenLog(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             with contextlib.suppress(OSError):  # a pipe has no end to go to
                 os.lseek(self._lines.file, 0, os.SEEK_END)
         except OSError:
-            self._lines = _Lines(self._follow_journal())
+            self._lines = _OpenLog(self._follow_journal())
 
     def _follow_journal(self) -> int:
         program = shutil.which(_JOURNAL[0])
@@ -209,7 +209,7 @@ class KernelLog:
             self._child.communicate()
         elif self.readable:
             os.close(self._lines.file)
-        self._child, self._lines = None, _Lines(-1)
+        self._child, self._lines = None, _OpenLog(-1)
         return []
 
 
@@ -241,7 +241,7 @@ class Doubles:
 
 def lost_boards(path: str = KMSG) -> list[Event]:
     """The boards that fell off the bus, or could not be started, since this machine booted: the last event of each."""
-    reader, boards = _Reader(), dict[str, Event]()
+    reader, boards = _Announcements(), dict[str, Event]()
     now_ns = SystemClock.wall() - SystemClock.steady()
     for line in _boot_lines(path):
         found = _message(line)
@@ -274,5 +274,5 @@ def _boot_lines(path: str) -> Iterator[bytes]:
             )
             yield from done.stdout.splitlines()
         return
-    yield from _Lines(file).read(_EVERY_READ)
+    yield from _OpenLog(file).read(_EVERY_READ)
     os.close(file)

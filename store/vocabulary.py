@@ -53,6 +53,7 @@ class JobSource(Code):
     CSV = "csv", "a file of allocations (`whorl import`)"
     EXPORTER = "exporter", "pages of an exporter that say which job had a GPU (`whorl import`)"
     SCONTROL = "scontrol", "what `scontrol show job -d` says (`whorl import`)"
+    CGROUP = "cgroup", "a collector saw processes of the job on the GPU (`whorl collect`)"
     SIMULATED = "simulated", "an invented job on a simulated fleet (`whorl demo`)"
 
 
@@ -62,13 +63,14 @@ class GpuFrom(Code):
     TAG = "tag", "a tag read its UUID on the node"
     WHOLE_NODE = "whole node", "the job had as many GPUs as its nodes have: all; the store knew them when it began"
     FILE = "file", "the imported file names it"
+    PROCESS = "process", "a process of the job was on it: its UUID is certain, that the job had no other GPU is not"
 
 
 class TagState(Code):
-    """The state of a job of which only tags are known."""
+    """The state of a job of which only tags, or its processes, are known."""
 
     RUNNING = "RUNNING", "it has begun"
-    ENDED = "ENDED", "its epilog ran; how it came out is not known"
+    ENDED = "ENDED", "its epilog ran, or its processes and its cgroup are gone; how it came out is not known"
     LOST = "LOST", "it has no epilog; it ended at `ended` at the latest: the node booted or the next job had the GPU"
 
 

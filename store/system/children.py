@@ -43,11 +43,11 @@ def run(
     *,
     keep: Sequence[int] = (),
     ended: Callable[[], bool] = lambda: False,
-) -> None:
-    """Call a function, given as "module:name", in a child, with arguments that JSON can say.
+) -> Any:
+    """Call a function, given as "module:name", in a child, with arguments that JSON can say; returns its answer.
 
-    The child has the open files `keep` too, and ends early when `ended` says so. Raises StartError where it cannot
-    start, and StoreError for what it fails with.
+    The answer is what JSON can say too. The child has the open files `keep` too, and ends early, without an answer,
+    when `ended` says so. Raises StartError where it cannot start, and StoreError for what it fails with.
     """
     python = sys.executable or "python"
     reading, writing = os.pipe()
@@ -57,7 +57,7 @@ def run(
             child = subprocess.Popen(  # noqa: S603 - our own interpreter, a constant program
                 [python, "-P", "-c", _PROGRAM, function, json.dumps(sys.path)],
                 stdin=reading,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=keep,
                 start_new_session=True,  # Ctrl-C is for the parent, which waits for its child
@@ -70,13 +70,16 @@ def run(
             with contextlib.suppress(BrokenPipeError):  # how it ended says why
                 stdin.write(json.dumps(arguments, default=str).encode() + b"\n")
                 stdin.flush()
-            while child.poll() is None and not ended():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(_LOOK_S)
-            with contextlib.suppress(BrokenPipeError):
-                stdin.close()
-            assert child.stderr is not None
-            lines = child.stderr.read().decode(errors="replace").strip().splitlines()
+            output = None
+            while output is None:
+                try:
+                    output = child.communicate(timeout=_LOOK_S)
+                except subprocess.TimeoutExpired:
+                    if ended():
+                        with contextlib.suppress(BrokenPipeError):
+                            stdin.close()
+            answer, messages = output
+            lines = messages.decode(errors="replace").strip().splitlines()
     if child.returncode < 0:
         raise StoreError(f"the process for it was ended by {signal.Signals(-child.returncode).name}")
     failed = child.returncode != 0
@@ -84,6 +87,7 @@ def run(
         log.warning("%s", line)
     if failed:
         raise StoreError(lines[-1] if lines else f"the process for it ended with status {child.returncode}")
+    return json.loads(answer.splitlines()[-1])  # a library may print above it
 
 
 def serve(function: str) -> None:
@@ -93,7 +97,7 @@ def serve(function: str) -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     module, _, name = function.partition(":")
     try:
-        getattr(import_module(module), name)(**arguments)
+        sys.stdout.write(json.dumps(getattr(import_module(module), name)(**arguments)))
     except WhorlError as error:
         sys.exit(str(error))
 

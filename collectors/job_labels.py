@@ -1,0 +1,252 @@
+"""Which job had which GPU, by the cgroups of the processes that NVML shows on it: rows of the table `jobs`."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..store.events import Event
+from ..store.vocabulary import GpuFrom, JobSource, TagState
+from .clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from .backend import Device
+    from .node_history import NodeHistory
+
+_JOB = re.compile(r"/[^/\n]*slurm[^\n]*/job_([0-9]{1,18})(?:/|$)", re.MULTILINE)
+# Where Slurm has a folder for each job of the node, in cgroup v2 and v1.
+_FOLDERS = ("system.slice/*slurmstepd.scope/job_*", "*/slurm*/uid_*/job_*")
+_START_TIME = 19  # the field `starttime` of /proc/PID/stat, counted from the one behind the name
+_LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
+
+
+class Rows(Protocol):
+    """Where rows of tables go."""
+
+    def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None: ...
+
+
+@dataclass
+class _Use:
+    """A job on a GPU: whether others were there at the same time, and the busy time of it and of all then, any unit."""
+
+    share: float | None = 1.0
+    shared: bool = False
+    own: float = 0.0
+    total: float = 0.0
+
+    def add(self, own: float, total: float) -> None:
+        """Add a time in which others were there too."""
+        self.shared = True
+        self.own, self.total = self.own + own, self.total + total
+        self.share = self.own / self.total if self.total > 0 else None
+
+
+@dataclass
+class _Job:
+    """An allocation of this node that runs."""
+
+    allocation: str
+    began_ns: int
+    seen_ns: int
+    uses: dict[str, _Use] = field(default_factory=dict)  # by GPU
+
+
+@dataclass
+class _Sighting:
+    """What was there at one time. `busy` has the busy time of each job on each GPU; "" stands for no job."""
+
+    at_ns: int
+    busy: dict[str, dict[str, float]] = field(default_factory=dict)  # GPU -> job -> busy time
+    began_ns: dict[str, int] = field(default_factory=dict)  # job -> when its first process began
+    alive: set[str] = field(default_factory=set)  # jobs that have a cgroup
+
+
+class JobLabels:
+    """Looks every `interval_s` seconds which Slurm jobs have processes on the GPUs, in a thread of its own.
+
+    A call of the driver that hangs keeps only this thread. An allocation is a job on this node, from the start of its
+    first process on a GPU to the last look at which it had a process there or a cgroup. It is recorded when it is first
+    seen, when it has one GPU more, when another job comes to its GPU, and when it is over. `proc` and `cgroups` are
+    where these file systems are.
+    """
+
+    def __init__(
+        self,
+        recorder: Rows,
+        history: NodeHistory,
+        *,
+        cluster: str,
+        node: str,
+        interval_s: float = 10.0,
+        proc: str = "/proc",
+        cgroups: str = "/sys/fs/cgroup",
+        clock: Clock | None = None,
+    ) -> None:
+        self._recorder, self._history = recorder, history
+        self._cluster, self._node = cluster, node
+        self._interval_ns = round(interval_s * 1e9)
+        self._proc, self._cgroups = Path(proc), Path(cgroups)
+        self._clock = clock or SystemClock()
+        self._due_ns = 0  # by the steady clock
+        self._thread: threading.Thread | None = None
+        self._sighting: _Sighting | None = None
+        self._sampled_us: dict[str, int] = {}  # by GPU: until when the driver's samples of busy time were read
+        self._jobs: dict[str, _Job] | None = None  # by job id; None: not known yet what ran before
+        self._recorded_ns = 0
+
+    def look(self, devices: Sequence[Device]) -> list[Event]:
+        """Record what the last look found, and begin another one where it is due. There are no events."""
+        if self._history.loading or (self._thread is not None and self._thread.is_alive()):
+            return []
+        if self._jobs is None:
+            self._jobs = self._remembered()
+        if self._sighting is not None:
+            sighting, self._sighting = self._sighting, None
+            self._take_in(sighting, self._jobs)
+        now_ns = self._clock.steady()
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns + self._interval_ns
+            parents = {device.parent for device in devices}
+            gpus = [device.gpu for device in devices if device.gpu not in parents]
+            self._thread = threading.Thread(target=self._see, args=(gpus,), name="whorl-jobs", daemon=True)
+            self._thread.start()
+        return []
+
+    def close(self) -> list[Event]:
+        """Leave the jobs running in the store: the next collector of this node goes on, or says when they ended."""
+        return []
+
+    # -- what is there, in a thread of its own ------------------------------------------------------------
+
+    def _see(self, gpus: Iterable[str]) -> None:
+        sighting = _Sighting(self._clock.wall())
+        for folder in _FOLDERS:
+            sighting.alive |= {path.name.removeprefix("job_") for path in self._cgroups.glob(folder)}
+        for gpu in gpus:
+            busy: dict[str, float] = defaultdict(float)
+            for process, busy_time in self._processes(gpu).items():
+                job = self._job_of(process)
+                busy[job] += busy_time
+                if job and (began_ns := self._start_of(process)) is not None:
+                    sighting.began_ns[job] = min(began_ns, sighting.began_ns.get(job, began_ns))
+            sighting.busy[gpu] = busy
+        self._sighting = sighting
+
+    def _processes(self, gpu: str) -> dict[int, float]:
+        """The processes on a GPU, and how busy each kept it since the last look, where the driver says that."""
+        import pynvml
+
+        busy: dict[int, float] = {}
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+        except pynvml.NVMLError:
+            return busy
+        for function in _LISTS:
+            try:
+                busy |= {int(process.pid): 0.0 for process in getattr(pynvml, function)(handle)}
+            except (pynvml.NVMLError, AttributeError):
+                continue
+        try:
+            since_us = self._sampled_us.get(gpu, 0)
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us) if len(busy) > 1 else []
+        except pynvml.NVMLError:
+            return busy
+        for sample in samples:
+            if sample.pid in busy and since_us < sample.timeStamp:
+                busy[sample.pid] += sample.smUtil
+            self._sampled_us[gpu] = max(self._sampled_us.get(gpu, 0), sample.timeStamp)
+        return busy
+
+    def _job_of(self, process: int) -> str:
+        """The Slurm job of a process; "" for none, or where this user may not see it."""
+        try:
+            found = _JOB.search((self._proc / str(process) / "cgroup").read_text(errors="replace"))
+        except OSError:
+            return ""
+        return found[1] if found else ""
+
+    def _start_of(self, process: int) -> int | None:
+        """When a process began, UTC in ns."""
+        try:
+            text = (self._proc / str(process) / "stat").read_text(errors="replace")
+            ticks = int(text.rpartition(")")[2].split()[_START_TIME])
+        except (OSError, ValueError, IndexError):
+            return None
+        age_ns = self._clock.boot() - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+        return self._clock.wall() - max(age_ns, 0)
+
+    # -- what it means ------------------------------------------------------------------------------------
+
+    def _remembered(self) -> dict[str, _Job]:
+        """The jobs that were running by the last record; those from before this boot are over."""
+        booted_ns = self._clock.wall() - self._clock.boot()
+        jobs = {}
+        for row in self._history.running:
+            uses = {gpu: _Use(share, shared=share != 1.0) for gpu, share in row.shares.items()}
+            job = _Job(row.allocation, row.began_ns, row.seen_ns, uses)
+            if row.began_ns < booted_ns:
+                self._record(row.job_id, job, ended=True)
+            else:
+                jobs[row.job_id] = job
+        return jobs
+
+    def _take_in(self, sighting: _Sighting, jobs: dict[str, _Job]) -> None:
+        changed: set[str] = set()
+        present = set(sighting.alive)
+        for gpu, busy in sighting.busy.items():
+            for number in busy:
+                if not number:
+                    continue
+                present.add(number)
+                if number not in jobs:
+                    began_ns = min(sighting.began_ns.get(number, sighting.at_ns), sighting.at_ns)
+                    name = f"{number}@{self._node}@{began_ns // 10**9}"
+                    jobs[number] = _Job(name, began_ns, sighting.at_ns)
+                uses = jobs[number].uses
+                use = uses.get(gpu)
+                if use is None:
+                    use = uses[gpu] = _Use()
+                    changed.add(number)
+                if len(busy) > 1:
+                    changed |= set() if use.shared else {number}
+                    use.add(busy[number], sum(busy.values()))
+        for number in list(jobs):
+            if number in present:
+                jobs[number].seen_ns = max(jobs[number].seen_ns, sighting.at_ns)
+                if number in changed:
+                    self._record(number, jobs[number], ended=False)
+            else:
+                self._record(number, jobs.pop(number), ended=True)
+
+    def _record(self, number: str, job: _Job, *, ended: bool) -> None:
+        """Store all GPUs of an allocation: of several records the newest counts."""
+        self._recorded_ns = max(self._clock.wall(), self._recorded_ns + 1000)
+        ended_ns = max(job.seen_ns, job.began_ns) if ended else None
+        constant: dict[str, Any] = {
+            "cluster": self._cluster,
+            "allocation": job.allocation,
+            "job_id": number,
+            "raw_id": number,
+            "state": (TagState.ENDED if ended else TagState.RUNNING).value,
+            "began": job.began_ns,
+            "ended": ended_ns,
+            "node": self._node,
+            "gpu_from": GpuFrom.PROCESS.value,
+            "node_gpus": 1,
+            "source": JobSource.CGROUP.value,
+            "recorded": self._recorded_ns,
+        }
+        columns = {name: [value] * len(job.uses) for name, value in constant.items()}
+        columns |= {"gpu": list(job.uses), "share": [use.share for use in job.uses.values()]}
+        self._recorder.append_rows(columns, "jobs")
