@@ -71,7 +71,7 @@ def collect(
     written: acknowledged rows stay.
     """
     from ..collectors.collecting import Collecting, Plan
-    from ..collectors.dcgm.reaching import Target
+    from ..collectors.dcgm.connection import Target
     from ..collectors.watching import Counts
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node

@@ -57,8 +57,7 @@ def ask_dcgm(host: str | None, socket: str | None) -> None:
 
 def _ask(host: str | None, socket: str | None) -> list[Finding]:
     from ..collectors.dcgm.bindings import find_bindings
-    from ..collectors.dcgm.connection import connect
-    from ..collectors.dcgm.reaching import Target
+    from ..collectors.dcgm.connection import Target, connect
 
     bindings = find_bindings()
     try:
@@ -85,19 +84,23 @@ def _whole(made: Connection) -> list[Any]:
 
 
 def _profiling(made: Connection) -> Finding:
-    """Which profiling fields the engine samples: it was asked for all that whorl reads."""
-    from ..store.metrics import METRICS
+    """Which profiling fields the engine measures: it was asked for all that whorl reads."""
+    from ..collectors.dcgm.connection import PROFILING, way_out
 
-    fields = {m.dcgm.id for m in METRICS if m.dcgm is not None and m.dcgm.profiling}
-    whole = _whole(made)
-    if all(fields <= made.watched.get(one.key, set()) for one in whole):
-        return Finding("DCGM profiling", True, f"all {len(fields)} fields on all GPUs", _PROFILING)
-    told = []
-    for refusal in made.refused:
-        those = [number for number in refusal.numbers if number in fields]
-        gpus = sum(one.parent is None for one in refusal.entities)
-        if those and gpus:
-            which = "no field" if len(those) == len(fields) else f"not {', '.join(map(str, sorted(those)))}"
-            told.append(f"{which} on {gpus} of {len(whole)} GPUs: {refusal.way_out}")
-    some = any(fields & made.watched.get(one.key, set()) for one in whole)
-    return Finding("DCGM profiling", some, "; ".join(told) or "the engine gives no reason", _PROFILING)
+    gpus = [entity.key for entity in _whole(made)]
+    if all(made.watched.get(gpu, set()) >= PROFILING for gpu in gpus):
+        return Finding("DCGM profiling", True, f"all {len(PROFILING)} fields on all GPUs", _PROFILING)
+    refused: dict[tuple[int, tuple[int, ...]], int] = {}  # code and fields -> number of GPUs
+    for gpu in gpus:
+        codes: dict[int, list[int]] = {}
+        for (code, number), entities in made.refused.items():
+            if number in PROFILING and gpu in {entity.key for entity in entities}:
+                codes.setdefault(code, []).append(number)
+        for code, fields in codes.items():
+            refused[code, tuple(fields)] = refused.get((code, tuple(fields)), 0) + 1
+    reasons = []
+    for (code, numbers), count in refused.items():
+        which = "no field" if len(numbers) == len(PROFILING) else f"not {', '.join(map(str, sorted(numbers)))}"
+        reasons.append(f"{which} on {count} of {len(gpus)} GPUs: {way_out(code)}")
+    some = any(PROFILING & made.watched.get(gpu, set()) for gpu in gpus)
+    return Finding("DCGM profiling", some, "; ".join(reasons) or "the engine gives no reason", _PROFILING)

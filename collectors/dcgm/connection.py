@@ -1,239 +1,287 @@
-"""A connection to an engine: the handle, the groups of GPUs and of fields, and what is watched.
+"""A connection to an engine of DCGM: how it is reached, what it is asked to watch, and its latest values.
 
-All of it dies with the engine, and nothing of it can be used with another handle. So it is made by one function,
-`connect`, from nothing, as often as needed. Nothing of it outlives us, and nothing that other clients made is touched.
+A handle, its groups and its watches die with the engine, and nothing of them can be used with another handle. So
+`connect` makes a connection from nothing, as often as needed. Nothing of it outlives us, and nothing that other clients
+made is touched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import socket
+import struct
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ...errors import InputError
 from ...store.metrics import METRICS
+from .bindings import Bindings, Code, code_of
 from .entities import Entity, find_entities
-from .reaching import (
-    DUPLICATE,
-    GONE,
-    IN_USE,
-    NO_MODULE,
-    NO_PERMISSION,
-    NO_PROFILING,
-    REQUIRES_ROOT,
-    Target,
-    code_of,
-    reach,
-    reach_again,
-    sentence,
-)
-from .reading import XID, Reader, Samples
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from .bindings import Bindings
-
-_POWER_WATCH = 0x100  # warns at any time at the power limit, which is normal under load
-HEALTH_WATCHES = 0xFFFFFFFF & ~_POWER_WATCH
-AHEAD_US = 1_000_000  # further from the engine's time, a stamp is of a clock that was set back since
-PROFILING_US = 100_000  # profiling values that are asked for more often are wrong
-_KEEP_S = 60.0
+PORT = 5555
+LOCAL, LOCAL_SOCKET = f"127.0.0.1:{PORT}", "/tmp/nv-hostengine"  # noqa: S108 - where the engine puts it
+XID = 230
+HEALTH_WATCHES = 0xFFFFFFFF & ~0x100  # not of power: that warns at the power limit, which is normal under load
+_PATIENCE_MS = 2000
+_EMBEDDED = 1  # an engine that samples by itself
 _EMPTY = 1  # the kind of a group
+_PROFILING_US = 100_000  # profiling values that are asked for more often are wrong
+_SLOW_US = 1_000_000  # so old may a slow value be when it is read
+_XIDS_S, _XIDS = 3600.0, 10_000  # how long, and how many, the engine keeps: a read may be late
+_VALUE = struct.Struct("<4xIIHhi4xqq")  # the head of DCGM's c_dcgmFieldValue_v2; bindings read it member by member
 _NAMES = itertools.count(1)
 _TRIES = 100
 
 _BE_ROOT = "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
 _WAYS_OUT = {
-    NO_PERMISSION: _BE_ROOT,
-    REQUIRES_ROOT: _BE_ROOT,
-    NO_MODULE: "the engine has no profiling module for these GPUs; on those of data centres, install the package "
+    Code.NO_PERMISSION: _BE_ROOT,
+    Code.REQUIRES_ROOT: _BE_ROOT,
+    Code.NO_MODULE: "the engine has no profiling module for these GPUs; on those of data centres, install the package "
     "datacenter-gpu-manager-4-proprietary",
-    NO_PROFILING: "these GPUs have no profiling fields",
-    IN_USE: "another tool, as Nsight, has the counters: end it, or ask for dcgmi profile --resume",
+    Code.NO_PROFILING: "these GPUs have no profiling fields",
+    Code.IN_USE: "another tool, as Nsight, has the counters: end it, or ask for dcgmi profile --resume",
 }
-# Where one profiling field is refused so, all are.
-_HOPELESS = {NO_MODULE, NO_PROFILING, NO_PERMISSION, REQUIRES_ROOT}
+# Where the first field is refused so, all are.
+_HOPELESS = {Code.NO_MODULE, Code.NO_PROFILING, Code.NO_PERMISSION, Code.REQUIRES_ROOT}
+
+FIELDS = {m.dcgm.id: row for row, m in enumerate(METRICS) if m.dcgm is not None}
+"""The row of METRICS of each field that is read, by its number."""
+PROFILING = frozenset(number for number in FIELDS if 1000 < number < 1100)
+FAST_FIELDS = tuple(number for number in FIELDS if METRICS[FIELDS[number]].tier == "fast" and number not in PROFILING)
+SLOW_FIELDS = tuple(number for number in FIELDS if number not in FAST_FIELDS)
+# Fields that a part of a GPU has of its own. Its power, clocks and temperature would be those of the whole GPU.
+_OF_INSTANCES = {"memory_used", "memory_free"}
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """What the engine will not watch: fields (numbers) of these entities, and the status code."""
+class Target:
+    """Which engine: that at HOST:PORT, or at a unix socket; with neither, this node's, else one within this process."""
 
-    entities: tuple[Entity, ...]
-    numbers: tuple[int, ...]
-    code: int
+    host: str | None = None
+    socket: str | None = None
 
-    @property
-    def way_out(self) -> str:
-        """Why it will not watch profiling fields, and what to do."""
-        return _WAYS_OUT.get(self.code, f"DCGM's code {self.code}")
+    def address(self) -> str | None:
+        """HOST:PORT. Raises InputError where it is none."""
+        if self.host is None:
+            return None
+        host, colon, port = self.host.rpartition(":")
+        if not colon or self.host.endswith("]"):
+            host, port = self.host, str(PORT)
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InputError(f"{self.host!r} is not the address of an engine: write HOST or HOST:PORT, as {LOCAL}")
+        return f"{host}:{int(port)}"
+
+
+def pace_us(number: int, interval_us: int, slow_us: int) -> int:
+    """How often the engine measures a field, us; `slow_us` is the time between two readings of slow fields.
+
+    Profiling values are means since the one before, so they are measured as often as they are read.
+    """
+    if number in PROFILING:
+        return max(slow_us, _PROFILING_US)
+    return min(slow_us, max(interval_us, _SLOW_US)) if number in SLOW_FIELDS else interval_us
+
+
+def is_denied(code: int) -> bool:
+    """Whether a field is refused with this code because of who asks; else the engine cannot read it."""
+    return code in (Code.NO_PERMISSION, Code.REQUIRES_ROOT)
+
+
+def way_out(code: int) -> str:
+    """Why an engine refuses profiling fields with this code, and what to do."""
+    return _WAYS_OUT.get(code, f"DCGM's code {code}")
+
+
+class Value(NamedTuple):
+    """A field's value of an entity: `type` is "d" (8 bytes in `bits` are a double), "i" or "t"; `ts_us` the stamp."""
+
+    entity: tuple[int, int]
+    number: int
+    type: int
+    status: int
+    ts_us: int
+    bits: int
 
 
 @dataclass(eq=False)
 class _Watch:
+    """A group of entities and one of fields in the engine."""
+
     group: Any
-    every_us: int
-    next_us: int = 0  # from when on to read
-    due_us: int = 0  # when there should be a new sample
     fields: Any = None
 
 
 @dataclass
 class Connection:
-    """An open connection. `start_us` is the engine's time when it was made: what was sampled before is not ours."""
+    """An open connection to the engine at `where`, which may run within this process (`embedded`)."""
 
     bindings: Bindings
     handle: Any
     where: str
     embedded: bool
     entities: list[Entity] = field(default_factory=list)
-    group: Any = None  # of all whole GPUs
+    gpus: Any = None
+    """The engine's group of all whole GPUs."""
     checks_health: bool = False
     start_us: int = 0
-    refused: list[Refusal] = field(default_factory=list)
-    watched: dict[int, set[int]] = field(default_factory=dict)  # entity -> numbers of its fields
+    """The engine's time when it began to measure for us; 0 where it does not say."""
+    refused: dict[tuple[int, int], list[Entity]] = field(default_factory=dict)
+    """What the engine does not watch: by status code and field, the entities."""
+    watched: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    """The fields of each entity, by its key, that the engine watches for us."""
     _groups: list[Any] = field(default_factory=list)
     _watches: list[_Watch] = field(default_factory=list)
+    _xids: _Watch | None = None
 
-    def read(self, reader: Reader, overlap_us: int) -> tuple[Samples, int]:
-        """All new samples of what is watched, and those of the last `overlap_us` again; and the engine's time.
+    def latest(self, entities: Iterable[Entity], numbers: Sequence[int]) -> Iterator[Value]:
+        """The latest value of each field of each entity, as DCGM has it. Raises DCGM's error."""
+        pairs = [self._pair(entity) for entity in entities]
+        fields = [number for number in numbers if any(number in watched for watched in self.watched.values())]
+        if pairs and fields:
+            values = self.bindings.agent.dcgmEntitiesGetLatestValues(self.handle, pairs, fields, 0)
+            size = ctypes.sizeof(self.bindings.structs.c_dcgmFieldValue_v2)
+            for offset in range(0, len(values) * size, size):
+                kind, number, *value = _VALUE.unpack_from(values, offset)
+                yield Value((kind, number), *value)
 
-        What is sampled slowly is asked for when there should be a sample. After an engine's clock was set back, its
-        cache still has samples from before, whose stamps lie ahead: no new sample can have such a stamp.
+    def xids(self, since_us: int) -> tuple[list[tuple[int, int, int]], int | None]:
+        """XIDs from `since_us` on, as number of the GPU, time in us and code, and the engine's time, us.
+
+        That time is None where the engine does not watch XIDs. Raises DCGM's error.
         """
-        parts: list[Samples] = []
-        now_us = 0
-        for watch in self._watches:
-            if 0 < watch.due_us - now_us <= watch.every_us and now_us > 0:
-                continue
-            since_us = max(watch.next_us - overlap_us, self.start_us)
-            try:
-                samples, later = reader.read(watch.group, watch.fields, since_us)
-            except self.bindings.error:
-                if parts:  # they are kept; where the engine is gone, the next read says so
-                    break
-                raise
-            now_us, watch.next_us = now_us or later, later
-            if len(samples) and samples.ts.max() > later + AHEAD_US:
-                samples = samples.pick(samples.ts <= later + AHEAD_US)
-            if len(samples):
-                parts.append(samples)
-                watch.due_us = int(samples.ts.max()) + watch.every_us
-        return Samples.joined(parts), now_us
+        if self._xids is None:
+            return [], None
+        xids: list[tuple[int, int, int]] = []
+
+        def keep(_kind: int, number: int, values: Any, count: int, _: object) -> int:
+            xids.extend(
+                (number, value.ts, value.value.i64) for value in values[:count] if value.ts and not value.status
+            )
+            return 0
+
+        agent = self.bindings.agent
+        callback = agent.dcgmFieldValueEntityEnumeration_f(keep)
+        now_us = agent.dcgmGetValuesSince_v2(self.handle, self._xids.group, self._xids.fields, since_us, callback, None)
+        return [xid for xid in xids if 0 < xid[2] < 2**31 - 16], int(now_us)
 
     def make_group(self, entities: Iterable[Entity]) -> Any:
         """A group of our own in the engine."""
         agent = self.bindings.agent
         group = self._named(lambda name: agent.dcgmGroupCreate(self.handle, _EMPTY, name))
         self._groups.append(group)
-        for one in entities:
-            agent.dcgmGroupAddEntity(self.handle, group, one.group, one.number)
+        for entity in entities:
+            agent.dcgmGroupAddEntity(self.handle, group, *entity.key)
         return group
 
-    def watch(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> None:
-        """Have the engine sample fields, as many as it is able to; what it refuses is added to `refused`."""
+    def watch_all(self, interval_us: int, slow_us: int) -> None:
+        """Have the engine measure all that is read of all entities, as often as it is read."""
+        gpus = [entity for entity in self.entities if entity.parent is None]
+        instances = [entity for entity in self.entities if entity.parent is not None]
+        if not gpus:
+            raise InputError(f"the DCGM engine at {self.where} shows no GPU")
+        self.gpus = self.make_group(gpus)
+        self._watch(gpus, [XID], interval_us)
+        _, now_us = self.xids(time.time_ns() // 1000)
+        self.start_us = now_us or 0
+        self._begin_health()  # before the fields: it watches some of them at a slow pace
+        profiling = [number for number in FIELDS if number in PROFILING]
+        slow = [number for number in SLOW_FIELDS if number not in PROFILING]
+        memory = [number for number in slow if METRICS[FIELDS[number]].name in _OF_INSTANCES]
+        # Device fields and profiling fields apart: a profiling field that cannot be watched costs all others.
+        for entities, numbers in (
+            (gpus, FAST_FIELDS),
+            (gpus, slow),
+            (gpus, profiling),
+            (instances, memory),
+            (instances, profiling),
+        ):
+            self._watch(entities, numbers, pace_us(numbers[0], interval_us, slow_us))
+
+    def _watch(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> None:
+        """Have the engine measure fields, as many as it is able to; what it refuses is added to `refused`."""
         if not entities or not numbers:
             return
-        accepted: dict[tuple[int, ...], list[Entity]] = {}
+        accepted = {tuple(numbers): list(entities)}
         try:
-            self._watch(entities, numbers, every_us)
-            accepted[tuple(numbers)] = list(entities)
+            self._watch_together(entities, numbers, every_us)
         except self.bindings.error as error:
-            if code_of(error) == GONE:
+            if code_of(error) == Code.GONE:
                 raise
-            for one in entities:
-                accepted.setdefault(self._accepted(one, numbers, every_us), []).append(one)
-            for some, those in accepted.items():
-                if some:
-                    self._watch(those, some, every_us)
-        for some, those in accepted.items():
-            for one in those:
-                self.watched.setdefault(one.key, set()).update(some)
+            accepted = {}
+            for entity in entities:
+                accepted.setdefault(self._accepted(entity, numbers, every_us), []).append(entity)
+            for fields, members in accepted.items():
+                if fields:
+                    self._watch_together(members, fields, every_us)
+        for fields, members in accepted.items():
+            for entity in members:
+                self.watched.setdefault(entity.key, set()).update(fields)
 
-    def _time_us(self, watch: _Watch) -> int:
-        """The engine's time: its clock need not be ours. Nothing is watched yet, so nothing is read."""
-        nothing = self.bindings.agent.dcgmFieldValueEntityEnumeration_f(lambda *_: 0)
-        ours = time.time_ns() // 1000
+    def _watch_together(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> _Watch:
+        agent, xids = self.bindings.agent, XID in numbers
+        watch = _Watch(self.make_group(entities))
+        self._watches.append(watch)
+        # Only the latest value counts. An age and a number: some engines keep by the one, some by the other.
+        keep = (_XIDS_S, _XIDS) if xids else (float(max(2, -(-3 * every_us // 1_000_000))), 2)
         try:
-            agent = self.bindings.agent
-            return int(agent.dcgmGetValuesSince_v2(self.handle, watch.group, watch.fields, ours, nothing, None))
-        except self.bindings.error as error:
-            if code_of(error) == GONE:
-                raise
-            return ours
-
-    def begin_health(self) -> None:
-        """Have the engine's health checks run; an engine that cannot is left alone."""
-        try:
-            self.bindings.agent.dcgmHealthSet(self.handle, self.group, HEALTH_WATCHES)
-        except self.bindings.error as error:
-            if code_of(error) == GONE:
-                raise
-        else:
-            self.checks_health = True
-
-    def _accepted(self, one: Entity, numbers: Sequence[int], every_us: int) -> tuple[int, ...]:
-        """Those of the fields that the engine can watch together on one GPU: as one that it cannot costs all others."""
-        chosen: list[int] = []
-        refused: dict[int, list[int]] = {}
-        for at, number in enumerate(numbers):
-            try:
-                self._unwatch(self._watch([one], [*chosen, number], every_us))
-                chosen.append(number)
-            except self.bindings.error as error:
-                code = code_of(error)
-                if code == GONE:
-                    raise
-                refused.setdefault(code, []).append(number)
-                if code in _HOPELESS and not chosen:
-                    refused[code] += numbers[at + 1 :]
-                    break
-        for code, those in refused.items():
-            self._refuse(one, tuple(those), code)
-        return tuple(chosen)
-
-    def _refuse(self, one: Entity, numbers: tuple[int, ...], code: int) -> None:
-        for at, known in enumerate(self.refused):
-            if (known.numbers, known.code) == (numbers, code):
-                self.refused[at] = Refusal((*known.entities, one), numbers, code)
-                return
-        self.refused.append(Refusal((one,), numbers, code))
-
-    def _watch(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> _Watch:
-        agent = self.bindings.agent
-        made = _Watch(self.make_group(entities), every_us)
-        try:
-            made.fields = self._named(lambda name: agent.dcgmFieldGroupCreate(self.handle, list(numbers), name))
-            self.start_us = made.next_us = self.start_us or self._time_us(made)
-            keep_s = _keep_s(every_us)  # an age and a number: some engines keep by the one, some by the other
-            agent.dcgmWatchFields(
-                self.handle, made.group, made.fields, every_us, keep_s, round(2e6 * keep_s / every_us)
-            )
+            watch.fields = self._named(lambda name: agent.dcgmFieldGroupCreate(self.handle, list(numbers), name))
+            agent.dcgmWatchFields(self.handle, watch.group, watch.fields, every_us, *keep)
         except self.bindings.error:
-            self._drop(made)
+            self._unwatch(watch)
             raise
-        self._watches.append(made)
-        return made
+        self._xids = watch if xids else self._xids
+        return watch
 
     def _unwatch(self, watch: _Watch) -> None:
-        self._watches.remove(watch)
-        with contextlib.suppress(self.bindings.error):
-            self.bindings.agent.dcgmUnwatchFields(self.handle, watch.group, watch.fields)
-        self._drop(watch)
-
-    def _drop(self, watch: _Watch) -> None:
         agent, suppress = self.bindings.agent, contextlib.suppress(self.bindings.error)
         if watch.fields is not None:
+            with suppress:
+                agent.dcgmUnwatchFields(self.handle, watch.group, watch.fields)
             with suppress:
                 agent.dcgmFieldGroupDestroy(self.handle, watch.fields)
         with suppress:
             agent.dcgmGroupDestroy(self.handle, watch.group)
+        self._watches.remove(watch)
         self._groups.remove(watch.group)
+
+    def _accepted(self, entity: Entity, numbers: Sequence[int], every_us: int) -> tuple[int, ...]:
+        """Those of the fields that the engine can watch together on one GPU: as one that it cannot costs all others."""
+        accepted: list[int] = []
+        for place, number in enumerate(numbers):
+            try:
+                self._unwatch(self._watch_together([entity], [*accepted, number], every_us))
+                accepted.append(number)
+            except self.bindings.error as error:
+                code = code_of(error)
+                if code == Code.GONE:
+                    raise
+                hopeless = code in _HOPELESS and not accepted
+                for field_number in numbers[place:] if hopeless else [number]:
+                    self.refused.setdefault((code, field_number), []).append(entity)
+                if hopeless:
+                    break
+        return tuple(accepted)
+
+    def _begin_health(self) -> None:
+        """Have the engine's health checks run; an engine that cannot is left alone."""
+        try:
+            self.bindings.agent.dcgmHealthSet(self.handle, self.gpus, HEALTH_WATCHES)
+        except self.bindings.error as error:
+            if code_of(error) == Code.GONE:
+                raise
+        else:
+            self.checks_health = True
+
+    def _pair(self, entity: Entity) -> Any:
+        pair = self.bindings.structs.c_dcgmGroupEntityPair_t()
+        pair.entityGroupId, pair.entityId = entity.key
+        return pair
 
     def _named(self, make: Any) -> Any:
         """Make something whose name must be the only such one in the engine."""
@@ -241,7 +289,7 @@ class Connection:
             try:
                 return make(f"whorl-{socket.gethostname()}-{os.getpid()}-{next(_NAMES)}")
             except self.bindings.error as error:
-                if code_of(error) != DUPLICATE:
+                if code_of(error) != Code.DUPLICATE:
                     raise
         raise InputError(f"the DCGM engine at {self.where} has {_TRIES} groups of the names that were tried")
 
@@ -260,56 +308,81 @@ class Connection:
         self.handle, self._groups = None, []
 
 
-def _keep_s(every_us: int) -> float:
-    """How long the engine is to keep samples: a poll may be late, and a whole number of seconds counts."""
-    return float(max(_KEEP_S, -(-3 * every_us // 1_000_000)))
-
-
 def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: int) -> Connection:
-    """Reach an engine and have it sample every GPU and MIG instance. Raises InputError with what to do."""
-    found = reach(bindings, target)
-    made = Connection(bindings, found.handle, found.where, found.embedded)
+    """Reach an engine and have it measure every GPU and MIG instance. Raises InputError with what to do."""
+    connection = reach(bindings, target)
     try:
-        made.entities = find_entities(bindings, made.handle)
-        _watch_all(made, interval_us, slow_us)
+        connection.entities = find_entities(bindings, connection.handle)
+        connection.watch_all(interval_us, slow_us)
     except bindings.error as error:
-        made.close()
-        raise InputError(sentence(bindings, error, made.where)) from error
+        connection.close()
+        raise InputError(sentence(bindings, error, connection.where)) from error
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
-def another(made: Connection) -> Connection:
+def reach(bindings: Bindings, target: Target) -> Connection:
+    """A connection to an engine, with nothing in it. Raises InputError where none answers."""
+    address = target.address()
+    if target.socket is not None:
+        if not Path(target.socket).exists():
+            raise InputError(
+                f"there is no socket {target.socket}: start the engine with nv-hostengine -d, or use --host"
+            )
+        return _open(bindings, target.socket)
+    if address is not None:
+        return _open(bindings, address)
+    for local in (LOCAL, LOCAL_SOCKET):
+        if local == LOCAL or Path(local).exists():
+            with contextlib.suppress(_NoAnswerError):
+                return _open(bindings, local)
+    try:
+        return _open(bindings, "this process", embedded=True)
+    except InputError as error:
+        raise InputError(f"no DCGM engine answers at {LOCAL}, and none can run within this process: {error}") from error
+
+
+def another(connection: Connection) -> Connection:
     """A second connection to the same engine, for what must not meet the watches of the first."""
-    if made.embedded:
+    if connection.embedded:
         raise InputError("an engine within this process keeps none; start nv-hostengine")
-    found = reach_again(made.bindings, made.where)
-    return Connection(made.bindings, found.handle, found.where, embedded=False)
+    return _open(connection.bindings, connection.where)
 
 
-def _watch_all(made: Connection, interval_us: int, slow_us: int) -> None:
-    whole = [one for one in made.entities if one.parent is None]
-    parts = [one for one in made.entities if one.parent is not None]
-    if not whole:
-        raise InputError(f"the DCGM engine at {made.where} shows no GPU")
-    made.group = made.make_group(whole)
-    made.begin_health()  # first: it watches some of our fields at a slow pace
-    # Device fields and profiling fields apart: one profiling field that cannot be watched costs all others.
-    made.watch(whole, [*_numbers("fast"), XID], interval_us)
-    made.watch(whole, _numbers("slow"), slow_us)
-    made.watch(parts, [number for number in _numbers("slow") if number in _OF_INSTANCES], slow_us)
-    for tier, every_us in (("fast", interval_us), ("slow", slow_us)):
-        made.watch(whole, _numbers(tier, profiling=True), max(every_us, PROFILING_US))
-        made.watch(parts, _numbers(tier, profiling=True), max(every_us, PROFILING_US))
+class _NoAnswerError(InputError):
+    """Nothing answers there."""
 
 
-# Fields that a part of a GPU has of its own. Its power, clocks and temperature would be those of the whole GPU.
-_OF_INSTANCES = {m.dcgm.id for m in METRICS if m.dcgm is not None and m.name in ("memory_used", "memory_free")}
+def _open(bindings: Bindings, where: str, *, embedded: bool = False) -> Connection:
+    """Open HOST:PORT, the path of a socket, or an engine within this process."""
+    how = {"unixSocketPath" if where.startswith("/") else "ipAddress": where, "timeoutMs": _PATIENCE_MS}
+    try:
+        handle = bindings.pydcgm.DcgmHandle(**({"opMode": _EMBEDDED} if embedded else how))
+    except bindings.error as error:
+        kind = _NoAnswerError if code_of(error) in (Code.GONE, Code.TIMEOUT) else InputError
+        raise kind(sentence(bindings, error, where)) from error
+    # Its destructor would leave the engine whenever Python pleases, and wait for one that hangs: `close` leaves it.
+    handle._handleCreated = False
+    return Connection(bindings, handle.handle, where, embedded)
 
 
-def _numbers(tier: str, *, profiling: bool = False) -> list[int]:
-    """The fields of a tier, the energy counter first: its stamp is that of the row."""
-    found = [(m.name != "energy_mj", m.dcgm) for m in METRICS if m.tier == tier and m.dcgm is not None]
-    return [one.id for _, one in sorted(found, key=lambda each: each[0]) if one.profiling == profiling]
+def sentence(bindings: Bindings, error: BaseException, where: str) -> str:
+    """What an error of DCGM means for people, and what to do."""
+    code = code_of(error)
+    if code in (Code.GONE, Code.TIMEOUT):
+        return (
+            f"no DCGM engine answers at {where}: check the address, and that nv-hostengine runs there "
+            "(systemctl status nvidia-dcgm)"
+        )
+    if code in (Code.MISMATCH, Code.NO_FUNCTION):
+        return (
+            f"the DCGM bindings in {bindings.where} (for library {bindings.version() or 'of unknown version'}) do not "
+            f"fit the engine at {where}: give the bindings of the engine's version in WHORL_PYDCGM_PATH"
+        )
+    if code in (Code.NO_PERMISSION, Code.REQUIRES_ROOT):
+        return f"this user may not use the DCGM engine at {where}: {error}; run as root, or ask for access to it"
+    if code == Code.NO_LIBRARY:
+        return f"the DCGM engine at {where} misses a library: {error} (is an NVIDIA driver installed and loaded?)"
+    return f"the DCGM engine at {where} refuses: {error} (code {code})"

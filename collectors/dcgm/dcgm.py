@@ -1,51 +1,126 @@
-"""The stream `dcgm`: what an engine of NVIDIA's DCGM samples of its GPUs.
+"""The backend `dcgm`: the latest values of what an engine of NVIDIA's DCGM measures of its GPUs.
 
-The engine asks the driver at the interval that it was given and keeps what it got for a minute or more; a poll takes
-all of it. So a late poll loses nothing.
+The engine asks the driver at the collector's interval; each tick takes the latest value of each field. Samples between
+two ticks are dropped. Every value has the engine's stamp: that of the energy counter is the time of the reading.
 """
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
-
-import numpy as np
+import contextlib
+import itertools
+import math
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ...errors import InputError
 from ...store.events import Event
-from ...store.metrics import METRICS
+from ...store.metrics import FAST, METRICS, ROW
 from ...store.power_sensors import sensor_of_model
 from ...store.vocabulary import EventKind
-from ..backends import Readings, Status
-from .bindings import Bindings, find_bindings
-from .connection import AHEAD_US, Connection, Refusal, another, connect
-from .entities import find_entities, lost_gpus
-from .events import Health, HeldDown, Xids
-from .job import JobStatistics
-from .reaching import NO_PERMISSION, REQUIRES_ROOT, Target, sentence
-from .reading import OF_XID, Reader
-from .rows import Assembler
+from ..backend import Backend, Device, Reading, Status
+from ..xids import xid_event
+from .bindings import BLANK, BLANK_DOUBLE, BLANK_WORD, Code, find_bindings
+from .connection import (
+    FAST_FIELDS,
+    FIELDS,
+    PROFILING,
+    SLOW_FIELDS,
+    XID,
+    Connection,
+    Target,
+    Value,
+    another,
+    connect,
+    is_denied,
+    pace_us,
+    sentence,
+    way_out,
+)
+from .entities import GPU, Entity, find_entities, lost_gpus
+from .events import Health, HeldDown, JobStatistics
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+_HEALTH_S = 10.0
+_STALL_S = 10.0  # an engine that has measured nothing for so long, and for several intervals, does not work
+_OLD_US = 2_000_000  # a value that is older, and older than several intervals, is none
+_LATE_US = 10_000_000  # so late may an XID come
+_INTERVALS = 3
+_ENERGY, _POWER, _INSTANT, _AGE, _WINDOW = (
+    ROW[name] for name in ("energy_mj", "power_mw", "power_instant_mw", "power_age_us", "power_window_ms")
+)
+_UNREAD = bytes([Status.UNREAD]) * len(METRICS)
+_LOST = bytes([Status.LOST]) * len(METRICS)
+_COUNTERS = {number for number, row in FIELDS.items() if METRICS[row].kind == "counter"}
+_SCALES = {m.dcgm.id: m.dcgm.scale for m in METRICS if m.dcgm is not None}
+_DOUBLE, _WHOLE_TYPES = ord("d"), (ord("i"), ord("t"))
+_WHOLE, _REAL = struct.Struct("<q"), struct.Struct("<d")
+_WIDE = 2**62  # no metric comes near it
+# What a blank says by its distance from the first one; the first itself is: nothing measured yet.
+_BLANKS = (Status.UNREAD, Status.UNSUPPORTED, Status.UNSUPPORTED, Status.DENIED)
+_CODES = {
+    Code.NOT_SUPPORTED: Status.UNSUPPORTED,
+    Code.NO_DATA: Status.UNREAD,
+    Code.STALE: Status.UNREAD,
+    Code.NOT_WATCHED: Status.UNREAD,
+    Code.NO_PERMISSION: Status.DENIED,
+    Code.LOST: Status.LOST,
+    Code.RESET_REQUIRED: Status.NEEDS_RESET,
+}
 
-    from ..backends import Device
 
-log = logging.getLogger(__name__)
+def decode(value: Value) -> tuple[int, Status]:
+    """A value of DCGM in the unit of its metric, and what became of it; the number counts only where that is OK."""
+    if value.status:
+        return 0, _CODES.get(value.status, Status.FAILED)
+    number: float = value.bits
+    if value.type == _DOUBLE:
+        (number,) = _REAL.unpack(_WHOLE.pack(value.bits))
+        if not math.isfinite(number):
+            return 0, Status.FAILED
+        first = BLANK_DOUBLE
+    elif value.type in _WHOLE_TYPES:
+        # Only a counter can come to the blank of 32 bits.
+        narrow = BLANK_WORD <= number <= BLANK_WORD + 0xF and value.number not in _COUNTERS
+        first = BLANK_WORD if narrow else BLANK
+    else:
+        return 0, Status.UNSUPPORTED
+    if number >= first:
+        return 0, _BLANKS[min(int(number - first), 3)]
+    number = round(number * _SCALES[value.number])
+    return (number, Status.OK) if abs(number) < _WIDE else (0, Status.FAILED)
 
-_LEAST_POLL_S = 1.0
-_LEAST_OVERLAP_US = 250_000  # a sample may come as late as the driver's answer to the call after its stamp
-_CHORES_US = 10_000_000
-_FAST = np.array([m.tier == "fast" for m in METRICS])
-_FIELD = {m.dcgm.id: m.name for m in METRICS if m.dcgm is not None}
-_PROFILING = {m.dcgm.id for m in METRICS if m.dcgm is not None and m.dcgm.profiling}
+
+@dataclass
+class _Latest:
+    """The latest values of a device, in the order of METRICS, and the engine's stamps of them, us."""
+
+    values: list[int] = field(default_factory=lambda: [0] * len(METRICS))
+    statuses: bytearray = field(default_factory=lambda: bytearray(_UNREAD))
+    stamps: list[int] = field(default_factory=lambda: [0] * len(METRICS))
 
 
-class Dcgm:
-    """DCGM as a `Stream`. `host` is HOST:PORT, `socket` a path; with neither, this node's engine or an embedded one."""
+@dataclass
+class _Known:
+    """What is known of a device between two reads."""
+
+    entity: Entity
+    refused: dict[int, Status]  # by row of METRICS
+    window_ms: int | None
+    ts_us: int = 0  # of its last reading
+    marks: dict[int, int] = field(default_factory=dict)  # stamps in it, by row: of energy and power
+    statuses: bytes = b""
+
+
+class Dcgm(Backend):
+    """An engine of DCGM. `host` is HOST:PORT, `socket` a path; with neither, this node's or one within this process.
+
+    `job` is the id of a job whose statistics by the engine are told at the end. Times are in s. Raises InputError where
+    the arguments cannot be.
+    """
 
     name = "dcgm"
-    keeps = True
+    one_by_one = False
 
     def __init__(
         self,
@@ -60,209 +135,261 @@ class Dcgm:
             raise InputError("give --host or --socket, not both: an engine is reached by one of them")
         if job is not None and not 0 < (length := len(job.encode(errors="replace"))) < 64:
             raise InputError(f"DCGM's job ids have 1 to 63 bytes, and {job!r} has {length}")
-        self.period_ms: int | None = None
-        self.poll_s = max(interval_s, _LEAST_POLL_S)
-        self._target = Target(host, socket)
+        self._target, self._job_id = Target(host, socket), job
         self._interval_us, self._slow_us = round(interval_s * 1e6), round(max(slow_s, interval_s) * 1e6)
-        self._overlap_us = max(2 * self._interval_us, _LEAST_OVERLAP_US)
         self._connection: Connection | None = None
-        self._job_id = job
         self._job: JobStatistics | None = None
-        self._devices: list[Device] = []
-        self._xids, self._health, self._held = Xids(), Health(), HeldDown()
-        self._assembler = Assembler()
-        self._version: str | None = None
-        self._refused: list[Refusal] = []
+        self._known: dict[str, _Known] = {}
+        self._uuids: dict[tuple[int, int], str] = {}  # of every entity that is watched, also of lost GPUs
         self._pending: list[Event] = []
+        self._version: str | None = None
+        self._refused: dict[tuple[int, int], list[Entity]] = {}
+        self._xids_us = self._began_us = 0  # by the engine: since when to look for XIDs, and those that are ours
+        self._xids: set[tuple[int, int, int]] = set()
+        self._health, self._held = Health(), HeldDown()
+        self._health_at = self._fresh_at = 0.0  # by the steady clock
+        self._limits_us = {
+            FIELDS[number]: max(_OLD_US, _INTERVALS * pace_us(number, self._interval_us, self._slow_us))
+            for number in FIELDS
+        }
 
-    def open(self) -> None:
-        """Find the bindings, reach the engine, and have it sample; see `Stream.open`."""
+    # -- the devices --------------------------------------------------------------------------------------
+
+    def devices(self) -> list[Device]:
+        if self._connection is None:
+            self._connect()
+        else:
+            with self._sentences(self._connection) as connection:
+                slots = {gpu: known.entity.device.row["slot"] for gpu, known in self._known.items()}
+                entities = find_entities(connection.bindings, connection.handle, slots)
+            if all(self._uuids.get(entity.key) == entity.device.gpu for entity in entities):
+                self._meet(connection, entities)
+            else:  # other GPUs or instances than those that are watched
+                self._leave()
+                self._connect()
+        return [known.entity.device for known in self._known.values()]
+
+    def _connect(self) -> None:
         self._target.address()
         bindings = find_bindings()
         bindings.load()
-        self._bindings = bindings
-        self._connect(bindings)
-        self._begin_job()
+        connection = connect(bindings, self._target, interval_us=self._interval_us, slow_us=self._slow_us)
+        self._connection = connection
+        with self._sentences(connection):
+            bindings.agent.dcgmUpdateAllFields(connection.handle, 1)  # the first values are there for the first tick
+        self._uuids = {entity.key: entity.device.gpu for entity in connection.entities}
+        if not self._began_us:  # a later connection tells what came while there was none
+            self._began_us = self._xids_us = connection.start_us
+        self._health_at = self._fresh_at = time.monotonic()
+        self._known.clear()
+        self._meet(connection, connection.entities)
+        self._announce(connection)
+        self._begin_job(connection)
 
-    def devices(self) -> Sequence[Device]:
-        return self._devices
-
-    def close(self) -> None:
-        """Take back our watches and groups, and leave the engine."""
-        connection, self._connection = self._connection, None
-        job, self._job = self._job, None
-        if job is not None:
-            job.close()
-        if connection is not None:
-            connection.close()
-
-    def end(self) -> list[Event]:
-        """Times held down that go on, and the engine's statistics of the job that was asked for."""
-        events = self._held.end()
-        if self._job is not None:
-            try:
-                events += self._job.end(self._gpus)
-            except self._bindings.error as error:
-                events.append(_no_statistics(str(error)))
-        return events
-
-    def _begin_job(self) -> None:
-        if self._job_id is None or self._connection is None or self._job is not None:
-            return
-        whole = [one for one in self._connection.entities if one.parent is None]
-        own = None
-        try:
-            own = another(self._connection)
-            self._job = JobStatistics(own, self._job_id, whole, every_us=self._interval_us)
-        except (self._bindings.error, InputError) as error:
-            if own is not None:
-                own.close()
-            self._pending.append(_no_statistics(str(error)))
-
-    @property
-    def late(self) -> int:
-        """Samples that came too late for their row, or belong to none."""
-        return self._assembler.late
-
-    def _connect(self, bindings: Bindings) -> None:
-        made = connect(bindings, self._target, interval_us=self._interval_us, slow_us=self._slow_us)
-        self._connection = made
-        self._devices = [one.device for one in made.entities]
-        positions = {one.key: position for position, one in enumerate(made.entities)}
-        self._numbers = {one.number: positions[one.key] for one in made.entities if one.parent is None}
-        self._gpus = {one.key: one.device.gpu for one in made.entities}
-        self._reader = Reader(bindings, made.handle, positions)
-        sensors = [sensor_of_model(one.row.get("model")) for one in self._devices]
+    def _meet(self, connection: Connection, entities: Sequence[Entity]) -> None:
+        """Take in the devices that are there."""
+        before, self._known = self._known, {}
+        for entity in entities:
+            gpu = entity.device.gpu
+            known = before.get(gpu)
+            if known is None:
+                sensor = sensor_of_model(entity.device.row.get("model")) if entity.parent is None else None
+                refused = {
+                    FIELDS[number]: Status.DENIED if is_denied(code) else Status.UNSUPPORTED
+                    for (code, number), entities_refused in connection.refused.items()
+                    if number in FIELDS and number not in PROFILING and entity in entities_refused
+                }
+                known = _Known(entity, refused, None if sensor is None else sensor.draw_ms)
+            known.entity = entity
+            self._known[gpu] = known
+        sensors = [sensor_of_model(known.entity.device.row.get("model")) for known in self._known.values()]
         self.period_ms = max((s.period_ms for s in sensors if s is not None and s.period_ms), default=None)
-        self._assembler = Assembler()
-        for one, sensor in zip(made.entities, sensors, strict=True):
-            watched = made.watched.get(one.key, set())
-            given = np.array([m.dcgm is not None and m.dcgm.id in watched for m in METRICS])
-            if one.parent is None:
-                window = None if sensor is None else sensor.draw_ms
-                expected = given & (_FAST | (self._slow_us <= self._interval_us))
-                self._assembler.meet(self._interval_us, expected, window)
-            else:  # an instance has slow metrics only
-                self._assembler.meet(self._slow_us, given, None)
-        self._next_us = 0
-        self._chores_us = made.start_us + _CHORES_US
-        self._xids = Xids()
-        self._tell(made)
 
-    def _tell(self, made: Connection) -> None:
-        """What is said once of an engine: its version, and what it will not sample."""
-        version = made.bindings.engine_version(made.handle) or made.bindings.version()
+    def _announce(self, connection: Connection) -> None:
+        """Tell once of an engine's version, and of profiling fields and XIDs that it does not give."""
+        version = connection.bindings.engine_version(connection.handle) or connection.bindings.version()
         if version != self._version:
             self._version = version
-            where = "within this process" if made.embedded else f"at {made.where}"
-            detail = (
-                f"the DCGM engine {where} is version {version or 'unknown'}, with bindings in {made.bindings.where}"
-            )
+            where = "within this process" if connection.embedded else f"at {connection.where}"
+            folder = connection.bindings.where
+            detail = f"the DCGM engine {where} is version {version or 'unknown'}, with bindings in {folder}"
             self._pending.append(Event(EventKind.SOURCE_VERSION, None, detail, version=version))
-        if made.refused != self._refused:
-            self._refused = made.refused
-            everyone = {one.key for one in made.entities if one.parent is None}
-            for refusal in made.refused:
-                self._pending += _refusal_events(refusal, everyone)
+        if connection.refused != self._refused:
+            self._refused = connection.refused
+            self._pending += _refusal_events(connection)
+
+    def _begin_job(self, connection: Connection) -> None:
+        if self._job_id is None:
+            return
+        apart = None
+        try:
+            apart = another(connection)
+            gpus = [entity for entity in connection.entities if entity.parent is None]
+            self._job = JobStatistics(apart, self._job_id, gpus, every_us=self._interval_us)
+        except (connection.bindings.error, InputError) as error:
+            if apart is not None:
+                apart.close()
+            self._pending.append(_no_statistics(error))
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def poll(self) -> tuple[Readings, list[Event]]:
-        """What the engine sampled since the last poll; see `Stream.poll`."""
-        made = self._connection
-        if made is None:
+    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
+        if self._connection is None:
             raise InputError("the connection to the DCGM engine is closed")
-        try:
-            return self._poll(made)
-        except made.bindings.error as error:
-            raise InputError(sentence(made.bindings, error, made.where)) from error
+        with self._sentences(self._connection) as connection:
+            events, self._pending = self._pending, []
+            yield from events
+            yield from self._read_xids(connection)
+            now = time.monotonic()
+            lost: set[tuple[int, int]] | None = None
+            for known, latest in self._latest(connection, gpus, slow=slow):
+                reading = self._reading(known, latest, slow=slow)
+                if reading is None and known.entity.parent is None and Status.OK not in latest.statuses:
+                    lost = lost_gpus(connection.bindings, connection.handle) if lost is None else lost
+                    if known.entity.key in lost:
+                        reading = Reading(known.entity.device.gpu, [0] * (len(METRICS) if slow else len(FAST)), _LOST)
+                if reading is not None:
+                    self._fresh_at = now
+                    yield reading
+                    if reading.ts_ns is not None:
+                        yield from self._held.events(reading.gpu, reading.ts_ns, latest.values, latest.statuses)
+            if now >= self._health_at:
+                self._health_at = now + _HEALTH_S
+                yield from self._health.check(connection, self._uuids)
+            if gpus and now - self._fresh_at > max(_STALL_S, 5e-6 * self._interval_us):
+                self._leave()
+                raise InputError(
+                    f"the DCGM engine at {connection.where} has measured nothing for {now - self._fresh_at:.0f} s: "
+                    "see its log, and restart it (systemctl restart nvidia-dcgm)"
+                )
 
-    def _poll(self, made: Connection) -> tuple[Readings, list[Event]]:
-        samples, later = made.read(self._reader, self._overlap_us)
-        if later < self._next_us - AHEAD_US:  # its clock was set back
-            self._assembler.forget_times()
-            self._held = HeldDown()
-            made.start_us = self._chores_us = later
-        self._next_us = later
-        of_xid = samples.row == OF_XID
-        events, self._pending = self._pending, []
-        if of_xid.any():
-            events += self._xids.events(samples.pick(of_xid), self._devices)
-            samples = samples.pick(~of_xid)
-        readings = self._assembler.rows(samples, later)
-        events += self._held.events(readings, self._devices)
-        try:
-            if self._assembler.silent:
-                self._mark_lost(made, readings)
-            if later >= self._chores_us:
-                self._chores_us = later + _CHORES_US
-                readings = self._look(made, readings, events)
-        except made.bindings.error as error:  # what was read is kept; where the engine is gone, the next poll says so
-            log.debug("the engine refuses: %s", error)
-        return readings, events
+    def _latest(self, connection: Connection, gpus: Sequence[str], *, slow: bool) -> Iterator[tuple[_Known, _Latest]]:
+        """The latest values of these devices; those that were measured before we came are left out."""
+        known_devices = [self._known[gpu] for gpu in gpus if gpu in self._known]
+        latest = {known.entity.key: _Latest() for known in known_devices}
+        entities = [known.entity for known in known_devices]
+        values = connection.latest([entity for entity in entities if entity.parent is None], FAST_FIELDS)
+        slow_values = connection.latest(entities, SLOW_FIELDS) if slow else ()
+        for value in itertools.chain(values, slow_values):
+            if value.ts_us > connection.start_us:
+                device, row = latest[value.entity], FIELDS[value.number]
+                device.stamps[row] = value.ts_us
+                device.values[row], device.statuses[row] = decode(value)
+        for known in known_devices:
+            yield known, latest[known.entity.key]
 
-    def _mark_lost(self, made: Connection, readings: Readings) -> None:
-        """Say of the GPUs that turned silent whether the engine has lost them."""
-        lost = {self._numbers[number] for number in lost_gpus(made.bindings, made.handle) & self._numbers.keys()}
-        lost |= {at for at, device in enumerate(self._devices) if device.parent in lost}
-        for device in lost.intersection(self._assembler.silent):
-            watched = made.watched.get(made.entities[device].key, set())
-            rows = [row for row, m in enumerate(METRICS) if m.dcgm is not None and m.dcgm.id in watched]
-            last = int(np.flatnonzero(readings.device == device)[-1])
-            readings.status[rows, last] = Status.LOST
-
-    # -- now and then -------------------------------------------------------------------------------------
-
-    def _look(self, made: Connection, readings: Readings, events: list[Event]) -> Readings:
-        """Look at the engine's health checks, and at which GPUs and instances there are. Positions may change."""
-        events += self._health.check(made, self._gpus)
-        if not self._changed(made):
-            return readings
-        before = [device.gpu for device in self._devices]
-        made.close()
-        self._connection = None
-        try:
-            self._connect(made.bindings)
-        except InputError:  # what was read is kept; the next poll says that the engine is gone
-            return readings
-        place = {device.gpu: position for position, device in enumerate(self._devices)}
-        now = np.array([place.get(gpu, -1) for gpu in before], np.intp)[readings.device]
-        there = now >= 0
-        return Readings(now[there], readings.ts[there], readings.values[:, there], readings.status[:, there])
-
-    def _changed(self, made: Connection) -> bool:
-        """Whether there are other GPUs or instances than those that are watched. A lost GPU stays watched."""
-        known = {one.key: one.device.gpu for one in made.entities}
-        numbers = lost_gpus(made.bindings, made.handle)
-        lost = {one.key for one in made.entities if one.parent is None and one.number in numbers}
-        gone = {one.key for one in made.entities if one.key in lost or one.parent in lost}
-        now = {one.key: one.device.gpu for one in find_entities(made.bindings, made.handle)}
-        return now != {key: gpu for key, gpu in known.items() if key not in gone or key in now}
-
-
-def _no_statistics(reason: str) -> Event:
-    return Event(EventKind.NOT_SUPPORTED, None, f"the engine gives no statistics of the job: {reason}")
-
-
-def _refusal_events(refusal: Refusal, everyone: set[int]) -> list[Event]:
-    """What the engine will not sample, in sentences: of profiling fields one, of others one for each."""
-    denied = refusal.code in (NO_PERMISSION, REQUIRES_ROOT)
-    kind = EventKind.NOT_PERMITTED if denied else EventKind.NOT_SUPPORTED
-    of_all = everyone <= {one.key for one in refusal.entities}
-    gpus = [None] if of_all else [one.device.gpu for one in refusal.entities]
-    profiling = [number for number in refusal.numbers if number in _PROFILING]
-    told: list[tuple[str | None, str]] = []
-    if profiling:
-        fields = ", ".join(map(str, profiling))
-        told.append(
-            (
-                None,
-                f"the engine {'may not' if denied else 'cannot'} read the profiling fields {fields}: {refusal.way_out}",
-            )
+    def _reading(self, known: _Known, latest: _Latest, *, slow: bool) -> Reading | None:
+        """A reading of the values of a device; None where nothing is newer than in the one before."""
+        values, statuses, stamps = latest.values, latest.statuses, latest.stamps
+        newest = max(stamps)
+        for row, limit_us in self._limits_us.items():
+            if 0 < stamps[row] < newest - limit_us:
+                statuses[row] = Status.UNREAD
+        if Status.OK in statuses:
+            ts_us = self._stamp(known, latest)
+        else:  # it says why it gives nothing, or nothing was measured yet
+            ts_us = newest if statuses != _UNREAD and newest > known.ts_us else None
+        if ts_us is None:
+            return None
+        known.ts_us = ts_us
+        known.marks = {row: stamps[row] for row in (_ENERGY, _POWER) if statuses[row] == Status.OK}
+        if known.window_ms is not None and Status.OK in statuses:
+            values[_WINDOW], statuses[_WINDOW] = known.window_ms, Status.OK
+        for row in (_INSTANT, _POWER):
+            if statuses[row] == Status.OK:
+                values[_AGE], statuses[_AGE] = ts_us - stamps[row], Status.OK
+                break
+        for row, status in known.refused.items():
+            if slow or row in FAST:
+                statuses[row] = status
+        if statuses != known.statuses:
+            known.statuses = bytes(statuses)
+        return Reading(
+            known.entity.device.gpu,
+            values if slow else [values[row] for row in FAST],
+            known.statuses,
+            ts_us * 1000,
         )
-    for number in refusal.numbers:
-        if number not in profiling:
-            metric = _FIELD.get(number)
-            what = f"field {number} ({metric or 'XID errors'})"
-            told.append((metric, f"the engine does not give {what}: DCGM's code {refusal.code}"))
-    return [Event(kind, gpu, detail, metric=metric) for gpu in gpus for metric, detail in told]
+
+    def _stamp(self, known: _Known, latest: _Latest) -> int | None:
+        """The time of a reading: that of a new energy value, else of a new power value, us; None where neither is new.
+
+        A device that has neither is as new as the newest of its values.
+        """
+        statuses, stamps = latest.statuses, latest.stamps
+        if statuses[_ENERGY] == Status.OK:
+            if stamps[_ENERGY] > max(known.marks.get(_ENERGY, 0), known.ts_us):
+                return stamps[_ENERGY]
+            statuses[_ENERGY] = Status.UNREAD  # it was given, with its own time
+        elif statuses[_POWER] != Status.OK:
+            newest = max(stamps)
+            return newest if newest > known.ts_us else None
+        if statuses[_POWER] != Status.OK or stamps[_POWER] <= known.marks.get(_POWER, 0):
+            return None
+        # Less than half an interval after the reading before, it is of the same cycle of the engine.
+        return stamps[_POWER] if stamps[_POWER] - known.ts_us > self._interval_us // 2 else None
+
+    def _read_xids(self, connection: Connection) -> Iterator[Event]:
+        """XIDs that were not told yet: reads overlap, as one may come late."""
+        xids, now_us = connection.xids(self._xids_us)
+        if now_us is None:
+            return
+        for number, ts_us, code in xids:
+            if (number, ts_us, code) not in self._xids:
+                yield xid_event(self._uuids.get((GPU, number)), code, ts_ns=ts_us * 1000)
+        self._began_us = min(self._began_us, now_us)
+        self._xids_us = max(now_us - _LATE_US, self._began_us)
+        self._xids = {xid for xid in self._xids.union(xids) if xid[1] >= self._xids_us}
+
+    @contextlib.contextmanager
+    def _sentences(self, connection: Connection) -> Iterator[Connection]:
+        """What DCGM refuses within is an InputError, and costs the connection."""
+        try:
+            yield connection
+        except connection.bindings.error as error:
+            self._leave()
+            raise InputError(sentence(connection.bindings, error, connection.where)) from error
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def close(self) -> list[Event]:
+        """Leave the engine; gives times held down that go on, and the statistics of the job that was asked for."""
+        events = self._held.end()
+        if self._job is not None and self._connection is not None:
+            try:
+                events += self._job.end(self._uuids)
+            except self._connection.bindings.error as error:
+                events.append(_no_statistics(error))
+        self._leave()
+        return events
+
+    def _leave(self) -> None:
+        """Take back our watches and groups, and leave the engine."""
+        job, self._job = self._job, None
+        connection, self._connection = self._connection, None
+        for opened in (job, connection):
+            if opened is not None:
+                opened.close()
+
+
+def _no_statistics(error: Exception) -> Event:
+    return Event(EventKind.NOT_SUPPORTED, None, f"the engine gives no statistics of the job: {error}")
+
+
+def _refusal_events(connection: Connection) -> Iterator[Event]:
+    """That the engine gives no profiling fields, in one event for each reason and those GPUs; and no XIDs."""
+    everyone = {entity.key for entity in connection.entities if entity.parent is None}
+    refusals: dict[tuple[int, str | None], list[int]] = {}  # code and GPU (None: all) -> fields
+    for (code, number), entities in connection.refused.items():
+        of_all = everyone <= {entity.key for entity in entities}
+        if number == XID or number in PROFILING:
+            for gpu in [None] if of_all else [entity.device.gpu for entity in entities]:
+                refusals.setdefault((code, gpu), []).append(number)
+    for (code, gpu), numbers in refusals.items():
+        kind = EventKind.NOT_PERMITTED if is_denied(code) else EventKind.NOT_SUPPORTED
+        cannot = "may not" if is_denied(code) else "cannot"
+        if XID in numbers:
+            yield Event(kind, gpu, f"the engine {cannot} tell XID errors: DCGM's code {code}")
+        if fields := [number for number in numbers if number != XID]:
+            listed = ", ".join(map(str, fields))
+            yield Event(kind, gpu, f"the engine {cannot} read the profiling fields {listed}: {way_out(code)}")

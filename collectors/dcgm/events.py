@@ -1,28 +1,21 @@
-"""What happened to GPUs, by DCGM: XIDs, findings of its health checks, and times in which a clock was held down.
+"""What the engine says besides values: findings of its health checks, its statistics of a job, and times held down.
 
 Each thing is one event: what is found again at every check is told when it is first found, and when it is over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import Any, ClassVar
 
 from ...store.events import Event
 from ...store.metrics import METRICS
 from ...store.vocabulary import EventKind
-from ..backends import Status
-from ..xids import xid_event
-from .reaching import GONE, code_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..backends import Device, Readings
-    from .connection import Connection
-    from .reading import Samples
+from ..backend import Status
+from .bindings import BLANK_DOUBLE, Code, code_of, scaled, text_of
+from .connection import Connection
+from .entities import GPU, Entity
 
 _WELL = 0
 _SYSTEMS = {
@@ -42,69 +35,40 @@ _SYSTEMS = {
 _GRAVE = {10: "a warning", 20: "a failure"}
 _QUIET_NS = 60_000_000_000  # shorter breaks belong to one time in which the clock was held down
 _LONGEST_NS = 600_000_000_000  # one that goes on is told in parts
-_HELD = [row for row, m in enumerate(METRICS) if m.unit == "ns" and m.kind == "counter"]
-
-
-class Xids:
-    """XIDs, each told once though reads overlap."""
-
-    def __init__(self) -> None:
-        self._told: dict[tuple[int, int, int], None] = {}
-
-    def events(self, samples: Samples, devices: Sequence[Device]) -> list[Event]:
-        """Those that samples of the field of XIDs tell for the first time."""
-        found = []
-        for device, ts, code, status in zip(
-            samples.device.tolist(), samples.ts.tolist(), samples.value.tolist(), samples.status.tolist(), strict=True
-        ):
-            key = (device, ts, code)
-            if status != Status.OK or code <= 0 or key in self._told:
-                continue
-            self._told[key] = None
-            found.append(xid_event(devices[device].gpu, code, ts_ns=ts * 1000))
-        while len(self._told) > 4096:
-            del self._told[next(iter(self._told))]
-        return found
+_HELD = [row for row, m in enumerate(METRICS) if m.unit == "ns" and m.kind == "counter" and m.dcgm is not None]
+_JOB_EVERY_US, _JOB_KEEP_S = 10_000_000, 86_400.0
 
 
 class Health:
     """DCGM's own health checks, of the GPUs that we watch."""
 
     def __init__(self) -> None:
-        self._ill: dict[tuple[int, int, int, int], tuple[int, str]] = {}  # who and what -> how grave, and the sentence
+        self._ill: dict[tuple[int, int, int, int], int] = {}  # entity, system and error -> how grave
 
-    def check(self, connection: Connection, devices: dict[int, str]) -> list[Event]:
-        """What was found now, and what is over; `devices` has the UUID of each entity. Raises DCGM's error."""
+    def check(self, connection: Connection, uuids: Mapping[tuple[int, int], str]) -> list[Event]:
+        """What was found now, and what is over; `uuids` has that of each entity. Raises DCGM's error."""
         if not connection.checks_health:
             return []
         try:
-            told = connection.bindings.agent.dcgmHealthCheck(connection.handle, connection.group)
+            response = connection.bindings.agent.dcgmHealthCheck(connection.handle, connection.gpus)
         except connection.bindings.error as error:
-            if code_of(error) == GONE:
+            if code_of(error) == Code.GONE:
                 raise
             connection.checks_health = False
             return [Event(EventKind.NOT_SUPPORTED, None, f"the engine's health checks do not work: {error}")]
-        now: dict[tuple[int, int, int, int], tuple[int, str]] = {}
-        for at in range(min(told.incidentCount, len(told.incidents))):
-            one = told.incidents[at]
-            who = (int(one.entityInfo.entityGroupId), int(one.entityInfo.entityId))
-            text = one.error.msg
-            said = " ".join((text.decode(errors="replace") if isinstance(text, bytes) else text).split())
-            now[(*who, int(one.system), int(one.error.code))] = (int(one.health), said)
-        found = []
-        for key, (health, said) in now.items():
-            if self._ill.get(key, (None, ""))[0] != health:
-                found.append(_incident(key, health, f"{_GRAVE.get(health, 'a finding')}: {said}", devices))
-        found += [_incident(key, _WELL, "well again", devices) for key in self._ill if key not in now]
-        self._ill = now
-        return found
-
-
-def _incident(key: tuple[int, int, int, int], health: int, what: str, devices: dict[int, str]) -> Event:
-    group, number, system, code = key
-    gpu = devices.get(group << 32 | number)
-    detail = f"DCGM's health check of {_SYSTEMS.get(system, f'system {system}')}, {what}"
-    return Event(EventKind.HEALTH, gpu, detail, code=code, value=health)
+        ill, texts = {}, {}
+        for incident in response.incidents[: response.incidentCount]:
+            entity, finding = incident.entityInfo, incident.error
+            key = (int(entity.entityGroupId), int(entity.entityId), int(incident.system), int(finding.code))
+            ill[key], texts[key] = int(incident.health), text_of(finding.msg)
+        events = []
+        for key, health in {**dict.fromkeys(self._ill, _WELL), **ill}.items():
+            if self._ill.get(key) != health:
+                state = f"{_GRAVE.get(health, 'a finding')}: {texts[key]}" if key in texts else "well again"
+                detail = f"DCGM's health check of {_SYSTEMS.get(key[2], f'system {key[2]}')}, {state}"
+                events.append(Event(EventKind.HEALTH, uuids.get(key[:2]), detail, code=key[3], value=health))
+        self._ill = ill
+        return events
 
 
 @dataclass
@@ -123,49 +87,120 @@ class HeldDown:
         self._before: dict[tuple[str, int], tuple[int, int]] = {}  # GPU and metric -> stamp and counter
         self._spans: dict[tuple[str, int], _Span] = {}
 
-    def events(self, readings: Readings, devices: Sequence[Device]) -> list[Event]:
-        """Take in rows; returns the times that are over."""
-        found: list[Event] = []
+    def events(self, gpu: str, ts_ns: int, values: Sequence[int], statuses: bytes | bytearray) -> list[Event]:
+        """Take in values of a GPU and their statuses, in the order of METRICS; gives the times that are over."""
+        events: list[Event] = []
         for row in _HELD:
-            there = np.flatnonzero(readings.status[row] == Status.OK)[::-1]  # the last first
-            for device, at in zip(*np.unique(readings.device[there], return_index=True), strict=True):
-                last = int(there[at])
-                key = (devices[int(device)].gpu, row)
-                found += self._note(key, int(readings.ts[last]), int(readings.values[row, last]))
-        return found
+            if statuses[row] == Status.OK:
+                events += self._note((gpu, row), ts_ns, values[row])
+        return events
 
-    def _note(self, key: tuple[str, int], ts: int, value: int) -> list[Event]:
+    def _note(self, key: tuple[str, int], ts_ns: int, counter: int) -> list[Event]:
         before = self._before.get(key)
-        self._before[key] = (ts, value)
-        found = []
+        self._before[key] = (ts_ns, counter)
+        events = []
         span = self._spans.get(key)
-        if before is not None and value > before[1]:
+        if before is not None and counter > before[1]:
             if span is not None and before[0] - span.last_ns >= _QUIET_NS:
-                found.append(self._over(key))
+                events.append(self._over(key))
                 span = None
             if span is None:
-                span = self._spans[key] = _Span(before[0], ts, 0)
-            span.last_ns = ts
-            span.held_ns += value - before[1]
-        if span is not None and (ts - span.last_ns >= _QUIET_NS or ts - span.began_ns >= _LONGEST_NS):
-            found.append(self._over(key))
-        return found
+                span = self._spans[key] = _Span(before[0], ts_ns, 0)
+            span.last_ns = ts_ns
+            span.held_ns += counter - before[1]
+        if span is not None and (ts_ns - span.last_ns >= _QUIET_NS or ts_ns - span.began_ns >= _LONGEST_NS):
+            events.append(self._over(key))
+        return events
 
     def end(self) -> list[Event]:
         """Those of which nothing more will be known."""
         return [self._over(key) for key in list(self._spans)]
 
     def _over(self, key: tuple[str, int]) -> Event:
-        span, metric = self._spans.pop(key), METRICS[key[1]]
+        span, metric = self._spans.pop(key), METRICS[key[1]].name
         # The driver adds to the counter a little before or after the time of the sample.
-        whole = max(span.last_ns - span.began_ns, span.held_ns) / 1e9
-        detail = f"{metric.name}: the clock was held down for {span.held_ns / 1e9:.3f} s of {whole:.3f} s"
+        length_s = max(span.last_ns - span.began_ns, span.held_ns) / 1e9
+        detail = f"{metric}: the clock was held down for {span.held_ns / 1e9:.3f} s of {length_s:.3f} s"
+        duration_ns = span.held_ns
         return Event(
-            EventKind.HELD_DOWN,
-            key[0],
-            detail,
-            ts_ns=span.began_ns,
-            metric=metric.name,
-            value=whole,
-            duration_ns=span.held_ns,
+            EventKind.HELD_DOWN, key[0], detail, span.began_ns, metric=metric, value=length_s, duration_ns=duration_ns
         )
+
+
+class JobStatistics:
+    """DCGM's own statistics of the job `name`; they begin now, unless somebody began them before.
+
+    They are sampled over a connection of their own: of one connection, an engine keeps the samples of a field for as
+    long as was asked for last.
+    """
+
+    # What we began is still there after a connection broke. By engine and job, who ends it: the newest of several.
+    _begun: ClassVar[dict[tuple[str, str], JobStatistics]] = {}
+
+    def __init__(self, connection: Connection, name: str, gpus: Iterable[Entity], *, every_us: int) -> None:
+        self._connection, self._name = connection, name
+        self._key = connection.where, name
+        agent, handle = connection.bindings.agent, connection.handle
+        group = connection.make_group(gpus)
+        every_us = max(every_us, _JOB_EVERY_US)
+        agent.dcgmWatchJobFields(handle, group, every_us, _JOB_KEEP_S, round(_JOB_KEEP_S * 1e6 / every_us))
+        try:
+            agent.dcgmJobStartStats(handle, group, name)
+            agent.dcgmUpdateAllFields(handle, 1)  # what grows is counted from the first samples on
+        except connection.bindings.error as error:
+            if code_of(error) != Code.DUPLICATE:
+                raise
+            if self._key not in self._begun:
+                return
+        self._begun[self._key] = self
+
+    def end(self, uuids: Mapping[tuple[int, int], str]) -> list[Event]:
+        """What it used; `uuids` has that of each entity. None where the engine is gone. Raises DCGM's error."""
+        agent, handle = self._connection.bindings.agent, self._connection.handle
+        newest = self._begun.get(self._key)
+        if newest not in (None, self):
+            return []
+        try:
+            agent.dcgmUpdateAllFields(handle, 1)
+            if newest is self:
+                agent.dcgmJobStopStats(handle, self._name)
+            statistics = agent.dcgmJobGetStats(handle, self._name)
+            if newest is self:
+                agent.dcgmJobRemove(handle, self._name)
+                del self._begun[self._key]
+        except self._connection.bindings.error as error:
+            if code_of(error) == Code.GONE:
+                return []
+            raise
+        return [self._event(used, uuids) for used in statistics.gpus[: statistics.numGpus]]
+
+    def close(self) -> None:
+        """Leave the engine."""
+        self._connection.close()
+
+    def _event(self, used: Any, uuids: Mapping[tuple[int, int], str]) -> Event:
+        energy, xids = scaled(used.energyConsumed), scaled(used.numXidCriticalErrors)
+        began, ended = scaled(used.startTime), scaled(used.endTime)
+        power = used.powerUsage.average
+        parts = [
+            _quantity("", energy, 1e-3, "J"),
+            _quantity("mean power ", float(power) if abs(power) < BLANK_DOUBLE else None, 1, "W"),
+            _quantity("mean SM clock ", scaled(used.smClock.average), 1, "MHz"),
+            _quantity("held down by power for ", scaled(used.powerViolationTime), 1e-9, "s"),  # the header says us
+            _quantity("held down by temperature for ", scaled(used.thermalViolationTime), 1e-9, "s"),
+            _quantity("XIDs: ", xids, 1, ""),
+            _quantity("memory errors not corrected: ", scaled(used.eccDoubleBit), 1, ""),
+        ]
+        return Event(
+            EventKind.JOB_STATISTICS,
+            uuids.get((GPU, int(used.gpuId))),
+            f"DCGM's statistics of job {self._name}: {', '.join(parts)}",
+            value=None if energy is None else energy / 1000,
+            n=xids,
+            duration_ns=(ended - began) * 1000 if began and ended and ended >= began else None,
+            job_id=self._name,
+        )
+
+
+def _quantity(label: str, number: float | None, scale: float, unit: str) -> str:
+    return f"{label}n/a" if number is None else f"{label}{number * scale:.6g} {unit}".rstrip()

@@ -7,15 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from whorl.collectors.backends import Status
+from whorl.collectors.backend import Status
 from whorl.collectors.dcgm import bindings as looking
-from whorl.collectors.dcgm.bindings import find_bindings
-from whorl.collectors.dcgm.reading import BLANK, BLANK_DOUBLE, Reader
+from whorl.collectors.dcgm.bindings import BLANK, BLANK_DOUBLE, find_bindings
+from whorl.collectors.dcgm.connection import Value
+from whorl.collectors.dcgm.dcgm import decode
 from whorl.errors import InputError
-from whorl.store.metrics import METRICS
 
 MODULES = {
     "pydcgm": "import DcgmHandle\nimport dcgm_structs\n",
@@ -62,15 +61,6 @@ def test_the_folder_in_the_environment_comes_first_then_the_newest_dcgm(
 
 
 @pytest.mark.usefixtures("clean")
-def test_bindings_that_cannot_be_imported_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = folder(tmp_path / "broken", DcgmHandle="import no_such_module_anywhere\n")
-    whole = folder(tmp_path / "whole")
-    monkeypatch.setattr(looking, "FOLDERS", (str(broken), str(whole)))
-    assert find_bindings().where == str(whole)
-    assert str(broken) not in sys.path
-
-
-@pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize(
     ("files", "says"),
     [
@@ -113,44 +103,16 @@ def test_without_any_bindings_the_sentence_says_where_to_get_them(monkeypatch: p
         find_bindings()
 
 
-def value(field: int, kind: str, number: float, *, status: int = 0, ts: int = 5) -> bytes:
-    """A value as the engine gives it: the first bytes of c_dcgmFieldValue_v1."""
-    form = "d" if kind == "d" else "q"
-    return struct.pack(f"<IHhiiq{form}", 0x1001018, field, ord(kind), status, 0, ts, number)
-
-
-def decoded(*values: bytes, entity: int = 1 << 32) -> list[tuple[str, int, Status]]:
-    """Values of the GPU 0, read: the metric, its value, and what became of it."""
-    reader = Reader.__new__(Reader)
-    reader._entities, reader._devices = np.array([1 << 32], np.int64), np.array([0], np.intp)
-    reader._rows, reader._scales, reader._blanks = looking_tables()
-    reader._heads, reader._from = list(values), [entity] * len(values)
-    got = reader._decode()
-    return [
-        (METRICS[row].name, int(number), Status(status))
-        for row, number, status in zip(got.row, got.value, got.status, strict=True)
-    ]
-
-
-def looking_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    from whorl.collectors.dcgm.reading import _tables
-
-    return _tables()
+def value(field: int, kind: str, number: float, *, status: int = 0) -> Value:
+    """A value as the engine gives it."""
+    (bits,) = struct.unpack("q", struct.pack("d" if kind == "d" else "q", number))
+    return Value((1, 0), field, ord(kind), status, 5, bits)
 
 
 def test_values_come_in_the_unit_of_their_column() -> None:
-    assert decoded(
-        value(155, "d", 123.4567),
-        value(156, "i", 2**40),
-        value(252, "i", 3),
-        value(1002, "d", 0.25),
-        value(150, "i", -4),
-    ) == [
-        ("power_mw", 123457, Status.OK),
-        ("energy_mj", 2**40, Status.OK),
-        ("memory_used", 3 * 2**20, Status.OK),
-        ("sm_active_ppm", 250_000, Status.OK),
-        ("temperature_c", -4, Status.OK),
+    values = [(155, "d", 123.4567), (156, "i", 2**40), (252, "i", 3), (1002, "d", 0.25), (150, "i", -4)]
+    assert [decode(value(*given)) for given in values] == [
+        (number, Status.OK) for number in (123457, 2**40, 3 * 2**20, 250_000, -4)
     ]
 
 
@@ -159,41 +121,37 @@ def test_values_come_in_the_unit_of_their_column() -> None:
     [(0, Status.UNREAD), (1, Status.UNSUPPORTED), (2, Status.UNSUPPORTED), (3, Status.DENIED), (9, Status.DENIED)],
 )
 def test_blanks_are_no_numbers(blank: int, status: Status) -> None:
-    assert decoded(value(155, "d", BLANK_DOUBLE + blank), value(156, "i", BLANK + blank)) == [
-        ("power_mw", 0, status),
-        ("energy_mj", 0, status),
-    ]
+    assert decode(value(155, "d", BLANK_DOUBLE + blank)) == decode(value(156, "i", BLANK + blank)) == (0, status)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e300, 1.7e308])
 def test_what_is_no_number_of_a_sensor_is_null(number: float) -> None:
-    ((_, kept, status),) = decoded(value(155, "d", number))
+    kept, status = decode(value(155, "d", number))
     assert status != Status.OK
     assert kept == 0
 
 
 def test_a_blank_of_32_bits_is_a_number_only_of_a_counter() -> None:
-    assert decoded(value(156, "i", 0x7FFFFFF0), value(100, "i", 0x7FFFFFF2), value(100, "i", 0x7FFFFFEF)) == [
-        ("energy_mj", 0x7FFFFFF0, Status.OK),
-        ("sm_clock_mhz", 0, Status.UNSUPPORTED),
-        ("sm_clock_mhz", 0x7FFFFFEF, Status.OK),
-    ]
+    assert decode(value(156, "i", 0x7FFFFFF0)) == (0x7FFFFFF0, Status.OK)
+    assert decode(value(100, "i", 0x7FFFFFF2)) == (0, Status.UNSUPPORTED)
+    assert decode(value(100, "i", 0x7FFFFFEF)) == (0x7FFFFFEF, Status.OK)
 
 
 @pytest.mark.parametrize(("field", "kind", "number"), [(1002, "d", 1e14), (252, "i", 2**50)])
 def test_a_number_beyond_all_in_its_unit_is_none(field: int, kind: str, number: float) -> None:
-    ((_, kept, status),) = decoded(value(field, kind, number))
-    assert (kept, status) == (0, Status.FAILED)
+    assert decode(value(field, kind, number)) == (0, Status.FAILED)
 
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [(-6, Status.UNSUPPORTED), (-17, Status.DENIED), (-18, Status.LOST), (-16, Status.UNREAD), (-3, Status.FAILED)],
+    [
+        (-6, Status.UNSUPPORTED),
+        (-17, Status.DENIED),
+        (-18, Status.LOST),
+        (-19, Status.NEEDS_RESET),
+        (-16, Status.UNREAD),
+        (-3, Status.FAILED),
+    ],
 )
 def test_the_status_of_a_value_counts(code: int, status: Status) -> None:
-    assert decoded(value(150, "i", 40, status=code)) == [("temperature_c", 0, status)]
-
-
-def test_what_has_no_time_no_column_or_no_gpu_of_ours_is_dropped() -> None:
-    assert decoded(value(150, "i", 40, ts=0), value(9999, "i", 1)) == []
-    assert decoded(value(150, "i", 40), entity=4 << 32) == []
+    assert decode(value(150, "i", 40, status=code)) == (0, status)
