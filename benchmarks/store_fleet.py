@@ -70,12 +70,14 @@ class Fleet:
         """Readings of some GPUs from `first` to `last` (ns), `each` of every GPU."""
         ts = np.tile(np.linspace(first, last, each).astype(np.int64), len(gpus)) // 1000
         values = np.random.default_rng(first % 2**32).integers(30, 400_000, (len(self._metrics), len(ts)))
-        return Ticks(ts, tuple(("bench", gpu) for gpu in gpus for _ in range(each)), self._metrics, values)
+        return Ticks(
+            ts.tolist(), [("bench", gpu) for gpu in gpus for _ in range(each)], self._metrics, values.T.tolist()
+        )
 
     def write(self, ticks: Ticks, stem: str, codec: str = "fresh") -> pa.Table:
         """A file of telemetry with these readings."""
         rows = pa.Table.from_batches([ticks.rows()])
-        self._put(TELEMETRY, rows, stem, 1000 * int(ticks.ts.max()), codec)
+        self._put(TELEMETRY, rows, stem, 1000 * max(ticks.ts), codec)
         return rows
 
     def _put(self, spec: Table, rows: pa.Table, stem: str, written: int, codec: str = "fresh") -> None:

@@ -155,10 +155,8 @@ class RecordedWriter:
 
 def _rows(ticks: Ticks) -> Rows:
     """The keys and the power of readings."""
-    place = ticks.names.index("power_mw")
-    valid = [True] * len(ticks.ts) if ticks.valid is None else ticks.valid[place].tolist()
-    powers = [power if is_there else None for power, is_there in zip(ticks.values[place].tolist(), valid, strict=True)]
-    return [[*gpu, ts, power] for gpu, ts, power in zip(ticks.gpus, ticks.ts.tolist(), powers, strict=True)]
+    powers = ticks.by_name()["power_mw"]
+    return [[*gpu, ts, power] for gpu, ts, power in zip(ticks.gpus, ticks.ts, powers, strict=True)]
 
 
 def listing(table: pa.Table) -> Rows:

@@ -13,8 +13,8 @@ from ..errors import WhorlError
 from .options import Span, json_option, store_option
 
 if TYPE_CHECKING:
-    from ..collectors.collecting import Collecting
-    from ..collectors.watching import Counts
+    from ..collectors.collect import Collecting
+    from ..collectors.sampler import Counts
 
 
 @click.command("collect", short_help="Read this node's GPUs into a store until you stop it.")
@@ -81,12 +81,11 @@ def collect(
     no setting of a GPU. If a probe crashed and left settings changed, they are restored first. On a machine without
     GPUs, --backend simulated reads a simulated node.
     """
-    from ..collectors.collecting import be_prompt, stay_small
+    from ..collectors.collect import settle
     from ..jobs.collecting import collect as run
     from .output import Progress, print_json, tell
 
-    stay_small(backend)
-    be_prompt()
+    settle()
     progress, ready = Progress(every_s=1.0), None
 
     def begun(collecting: Collecting) -> None:
@@ -141,8 +140,8 @@ def _say_begun(collecting: Collecting) -> None:
     from .output import tell
 
     plan, backend = collecting.plan, collecting.backend
-    devices = [device for device in backend.devices() if device.parent is None]
-    instances = len(backend.devices()) - len(devices)
+    devices = [device for device in collecting.devices if device.parent is None]
+    instances = len(collecting.devices) - len(devices)
     models = ", ".join(sorted({str(device.row.get("model") or "unknown") for device in devices}))
     shown = f"{len(devices)} GPU{'s' if len(devices) > 1 else ''} ({models})"
     if instances:
@@ -168,24 +167,16 @@ def _status(collecting: Collecting) -> str:
     if sampler.silent:
         hanging += f", {collecting.backend.name} does not answer"
     return (
-        f"{many(counts.rows, 'row')}, {power}, {many(counts.missed, _each(collecting))} missed, "
+        f"{many(counts.rows, 'row')}, {power}, {many(counts.missed, 'tick')} missed, "
         f"{many(counts.events, 'event')}{hanging}"
     )
-
-
-def _each(collecting: Collecting) -> str:
-    """What one reading of all GPUs is called: a source with a clock of its own is polled."""
-    from ..collectors.backends import BACKENDS
-
-    return "poll" if BACKENDS[collecting.plan.backend].streams else "tick"
 
 
 def _say_ended(collecting: Collecting, counts: Counts, came: int | None) -> None:
     from .output import tell
 
     why = "the duration is over" if came is None else f"{signal.Signals(came).name} received"
-    each = _each(collecting)
     tell(
-        f"{why}; stored {many(counts.rows, 'row')} of {many(counts.ticks, each)}, "
-        f"{many(counts.missed, each)} missed, {many(counts.events, 'event')}, in {collecting.plan.store}"
+        f"{why}; stored {many(counts.rows, 'row')} of {many(counts.ticks, 'tick')}, "
+        f"{many(counts.missed, 'tick')} missed, {many(counts.events, 'event')}, in {collecting.plan.store}"
     )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..store.events import Event, event_columns
-from ..store.metrics import METRICS, Call, Field
+from ..store.metrics import FAST, METRICS, Call, Field
 from ..store.vocabulary import EventKind
-from .backends import Device, Status
+from .backend import Device, Status
 from .clock import Clock, Steps
+from .quality import Quality
 
 _TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
 _AGAIN_NS = 60_000_000_000  # what cannot be read now and then is recorded once a minute
@@ -24,7 +22,20 @@ _TOLD = frozenset(
     for row, m in enumerate(METRICS)
     if isinstance(m.nvml, Field) or (isinstance(m.nvml, Call) and not m.nvml.only_if)
 )
-_COUNTERS = np.array([row for row, m in enumerate(METRICS) if m.kind == "counter" and not m.wraps], np.intp)
+_COUNTERS = {row for row, m in enumerate(METRICS) if m.kind == "counter" and not m.wraps}
+# By the number of values of a reading: the counters among them, as place and row.
+_PLACES = {
+    len(rows): tuple((place, row) for place, row in enumerate(rows) if row in _COUNTERS)
+    for rows in (FAST, range(len(METRICS)))
+}
+# Why a GPU as a whole gives nothing -> `quality` of its rows, and the event that says so. That the driver is gone is an
+# event of the node.
+SILENCES: dict[Status, tuple[str, EventKind | None, str]] = {
+    Status.LOST: ("lost", EventKind.LOST, "the GPU does not answer any more; it is checked again from time to time"),
+    Status.NEEDS_RESET: ("needs_reset", EventKind.NEEDS_RESET, "the GPU gives nothing before it is reset"),
+    Status.DRIVER: ("no_driver", None, ""),
+}
+_BACK = ("lost", "needs_reset")  # of a GPU that answers after one of them it is told
 _SENTENCES = {
     Status.UNSUPPORTED: (EventKind.NOT_SUPPORTED, "this GPU or its driver does not have"),
     Status.DENIED: (EventKind.NOT_PERMITTED, "this user may not read"),
@@ -38,6 +49,7 @@ class Events:
     def __init__(self, clock: Clock, *, cluster: str, node: str) -> None:
         self.count = 0
         self.missed = 0  # ticks
+        self.driver_gone = False
         self._clock, self._cluster, self._node = clock, cluster, node
         self._lock = threading.Lock()
         self._told: list[Event] = []
@@ -51,11 +63,6 @@ class Events:
         with self._lock:
             self._told.append(event)
             self.count += 1
-
-    def add(self, events: Iterable[Event]) -> None:
-        """What a backend says that happened."""
-        for event in events:
-            self.tell(event)
 
     def take(self) -> dict[str, list[Any]] | None:
         """The events that nobody took yet, as columns of `events`; None where there is none."""
@@ -97,113 +104,104 @@ class Events:
         self.tell(Event(EventKind.MISSED_TICKS, None, detail, n=self._untold, duration_ns=within))
         self._untold = 0
 
-
-class Gaps:
-    """Which sources do not answer, by name: one event when that begins and one when it ends, not one for each try."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since: dict[str, int] = {}  # steady ns
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._since
-
-    def gone(self, name: str, reason: str, *, since_ns: int | None = None) -> list[Event]:
-        """It did not answer, for this reason; `since_ns` is since when where that is not now, by the steady clock."""
-        if name in self._since:
-            return []
-        self._since[name] = self._clock.steady() if since_ns is None else since_ns
-        return [Event(EventKind.SOURCE_GONE, None, reason)]
-
-    def back(self, name: str) -> list[Event]:
-        """It answered."""
-        if name not in self._since:
-            return []
-        took = self._clock.steady() - self._since.pop(name)
-        return [Event(EventKind.SOURCE_BACK, None, f"{name} answers again after {took / 1e9:.1f} s", duration_ns=took)]
-
-
-class Noticing:
-    """The last known statuses and counters of each device, and events for changes."""
-
-    def __init__(self, events: Events, clock: Clock) -> None:
-        self.silent: list[str | None] = []  # by device: why it gives no readings, as `quality` says it
-        self.driver_gone = False
-        self._events, self._clock = events, clock
-        self._devices: Sequence[Device] = []
-        self._status: NDArray[np.uint8] = np.zeros((len(METRICS), 0), np.uint8)
-        self._before: NDArray[np.int64] = np.zeros((len(_COUNTERS), 0), np.int64)
-        self._told_at: dict[tuple[int, int | None], int] = {}  # by device and metric; None: of failures of any metric
-
-    def meet(self, devices: Sequence[Device]) -> None:
-        """Take in a list of devices; those known keep their positions."""
-        more = len(devices) - len(self._devices)
-        self._devices = devices
-        self.silent += [None] * more
-        self._status = np.pad(self._status, ((0, 0), (0, more)), constant_values=Status.OK)
-        self._before = np.pad(self._before, ((0, 0), (0, more)), constant_values=-1)
-
-    def notice(self, status: NDArray[np.uint8]) -> list[int]:
-        """Record what can no longer be read, or never could; returns the devices that were lost now."""
-        differs = (status != self._status) & (status != Status.UNREAD)
-        lost = [
-            device
-            for device in np.flatnonzero(differs.any(axis=0)).tolist()
-            if self._notice_device(device, np.flatnonzero(differs[:, device]).tolist(), status[:, device])
-        ]
-        self._status[differs] = status[differs]
-        return lost
-
-    def _notice_device(self, device: int, rows: list[int], status: NDArray[np.uint8]) -> bool:
-        now = {int(status[row]) for row in rows}
-        known = self._devices[device]
-        if Status.OK in now:
-            self.silent[device] = None
-        if known.parent is not None:
-            return False
-        if Status.LOST in now:
-            if self.silent[device] != "lost":
-                detail = "the GPU does not answer any more; it is checked again from time to time"
-                self._events.tell(Event(EventKind.LOST, known.gpu, detail))
-            self.silent[device] = "lost"
-            return True
-        if Status.DRIVER in now:
-            if not self.driver_gone:
-                detail = "the driver does not answer any more: it was unloaded or replaced"
-                self._events.tell(Event(EventKind.DRIVER_GONE, None, detail))
-            self.silent[device] = "no_driver"
+    def driver_gone_now(self) -> None:
+        """Tell once that the driver went."""
+        if not self.driver_gone:
             self.driver_gone = True
-            return False
-        self.driver_gone = self.driver_gone and Status.OK not in now
-        for meaning, (kind, words) in _SENTENCES.items():
-            found = [row for row in rows if status[row] == meaning and row in _TOLD]
-            if meaning != Status.FAILED:
-                found = [row for row in found if self._worth_telling(device, row)]
-            elif found and not self._worth_telling(device, None):
-                continue
-            for column in (METRICS[row].name for row in found):
-                self._events.tell(Event(kind, known.gpu, f"{words} {column}", metric=column))
-        return False
+            detail = "the driver does not answer any more: it was unloaded or replaced"
+            self.tell(Event(EventKind.DRIVER_GONE, None, detail))
 
-    def _worth_telling(self, device: int, row: int | None) -> bool:
+    def driver_back(self, version: str | None) -> None:
+        """Tell once that the driver, of this version, is there again."""
+        if self.driver_gone:
+            self.driver_gone = False
+            detail = f"the driver was reloaded, version {version or 'unknown'}"
+            self.tell(Event(EventKind.DRIVER_RELOADED, None, detail, version=version))
+
+
+class Observed:
+    """What is known of one GPU or MIG instance, and the events that follow from its readings."""
+
+    def __init__(self, device: Device, cluster: str, events: Events, clock: Clock, quality: Quality | None) -> None:
+        self.device, self.key = device, (cluster, device.gpu)
+        self.quality = quality
+        """Of its power sensor; None for an instance, which has none."""
+        self.silent: str | None = None
+        """Why it gives no readings, as `quality` says it in its rows."""
+        self.listed = True
+        """Whether its source shows it."""
+        self.statuses = b""
+        """Of its last reading."""
+        self.ts_ns: int | None = None
+        """When its last reading was taken, where its source has a clock of its own."""
+        self.profiles: dict[str, Any] | None = None
+        """Its MIG instances when it answered last, with their profiles."""
+        self._events, self._clock = events, clock
+        self._known = bytearray([Status.OK]) * len(METRICS)  # the last statuses of metrics that were asked for
+        self._counters: dict[int, int] = {}
+        self._told_at: dict[int | None, int] = {}  # by metric; None: of failures of any metric
+
+    def notice(self, statuses: bytes) -> None:
+        """Take in statuses that differ from the last ones, and tell what can no longer be read, or never could."""
+        self.statuses = statuses
+        if self.device.parent is None:
+            for status in SILENCES:
+                if status in statuses:
+                    self.fall_silent(status)
+                    return
+        if Status.OK in statuses:
+            if self.silent in _BACK:
+                self.tell(EventKind.RETURNED, "the GPU answers again")
+            elif self.silent == SILENCES[Status.DRIVER][0]:
+                self._events.driver_back(self.device.row.get("driver"))
+            self.silent = None
+        if self.device.parent is not None:
+            return
+        pairs = zip(statuses, self._known, strict=True)
+        changed = [row for row, (status, before) in enumerate(pairs) if status not in (before, Status.UNREAD)]
+        for row in changed:
+            self._known[row] = statuses[row]
+        for meaning, (kind, words) in _SENTENCES.items():
+            rows = [row for row in changed if statuses[row] == meaning and row in _TOLD]
+            if meaning != Status.FAILED:
+                rows = [row for row in rows if self._worth_telling(row)]
+            elif rows and not self._worth_telling(None):
+                continue
+            for metric in (METRICS[row].name for row in rows):
+                self._events.tell(Event(kind, self.device.gpu, f"{words} {metric}", metric=metric))
+
+    def fall_silent(self, status: Status) -> None:
+        """Tell once why the GPU gives nothing."""
+        quality, kind, detail = SILENCES[status]
+        if self.silent == quality:
+            return
+        self.silent = quality
+        if kind is None:
+            self._events.driver_gone_now()
+        else:
+            self.tell(kind, detail)
+
+    def tell(self, kind: EventKind, detail: str) -> None:
+        """Record an event of this GPU, with its place on the node."""
+        self._events.tell(Event(kind, self.device.gpu, detail, pci_bus_id=self.device.row.get("pci_bus_id")))
+
+    def _worth_telling(self, row: int | None) -> bool:
         """Whether nothing of the sort was recorded in the last minute."""
         now = self._clock.steady()
-        if now - self._told_at.get((device, row), now - _AGAIN_NS) < _AGAIN_NS:
+        if now - self._told_at.get(row, now - _AGAIN_NS) < _AGAIN_NS:
             return False
-        self._told_at[device, row] = now
+        self._told_at[row] = now
         return True
 
-    def notice_resets(self, values: NDArray[np.int64], status: NDArray[np.uint8]) -> None:
-        """Record the counters that were reset since the last call."""
-        now, good = values[_COUNTERS], status[_COUNTERS] == Status.OK
-        fell = good & (now < self._before)
-        for device in np.flatnonzero(fell.any(axis=0)).tolist():
-            gpu = self._devices[device].gpu
-            for row in np.flatnonzero(fell[:, device]).tolist():
-                column = METRICS[_COUNTERS[row]].name
-                before, value = int(self._before[row, device]), int(now[row, device])
-                detail = f"{column} fell from {before} to {value}"
-                self._events.tell(
-                    Event(EventKind.COUNTER_RESET, gpu, detail, metric=column, before=before, value=value)
-                )
-        np.copyto(self._before, now, where=good)
+    def notice_resets(self, values: Sequence[int], statuses: bytes) -> None:
+        """Tell of the counters that were reset since the last call."""
+        for place, row in _PLACES[len(values)]:
+            if statuses[row] != Status.OK:
+                continue
+            value, before = values[place], self._counters.get(row, -1)
+            self._counters[row] = value
+            if value < before:
+                name = METRICS[row].name
+                detail = f"{name} fell from {before} to {value}"
+                kind = EventKind.COUNTER_RESET
+                self._events.tell(Event(kind, self.device.gpu, detail, metric=name, before=before, value=value))

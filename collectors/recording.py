@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..store.system import children
-from .backends import Device
+from .backend import Device
 from .rows import identity_table
 
 if TYPE_CHECKING:

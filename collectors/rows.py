@@ -1,62 +1,78 @@
-"""Readings of devices as what a journal takes, and devices as rows of `gpus`."""
+"""Readings of GPUs as what a journal takes, and devices as rows of `gpus`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from ..store.journal_file import Gpu, Ticks
-from ..store.metrics import FAST, METRICS, Metric
+from ..store.metrics import FAST, METRICS, ROW
 from ..store.schema import GPUS, arrow_rows
-from .backends import Device
+from .backend import Device
+from .quality import READ
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class Columns:
-    """The columns of readings of some metrics, in this order, and what their numbers may be."""
+    """The columns of readings of some metrics (their rows in METRICS), in this order, and `read_us`.
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._names = (*(metric.name for metric in metrics), "read_us")
-        # A number with more bits than its column is no reading, nor is one from which on the driver says "unknown".
-        most = [(1 << metric.bits - 1) - 1 if metric.absent is None else metric.absent - 1 for metric in metrics]
-        least = [-(1 << metric.bits - 1) for metric in metrics]
-        self._most = np.array([*most, 2**63 - 1], np.int64)[:, None]
-        self._least = np.array([*least, 0], np.int64)[:, None]
+    `nothing` is the number in `Ticks.nulls` of a reading without numbers, `read_us_missing` the bit of `read_us` there.
+    """
 
-    def ticks(
-        self,
-        gpus: Sequence[Gpu],
-        stamps: ArrayLike,
-        values: Iterable[ArrayLike],
-        known: NDArray[np.bool_] | None,
-        *,
-        read_us: ArrayLike | None = None,
-        marks: Sequence[str | None] = (),
-    ) -> Ticks:
-        """Readings of `gpus`, taken at `stamps` (UTC ns), one of each.
+    def __init__(self, rows: Sequence[int]) -> None:
+        metrics = [METRICS[row] for row in rows]
+        self.rows = tuple(rows)
+        self.names = (*(metric.name for metric in metrics), "read_us")
+        self.read_us_missing = 1 << len(metrics)
+        self.nothing = (1 << len(self.names)) - 1
+        self.no_values = (0,) * len(metrics)
+        self.judged = itemgetter(*(self.rows.index(ROW[name]) for name in READ))
+        """Gives of a reading's values those that `Quality` judges by."""
+        self._most = [(1 << metric.bits - 1) - 1 if metric.absent is None else metric.absent - 1 for metric in metrics]
+        self._least = [-(1 << metric.bits - 1) for metric in metrics]
+        self._pack = struct.Struct("<" + "".join("i" if metric.bits == 32 else "q" for metric in metrics)).pack
+        self._absent = tuple((at, metric.absent) for at, metric in enumerate(metrics) if metric.absent is not None)
 
-        `values` are by metric and then by GPU; `known`, of shape (metrics, gpus), says which of them count (None: all).
-        `read_us` is the driver's time to answer (None, or negative: it was not asked), `marks` the column `quality`.
+    def fits(self, values: Sequence[int]) -> bool:
+        """Whether every value is one that its metric can have."""
+        try:
+            self._pack(*values)
+        except struct.error:
+            return False
+        return all(values[place] < absent for place, absent in self._absent)
+
+    def without_unfit(self, values: Sequence[int], nulls: int) -> tuple[list[int], int]:
+        """The values and `nulls`, where a number that its metric cannot have is missing.
+
+        A number with more bits than its column is no reading, nor is one from which on the driver says "unknown".
         """
-        numbers = np.array([*values, [-1] * len(gpus) if read_us is None else read_us], np.int64)
-        valid = (numbers <= self._most) & (numbers >= self._least)
-        if known is not None:
-            valid[:-1] &= known
-        ts = np.asarray(stamps, np.int64) // 1000
-        return Ticks(
-            ts, tuple(gpus), self._names, numbers, None if valid.all() else valid, {"quality": marks} if marks else {}
-        )
+        fitting = [least <= value <= most for value, least, most in zip(values, self._least, self._most, strict=True)]
+        nulls |= sum(1 << place for place, fit in enumerate(fitting) if not fit)
+        return [value if fit else 0 for value, fit in zip(values, fitting, strict=True)], nulls
 
 
-QUICK = Columns([METRICS[row] for row in FAST])
-"""Of a tick that reads the fast metrics, in the order of `FAST`."""
-EVERY = Columns(METRICS)
+QUICK = Columns(FAST)
+"""Of a tick that reads the fast metrics."""
+EVERY = Columns(range(len(METRICS)))
+BY_LENGTH = {len(columns.rows): columns for columns in (QUICK, EVERY)}
+"""The columns of a reading, by the number of its values."""
+
+
+@lru_cache(4096)
+def nulls_of(columns: Columns, statuses: bytes) -> int:
+    """Of `Ticks.nulls`: a bit for each metric whose status is not OK."""
+    return sum(1 << place for place, row in enumerate(columns.rows) if statuses[row])
+
+
+@lru_cache(4096)
+def judged_of(statuses: bytes) -> int:
+    """A bit for each metric of `quality.READ` whose status is OK."""
+    return sum(1 << place for place, name in enumerate(READ) if not statuses[ROW[name]])
 
 
 def identity_table(devices: Sequence[Device], cluster: str, node: str | None, seen_ns: int) -> pa.Table:

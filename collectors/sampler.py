@@ -1,227 +1,643 @@
-"""The sampling loop: a backend is read device by device on a fixed time grid, watched as `Watched` says.
+"""The one loop: reads a backend on a fixed time grid, records what it gives, and notices what changes.
 
-When a call hangs, the fresh thread goes on without that GPU, and the old one hands it back if the call ever returns.
+Three threads share the work. The polling thread reads and records. It is a daemon: a call that never returns can
+neither stop the loop nor keep the process from ending. When a call hangs, the watching thread (the one in `run`) gives
+its thread up and starts a fresh one, which goes on without the GPU, or with another connection; the old thread says so
+if the call ever returns. What may take long and waits for nobody, as storing identities, is done by a third thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..errors import DeviceError, InputError
 from ..store.events import Event
-from ..store.metrics import FAST, METRICS, ROW
+from ..store.journal_file import Gpu, Ticks
 from ..store.vocabulary import EventKind
-from .backends import Backend, Device, Status, Sweep
-from .clock import Clock
-from .noticing import Noticing
-from .quality import READ, Quality
-from .rows import EVERY, QUICK
-from .watching import STORE, Poller, Recorder, Watched
+from .backend import Backend, Device, Reading, Status
+from .clock import Clock, SystemClock
+from .noticing import Events, Observed
+from .quality import Quality
+from .rows import BY_LENGTH, QUICK, Columns, judged_of, nulls_of
 
+log = logging.getLogger(__name__)
+
+# What a call can hang in, besides a GPU or a connection.
+STORE, LIST, ANNOUNCED, LEAVING, ASIDES = "the store", "the list of GPUs", "the driver's events", "leaving", "asides"
+_SLICE_NS = 200_000_000  # the longest sleep, so that an end is noticed
 _TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same instant
-_CHORES_NS = 1_000_000_000  # how often to look at clocks, counters and the driver's events
-_LOOK_SOON_NS = 1_000_000_000  # how often to look for a driver that went away
-_REPORTED = READ.index("power_mw")
-_JUDGED = np.array([ROW[column] for column in READ], np.intp)
-_judged_of = itemgetter(*(FAST.index(row) for row in _JUDGED)), itemgetter(*_JUDGED)  # of fast and slow ticks
-_DEVICES, _EVENTS = "the list of GPUs", "the driver's events"
+_SECOND_NS = 1_000_000_000  # between two chores, or two tries to reach a source that is gone
+_LONGEST_NS = 600_000_000_000  # between two fresh connections while others hang
+_MOST_HANGING = 16  # connections; more of them help nobody
+_LEAVING_S = 2.0
+_STORING_S = 60.0  # how long the end waits for identities to be stored
 
 
-class Sampler(Watched):
-    """Reads a backend on a grid and records what it gives.
+class Recorder(Protocol):
+    """Where readings go. What was appended is kept whatever becomes of this process."""
 
-    `interval_s` is the time between ticks, `slow_s` between readings of the slow metrics. `hung_s`: a driver call
-    that takes longer is taken for hanging (default: 5 s or ten intervals, whichever is longer).
+    def append(self, ticks: Ticks) -> None: ...
+
+    def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None: ...
+
+    def identify(self, devices: Sequence[Device], seen_ns: int) -> None: ...
+
+
+class Aside(Protocol):
+    """What is looked at besides the GPUs, about once a second, in a thread that no reading waits for."""
+
+    def look(self, devices: Sequence[Device]) -> list[Event]: ...
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What happened so far."""
+
+    ticks: int
+    rows: int
+    missed: int
+    events: int
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to read: `interval_s` is the time between ticks, `slow_s` between readings of the slow metrics.
+
+    A call that takes longer than `hung_s` is taken for hanging (default: 5 s or ten intervals, whichever is longer).
+    `window_s` is how far back sensors are judged.
+    """
+
+    interval_s: float
+    cluster: str
+    node: str
+    slow_s: float = 10.0
+    hung_s: float | None = None
+    window_s: float = 60.0
+    clock: Clock = field(default_factory=SystemClock)
+
+    @property
+    def hung_ns(self) -> int:
+        return round((max(5.0, 10 * self.interval_s) if self.hung_s is None else self.hung_s) * 1e9)
+
+
+class Abandoned(BaseException):  # no error: how a thread that was given up learns of it
+    """This thread was given up on; another one goes on."""
+
+
+class _Poller(threading.Thread):
+    """A polling thread. `busy` is what it is in and since when (steady ns), None between calls."""
+
+    def __init__(self, target: Callable[[_Poller], None]) -> None:
+        super().__init__(name="whorl-poller", daemon=True)
+        self._poll = target
+        self.busy: tuple[str, int] | None = None
+        self.hung_in: str | None = None  # what it was given up for
+
+    def run(self) -> None:
+        self._poll(self)
+
+
+class _Rows:
+    """The readings of one tick with the same columns, until they are recorded."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.ts: list[int] = []
+        self.gpus: list[Gpu] = []
+        self.values: list[Sequence[int]] = []
+        self.nulls: list[int] = []
+        self.marks: list[str | None] = []
+
+    def add(self, gpu: Gpu, stamp: int, values: Sequence[int], nulls: int, mark: str | None) -> None:
+        """Add a reading that was taken at `stamp` (UTC ns)."""
+        self.gpus.append(gpu)
+        self.ts.append(stamp // 1000)
+        self.values.append(values)
+        self.nulls.append(nulls)
+        self.marks.append(mark)
+
+    def ticks(self) -> Ticks:
+        texts = {"quality": self.marks} if any(self.marks) else {}
+        return Ticks(self.ts, self.gpus, self.columns.names, self.values, self.nulls, texts)
+
+
+class Sampler:
+    """Reads a backend and records what it gives. `devices` are those that it showed when it was opened.
+
+    `fresh` makes another backend like it, for one whose calls are not one by one. `asides` are looked at meanwhile.
     """
 
     def __init__(
         self,
         backend: Backend,
         recorder: Recorder,
+        sampling: Sampling,
         *,
-        interval_s: float,
-        cluster: str,
-        node: str,
-        slow_s: float = 10.0,
-        hung_s: float | None = None,
-        window_s: float = 60.0,
-        clock: Clock | None = None,
+        devices: Sequence[Device] | None = None,
+        fresh: Callable[[], Backend] | None = None,
+        asides: Sequence[Aside] = (),
     ) -> None:
-        super().__init__(recorder, interval_s=interval_s, hung_s=hung_s, cluster=cluster, node=node, clock=clock)
         self.source = backend
-        self._cluster = cluster
-        self._slow = max(round(slow_s * 1e9), self._interval)
-        self._window_s = window_s
-        self._noticing = Noticing(self._events, self._clock)
-        self._known: list[Device] = []
-        self._slow_due: list[int] = []
-        self._judged_known: NDArray[np.bool_] = np.zeros((len(READ), 0), bool)
-        self._power: Sequence[int] = ()
-        self._state: tuple[bytes, ...] = ()  # the statuses of the last tick
-        self._good: NDArray[np.bool_] = np.zeros((len(METRICS), 0), bool)  # and which are OK
-        self._meet(list(backend.devices()))
+        self.stuck_in: dict[str, int] = {}
+        """What hangs, and since when (steady ns)."""
+        self._recorder, self._sampling, self._fresh, self._asides = recorder, sampling, fresh, asides
+        self._clock = sampling.clock
+        self._interval, self._hung = round(sampling.interval_s * 1e9), sampling.hung_ns
+        self._slow = max(round(sampling.slow_s * 1e9), self._interval)
+        self._events = Events(self._clock, cluster=sampling.cluster, node=sampling.node)
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._ending, self._left = False, False
+        self._tick, self._ticks, self._rows_kept = 0, 0, 0
+        self._made = 1  # connections
+        self._connections: dict[str, Backend] = {}  # where a hang costs the connection: the last, and those that hang
+        if not backend.one_by_one:
+            self._connections[self._connection] = backend
+        self._reachable = True
+        self._gone_since: int | None = None  # since when the source does not answer, as was told (steady ns)
+        self._known: dict[str, Observed] = {}  # all devices that were ever there, by key
+        self._asked: list[str] = []  # the keys of those that are read
+        self._unread: list[Observed] = []  # whole GPUs that are not, and have a row without numbers at every tick
+        self._wake, self._new_identities, self._identifying = threading.Event(), False, False
+        self._meet(list(backend.devices() if devices is None else devices))
 
     @property
     def watts(self) -> float | None:
-        """Of all GPUs together at the last tick; None where no GPU tells."""
-        known, power = self._judged_known[_REPORTED], np.array(self._power)
-        return float(power[known].sum()) / 1000 if len(known) == len(power) and known.any() else None
+        """Of all GPUs together as they were last read; None where one does not tell."""
+        total = 0
+        whole = [gpu for gpu in self._known.values() if gpu.quality is not None]
+        for gpu in whole:
+            readings, known = gpu.quality.last  # type: ignore[union-attr]
+            if gpu.silent or gpu.device.gpu in self.stuck_in or not known & 2:
+                return None
+            total += readings[1]
+        return total / 1000 if whole and self._gone_since is None else None
 
-    def _begin(self) -> None:
+    @property
+    def silent(self) -> bool:
+        """Whether the source as a whole does not answer now."""
+        return self._gone_since is not None
+
+    @property
+    def counts(self) -> Counts:
+        """What happened so far."""
+        return Counts(self._ticks, self._rows_kept, self._events.missed, self._events.count)
+
+    @property
+    def waiting_for_store(self) -> bool:
+        """Whether the recorder has not returned from its last call for long."""
+        return STORE in self.stuck_in
+
+    @property
+    def _connection(self) -> str:
+        """What a call of the last connection hangs in."""
+        return f"connection {self._made}"
+
+    @property
+    def devices(self) -> list[Device]:
+        """All devices that were ever there, whole GPUs and instances."""
+        return [gpu.device for gpu in list(self._known.values())]
+
+    # -- the watching thread ------------------------------------------------------------------------------
+
+    def run(
+        self,
+        duration_s: float | None = None,
+        *,
+        ended: Callable[[], bool] = lambda: False,
+        look: Callable[[], None] = lambda: None,
+    ) -> Counts:
+        """Read until `duration_s` has passed or `ended` says so, and leave; `look` is called several times a second.
+
+        Raises what the recorder raised: then nothing after the last tick that it took is kept.
+        """
+        self._events.begin()
+        self._start = self._slow_due = self._chores_due = self._clock.steady()
         self._look_due = self._start + self._slow
-        self._chores_due = self._start
+        self._total = None if duration_s is None else max(1, round(duration_s * 1e9 / self._interval))
+        beside = threading.Thread(target=self._beside, name="whorl-beside", daemon=True)
+        beside.start()
+        self._poller = _Poller(self._poll)
+        self._poller.start()
+        while self._poller.is_alive() and not ended():
+            self._poller.join(min(0.5, self._hung / 2e9))
+            self._watch()
+            look()
+        self._ending = True
+        self._wake.set()
+        patience = time.monotonic() + min(self._hung / 1e9, 2.0)
+        while self._poller.is_alive() and time.monotonic() < patience:
+            self._poller.join(0.05)
+            self._watch()
+        with self._lock:  # whatever still hangs must not write any more
+            if self._poller.is_alive() and (busy := self._poller.busy) is not None:
+                self.stuck_in.setdefault(*busy)
+                self._poller.hung_in = busy[0]
+            self._poller = _Poller(self._poll)
+        beside.join(_STORING_S)
+        if beside.is_alive():
+            self.stuck_in.setdefault(STORE if self._identifying else ASIDES, self._clock.steady())
+        if self._failure is not None:
+            if isinstance(self._failure, DeviceError) and not self.waiting_for_store:  # what led to it is told
+                self.write_events()
+            raise self._failure
+        self._events.tell_missed()
+        if not self.waiting_for_store:
+            self.write_events()
+        return self.counts
 
     def close(self) -> None:
-        """Leave the driver."""
-        self.source.close()
+        """Leave the source, where `run` has not; one that hangs even then is left behind."""
+        if self._left:
+            return
+        self._left = True
+        leaving = threading.Thread(target=self.source.close, name="whorl-leaving", daemon=True)
+        leaving.start()
+        leaving.join(_LEAVING_S)
+        if leaving.is_alive():
+            self.stuck_in[LEAVING] = self._clock.steady()
 
-    # -- calls that hang ----------------------------------------------------------------------------------
+    def _watch(self) -> None:
+        """Give up a thread whose call hangs, and start another without what it hangs in."""
+        poller = self._poller
+        busy = poller.busy
+        if busy is None or self._clock.steady() - busy[1] < self._hung:
+            return
+        what, since = busy
+        if what == STORE:
+            if STORE not in self.stuck_in:
+                self.stuck_in[STORE] = since
+                waited = (self._clock.steady() - since) / 1e9
+                log.warning("the store has not answered for %.0f s; waiting for it", waited)
+            return
+        with self._lock:
+            if poller.busy is not busy:  # it returned at this very moment
+                return
+            self.stuck_in[what] = since
+            poller.hung_in = what
+            self._poller = _Poller(self._poll)
+        self._give_up(what, since)
+        self._poller.start()
 
-    def _given_up(self, what: int | str, since: int) -> None:  # noqa: ARG002 - the event says how long it took
-        of = "" if isinstance(what, int) else f" for {what}"
+    def _give_up(self, what: str, since: int) -> None:
+        """Tell of what hangs since then (steady ns), and go on without it."""
+        if what in self._connections:
+            self._connect_anew(since)
+            return
+        gpu = what if what in self._known else None
+        of = "" if gpu else f" for {what}"
         detail = f"a driver call{of} has not returned for {self._hung / 1e9:g} s; the others continue"
-        self._events.tell(Event(EventKind.HUNG, self._gpu(what), detail, duration_ns=self._hung))
+        self._events.tell(Event(EventKind.HUNG, gpu, detail, duration_ns=self._hung))
+        self._choose()
 
-    def _returned(self, what: int | str, took_ns: int) -> None:
-        detail = f"the hanging driver call returned after {took_ns / 1e9:.1f} s"
-        self._events.tell(Event(EventKind.ANSWERS_AGAIN, self._gpu(what), detail, duration_ns=took_ns))
+    def _connect_anew(self, since: int) -> None:
+        """Leave a connection that hangs, and begin another."""
+        assert self._fresh is not None
+        name, hanging = self.source.name, len(self._connections)
+        self._made += 1
+        self.source = self._connections[self._connection] = self._fresh()
+        self._reachable = False
+        pause = 0 if hanging == 1 else min(self._hung << hanging - 1, _LONGEST_NS)
+        self._look_due = self._clock.steady() + pause
+        detail = f"{name} has not answered for {self._hung / 1e9:g} s; another connection is made"
+        self._source_gone(Event(EventKind.HUNG, None, detail, duration_ns=self._hung), since)
+        if hanging >= _MOST_HANGING:
+            self._failure = DeviceError(
+                f"{name}: {hanging} connections hang, one after the other; restart the engine, and this collector"
+            )
+            self._ending = True
+
+    # -- a thread in a call -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _in(self, me: _Poller, what: str) -> Iterator[None]:
+        """A stretch in which this thread may hang. Raises Abandoned at its end where it was given up meanwhile."""
+        me.busy = (what, self._clock.steady())
+        try:
+            yield
+        finally:
+            self._out(me)
+
+    def _out(self, me: _Poller) -> None:
+        """The end of such a stretch. A thread that was given up hands back what it hung in."""
+        with self._lock:
+            me.busy = None
+            mine = self._poller is me
+        if mine:
+            if STORE in self.stuck_in:
+                del self.stuck_in[STORE]
+            return
+        what = me.hung_in
+        since = None if what is None else self.stuck_in.pop(what, None)
+        if what is not None and since is not None and not self._ending:
+            self._answers_again(what, self._clock.steady() - since)
+        raise Abandoned
+
+    def _answers_again(self, what: str, took_ns: int) -> None:
+        """The call that hung has returned; this is still the thread that was given up for it."""
         self._look_due = 0
-
-    def _gpu(self, what: int | str) -> str | None:
-        return self._known[what].gpu if isinstance(what, int) else None
+        if what in self._connections:
+            self._connections.pop(what).close()
+            return
+        detail = f"the hanging driver call returned after {took_ns / 1e9:.1f} s"
+        gpu = what if what in self._known else None
+        self._events.tell(Event(EventKind.ANSWERS_AGAIN, gpu, detail, duration_ns=took_ns))
+        self._choose()
 
     # -- the polling thread -------------------------------------------------------------------------------
 
-    def _turn(self, me: Poller) -> None:
+    def _poll(self, me: _Poller) -> None:
+        try:
+            while self._wait(me):
+                self._turn(me)
+            if self._poller is me and self._reachable and not self._left:
+                self._left = True
+                with self._in(me, LEAVING):
+                    last = self.source.close()
+                for event in last:
+                    self.tell(event)
+        except Abandoned:
+            return
+        except BaseException as error:  # handed to the watching thread, which raises it
+            if self._poller is me:
+                self._failure = error
+
+    def _wait(self, me: _Poller) -> bool:
+        """Sleep until the next tick is due; count those that have gone by. False at the end."""
+        if self._total is not None and self._tick >= self._total:
+            return False
+        due = self._start + self._tick * self._interval
+        while (left := due - self._clock.steady()) > 0:
+            if self._ending or self._poller is not me:
+                return False
+            self._clock.sleep(min(left, _SLICE_NS))
+        if self._ending:
+            return False
+        missed = -left // self._interval
+        if missed:
+            if self._total is not None:
+                missed = min(missed, self._total - self._tick - 1)
+            self._events.miss(missed, due, self._interval)
+            self._tick += missed
+        return True
+
+    def _turn(self, me: _Poller) -> None:
         """One tick: every device is read, the readings are recorded, and events are derived from them."""
-        steady, read, stuck, silent = self._clock.steady, self.source.read, self.stuck_in, self._noticing.silent
-        stamps, read_us, slow_due = self._stamps, self._read_us, self._slow_due
         for _ in range(10):
-            now = began = steady()
+            now = self._clock.steady()
             ahead = self._clock.wall() - now  # of the wall clock before the steady one
-            if steady() - now < _TOGETHER_NS:  # else this thread was held up between the two
+            if self._clock.steady() - now < _TOGETHER_NS:  # else this thread was held up between the two
                 break
-        due: set[int] = set()
-        for device, whole in enumerate(self._whole):
-            slow = now >= slow_due[device]
-            stamps[device] = began + ahead
-            read_us[device] = -1
-            if device in stuck or not (slow or whole):  # an instance has slow metrics only
-                continue
-            me.busy = (device, began)
-            read(device, slow=slow)
-            ended = steady()
-            if self._poller is not me:
-                break
-            if silent[device] is None:
-                read_us[device] = (ended - began) // 1000
-            if slow:
-                due.add(device)
-                slow_due[device] += self._slow * (1 + (now - slow_due[device]) // self._slow)
-            began = ended
-        self._out(me)
-        chores = now >= self._chores_due
-        self._record(me, due, chores=chores)
+        if not self._reachable and now >= self._look_due:
+            self._look(me, now)
+        if self._reachable:
+            self._sweep(me, now, ahead)
         self._tick += 1
-        self._ticks += 1
-        if chores:
-            self._chores_due = now + _CHORES_NS
+        if now >= self._chores_due:
+            self._chores_due = now + _SECOND_NS
             self._events.look_at_clocks()
             self._events.tell_missed(now_ns=now)
-            self._hear(me)
-        if now >= self._look_due:
+        if self._reachable and now >= self._look_due:
             self._look(me, now)
         self.write_events(me)
 
-    def _record(self, me: Poller, due: set[int], *, chores: bool) -> None:
-        sweep, slow = self.source.sweep(self._stamps), bool(due)
-        if self.stuck_in:
-            for device in tuple(self.stuck_in):
-                if isinstance(device, int):
-                    sweep.status[:, device] = Status.UNREAD
-            sweep = Sweep(sweep.values, sweep.status)
-        state, numbers = sweep.statuses(), sweep.numbers(slow=slow)
-        if state != self._state:
-            for device in self._noticing.notice(sweep.status):
-                self.source.lose(device)
-            if self._noticing.driver_gone:
-                self._look_due = 0
-            self._good = sweep.status == Status.OK
-            self._judged_known = self._good[_JUDGED]
-            self._state = state
-        if slow or chores:
-            self._noticing.notice_resets(sweep.values, sweep.status)
-        judged = _judged_of[slow](numbers)
-        self._power = judged[_REPORTED]
-        for finding in self._quality.note(judged, self._judged_known, self._stamps):
-            self._events.tell(finding.event(self._known[finding.device].gpu))
-        present = list(self._whole)
-        for device in due:
-            present[device] |= bool(self._good[:, device].any())  # an instance that is gone has no row
-        columns, known = (EVERY, self._good) if slow else (QUICK, self._good[FAST, :])
-        ticks = columns.ticks(self._gpus, self._stamps, numbers, known, read_us=self._read_us, marks=self._marks()).of(
-            [device for device, there in enumerate(present) if there]
-        )
-        with self._in(me, STORE):
-            self._recorder.append(ticks)
-        self._rows_kept += len(ticks.gpus)
+    def _sweep(self, me: _Poller, now: int, ahead: int) -> None:
+        """Read every device once, and record it."""
+        slow, chores = now >= self._slow_due, now >= self._chores_due
+        readings: list[tuple[Reading, int, int]] = []
+        try:
+            self._read(me, readings, now, slow=slow)
+        except InputError as error:
+            self._reachable, self._look_due = False, now + _SECOND_NS
+            self._source_gone(Event(EventKind.SOURCE_GONE, None, str(error)), now)
+        else:
+            self._source_back()
+            self._ticks += 1
+            if slow:
+                self._slow_due += self._slow * (1 + (now - self._slow_due) // self._slow)
+        tick: dict[int, _Rows] = {}
+        for reading, began, ended in readings:
+            gpu, statuses = self._known[reading.gpu], reading.statuses
+            if reading.ts_ns is None:
+                stamp = began + ahead
+            elif reading.ts_ns == gpu.ts_ns:
+                continue
+            else:
+                stamp = gpu.ts_ns = reading.ts_ns
+            if statuses is not gpu.statuses and statuses != gpu.statuses:
+                gpu.notice(statuses)
+            if slow or chores:
+                gpu.notice_resets(reading.values, statuses)
+            if gpu.quality is None and Status.OK not in statuses:
+                continue  # an instance that is gone has no row
+            read_us = -1 if gpu.silent or reading.ts_ns is not None else (ended - began) // 1000
+            self._add(tick, gpu, stamp, reading, read_us)
+        for gpu in self._unread:
+            self._add_silent(tick, gpu, now + ahead)
+        if self._events.driver_gone:
+            self._look_due = min(self._look_due, now + _SECOND_NS)
+        self._keep(me, tick)
 
-    def _hear(self, me: Poller) -> None:
-        """What the driver announced."""
-        if _EVENTS in self.stuck_in or _DEVICES in self.stuck_in:
+    def _read(self, me: _Poller, readings: list[tuple[Reading, int, int]], began: int, *, slow: bool) -> None:
+        """Add what the source gives, with the times (steady ns) between which each device was read."""
+        asked, steady, one_by_one = self._asked, self._clock.steady, self.source.one_by_one
+        place = 0
+        me.busy = (self._connection if not one_by_one else asked[0] if asked else ANNOUNCED, began)
+        try:
+            for reading in self.source.read(asked, slow=slow):
+                if self._poller is not me:
+                    break
+                if not isinstance(reading, Reading):
+                    self._events.tell(reading)
+                    continue
+                ended = steady()
+                if reading.gpu not in self._known:  # it came after the list was made
+                    self._look_due = 0
+                    continue
+                readings.append((reading, began, ended))
+                if one_by_one:
+                    place = place + 1 if asked[place : place + 1] == [reading.gpu] else asked.index(reading.gpu) + 1
+                    me.busy = (asked[place] if place < len(asked) else ANNOUNCED, ended)
+                    began = ended
+        finally:
+            self._out(me)
+
+    def _add(self, tick: dict[int, _Rows], gpu: Observed, stamp: int, reading: Reading, read_us: int) -> None:
+        """Add a reading to the rows of its tick. `stamp` is UTC ns; a negative `read_us` is missing."""
+        values, statuses = reading.values, reading.statuses
+        rows = tick.get(len(values))
+        if rows is None:
+            rows = tick[len(values)] = _Rows(BY_LENGTH[len(values)])
+        columns = rows.columns
+        nulls = nulls_of(columns, statuses)
+        if not columns.fits(values):
+            values, nulls = columns.without_unfit(values, nulls)
+        if read_us < 0:
+            nulls |= columns.read_us_missing
+        mark = gpu.silent
+        if gpu.quality is not None:
+            for finding in gpu.quality.note(stamp, columns.judged(values), judged_of(statuses)):
+                self._events.tell(finding.event(gpu.device.gpu))
+            mark = mark or gpu.quality.text
+        rows.add(gpu.key, stamp, [*values, read_us], nulls, mark)
+
+    def _add_silent(self, tick: dict[int, _Rows], gpu: Observed, stamp: int) -> None:
+        """Add a row without numbers: the GPU hangs, or is lost."""
+        rows = next(iter(tick.values()), None)
+        if rows is None:
+            rows = tick[len(QUICK.rows)] = _Rows(QUICK)
+        mark = "hung" if gpu.device.gpu in self.stuck_in else gpu.silent
+        rows.add(gpu.key, stamp, (*rows.columns.no_values, 0), rows.columns.nothing, mark)
+
+    def _keep(self, me: _Poller, tick: Mapping[int, _Rows]) -> None:
+        for rows in tick.values():
+            with self._in(me, STORE):
+                self._recorder.append(rows.ticks())
+            self._rows_kept += len(rows.ts)
+
+    # -- the devices --------------------------------------------------------------------------------------
+
+    def _look(self, me: _Poller, now: int) -> None:
+        """Look for devices that come and go; this also reaches a source that was gone."""
+        what = LIST if self.source.one_by_one else self._connection
+        if what in self.stuck_in:
             return
-        with self._in(me, _EVENTS):
-            announced = self.source.happened()
-        self._events.add(announced)
-
-    def _look(self, me: Poller, now: int) -> None:
-        """Look for devices that come and go."""
-        if _DEVICES in self.stuck_in:
+        self._look_due = now + (self._slow if self._reachable else _SECOND_NS)
+        try:
+            with self._in(me, what):
+                devices = self.source.devices()
+        except InputError as error:
+            self._look_due = now + _SECOND_NS
+            if not self._events.driver_gone:
+                self._reachable = False
+                self._source_gone(Event(EventKind.SOURCE_GONE, None, str(error)), now)
             return
-        self._look_due = now + (min(_LOOK_SOON_NS, self._slow) if self._noticing.driver_gone else self._slow)
-        stuck = frozenset(device for device in tuple(self.stuck_in) if isinstance(device, int))
-        with self._in(me, _DEVICES):
-            changes = self.source.look_again(stuck, lambda: self._commit(me))
-        self._events.add(changes)
-        devices = list(self.source.devices())
-        if devices != self._known:
-            self._meet(devices, me)
+        if not self._reachable:
+            self._reachable, self._look_due = True, now + self._slow
+        if gone := self._meet(devices):  # a source with a clock of its own has one row of what it lost
+            tick: dict[int, _Rows] = {}
+            for gpu in gone:
+                self._add_silent(tick, gpu, self._clock.wall())
+            self._keep(me, tick)
 
-    # -- what is known of the devices ---------------------------------------------------------------------
+    def _meet(self, devices: Sequence[Device]) -> list[Observed]:
+        """Take in the list of devices, tell what changed, and have them identified where they did.
 
-    def _meet(self, devices: list[Device], me: Poller | None = None) -> None:
-        """Take in a changed list of devices, and write down who they are."""
-        number, more = len(devices), len(devices) - len(self._known)
-        self._known, self._whole = devices, [device.parent is None for device in devices]
-        self._noticing.meet(devices)
-        self._gpus = tuple((self._cluster, device.gpu) for device in devices)
-        self._state = ()
-        if more:
-            self._slow_due += [self._clock.steady()] * more
-            self._stamps, self._read_us = [0] * number, [-1] * number
-            period = self.source.period_ms
-            self._quality = Quality(
-                number,
-                interval_s=self._interval / 1e9,
-                period_s=None if period is None else period / 1000,
-                window_s=self._window_s,
+        Returns the GPUs that were lost, of a source with a clock of its own.
+        """
+        first, changed = not self._known, False
+        listed = {device.gpu: device for device in devices}
+        gone = []
+        for key, gpu in self._known.items():
+            if gpu.listed and key not in listed:
+                gpu.listed, gpu.statuses = False, b""
+                if gpu.quality is not None:
+                    gpu.fall_silent(Status.LOST)
+                    gone += [gpu] * (gpu.ts_ns is not None)
+        for key, device in listed.items():
+            known = self._known.get(key)
+            changed |= known is None or known.device != device
+            if known is not None:
+                known.device, known.listed = device, True
+                continue
+            self._known[key] = new = self._observed(device)
+            if not first and device.parent is None:
+                new.tell(EventKind.APPEARED, "the GPU is new")
+        for key, gpu in self._known.items():
+            if gpu.quality is None or not gpu.listed:
+                continue
+            profiles = {device.gpu: device.row.get("mig_profile") for device in devices if device.parent == key}
+            if gpu.profiles is not None and gpu.profiles != profiles and gpu.silent is None:
+                names = ", ".join(str(profile) for profile in profiles.values()) or "none"
+                detail = f"the MIG instances changed; now there are: {names}"
+                self._events.tell(Event(EventKind.MIG, key, detail, n=len(profiles)))
+            if gpu.silent is None or profiles:
+                gpu.profiles = profiles
+        if changed:
+            self._new_identities = True
+            self._slow_due = 0
+            self._wake.set()
+        self._choose()
+        return gone
+
+    def _observed(self, device: Device) -> Observed:
+        """A device that was never there before."""
+        sampling, period_ms = self._sampling, self.source.period_ms
+        quality = None
+        if device.parent is None:
+            quality = Quality(
+                interval_s=sampling.interval_s,
+                period_s=None if period_ms is None else period_ms / 1000,
+                window_s=sampling.window_s,
             )
-        seen = self._clock.wall()
+        return Observed(device, sampling.cluster, self._events, self._clock, quality)
+
+    def _choose(self) -> None:
+        """Choose what is read, whole GPUs first: all that is listed and does not hang."""
+        known = [gpu for gpu in list(self._known.values()) if gpu.listed and gpu.device.gpu not in self.stuck_in]
+        self._asked = [gpu.device.gpu for gpu in sorted(known, key=lambda gpu: gpu.quality is None)]
+        self._unread = [
+            gpu
+            for key, gpu in list(self._known.items())
+            if gpu.quality is not None and gpu.ts_ns is None and (key in self.stuck_in or not gpu.listed)
+        ]
+
+    def _source_gone(self, event: Event, since: int) -> None:
+        """Tell once that the source as a whole does not answer, also to who watches the collector."""
+        if self._gone_since is None:
+            self._gone_since = since
+            log.warning("%s", event.detail)
+            self._events.tell(event)
+
+    def _source_back(self) -> None:
+        """It answered."""
+        if self._gone_since is None:
+            return
+        took = self._clock.steady() - self._gone_since
+        self._gone_since = None
+        detail = f"{self.source.name} answers again after {took / 1e9:.1f} s"
+        log.warning("%s", detail)
+        self._events.tell(Event(EventKind.SOURCE_BACK, None, detail, duration_ns=took))
+
+    # -- the thread that nobody waits for -----------------------------------------------------------------
+
+    def _beside(self) -> None:
+        """Store who the devices are when that changes, and look at the asides once a second."""
+        try:
+            over = False
+            while not over:
+                self._wake.wait(_SECOND_NS / 1e9)
+                self._wake.clear()
+                over = self._ending
+                if self._new_identities:
+                    self._new_identities, self._identifying = False, True
+                    self._recorder.identify(self.devices, self._clock.wall())
+                    self._identifying = False
+                for aside in self._asides:
+                    for event in aside.look(self.devices):
+                        self._events.tell(event)
+        except BaseException as error:  # handed to the watching thread, which raises it
+            self._failure, self._ending = self._failure or error, True
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> None:
+        """Record an event."""
+        self._events.tell(event)
+
+    def write_events(self, me: _Poller | None = None) -> None:
+        """Store the events that are not stored yet."""
+        columns = self._events.take()
+        if columns is None:
+            return
         if me is None:
-            self._recorder.identify(devices, seen)
+            self._recorder.append_rows(columns, "events")
         else:
             with self._in(me, STORE):
-                self._recorder.identify(devices, seen)
-
-    def _marks(self) -> list[str | None]:
-        """The column `quality`: what the sensors' marks say, or why there are no readings."""
-        marks, silent = list(self._quality.texts), self._noticing.silent
-        if any(silent) or self.stuck_in:
-            marks = [why or text for why, text in zip(silent, marks, strict=True)]
-            for device in tuple(self.stuck_in):
-                if isinstance(device, int):
-                    marks[device] = "hung"
-        return marks
+                self._recorder.append_rows(columns, "events")

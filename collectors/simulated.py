@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..store.events import Event
-from ..store.metrics import METRICS, ROW
+from ..store.metrics import FAST, METRICS
 from ..store.names import SIMULATED
+from ..store.schema import TELEMETRY, arrow_schema
 from ..store.vocabulary import EventKind
-from .backends import Commit, Device, Status, Sweep
-from .rows import Columns
+from .backend import Backend, Device, Reading, Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
     from ..simulation.identity import Identity
     from ..simulation.models import GpuModel
     from ..simulation.stepping import Readings
+
+_LOST = bytes([Status.LOST]) * len(METRICS)
 
 
 def described(model: GpuModel) -> dict[str, Any]:
@@ -67,19 +66,27 @@ def devices_of(model: GpuModel, who: Sequence[Identity], vbios: Sequence[str | N
 
 def telemetry_of(cluster: str, devices: Sequence[Device], chunk: Sequence[Readings]) -> pa.RecordBatch:
     """What a fleet's drivers reported at several times, as rows of `telemetry` by GPU and time."""
-    metrics = [metric for metric in METRICS if metric.name in chunk[0].values]
+    import numpy as np
+    import pyarrow as pa
+
     order = sorted(range(len(devices)), key=lambda gpu: devices[gpu].gpu)
-    gpus = [(cluster, devices[gpu].gpu) for gpu in order for _ in chunk]
-    values = np.empty((len(metrics), len(gpus)), np.int64)
-    for to, metric in zip(values, metrics, strict=True):
-        to[:] = np.array([one.values[metric.name] for one in chunk]).T[order].ravel()
-    lost = np.array([one.lost for one in chunk]).T[order].ravel()
-    stamps = np.tile(np.array([one.ts_ns for one in chunk], np.int64), len(devices))
-    return Columns(metrics).ticks(gpus, stamps, values, ~lost).rows()
+    keys = pa.array([devices[gpu].gpu for gpu in order]).take(pa.array(np.repeat(np.arange(len(order)), len(chunk))))
+    lost = np.array([readings.lost for readings in chunk]).T[order].ravel()
+    stamps = np.tile(np.array([readings.ts_ns for readings in chunk], np.int64) // 1000, len(devices))
+    columns = {
+        "ts": pa.array(stamps, arrow_schema(TELEMETRY.name).field("ts").type),
+        "cluster": pa.array([cluster] * len(keys)),
+        "gpu": keys,
+    }
+    for metric in METRICS:
+        if metric.name in chunk[0].values:
+            values = np.array([readings.values[metric.name] for readings in chunk], np.int64).T[order].ravel()
+            columns[metric.name] = pa.array(values, mask=lost)
+    return pa.RecordBatch.from_pydict(columns)
 
 
-class Simulated:
-    """A simulated node as a `Backend`: GPUs that run SGEMM for ten seconds and rest for ten.
+class Simulated(Backend):
+    """A simulated node: GPUs that run SGEMM for ten seconds and rest for ten.
 
     The simulated clock begins at the wall clock's time and goes on with the steady one. `node` makes the UUIDs of two
     nodes with the same seed differ.
@@ -89,11 +96,17 @@ class Simulated:
 
     def __init__(self, *, gpus: int = 8, model: str = "H100", seed: int = 1, node: str = "local") -> None:
         self._gpus, self._model, self._seed, self._node = gpus, model, seed, node
-        self.period_ms: int | None = None
         self._devices: list[Device] = []
+        self._places: dict[str, int] = {}
+        self._statuses: dict[bool, bytes] = {}  # by whether the slow metrics are read
 
-    def open(self) -> None:
-        """Draw the GPUs. Raises InputError for an unknown model or no GPU."""
+    def devices(self) -> list[Device]:
+        """The GPUs, drawn at the first call. Raises InputError for an unknown model or no GPU."""
+        if not self._devices:
+            self._draw()
+        return self._devices
+
+    def _draw(self) -> None:
         from ..simulation.fleet import Fleet
         from ..simulation.load import find_load
         from ..simulation.models import find_model
@@ -108,11 +121,7 @@ class Simulated:
         for index in range(self._gpus):
             uuid = self._uuid(model.name, index)
             self._devices.append(Device(uuid, {"uuid": uuid, "slot": index, "nvml_index": index, **row}))
-        shape = (len(METRICS), self._gpus)
-        self._values = np.zeros(shape, np.int64)
-        self._status: NDArray[np.uint8] = np.full(shape, Status.UNREAD, np.uint8)
-        self._tier = np.zeros(self._gpus, np.uint8)
-        self._slow_rows = np.array([metric.tier == "slow" for metric in METRICS])
+        self._places = {device.gpu: place for place, device in enumerate(self._devices)}
 
     def _uuid(self, model: str, index: int) -> str:
         digest = sha256(f"whorl simulated node {self._node} {model} {self._seed} {index}".encode()).hexdigest()
@@ -121,41 +130,24 @@ class Simulated:
     def _now(self) -> int:
         return time.monotonic_ns() + self._offset
 
-    def devices(self) -> Sequence[Device]:
-        return self._devices
-
-    def read(self, device: int, *, slow: bool) -> None:
-        self._tier[device] = 2 if slow else 1
-
-    def sweep(self, stamps: list[int]) -> Sweep:  # noqa: ARG002 - its clock is the simulation's
-        """What the simulated drivers report now; see `Backend.sweep`."""
+    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
+        """What the simulated drivers report now; see `Backend.read`."""
         self._simulation.advance(max(self._now(), self._simulation.now_ns))
-        readings = self._simulation.readings()
-        self._status[:] = Status.UNSUPPORTED
-        for column, values in readings.values.items():
-            row = ROW.get(column)
-            if row is not None:
-                self._values[row] = values
-                self._status[row] = Status.OK
-        self._status[:, readings.lost] = Status.LOST
-        self._status[:, self._tier == 0] = Status.UNREAD
-        self._status[np.ix_(self._slow_rows, self._tier == 1)] = Status.UNREAD
-        self._tier[:] = 0
-        return Sweep(self._values, self._status)
-
-    def happened(self) -> list[Event]:
-        # That a GPU is lost, the readings say themselves.
-        return [
-            Event(one.kind, self._devices[one.gpu].gpu, one.detail, one.ts_ns, code=one.code)
-            for one in self._simulation.happened()
-            if one.kind != EventKind.LOST
+        report = self._simulation.readings()
+        if slow not in self._statuses:
+            self._statuses[slow] = bytes(
+                Status.OK if metric.name in report.values and (slow or metric.tier == "fast") else Status.UNREAD
+                for metric in METRICS
+            )
+        nothing = [0] * self._gpus
+        columns = [
+            report.values[METRICS[row].name].tolist() if METRICS[row].name in report.values else nothing
+            for row in (range(len(METRICS)) if slow else FAST)
         ]
-
-    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Event]:  # noqa: ARG002 - none comes
-        return []
-
-    def lose(self, device: int) -> None:
-        pass  # a simulated GPU that returns is simply there
-
-    def close(self) -> None:
-        pass
+        values, lost = list(zip(*columns, strict=True)), report.lost.tolist()
+        for gpu in gpus:
+            place = self._places[gpu]
+            yield Reading(gpu, values[place], _LOST if lost[place] else self._statuses[slow])
+        for news in self._simulation.happened():
+            if news.kind != EventKind.LOST:  # that a GPU is lost, the readings say themselves
+                yield Event(news.kind, self._devices[news.gpu].gpu, news.detail, news.ts_ns, code=news.code)

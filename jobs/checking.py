@@ -267,7 +267,7 @@ class _Check:
 
         It needs no CUDA, and touches no GPU. Raises InputError where whorl cannot ask a driver at all.
         """
-        from ..collectors.backends import find_backend
+        from ..collectors.backend import find_backend
 
         try:
             import pynvml  # noqa: F401  without it nothing is known of the driver
@@ -275,11 +275,9 @@ class _Check:
             raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
         driver = find_backend("nvml")()
         try:
-            driver.open()
+            whole = [device for device in driver.devices() if device.parent is None]
         except InputError as error:
             return {}, str(error)
-        try:
-            whole = [device for device in driver.devices() if device.parent is None]
         finally:
             driver.close()
         return {device.gpu: f"{self.answer.node}/{device.row.get('nvml_index')}" for device in whole}, None

@@ -16,8 +16,8 @@ from ..errors import InputError
 from ..store.instants import seconds_of
 
 if TYPE_CHECKING:
-    from ..collectors.collecting import Collecting
-    from ..collectors.watching import Counts
+    from ..collectors.collect import Collecting
+    from ..collectors.sampler import Counts
     from ..store import Store
 
 
@@ -70,12 +70,11 @@ def collect(
     Raises InputError if there is no driver or GPU, or an option is not possible, and StoreError if the store cannot be
     written: acknowledged rows stay.
     """
-    from ..collectors.collecting import Collecting, Plan
+    from ..collectors.collect import Collecting, Plan
     from ..collectors.dcgm.connection import Target
-    from ..collectors.watching import Counts
+    from ..collectors.sampler import Counts
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
-    from ..store.system.processes import give_back
     from ..store.system.signals import Noted
 
     urls = ((url,) if isinstance(url, str) else tuple(url)) or None
@@ -108,14 +107,13 @@ def collect(
             return Collected(Counts(ticks=0, rows=0, missed=0, events=0), signals.came[0], plan.store)
         if begun is not None:
             begun(collecting)
-        give_back()  # the resources that opening took
         counts = collecting.run(ended=lambda: bool(signals.came), look=look or (lambda: None))
         return Collected(counts, signals.came[0] if signals.came else None, plan.store, collecting)
 
 
 def _own(backend: str, options: dict[str, Any]) -> dict[str, Any]:
     """These options, where the backend knows them all and has those that it needs."""
-    from ..collectors.backends import BACKENDS, find_source
+    from ..collectors.backend import BACKENDS, find_source
 
     source = find_source(backend)
     for name in options:

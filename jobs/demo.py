@@ -126,14 +126,14 @@ def _devices(backend: str, tell: Callable[[str], None] | None) -> tuple[Local | 
 
 def no_driver() -> str:
     """Why NVML shows no GPU; '' if it shows one. Without a GPU, a missing CuPy is not the reason."""
-    from ..collectors.collecting import open_backend
+    from ..collectors.collect import open_backend
 
     try:
-        backend = open_backend("nvml", {}, patience_s=30.0)
+        opened = open_backend("nvml", {}, patience_s=30.0)
     except InputError as error:
         return str(error).removeprefix("NVML: ")
-    if backend is not None:
-        backend.close()
+    if opened is not None:
+        opened[0].close()
     return ""
 
 

@@ -76,17 +76,18 @@ def _python() -> list[Finding]:
 
 def _nvml() -> Finding:
     """Whether the NVIDIA driver answers, and which GPUs it shows."""
-    from ..collectors.collecting import open_backend
+    from ..collectors.collect import open_backend
     from ..errors import InputError
 
     use = "measuring real GPUs"
     try:
-        backend = open_backend("nvml", {}, patience_s=30.0)
+        opened = open_backend("nvml", {}, patience_s=30.0)
     except InputError as error:
         return Finding("NVML", False, str(error).removeprefix("NVML: "), use)
-    assert backend is not None
-    found = [device for device in backend.devices() if device.parent is None]
+    assert opened is not None
+    backend, devices = opened
     backend.close()
+    found = [device for device in devices if device.parent is None]
     models = Counter(str(device.row["model"] or "unknown") for device in found)
     shown = ", ".join(f"{number} x {model}" for model, number in models.items())
     detail = f"driver {found[0].row['driver'] or 'unknown'}, GPUs: {shown}"

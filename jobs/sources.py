@@ -16,31 +16,34 @@ _APART_S = 0.15  # between the two looks of GPM
 
 def gpm_finding() -> Finding:
     """Whether the driver gives profiling metrics by itself (GPM)."""
-    from ..collectors.backends import Status
-    from ..collectors.collecting import open_backend
+    from ..collectors.backend import Reading, Status
+    from ..collectors.collect import open_backend
     from ..store.metrics import METRICS, Gpm
 
     try:
-        backend = open_backend("nvml", {}, patience_s=30.0)
+        opened = open_backend("nvml", {}, patience_s=30.0)
     except InputError as error:
         return Finding("GPM", False, str(error).removeprefix("NVML: "), _GPM)
-    assert backend is not None
-    devices = backend.devices()
-    for looks in range(2):
-        if looks:
-            time.sleep(_APART_S)
-        for device in range(len(devices)):
-            backend.read(device, slow=True)
-        status = backend.sweep([0] * len(devices)).status
+    assert opened is not None
+    backend, devices = opened
+    whole = {device.gpu: device.parent or device.gpu for device in devices}  # the GPU of each device
     rows = [row for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Gpm)]
-    backend.close()
-    given = (status[rows] == Status.OK).sum(axis=0).tolist()
-    whole = [at if one.parent is None else one.parent for at, one in enumerate(devices)]  # GPU of each device
-    able = len({gpu for gpu, number in zip(whole, given, strict=True) if number})
+    try:
+        list(backend.read(list(whole), slow=True))
+        time.sleep(_APART_S)
+        readings = [reading for reading in backend.read(list(whole), slow=True) if isinstance(reading, Reading)]
+    except InputError as error:
+        return Finding("GPM", False, str(error).removeprefix("NVML: "), _GPM)
+    finally:
+        backend.close()
+    numbers = {reading.gpu: sum(reading.statuses[row] == Status.OK for row in rows) for reading in readings}
+    able = len({whole[gpu] for gpu, number in numbers.items() if number})
     if not able:
         detail = "no GPU of this node has it with this driver: it needs Hopper or newer"
         return Finding("GPM", False, detail, _GPM)
-    return Finding("GPM", True, f"{max(given)} metrics on {able} of {len(set(whole))} GPUs", _GPM, number=able)
+    return Finding(
+        "GPM", True, f"{max(numbers.values())} metrics on {able} of {len(set(whole.values()))} GPUs", _GPM, number=able
+    )
 
 
 def page_finding(urls: Sequence[str]) -> Finding:

@@ -13,16 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..collectors.collecting import open_backend
+from ..collectors.collect import open_backend
 from ..collectors.recording import StoreRecorder
-from ..collectors.sampler import Sampler
+from ..collectors.sampler import Sampler, Sampling
 from ..errors import DeviceError, StoreError
 from ..store.names import this_host
 from ..store.system.locks import is_held
 
 if TYPE_CHECKING:
-    from ..collectors.backends import Backend
-    from ..collectors.backends import Device as Read
+    from ..collectors.backend import Device as Read
     from ..kernels.device import Device
     from ..store import Store
     from ..store.journal import Journal
@@ -94,16 +93,15 @@ class NodeWatch:
     def telemetry_of(self, gpu: str) -> str | None:
         """The UUID whose telemetry tells of a CUDA device: for a MIG instance, which has no power and no clock of its
         own, that of the whole GPU. None where NVML does not show the device."""
-        devices = self._backend.devices()
-        for device in devices:
+        for device in self._sampler.devices:
             if device.gpu.lower() == gpu.lower():
-                return device.gpu if device.parent is None else devices[device.parent].gpu
+                return device.parent or device.gpu
         return None
 
     def __enter__(self) -> NodeWatch:
-        backend = open_backend("nvml", {})
-        assert backend is not None
-        self._backend: Backend = backend
+        opened = open_backend("nvml", {})
+        assert opened is not None
+        backend, devices = opened
         self._journal: Journal | None = None
         try:
             self._journal = self._open_journal()
@@ -111,14 +109,8 @@ class NodeWatch:
             if self._store is not None and self._journal is not None:
                 into = StoreRecorder(self._store.root, self._journal, cluster=self._cluster, node=self._node)
             self._recorder = _Recorder(self._feed, into)
-            self._sampler = Sampler(
-                backend,
-                self._recorder,
-                interval_s=self._interval_s,
-                slow_s=max(_SLOW_S, self._interval_s),
-                cluster=self._cluster,
-                node=self._node,
-            )
+            sampling = Sampling(self._interval_s, self._cluster, self._node, slow_s=max(_SLOW_S, self._interval_s))
+            self._sampler = Sampler(backend, self._recorder, sampling, devices=devices)
             self._thread = threading.Thread(target=self._sample, name="whorl-watch", daemon=True)
             self._thread.start()
         except BaseException:
@@ -161,7 +153,7 @@ class NodeWatch:
             except StoreError as error:
                 failure = failure or error
         if not self._sampler.stuck_in and not self._thread.is_alive():  # a hanging driver may keep us for ever
-            self._backend.close()
+            self._sampler.close()
         if failure is not None and kind is None:
             raise failure
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from ..collectors.backends import Device
+from ..collectors.backend import Device
 from ..collectors.rows import short_hash
 from ..errors import StoreError
 from ..store.events import Event, event_rows

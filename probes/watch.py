@@ -114,13 +114,13 @@ class Recent:
         positions = [self._position.get(gpu or "") for _, gpu in ticks.gpus]
         here = [place for place, position in enumerate(positions) if position is not None]
         to = [position for position in positions if position is not None]
-        values = ticks.values if ticks.valid is None else np.where(ticks.valid, ticks.values, np.nan)
+        values = ticks.by_name()
         with self._lock:
             at = self._turn()
-            self._ts[at, to] = 1000 * ticks.ts[here]
+            self._ts[at, to] = [1000 * ticks.ts[place] for place in here]
             for row, name in enumerate(_COLUMNS):
-                if name in ticks.names:
-                    self._values[row, at, to] = values[ticks.names.index(name), here]
+                if name in values:
+                    self._values[row, at, to] = np.array([values[name][place] for place in here], np.float64)
 
     def feed_readings(self, readings: Readings) -> None:
         """Take what the drivers of a simulated fleet report, whose GPUs are those named, in order."""

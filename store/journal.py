@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import StoreError
 from . import file_names, journal_file, keys, notes, replacing, sealing
 from .journal_file import Encoder, JournalName, Ticks
@@ -29,6 +27,7 @@ from .system.locks import locked
 if TYPE_CHECKING:
     from datetime import datetime
 
+    import numpy as np
     import pyarrow as pa
 
     Times = int | datetime | np.datetime64 | Sequence[int | datetime | np.datetime64] | np.ndarray
@@ -180,13 +179,13 @@ class Journal:
             self._append("rows", lambda _, written: journal_file.columns_block(table, columns, written), (), rows)
 
     def append_ticks(self, ticks: Ticks) -> None:
-        """Store readings that are in arrays, without Arrow; they are acknowledged on return.
+        """Store readings without Arrow; they are acknowledged on return.
 
         Raises StoreError as `append`.
         """
         if len(ticks.ts):
             now_us = self._clock() // 1000
-            near = now_us - _NEAR_US < ticks.ts.min() and ticks.ts.max() < now_us + _NEAR_US
+            near = now_us - _NEAR_US < min(ticks.ts) and max(ticks.ts) < now_us + _NEAR_US
             kind = "now" if near else "any"
             self._append(kind, lambda encoder, written: encoder.tick(ticks, written), ticks.gpus, len(ticks.ts))
 
@@ -376,19 +375,22 @@ def readings(ts: Times, gpus: Sequence[str], columns: Mapping[str, Any]) -> pa.R
 
 
 def _ticks(rows: pa.Table) -> Ticks:
-    """Rows of telemetry, in the types of the table, as arrays."""
+    """Rows of telemetry, in the types of the table, as what a file takes."""
     import pyarrow as pa
 
-    names, values, valid, texts = [], [], [], {}
+    names: list[str] = []
+    values, nulls, texts = [], [0] * len(rows), {}
     for name in rows.column_names:
         column = rows[name]
         if pa.types.is_string(column.type):
             texts[name] = column.to_pylist()
         elif name not in KEY:
+            if column.null_count:
+                valid = column.is_valid().to_pylist()
+                nulls = [null | (not there) << len(names) for null, there in zip(nulls, valid, strict=True)]
             names.append(name)
-            valid.append(column.is_valid().to_numpy())
-            values.append(column.fill_null(0).to_numpy())
-    gpus_of_rows = tuple(zip(texts.pop("cluster"), texts.pop("gpu"), strict=True))
-    shape = (len(names), len(rows))
-    numbers, is_valid = np.array(values, np.int64).reshape(shape), np.array(valid, bool).reshape(shape)
-    return Ticks(keys.times(rows), gpus_of_rows, tuple(names), numbers, is_valid, texts)
+            values.append(column.fill_null(0).to_pylist())
+    gpus = list(zip(texts.pop("cluster"), texts.pop("gpu"), strict=True))
+    texts = {name: column for name, column in texts.items() if any(column)}
+    numbers = list(zip(*values, strict=True)) if values else [()] * len(rows)
+    return Ticks(keys.times(rows).tolist(), gpus, tuple(names), numbers, nulls, texts)

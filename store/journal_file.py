@@ -24,13 +24,15 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import StoreError
 from .file_names import Bounds, gpu_hashes
+from .metrics import METRICS
 from .parquet import WRITTEN
 from .schema import FORMAT, TABLES, TELEMETRY, arrow_rows, arrow_schema, other_format
 from .system import files, processes
@@ -38,7 +40,6 @@ from .system import files, processes
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 FOLDER = "journal"
 ENDING = ".journal"
@@ -60,6 +61,8 @@ NEAR_US = 3_600_000_000
 MOST_GPUS = 1 << 16
 """So many GPUs can have a number in a file."""
 _TEXT = "<u2"
+_PACKED = {"<i4": "i", "<i8": "q", _TEXT: "H"}  # numpy's codes, as `struct` calls them
+_BITS = {metric.name: metric.bits for metric in METRICS} | {"read_us": 32}
 _MOST_TEXTS = 60_000
 _LAYOUT_EVERY = 512  # ticks
 
@@ -140,13 +143,13 @@ class RecordLayout:
     texts: tuple[str, ...]
     writer: Writer
     format: str = str(FORMAT)
-    record: np.dtype[Any] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def record(self) -> np.dtype[Any]:
+        """The type of a record, for numpy. Raises ValueError where two columns have one name."""
         import numpy as np
 
-        fields = [("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(self.columns) + 7) // 8,)), *self.columns]
-        object.__setattr__(self, "record", np.dtype(fields))
+        return np.dtype([("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(self.columns) + 7) // 8,)), *self.columns])
 
     def payload(self) -> bytes:
         units = {column.name: column.unit for column in TELEMETRY.columns}
@@ -182,9 +185,11 @@ class RecordLayout:
             for text in (name, host, namespace, *texts, *(part for gpu in gpus for part in gpu if part is not None)):
                 text.encode()  # raises AttributeError for what is no text
             writer = Writer(name, host, namespace, int(pid))
-            return cls(int(header_fields["number"]), columns, gpus, texts, writer, version)
+            layout = cls(int(header_fields["number"]), columns, gpus, texts, writer, version)
+            _ = layout.record  # raises ValueError where two columns have one name
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError("its header is damaged") from error
+        return layout
 
 
 def _fits(name: str, code: str) -> bool:
@@ -195,30 +200,28 @@ def _fits(name: str, code: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Readings as columns: `ts` in us since 1970 and the GPU of each, whole numbers, and texts by column.
+    """Readings, one after the other: when each was taken (us since 1970), its GPU, and its numbers by `names`.
 
-    `values` and `valid` (None: all are there) have the shape (`names`, readings).
+    Bit k of a reading's number in `nulls` says that its k-th number is missing (without `nulls` none is). `texts` are
+    by column.
     """
 
-    ts: NDArray[np.int64]
-    gpus: tuple[Gpu, ...]
+    ts: Sequence[int]
+    gpus: Sequence[Gpu]
     names: tuple[str, ...]
-    values: NDArray[np.int64]
-    valid: NDArray[np.bool_] | None = None
+    values: Sequence[Sequence[int]]
+    nulls: Sequence[int] = ()
     texts: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
 
-    def of(self, places: Sequence[int]) -> Ticks:
-        """The readings at these places."""
-        if len(places) == len(self.gpus):
-            return self
-        return Ticks(
-            self.ts[places],
-            tuple(self.gpus[place] for place in places),
-            self.names,
-            self.values[:, places],
-            None if self.valid is None else self.valid[:, places],
-            {name: [texts[place] for place in places] for name, texts in self.texts.items()},
-        )
+    def by_name(self) -> dict[str, list[int | None]]:
+        """The numbers of each column, None for those that are missing."""
+        nulls = self.nulls or [0] * len(self.ts)
+        return {
+            name: [
+                None if null >> place & 1 else numbers[place] for numbers, null in zip(self.values, nulls, strict=True)
+            ]
+            for place, name in enumerate(self.names)
+        }
 
     def rows(self) -> pa.RecordBatch:
         """The same as rows of telemetry, without the columns that these readings do not have."""
@@ -229,20 +232,17 @@ class Ticks:
             "cluster": pa.array([cluster for cluster, _ in self.gpus], pa.string()),
             "gpu": pa.array([gpu for _, gpu in self.gpus], pa.string()),
         }
-        for row, name in enumerate(self.names):
-            columns[name] = pa.array(self.values[row], mask=None if self.valid is None else ~self.valid[row])
+        columns |= {name: pa.array(numbers, pa.int64()) for name, numbers in self.by_name().items()}
         columns |= {name: pa.array(texts, pa.string()) for name, texts in self.texts.items()}
         return pa.RecordBatch.from_pydict(columns)
 
 
 @dataclass(slots=True)
 class _Shape:
-    """How the readings of a tick become records: the rows of its numbers in the order of the layout."""
+    """How readings with the same columns become records."""
 
     layout: RecordLayout
-    record: np.dtype[Any]
-    wide: NDArray[np.intp]
-    narrow: NDArray[np.intp]
+    pack: Callable[..., bytes]
     texts: tuple[str, ...]
     ticks: int = 0
     """How many were written."""
@@ -252,15 +252,11 @@ class Encoder:
     """Makes the blocks of one file. `gpus` are those that it may ever name, see `takes`."""
 
     def __init__(self, writer: Writer, gpus: Sequence[Gpu]) -> None:
-        import numpy as np
-
         self._writer = writer
         self._gpus = {gpu: number for number, gpu in enumerate(dict.fromkeys(gpus))}
         self._texts: dict[str, int] = {}
-        self._same: tuple[Gpu, ...] = ()  # the GPUs of the last tick ...
-        self._same_numbers: NDArray[np.uint16] = np.zeros(0, np.uint16)  # ... and their numbers
-        self._shapes: dict[tuple[tuple[str, ...], bytes, bytes, tuple[str, ...]], _Shape] = {}
-        self._number = 0
+        self._shapes: dict[tuple[tuple[str, ...], tuple[str, ...], bool], _Shape] = {}
+        self._layouts = 0
 
     @property
     def gpus(self) -> list[Gpu]:
@@ -268,79 +264,63 @@ class Encoder:
 
     def takes(self, gpus: Sequence[Gpu]) -> bool:
         """Whether the file names these GPUs."""
-        return gpus is self._same or self._gpus.keys() >= set(gpus)
+        return self._gpus.keys() >= set(gpus)
 
     def header(self, written: int) -> bytes:
         """The first block of a file."""
-        layout = RecordLayout(self._number, (), tuple(self._gpus), (), self._writer)
+        layout = RecordLayout(self._layouts, (), tuple(self._gpus), (), self._writer)
         return block(b"L", layout.number, written, layout.payload())
 
     def tick(self, ticks: Ticks, written: int) -> bytes:
         """The blocks of one tick, with a layout before it where readers need one."""
-        import numpy as np
+        try:
+            return self._tick(ticks, written, wide=False)
+        except struct.error:  # a number that has more bits than its metric is said to have
+            return self._tick(ticks, written, wide=True)
 
+    def _tick(self, ticks: Ticks, written: int, *, wide: bool) -> bytes:
         if len(self._texts) > _MOST_TEXTS:
             self._texts.clear()
             self._shapes.clear()
-        values, valid = ticks.values, ticks.valid
-        if valid is not None:
-            values = np.where(valid, values, 0)
-        small = values.astype(np.int32)
-        numbers = {name: [self._text(text) for text in texts] for name, texts in ticks.texts.items() if any(texts)}
-        any_valid = b"" if valid is None else valid.any(axis=1).tobytes()
-        key = (ticks.names, (small != values).any(axis=1).tobytes(), any_valid, tuple(numbers))
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = self._shapes[key] = self._shaped(*key)
-        records = np.zeros(len(ticks.ts), shape.record)
-        records["ts"] = ticks.ts
-        if ticks.gpus is not self._same:
-            self._same_numbers = np.array([self._gpus[gpu] for gpu in ticks.gpus], np.uint16)
-            self._same = ticks.gpus
-        records["gpu"] = self._same_numbers
-        records["wide"] = values[shape.wide].T
-        records["narrow"] = small[shape.narrow].T
-        if valid is not None or numbers:
-            absent = np.zeros((len(shape.layout.columns), len(ticks.ts)), bool)
-            if valid is not None:
-                absent[: len(shape.wide)] = ~valid[shape.wide]
-                absent[len(shape.wide) : len(shape.wide) + len(shape.narrow)] = ~valid[shape.narrow]
-            for place, name in enumerate(shape.texts):
-                records["texts"][:, place] = numbers[name]
-                absent[place - len(shape.texts)] = [text is None for text in ticks.texts[name]]
-            records["null"] = np.packbits(absent, axis=0, bitorder="little").T
-        layout = shape.layout
-        content = block(b"T", layout.number, written, records.tobytes())
+        numbers = [self._numbers_of(texts) for texts in ticks.texts.values()]
+        shape = self._shape_of(ticks.names, tuple(ticks.texts), wide=wide)
+        gpus, width = self._gpus, (len(shape.layout.columns) + 7) // 8
+        nulls = ticks.nulls or [0] * len(ticks.ts)
+        for place, texts in enumerate(ticks.texts.values(), len(ticks.names)):
+            nulls = [null | (text is None) << place for null, text in zip(nulls, texts, strict=True)]
+        coded = list(zip(*numbers, strict=True)) if numbers else [()] * len(ticks.ts)
+        records = b"".join(
+            [
+                shape.pack(ts, gpus[gpu], null.to_bytes(width, "little"), *values, *codes)
+                for ts, gpu, null, values, codes in zip(ticks.ts, ticks.gpus, nulls, ticks.values, coded, strict=True)
+            ]
+        )
+        content = block(b"T", shape.layout.number, written, records)
         if shape.ticks % _LAYOUT_EVERY == 0:
-            content = block(b"L", layout.number, written, layout.payload()) + content
+            content = block(b"L", shape.layout.number, written, shape.layout.payload()) + content
         shape.ticks += 1
         return content
 
-    def _text(self, text: str | None) -> int:
-        if text is None:
-            return 0
-        if text not in self._texts:
-            self._texts[text] = len(self._texts)
-            self._shapes.clear()  # their layouts name every text
-        return self._texts[text]
+    def _numbers_of(self, texts: Sequence[str | None]) -> list[int]:
+        """The number of each text, of which the layouts name all; 0 for none."""
+        for text in texts:
+            if text is not None and text not in self._texts:
+                self._texts[text] = len(self._texts)
+                self._shapes.clear()
+        return [0 if text is None else self._texts[text] for text in texts]
 
-    def _shaped(self, names: tuple[str, ...], wide: bytes, any_valid: bytes, texts: tuple[str, ...]) -> _Shape:
-        """A new layout: numbers of 64 bits, those of which all fit into 32, and texts. `wide` and `there` tell of each
-        number whether it needs 64 bits and whether there is any."""
-        import numpy as np
-
-        has_values = np.frombuffer(any_valid, bool) if any_valid else np.ones(len(names), bool)
-        long = np.frombuffer(wide, bool)
-        rows = np.flatnonzero(has_values & long), np.flatnonzero(has_values & ~long)
-        columns = [(names[row], code) for part, code in zip(rows, ("<i8", "<i4"), strict=True) for row in part]
-        columns += [(name, _TEXT) for name in texts]
-        self._number += 1
-        layout = RecordLayout(self._number, tuple(columns), tuple(self._gpus), tuple(self._texts), self._writer)
-        record = [
-            ("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(columns) + 7) // 8,)),
-            ("wide", "<i8", rows[0].shape), ("narrow", "<i4", rows[1].shape), ("texts", _TEXT, (len(texts),)),
-        ]  # fmt: skip
-        return _Shape(layout, np.dtype(record), *rows, texts)
+    def _shape_of(self, names: tuple[str, ...], texts: tuple[str, ...], *, wide: bool) -> _Shape:
+        """The shape of such readings; with `wide` every number has 64 bits."""
+        shape = self._shapes.get((names, texts, wide))
+        if shape is None:
+            codes = [(name, "<i8" if wide or _BITS.get(name) != 32 else "<i4") for name in names]
+            columns = (*codes, *((name, _TEXT) for name in texts))
+            self._layouts += 1
+            layout = RecordLayout(self._layouts, columns, tuple(self._gpus), tuple(self._texts), self._writer)
+            fields = "".join(_PACKED[code] for _, code in columns)
+            pack = struct.Struct(f"<qH{(len(columns) + 7) // 8}s{fields}").pack
+            shape = self._shapes[names, texts, wide] = _Shape(layout, pack, texts)
+        return shape
 
 
 def block(kind: bytes, layout: int, written: int, payload: bytes) -> bytes:

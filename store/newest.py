@@ -33,7 +33,9 @@ _NAMES = tuple(metric.name for metric in METRICS)
 _COLUMNS = ["ts", "cluster", "gpu", *_NAMES, "quality"]
 _NEVER = -(2**63)
 _SEEN, _ENDED = -2, -1  # rows of the times
-_SILENT = frozenset({"lost", "no_driver", "hung"})  # of `quality`: the GPU does not answer, so its readings have ended
+_SILENT = frozenset(
+    {"lost", "no_driver", "hung", "needs_reset"}
+)  # of `quality`: the GPU does not answer, so its readings have ended
 _TRIES = 5
 
 Gpu = tuple[str | None, str | None]

@@ -16,7 +16,7 @@ from .spans import INHERITED, Parent, Span
 from .totals import Factor, Quote, Totals, quote
 
 if TYPE_CHECKING:
-    from ...collectors.backends import Backend
+    from ...collectors.backend import Backend
 
 _SETTINGS = "energy.toml"  # in a store
 
@@ -24,7 +24,7 @@ _SETTINGS = "energy.toml"  # in a store
 class Ledger:
     """Counts the energy of spans on some GPUs: those that CUDA shows to this process, or `gpus` (UUIDs, NVML indices).
 
-    `backend` is "nvml", "simulated" or an object that satisfies `collectors.backends.Backend`. With a `store`, a
+    `backend` is "nvml", "simulated" or an object that satisfies `collectors.backend.Backend`. With a `store`, a
     folder, every span becomes a row of its table `spans`. `settings` is the site's energy.toml, for grams; without it,
     that in the store. It opens at the first span; what keeps it from working is in
     `problem()`, and spans then have times and no energy. Nothing raises into the application.

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from ...collectors.backends import Backend, Device, Status, Sweep, find_backend
+from ...collectors.backend import Backend, Device, Reading, Status, find_backend
 from ...collectors.clock import Clock
 from ...errors import InputError
-from ...store.metrics import BOARD_POWER, ROW
+from ...store.metrics import BOARD_POWER, FAST, METRICS
 from ...store.power_sensors import sensor_of_model
 from .curve import Curve
 from .unseen import sees
 
 _SHORTEST_S, _LONGEST_S = 0.02, 0.05  # between two readings
 _LOOK_AGAIN_S = 2.0
-_WINDOW, _USED = ROW["power_window_ms"], ROW["utilization"]
+
+
+@dataclass(frozen=True)
+class _Sensed:
+    """What one reading gave: when (steady s), and the values by metric; `time_s` is None where there was none."""
+
+    time_s: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    gone: bool = False
 
 
 class Sensing:
@@ -30,25 +37,23 @@ class Sensing:
     def __init__(self, backend: str | Backend, gpus: Sequence[str | int] | None, clock: Clock) -> None:
         self._clock = clock
         self._backend: Backend = find_backend(backend)() if isinstance(backend, str) else backend
-        self._backend.open()
         try:
             devices = list(self._backend.devices())
             if gpus is None:
                 gpus = _whole(devices) if self._backend.name == "simulated" else _visible(devices)
-            self._positions = _chosen(devices, gpus)
+            chosen = [devices[position] for position in _chosen(devices, gpus)]
         except BaseException:
             self._backend.close()
             raise
-        self.gpus = tuple(devices[position].gpu for position in self._positions)
-        chosen = [devices[position] for position in self._positions]
-        first = self._sweep()[1]
-        windows = [
-            float(first.values[_WINDOW, position]) if first.status[_WINDOW, position] == Status.OK else None
-            for position in self._positions
-        ]
+        self.gpus = tuple(device.gpu for device in chosen)
+        first = self._readings()
         sensors = [
-            sees(device.row.get("model"), period_ms=self._backend.period_ms, window_ms=window)
-            for device, window in zip(chosen, windows, strict=True)
+            sees(
+                device.row.get("model"),
+                period_ms=self._backend.period_ms,
+                window_ms=first[device.gpu].values.get("power_window_ms"),
+            )
+            for device in chosen
         ]
         # The counter and the instantaneous power of a Grace Hopper module are those of its processor too.
         models = [sensor_of_model(device.row.get("model")) for device in chosen]
@@ -61,37 +66,40 @@ class Sensing:
         self.curves = tuple(Curve(_limit_w(device), sensor) for device, sensor in zip(chosen, sensors, strict=True))
         self._look_at = 0.0
 
-    def _sweep(self) -> tuple[list[float], Sweep]:
-        """The readings of now, and the time of each device's, s."""
-        backend, wanted = self._backend, set(self._positions)
-        number = len(backend.devices())
-        times, stamps = [0.0] * number, [0] * number
-        for position in range(number):
-            if position in wanted:
-                began = self._clock.steady()
-                stamps[position] = self._clock.wall()
-                backend.read(position, slow=False)
-                times[position] = (began + self._clock.steady()) / 2e9
-        return times, backend.sweep(stamps)
+    def _readings(self) -> dict[str, _Sensed]:
+        """The readings of now, by GPU."""
+        sensed = {gpu: _Sensed(gone=True) for gpu in self.gpus}
+        began = self._clock.steady()
+        with contextlib.suppress(InputError):  # the driver is gone: `read` looks for it again
+            for reading in self._backend.read(self.gpus, slow=False):
+                if isinstance(reading, Reading):
+                    ended = self._clock.steady()
+                    sensed[reading.gpu] = _sensed(reading, (began + ended) / 2e9)
+                    began = ended
+        return sensed
 
     def read(self) -> None:
         """Read all sensors once."""
-        times, sweep = self._sweep()
-        lost = False
-        for position, curve, metrics in zip(self._positions, self.curves, self._metrics, strict=True):
-            status, values = sweep.status[:, position], sweep.values[:, position]
-            answers = {name: float(values[ROW[name]]) / 1000 for name in metrics if status[ROW[name]] == Status.OK}
+        readings = self._readings()
+        for gpu, curve, metrics in zip(self.gpus, self.curves, self._metrics, strict=True):
+            reading = readings[gpu]
+            if reading.time_s is None:
+                continue
+            answers = {name: reading.values[name] / 1000 for name in metrics if name in reading.values}
             power = next((answers[name] for name in BOARD_POWER if name in answers), None)
-            window_s = float(values[_WINDOW]) / 1000 if status[_WINDOW] == Status.OK else 0.0
-            busy = float(values[_USED]) / 100 if status[_USED] == Status.OK else None
-            curve.read(times[position], answers.get("energy_mj"), power, window_s, busy)
-            if np.any(status == Status.LOST):
-                self._backend.lose(position)
-                lost = True
-            lost |= bool(np.any(status == Status.DRIVER))
-        if lost and times[self._positions[0]] >= self._look_at:
-            self._look_at = times[self._positions[0]] + _LOOK_AGAIN_S
-            self._backend.look_again(frozenset(), contextlib.nullcontext)
+            used_pct = reading.values.get("utilization")
+            curve.read(
+                reading.time_s,
+                answers.get("energy_mj"),
+                power,
+                reading.values.get("power_window_ms", 0.0) / 1000,
+                None if used_pct is None else used_pct / 100,
+            )
+        now_s = self._clock.steady() / 1e9
+        if any(reading.gone for reading in readings.values()) and now_s >= self._look_at:
+            self._look_at = now_s + _LOOK_AGAIN_S
+            with contextlib.suppress(InputError):
+                self._backend.devices()  # by which a GPU that came back is found
 
     def end(self) -> float | None:
         """Up to when every curve reaches; None while one has not begun."""
@@ -101,6 +109,16 @@ class Sensing:
     def close(self) -> None:
         """Leave the driver."""
         self._backend.close()
+
+
+def _sensed(reading: Reading, time_s: float) -> _Sensed:
+    metrics = FAST if len(reading.values) == len(FAST) else range(len(METRICS))
+    values = {
+        METRICS[row].name: float(value)
+        for row, value in zip(metrics, reading.values, strict=True)
+        if reading.statuses[row] == Status.OK
+    }
+    return _Sensed(time_s, values, Status.LOST in reading.statuses or Status.DRIVER in reading.statuses)
 
 
 def _limit_w(device: Device) -> float | None:

@@ -18,7 +18,7 @@ import pytest
 
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.recording import record
-from whorl.collectors.backends import Device
+from whorl.collectors.backend import Device
 from whorl.errors import DeviceError, InputError
 from whorl.jobs import checking
 from whorl.jobs.checking import Answer, Status
@@ -126,7 +126,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return lambda: SimpleNamespace(open=lambda: None, devices=lambda: rows, close=lambda: None)
 
     monkeypatch.setattr("whorl.probes.here.local_devices", local_devices)
-    monkeypatch.setattr("whorl.collectors.backends.find_backend", driver)
+    monkeypatch.setattr("whorl.collectors.backend.find_backend", driver)
     monkeypatch.setattr("whorl.jobs.checking.this_node", lambda: "n01")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return shown

@@ -11,11 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from whorl.collectors.backends import Backend, Device, Stream
+from whorl.collectors.backend import Backend, Device
 from whorl.collectors.nvml import Nvml
-from whorl.collectors.sampler import Sampler
-from whorl.collectors.streaming import Streamer
-from whorl.collectors.watching import Counts
+from whorl.collectors.sampler import Counts, Sampler, Sampling
 from whorl.store.journal_file import Ticks
 from whorl.store.schema import arrow_rows
 
@@ -102,13 +100,11 @@ def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 class Running:
-    """A sampler or streamer in a thread of its own."""
+    """A sampler in a thread of its own."""
 
-    def __init__(
-        self, backend: Backend | Stream, kept: Kept, sampler: Sampler | Streamer, duration_s: float | None = None
-    ) -> None:
+    def __init__(self, kept: Kept, sampler: Sampler, duration_s: float | None = None) -> None:
         self.kept, self.sampler = kept, sampler
-        self.gpus = [device.gpu for device in backend.devices()]
+        self.gpus = [device.gpu for device in sampler.devices]
         self.counts: Counts | None = None
         self.failure: BaseException | None = None
         self._end = False
@@ -140,18 +136,22 @@ class Running:
         assert not self._thread.is_alive()
 
 
+def sampler_of(backend: Backend, kept: Kept, **more: Any) -> Sampler:
+    """A sampler of cluster "c" and node "n", by default every 20 ms; `more` are fields of `Sampling`, or `fresh`."""
+    beside = {name: more.pop(name) for name in ("fresh", "asides", "devices") if name in more}
+    given: dict[str, Any] = {"interval_s": 0.02, "slow_s": 0.2, "cluster": "c", "node": "n"} | more
+    return Sampler(backend, kept, Sampling(**given), **beside)
+
+
 @contextmanager
 def sampling(backend: Backend | None = None, *, duration_s: float | None = None, **more: Any) -> Iterator[Running]:
     """Sample until the block ends, by default NVML every 20 ms."""
-    backend = backend or Nvml()
-    backend.open()
     kept = Kept()
-    given: dict[str, Any] = {"interval_s": 0.02, "slow_s": 0.2, "cluster": "c", "node": "n"} | more
-    running = Running(backend, kept, Sampler(backend, kept, **given), duration_s)
+    running = Running(kept, sampler_of(backend or Nvml(), kept, **more), duration_s)
     try:
         yield running
     finally:
         running.end()
-        backend.close()
+        running.sampler.close()
     if running.failure is not None:
         raise running.failure

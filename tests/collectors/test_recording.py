@@ -1,6 +1,6 @@
 """Who GPUs are, as collectors store it."""
 
-from whorl.collectors.backends import Device
+from whorl.collectors.backend import Device
 from whorl.collectors.recording import identify
 from whorl.store import Store
 

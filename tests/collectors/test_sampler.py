@@ -6,19 +6,17 @@ import threading
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 
 from whorl.collectors import nvml_gpm
-from whorl.collectors.backends import Device
+from whorl.collectors.backend import Device
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.rows import EVERY, QUICK, identity_table
-from whorl.collectors.sampler import Sampler
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.journal_file import Ticks
 from whorl.store.metrics import FAST, METRICS, ROW
-from whorl.tests.collectors.sampling import BUSY, Kept, Running, Turned, as_rows, sampling
+from whorl.tests.collectors.sampling import BUSY, Kept, Running, Turned, sampler_of, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 
 READINGS = ("power_mw", "energy_mj", "sm_clock_mhz", "temperature_c", "utilization")
@@ -216,10 +214,9 @@ def test_a_hanging_call_that_is_of_no_gpu(nvml: NvmlLibrary, function: str) -> N
 
 
 def turned(clock: Turned, **more: float) -> Kept:
-    backend, kept = Simulated(gpus=2), Kept()
-    backend.open()
+    kept = Kept()
     given: dict[str, Any] = {"interval_s": 0.1, "slow_s": 10.0} | more
-    Sampler(backend, kept, cluster="c", node="n", clock=clock, **given).run(30.0)
+    sampler_of(Simulated(gpus=2), kept, clock=clock, **given).run(30.0)
     return kept
 
 
@@ -320,14 +317,13 @@ def test_a_store_that_takes_no_more_ends_it(nvml: NvmlLibrary) -> None:
             super().append(ticks)
 
     nvml.write("gpus 2")
-    backend, kept = Nvml(), Full()
-    backend.open()
-    sampler = Sampler(backend, kept, interval_s=0.02, cluster="c", node="n")
+    kept = Full()
+    sampler = sampler_of(Nvml(), kept, slow_s=10.0)
     with pytest.raises(StoreError, match="no space is left"):
         sampler.run(5.0)
     assert len(kept.batches) == 5
     assert sampler.counts.rows == 10
-    backend.close()
+    sampler.close()
 
 
 def test_a_store_that_hangs_does_not_keep_it_from_ending(nvml: NvmlLibrary, caplog: pytest.LogCaptureFixture) -> None:
@@ -341,30 +337,27 @@ def test_a_store_that_hangs_does_not_keep_it_from_ending(nvml: NvmlLibrary, capl
             super().append(ticks)
 
     nvml.write("gpus 2")
-    backend, kept = Nvml(), Hanging()
-    backend.open()
-    sampler = Sampler(backend, kept, interval_s=0.02, hung_s=0.2, cluster="c", node="n")
+    kept = Hanging()
+    sampler = sampler_of(Nvml(), kept, slow_s=10.0, hung_s=0.2)
     sampler.run(ended=lambda: "the store has not answered" in caplog.text)
     assert sampler.waiting_for_store
     assert sampler.counts.rows == 10
     released.set()
-    backend.close()
 
 
 def test_a_number_that_its_column_cannot_hold_is_null() -> None:
-    values = np.full((len(METRICS), 2), 7, np.int64)
-    values[ROW["power_mw"], 1] = values[ROW["energy_mj"], 1] = 2**40
-    values[ROW["pstate"], 0] = 32  # unknown, says the driver
-    gpus, known = [("c", "a"), ("c", "b")], np.ones(values.shape, bool)
-    first, second = as_rows(EVERY.ticks(gpus, [1000, 2000], values, known, read_us=[3, -1]).rows())
-    assert (first["ts"], first["power_mw"], first["pstate"], first["read_us"]) == (1000, 7, None, 3)
-    assert (second["power_mw"], second["energy_mj"], second["pstate"], second["read_us"]) == (None, 2**40, 7, None)
-    values[ROW["power_mw"]] = -(2**31), 2**31 - 1
-    rows = as_rows(QUICK.ticks(gpus, [1, 2], values[FAST, :], known[FAST, :], marks=["hung", None]).rows())
-    assert [(row["power_mw"], row["read_us"], row["quality"]) for row in rows] == [
-        (-(2**31), None, "hung"),
-        (2**31 - 1, None, None),
-    ]
+    values = [7] * len(METRICS)
+    assert EVERY.fits(values)
+    values[ROW["power_mw"]] = values[ROW["energy_mj"]] = 2**40
+    values[ROW["pstate"]] = 32  # unknown, says the driver
+    assert not EVERY.fits(values)
+    numbers, nulls = EVERY.without_unfit(values, 0)
+    assert nulls == 1 << ROW["power_mw"] | 1 << ROW["pstate"]
+    assert (numbers[ROW["power_mw"]], numbers[ROW["energy_mj"]], numbers[ROW["pstate"]]) == (0, 2**40, 0)
+    quick = [7] * len(FAST)
+    for power, fits in ((-(2**31), True), (2**31 - 1, True), (2**31, False), (-(2**31) - 1, False)):
+        quick[FAST.index(ROW["power_mw"])] = power
+        assert QUICK.fits(quick) == fits
 
 
 def test_a_number_that_no_column_of_identities_can_hold_is_null() -> None:

@@ -18,9 +18,10 @@ SECOND = 1_000_000_000
 
 
 def ticks(ts_ns: int, gpus: list[str], **columns: list[int | None]) -> Ticks:
-    values = np.array([[value or 0 for value in column] for column in columns.values()])
-    valid = np.array([[value is not None for value in column] for column in columns.values()])
-    return Ticks(np.full(len(gpus), ts_ns // 1000), tuple(("c", gpu) for gpu in gpus), tuple(columns), values, valid)
+    rows = list(zip(*columns.values(), strict=True))
+    nulls = [sum((value is None) << place for place, value in enumerate(row)) for row in rows]
+    values = [[value or 0 for value in row] for row in rows]
+    return Ticks([ts_ns // 1000] * len(gpus), [("c", gpu) for gpu in gpus], tuple(columns), values, nulls)
 
 
 def fed(*rows: dict[str, Any], gpus: tuple[str, ...] = ("a", "b")) -> Recent:

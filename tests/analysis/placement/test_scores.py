@@ -234,7 +234,7 @@ def test_of_several_clusters_one_must_be_named(tmp_path: Path) -> None:
 
 def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None:
     """As `whorl collect` writes it: a row of `gpus` for a new version, an event where the driver was reloaded."""
-    from whorl.collectors.backends import Device
+    from whorl.collectors.backend import Device
     from whorl.collectors.recording import StoreRecorder
     from whorl.store.events import Event, event_columns
     from whorl.store.vocabulary import EventKind
