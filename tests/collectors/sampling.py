@@ -72,8 +72,8 @@ class Kept:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All rows; columns that a tick did not read are missing."""
-        return [row for batch in list(self.batches) for row in as_rows(batch)]
+        """All rows; metrics that a tick did not read are missing."""
+        return [{"quality": None} | row for batch in list(self.batches) for row in as_rows(batch)]
 
     @property
     def events(self) -> list[dict[str, Any]]:

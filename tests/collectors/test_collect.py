@@ -20,10 +20,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.collectors.collecting import Collecting, Plan
+from whorl.collectors.collect import Collecting, Plan
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.recording import StoreRecorder
-from whorl.collectors.sampler import Sampler
+from whorl.collectors.sampler import Sampler, Sampling
 from whorl.errors import InputError
 from whorl.store.journal import Journal
 from whorl.tests.nvml_library import NvmlLibrary
@@ -184,7 +184,7 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
         (place / "control").write_text("gpus 2\n")
         environment = os.environ | {"LD_LIBRARY_PATH": str(place / "lib"), "WHORL_NVML_CONTROL": str(place / "control")}
         code = (
-            "import os, sys, whorl.cli.output, whorl.collectors.collecting, whorl.collectors.sampler\n"
+            "import os, sys, whorl.cli.output, whorl.collectors.collect, whorl.collectors.sampler\n"
             "import whorl.store.journal, whorl.collectors.nvml, whorl.collectors.recording, whorl.collectors.rows\n"
             "import pynvml, pyarrow, whorl.store.store\n"
             "import whorl.probes.restore, whorl.store.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
@@ -342,13 +342,9 @@ def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) ->
     """Ticks go on when the journal begins another file, and every one is there once."""
     nvml.write("gpus 3")
     store = new_store(tmp_path / "S")
-    backend = Nvml()
-    backend.open()
     with Journal(store.root, "n", segment_s=0.4) as journal:
         recorder = StoreRecorder(store.root, journal, cluster="c", node="n")
-        sampler = Sampler(backend, recorder, interval_s=0.02, slow_s=0.5, cluster="c", node="n")
-        counts = sampler.run(3.0)
-    backend.close()
+        counts = Sampler(Nvml(), recorder, Sampling(0.02, "c", "n", slow_s=0.5)).run(3.0)
     (told,) = ask(store.root, "select count(*) n, count(distinct (gpu, ts)) d, count(power_mw) p from telemetry")
     assert told["n"] == told["d"] == told["p"] == counts.rows
     assert len(list((store.root / "telemetry").rglob("n-*.parquet"))) >= 2

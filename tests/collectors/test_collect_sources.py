@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.collectors import collecting, streaming
+from whorl.collectors import collect, sampler
+from whorl.collectors.backend import Backend, Device
 from whorl.errors import InputError
 from whorl.tests.collectors.meanwhile import LONG, meanwhile, until
 from whorl.tests.dcgm_library import DcgmEngine, free_port
@@ -58,7 +59,7 @@ def shown(second: int, **more: Any) -> str:
 
 
 def test_collect_goes_on_whatever_an_exporter_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_OFTEN_NS", 100_000_000)
+    monkeypatch.setattr(sampler, "_SECOND_NS", 100_000_000)
     good = [Answer(shown(second)) for second in range(8)]
     strange = shown(3).replace(" 103", " NaN", 1).replace(" 103", " +Inf", 1)
     answers = [
@@ -155,7 +156,7 @@ SPAN = "(epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9"
 def two(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
     """An engine with two H100s; this process has its library loaded, and asks it ten times a second."""
     monkeypatch.setattr("whorl.collectors.dcgm.dcgm._LEAST_POLL_S", 0.1)
-    monkeypatch.setattr(streaming, "_OFTEN_NS", 100_000_000)
+    monkeypatch.setattr(sampler, "_SECOND_NS", 100_000_000)
     engine.nvml.write("gpus 2", "model H100")
     engine.restart()
     engine.bindings()
@@ -227,21 +228,22 @@ def test_collect_without_permission_for_profiling_has_the_rest(two: DcgmEngine, 
     (event,) = ask(store, "select detail from events where kind = 'not_permitted'")
     assert "NVreg_RestrictProfilingToAdminUsers=0" in event["detail"]
     assert done.stderr.count(event["detail"]) == 1
-    assert re.search(r"stored \d+ rows of \d+ polls, \d+ polls? missed", done.stderr)
+    assert re.search(r"stored \d+ rows of \d+ ticks, \d+ ticks? missed", done.stderr)
 
 
 def test_who_waits_for_a_source_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     over = threading.Event()
 
-    class Slow:
-        def open(self) -> None:
+    class Slow(Backend):
+        def devices(self) -> list[Device]:
             over.wait(30)
+            return []
 
-    monkeypatch.setattr(collecting, "find_stream", lambda _: Slow)
-    monkeypatch.setattr(collecting, "_QUIET_S", 0.01)
+    monkeypatch.setattr(collect, "find_backend", lambda _: Slow)
+    monkeypatch.setattr(collect, "_QUIET_S", 0.01)
     try:
-        with pytest.raises(InputError, match="has not answered for 0 s; check the engine or the network"):
-            collecting.open_stream("dcgm", {}, patience_s=0.45)
+        with pytest.raises(InputError, match="has not answered for 0 s; check the driver, the engine or the network"):
+            collect.open_backend("dcgm", {}, patience_s=0.45)
     finally:
         over.set()
     assert [record.getMessage() for record in caplog.records] == ["dcgm has not answered for 0 s; waiting 0 s at most"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from whorl.collectors.backends import Commit, Device, Status, Sweep
+from whorl.collectors.backend import Backend, Device, Reading, Status
 from whorl.store.events import Event
-from whorl.store.metrics import METRICS, ROW
+from whorl.store.metrics import FAST, METRICS, ROW
 
 STEP_S = 0.001
 Power = Callable[[np.ndarray], np.ndarray]
@@ -83,7 +83,7 @@ class Board:
         return found
 
 
-class Boards:
+class Boards(Backend):
     """Boards as a `Backend`."""
 
     name = "boards"
@@ -91,16 +91,14 @@ class Boards:
     def __init__(self, clock: HandClock, boards: Sequence[Board], names: Sequence[str] | None = None) -> None:
         self.clock, self.boards = clock, boards
         self.period_ms: int | None = round(1000 * max((board.period_s for board in boards), default=0.1))
-        self._names = names or [f"GPU-{number}" for number in range(len(boards))]
+        self._names = list(names or [f"GPU-{number}" for number in range(len(boards))])
         self.reads = 0
         self.closed = 0
         self.breaks: type[BaseException] | None = None
         self.looked = 0
 
-    def open(self) -> None:
-        self.closed = 0
-
     def devices(self) -> list[Device]:
+        self.looked += 1
         return [
             Device(
                 name, {"nvml_index": number, "model": board.model, "power_limit_max_mw": round(1000 * board.limit_w)}
@@ -108,31 +106,17 @@ class Boards:
             for number, (name, board) in enumerate(zip(self._names, self.boards, strict=True))
         ]
 
-    def read(self, device: int, *, slow: bool) -> None:
-        self.reads += 1
-
-    def sweep(self, stamps: list[int]) -> Sweep:
+    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading]:
         if self.breaks is not None:
             raise self.breaks("made to fail")
-        values = np.zeros((len(METRICS), len(self.boards)), np.int64)
-        status = np.full(values.shape, Status.UNSUPPORTED, np.uint8)
-        for position, board in enumerate(self.boards):
-            found = board.readings(self.clock.now_s)
-            for name, value in found.items():
-                values[ROW[name], position], status[ROW[name], position] = value, Status.OK
-            if not found:
-                status[:, position] = Status.LOST
-        return Sweep(values, status)
+        for gpu in gpus:
+            self.reads += 1
+            shown = self.boards[self._names.index(gpu)].readings(self.clock.now_s)
+            statuses = bytearray([Status.UNSUPPORTED if shown else Status.LOST]) * len(METRICS)
+            for name in shown:
+                statuses[ROW[name]] = Status.OK
+            yield Reading(gpu, [shown.get(METRICS[row].name, 0) for row in FAST], bytes(statuses))
 
-    def happened(self) -> list[Event]:
-        return []
-
-    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Event]:
-        self.looked += 1
-        return []
-
-    def lose(self, device: int) -> None:
-        pass
-
-    def close(self) -> None:
+    def close(self) -> list[Event]:
         self.closed += 1
+        return []

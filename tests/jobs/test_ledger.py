@@ -250,7 +250,7 @@ def test_a_lost_gpu_widens_the_interval_and_then_there_is_no_figure() -> None:
     assert figure.low_j is not None
     assert figure.high_j is not None
     assert figure.low_j < 1000 < 1600 + 800 < figure.high_j
-    assert bench.backend.looked
+    assert bench.backend.looked > 1
     gone = bench.span(22, 26).figure()
     assert (gone.energy_j, gone.reason) == (None, "mostly gaps")
     assert gone.high_j == pytest.approx(4 * 400 * 1.25, rel=0.01)
