@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..store.power_sensors import sensor_of_chip
-from .backends import Device
+from .backend import Device
+from .nvml_driver import asked, text
 
 _GA100 = 0x20  # first byte of its PCI device ids; other Ampere parts have 0x22 to 0x25
 _UNKNOWN = 0xFFFFFFFF
-
-
-def text(value: Any) -> str | None:
-    """A string of the driver, None for an empty one."""
-    return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip() or None
-
-
-def asked(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the driver answers, or None where this GPU or driver does not."""
-    import pynvml
-
-    try:
-        return told(function, *arguments)
-    except pynvml.NVMLError:
-        return None
-
-
-def told(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the driver answers. The binding decodes texts, and some boards have names that are no UTF-8."""
-    try:
-        return function(*arguments)
-    except UnicodeDecodeError as error:
-        return error.object.decode(errors="replace")
 
 
 def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
@@ -76,7 +53,7 @@ def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
     )
 
 
-def instances(handle: Any, physical: Device, position: int) -> list[tuple[Device, Any]]:
+def instances(handle: Any, physical: Device) -> list[tuple[Device, Any]]:
     """The MIG instances of a GPU with their handles; empty where MIG is off or unknown here."""
     import pynvml as nv
 
@@ -103,7 +80,7 @@ def instances(handle: Any, physical: Device, position: int) -> list[tuple[Device
             "parent": physical.gpu,
             "mig_profile": text(name.partition(" MIG ")[2]),
         }
-        found.append((Device(str(text(uuid)), row, parent=position), instance))
+        found.append((Device(str(text(uuid)), row, parent=physical.gpu), instance))
     return found
 
 

@@ -1,374 +1,399 @@
-"""Reads the metrics of one device through NVML, into one buffer that is kept between ticks.
+"""Reads the metrics of one device through NVML: one call for all of its field values, and one for each other number.
 
-The pynvml wrapper allocates new arrays at every call and reads their values one by one, which costs more than all the
-rest of a sweep. Here each device has one buffer: first its field values, which one call fills, then a slot for each
-other call. The constructor finds out which calls and fields the device supports. Each tick then makes these
-calls, and one `struct.unpack` reads all values. Nearly always it is half a millisecond and more since the processor
-last saw this code and these objects. So little of both is needed: devices that are alike share theirs.
+`store.metrics` says how NVML has each metric. The constructor finds out what this device and its driver support; what
+they refuse is not asked again. A device has one buffer, which all calls fill: first its field values, then the outputs
+of the other calls, whose types are those of nvidia-ml-py. So one `struct.unpack` gives all numbers of a reading. Its
+wrappers allocate an output at every call, and read it part by part, which costs more than all the rest of a sweep.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..store.metrics import FAST, METRICS, Call, Field, Metric, Part, Stamp
-from . import nvml_gpm
-from .backends import Status
+from ..store.metrics import FAST, METRICS, Call, Field, Gpm, Part, Stamp
+from .backend import Status
+from .nvml_driver import SUCCESS, library_function, meaning
+from .nvml_gpm import PROFILED, Profiling
 
-_FIELD = "IIqqII"  # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code; then 8 bytes of value
-_RETURNED, _WORDS = 5, 7
-_READ = "24xQ"  # of it, what a tick reads: type and return code as one word, and the value
-_TOLD_READ, _VALUE_READ, _WORDS_READ = 0, 1, 2
-_LOW, _HIGH = 2**32 - 1, 32  # of such a word: the type is in the low half
-_FIELD_BYTES, _STAMP = 40, 8  # and where its time stamp lies
-_DOUBLE, _UINT, _LONG = 0, 1, 3  # types: most values are unsigned long long
-_BY_TYPE = {  # types shorter than 8 bytes, whose other bytes are undefined; all other types have 8
-    _DOUBLE: "d",
-    _UINT: "I4x",
-    5: "i4x",
-    6: "H6x",
-    4: "q",
-}
-_CODES = {"u4": "I", "i4": "i", "u8": "Q"}
+_FAST_TICK, _SLOW_TICK, _RARE_TICK = range(3)  # each reads what the one before does, and more
+_RARE_NS = 600_000_000_000  # between two readings of what is costly
+_MAX_LINKS = 36  # NVLinks of a GPU
 _OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes from another clock
+_SIGNED_UNIT = "degC"  # the only unit in which a value may be below 0
 _MOST = 2**63 - 1
-_SIGNED = "degC"  # the only unit in which a value may be below 0
-_NONE = Status.UNSUPPORTED
-_NOT_SUPPORTED = 3
-_EVERY = tuple(range(len(METRICS)))
-_NO_VALUES = [0] * len(FAST)
-Taken = tuple[list[int], bytes]  # values and statuses of a device
-_stamp_at = struct.Struct("<q").unpack_from
-_MEANINGS = {
-    0: Status.OK,
-    **dict.fromkeys((2, 3, 13, 25, 26), Status.UNSUPPORTED),  # invalid argument, no such function or version
-    4: Status.DENIED,
-    **dict.fromkeys((15, 16, 28), Status.LOST),  # lost, requires a reset, not found
-    **dict.fromkeys((1, 9, 18), Status.DRIVER),  # uninitialised, not loaded, library and driver of two versions
-}
+_ALL_BITS = 2**32 - 1
+
+_OUTPUTS = {"u4": ctypes.c_uint, "i4": ctypes.c_int, "u8": ctypes.c_ulonglong}
+_FORMATS = {ctypes.c_uint: "I", ctypes.c_int: "i", ctypes.c_ulonglong: "Q"}
+# nvmlFieldValue_t: id, scope, time stamp, latency, type, return code, and the value in 8 bytes ...
+_ENTRY = struct.Struct("<IIqqIIQ")
+# ... of which a reading takes the stamp, type and return code as one number, and the value by its type: those that are
+# shorter leave the other bytes undefined.
+_STAMP_AND_CODE = "8xq8xQ"
+_VALUES = {0: "d", 1: "I4x", 2: "Q", 3: "Q", 4: "q", 5: "i4x", 6: "H6x"}
+_DOUBLE, _UNSIGNED_INT, _UNSIGNED_LONG_LONG = 0, 1, 3
+_TYPE_BITS, _CODE_SHIFT = 2**32 - 1, 32
 
 
-def meaning(code: int) -> Status:
-    """What a return code of NVML means."""
-    return _MEANINGS.get(code, Status.FAILED)
+class _Asked(NamedTuple):
+    """A field value to read for the metric in this row of METRICS."""
+
+    row: int
+    field: int
+    scope: int
+
+
+class _Number(NamedTuple):
+    """A number that a call gives for the metric in this row of METRICS, and where it is in the buffer."""
+
+    row: int
+    offset: int
+    format: str
 
 
 @dataclass
-class _PreparedCall:
-    """A call that is made at every tick (`fast`) or at slow ticks only, and the metrics that it gives."""
+class _BoundCall:
+    """A call with its arguments, and what it fills: an output of a type of ctypes, at an offset of the buffer."""
 
-    pointer: Any
+    function: Callable[..., int]
     arguments: tuple[Any, ...]
-    slot: int  # offset of its structure in the buffer
-    code: int  # its first return code
-    fast: bool = False
-    rows: dict[int, Call] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where the values of a fast or slow tick lie in the buffer."""
-
-    rows: tuple[int, ...]
-    """The metrics that are taken."""
-    types: tuple[int, ...]
-    """Of the field values, as the driver gives them."""
-    unpack: Callable[[Any], tuple[Any, ...]]
-    fields_end: int
-    """How many words the field values have; those of the calls follow."""
-    pick: itemgetter[Any]
-    """The word of each metric."""
-    further: tuple[tuple[int, int], ...]
-    """Position in `rows` and word: the further parts of sums."""
-    scaled: tuple[tuple[int, int], ...]
-    rounded: tuple[int, ...]
-    stamps: tuple[tuple[int, int], ...]
-    """Position in `rows` and number of the field value whose time stamp it is."""
-    short: tuple[tuple[int, int], ...]
-    """Position in `rows` and word: what the driver gives in 32 bits for a column of 64."""
-
-
-_layouts: dict[object, _Layout] = {}
+    kind: Any
+    offset: int
+    tick: int = _RARE_TICK  # the most frequent one at which it is made
+    numbers: list[_Number] = field(default_factory=list)
 
 
 class Reader:
-    """Reads one device by its handle. `function(name)` gives a C function of the library, or None.
+    """Reads one device by its handle; of a MIG instance (`instance`) what instances have.
 
-    For a MIG `instance` only the calls that instances support are made. `window_ms` is the averaging time of its power
-    readings. `profiling` gives the profiling metrics. `of_module` is true if its instantaneous power is that of the
-    whole module.
+    `window_ms` is the averaging time of its power readings, None where unknown. `profiling` gives the profiling
+    metrics. `of_module` is true if its instantaneous power is that of the whole module.
+    """
+
+    def __init__(
+        self, handle: Any, *, instance: bool = False, window_ms: int | None = None, profiling: Profiling | None = None
+    ) -> None:
+        self.of_module = False
+        self._handle, self._instance = handle, instance
+        self._get_fields: Any = None if instance else library_function("nvmlDeviceGetFieldValues")
+        fields = [] if self._get_fields is None else self._supported_fields()
+        self._outputs_end = _ENTRY.size * len(fields)
+        self._buffer = _asking_for(fields, room=sum(_room(metric.nvml) for metric in METRICS))
+        calls = self._supported_calls(answered={entry.row for entry in fields})
+        fixed = [Status.UNREAD if instance else Status.UNSUPPORTED] * len(METRICS)
+        for row, metric in enumerate(METRICS):
+            if isinstance(metric.nvml, Part) and not instance and window_ms is not None:
+                fixed[row] = Status.OK
+            if isinstance(metric.nvml, Gpm) and profiling is not None and profiling.refused:
+                fixed[row] = meaning(profiling.refused)
+        self._profiling = profiling if profiling is not None and not profiling.refused else None
+        shape = tuple((call.tick, tuple(sorted(call.numbers, key=lambda number: number.offset))) for call in calls)
+        self._ticks = []
+        for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK):
+            plan = _plan(
+                tick, tuple(fields), shape, self._profiling is not None, window_ms=window_ms or 0, fixed=bytes(fixed)
+            )
+            made = [(call.function, call.arguments) for call in calls if call.tick <= tick]
+            self._ticks.append((plan, made))
+        self._layouts = [plan.layout for plan, _ in self._ticks]
+        self._rare_due_ns = 0
+
+    def read(self, *, slow: bool) -> tuple[list[int], bytes]:
+        """Read the fast metrics, and if `slow` the slow ones too.
+
+        The values are in the order of FAST, or of METRICS if `slow`; the statuses are those of METRICS.
+        """
+        tick = _FAST_TICK
+        profiled: tuple[int, ...] = ()
+        profiling_codes: tuple[int, ...] = ()
+        if slow:
+            now_ns = time.monotonic_ns()
+            tick = _RARE_TICK if now_ns >= self._rare_due_ns else _SLOW_TICK
+            if tick == _RARE_TICK:
+                self._rare_due_ns = now_ns + _RARE_NS
+        plan, calls = self._ticks[tick]
+        now_us = time.time_ns() // 1000
+        refused = self._get_fields(self._handle, plan.n_fields, self._buffer) if plan.n_fields else SUCCESS
+        codes = [function(*arguments) for function, arguments in calls]
+        if slow and self._profiling is not None:
+            profiled, profiling_codes = self._profiling.look()
+        layout = self._layouts[tick]
+        numbers = layout.unpack(self._buffer)
+        answers = (refused, numbers[1 : 3 * plan.n_fields : 3], codes, profiling_codes)
+        if answers != layout.answers:
+            layout = self._layouts[tick] = plan.layout_of(answers)
+            numbers = layout.unpack(self._buffer)
+        return plan.values(layout, numbers, profiled, now_us)
+
+    # -- what the device supports -----------------------------------------------------------------------------
+
+    def _supported_fields(self) -> list[_Asked]:
+        """The fields to read, in the scope in which the device answers for them; those of the fast tier first."""
+        specs = {row: metric.nvml for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Field)}
+        every = [_Asked(row, number, spec.scopes[0]) for row, spec in specs.items() for number in spec.ids]
+        codes = dict(zip(every, self._field_codes(every), strict=True))
+        unusable = {Status.UNSUPPORTED}
+        if set(map(meaning, codes.values())) <= {Status.UNSUPPORTED, Status.FAILED}:
+            # A driver may refuse the whole call because of one field.
+            codes = {entry: self._field_codes([entry])[0] for entry in every}
+            unusable.add(Status.FAILED)
+        supported = []
+        for row in sorted(specs, key=lambda row: METRICS[row].tier):
+            entries = [entry for entry in every if entry.row == row]
+            usable = not any(meaning(codes[entry]) in unusable for entry in entries)
+            supported += entries if usable else self._otherwise(row, specs[row])
+        return supported
+
+    def _otherwise(self, row: int, spec: Field) -> list[_Asked]:
+        """How else a device answers for a metric: in another scope, or for each NVLink. Empty where it does not."""
+        for scope in spec.scopes[1:]:
+            entries = [_Asked(row, number, scope) for number in spec.ids]
+            if not any(self._field_codes(entries)):
+                self.of_module = True
+                return entries
+        if spec.by_link is None:
+            return []
+        links = [_Asked(row, spec.by_link, link) for link in range(_MAX_LINKS)]
+        return [entry for entry, code in zip(links, self._field_codes(links), strict=True) if code == SUCCESS]
+
+    def _field_codes(self, fields: Sequence[_Asked]) -> list[int]:
+        """Read some fields; the return code of each."""
+        buffer = _asking_for(fields)
+        refused = int(self._get_fields(self._handle, len(fields), buffer))
+        return [refused or code for _, _, _, _, _, code, _ in _ENTRY.iter_unpack(buffer)]
+
+    def _supported_calls(self, answered: set[int]) -> list[_BoundCall]:
+        """The calls for the metrics that a function gives, but for those that a field has `answered`."""
+        calls: dict[tuple[str, tuple[int, ...], str], _BoundCall | None] = {}
+        for row, metric in enumerate(METRICS):
+            spec = metric.nvml
+            if isinstance(spec, Field):
+                spec = None if row in answered or self._instance else spec.call
+            while isinstance(spec, Call) and (spec.instances or not self._instance):
+                key = (spec.function, spec.arguments, spec.output)
+                if key not in calls:
+                    calls[key] = self._bind(spec)
+                if (call := calls[key]) is not None:
+                    tick = _RARE_TICK if spec.rare else _FAST_TICK if metric.tier == "fast" else _SLOW_TICK
+                    call.tick = min(call.tick, tick)
+                    offset, kind = _part_of(call.kind, spec.part)
+                    call.numbers.append(_Number(row, call.offset + offset, _FORMATS[kind]))
+                    break
+                spec = spec.older
+        return [call for call in calls.values() if call is not None]
+
+    def _bind(self, spec: Call) -> _BoundCall | None:
+        """The call of a function, None where this driver or device does not support it."""
+        import pynvml
+
+        function = library_function(spec.function)
+        kind = _output_type(spec)
+        if function is None or kind is None:
+            return None
+        offset = self._outputs_end
+        output = kind.from_buffer(self._buffer, offset)
+        if hasattr(kind, "version"):
+            output.version = getattr(pynvml, spec.output)
+        if spec.bad_code is not None:
+            function = _verdict(function, spec.bad_code, output)
+        filled = [ctypes.byref(self._buffer, offset + 8 * at) for at in range(spec.outputs)]
+        arguments = (self._handle, *spec.arguments, *filled)
+        code = int(function(*arguments))
+        absent = code == SUCCESS and bool(spec.only_if) and not getattr(output, spec.only_if)
+        if absent or meaning(code) == Status.UNSUPPORTED:
+            return None
+        self._outputs_end += _room(spec)
+        return _BoundCall(function, arguments, kind, offset)
+
+
+@dataclass
+class _Layout:
+    """How numbers are taken from the buffer, and what they mean, as long as the driver answers in the same way."""
+
+    unpack: Callable[[Any], tuple[Any, ...]]
+    doubles: list[int]  # words
+    narrow: list[int]  # words of 32 bits for columns of 64
+    statuses: bytes
+    answers: object = None
+
+
+class _Plan:
+    """What a tick of some sort reads of a device, and how that becomes values. Devices that are alike share it.
+
+    A reading gives words: the numbers of the fields, of the calls, and of profiling, then the power window and 0.
     """
 
     def __init__(
         self,
-        handle: Any,
-        function: Callable[[str], Any],
+        tick: int,
+        fields: Sequence[_Asked],
+        calls: Sequence[tuple[int, Sequence[_Number]]],
+        profiled: bool,
         *,
-        instance: bool = False,
-        window_ms: int | None = None,
-        profiling: nvml_gpm.Profiling | None = None,
+        window_ms: int,
+        fixed: bytes,
     ) -> None:
-        self._device = ctypes.byref(handle.contents)  # ctypes takes it as it is; a pointer it would convert every time
-        self.of_module = False
-        self._function, self._instance = function, instance
-        self._slots = _FIELD_BYTES * sum(len(m.nvml.ids) for m in METRICS if isinstance(m.nvml, Field))
-        self._constants = self._slots + sum(map(_slot_bytes, METRICS))  # two values after the slots: 0 and `window_ms`
-        self._profiled = self._constants + 16  # where the values of profiling lie
-        self._memory = ctypes.create_string_buffer(self._profiled + 8 * len(nvml_gpm.ROWS))
-        struct.pack_into("<qq", self._memory, self._constants, 0, window_ms or 0)
-        self._get_fields: Any = None if instance else function("nvmlDeviceGetFieldValues")
-        self._fields: list[tuple[int, int, int]] = []  # (row of the metric, field id, scope), the fast tier first
-        codes = self._settle_fields() if self._get_fields is not None else []
-        missing = {row for (row, _, _), code in zip(self._fields, codes, strict=True) if meaning(code) == _NONE}
-        known = {row for row, _, _ in self._fields} - missing
-        self._calls = self._settle_calls(known)
-        by_call = {row for call in self._calls if meaning(call.code) != _NONE for row in call.rows}
-        self._fields = [one for one in self._fields if one[0] not in by_call]
-        self._write_fields()
-        self._number = sum(METRICS[row].tier == "fast" for row, _, _ in self._fields), len(self._fields)
-        self._calls = [call for call in self._calls if meaning(call.code) != _NONE]
-        self._made = [[(a.pointer, a.arguments) for a in self._calls if slow or a.fast] for slow in (False, True)]
-        self._unasked = [Status.UNREAD if instance else Status.UNSUPPORTED] * len(METRICS)
-        if window_ms is not None and not instance:
-            for row, metric in enumerate(METRICS):
-                if isinstance(metric.nvml, Part):
-                    self._unasked[row] = Status.OK
-        if profiling is not None and profiling.refused:
-            for row in nvml_gpm.ROWS:
-                self._unasked[row] = meaning(profiling.refused)
-        self._profiling = None if profiling is None or profiling.refused else profiling
-        # Since the last `take`: whether the device was read, and the return codes of the calls.
-        self._was_read, self._slow, self._refused, self._codes = False, False, 0, [0]
-        self._returned: list[object] = [None, None]  # of fast and slow ticks: the return codes that ...
-        self._status = [b"", b""]  # ... gave these statuses
-        self._layouts = [self._layout((_LONG,) * len(self._fields), slow=slow) for slow in (False, True)]
-
-    # -- what the device supports -------------------------------------------------------------------------
-
-    def _settle_fields(self) -> list[int]:
-        """Find which fields to read, and in which scope; returns the return code of each.
-
-        A field that makes the driver refuse the whole call is left out.
-        """
-        fast_first = sorted(enumerate(METRICS), key=lambda one: one[1].tier)
-        self._fields = [
-            (row, one, m.nvml.scopes[0]) for row, m in fast_first if isinstance(m.nvml, Field) for one in m.nvml.ids
-        ]
-        every = self._fields
-        refused, codes = self._ask_fields(every)
-        if refused and meaning(refused) in (_NONE, Status.FAILED):
-            alone = [(one, *self._ask_fields([one])) for one in every]
-            without = {one[0] for one, refused, _ in alone if meaning(refused) == _NONE}
-            every = [one for one, _, _ in alone if one[0] not in without]
-            codes = [code for one, _, (code,) in alone if one[0] not in without]
-        for at, (row, one, _) in enumerate(every):
+        self._rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
+        fields = [entry for entry in fields if entry.row in self._rows]
+        made = [numbers for call_tick, numbers in calls if call_tick <= tick]
+        self.n_fields = len(fields)
+        self._numbers = [number for numbers in made for number in numbers]
+        self._call_of = [at for at, numbers in enumerate(made) for _ in numbers]
+        sources = [entry.row for entry in fields] + [number.row for number in self._numbers]  # by word: its metric
+        sources += PROFILED if profiled and tick != _FAST_TICK else ()
+        words: dict[int, list[int]] = {}
+        for word, row in enumerate(sources):
+            words.setdefault(row, []).append(word)
+        later = {number.row for _, numbers in calls for number in numbers}
+        later |= set(range(len(METRICS))) - set(self._rows)
+        self._fixed = [Status.UNREAD if row in later else status for row, status in enumerate(fixed)]
+        stamped = {entry.field: word for word, entry in enumerate(fields)}
+        self._ages = []  # position of a value, and the field whose stamp it is the age of
+        for position, row in enumerate(self._rows):
             spec = METRICS[row].nvml
-            assert isinstance(spec, Field)
-            for scope in spec.scopes[1:] if meaning(codes[at]) == _NONE else ():
-                if self._ask_fields([(row, one, scope)]) == (0, [0]):
-                    every[at], codes[at], self.of_module = (row, one, scope), 0, True
-                    break
-        self._fields = every
-        return codes
+            if isinstance(spec, Stamp) and spec.id in stamped:
+                self._ages.append((position, stamped[spec.id]))
+                words[row] = [stamped[spec.id]]
+        self._words = words
+        self._constants = (window_ms, 0)
+        window, zero = len(sources), len(sources) + 1
+        parts = [words.get(row, [window if isinstance(METRICS[row].nvml, Part) else zero]) for row in self._rows]
+        self._pick = itemgetter(*(first for first, *_ in parts))
+        self._sums = [(position, several) for position, several in enumerate(parts) if len(several) > 1]
+        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in self._rows]
+        self._scales = [(position, scale) for position, scale in enumerate(scales) if scale != 1]
+        self._wide = {word for row, several in words.items() if METRICS[row].bits == 64 for word in several}
+        self.layout = self._layout([_UNSIGNED_LONG_LONG] * self.n_fields)
+        """That of the last answers of some device; devices that are alike share it."""
 
-    def _ask_fields(self, fields: list[tuple[int, int, int]]) -> tuple[int, list[int]]:
-        """Read some fields; the return code of the call, and that of each field."""
-        self._fields = fields
-        self._write_fields()
-        refused = int(self._get_fields(self._device, len(fields), self._memory))
-        words = struct.unpack_from(f"<{f'{_FIELD}Q' * len(fields)}", self._memory)
-        return refused, [refused or code for code in words[_RETURNED::_WORDS]]
+    def layout_of(self, answers: tuple[int, tuple[int, ...], list[int], tuple[int, ...]]) -> _Layout:
+        """The layout for answers: the return code of the call for all fields, type and return code of each field, and
+        the return codes of the other calls and of profiling."""
+        if answers != self.layout.answers:
+            refused, fields, codes, profiling_codes = answers
+            self.layout = self._layout([answer & _TYPE_BITS for answer in fields])
+            self.layout.answers = answers
+            by_word = [refused or answer >> _CODE_SHIFT for answer in fields]
+            by_word += [*(codes[call] for call in self._call_of), *profiling_codes]
+            statuses = list(self._fixed)
+            for row, words in self._words.items():  # that of a sum is the worst of its parts
+                statuses[row] = max(meaning(by_word[word]) for word in words)
+            self.layout.statuses = bytes(statuses)
+        return self.layout
 
-    def _write_fields(self) -> None:
-        for at, (_, one, scope) in enumerate(self._fields):
-            struct.pack_into(f"<{_FIELD}Q", self._memory, _FIELD_BYTES * at, one, scope, 0, 0, _LONG, 0, 0)
+    def _layout(self, types: Sequence[int]) -> _Layout:
+        """A layout for field values of these types."""
+        layout = "<" + "".join(_STAMP_AND_CODE + _VALUES.get(kind, "Q") for kind in types)
+        for number in self._numbers:
+            layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
+        narrow = {word for word, kind in enumerate(types) if kind == _UNSIGNED_INT}
+        narrow |= {word for word, number in enumerate(self._numbers, self.n_fields) if number.format == "I"}
+        doubles = [word for word, kind in enumerate(types) if kind == _DOUBLE]
+        return _Layout(struct.Struct(layout).unpack_from, doubles, sorted(narrow & self._wide), b"")
 
-    def _settle_calls(self, known: set[int]) -> list[_PreparedCall]:
-        """Find a function for each metric that is no field value, or whose field the device lacks (not in `known`)."""
-        found: dict[tuple[str, tuple[int, ...]], _PreparedCall] = {}
-        slot = self._slots
-        for row, metric in enumerate(METRICS):
-            spec = metric.nvml
-            if isinstance(spec, Field):
-                spec = None if row in known or self._instance else spec.call
-            if not isinstance(spec, Call) or (self._instance and not spec.instances):
-                continue
-            key = (spec.function, spec.arguments)
-            call = found.get(key) or self._supported(spec, slot)
-            if call is not None:
-                if key not in found:
-                    found[key], slot = call, slot + _slot_bytes(metric)
-                call.rows[row] = spec
-                call.fast |= metric.tier == "fast"
-        return list(found.values())
+    def values(
+        self, layout: _Layout, numbers: tuple[Any, ...], profiled: tuple[int, ...], now_us: int
+    ) -> tuple[list[int], bytes]:
+        """The values, in the order of this plan's metrics, and the statuses of all metrics.
 
-    def _supported(self, spec: Call, slot: int) -> _PreparedCall | None:
-        """A call of the newest version of the function that the device supports; None if the library has none."""
-        way: Call | None = spec
-        call = None
-        while way is not None:
-            pointer = self._function(way.function)
-            if pointer is not None:
-                struct.pack_into(f"<{len(way.preset)}I", self._memory, slot, *way.preset)
-                # Shifted, so that the value of an older function lies where the newest one puts it.
-                begin = slot + spec.offset - way.offset
-                targets = [ctypes.byref(self._memory, begin + 8 * at) for at in range(way.outputs)]
-                arguments = (self._device, *way.arguments, *targets)
-                call = _PreparedCall(pointer, arguments, slot, int(pointer(*arguments)))
-                if way.only_if and not any(self._memory[begin : begin + 4]):
-                    call.code = _NOT_SUPPORTED
-                if meaning(call.code) != _NONE:
-                    break
-            way = way.older
-        return call
-
-    def _layout(self, types: tuple[int, ...], *, slow: bool) -> _Layout:
-        """How to read the buffer after a fast or slow `read`. `types` are those of the field values that it filled."""
-        fields = self._fields[: self._number[slow]]
-        types = types[: len(fields)]
-        places: dict[int, list[int]] = {}  # row of the metric -> its position, or those of the parts of its sum
-        small = {_WORDS_READ * at + _VALUE_READ for at, kind in enumerate(types) if kind == _UINT}
-        layout = "<"
-        for at, ((row, _, _), kind) in enumerate(zip(fields, types, strict=True)):
-            layout += _READ + _BY_TYPE.get(kind, "Q")
-            places.setdefault(row, []).append(_WORDS_READ * at + _VALUE_READ)
-        fields_end = words = _WORDS_READ * len(types)
-        end = _FIELD_BYTES * len(types)
-        for call in self._calls:
-            for row, spec in sorted(call.rows.items(), key=lambda one: one[1].offset) if slow or call.fast else ():
-                begin = call.slot + spec.offset
-                layout += f"{begin - end}x{_CODES[spec.type]}"
-                small |= {words} if spec.type == "u4" else set()
-                places[row], words, end = [words], words + 1, begin + struct.calcsize(_CODES[spec.type])
-        rows = _EVERY if slow else FAST
-        layout = f"{layout}{self._constants - end}x"
-        nothing, window = words, words + 1
-        read = set(places)  # the values of profiling come scaled
-        profiled = len(nvml_gpm.ROWS) if slow and self._profiling is not None else 0
-        places |= {row: [window + 1 + at] for at, row in enumerate(nvml_gpm.ROWS[:profiled])}
-        every = [places.get(row, [window if isinstance(METRICS[row].nvml, Part) else nothing]) for row in rows]
-        floats = {_WORDS_READ * at + _VALUE_READ for at, kind in enumerate(types) if kind == _DOUBLE}
-        stamped = {one: at for at, (_, one, _) in enumerate(fields)}
-        stamps = tuple(
-            (at, stamped[spec.id])
-            for at, spec in enumerate(METRICS[row].nvml for row in rows)
-            if isinstance(spec, Stamp) and spec.id in stamped
-        )
-        scaled = [(at, METRICS[row].scale) for at, row in enumerate(rows) if METRICS[row].scale != 1 and row in read]
-        made = _Layout(
-            rows,
-            types,
-            struct.Struct(f"{layout}{2 + profiled}q").unpack_from,
-            fields_end,
-            itemgetter(*(parts[0] for parts in every)),
-            further=tuple((at, word) for at, parts in enumerate(every) for word in parts[1:]),
-            scaled=tuple(scaled),
-            rounded=tuple(at for at, parts in enumerate(every) if floats.intersection(parts)),
-            stamps=stamps,
-            short=tuple(
-                (at, word)
-                for at, parts in enumerate(every)
-                for word in parts
-                if word in small and METRICS[rows[at]].bits == 64
-            ),
-        )
-        return _layouts.setdefault((layout, slow, types, str(every), stamps, made.scaled), made)
-
-    # -- reading ------------------------------------------------------------------------------------------
-
-    def read(self, *, slow: bool) -> None:
-        """Read the fast metrics, and if `slow` the slow ones too, into the buffer; `take` returns them."""
-        if number := self._number[slow]:
-            self._refused = self._get_fields(self._device, number, self._memory)
-        self._codes = [pointer(*arguments) for pointer, arguments in self._made[slow]]
-        if slow and self._profiling is not None:
-            self._profiling.look()
-            struct.pack_into(f"<{len(nvml_gpm.ROWS)}q", self._memory, self._profiled, *self._profiling.values)
-            self._codes += self._profiling.codes
-        self._was_read, self._slow = True, slow
-
-    def take(self, stamp_ns: int) -> Taken:
-        """The values of the last `read`, made at UTC `stamp_ns`: those of all metrics or of `FAST`; statuses of all.
-
-        All are UNREAD if nothing was read since the last call.
+        `numbers` are those of the buffer, read at `now_us` (UTC).
         """
-        if not self._was_read:
-            return silent(Status.UNREAD)
-        self._was_read = False
-        slow = self._slow
-        layout = self._layouts[slow]
-        words = layout.unpack(self._memory)
-        types_and_codes = words[_TOLD_READ : layout.fields_end : _WORDS_READ]
-        returned = (self._refused, types_and_codes, self._codes)
-        if returned != self._returned[slow]:
-            types = tuple([word & _LOW for word in types_and_codes])
-            if types != layout.types:
-                layout = self._layouts[slow] = self._layout(types, slow=slow)
-                words = layout.unpack(self._memory)
-            self._returned[slow], self._status[slow] = (
-                returned,
-                self._statuses([word >> _HIGH for word in types_and_codes]),
-            )
-        values, status = list(layout.pick(words)), self._status[slow]
-        for at in layout.rounded:
-            values[at] = round(values[at]) if abs(values[at]) < 2.0**62 else _MOST + 1
-        for at, word in layout.further:
-            values[at] += words[word]
-        for at, scale in layout.scaled:
-            values[at] *= scale
-        for at, word in layout.short:
-            if words[word] == _LOW:  # all bits set
-                values[at] = _MOST + 1
-        for at, one in layout.stamps:
-            age = stamp_ns // 1000 - _stamp_at(self._memory, _FIELD_BYTES * one + _STAMP)[0]
-            values[at] = max(age, 0)
-            if abs(age) > _OTHER_CLOCK_US and status[layout.rows[at]] == Status.OK:
-                values[at], status = 0, _with(status, layout.rows[at], Status.UNSUPPORTED)
+        entries_end = 3 * self.n_fields
+        words = numbers[2:entries_end:3] + numbers[entries_end:] + profiled + self._constants
+        if layout.doubles or layout.narrow:
+            words = _possible(words, layout)
+        values = list(self._pick(words))
+        for position, several in self._sums:
+            values[position] = sum([words[word] for word in several])
+        for position, scale in self._scales:
+            values[position] *= scale
+        statuses = layout.statuses
+        for position, word in self._ages:
+            age_us = now_us - numbers[3 * word]
+            values[position] = max(age_us, 0)
+            if abs(age_us) > _OTHER_CLOCK_US:
+                statuses = self._without(position, values, statuses, Status.UNSUPPORTED)
         if max(values) > _MOST or min(values) < 0:  # all bits set means no value: no counter gets so far
-            for at, row in enumerate(layout.rows):
-                if values[at] > _MOST or (values[at] < 0 and METRICS[row].unit != _SIGNED):
-                    values[at] = 0
-                    if status[row] == Status.OK:
-                        status = _with(status, row, Status.FAILED)
-        return values, status
+            for position, row in enumerate(self._rows):
+                if values[position] > _MOST or (values[position] < 0 and METRICS[row].unit != _SIGNED_UNIT):
+                    statuses = self._without(position, values, statuses, Status.FAILED)
+        return values, statuses
 
-    def _statuses(self, returned: list[int]) -> bytes:
-        """The status of each metric, from the return codes of the field values and the calls."""
-        worst: dict[int, Status] = {}  # the worst status of the parts of a sum
-        for (row, _, _), code in zip(self._fields[: len(returned)], returned, strict=True):
-            worst[row] = max(worst.get(row, Status.OK), meaning(self._refused or code))
-        found = [worst.get(row, unasked) for row, unasked in enumerate(self._unasked)]
-        layout = self._layouts[self._slow]
-        for at, one in layout.stamps:
-            found[layout.rows[at]] = meaning(self._refused or returned[one])
-        made = [tuple(call.rows) for call in self._calls if self._slow or call.fast]
-        if self._slow and self._profiling is not None:
-            made += [(row,) for row in nvml_gpm.ROWS]
-        for rows, code in zip(made, self._codes, strict=True):
-            for row in rows:
-                found[row] = Status.UNREAD if code == nvml_gpm.NOT_YET else meaning(code)
-        if not self._slow:
-            for row, metric in enumerate(METRICS):
-                if metric.tier == "slow":
-                    found[row] = Status.UNREAD
-        return bytes(found)
+    def _without(self, position: int, values: list[int], statuses: bytes, status: Status) -> bytes:
+        """Take out a value that cannot be; returns the statuses that say so."""
+        row = self._rows[position]
+        values[position] = 0
+        return statuses if statuses[row] else statuses[:row] + bytes([status]) + statuses[row + 1 :]
 
 
-def silent(status: Status) -> Taken:
-    """What `Reader.take` gives of a device of which nothing is known, for this reason."""
-    return _NO_VALUES, bytes([status]) * len(METRICS)
+_plan = functools.cache(_Plan)
 
 
-def _slot_bytes(metric: Metric) -> int:
-    """How much of the buffer the call of a metric needs, and of those that stand in for it."""
-    spec = metric.nvml.call if isinstance(metric.nvml, Field) else metric.nvml
-    return -(-max(spec.size, 8 * spec.outputs) // 8) * 8 if isinstance(spec, Call) else 0
+def _possible(words: Sequence[Any], layout: _Layout) -> tuple[int, ...]:
+    """Words as whole numbers; one that is no number, or has all of its bits set, gets more than a column can have."""
+    numbers = list(words)
+    for word in layout.doubles:
+        numbers[word] = round(numbers[word]) if abs(numbers[word]) < 2.0**62 else _MOST + 1
+    for word in layout.narrow:
+        if numbers[word] == _ALL_BITS:
+            numbers[word] = _MOST + 1
+    return tuple(numbers)
 
 
-def _with(status: bytes, row: int, one: Status) -> bytes:
-    return status[:row] + bytes([one]) + status[row + 1 :]
+def _asking_for(fields: Sequence[_Asked], *, room: int = 0) -> Any:
+    """A buffer of nvmlFieldValue_t that asks for these fields, with room for more after them."""
+    buffer = ctypes.create_string_buffer(_ENTRY.size * len(fields) + room)
+    for at, entry in enumerate(fields):
+        _ENTRY.pack_into(buffer, _ENTRY.size * at, entry.field, entry.scope, 0, 0, _UNSIGNED_LONG_LONG, 0, 0)
+    return buffer
+
+
+def _output_type(spec: Call) -> Any:
+    """The type of ctypes that a function fills, None where the binding does not have it."""
+    import pynvml
+
+    return _OUTPUTS.get(spec.output) or getattr(pynvml, f"c_{spec.output}_t", None)
+
+
+def _room(spec: object) -> int:
+    """How many bytes of the buffer the output of a call needs, with the outputs of those that stand in for it."""
+    if isinstance(spec, Field):
+        return _room(spec.call)
+    if not isinstance(spec, Call):
+        return 0
+    kind = _output_type(spec)
+    size = 8 if kind is None else ctypes.sizeof(kind)
+    return max(-(-size // 8), spec.outputs) * 8 + _room(spec.older)
+
+
+def _part_of(kind: Any, part: str) -> tuple[int, Any]:
+    """Where in an output of a type a part is, and of what type."""
+    if kind in _FORMATS:
+        return 0, kind
+    offset = 0
+    for step in part.split("."):
+        if step.isdigit():
+            kind = kind._type_
+            offset += int(step) * ctypes.sizeof(kind)
+        else:
+            offset += getattr(kind, step).offset
+            kind = dict(kind._fields_)[step]
+    return offset, kind
+
+
+def _verdict(function: Callable[..., int], bad_code: int, output: Any) -> Callable[..., int]:
+    """A function without output as one that fills `output`: 1, or 0 where it returns `bad_code`."""
+
+    def judged(*arguments: Any) -> int:
+        code = function(*arguments)
+        output.value = code == SUCCESS
+        return SUCCESS if code == bad_code else code
+
+    return judged

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DeviceError, InputError, WhorlError
 from ..store.vocabulary import Outcome
-from .nvml_identity import asked, text
+from .nvml_driver import asked, driver_version
 
 _NEAR_MW = 1000  # a driver may round what it is given,
 _SHOWN_S = 0.5  # and take a moment to show it
@@ -36,8 +36,7 @@ class Controls:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise InputError(f"NVML: {error} (is an NVIDIA driver installed and loaded?)") from error
-        version = asked(pynvml.nvmlSystemGetDriverVersion)
-        self.driver: str | None = text(version) if version else None
+        self.driver: str | None = driver_version()
         """Version of the loaded driver; None where it does not tell."""
 
     def __enter__(self) -> Controls:

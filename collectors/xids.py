@@ -26,7 +26,7 @@ _XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
 }
 
 
-def xid_event(gpu: str | None, code: int, *, ts_ns: int | None = None) -> Event:
-    """An XID of a GPU (its UUID) as an event; without a time, it happened now."""
+def xid_event(gpu: str | None, code: int, *, ts_ns: int | None = None, pci_bus_id: str | None = None) -> Event:
+    """An XID of a GPU (its UUID, and where on its node it is) as an event; without a time, it happened now."""
     meaning = _XIDS.get(code, "see NVIDIA's list of XID errors")
-    return Event(EventKind.XID, gpu, f"XID {code}: {meaning}", ts_ns=ts_ns, code=code)
+    return Event(EventKind.XID, gpu, f"XID {code}: {meaning}", ts_ns=ts_ns, pci_bus_id=pci_bus_id, code=code)

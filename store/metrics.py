@@ -21,40 +21,45 @@ if TYPE_CHECKING:
 class Field:
     """Field values of NVML, read with all others of a GPU in one driver call. Several are added up.
 
-    `scopes` are tried in turn until one is answered: some parts know a metric only for the whole module. `call` gives
-    the same value if the driver does not know the field.
+    `scopes` are tried in turn until one is answered: some parts know a metric only for the whole module. Where no scope
+    is, the driver may count for each NVLink: the field `by_link` of all links is added up. `call` gives the same value
+    if the driver does not know the field.
     """
 
     ids: tuple[int, ...]
     scopes: tuple[int, ...] = (0,)
     call: Call | None = None
+    by_link: int | None = None
 
     def __str__(self) -> str:
-        return f"field{'s' * (len(self.ids) > 1)} {' + '.join(map(str, self.ids))}"
+        links = "" if self.by_link is None else f", or {self.by_link} of each link"
+        return f"field{'s' * (len(self.ids) > 1)} {' + '.join(map(str, self.ids))}{links}"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of NVML that fills a structure: `function(device, *arguments, &structure)`.
+    """A function of NVML that fills an output: `function(device, *arguments, &output)`.
 
-    The value lies at byte `offset` as `type` (numpy's name). `preset` is written into the structure's first words
-    before every call: the version by which NVML tells its structures apart. `older` is asked where a driver or GPU does
-    not support this one. MIG instances are asked only where `instances` says so.
+    `output` is the width of a number ("u4", "i4" or "u8"), or a structure of nvidia-ml-py without what its name begins
+    and ends with: "nvmlMemory_v2" is `c_nvmlMemory_v2_t`, of the version `nvmlMemory_v2`. The value is its `part`. A
+    function that fills several numbers has as many `outputs`. One without any says by its return code whether something
+    is well: the value is 1, or 0 where it returns `bad_code`.
 
-    A structure has at most `size` bytes. A function that fills several numbers of their own instead has as many
-    `outputs`, each in 8 bytes. If `only_if`, the structure's first word says whether the GPU has the value at all.
+    `older` is asked where a driver or GPU does not support this one. MIG instances are asked only where `instances`
+    says so. If `only_if`, this part of the structure says whether the GPU has the value at all. A `rare` call is
+    costly, and made once in many slow readings.
     """
 
     function: str
     arguments: tuple[int, ...] = ()
-    type: Literal["u4", "i4", "u8"] = "u4"
-    offset: int = 0
-    preset: tuple[int, ...] = ()
+    output: str = "u4"
+    part: str = "value"
     older: Call | None = None
     instances: bool = False
-    size: int = 64
     outputs: int = 1
-    only_if: bool = False
+    only_if: str = ""
+    bad_code: int | None = None
+    rare: bool = False
 
     def __str__(self) -> str:
         return self.function
@@ -139,31 +144,40 @@ _ALL_LINKS = 0xFFFFFFFF  # NVML's scope for "all NVLinks together"
 _POWER_INSTANT = 186  # its time stamp gives power_age_us
 _SM, _MEMORY = 1, 2  # NVML's clock domains
 _VOLATILE = 0  # ECC errors since the driver was loaded
-_TEMPERATURE_V1, _MEMORY_V2 = 0x100000C, 0x2000028  # versions: size in the low bytes, number in the highest
+_LIFETIME = 1  # and in the GPU's life
+_CORRUPTED_INFOROM = 14  # a return code
 _COUNTERS = "clocks_event_reasons_counters"  # nvidia-smi's columns, in us
 
 
 def _violation(policy: int) -> Call:
-    """Time held down by a policy, ns: the second word of nvmlViolationTime_t."""
-    return Call("nvmlDeviceGetViolationStatus", (policy,), type="u8", offset=8)
+    """Time held down by a policy, ns. The function goes with CUDA 14: it is only for drivers without the field."""
+    return Call("nvmlDeviceGetViolationStatus", (policy,), "nvmlViolationTime", "violationTime")
+
+
+def _ecc(kind: int, since: int) -> Call:
+    """Memory errors that were corrected (0) or not (1)."""
+    return Call("nvmlDeviceGetTotalEccErrors", (kind, since), "u8")
+
+
+def _memory(part: str) -> Call:
+    """A part of the device memory, bytes. An old driver counts what it reserves as used."""
+    older = Call("nvmlDeviceGetMemoryInfo", (), "nvmlMemory", part, instances=True)
+    return Call("nvmlDeviceGetMemoryInfo_v2", (), "nvmlMemory_v2", part, older, instances=True)
+
+
+def _fabric(part: str) -> Call:
+    """What the GPU knows of its place in a fabric of NVSwitches; only GPUs that can be in one have it."""
+    older = Call("nvmlDeviceGetGpuFabricInfoV", (), "nvmlGpuFabricInfo_v2", part, only_if="state")
+    return Call("nvmlDeviceGetGpuFabricInfoV", (), "nvmlGpuFabricInfo_v3", part, older, only_if="state")
 
 
 # fmt: off
-_TEMPERATURE = Call("nvmlDeviceGetTemperatureV", type="i4", offset=8, preset=(_TEMPERATURE_V1, 0),
+_TEMPERATURE = Call("nvmlDeviceGetTemperatureV", (), "nvmlTemperature_v1", "temperature",
                     older=Call("nvmlDeviceGetTemperature", (0,)))
-_REASONS = Call("nvmlDeviceGetCurrentClocksEventReasons", type="u8",
-                older=Call("nvmlDeviceGetCurrentClocksThrottleReasons", type="u8"))
+_REASONS = Call("nvmlDeviceGetCurrentClocksEventReasons", (), "u8",
+                older=Call("nvmlDeviceGetCurrentClocksThrottleReasons", (), "u8"))
 # fmt: on
 
-
-def _memory(offset: int) -> Call:
-    """A part of nvmlMemory_v2_t, in bytes. The older structure lacks its first two words."""
-    older = Call("nvmlDeviceGetMemoryInfo", type="u8", offset=offset - 16)
-    new = "nvmlDeviceGetMemoryInfo_v2"
-    return Call(new, type="u8", offset=offset, preset=(_MEMORY_V2,), older=older, instances=True)
-
-
-_FREE, _USED = _memory(24), _memory(32)  # an old driver counts what it reserves as used
 _PPM, _MIB = 1_000_000, 2**20
 
 
@@ -200,7 +214,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("power_age_us", 32, "us", "gauge", "fast",
            "age of the instantaneous power reading at ts, by the driver's time stamp", Stamp(_POWER_INSTANT)),
     Metric("energy_mj", 64, "mJ", "counter", "fast", "energy counter since the driver was loaded",
-           Field((83,), call=Call("nvmlDeviceGetTotalEnergyConsumption", type="u8")), Dcgm(156),
+           Field((83,), call=Call("nvmlDeviceGetTotalEnergyConsumption", (), "u8")), Dcgm(156),
            _dev("TOTAL_ENERGY_CONSUMPTION"), ("total_energy_consumption",)),
     Metric("sm_clock_mhz", 32, "MHz", "gauge", "fast", "SM clock",
            Call("nvmlDeviceGetClockInfo", (_SM,)), Dcgm(100), _dev("SM_CLOCK"),
@@ -213,12 +227,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("memory_temperature_c", 32, "degC", "gauge", "fast", "memory temperature", Field((82,)), Dcgm(140),
            _dev("MEMORY_TEMP_CELSIUS", "MEMORY_TEMP"), ("temperature.memory",)),
     Metric("utilization", 32, "%", "gauge", "fast", "share of the last sample period in which a kernel ran",
-           Call("nvmlDeviceGetUtilizationRates"), Dcgm(203), _dev("GPU_UTIL_RATIO", "GPU_UTIL"),
-           ("utilization.gpu",)),
+           Call("nvmlDeviceGetUtilizationRates", (), "nvmlUtilization", "gpu"), Dcgm(203),
+           _dev("GPU_UTIL_RATIO", "GPU_UTIL"), ("utilization.gpu",)),
     Metric("memory_utilization", 32, "%", "gauge", "fast", "share of the last sample period with memory traffic",
-           Call("nvmlDeviceGetUtilizationRates", offset=4), Dcgm(204), _dev("MEM_COPY_UTIL"),
+           Call("nvmlDeviceGetUtilizationRates", (), "nvmlUtilization", "memory"), Dcgm(204), _dev("MEM_COPY_UTIL"),
            ("utilization.memory",)),
-    Metric("memory_used", 64, "B", "gauge", "slow", "device memory in use", _USED, Dcgm(252, _MIB),
+    Metric("memory_used", 64, "B", "gauge", "slow", "device memory in use", _memory("used"), Dcgm(252, _MIB),
            _dev("FB_USED"), ("memory.used",)),
     Metric("power_limit_mw", 32, "mW", "gauge", "slow", "enforced power limit",
            Call("nvmlDeviceGetEnforcedPowerLimit"), Dcgm(164, 1000),
@@ -273,11 +287,11 @@ METRICS: tuple[Metric, ...] = (
            Field((94,), call=Call("nvmlDeviceGetPcieReplayCounter")), Dcgm(202),
            _dev("PCIE_REPLAY_TOTAL", "PCIE_REPLAY_COUNTER")),
     Metric("ecc_corrected", 64, "", "counter", "slow", "memory errors corrected since the driver was loaded",
-           Field((3,), call=Call("nvmlDeviceGetTotalEccErrors", (0, _VOLATILE), type="u8")), Dcgm(310),
+           Field((3,), call=_ecc(0, _VOLATILE)), Dcgm(310),
            _dev("ECC_SBE_VOL_TOTAL"), ("ecc.errors.corrected.volatile.total",)),
     Metric("ecc_uncorrected", 64, "", "counter", "slow",
            "memory errors not corrected since the driver was loaded",
-           Field((4,), call=Call("nvmlDeviceGetTotalEccErrors", (1, _VOLATILE), type="u8")), Dcgm(311),
+           Field((4,), call=_ecc(1, _VOLATILE)), Dcgm(311),
            _dev("ECC_DBE_VOL_TOTAL"), ("ecc.errors.uncorrected.volatile.total",)),
     Metric("remapped_rows", 64, "", "counter", "slow", "memory rows remapped in the GPU's life, both kinds",
            Field((142, 143))),
@@ -289,7 +303,7 @@ METRICS: tuple[Metric, ...] = (
            ("remapped_rows.uncorrectable",)),
     Metric("row_remap_failed", 32, "", "gauge", "slow", "1 where a memory row could not be remapped, else 0",
            Field((145,)), Dcgm(395), _dev("ROW_REMAP_FAILED", "ROW_REMAP_FAILURE")),
-    Metric("memory_free", 64, "B", "gauge", "slow", "device memory that is free", _FREE, Dcgm(251, _MIB),
+    Metric("memory_free", 64, "B", "gauge", "slow", "device memory that is free", _memory("free"), Dcgm(251, _MIB),
            _dev("FB_FREE"), ("memory.free",)),
     Metric("encoder_utilization", 32, "%", "gauge", "slow", "use of the video encoders",
            Call("nvmlDeviceGetEncoderUtilization", outputs=2), Dcgm(206), _dev("ENC_UTIL"),
@@ -299,7 +313,8 @@ METRICS: tuple[Metric, ...] = (
            ("utilization.decoder",)),
     Metric("vgpu_licensed", 32, "", "gauge", "slow",
            "1 where the vGPU driver holds a licence, else 0; DCGM says 0 of a GPU that is no vGPU, too",
-           Call("nvmlDeviceGetGridLicensableFeatures_v4", offset=12, size=860, only_if=True), Dcgm(526),
+           Call("nvmlDeviceGetGridLicensableFeatures_v4", (), "nvmlGridLicensableFeatures_v4",
+                "gridLicensableFeatures.0.featureState", only_if="isGridLicenseSupported"), Dcgm(526),
            _dev("VGPU_LICENSE_STATUS")),
     _ratio("gr_engine_active_ppm", "time in which the compute or graphics engine was busy", 1, 1001,
            "GR_ENGINE_UTIL_RATIO", "GR_ENGINE_ACTIVE"),
@@ -320,6 +335,47 @@ METRICS: tuple[Metric, ...] = (
     # dcgm-exporter calls it a counter; it is a rate, in KiB/s divided by 1000.
     Metric("nvlink_bytes_per_s", 64, "B/s", "gauge", "slow", "sent and received over all NVLinks, data only",
            None, Dcgm(449, 1_024_000), _dev("NVLINK_THROUGHPUT_TOTAL", "NVLINK_BANDWIDTH_TOTAL")),
+    Metric("ecc_corrected_lifetime", 64, "", "counter", "slow", "memory errors corrected in the GPU's life",
+           Field((5,), call=_ecc(0, _LIFETIME)), Dcgm(312), _dev("ECC_SBE_AGG_TOTAL"),
+           ("ecc.errors.corrected.aggregate.total",)),
+    Metric("ecc_uncorrected_lifetime", 64, "", "counter", "slow", "memory errors not corrected in the GPU's life",
+           Field((6,), call=_ecc(1, _LIFETIME)), Dcgm(313), _dev("ECC_DBE_AGG_TOTAL"),
+           ("ecc.errors.uncorrected.aggregate.total",)),
+    Metric("sram_errors_exceeded", 32, "", "gauge", "slow",
+           "1 where uncorrected errors of on-chip memory are so many that the GPU should be replaced, else 0",
+           Call("nvmlDeviceGetSramEccErrorStatus", (), "nvmlEccSramErrorStatus_v1", "bThresholdExceeded"),
+           Dcgm(346), _dev("SRAM_EXCEEDED", "THRESHOLD_SRM")),
+    Metric("row_remap_pending", 32, "", "gauge", "slow",
+           "1 where a memory row waits for a reset of the GPU to be remapped, else 0",
+           Field((144,)), Dcgm(396), _dev("ROW_REMAP_PENDING")),
+    Metric("recovery_action", 32, "", "gauge", "slow",
+           "what the driver asks for to recover the GPU: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 stop peer "
+           "traffic, 4 drain and reset, 5 and more: see nvmlDeviceGpuRecoveryAction_t",
+           Field((230,)), Dcgm(1523), _dev("GPU_RECOVERY_ACTION", "GET_GPU_RECOVERY_ACTION")),
+    Metric("nvlink_crc_errors", 64, "", "counter", "slow", "checksum errors on all NVLinks, a counter",
+           Field((38, 45), by_link=163), Dcgm(497), _dev("NVLINK_CRC_ERROR_TOTAL", "NVLINK_ERROR_DL_CRC")),
+    Metric("nvlink_replays", 64, "", "counter", "slow", "packets sent again on all NVLinks, a counter",
+           Field((52,), by_link=161), Dcgm(499), _dev("NVLINK_REPLAY_TOTAL", "NVLINK_ERROR_DL_REPLAY")),
+    Metric("nvlink_recoveries", 64, "", "counter", "slow", "times that an NVLink had to recover, of all, a counter",
+           Field((59,), by_link=162), Dcgm(498), _dev("NVLINK_RECOVERY_TOTAL", "NVLINK_ERROR_DL_RECOVERY")),
+    Metric("pcie_generation", 32, "", "gauge", "slow", "PCIe generation of the link; lower while the GPU is idle",
+           Call("nvmlDeviceGetCurrPcieLinkGeneration"), Dcgm(237), _dev("PCIE_LINK_GEN"),
+           ("pcie.link.gen.current", "pcie.link.gen.gpucurrent")),
+    Metric("pcie_generation_max", 32, "", "gauge", "slow", "PCIe generation that this GPU in this node can have",
+           Call("nvmlDeviceGetMaxPcieLinkGeneration"), Dcgm(235), _dev("PCIE_MAX_LINK_GEN"), ("pcie.link.gen.max",)),
+    Metric("pcie_width", 32, "", "gauge", "slow", "PCIe lanes of the link",
+           Call("nvmlDeviceGetCurrPcieLinkWidth"), Dcgm(238), _dev("PCIE_LINK_WIDTH"), ("pcie.link.width.current",)),
+    Metric("pcie_width_max", 32, "", "gauge", "slow", "PCIe lanes that this GPU in this node can have",
+           Call("nvmlDeviceGetMaxPcieLinkWidth"), Dcgm(236), _dev("PCIE_MAX_LINK_WIDTH"), ("pcie.link.width.max",)),
+    Metric("fabric_state", 32, "", "gauge", "slow",
+           "whether the GPU joined the fabric of its NVSwitches: 1 not begun, 2 under way, 3 done, 4 failed (by DCGM)",
+           _fabric("state"), Dcgm(170), _dev("FABRIC_MANAGER_STATUS")),
+    Metric("fabric_error", 32, "", "gauge", "slow", "with what error joining the fabric was done, 0 for none",
+           _fabric("status"), Dcgm(171), _dev("FABRIC_MANAGER_ERROR", "FABRIC_MANAGER_ERROR_CODE")),
+    Metric("inforom_valid", 32, "", "gauge", "slow",
+           "1 where the board's own record (InfoROM) has the right checksums, 0 where it is corrupted; read every 10 "
+           "minutes", Call("nvmlDeviceValidateInforom", outputs=0, bad_code=_CORRUPTED_INFOROM, rare=True), Dcgm(84),
+           _dev("INFOROM_CONFIG_VALID")),
 )
 # fmt: on
 

@@ -21,9 +21,11 @@ tests/native/nvml_control.c. In short, a line is `[from UNIX] [until UNIX] [gpu 
 
     gpus 8 | model V100|A100|H100|H200 | node 3 | now UNIX | root yes|no | gpu 1 mig 3g.40gb 1g.10gb
     load PERIOD DUTY | limit MILLIWATT | locked MHZ | slowdown thermal|brake|software     (with `from` while running)
-    stuck | step MILLIWATT | every SECONDS | module | ecc CORRECTED UNCORRECTED | remapped C U [FAILED]
+    stuck | step MILLIWATT | every SECONDS | module | ecc C U [C U of its life] | remapped C U [FAILED [PENDING]]
+    sram | recovery ACTION | inforom | links CRC REPLAYS RECOVERIES | pcie GENERATION WIDTH | fabric STATE STATUS
     vgpu LICENSED | process PID | deaf
-    lost [stale] | deny STATUS NAME|field:ID|with:ID ... | latency US [FUNCTION] | hang [FUNCTION]
+    answer FIELD TYPE VALUE
+    lost [stale] | deny STATUS [NAME|field:ID|with:ID ...] | latency US [FUNCTION] | hang [FUNCTION]
     from UNIX xid CODE | from UNIX reset | from UNIX reload [SECONDS [STATUS]]
 
 The library can be loaded once in a process and stays: the process of a test that used `nvml` has simulated GPUs

@@ -113,6 +113,8 @@ def test_structures_have_the_sizes_of_the_binding() -> None:
         "Violation": ctypes.sizeof(pynvml.c_nvmlViolationTime_t),
         "GpmMetric": ctypes.sizeof(pynvml.c_nvmlGpmMetric_t),
         "GpmMetrics": pynvml.c_nvmlGpmMetricsGet_t.metrics.offset,
+        "SramErrors": ctypes.sizeof(pynvml.c_nvmlEccSramErrorStatus_v1_t),
+        "Fabric": ctypes.sizeof(pynvml.c_nvmlGpuFabricInfo_v3_t),
         "Licences": ctypes.sizeof(pynvml.c_nvmlGridLicensableFeatures_v4_t),
     }
 

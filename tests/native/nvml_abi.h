@@ -19,7 +19,10 @@ typedef enum {
     DRIVER_NOT_LOADED = 9,
     TIMEOUT = 10,
     FUNCTION_NOT_FOUND = 13,
+    CORRUPTED_INFOROM = 14,
     GPU_IS_LOST = 15,
+    RESET_REQUIRED = 16,
+    VERSION_MISMATCH = 25,
     UNKNOWN = 999,
 } Status;
 
@@ -129,6 +132,22 @@ typedef struct {
     Feature features[3];
 } Licences;
 
+typedef struct {
+    unsigned version;
+    unsigned long long aggregate_parity, aggregate_uncorrected, aggregate_corrected;
+    unsigned long long volatile_parity, volatile_uncorrected, volatile_corrected;
+    unsigned long long l2, sm, pcie, controller, other;
+    unsigned threshold_exceeded;
+} SramErrors;
+
+typedef struct {
+    unsigned version;
+    unsigned char cluster[16];
+    unsigned status, clique, state, health_mask;
+    unsigned char health_summary; /* version 3 only */
+} Fabric;
+
+_Static_assert(sizeof(SramErrors) == 104 && sizeof(Fabric) == 40, "health");
 _Static_assert(sizeof(GpmMetric) == 40 && sizeof(GpmMetrics) == 24, "GPM");
 _Static_assert(sizeof(Licences) == 860, "licences");
 _Static_assert(sizeof(PciInfo) == 68, "PciInfo v3");

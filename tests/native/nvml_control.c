@@ -28,14 +28,21 @@
  *     step MILLIWATT            power readings are multiples of this
  *     every SECONDS             power readings change this often
  *     module                    instant power is answered for scope 1 (module) only
- *     ecc CORRECTED UNCORRECTED     volatile counts of memory errors
- *     remapped CORRECTED UNCORRECTED [FAILED]
+ *     ecc CORRECTED UNCORRECTED [CORRECTED UNCORRECTED]     counts of memory errors, volatile and of the GPU's life
+ *     remapped CORRECTED UNCORRECTED [FAILED [PENDING]]
+ *     sram                      so many errors of on-chip memory that their threshold is exceeded
+ *     recovery ACTION           what the driver asks for to recover the GPU
+ *     inforom                   it is corrupted
+ *     links CRC REPLAYS RECOVERIES  errors of each NVLink; before Hopper counted for all links together
+ *     pcie GENERATION WIDTH     of the link at present
+ *     fabric STATE STATUS       what the GPU knows of its fabric
+ *     answer FIELD TYPE VALUE   the field is answered with this NVML value type and these 8 bytes, as a whole number
  *     vgpu LICENSED             the GPU is a vGPU, with a licence (1) or without (0)
  *     process PID               computes on the GPU; may be said several times
  *     deaf                      settings are accepted, and stay what they were
  *
  *     lost [stale]              GPU_IS_LOST. After `until` it is back; with `stale` only for handles got since then
- *     deny STATUS NAME...       STATUS (a number) for these functions (nvmlDeviceGetTemperatureV) or fields (field:82),
+ *     deny STATUS [NAME...]     STATUS (a number) for all functions of the GPU, or these (nvmlDeviceGetTemperatureV) or fields (field:82),
  *                               or for a whole call that asks for a field (with:186)
  *     latency US [FUNCTION]     each call takes this much longer
  *     hang [FUNCTION]           calls do not return until the statement is gone or its time over
@@ -82,13 +89,20 @@ static const Spelling SPELLINGS[WORDS] = {
     [STEP] = {"step", 1, 1, 1},
     [EVERY] = {"every", 1, 1, 1},
     [MODULE] = {"module", 0, 0, 0},
-    [ECC] = {"ecc", 2, 2, 2},
-    [REMAPPED] = {"remapped", 2, 3, 3},
+    [ECC] = {"ecc", 2, 4, 4},
+    [REMAPPED] = {"remapped", 2, 4, 4},
     [VGPU] = {"vgpu", 1, 1, 1},
     [PROCESS] = {"process", 1, 1, 1},
     [DEAF] = {"deaf", 0, 0, 0},
+    [LINKS] = {"links", 3, 3, 3},
+    [PCIE] = {"pcie", 2, 2, 2},
+    [SRAM] = {"sram", 0, 0, 0},
+    [INFOROM] = {"inforom", 0, 0, 0},
+    [FABRIC] = {"fabric", 2, 2, 2},
+    [RECOVERY] = {"recovery", 1, 1, 1},
+    [ANSWER] = {"answer", 3, 3, 3},
     [LOST] = {"lost", 0, 1, 0},
-    [DENY] = {"deny", 2, MAX_WORDS, 1},
+    [DENY] = {"deny", 1, MAX_WORDS, 1},
     [LATENCY] = {"latency", 1, 2, 1},
     [HANG] = {"hang", 0, 1, 0},
     [XID] = {"xid", 1, 1, 1},

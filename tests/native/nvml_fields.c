@@ -3,6 +3,7 @@
  * A field is one row of FIELDS. The value lies in the part of the union that its type names; the other bytes are
  * set to a pattern, so that a client which reads the wrong part is found out.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "nvml.h"
@@ -112,6 +113,26 @@ READER(remap_failed) {
     return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : counted(call, REMAPPED, 2, value);
 }
 
+READER(remap_pending) {
+    UNUSED();
+    return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : counted(call, REMAPPED, 3, value);
+}
+
+READER(ecc_corrected_ever) {
+    UNUSED();
+    return counted(call, ECC, 2, value);
+}
+
+READER(ecc_uncorrected_ever) {
+    UNUSED();
+    return counted(call, ECC, 3, value);
+}
+
+READER(recovery_action) {
+    UNUSED();
+    return counted(call, RECOVERY, 0, value);
+}
+
 /* ---- links ---- */
 
 READER(pcie_sent) {
@@ -150,9 +171,41 @@ READER(nvlink_sent_raw) {
     return nvlink(call, scope, 1.06, value);
 }
 
+/* Errors of NVLinks: up to Ampere of all links together, from Hopper on of one. */
+static Status links_total(const Call *call, int which, double *value) {
+    if (call->fleet->model->architecture >= 9) return NOT_SUPPORTED;
+    Status status = counted(call, LINKS, which, value);
+    *value *= call->fleet->model->links;
+    return status;
+}
+
+static Status link_errors(const Call *call, unsigned scope, int which, double *value) {
+    if (call->fleet->model->architecture < 9) return NOT_SUPPORTED;
+    return scope < (unsigned)call->fleet->model->links ? counted(call, LINKS, which, value) : INVALID_ARGUMENT;
+}
+
+#define LINK_ERRORS(total, each, which) \
+    READER(total) { \
+        UNUSED(); \
+        return links_total(call, which, value); \
+    } \
+    READER(each) { \
+        UNUSED(); \
+        return link_errors(call, scope, which, value); \
+    }
+LINK_ERRORS(crc_total, crc_of_link, 0)
+LINK_ERRORS(replay_total, replay_of_link, 1)
+LINK_ERRORS(recovery_total, recovery_of_link, 2)
+
 static const Field FIELDS[] = {
     {3, VALUE_ULL, ecc_corrected},         /* single bit, since the driver was loaded */
     {4, VALUE_ULL, ecc_uncorrected},       /* double bit */
+    {5, VALUE_ULL, ecc_corrected_ever},    /* in the GPU's life */
+    {6, VALUE_ULL, ecc_uncorrected_ever},
+    {38, VALUE_ULL, crc_total},            /* of NVLinks: flow control */
+    {45, VALUE_ULL, none},                 /* and data */
+    {52, VALUE_ULL, replay_total},
+    {59, VALUE_ULL, recovery_total},
     {74, VALUE_ULL, held_power},           /* power limit */
     {75, VALUE_ULL, held_any_thermal},     /* temperature */
     {76, VALUE_ULL, none},                 /* synchronised boost */
@@ -166,7 +219,11 @@ static const Field FIELDS[] = {
     {140, VALUE_ULL, nvlink_sent_raw},
     {142, VALUE_UINT, remapped_corrected}, /* rows */
     {143, VALUE_UINT, remapped_uncorrected},
+    {144, VALUE_UINT, remap_pending},
     {145, VALUE_UINT, remap_failed},
+    {161, VALUE_ULL, replay_of_link},
+    {162, VALUE_ULL, recovery_of_link},
+    {163, VALUE_ULL, crc_of_link},
     {185, VALUE_UINT, power_average},      /* mW */
     {186, VALUE_UINT, power_instant},
     {187, VALUE_UINT, limit_least},
@@ -175,6 +232,7 @@ static const Field FIELDS[] = {
     {191, VALUE_ULL, energy},
     {197, VALUE_ULL, pcie_sent},           /* bytes */
     {198, VALUE_ULL, pcie_received},
+    {230, VALUE_UINT, recovery_action},
     {269, VALUE_ULL, held_software},       /* temperature, by the driver */
     {270, VALUE_ULL, held_thermal},        /* temperature, by the hardware */
     {271, VALUE_ULL, held_brake},          /* power brake */
@@ -194,6 +252,13 @@ static Status read_field(const Call *call, FieldValue *out) {
     if (field->type == VALUE_UINT) out->value.uint = (unsigned)value;
     else out->value.ull = (unsigned long long)value;
     out->timestamp_us = llround((dated + EPOCH) * 1e6);
+    for (int i = 0; i < call->fleet->n_statements; i++) {
+        const Statement *s = &call->fleet->statements[i];
+        if (s->word != ANSWER || !(s->gpus >> call->gpu->index & 1) || s->number[0] != out->field) continue;
+        if (call->t < s->from || call->t >= s->until) continue;
+        out->type = (ValueType)s->number[1];
+        out->value.ull = strtoull(s->text[2], NULL, 0);
+    }
     return OK;
 }
 

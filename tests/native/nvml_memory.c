@@ -140,7 +140,7 @@ API Status nvmlDeviceGetTotalEccErrors(Handle *device, int kind, int counter, un
     WHOLE_GPU();
     REQUIRE(out && kind >= 0 && kind < 2 && counter >= 0 && counter < 2, INVALID_ARGUMENT);
     const Statement *s = active(call.fleet, call.gpu, ECC, call.t);
-    *out = s ? (unsigned long long)s->number[kind] : 0;
+    *out = s ? (unsigned long long)s->number[2 * counter + kind] : 0;
     return OK;
 }
 
@@ -153,14 +153,55 @@ API Status nvmlDeviceGetRemappedRows(Handle *device, unsigned *corrected, unsign
     *corrected = s ? (unsigned)s->number[0] : 0;
     *uncorrected = s ? (unsigned)s->number[1] : 0;
     *failed = s ? (unsigned)s->number[2] : 0;
-    *pending = 0;
+    *pending = s ? (unsigned)s->number[3] : 0;
     return OK;
+}
+
+API Status nvmlDeviceGetSramEccErrorStatus(Handle *device, SramErrors *out) {
+    ENTER(device);
+    REQUIRE(!call.instance && call.fleet->model->architecture >= 7, NOT_SUPPORTED);
+    REQUIRE(out, INVALID_ARGUMENT);
+    REQUIRE(out->version == (sizeof *out | 1u << 24), VERSION_MISMATCH);
+    *out = (SramErrors){.version = out->version, .threshold_exceeded = active(call.fleet, call.gpu, SRAM, call.t) != NULL};
+    return OK;
+}
+
+API Status nvmlDeviceValidateInforom(Handle *device) {
+    ENTER(device);
+    WHOLE_GPU();
+    return active(call.fleet, call.gpu, INFOROM, call.t) ? CORRUPTED_INFOROM : OK;
 }
 
 
 /* ---- PCIe and NVLink ---- */
 
 NUMBER(unsigned, nvmlDeviceGetPcieReplayCounter, 0)
+
+/* Generation 3 for Volta, 4 for Ampere, 5 for Hopper. */
+static unsigned pcie_at_most(const Call *call) { return (call->fleet->model->architecture + 1) / 2; }
+
+static unsigned pcie_now(const Call *call, int which, unsigned otherwise) {
+    const Statement *s = active(call->fleet, call->gpu, PCIE, call->t);
+    return s ? (unsigned)s->number[which] : otherwise;
+}
+
+NUMBER(unsigned, nvmlDeviceGetMaxPcieLinkGeneration, pcie_at_most(&call))
+NUMBER(unsigned, nvmlDeviceGetMaxPcieLinkWidth, 16)
+NUMBER(unsigned, nvmlDeviceGetCurrPcieLinkGeneration, pcie_now(&call, 0, pcie_at_most(&call)))
+NUMBER(unsigned, nvmlDeviceGetCurrPcieLinkWidth, pcie_now(&call, 1, 16))
+
+/* Only a GPU that a statement places in a fabric is in one. Version 2 lacks the summary. */
+API Status nvmlDeviceGetGpuFabricInfoV(Handle *device, Fabric *out) {
+    ENTER(device);
+    REQUIRE(!call.instance && call.fleet->model->architecture >= 9, NOT_SUPPORTED);
+    REQUIRE(out, INVALID_ARGUMENT);
+    unsigned size = out->version & 0xffff, number = out->version >> 24;
+    REQUIRE((number == 2 && size == 36) || (number == 3 && size == 40), VERSION_MISMATCH);
+    const Statement *s = active(call.fleet, call.gpu, FABRIC, call.t);
+    out->state = s ? (unsigned)s->number[0] : 0;
+    out->status = s ? (unsigned)s->number[1] : 0;
+    return OK;
+}
 
 /* The driver counts for 20 ms, in which the caller waits; kB/s. */
 API Status nvmlDeviceGetPcieThroughput(Handle *device, int direction, unsigned *out) {
