@@ -28,7 +28,6 @@ from .xids import xid_event
 log = logging.getLogger(__name__)
 
 _REOPEN_AFTER = 30  # looks at the devices while a GPU is missing
-_HANGS_NS = 2_000_000_000  # a GPU whose reading takes longer is not looked at
 _EVENTS_NS = 1_000_000_000  # between two looks at the event set
 _EVENTS_AT_ONCE = 64  # a flood is read on at the next look
 _ALL = {status: bytes([status]) * len(METRICS) for status in Status}
@@ -64,7 +63,7 @@ class Nvml(Backend):
         self._shown: _Shown | None = None  # None: the driver was not reached yet
         self._whole: dict[str, Device] = {}  # every GPU that ever was there, by UUID
         self._by_handle: dict[int, str] = {}  # address of every handle of a GPU that ever was -> UUID
-        self._reading_since: dict[str, int] = {}  # by UUID: a reading under way (monotonic ns)
+        self._reading: set[str] = set()  # UUIDs: their reading is under way, or hangs
         self._looks_without = 0  # looks since a GPU is missing
         self._doubles: set[tuple[str, int]] = set()  # UUID and index of GPUs that are not read, which was told
         self._events: Any = None  # NVML's event set
@@ -88,14 +87,11 @@ class Nvml(Backend):
                 raise InputError(": ".join(["backend nvml shows no GPU on this machine", *reasons[:1]]))
         elif status_of(nv.nvmlDeviceGetCount) == Status.DRIVER:
             self._reopen(Status.DRIVER)
-            version = driver_version()
-            detail = f"the driver was reloaded, version {version or 'unknown'}"
-            self._pending.append(Event(EventKind.DRIVER_RELOADED, None, detail, version=version))
             self._look(_Shown())
         else:
             missing = not self._whole.keys() <= self._shown.devices.keys()
             self._looks_without = self._looks_without + 1 if missing else 0
-            if missing and self._looks_without % _REOPEN_AFTER == 0 and not self._hanging():
+            if missing and self._looks_without % _REOPEN_AFTER == 0 and not self._reading:
                 # Some drivers show a GPU that was reset only then.
                 self._reopen(None)
                 self._look(_Shown())
@@ -114,9 +110,9 @@ class Nvml(Backend):
                 if status is not None:
                     yield Reading(gpu, nothing, _ALL[status])
                 continue
-            self._reading_since[gpu] = time.monotonic_ns()
+            self._reading.add(gpu)
             values, statuses = reader.read(slow=slow)
-            self._reading_since.pop(gpu, None)
+            self._reading.discard(gpu)
             if shown is self._shown or Status.DRIVER not in statuses:  # else the driver was opened anew meanwhile
                 yield Reading(gpu, values, statuses)
         if time.monotonic_ns() - self._looked_ns >= _EVENTS_NS:
@@ -151,19 +147,13 @@ class Nvml(Backend):
         asked(nv.nvmlShutdown)
         _begin_session()
 
-    def _hanging(self) -> set[str]:
-        """The devices whose reading does not return."""
-        now_ns = time.monotonic_ns()
-        return {gpu for gpu, since_ns in self._reading_since.copy().items() if now_ns - since_ns > _HANGS_NS}
-
     def _look(self, before: _Shown, *, first: bool = False) -> None:
-        """Take over what the driver shows now. What hangs stays as it was `before`."""
+        """Take over what the driver shows now. A GPU whose reading hangs stays as it was `before`."""
         import pynvml as nv
 
         shown, driver = _Shown(), driver_version()
-        hanging = {gpu: before.devices[gpu] for gpu in self._hanging() if gpu in before.devices}
-        parents = {device.parent or gpu for gpu, device in hanging.items()}
-        skipped = {self._whole[gpu].row["nvml_index"]: gpu for gpu in parents}
+        hanging = [before.devices[gpu] for gpu in self._reading.copy() if gpu in before.devices]
+        skipped = {device.row["nvml_index"]: device.parent or device.gpu for device in hanging}
         for index in range(asked(nv.nvmlDeviceGetCount) or 0):
             if index in skipped:
                 self._keep(shown, before, skipped[index])

@@ -246,10 +246,10 @@ def test_identities(nvml: NvmlLibrary) -> None:
 @pytest.mark.parametrize(
     ("field", "kind", "raw", "value"),
     [
-        (186, 0, 0x409349999999999a, 1234.4),  # a double
+        (186, 0, 0x409349999999999A, 1234.4),  # a double
         (186, 5, 0xDEADBEEF00000007, 7),  # an int: the other bytes are undefined
         (186, 6, 0xDEADBEEFDEAD0009, 9),
-        (186, 0, 0xc09349999999999a, None),  # power cannot be below 0
+        (186, 0, 0xC09349999999999A, None),  # power cannot be below 0
         (186, 5, 2**32 - 7, None),
         (83, 4, 2**64 - 9, None),
         (186, 0, 0x7FF8000000000000, None),  # no number
@@ -483,7 +483,6 @@ def test_a_gpu_that_only_a_new_session_shows_is_found_now_and_then(nvml: NvmlLib
     assert nvml.calls("nvmlInitWithFlags") == sessions + 1
     nvml.write("gpus 2", "model H100")
     assert backend.devices() == devices
-    assert not told(list(backend.read([devices[0].gpu], slow=False)), EventKind.DRIVER_RELOADED)
     backend.close()
 
 
@@ -504,7 +503,7 @@ def test_a_gpu_that_needs_a_reset_is_there_and_says_so(nvml: NvmlLibrary, refusa
     backend.close()
 
 
-def test_a_reloaded_driver_is_opened_anew_and_told(nvml: NvmlLibrary) -> None:
+def test_a_reloaded_driver_is_opened_anew(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model H100")
     backend, devices = opened()
     gpus = [device.gpu for device in devices]
@@ -517,22 +516,19 @@ def test_a_reloaded_driver_is_opened_anew_and_told(nvml: NvmlLibrary) -> None:
         assert {max(r.statuses) for r in backend.read(gpus, slow=False) if isinstance(r, Reading)} == {Status.DRIVER}
     nvml.write("gpus 2", "model H100", f"from {began} reload", "gpu 1 lost")
     assert [device.gpu for device in backend.devices()] == gpus[:1]
-    found = list(backend.read(gpus, slow=False))
-    assert [event.version for event in told(found, EventKind.DRIVER_RELOADED)] == ["575.57.08"]
-    assert [set(r.statuses) for r in found if isinstance(r, Reading)][1] == {Status.LOST}
+    readings = [r for r in backend.read(gpus, slow=False) if isinstance(r, Reading)]
+    assert Status.OK in readings[0].statuses
+    assert set(readings[1].statuses) == {Status.LOST}
     backend.close()
 
 
-def test_a_gpu_that_hangs_keeps_nobody_from_seeing_the_others(
-    nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nvml_backend, "_HANGS_NS", 0)
+def test_a_gpu_that_hangs_keeps_nobody_from_seeing_the_others(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 3", "model H100", "gpu 0 mig 3g.40gb")
     backend, devices = opened()
     nvml.add("gpu 0 hang", "gpu 2 lost")
     hanging = threading.Thread(target=lambda: list(backend.read([devices[0].gpu], slow=False)))
     hanging.start()
-    while not backend._reading_since:
+    while not backend._reading:
         time.sleep(0.001)
     assert backend.devices() == devices[:3]
     nvml.remove("gpu 0 hang", "gpu 2 lost")

@@ -412,8 +412,8 @@ def test_slow_ticks_say_the_same_of_a_steady_gpu(nvml: NvmlLibrary) -> None:
     with sampling(slow_s=0.1) as running:
         running.ticks(60)
     kept = running.kept
-    changing = {"ts", "read_us", "power_age_us"}
-    profiled = {METRICS[row].name for row in nvml_gpm.ROWS}
+    changing = {"ts", "read_us", "power_age_us", "inforom_valid"}
+    profiled = {METRICS[row].name for row in nvml_gpm.PROFILED}
     for gpu in running.gpus:
         rows = kept.of(gpu)
         assert sorted({row["ts"] for row in rows}) == [row["ts"] for row in rows]
