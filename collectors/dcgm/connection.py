@@ -110,8 +110,8 @@ class Value(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Watch:
-    """A group of entities and one of fields in the engine."""
+class _Group:
+    """A group of entities in the engine, and the group of fields that is watched of it."""
 
     group: Any
     fields: Any = None
@@ -135,9 +135,8 @@ class Connection:
     """What the engine does not watch: by status code and field, the entities."""
     watched: dict[tuple[int, int], set[int]] = field(default_factory=dict)
     """The fields of each entity, by its key, that the engine watches for us."""
-    _groups: list[Any] = field(default_factory=list)
-    _watches: list[_Watch] = field(default_factory=list)
-    _xids: _Watch | None = None
+    _groups: list[_Group] = field(default_factory=list)
+    _xids: _Group | None = None
 
     def latest(self, entities: Iterable[Entity], numbers: Sequence[int]) -> Iterator[Value]:
         """The latest value of each field of each entity, as DCGM has it. Raises DCGM's error."""
@@ -174,7 +173,7 @@ class Connection:
         """A group of our own in the engine."""
         agent = self.bindings.agent
         group = self._named(lambda name: agent.dcgmGroupCreate(self.handle, _EMPTY, name))
-        self._groups.append(group)
+        self._groups.append(_Group(group))
         for entity in entities:
             agent.dcgmGroupAddEntity(self.handle, group, *entity.key)
         return group
@@ -204,69 +203,58 @@ class Connection:
             self._watch(entities, numbers, pace_us(numbers[0], interval_us, slow_us))
 
     def _watch(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> None:
-        """Have the engine measure fields, as many as it is able to; what it refuses is added to `refused`."""
+        """Have the engine measure fields, as many as it is able to; what it refuses is added to `refused`.
+
+        One field of one GPU that it refuses costs all that are asked for together, so they are asked for in parts:
+        profiling fields, which may lack on a GPU altogether, by GPU first, others by field.
+        """
         if not entities or not numbers:
             return
-        accepted = {tuple(numbers): list(entities)}
         try:
             self._watch_together(entities, numbers, every_us)
         except self.bindings.error as error:
-            if code_of(error) == Code.GONE:
+            code, several, half = code_of(error), len(entities) > 1, len(numbers) // 2
+            if code == Code.GONE:
                 raise
-            accepted = {}
+            if several and (not half or numbers[0] in PROFILING):
+                for entity in entities:
+                    self._watch([entity], numbers, every_us)
+            elif half and code not in _HOPELESS:
+                self._watch(entities, numbers[:half], every_us)
+                self._watch(entities, numbers[half:], every_us)
+            else:
+                for number in numbers:
+                    self.refused.setdefault((code, number), []).extend(entities)
+        else:
             for entity in entities:
-                accepted.setdefault(self._accepted(entity, numbers, every_us), []).append(entity)
-            for fields, members in accepted.items():
-                if fields:
-                    self._watch_together(members, fields, every_us)
-        for fields, members in accepted.items():
-            for entity in members:
-                self.watched.setdefault(entity.key, set()).update(fields)
+                self.watched.setdefault(entity.key, set()).update(numbers)
 
-    def _watch_together(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> _Watch:
+    def _watch_together(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> None:
         agent, xids = self.bindings.agent, XID in numbers
-        watch = _Watch(self.make_group(entities))
-        self._watches.append(watch)
+        self.make_group(entities)
+        group = self._groups[-1]
         # Only the latest value counts. An age and a number: some engines keep by the one, some by the other.
         keep = (_XIDS_S, _XIDS) if xids else (float(max(2, -(-3 * every_us // 1_000_000))), 2)
         try:
-            watch.fields = self._named(lambda name: agent.dcgmFieldGroupCreate(self.handle, list(numbers), name))
-            agent.dcgmWatchFields(self.handle, watch.group, watch.fields, every_us, *keep)
+            group.fields = self._named(lambda name: agent.dcgmFieldGroupCreate(self.handle, list(numbers), name))
+            agent.dcgmWatchFields(self.handle, group.group, group.fields, every_us, *keep)
         except self.bindings.error:
-            self._unwatch(watch)
+            self._drop(group)
             raise
-        self._xids = watch if xids else self._xids
-        return watch
+        if xids:
+            self._xids = group
 
-    def _unwatch(self, watch: _Watch) -> None:
+    def _drop(self, group: _Group) -> None:
+        """Take back a group, what is watched of it, and its group of fields."""
         agent, suppress = self.bindings.agent, contextlib.suppress(self.bindings.error)
-        if watch.fields is not None:
+        if group.fields is not None:
             with suppress:
-                agent.dcgmUnwatchFields(self.handle, watch.group, watch.fields)
+                agent.dcgmUnwatchFields(self.handle, group.group, group.fields)
             with suppress:
-                agent.dcgmFieldGroupDestroy(self.handle, watch.fields)
+                agent.dcgmFieldGroupDestroy(self.handle, group.fields)
         with suppress:
-            agent.dcgmGroupDestroy(self.handle, watch.group)
-        self._watches.remove(watch)
-        self._groups.remove(watch.group)
-
-    def _accepted(self, entity: Entity, numbers: Sequence[int], every_us: int) -> tuple[int, ...]:
-        """Those of the fields that the engine can watch together on one GPU: as one that it cannot costs all others."""
-        accepted: list[int] = []
-        for place, number in enumerate(numbers):
-            try:
-                self._unwatch(self._watch_together([entity], [*accepted, number], every_us))
-                accepted.append(number)
-            except self.bindings.error as error:
-                code = code_of(error)
-                if code == Code.GONE:
-                    raise
-                hopeless = code in _HOPELESS and not accepted
-                for field_number in numbers[place:] if hopeless else [number]:
-                    self.refused.setdefault((code, field_number), []).append(entity)
-                if hopeless:
-                    break
-        return tuple(accepted)
+            agent.dcgmGroupDestroy(self.handle, group.group)
+        self._groups.remove(group)
 
     def _begin_health(self) -> None:
         """Have the engine's health checks run; an engine that cannot is left alone."""
@@ -297,15 +285,12 @@ class Connection:
         """Take back what was made in the engine, and leave it. Safe to call twice, and where it is gone."""
         if self.handle is None:
             return
-        agent, suppress = self.bindings.agent, contextlib.suppress(self.bindings.error)
-        for watch in list(self._watches):
-            self._unwatch(watch)
-        for group in self._groups:
-            with suppress:
-                agent.dcgmGroupDestroy(self.handle, group)
-        with suppress:
+        for group in list(self._groups):
+            self._drop(group)
+        agent = self.bindings.agent
+        with contextlib.suppress(self.bindings.error):
             (agent.dcgmStopEmbedded if self.embedded else agent.dcgmDisconnect)(self.handle)
-        self.handle, self._groups = None, []
+        self.handle = None
 
 
 def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: int) -> Connection:

@@ -5,7 +5,7 @@ Each thing is one event: what is found again at every check is told when it is f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -87,30 +87,21 @@ class HeldDown:
         self._before: dict[tuple[str, int], tuple[int, int]] = {}  # GPU and metric -> stamp and counter
         self._spans: dict[tuple[str, int], _Span] = {}
 
-    def events(self, gpu: str, ts_ns: int, values: Sequence[int], statuses: bytes | bytearray) -> list[Event]:
+    def events(self, gpu: str, ts_ns: int, values: Sequence[int], statuses: bytes | bytearray) -> Iterator[Event]:
         """Take in values of a GPU and their statuses, in the order of METRICS; gives the times that are over."""
-        events: list[Event] = []
         for row in _HELD:
-            if statuses[row] == Status.OK:
-                events += self._note((gpu, row), ts_ns, values[row])
-        return events
-
-    def _note(self, key: tuple[str, int], ts_ns: int, counter: int) -> list[Event]:
-        before = self._before.get(key)
-        self._before[key] = (ts_ns, counter)
-        events = []
-        span = self._spans.get(key)
-        if before is not None and counter > before[1]:
-            if span is not None and before[0] - span.last_ns >= _QUIET_NS:
-                events.append(self._over(key))
-                span = None
-            if span is None:
-                span = self._spans[key] = _Span(before[0], ts_ns, 0)
-            span.last_ns = ts_ns
-            span.held_ns += counter - before[1]
-        if span is not None and (ts_ns - span.last_ns >= _QUIET_NS or ts_ns - span.began_ns >= _LONGEST_NS):
-            events.append(self._over(key))
-        return events
+            if statuses[row] != Status.OK:
+                continue
+            key = gpu, row
+            before_ns, counter = self._before.get(key, (ts_ns, values[row]))
+            self._before[key] = ts_ns, values[row]
+            span = self._spans.get(key)
+            if span and (before_ns - span.last_ns >= _QUIET_NS or before_ns - span.began_ns >= _LONGEST_NS):
+                yield self._over(key)
+            if values[row] > counter:
+                span = self._spans.setdefault(key, _Span(before_ns, ts_ns, 0))
+                span.last_ns = ts_ns
+                span.held_ns += values[row] - counter
 
     def end(self) -> list[Event]:
         """Those of which nothing more will be known."""
