@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 # What a call can hang in, besides a GPU or a connection.
 STORE, LIST, ANNOUNCED, LEAVING, ASIDES = "the store", "the list of GPUs", "the driver's events", "leaving", "asides"
+_REFUSED = (EventKind.NOT_SUPPORTED, EventKind.NOT_PERMITTED)
+_GAPS = (EventKind.SOURCE_GONE, EventKind.SOURCE_BACK)
 _SLICE_NS = 200_000_000  # the longest sleep, so that an end is noticed
 _TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same instant
 _SECOND_NS = 1_000_000_000  # between two chores, or two tries to reach a source that is gone
@@ -454,7 +456,7 @@ class Sampler:
                 if self._poller is not me:
                     break
                 if not isinstance(reading, Reading):
-                    self._events.tell(reading)
+                    self._announced(reading)
                     continue
                 ended = steady()
                 if reading.gpu not in self._known:  # it came after the list was made
@@ -467,6 +469,15 @@ class Sampler:
                     began = ended
         finally:
             self._out(me)
+
+    def _announced(self, event: Event) -> None:
+        """Record what a source says of itself; what costs a metric or a page, who watches the collector hears too."""
+        self._events.tell(event)
+        if self.source.one_by_one:
+            return
+        refused = event.kind in _REFUSED and event.metric is None
+        if refused or event.kind in _GAPS or (event.kind == EventKind.EXPORTER and event.metric is not None):
+            log.warning("%s", event.detail)
 
     def _add(self, tick: dict[int, _Rows], gpu: Observed, stamp: int, reading: Reading, read_us: int) -> None:
         """Add a reading to the rows of its tick. `stamp` is UTC ns; a negative `read_us` is missing."""

@@ -155,7 +155,6 @@ SPAN = "(epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9"
 @pytest.fixture
 def two(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
     """An engine with two H100s; this process has its library loaded, and asks it ten times a second."""
-    monkeypatch.setattr("whorl.collectors.dcgm.dcgm._LEAST_POLL_S", 0.1)
     monkeypatch.setattr(sampler, "_SECOND_NS", 100_000_000)
     engine.nvml.write("gpus 2", "model H100")
     engine.restart()
