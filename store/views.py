@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import windows
 from .schema import GPUS, MINUTES, TELEMETRY, Column, View, of_a_minute
-from .vocabulary import GpuFrom
+from .vocabulary import GpuFrom, JobSource
 
 
 def _newest(name: str) -> str:
@@ -129,17 +129,26 @@ def cards(gpus: str) -> str:
     )
 
 
+_NEAR = "INTERVAL 5 MINUTES"  # between the clocks of a node and of the controller
+_NAMED_ELSEWHERE = (
+    f"SELECT cluster, raw_id, node, began - {_NEAR} AS since, coalesce(ended + {_NEAR}, {_NEVER}) AS until "
+    f"FROM newest WHERE gpu IS NOT NULL AND source <> '{JobSource.CGROUP}'"
+)
+
 JOBS_NOW = View(
     "jobs_now",
     "an allocation as it is known now: the rows of its newest record. A tag that an accounting row has taken over is "
-    "left out, so that no time of a GPU counts twice. A GPU that a file calls by its name (node/slot) has the key "
-    "of the card that was there when the job began",
+    "left out, and so is what a collector saw of a job where another source names its GPUs on the node, so that no "
+    "time of a GPU counts twice. A GPU that a file calls by its name (node/slot) has the key of the card that was "
+    "there when the job began",
     "SELECT * FROM (WITH newest AS (SELECT * FROM jobs QUALIFY recorded = max(recorded) OVER (PARTITION BY cluster, "
     f"allocation)), named AS ({cards(_WERE_THERE)}) SELECT n.* REPLACE (coalesce(k.gpu, n.gpu) AS gpu) FROM "
     "(SELECT n.* FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
-    "ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster) n LEFT JOIN named k "
-    f"ON n.gpu_from = '{GpuFrom.FILE}' AND k.name = n.gpu AND k.cluster IS NOT DISTINCT FROM n.cluster "
-    "AND n.began >= k.since AND n.began < k.until)",
+    f"ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster ANTI JOIN ({_NAMED_ELSEWHERE}) e "
+    f"ON n.source = '{JobSource.CGROUP}' AND e.raw_id = n.raw_id AND e.node = n.node "
+    "AND e.cluster IS NOT DISTINCT FROM n.cluster AND n.began < e.until AND e.since < coalesce(n.ended, n.recorded)"
+    f") n LEFT JOIN named k ON n.gpu_from = '{GpuFrom.FILE}' "
+    "AND k.name = n.gpu AND k.cluster IS NOT DISTINCT FROM n.cluster AND n.began >= k.since AND n.began < k.until)",
 )
 
 JOBS_ON_GPU = View(

@@ -21,7 +21,7 @@ from . import capacity, fields, mapping, pseudonyms, records, storing, tags
 from .tagging import SPOOL
 
 _ROWS = 500_000  # stored at once
-_NAMING_GPUS = [JobSource.TAG.value, JobSource.EXPORTER.value, JobSource.SCONTROL.value]
+_NAMING_GPUS = [source.value for source in (JobSource.TAG, JobSource.EXPORTER, JobSource.SCONTROL, JobSource.CGROUP)]
 _OTHER_CLUSTER = (
     "the store knows GPUs of cluster {} and none of {}: jobs and GPUs meet only under one name, so give --cluster {}"
 )

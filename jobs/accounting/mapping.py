@@ -1,8 +1,9 @@
 """Which GPUs a job had: only where that is certain. No index of one kind is ever taken for one of another.
 
-Slurm's accounting counts GPUs and does not say which. They are certain in two ways:
+Slurm's accounting counts GPUs and does not say which. They are certain in three ways:
 
 * a tag on the node read their UUIDs when the job began (`tags`);
+* a collector saw processes of the job on as many GPUs as accounting counts, so it had these (`job_labels`);
 * the job had as many GPUs as its nodes have in all, so it had all of them; the table `gpus` must have known every GPU
   of these nodes when the job began, as many as the scheduler says that they have. A GPU that was first seen while the
   job ran, in a place where no other was seen before, was there when it began: a campaign's own jobs make GPUs known.
@@ -75,7 +76,10 @@ def place(
     """
     key = ["cluster", "allocation"]
     on_nodes = jobs.explode("nodes").rename({"nodes": "node"})
-    tagged = _by_tag(on_nodes, tags)
+    seen = pl.col("source") == JobSource.CGROUP.value
+    tagged = _by_tag(on_nodes, tags.filter(~seen))
+    untagged = on_nodes.join(tagged, on=[*key, "node"], how="anti")
+    tagged = pl.concat([tagged, _by_process(untagged, tags.filter(seen))])
     rest = on_nodes.join(tagged, on=[*key, "node"], how="anti")
     had = tagged.group_by(key).agg(pl.col("gpu").count().alias("tagged"))
     rest = rest.join(had, on=key, how="left").with_columns(pl.col("tagged").fill_null(0))
@@ -124,6 +128,13 @@ def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
         pl.when(known).then(pl.lit(1, pl.Int64)).alias("node_gpus"),
         pl.when(~pl.col("shared")).then("share").alias("share"),
     )
+
+
+def _by_process(untagged: pl.DataFrame, labels: pl.DataFrame) -> pl.DataFrame:
+    """The GPUs on which processes of a job were seen, where these are as many as accounting counts of it."""
+    seen = _by_tag(untagged, labels).with_columns(pl.lit(GpuFrom.PROCESS.value).alias("gpu_from"))
+    every_gpu = pl.col("gpu").n_unique().over("cluster", "allocation") == pl.col("job_gpus")
+    return seen.filter(every_gpu & ~pl.col("shared"))
 
 
 def _whole_nodes(

@@ -136,6 +136,39 @@ def test_a_job_that_has_all_gpus_of_its_nodes_has_them_by_uuid(run: Any, store: 
     assert sorted(report.unknown.values()) == [1, 2]
 
 
+def test_gpus_on_which_a_collector_saw_a_job_are_its_gpus_where_they_are_as_many_as_it_had(
+    run: Any, store: Store
+) -> None:
+    """Job 1 had two GPUs and used both; job 2 used one of two; job 3 ran before the one that was seen."""
+    seen = [("1", 0, 300), ("1", 1, 300), ("2", 2, 300), ("3", 3, 90_000)]
+    rows: dict[str, list[Any]] = {
+        "cluster": ["whorl"] * 4,
+        "allocation": [f"{number}@n01@{began}" for number, _, began in seen],
+        "raw_id": [number for number, _, _ in seen],
+        "job_id": [number for number, _, _ in seen],
+        "node": ["n01"] * 4,
+        "gpu": [f"GPU-n01-{slot}" for _, slot, _ in seen],
+        "began": [utc(T0 + began) for _, _, began in seen],
+        "share": [1.0] * 4,
+        "source": ["cgroup"] * 4,
+        "gpu_from": ["process"] * 4,
+        "recorded": [utc(T0 + 400)] * 4,
+    }
+    store.append({"jobs": arrow_rows("jobs", rows)}, "labels")
+    report = run(job(1, 2), job(2, 2), job(3, 1))
+    assert now(store, "job_id, gpu, gpu_from, source", "job_id = '1'") == [
+        ("1", "GPU-n01-0", "process", "sacct"),
+        ("1", "GPU-n01-1", "process", "sacct"),
+    ]
+    assert now(store, "job_id, gpu, source", "job_id <> '1'") == [
+        ("2", "GPU-n01-2", "cgroup"),
+        ("2", None, "sacct"),
+        ("3", "GPU-n01-3", "cgroup"),
+        ("3", None, "sacct"),
+    ]
+    assert report.with_gpus == 1
+
+
 def test_the_inventory_is_that_of_the_time(run: Any, store: Store) -> None:
     """A card that was replaced, one that moved away, and nodes that were first seen while a job ran, and after one."""
     know_gpus(store, "n01", "n02")

@@ -61,6 +61,23 @@ def test_an_allocation_has_the_rows_of_its_newest_record_and_no_tag_beside_them(
         ]
 
 
+def test_what_a_collector_saw_of_a_job_counts_where_nobody_else_names_its_gpus(store: Store) -> None:
+    seen = {"source": "cgroup", "node": "n1", "gpu": "GPU-1", "state": "RUNNING"}
+    other = {"node": "n1", "ended": at(20)}
+
+    def add_job(name: str, *rows: dict[str, Any]) -> None:
+        add(own, name, *({"raw_id": name, "job_id": name, "began": at(10)} | row for row in rows))
+
+    own = new_store(store.root.parent / "seen")
+    add_job("1", job(1, **seen, allocation="1@n1@1"), job(3, **other, allocation="1@1", gpu="GPU-1"))
+    add_job("2", job(1, **seen, allocation="2@n1@1"), job(3, **other, allocation="2@1"))
+    add_job("3", job(1, **seen, allocation="3@n1@1"), job(3, **other | {"node": "n2"}, allocation="3@1", gpu="GPU-2"))
+    add_job("4", job(1, **seen, allocation="4@n1@1"), job(3, **other, allocation="4@1", gpu="GPU-2", began=at(1, 1)))
+    add_job("4b", job(1, **seen, allocation="4@n1@2", began=at(1, 4), raw_id="4"))  # it was requeued
+    for rows in answers(own, "select allocation from jobs_now where source = 'cgroup' order by all"):
+        assert [row["allocation"] for row in rows] == ["2@n1@1", "3@n1@1", "4@n1@2"]
+
+
 @pytest.mark.long
 def test_a_job_has_the_readings_of_its_time_on_its_gpus(store: Store) -> None:
     query = "select gpu, count(*) n, min(ts) first, max(ts) last from telemetry_of_job where job_id = '1' group by gpu"

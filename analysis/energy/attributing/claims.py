@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ....store.catalog import quoted
 from ....store.instants import in_sql
+from ....store.vocabulary import GpuFrom
 from ..metering.readings import Floats, Times
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ Ints = NDArray[np.int64]
 _SLICES = {"A30": 4}  # compute slices of a GPU that can be cut into instances, by a word of its model
 _SLICES_ELSE = 7
 _PROFILE = re.compile(r"(?:^|\b)(?:\d+c\.)?(\d+)g\.")
+_BY_PROCESS = f"gpu_from IS NOT DISTINCT FROM '{GpuFrom.PROCESS}'"  # beside others it held no fixed share
 OPEN = np.iinfo(np.int64).min
 """`ended` of a job that runs, or of which nobody knows when it ended."""
 
@@ -45,6 +47,8 @@ class Claims:
     """When the row was stored."""
     share: Floats
     """Of the physical GPU; NaN where unknown."""
+    busy: Floats
+    """Of a job that is known by its processes: its part of the busy time of a GPU that it shared; NaN elsewhere."""
     of_gpu: dict[Key, range]
     """The rows of each physical GPU, in order of `began`."""
     of_node: dict[Key, Ints]
@@ -118,7 +122,8 @@ def read_claims(
         since = in_sql(int(since_ns))
         wanted.append(f"(ended IS NULL OR ended >= {since} OR ended < began AND began >= {since})")
     answer = store.sql(
-        "SELECT cluster, allocation, job_id, node, gpu, share, node_gpus, began, ended, recorded "
+        "SELECT cluster, allocation, job_id, node, gpu, node_gpus, began, ended, recorded, "
+        f"CASE WHEN {_BY_PROCESS} THEN NULL ELSE share END AS share, CASE WHEN {_BY_PROCESS} THEN share END AS busy "
         f"FROM jobs_now WHERE began IS NOT NULL AND {' AND '.join(wanted)}"
     )
     jobs = answer.polars()
@@ -131,7 +136,7 @@ def listed(gpus: Collection[Key]) -> str:
 
 
 def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:
-    """The claims of rows of `jobs_now`."""
+    """The claims of rows of `jobs_now`, with `busy`."""
     known = [(*key, parent, fleet.share.get(key)) for key, parent in fleet.parent.items()]
     schema = {"cluster": pl.String, "claimed": pl.String, "parent": pl.String, "part": pl.Float64}
     instances = pl.DataFrame(known, schema=schema, orient="row")
@@ -163,7 +168,8 @@ def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:
     }
     shares = np.array(jobs["share"].fill_null(float("nan")).to_numpy(), np.float64)
     shares[~(shares > 0)] = np.nan
-    return Claims(frame, began, ended, recorded, shares, of_gpu, of_node, np.flatnonzero(backward))
+    busy = np.array(jobs["busy"].cast(pl.Float64).fill_null(float("nan")).to_numpy(), np.float64)
+    return Claims(frame, began, ended, recorded, shares, busy, of_gpu, of_node, np.flatnonzero(backward))
 
 
 def clipped(

@@ -2,9 +2,9 @@
 
 Time is cut wherever somebody comes or goes, and at the caller's cuts. In each part the GPU's idle power is split by the
 share held, and the share that nobody held is idle. What is above idle power is split by share x activity where the
-activity of each holder is known, else by share. Shares that add up to more than 1 are scaled to 1; who has an unknown
-share has an equal part of the rest. If the GPU was never seen idle, all its energy is split by share, and that of the
-share that nobody held is unattributed.
+activity of each holder is known (of jobs that are known by their processes, the busy time of these), else by share.
+Shares that add up to more than 1 are scaled to 1; who has an unknown share has an equal part of the rest. If the GPU
+was never seen idle, all its energy is split by share, and that of the share that nobody held is unattributed.
 
 Where nobody held the GPU, a minute is unattributed if the GPU drew more than about its idle power for certain, that is
 also at the lower bound of the energy; else it is idle. It is unattributed too if it was not measured, or if a job had
@@ -110,8 +110,9 @@ def split(
 
     energies = meters.over(times.gpu, times.left, times.right)
     weight = np.ones(len(at))
-    if activity is not None:
-        weight = _activities(activity, own, numbers[gpu] > 1, which, at, times)
+    busy = claims.busy[own]
+    if activity is not None or not np.isnan(busy).all():
+        weight = _activities(activity, own, busy, numbers[gpu] > 1, which, at, times)
     jobs = _held(meters, energies, times, own[which], at, asked, asked * weight, free)
     windows = _nobodys(meters, times, holders, cuts, first, last, unknown or {})
     zero = Shreds(
@@ -124,14 +125,15 @@ def split(
     if not many.any():
         return shreds, []
     _as_one_time(meters, shreds, np.unique(times.gpu[many]))
-    none_known = many & (np.bincount(at, ~np.isnan(stated), minlength=len(times)) == 0)
-    one_missing = many & ~none_known & (np.bincount(at, np.isnan(stated), minlength=len(times)) > 0)
+    missing = np.isnan(stated) & np.isnan(busy[which])
+    none_known = many & (np.bincount(at, ~missing, minlength=len(times)) == 0)
+    one_missing = many & ~none_known & (np.bincount(at, missing, minlength=len(times)) > 0)
     crowds = [
         *_crowds(Crowding.MORE_THAN_ALL, held > 1 + _OVER, own[which], at, times, energies.energy_j),
         *_crowds(Crowding.NO_SHARES, none_known, own[which], at, times, energies.energy_j),
         *_crowds(
             Crowding.ONE_SHARE_MISSING, one_missing & (held <= 1 + _OVER), own[which], at, times, energies.energy_j,
-            first=np.isnan(stated),
+            first=missing,
         ),
     ]  # fmt: skip
     return shreds, crowds
@@ -150,19 +152,19 @@ def _known_shares(share: Floats, at: Ints | None, holders: Ints | None) -> Float
 
 
 def _activities(
-    activity: Activity, own: Ints, beside: NDArray[np.bool_], which: Ints, at: Ints, times: Parts
+    activity: Activity | None, own: Ints, busy: Floats, beside: NDArray[np.bool_], which: Ints, at: Ints, times: Parts
 ) -> Floats:
     """How active each holder was: 1 for all of a time in which that of one is not known, or in which all are 0.
 
-    `beside` says which of the claims `own` have others on their GPU.
+    `busy` is what is known of a claim without readings, NaN where nothing is. `beside` says which of the claims `own`
+    have others on their GPU.
     """
     found = np.full(len(at), np.nan)
     edges = np.searchsorted(which, np.arange(len(own) + 1))
     for number in np.flatnonzero(beside).tolist():
         mine = slice(int(edges[number]), int(edges[number + 1]))
-        active = activity(int(own[number]), times.left[at[mine]], times.right[at[mine]])
-        if active is not None:
-            found[mine] = active
+        active = activity and activity(int(own[number]), times.left[at[mine]], times.right[at[mine]])
+        found[mine] = busy[number] if active is None else active
     unknown = np.bincount(at, np.isnan(found), minlength=len(times)) > 0
     nothing = np.bincount(at, np.nan_to_num(found), minlength=len(times)) <= 0
     return np.where((unknown | nothing)[at], 1.0, found)

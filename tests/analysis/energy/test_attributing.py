@@ -248,6 +248,20 @@ def test_jobs_of_unknown_share_that_overlap_are_named_each_and_those_alone_are_n
     assert (row["problem"], row["n"]) == (JobProblem.OVERLAP_NO_SHARES, 149)
 
 
+def test_jobs_known_by_their_processes_share_by_the_busy_time_of_these(tmp_path: Path) -> None:
+    """While one of them is alone it has all of the GPU; idle power is split into equal parts."""
+    seen = {"gpu_from": "process", "source": "cgroup"}
+    jobs = [job(1, "GPU-a", 200, 400, share=0.75, **seen), job(2, "GPU-a", 300, 400, share=0.25, **seen)]
+    found = made(tmp_path / "known", [load((200, 400, 250))], jobs)
+    assert of_jobs(found)["1"] == pytest.approx(100 * 250 + 100 * (25 + 0.75 * 200), rel=0.01)
+    assert of_jobs(found)["2"] == pytest.approx(100 * (25 + 0.25 * 200), rel=0.01)
+    assert found.problems.is_empty()
+    jobs[1]["share"] = None
+    found = made(tmp_path / "unknown", [load((200, 400, 250))], jobs)
+    assert of_jobs(found)["2"] == pytest.approx(100 * 125, rel=0.01)
+    assert found.problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
+
+
 def test_the_time_asked_for_cuts_jobs_and_idle_time(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 200, 400)]
     found = made(tmp_path, [load((200, 400, 250))], jobs, since_ns=at(300), until_ns=at(600))

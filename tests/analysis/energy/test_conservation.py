@@ -117,7 +117,7 @@ def claims_of(jobs: list[tuple[str, float, float | None, float | None]]) -> Clai
         )
         for number, (on, began, lasts, share) in enumerate(jobs)
     ]
-    table = pl.DataFrame(rows, schema=kinds, orient="row")
+    table = pl.DataFrame(rows, schema=kinds, orient="row").with_columns(pl.lit(None).alias("busy"))
     return claims(table.with_columns(pl.col("began", "ended", "recorded").cast(pl.Datetime("ns"))), FLEET)
 
 
@@ -222,7 +222,7 @@ def test_the_order_of_the_jobs_changes_nothing(case: Case, random: Any) -> None:
     random.shuffle(order)
     shuffled = Claims(
         case.claims.frame[order], case.claims.began[order], case.claims.ended[order], case.claims.recorded[order],
-        case.claims.share[order], case.claims.of_gpu, case.claims.of_node, NONE,
+        case.claims.share[order], case.claims.busy[order], case.claims.of_gpu, case.claims.of_node, NONE,
     )  # fmt: skip
     one = case.split()
     two, _ = split(

@@ -84,7 +84,7 @@ def jobs_on(rng: np.random.Generator, gpus: int) -> pl.DataFrame:
     texts, numbers = ("cluster", "allocation", "job_id", "node", "gpu"), ("node_gpus", "began", "ended", "recorded")
     kinds = {**dict.fromkeys(texts, pl.String), "share": pl.Float64, **dict.fromkeys(numbers, pl.Int64)}
     table = pl.DataFrame(rows, schema=kinds, orient="row")
-    return table.with_columns(pl.col("began", "ended", "recorded").cast(pl.Datetime("ns")))
+    return table.with_columns(pl.col("began", "ended", "recorded").cast(pl.Datetime("ns")), pl.lit(None).alias("busy"))
 
 
 def close(one: Any, two: Any) -> None:
