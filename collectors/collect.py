@@ -23,6 +23,7 @@ from .sampler import Aside, Counts, Sampler, Sampling
 
 if TYPE_CHECKING:
     from ..store.journal import Journal
+    from .recording import StoreRecorder
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +146,7 @@ class Collecting:
     devices: Sequence[Device]
     journal: Journal
     sampler: Sampler
+    asides: Sequence[Aside] = ()
 
     @classmethod
     def begin(
@@ -153,9 +155,11 @@ class Collecting:
         options: dict[str, Any],
         *,
         ended: Callable[[], bool] = lambda: False,
-        asides: Sequence[Aside] = (),
+        asides: Callable[[StoreRecorder], Sequence[Aside]] = lambda _: (),
     ) -> Collecting | None:
         """Open everything; `options` are the backend's own. None where `ended` says so before the driver answered.
+
+        `asides` makes what is looked at besides the GPUs.
 
         Raises InputError and StoreError.
         """
@@ -173,11 +177,12 @@ class Collecting:
             root = open_store(plan.store)
             journal = Journal(root, plan.node, durable_s=plan.durable_s)
             recorder = StoreRecorder(root, journal, cluster=plan.cluster, node=plan.node)
-            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=lambda: make(**given), asides=asides)
+            beside = asides(recorder)
+            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=lambda: make(**given), asides=beside)
         except BaseException:
             backend.close()
             raise
-        return cls(plan, backend, devices, journal, sampler)
+        return cls(plan, backend, devices, journal, sampler, beside)
 
     def run(self, *, ended: Callable[[], bool], look: Callable[[], None]) -> Counts:
         """Collect until the duration is over or `ended` says so; then everything is flushed and sealed.
@@ -202,6 +207,8 @@ class Collecting:
         return self.sampler.counts
 
     def _close(self, *, failed: bool) -> None:
+        for aside in self.asides:
+            aside.close()
         if self.sampler.waiting_for_store:
             return  # closing would wait with it
         try:

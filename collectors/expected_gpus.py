@@ -63,9 +63,8 @@ class ExpectedGpus:
         self._missed = {gpu or address for gpu, address, _ in missing}
         return events
 
-    def close(self) -> list[Event]:
-        """There is nothing to tell."""
-        return []
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _boards(self) -> Iterator[tuple[str, tuple[str | None, bool]]]:
         """The GPUs on the bus by address: the UUID that the driver gave it, and whether NVML should show it to us."""

@@ -123,9 +123,8 @@ class JobLabels:
             self._thread.start()
         return []
 
-    def close(self) -> list[Event]:
+    def close(self) -> None:
         """Leave the jobs running in the store: the next collector of this node goes on, or says when they ended."""
-        return []
 
     # -- what is there, in a thread of its own ------------------------------------------------------------
 

@@ -32,7 +32,6 @@ _EVERY_READ = 1_000_000
 _MOST_LINE = 65_536  # bytes of a line that has no end yet
 _MOST_ALIKE = 10  # events of one GPU and code of a look
 _LOST_AGAIN_NS = 3_600_000_000_000  # every attempt to open a dead GPU is a line
-_SAME_NS = 30_000_000_000  # NVML's event of an XID is read at the next tick, which may be that much later
 
 _ADDRESS = r"(?:PCI:)?((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
 _XID = re.compile(rf"NVRM: Xid \({_ADDRESS}\): ([0-9]{{1,5}})\b")
@@ -202,41 +201,14 @@ class KernelLog:
         self._lost_at[address] = ts_ns
         return True
 
-    def close(self) -> list[Event]:
-        """Stop reading; there is nothing to tell."""
+    def close(self) -> None:
+        """Stop reading."""
         if self._child is not None:
             self._child.kill()
             self._child.communicate()
         elif self.readable:
             os.close(self._lines.file)
         self._child, self._lines = None, _OpenLog(-1)
-        return []
-
-
-class Doubles:
-    """Leaves out what a second source tells of an XID or a loss that the first one told already.
-
-    The driver and the kernel's log both tell of the same XID, one of them some time later. So an event of one source
-    takes away the next event of the same kind, GPU and code of the other source within 30 s.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[EventKind, str, int | None], list[tuple[str, int]]] = {}  # source and time, UTC ns
-
-    def new(self, event: Event, source: str) -> bool:
-        """Whether no other source has told of this event, which has its time."""
-        name = event.gpu or bus_address(event.pci_bus_id)
-        if event.kind not in (EventKind.XID, EventKind.LOST) or name is None or event.ts_ns is None:
-            return True
-        key = (event.kind, name, event.code)
-        waiting = [one for one in self._waiting.get(key, ()) if abs(event.ts_ns - one[1]) < _SAME_NS]
-        other = next((one for one in waiting if one[0] != source), None)
-        if other is not None:
-            waiting.remove(other)
-        elif len(waiting) < _MOST_ALIKE * 2:
-            waiting.append((source, event.ts_ns))
-        self._waiting[key] = waiting
-        return other is None
 
 
 def lost_boards(path: str = KMSG) -> list[Event]:

@@ -15,6 +15,8 @@ from .clock import Clock, Steps
 from .quality import Quality
 
 _TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
+_DOUBLE_NS = 30_000_000_000  # NVML's event of an XID is read at the next tick, which may be that much later
+_MOST_WAITING = 32
 _AGAIN_NS = 60_000_000_000  # what cannot be read now and then is recorded once a minute
 # Of a metric by itself. Of profiling metrics a source tells once, of all together; some metrics it cannot have.
 _TOLD = frozenset(
@@ -43,6 +45,32 @@ _SENTENCES = {
 }
 
 
+class _Doubles:
+    """Finds events that a second source tells of an XID or a loss: the driver and the kernel's log both tell of it.
+
+    One of them does some time later. So an event of one source takes away the next event of the same kind, GPU and code
+    of another source within 30 s.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[EventKind, str, int | None], list[tuple[object, int]]] = {}  # source, and UTC ns
+
+    def has(self, event: Event, source: object, ts_ns: int) -> bool:
+        """Whether another source has told of this event."""
+        gpu = event.gpu or event.pci_bus_id
+        if event.kind not in (EventKind.XID, EventKind.LOST) or gpu is None:
+            return False
+        key = (event.kind, gpu, event.code)
+        waiting = [other for other in self._waiting.get(key, ()) if abs(ts_ns - other[1]) < _DOUBLE_NS]
+        first = next((other for other in waiting if other[0] is not source), None)
+        if first is not None:
+            waiting.remove(first)
+        else:
+            waiting.append((source, ts_ns))
+        self._waiting[key] = waiting[-_MOST_WAITING:]
+        return first is not None
+
+
 class Events:
     """Events of one node until they are recorded. Any thread may tell one."""
 
@@ -53,16 +81,17 @@ class Events:
         self._clock, self._cluster, self._node = clock, cluster, node
         self._lock = threading.Lock()
         self._told: list[Event] = []
+        self._doubles = _Doubles()
         self._steps = Steps(clock)
         self._untold, self._since, self._until = 0, 0, 0  # missed ticks, and between which times (steady ns)
 
-    def tell(self, event: Event) -> None:
-        """Something happened, now where the event has no time."""
-        if event.ts_ns is None:
-            event = replace(event, ts_ns=self._clock.wall())
+    def tell(self, event: Event, source: object = None) -> None:
+        """Something happened, now where the event has no time. `source` is who tells of it, besides the backend."""
+        ts_ns = self._clock.wall() if event.ts_ns is None else event.ts_ns
         with self._lock:
-            self._told.append(event)
-            self.count += 1
+            if not self._doubles.has(event, source, ts_ns):
+                self._told.append(replace(event, ts_ns=ts_ns))
+                self.count += 1
 
     def take(self) -> dict[str, list[Any]] | None:
         """The events that nobody took yet, as columns of `events`; None where there is none."""

@@ -56,6 +56,8 @@ class Aside(Protocol):
 
     def look(self, devices: Sequence[Device]) -> list[Event]: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -632,7 +634,7 @@ class Sampler:
                     self._identifying = False
                 for aside in self._asides:
                     for event in aside.look(self.devices):
-                        self._events.tell(event)
+                        self._events.tell(event, aside)
         except BaseException as error:  # handed to the watching thread, which raises it
             self._failure, self._ending = self._failure or error, True
 

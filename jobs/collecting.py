@@ -6,7 +6,8 @@ ended.counts.rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from signal import Signals
@@ -16,8 +17,9 @@ from ..errors import InputError
 from ..store.instants import seconds_of
 
 if TYPE_CHECKING:
-    from ..collectors.collect import Collecting
-    from ..collectors.sampler import Counts
+    from ..collectors.collect import Collecting, Plan
+    from ..collectors.recording import StoreRecorder
+    from ..collectors.sampler import Aside, Counts
     from ..store import Store
 
 
@@ -98,7 +100,9 @@ def collect(
             tell(sentence)
     with Noted() as signals:
         try:
-            collecting = Collecting.begin(plan, options, ended=lambda: bool(signals.came))
+            collecting = Collecting.begin(
+                plan, options, ended=lambda: bool(signals.came), asides=_asides(plan, options)
+            )
         except InputError as error:
             if backend != "nvml":
                 raise
@@ -109,6 +113,28 @@ def collect(
             begun(collecting)
         counts = collecting.run(ended=lambda: bool(signals.came), look=look or (lambda: None))
         return Collected(counts, signals.came[0] if signals.came else None, plan.store, collecting)
+
+
+def _asides(plan: Plan, options: Mapping[str, Any]) -> Callable[[StoreRecorder], list[Aside]]:
+    """What is looked at besides the GPUs of this machine: its kernel's log, its PCI bus, the jobs that it runs."""
+
+    def make(recorder: StoreRecorder) -> list[Aside]:
+        from ..collectors.expected_gpus import ExpectedGpus
+        from ..collectors.job_labels import JobLabels
+        from ..collectors.kernel_log import KernelLog
+        from ..collectors.node_history import NodeHistory
+        from ..store.system import children
+
+        if plan.backend not in ("nvml", "dcgm") or "host" in options:
+            return []
+        known = {"root": plan.store, "cluster": plan.cluster, "node": plan.node, "until_ns": time.time_ns()}
+        history = NodeHistory(lambda: children.run("whorl.jobs.node_memory:remember_as_child", known))
+        asides: list[Aside] = [KernelLog(), ExpectedGpus(history)]
+        if plan.backend == "nvml":
+            asides.append(JobLabels(recorder, history, cluster=plan.cluster, node=plan.node, interval_s=plan.slow_s))
+        return asides
+
+    return make
 
 
 def _own(backend: str, options: dict[str, Any]) -> dict[str, Any]:

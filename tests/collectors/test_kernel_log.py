@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from whorl.collectors.backend import Device
-from whorl.collectors.kernel_log import KMSG, Doubles, KernelLog, bus_address, lost_boards, name_lost_boards
+from whorl.collectors.kernel_log import KMSG, KernelLog, bus_address, lost_boards, name_lost_boards
+from whorl.collectors.noticing import Events
 from whorl.store.events import Event
 from whorl.store.vocabulary import EventKind
+from whorl.tests.collectors.sampling import Turned
 
 ADDRESS = "00000000:3B:00.0"
 GPU = Device("GPU-00000000-0000-0000-0000-000000000001", {"pci_bus_id": ADDRESS})
@@ -170,22 +172,25 @@ def test_the_boards_that_this_boot_lost(log: Path) -> None:
 
 
 def test_one_xid_of_two_sources_is_one_event() -> None:
-    doubles = Doubles()
+    clock = Turned()
+    events = Events(clock, cluster="c", node="n")
+    log = object()
 
-    def tell(source: str, at_s: float, kind: EventKind = EventKind.XID, code: int | None = 79, **more: str) -> bool:
-        ts_ns = 1_790_000_000 * 10**9 + round(at_s * 1e9)
-        return doubles.new(Event(kind, more.get("gpu"), "", ts_ns=ts_ns, code=code, pci_bus_id=ADDRESS), source)
+    def told(source: object, at_s: float, kind: EventKind = EventKind.XID, code: int | None = 79, **of: str) -> bool:
+        before = events.count
+        events.tell(Event(kind, of.get("gpu"), "", clock.wall() + round(at_s * 1e9), None, ADDRESS, code=code), source)
+        return events.count > before
 
-    assert tell("log", 0.0, gpu="GPU-1")
-    assert not tell("driver", 0.7, gpu="GPU-1")
-    assert tell("driver", 0.8, gpu="GPU-1")  # the second one of the driver
-    assert not tell("log", 0.6, gpu="GPU-1")
-    assert tell("log", 1.0, gpu="GPU-2")
-    assert tell("driver", 1.0, code=31, gpu="GPU-2")
-    assert tell("driver", 40.0, gpu="GPU-2")
-    assert tell("log", 50.0, EventKind.LOST, None)
-    assert not tell("driver", 50.2, EventKind.LOST, None)
-    assert tell("driver", 50.3, EventKind.RETURNED, None)
+    assert told(log, 0.0, gpu="GPU-1")
+    assert not told(None, 0.7, gpu="GPU-1")
+    assert told(None, 0.8, gpu="GPU-1")  # the second one of the driver
+    assert not told(log, 0.6, gpu="GPU-1")
+    assert told(log, 1.0, gpu="GPU-2")
+    assert told(None, 1.0, code=31, gpu="GPU-2")
+    assert told(None, 40.0, gpu="GPU-2")
+    assert told(log, 50.0, EventKind.LOST, None)
+    assert not told(None, 50.2, EventKind.LOST, None)
+    assert told(None, 50.3, EventKind.RETURNED, None)
 
 
 @pytest.mark.parametrize("text", ["0000:3b:00", "PCI:0000:3B:00.0", "3b:00", "00000000:3B:00.0"])
