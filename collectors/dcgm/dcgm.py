@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 import struct
 import time
@@ -40,6 +41,8 @@ from .connection import (
 )
 from .entities import GPU, Entity, find_entities, lost_gpus
 from .events import Health, HeldDown, JobStatistics
+
+log = logging.getLogger(__name__)
 
 _HEALTH_S = 10.0
 _STALL_S = 10.0  # an engine that has measured nothing for so long, and for several intervals, does not work
@@ -216,7 +219,9 @@ class Dcgm(Backend):
             self._pending.append(Event(EventKind.SOURCE_VERSION, None, detail, version=version))
         if connection.refused != self._refused:
             self._refused = connection.refused
-            self._pending += _refusal_events(connection)
+            for event in _refusal_events(connection):
+                log.warning("%s", event.detail)
+                self._pending.append(event)
 
     def _begin_job(self, connection: Connection) -> None:
         if self._job_id is None:
