@@ -127,6 +127,8 @@ class KernelLog:
     def __init__(self, path: str = KMSG, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._child: subprocess.Popen[bytes] | None = None
+        self.readable = True
+        """Whether this user may read the kernel's log."""
         self._reader = _Announcements()
         self._lost_at: dict[str, int] = {}  # by PCI address, UTC
         self._since_ns = self._clock.wall()
@@ -136,6 +138,7 @@ class KernelLog:
                 os.lseek(self._lines.file, 0, os.SEEK_END)
         except OSError:
             self._lines = _OpenLog(self._follow_journal())
+            self.readable = self._child is not None
 
     def _follow_journal(self) -> int:
         program = shutil.which(_JOURNAL[0])
@@ -153,11 +156,6 @@ class KernelLog:
             os.set_blocking(self._child.stdout.fileno(), False)
             return self._child.stdout.fileno()
         return -1
-
-    @property
-    def readable(self) -> bool:
-        """Whether this user may read the kernel's log."""
-        return self._lines.file >= 0
 
     def look(self, devices: Sequence[Device]) -> list[Event]:
         """What the log told since the last call, with the GPU's key where `devices` or the log itself name it."""
@@ -206,7 +204,7 @@ class KernelLog:
         if self._child is not None:
             self._child.kill()
             self._child.communicate()
-        elif self.readable:
+        elif self._lines.file >= 0:
             os.close(self._lines.file)
         self._child, self._lines = None, _OpenLog(-1)
 

@@ -48,7 +48,7 @@ def findings(
     nvml = _nvml()
     found = [*_python(), nvml, *([gpm_finding()] if nvml.works else []), _cupy(), *dcgm_findings(host, socket)]
     found += [page_finding(urls)] if urls else []
-    found += [_settings(), _permission(), _slurm()]
+    found += [_settings(), _permission(), _kernel_log(), _slurm()]
     return found if store is None else found + _store(store)
 
 
@@ -92,6 +92,19 @@ def _nvml() -> Finding:
     shown = ", ".join(f"{number} x {model}" for model, number in models.items())
     detail = f"driver {found[0].row['driver'] or 'unknown'}, GPUs: {shown}"
     return Finding("NVML", True, detail, use, number=len(found))
+
+
+def _kernel_log() -> Finding:
+    """Whether this user may read what the kernel says of GPUs."""
+    from ..collectors.kernel_log import KernelLog, name_lost_boards
+
+    use = "names of lost GPUs"
+    log = KernelLog()
+    log.close()
+    if not log.readable:
+        detail = "cannot be read: run as root, with CAP_SYSLOG, or in the group systemd-journal"
+        return Finding("kernel log", False, detail, use)
+    return Finding("kernel log", True, f"readable{name_lost_boards()}", use)
 
 
 def _cupy() -> Finding:

@@ -148,7 +148,7 @@ def test_where_the_log_cannot_be_read_journald_is(tmp_path: Path, monkeypatch: p
         time.sleep(0.01)
     assert [(event.gpu, event.code) for event in events] == [(GPU.gpu, 79)]
     reader.close()
-    assert not reader.readable
+    assert reader.look([GPU]) == []
     assert [(event.pci_bus_id, event.ts_ns) for event in lost_boards(missing)] == [(ADDRESS, 1_790_000_000 * 10**9)]
 
 
