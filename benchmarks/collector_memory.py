@@ -41,18 +41,17 @@ def memory_mb(text: str) -> dict[str, float]:
 
 def collect(root: str, gpus: int, rate: float, hours: float) -> None:
     """In a process of its own: collect, and print a line after every seal."""
-    from whorl.collectors.collecting import stay_small
-
-    stay_small("nvml")
-    import numpy as np
-
-    from whorl.collectors.backends import Device, Status, Sweep
+    from whorl.collectors.backend import Backend, Device, Reading, Status
+    from whorl.collectors.collect import settle
     from whorl.collectors.recording import StoreRecorder
-    from whorl.collectors.sampler import Sampler
+    from whorl.collectors.sampler import Sampler, Sampling
     from whorl.store.journal import Journal
     from whorl.store.journal_file import Ticks
-    from whorl.store.metrics import METRICS
-    from whorl.store.system.processes import give_back
+    from whorl.store.metrics import FAST, METRICS
+
+    settle()
+    with contextlib.suppress(ImportError):
+        import pynvml  # noqa: F401  as the collector of a node has it
 
     class Jumping:
         """A clock that is ahead by as much as anybody sleeps."""
@@ -70,44 +69,30 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
         def sleep(self, ns: int) -> None:
             self.passed += ns
 
-    class Walking:
+    every = range(len(METRICS))
+    counts = [metric.kind == "counter" for metric in METRICS]
+    statuses = {
+        slow: bytes(Status.OK if slow or row in FAST else Status.UNREAD for row in every) for slow in (False, True)
+    }
+
+    class Walking(Backend):
         """GPUs whose readings walk at random: gauges up and down, counters up."""
 
         name, period_ms = "walking", 100
 
         def __init__(self) -> None:
-            self._values = 300_000 + self._steps()
-            self._counts = np.array([metric.kind == "counter" for metric in METRICS])
-            self._slow = np.array([metric.tier == "slow" for metric in METRICS])
-            self._now = False
+            self._values = {device.gpu: [300_000] * len(METRICS) for device in self.devices()}
 
-        def _steps(self) -> Any:
-            """From -900 to 900. NumPy's own generators would add their libraries to the memory."""
-            noise = np.frombuffer(os.urandom(2 * len(METRICS) * gpus), np.uint16).reshape(len(METRICS), gpus)
-            return noise.astype(np.int64) % 1801 - 900
-
-        def devices(self) -> Sequence[Device]:
+        def devices(self) -> list[Device]:
             return [Device(f"GPU-{number:08x}-0000-0000-0000-000000000000") for number in range(gpus)]
 
-        def read(self, _: int, *, slow: bool) -> None:
-            self._now = slow
-
-        def sweep(self, _: list[int]) -> Sweep:
-            steps = self._steps()
-            steps[self._counts] = 50_000 + abs(steps[self._counts])
-            self._values += steps
-            status = np.full(self._values.shape, Status.OK, np.uint8)
-            if not self._now:
-                status[self._slow] = Status.UNREAD
-            return Sweep(self._values % (1 << 30), status)
-
-        def happened(self) -> list[Any]:
-            return []
-
-        def look_again(self, *_: object) -> list[Any]:
-            return []
-
-        def lose(self, _: int) -> None: ...
+        def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading]:
+            for gpu in gpus:
+                values, noise = self._values[gpu], os.urandom(len(METRICS))
+                for row in every if slow else FAST:
+                    step = noise[row] - 127
+                    values[row] = (values[row] + (50_000 + abs(step) if counts[row] else step)) % (1 << 30)
+                yield Reading(gpu, list(values) if slow else [values[row] for row in FAST], statuses[slow])
 
     seals = 0
 
@@ -140,10 +125,8 @@ def collect(root: str, gpus: int, rate: float, hours: float) -> None:
     clock = Jumping()
     journal = Journal(Path(root), "n", offline=True, clock=clock.wall)  # a child seals, as for a collector
     recorder = Maintained(Path(root), journal, cluster="c", node="n")
-    backend: Any = Walking()
     say(0)
-    sampler = Sampler(backend, recorder, interval_s=1 / rate, cluster="c", node="n", clock=clock, hung_s=1e9)
-    give_back()  # as `jobs.collecting.collect` does
+    sampler = Sampler(Walking(), recorder, Sampling(1 / rate, "c", "n", hung_s=1e9, clock=clock))
     sampler.run(hours * 3600 + 1 / rate)
     journal.close()
 
