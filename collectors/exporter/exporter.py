@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from ...errors import InputError
@@ -27,7 +28,8 @@ from .page import Limits
 
 _LEAST_S, _MOST_S = 4.0, 10.0  # for a page
 _PATIENCE, _PATIENCE_S = 0.25, 0.5  # of the interval, and at most: how long a tick waits for the pages it asked for
-_MARGIN_S = 1.0  # a page that is at its limit of time is read within it
+_LEAST_ROOM = 1 << 20  # bytes, for the series of one page
+_MARGIN_S, _FIRST_S = 0.5, 10.0  # beyond the time for a page, to read it; its first reading takes longer
 
 
 class Exporter(Backend):
@@ -64,11 +66,12 @@ class Exporter(Backend):
         if not self._urls:
             raise InputError("--backend prometheus reads pages: give --url, for example http://localhost:9400/metrics")
         if not self._targets:
-            limits = self._limits.shared(len(self._urls))
             urls = [checked(url) for url in self._urls]
+            room = max(self._limits.remembered_bytes // len(urls), _LEAST_ROOM)
+            limits = replace(self._limits, remembered_bytes=room)
             self._targets = [_Target(url, self._stale_ns, self._timeout_s, limits) for url in urls]
         if all(target.failure for target in self._targets):
-            self._ask(self._timeout_s + _MARGIN_S)
+            self._ask(self._timeout_s + (_MARGIN_S if self._met else _FIRST_S))
             self._fresh = True
             self._raise_if_gone()
         devices: dict[str, Device] = {}

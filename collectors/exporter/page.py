@@ -29,11 +29,8 @@ class Limits:
     lines: int = 60_000
     line_bytes: int = 16 << 10
     gpus: int = 4_096
-
-    def shared(self, targets: int) -> Limits:
-        """The limits of each of several pages, so that all together fit into memory: an eighth at least."""
-        part = min(8.0, max(1.0, targets / 2))
-        return Limits(int(self.page_bytes / part), int(self.lines / part), self.line_bytes, int(self.gpus / part))
+    remembered_bytes: int = 48 << 20
+    """Of memory for what is known of series; one that is forgotten is worked out again."""
 
 
 @dataclass(slots=True)
@@ -169,7 +166,7 @@ class Reader:
         except _TooManyGpus:
             series, self.full = None, True
         self._series_bytes += sys.getsizeof(head) + _SERIES_BYTES
-        if self._series_bytes > 2 * self._limits.page_bytes + self._limits.lines * _SERIES_BYTES:
+        if self._series_bytes > self._limits.remembered_bytes:
             self._series, self._series_bytes = {}, 0
         self._series[head] = series
         return head, series
@@ -179,8 +176,8 @@ class Reader:
         name, labels = named.name, named.labels
         place, whose = gpus.place(name, labels), gpus.whose(labels)
         if place is not None and whose is not None:
-            self._note(whose, labels)
-            return _Series(name, self._note(place.whose, labels), place.column, place.rank)
+            self._note(whose, labels)  # and with a MIG instance its GPU, whose the place may be
+            return _Series(name, place.whose.key, place.column, place.rank)
         if whose is not None and (about := gpus.about(name, labels)):
             self.gpus[self._note(whose, {})].row |= _checked(about)
         elif gpus.column(name) is not None:
