@@ -11,6 +11,7 @@ quick exporters are in this tick; of a slow one it takes the page at the tick af
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -25,6 +26,8 @@ from ..backend import Backend, Device, Reading
 from .download import NoPage, checked, download, without_password
 from .history import History
 from .page import Limits
+
+log = logging.getLogger(__name__)
 
 _LEAST_S, _MOST_S = 4.0, 10.0  # for a page
 _PATIENCE, _PATIENCE_S = 0.25, 0.5  # of the interval, and at most: how long a tick waits for the pages it asked for
@@ -70,10 +73,11 @@ class Exporter(Backend):
             room = max(self._limits.remembered_bytes // len(urls), _LEAST_ROOM)
             limits = replace(self._limits, remembered_bytes=room)
             self._targets = [_Target(url, self._stale_ns, self._timeout_s, limits) for url in urls]
-        if all(target.failure for target in self._targets):
+        if self._gone():
             self._ask(self._timeout_s + (_MARGIN_S if self._met else _FIRST_S))
             self._fresh = True
-            self._raise_if_gone()
+            if gone := self._gone():
+                raise InputError(gone)
         devices: dict[str, Device] = {}
         for target in self._targets:
             for device in target.history.devices:
@@ -85,19 +89,23 @@ class Exporter(Backend):
             raise InputError("; ".join(map(str, self._targets)))
         return list(devices.values())
 
-    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:  # noqa: ARG002 - a page has all
+    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:  # noqa: ARG002 - a page has all of them
         """The new numbers of each page that has come. Raises InputError where no page can be had."""
         if not self._fresh:
             self._ask(self._patience_s)
         self._fresh = False
-        news = [(target, *target.take()) for target in self._targets]
-        self._raise_if_gone()
-        wanted = set(gpus)
-        for target, readings, events in news:
-            yield from target.changes()
-            yield from events
+        pages = [target.take() for target in self._targets]
+        gone = self._gone()
+        if gone and not any(pages):
+            raise InputError(gone)
+        for target, page in zip(self._targets, pages, strict=True):
+            readings, events = page or ([], [])
+            for event in [*([] if gone else target.changes()), *events]:
+                if event.metric or event.kind in (EventKind.SOURCE_GONE, EventKind.SOURCE_BACK):
+                    log.warning("%s", event.detail)
+                yield event
             for reading in readings:
-                if reading.gpu in wanted and self._source.get(reading.gpu) is target:
+                if self._source.get(reading.gpu, target) is target:
                     yield reading
 
     def close(self) -> list[Event]:
@@ -114,9 +122,9 @@ class Exporter(Backend):
         for target in asked:
             target.idle.wait(max(0.0, until - time.monotonic()))
 
-    def _raise_if_gone(self) -> None:
-        if all(target.failure for target in self._targets):
-            raise InputError("; ".join(map(str, self._targets)))
+    def _gone(self) -> str:
+        """Why no page can be had; "" where one can."""
+        return "; ".join(map(str, self._targets)) if all(target.failure for target in self._targets) else ""
 
 
 class _Target:
@@ -147,9 +155,9 @@ class _Target:
         self._asked.set()
         return True
 
-    def take(self) -> tuple[list[Reading], list[Event]]:
-        """What the oldest page has that was not taken yet."""
-        return self._pages.popleft() if self._pages else ([], [])
+    def take(self) -> tuple[list[Reading], list[Event]] | None:
+        """What is new on the oldest page that was not taken yet."""
+        return self._pages.popleft() if self._pages else None
 
     def changes(self) -> list[Event]:
         """An event when the page cannot be had, and one when it is back."""

@@ -22,6 +22,7 @@ from whorl.collectors.backend import Backend, Device
 from whorl.errors import InputError
 from whorl.tests.collectors.meanwhile import LONG, meanwhile, until
 from whorl.tests.dcgm_library import DcgmEngine, free_port
+from whorl.tests.endless import SLOW, serving
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
 from whorl.tests.stores import ask, new_store
 from whorl.tests.without import COMMAND, NODE, run_without
@@ -89,7 +90,41 @@ def test_collect_goes_on_whatever_an_exporter_shows(tmp_path: Path, monkeypatch:
     assert (kinds.count("source_gone"), kinds.count("source_back")) == (1, 1)
     assert "500" in next(event["detail"] for event in events if event["kind"] == "source_gone")
     assert any("DCGM_FI_DEV_GPU_TEMP is not on the page any more" in event["detail"] for event in events)
+    assert "DCGM_FI_DEV_GPU_TEMP is not on the page any more" in done.stderr
     assert done.stderr.count("500") == done.stderr.count("answers again") == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("attack", SLOW)
+def test_a_neighbour_that_never_ends_keeps_neither_the_others_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str
+) -> None:
+    monkeypatch.setattr("whorl.collectors.exporter.exporter._LEAST_S", 0.3)
+    with serving(SLOW[attack]) as (place, _), exporting(played(*(Answer(shown(n)) for n in range(1000)))) as good:
+        options = ("--backend", "prometheus", "--url", f"http://{place}", "--url", good.url, "--interval", "0.1")
+        done = collected(tmp_path / "S", *options, "--duration", "2")
+    assert done.exit_code == 0, done.stderr
+    (told,) = ask(
+        tmp_path / "S", "select count(*) n, count(distinct gpu) g, count(distinct energy_mj) e from telemetry"
+    )
+    assert (told["g"], told["n"]) == (2, 2 * told["e"])
+    assert len(good.asked) - 1 <= told["e"] <= len(good.asked)  # the last page may come after the end
+    (gone,) = ask(tmp_path / "S", "select detail from events where kind = 'source_gone'")
+    assert place in gone["detail"]
+
+
+@pytest.mark.long
+def test_a_server_that_never_ends_does_not_keep_the_collector_at_the_start(tmp_path: Path) -> None:
+    with serving(SLOW["100 Continue for ever"]) as (place, sent):
+        command = [sys.executable, "-m", "whorl", "collect", "--backend", "prometheus", "--url", f"http://{place}"]
+        command += ["--interval", "10", "--store", str(tmp_path / "S")]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            while not sent[0] and process.poll() is None:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, errors
+    assert "stopped before anything was read" in errors
 
 
 def test_an_exporter_that_cannot_be_read_at_the_start(tmp_path: Path) -> None:
