@@ -1,31 +1,29 @@
-"""What reading an engine of DCGM costs, and whether samples are lost, against the reader in DCGM's own bindings.
+"""What reading the latest values of an engine of DCGM costs, against the reader in DCGM's own bindings.
 
     python benchmarks/dcgm.py [--gpus 8] [--rate 10] [--seconds 300] [--latency-us 300]
 
-An engine of tests/native (nv-hostengine as a process of its own, over the simulated driver) samples every field that
-whorl reads, of every GPU, at the rate. Each call of the driver takes `--latency-us` longer. The variants read the same
-engine over TCP at the same time, once a second, each in a process of its own:
+An engine of tests/native (nv-hostengine as a process of its own, over the simulated driver) measures every field that
+whorl reads, of every GPU, at the rate. Each call of the driver takes `--latency-us` longer. The variants read the
+latest values over TCP at the same rate and at the same time, each in a process of its own:
 
     collect      `whorl collect --backend dcgm`: rows are journalled, made durable and published as by default
-    stream       whorl's stream alone: samples are read and made into rows, which are thrown away
-    dcgm_reader  `DcgmReader.GetAllGpuValuesAsFieldIdDictSinceLastCall()` of the real bindings; the values are
-                 thrown away
+    backend      whorl's backend alone: values are read and made into readings, which are thrown away
+    dcgm_reader  `DcgmReader.GetLatestGpuValuesAsFieldIdDict()` of the real bindings; the values are thrown away
 
-Another client has the engine keep all that it sampled, and reads it at the end: what a variant did not hand out is
-lost. Of `stream` and `dcgm_reader` single samples are compared. The store has one time for a row, so of `collect` a
-sample is lost if no row of its own has a value within three quarters of an interval; the instant power is left out, as
-it stands in each row until there is a new one. Where the engine pauses, it goes on with some fields earlier than with
-others: then rows have NULLs (`nulls`), and of two profiling samples of one row the mean is stored, so that one of them
-counts as lost.
+Two ticks that fall between two samples see the same one, and two samples between two ticks leave the first unread: so
+it is meant. To say how many, another client has the engine keep every sample of the energy counter. `dropped` are those
+that have no reading; of `dcgm_reader` it is not known, as it gives no times of single values.
 
-CPU time (user and system) is the process's own clock over the window, which begins 8 s after the start. A value is a
-sample that is not blank: of `collect` as the store has it. It states what it measured and asserts nothing.
+CPU time (user and system) is the process's own clock over the window, which begins 8 s after the start. A value is one
+field of one reading that is not blank or NULL. It states what it measured and asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import json
 import os
 import signal
 import statistics
@@ -37,114 +35,93 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from whorl.benchmarks.machine import cpu_s, machine, peak_bytes
 from whorl.benchmarks.reporting import as_json
-from whorl.store.metrics import METRICS
+from whorl.store.metrics import METRICS, ROW
 
 SETTLE_S = 8.0
-POLL_S = 1.0
-EDGE_US = 2_000_000  # samples so near the window's ends are not looked at: not everyone has read them
-BLANK, BLANK_DOUBLE = 0x7FFFFFFFFFFFFFF0, 2.0**47
+EDGE_US = 2_000_000  # samples so near the window's ends are not looked at
+BLANK = 0x7FFFFFFFFFFFFFF0
+ENERGY = 156
 WHORL = "import sys; from whorl.cli import main; sys.exit(main())"
 FIELDS = {metric.dcgm.id: metric.name for metric in METRICS if metric.dcgm is not None}
-STANDS = 157  # the instant power
-REACH = 0.75  # of an interval: a sample so near a row is that row's
-VARIANTS = ("collect", "stream", "dcgm_reader")
+VARIANTS = ("collect", "backend", "dcgm_reader")
+SEEN = "seen.json"
 
 
-# The variants that are a loop: each takes what is new once a second until SIGTERM, and then says what it had
+# The variants that are a loop: each reads the latest values at the rate until SIGTERM, and then says what it had
 
 
-def polled(poll: Callable[[], object]) -> None:
-    ended: list[bool] = []
-    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+def read_at_rate(rate_hz: float, read: Callable[[], int]) -> dict[str, Any]:
+    """Call `read`, which gives a number of values, until SIGTERM: the times of reads (us) and the values of each."""
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
     start, tick = time.monotonic(), 0
+    times, values = [], []
     while not ended:
-        poll()
+        values.append(read())
+        times.append(time.time_ns() // 1000)
         tick += 1
-        time.sleep(max(0.0, start + tick * POLL_S - time.monotonic()))
+        time.sleep(max(0.0, start + tick / rate_hz - time.monotonic()))
+    return {"times": times, "values": values}
 
 
-def read_stream(address: str, every_us: int, output: Path) -> None:
-    from whorl.collectors.dcgm import connection
+def read_backend(address: str, rate_hz: float) -> dict[str, Any]:
+    from whorl.collectors.backend import Reading
     from whorl.collectors.dcgm.dcgm import Dcgm
 
-    seen = []
-    read = connection.Connection.read
+    backend = Dcgm(host=address, interval_s=1 / rate_hz, slow_s=1 / rate_hz)
+    gpus = [device.gpu for device in backend.devices()]
+    stamps: list[int] = []
 
-    def keep(self: Any, reader: Any, overlap_us: int) -> Any:
-        samples, later = read(self, reader, overlap_us)
-        seen.append(samples)
-        return samples, later
+    def read() -> int:
+        readings = [reading for reading in backend.read(gpus, slow=True) if isinstance(reading, Reading)]
+        stamps.extend((reading.ts_ns or 0) // 1000 for reading in readings if reading.statuses[ROW["energy_mj"]] == 0)
+        return sum(reading.statuses.count(0) for reading in readings)
 
-    connection.Connection.read = keep  # type: ignore[method-assign]
-    stream = Dcgm(host=address, interval_s=every_us / 1e6, slow_s=every_us / 1e6)
-    stream.open()
-    polled(stream.poll)
-    stream.close()
-    numbers = np.array([metric.dcgm.id if metric.dcgm else 0 for metric in METRICS] + [0])
-    keys = [
-        np.stack([samples.device, numbers[samples.row], samples.ts], axis=1)[samples.status == 0] for samples in seen
-    ]
-    np.save(output, np.unique(np.concatenate(keys), axis=0))
+    seen = read_at_rate(rate_hz, read)
+    backend.close()
+    return seen | {"stamps": stamps}
 
 
-def read_dcgm_reader(address: str, every_us: int, output: Path) -> None:
+def read_dcgm_reader(address: str, rate_hz: float) -> dict[str, Any]:
     from model_analyzer.monitor.dcgm.DcgmReader import DcgmReader
 
     reader = DcgmReader(
-        hostname=address, fieldIntervalMap={every_us: list(FIELDS)}, maxKeepAge=60.0, fieldGroupName="benchmark"
+        hostname=address, fieldIntervalMap={round(1e6 / rate_hz): list(FIELDS)}, fieldGroupName="benchmark"
     )
     reader.Init(os.environ["DCGM_FOLDER"])
-    said: list[tuple[int, int]] = []
-
-    def poll() -> None:
-        values = reader.GetAllGpuValuesAsFieldIdDictSinceLastCall()
-        count = sum(len(series) for fields in values.values() for series in fields.values())
-        said.append((reader.fvs._nextSinceTimestamp, count))
-
-    polled(poll)
-    np.save(output, np.array(said))
-
-
-# What the engine sampled
+    return read_at_rate(
+        rate_hz, lambda: sum(len(values) for values in reader.GetLatestGpuValuesAsFieldIdDict().values())
+    )
 
 
 class Auditor:
-    """A client that has the engine keep everything."""
+    """A client that has the engine keep every sample of the energy counter."""
 
     def __init__(self, engine: Any, every_us: int, keep_s: float) -> None:
-        self._pydcgm, self._agent, structs = engine.bindings()
-        self._handle = self._pydcgm.DcgmHandle(ipAddress=engine.address, timeoutMs=5000)
-        self._group = self._pydcgm.DcgmGroup(self._handle, groupName="auditor", groupType=structs.DCGM_GROUP_DEFAULT)
-        self._fields = self._pydcgm.DcgmFieldGroup(self._handle, "auditor", list(FIELDS))
+        pydcgm, self._agent, structs = engine.bindings()
+        self._handle = pydcgm.DcgmHandle(ipAddress=engine.address, timeoutMs=5000)
+        self._group = pydcgm.DcgmGroup(self._handle, groupName="auditor", groupType=structs.DCGM_GROUP_DEFAULT)
+        self._fields = pydcgm.DcgmFieldGroup(self._handle, "auditor", [ENERGY])
         self._group.samples.WatchFields(self._fields, every_us, keep_s, 1)
 
-    def samples(self, since_us: int) -> Any:
-        """All that is not blank: rows of GPU, field and time. The engine keeps some twice, with one time."""
-        found = []
+    def stamps(self) -> dict[int, list[int]]:
+        """The times of all samples that are not blank, us, by GPU."""
+        stamps: dict[int, set[int]] = {}
 
-        def keep(_kind: int, gpu: int, values: Any, _count: int, _data: object) -> int:
-            value = values[0]
-            blank = value.value.dbl >= BLANK_DOUBLE if value.fieldType == ord("d") else value.value.i64 >= BLANK
-            if value.ts and not value.status and not blank:
-                found.append((gpu, value.fieldId, value.ts))
+        def keep(_kind: int, gpu: int, values: Any, count: int, _: object) -> int:
+            good = [value.ts for value in values[:count] if value.ts and not value.status and value.value.i64 < BLANK]
+            stamps.setdefault(gpu, set()).update(good)
             return 0
 
         callback = self._agent.dcgmFieldValueEntityEnumeration_f(keep)
-        self._agent.dcgmGetValuesSince_v2(
-            self._handle.handle, self._group.GetId(), self._fields.fieldGroupId, since_us, callback, None
-        )
-        return np.array(found, np.int64)
+        group, fields = self._group.GetId(), self._fields.fieldGroupId
+        self._agent.dcgmGetValuesSince_v2(self._handle.handle, group, fields, 0, callback, None)
+        return {gpu: sorted(times) for gpu, times in stamps.items()}
 
     def close(self) -> None:
         self._handle.Shutdown()
-
-
-def between(samples: Any, first_us: float, last_us: float) -> Any:
-    return samples[(samples[:, 2] >= first_us) & (samples[:, 2] < last_us)]
 
 
 # Measuring
@@ -158,62 +135,28 @@ def raise_priority(process: int) -> int:
     return os.getpriority(os.PRIO_PROCESS, process)
 
 
-def of_stream(folder: Path, truth: Any, window: tuple[float, float], _every_us: int) -> dict[str, Any]:
-    ends = (window[0] * 1e6 + EDGE_US, window[1] * 1e6 - EDGE_US)
-    wanted, got = np.unique(between(truth, *ends), axis=0), between(np.load(folder / "seen.npy"), *ends)
-    both = len(np.unique(np.concatenate([wanted, got]), axis=0))
-    seconds = (ends[1] - ends[0]) / 1e6
-    return {"samples_of_engine": len(wanted), "samples_lost": both - len(got), "values_per_s": len(got) / seconds}
+def of_loop(folder: Path, first_us: float, last_us: float) -> dict[str, Any]:
+    """What a variant that is a loop had within the window."""
+    seen = json.loads((folder / SEEN).read_text())
+    within = [value for us, value in zip(seen["times"], seen["values"], strict=True) if first_us <= us < last_us]
+    result: dict[str, Any] = {"ticks": len(within), "values_per_s": 1e6 * sum(within) / (last_us - first_us)}
+    if "stamps" in seen:
+        result["readings"] = sum(first_us <= us < last_us for us in seen["stamps"])
+    return result
 
 
-def of_dcgm_reader(folder: Path, truth: Any, window: tuple[float, float], _every_us: int) -> dict[str, Any]:
-    said = np.load(folder / "seen.npy")
-    inside = said[(said[:, 0] >= window[0] * 1e6) & (said[:, 0] < window[1] * 1e6)]
-    wanted, got = between(truth, inside[0, 0], inside[-1, 0]), int(inside[1:, 1].sum())
-    seconds = (inside[-1, 0] - inside[0, 0]) / 1e6
-    return {"samples_of_engine": len(wanted), "samples_lost": len(wanted) - got, "values_per_s": got / seconds}
-
-
-def unmatched(sampled: Any, stored: Any, reach_us: float) -> int:
-    """How many of the engine's samples have no row of their own so near; both in the order of time."""
-    lost = at = 0
-    for us in sampled:
-        while at < len(stored) and stored[at] < us - reach_us:
-            at += 1
-        if at < len(stored) and stored[at] <= us + reach_us:
-            at += 1
-        else:
-            lost += 1
-    return lost
-
-
-def of_collect(folder: Path, truth: Any, window: tuple[float, float], every_us: int) -> dict[str, Any]:
+def of_collect(folder: Path, first_us: float, last_us: float) -> dict[str, Any]:
+    """What `whorl collect` stored within the window."""
     from whorl.store import Store
 
     store = Store.open(folder / "S")
-    first, last = window[0] * 1e6 + EDGE_US, window[1] * 1e6 - EDGE_US
-    given = sorted(set(truth[:, 1].tolist()) - {STANDS})
-    columns = ", ".join(FIELDS[number] for number in given)
-    gpus = store.sql("select distinct gpu from telemetry order by gpu").column("gpu").to_pylist()
-    lost, values, nulls, samples = dict.fromkeys(given, 0), 0, 0, 0
-    for gpu, uuid in enumerate(gpus):  # the simulated driver numbers GPUs in the order of their UUIDs
-        rows = store.sql(f"select epoch_us(ts) as us, {columns} from telemetry where gpu = '{uuid}' order by ts")
-        us = rows.column("us").to_numpy()
-        inside = (us >= first) & (us < last)
-        for number in given:
-            there = rows.column(FIELDS[number]).is_valid().to_numpy()
-            values, nulls = values + int((there & inside).sum()), nulls + int((~there & inside).sum())
-            sampled = np.unique(between(truth[(truth[:, 0] == gpu) & (truth[:, 1] == number)], first, last)[:, 2])
-            samples += len(sampled)
-            lost[number] += unmatched(sampled.tolist(), us[there].tolist(), REACH * every_us)
+    counts = " + ".join(f"count({name})" for name in FIELDS.values())
+    window = f"epoch_us(ts) >= {first_us} and epoch_us(ts) < {last_us}"
+    (row,) = store.sql(f"select {counts} as n, count(energy_mj) as e from telemetry where {window}").to_pylist()
     events = store.sql("select kind, count(*) as n from events group by kind order by kind").to_pylist()
     return {
-        "samples_of_engine": samples,
-        "values": values,
-        "nulls": nulls,
-        "samples_lost": sum(lost.values()),
-        "samples_lost_of": {FIELDS[number]: count for number, count in lost.items() if count},
-        "values_per_s": 1e6 * values / (last - first),
+        "readings": row["e"],
+        "values_per_s": 1e6 * row["n"] / (last_us - first_us),
         "events": {event["kind"]: event["n"] for event in events},
     }
 
@@ -223,88 +166,84 @@ def measure(given: argparse.Namespace, engine: Any, folders: dict[str, Path]) ->
     environment = engine.environment(DCGM_FOLDER=str(engine.folder))
     auditor = Auditor(engine, every_us, given.seconds + 120)
     interval = f"{every_us // 1000}ms"
-    order = ["collect", "--store", "S", "--backend", "dcgm", "--host", engine.address]
-    commands = {"collect": [sys.executable, "-c", WHORL, *order, "--interval", interval, "--slow-interval", interval]}
-    for name in ("stream", "dcgm_reader"):
-        own = ["--variant", name, "--address", engine.address, "--rate", str(given.rate)]
-        commands[name] = [sys.executable, str(Path(__file__).resolve()), *own]
+    verb = ["collect", "--store", "S", "--backend", "dcgm", "--host", engine.address]
+    commands = {"collect": [sys.executable, "-c", WHORL, *verb, "--interval", interval, "--slow-interval", interval]}
+    for name in ("backend", "dcgm_reader"):
+        options = ["--variant", name, "--address", engine.address, "--rate", str(given.rate)]
+        commands[name] = [sys.executable, str(Path(__file__).resolve()), *options]
     running: dict[str, subprocess.Popen[str]] = {}
-    used: dict[str, float] = {}
+    cpu: dict[str, float] = {}
     memory: dict[str, int] = {}
     try:
         for name, folder in folders.items():
-            said = (folder / "said").open("w")
+            output = (folder / "output").open("w")
             running[name] = subprocess.Popen(
-                commands[name],
-                cwd=folder,
-                env=environment,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                stderr=said,
-                stdout=said,
+                commands[name], cwd=folder, env=environment, text=True, stderr=output, stdout=output
             )
         time.sleep(SETTLE_S)
         before = {name: cpu_s(process.pid) for name, process in running.items() if process.poll() is None}
-        of_engine, began = cpu_s(engine.pid), time.time()
+        engine_s, began = cpu_s(engine.pid), time.time()
         time.sleep(given.seconds)
         for name, process in running.items():
             if process.poll() is None:
-                used[name], memory[name] = cpu_s(process.pid) - before[name], peak_bytes(process.pid) or 0
-        of_engine, ended = cpu_s(engine.pid) - of_engine, time.time()
-        time.sleep(2 * POLL_S)
-        truth = auditor.samples(round(began * 1e6))
+                cpu[name], memory[name] = cpu_s(process.pid) - before[name], peak_bytes(process.pid) or 0
+        engine_s, ended = cpu_s(engine.pid) - engine_s, time.time()
+        time.sleep(1.0)
+        stamps = auditor.stamps()
     finally:
         for process in running.values():
             process.send_signal(signal.SIGTERM)
         for process in running.values():
             process.wait(120)
     auditor.close()
-    looks = {"collect": of_collect, "stream": of_stream, "dcgm_reader": of_dcgm_reader}
-    share = 100 * of_engine / (ended - began)
-    found: dict[str, Any] = {"engine": {"nice": priority, "cpu_share_pct": share} | paces(truth, every_us)}
-    for name, folder in folders.items():
-        if name not in used:
-            found[name] = {"did_not_run": (folder / "said").read_text().strip().splitlines()[-1:]}
-            continue
-        cost = {"cpu_share_pct": 100 * used[name] / (ended - began), "peak_rss_bytes": memory[name]}
-        found[name] = cost | looks[name](folder, truth, (began, ended), every_us)
-        found[name]["cpu_us_per_value"] = 1e4 * cost["cpu_share_pct"] / found[name]["values_per_s"]
-    return found
-
-
-def paces(truth: Any, every_us: int) -> dict[str, Any]:
-    """How far apart the engine's samples are, and what it has."""
-    power = truth[truth[:, 1] == 155]
-    apart = np.concatenate([np.diff(power[power[:, 0] == gpu, 2]) for gpu in np.unique(power[:, 0])])
-    return {
-        "fields_with_values": len(np.unique(truth[:, 1])),
-        "ms_between_samples": {
-            "asked": every_us / 1e3,
-            "median": statistics.median(apart.tolist()) / 1e3,
-            "longest": float(apart.max()) / 1e3,
-        },
+    first_us, last_us = began * 1e6 + EDGE_US, ended * 1e6 - EDGE_US
+    within = {gpu: [us for us in times if first_us <= us < last_us] for gpu, times in stamps.items()}
+    apart = [later - sooner for times in within.values() for sooner, later in itertools.pairwise(times)]
+    sampled = sum(map(len, within.values()))
+    result: dict[str, Any] = {
+        "engine": {
+            "nice": priority,
+            "cpu_share_pct": 100 * engine_s / (ended - began),
+            "energy_samples": sampled,
+            "ms_between_samples": {
+                "asked": every_us / 1e3,
+                "median": statistics.median(apart) / 1e3,
+                "longest": max(apart) / 1e3,
+            },
+        }
     }
+    for name, folder in folders.items():
+        if name not in cpu:
+            result[name] = {"did_not_run": (folder / "output").read_text().strip().splitlines()[-1:]}
+            continue
+        cost = {"cpu_share_pct": 100 * cpu[name] / (ended - began), "peak_rss_bytes": memory[name]}
+        result[name] = cost | (of_collect if name == "collect" else of_loop)(folder, first_us, last_us)
+        result[name]["cpu_us_per_value"] = 1e4 * cost["cpu_share_pct"] / result[name]["values_per_s"]
+        if "readings" in result[name]:
+            result[name]["dropped"] = sampled - result[name]["readings"]
+    return result
 
 
 def rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: rounded(one) for key, one in value.items()}
+        return {key: rounded(part) for key, part in value.items()}
     return round(value, 3) if isinstance(value, float) else value
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--rate", type=float, default=10.0, help="samples a second, of each field and GPU")
+    parser.add_argument("--rate", type=float, default=10.0, help="ticks a second")
     parser.add_argument("--seconds", type=float, default=300.0, help="length of the window")
     parser.add_argument("--latency-us", type=int, default=300, help="how much longer each call of the driver takes")
     parser.add_argument("--only", action="append", choices=VARIANTS, help="variants to run (repeatable)")
-    parser.add_argument("--variant", choices=("stream", "dcgm_reader"), help=argparse.SUPPRESS)
+    parser.add_argument("--variant", choices=("backend", "dcgm_reader"), help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.variant:
-        read = {"stream": read_stream, "dcgm_reader": read_dcgm_reader}[given.variant]
-        read(given.address, round(1e6 / given.rate), Path("seen.npy"))
+        read = {"backend": read_backend, "dcgm_reader": read_dcgm_reader}[given.variant]
+        seen = read(given.address, given.rate)
+        Path(SEEN).write_text(json.dumps(seen))
         return
 
     from whorl.tests.dcgm_library import DcgmEngine, compile_dcgm
@@ -314,15 +253,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="dcgm-") as temporary:
         folder = Path(temporary)
         folders = {name: folder / name for name in (given.only or VARIANTS)}
-        for one in (folder / "nvml", folder / "dcgm", *folders.values()):
-            one.mkdir()
+        for needed in (folder / "nvml", folder / "dcgm", *folders.values()):
+            needed.mkdir()
         compile_dcgm(folder / "dcgm")
         driver = NvmlLibrary(compile_library(folder / "nvml"), folder)
         driver.write(f"gpus {given.gpus}", "model H100", "load 10 0.7", f"latency {given.latency_us}")
         engine = DcgmEngine(folder / "dcgm", driver, folder)
         engine.start()
         try:
-            found = measure(given, engine, folders)
+            variants = measure(given, engine, folders)
         finally:
             engine.stop()
     result: dict[str, Any] = {
@@ -336,12 +275,12 @@ def main() -> None:
             "latency_us": given.latency_us,
         },
         "n": 1,
-        "variants": found,
+        "variants": variants,
     }
-    if all("cpu_us_per_value" in found.get(name, {}) for name in VARIANTS):
-        theirs = found["dcgm_reader"]["cpu_us_per_value"]
+    if all("cpu_us_per_value" in variants.get(name, {}) for name in VARIANTS):
+        theirs_us = variants["dcgm_reader"]["cpu_us_per_value"]
         result["cpu_per_value_over_dcgm_readers"] = {
-            name: found[name]["cpu_us_per_value"] / theirs for name in ("collect", "stream")
+            name: variants[name]["cpu_us_per_value"] / theirs_us for name in ("collect", "backend")
         }
     print(as_json(rounded(result)))
 

@@ -198,11 +198,14 @@ def test_a_field_that_the_engine_refuses_costs_only_itself(
     backend.close()
 
 
-def test_a_health_metric_is_read_by_its_row(backend: Dcgm) -> None:
-    assert METRICS[ROW["row_remap_failed"]].dcgm is not None
+def test_metrics_of_health_are_read_by_their_rows(backend: Dcgm) -> None:
     ticks = Ticks(backend)
-    ticks.until(lambda: ticks.known("row_remap_failed", 2))
-    assert set(ticks.known("row_remap_failed", 2)) == {0}
+    ticks.until(lambda: ticks.known("row_remap_pending", 2))
+    assert set(ticks.known("row_remap_pending", 2)) == {0}
+    assert set(ticks.known("pcie_width_max", 2)) == {16}
+    assert ticks.known("pcie_generation", 2)
+    # What the driver does not have is a blank that says so.
+    assert {reading.statuses[ROW["fabric_state"]] for reading in ticks.of(2)} <= {Status.UNREAD, Status.UNSUPPORTED}
 
 
 def test_a_value_that_is_old_is_none(backend: Dcgm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ static const Field FIELDS[] = {
     {53, 's', "serial", STRING, 0, 1, "nvmlDeviceGetSerial"},
     {54, 's', "uuid", STRING, 0, 1, "nvmlDeviceGetUUID"},
     {57, 's', "pci_busid", OTHER, 0, 1, NULL},
+    {84, 'i', "inforom_config_valid", NONE, 0, 1, NULL},
     {100, 'i', "sm_clock", UINT_OF, 1, 1, "nvmlDeviceGetClockInfo"},
     {101, 'i', "memory_clock", UINT_OF, 2, 1, "nvmlDeviceGetClockInfo"},
     {102, 'i', "video_clock", UINT_OF, 3, 1, "nvmlDeviceGetClockInfo"},
@@ -30,6 +31,8 @@ static const Field FIELDS[] = {
     {162, 'd', "power_management_limit_max", BATCHED, 188, 1e-3, NULL},
     {163, 'd', "power_management_limit_default", UINT, 0, 1e-3, "nvmlDeviceGetPowerManagementDefaultLimit"},
     {164, 'd', "enforced_power_limit", UINT, 0, 1e-3, "nvmlDeviceGetEnforcedPowerLimit"},
+    {170, 'i', "fabric_manager_status", NONE, 0, 1, NULL},
+    {171, 'i', "fabric_manager_failure_code", NONE, 0, 1, NULL},
     {190, 'i', "pstate", UINT, 0, 1, "nvmlDeviceGetPerformanceState"},
     {191, 'i', "fan_speed", UINT, 0, 1, "nvmlDeviceGetFanSpeed"},
     {200, 'i', "pcie_tx_throughput", NONE, 0, 1, NULL},
@@ -60,6 +63,7 @@ static const Field FIELDS[] = {
     {311, 'i', "ecc_dbe_volatile_total", ERRORS, 1, 1, "nvmlDeviceGetTotalEccErrors"},
     {312, 'i', "ecc_sbe_aggregate_total", ERRORS, 2, 1, "nvmlDeviceGetTotalEccErrors"},
     {313, 'i', "ecc_dbe_aggregate_total", ERRORS, 3, 1, "nvmlDeviceGetTotalEccErrors"},
+    {346, 'i', "threshold_srm", NONE, 0, 1, NULL},
     {390, 'i', "retired_pages_sbe", NONE, 0, 1, NULL},
     {391, 'i', "retired_pages_dbe", NONE, 0, 1, NULL},
     {392, 'i', "retired_pages_pending", NONE, 0, 1, NULL},
@@ -72,6 +76,9 @@ static const Field FIELDS[] = {
     {429, 'i', "nvlink_replay_error_count_total", NONE, 0, 1, NULL},
     {439, 'i', "nvlink_recovery_error_count_total", NONE, 0, 1, NULL},
     {449, 'i', "nvlink_bandwidth_total", NONE, 0, 1, NULL},
+    {497, 'i', "nvlink_error_dl_crc", NONE, 0, 1, NULL},
+    {498, 'i', "nvlink_error_dl_recovery", NONE, 0, 1, NULL},
+    {499, 'i', "nvlink_error_dl_replay", NONE, 0, 1, NULL},
     {526, 'i', "vgpu_license_status", NONE, 0, 1, NULL},
     {1001, 'd', "gr_engine_active", GPM, 1, 1e-2, NULL},
     {1002, 'd', "sm_active", GPM, 2, 1e-2, NULL},
@@ -98,6 +105,7 @@ static const Field FIELDS[] = {
     {1422, 'i', "clocks_event_reason_sw_therm_ns", BATCHED, 269, 1, NULL},
     {1423, 'i', "clocks_event_reason_hw_therm_ns", BATCHED, 270, 1, NULL},
     {1424, 'i', "clocks_event_reason_hw_power_brake_ns", BATCHED, 271, 1, NULL},
+    {1523, 'i', "get_gpu_recovery_action", BATCHED, 230, 1, NULL},
 };
 enum { COUNT = sizeof FIELDS / sizeof *FIELDS };
 
