@@ -61,13 +61,14 @@ class _Announcements:
         """The XID or the loss that a message tells of; None for any other message."""
         if xid := _XID.match(message):
             address = bus_address(xid[1])
-            return replace(xid_event(self.uuids.get(address or ""), int(xid[2]), ts_ns=ts_ns), pci_bus_id=address)
+            uuid = self.uuids.get(address or "")
+            return xid_event(uuid, int(xid[2]), ts_ns=ts_ns, pci_bus_id=address)
         gpu = _GPU.match(message)
         address = None if gpu is None else bus_address(gpu[1])
         if gpu is None or address is None:
             return None
-        if uuid := _UUID.match(gpu[2]):
-            self.uuids[address] = uuid[1]
+        if named := _UUID.match(gpu[2]):
+            self.uuids[address] = named[1]
         if _FALLEN.search(gpu[2]):
             reason = "the GPU has fallen off the bus"
         elif _NOT_STARTED in gpu[2]:
@@ -124,7 +125,7 @@ class KernelLog:
     Nothing waits: `look` reads what is there. `readable` says whether there is anything to read.
     """
 
-    def __init__(self, path: str = KMSG, *, clock: Clock | None = None) -> None:
+    def __init__(self, path: str | None = None, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._child: subprocess.Popen[bytes] | None = None
         self.readable = True
@@ -133,7 +134,7 @@ class KernelLog:
         self._lost_at: dict[str, int] = {}  # by PCI address, UTC
         self._since_ns = self._clock.wall()
         try:
-            self._lines = _OpenLog(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            self._lines = _OpenLog(os.open(path or KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             with contextlib.suppress(OSError):  # a pipe has no end to go to
                 os.lseek(self._lines.file, 0, os.SEEK_END)
         except OSError:
@@ -209,7 +210,7 @@ class KernelLog:
         self._child, self._lines = None, _OpenLog(-1)
 
 
-def lost_boards(path: str = KMSG) -> list[Event]:
+def lost_boards(path: str | None = None) -> list[Event]:
     """The boards that fell off the bus, or could not be started, since this machine booted: the last event of each."""
     reader, boards = _Announcements(), dict[str, Event]()
     now_ns = SystemClock.wall() - SystemClock.steady()
@@ -224,7 +225,7 @@ def lost_boards(path: str = KMSG) -> list[Event]:
     return [replace(event, gpu=reader.uuids.get(address)) for address, event in sorted(boards.items())]
 
 
-def name_lost_boards(path: str = KMSG) -> str:
+def name_lost_boards(path: str | None = None) -> str:
     """What the kernel's log says of `lost_boards`, to be put behind a sentence without a full stop; "" for nothing."""
     boards = [
         f"GPU {event.pci_bus_id}{f' ({event.gpu})' if event.gpu else ''} fell off the bus or did not start, "
@@ -234,9 +235,9 @@ def name_lost_boards(path: str = KMSG) -> str:
     return f"; the kernel's log says: {'; '.join(boards)}" if boards else ""
 
 
-def _boot_lines(path: str) -> Iterator[bytes]:
+def _boot_lines(path: str | None) -> Iterator[bytes]:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = os.open(path or KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run(  # noqa: S603 - constant arguments

@@ -19,6 +19,7 @@ from ..store.events import Event
 from ..store.metrics import FAST, METRICS
 from ..store.vocabulary import EventKind
 from .backend import Backend, Device, Reading, Status
+from .kernel_log import name_lost_boards
 from .nvml_driver import asked, driver_version, meaning, status_of, text, told
 from .nvml_gpm import Profiling
 from .nvml_identity import describe, instances, power_window
@@ -79,12 +80,16 @@ class Nvml(Backend):
         except ImportError as error:
             raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
         if self._shown is None:
-            _begin_session()
+            try:
+                _begin_session()
+            except InputError as error:
+                raise InputError(f"{error}{name_lost_boards()}") from error
             self._look(_Shown(), first=True)
             if not self._whole:
                 reasons = [event.detail for event in self._pending]
                 self.close()
-                raise InputError(": ".join(["backend nvml shows no GPU on this machine", *reasons[:1]]))
+                why = ": ".join(["backend nvml shows no GPU on this machine", *reasons[:1]])
+                raise InputError(f"{why}{name_lost_boards()}")
         elif status_of(nv.nvmlDeviceGetCount) == Status.DRIVER:
             self._reopen(Status.DRIVER)
             self._look(_Shown())

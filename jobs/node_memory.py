@@ -14,15 +14,13 @@ from ..store.importing import superseding
 from ..store.instants import in_sql
 from ..store.vocabulary import JobSource, TagState
 
-_NICE = 20
-
 
 def remember_as_child(root: str, cluster: str, node: str, *, until_ns: int) -> dict[str, list[dict[str, Any]]]:
     """The GPUs that are expected on a node, and its jobs that were running by what a collector stored last.
 
     They have the fields of `ExpectedGpu` and `RunningJob`; readings from `until_ns` on do not count. Raises StoreError.
     """
-    os.nice(_NICE)  # the collector goes before others; this has time
+    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))  # the collector goes before others
     store = Store.open(root)
     expected = seen_on(store, node, until_ns)
     here = store.scan("gpus").filter(pl.col("gpu").is_in(list(expected))).sort("first_seen")

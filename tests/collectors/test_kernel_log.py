@@ -8,13 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
+from whorl.collectors import kernel_log
 from whorl.collectors.backend import Device
+from whorl.collectors.collect import Collecting
 from whorl.collectors.kernel_log import KMSG, KernelLog, bus_address, lost_boards, name_lost_boards
 from whorl.collectors.noticing import Events
+from whorl.jobs.collecting import collect
 from whorl.store.events import Event
 from whorl.store.vocabulary import EventKind
 from whorl.tests.collectors.sampling import Turned
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.stores import ask, new_store
 
 ADDRESS = "00000000:3B:00.0"
 GPU = Device("GPU-00000000-0000-0000-0000-000000000001", {"pci_bus_id": ADDRESS})
@@ -191,6 +198,40 @@ def test_one_xid_of_two_sources_is_one_event() -> None:
     assert told(log, 50.0, EventKind.LOST, None)
     assert not told(None, 50.2, EventKind.LOST, None)
     assert told(None, 50.3, EventKind.RETURNED, None)
+
+
+def test_a_node_whose_driver_is_dead_says_which_board(
+    log: Path, nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_log, "KMSG", str(log))
+    write(log, "NVRM: Xid (PCI:0000:5e:00): 79, GPU has fallen off the bus.")
+    nvml.write("gpus 4", "from 1 reload 4000000000")
+    store = str(new_store(tmp_path / "S").root)
+    for command, status in (["collect"], 2), (["check", "--quick", "--backend", "auto"], 3), (["doctor"], 0):
+        done = CliRunner().invoke(cli, [*command, "--store", store])
+        assert done.exit_code == status
+        assert "00000000:5E:00.0" in done.output.replace("\n", "")
+
+
+def test_a_collector_names_what_the_kernel_tells_of_and_stores_it_once(
+    log: Path, nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_log, "KMSG", str(log))
+    nvml.write("gpus 2", "model H100")
+    store = new_store(tmp_path / "S")
+
+    def fall(collecting: Collecting) -> None:
+        address = collecting.devices[1].row["pci_bus_id"].lower().removeprefix("0000").removesuffix(".0")
+        write(log, f"NVRM: Xid (PCI:{address}): 79, GPU has fallen off the bus.")
+        nvml.add(f"from {time.time()} gpu 1 xid 79", "gpu 1 lost")
+
+    ended = collect(store, interval=0.1, duration=2.5, cluster="c", node="n1", begun=fall)
+    assert ended.counts.ticks > 0
+    query = "select kind, cluster, node, pci_bus_id, gpu from events where kind in ('xid', 'lost') order by kind"
+    lost, xid = ask(store.root, query)
+    (gpu,) = ask(store.root, "select cluster, node, pci_bus_id, gpu from gpus_now order by pci_bus_id desc limit 1")
+    assert lost == {"kind": "lost"} | gpu
+    assert xid == {"kind": "xid"} | gpu
 
 
 @pytest.mark.parametrize("text", ["0000:3b:00", "PCI:0000:3B:00.0", "3b:00", "00000000:3B:00.0"])
