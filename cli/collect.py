@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from ..dashboards.table import many
 from ..errors import WhorlError
-from .options import Span, json_option, store_option
+from .options import Span, json_option
 
 if TYPE_CHECKING:
     from ..collectors.collect import Collecting
-    from ..collectors.sampler import Counts
+    from ..jobs.collecting import Collected, CollectedJob
+    from ..jobs.command import Command
 
 
-@click.command("collect", short_help="Read this node's GPUs into a store until you stop it.")
-@store_option
+@click.command(
+    "collect",
+    short_help="Read this node's GPUs into a store until you stop it.",
+    context_settings={"allow_interspersed_args": False},  # what follows the command is the command's
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND ...]")
+@click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store: a folder of tables.")
+@click.option("--for-job", is_flag=True, help="Only the GPUs of this batch job, into a folder of its own; see below.")
 @click.option("--interval", type=Span(), default="1s", show_default=True, help="Time between readings.")
 @click.option(
     "--slow-interval",
@@ -53,8 +63,12 @@ if TYPE_CHECKING:
 @click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: H100]")
 @click.option("--seed", type=int, help="Simulated: which GPUs of that model.  [default: 1]")
 @json_option
+@click.pass_context
 def collect(
-    store: str,
+    ctx: click.Context,
+    command: tuple[str, ...],
+    store: str | None,
+    for_job: bool,
     interval: float,
     slow_interval: float,
     duration: float | None,
@@ -74,15 +88,79 @@ def collect(
 ) -> None:
     """Read every GPU of this node into a store until you stop it.
 
+    \b
+    whorl collect --store S
+    srun whorl collect --for-job -- python train.py    only this job's GPUs, while COMMAND runs
+
     It asks the driver itself (nvml), the engine of NVIDIA DCGM (dcgm), or exporters of metrics, here and on other
     nodes (prometheus).
 
     Ctrl-C, SIGTERM and SIGHUP end it: what was read is flushed and sealed, and the exit status is 0. Reading changes
     no setting of a GPU. If a probe crashed and left settings changed, they are restored first. On a machine without
     GPUs, --backend simulated reads a simulated node.
+
+    With --for-job the store is whorl-job-ID in the folder from which the job was submitted, unless --store is given;
+    at the end a summary of each GPU is printed. COMMAND gets the signals, and its exit status is that of whorl.
     """
-    from ..collectors.collect import settle
     from ..jobs.collecting import collect as run
+
+    if store is not None and for_job and ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
+        store = None  # a site's
+    if command and not for_job:
+        raise click.UsageError(f"{command[0]!r} is too much: a command can run with --for-job")
+    if store is None and not for_job:
+        raise click.UsageError("Missing option '--store' (env var: 'WHORL_STORE').")
+    reading = partial(
+        run,
+        store,
+        for_job=for_job,
+        interval=interval,
+        slow_interval=slow_interval,
+        duration=duration,
+        backend=backend,
+        durable=durable,
+        cluster=cluster,
+        node=node,
+        hung=hung,
+        gpus=gpus,
+        model=model,
+        seed=seed,
+        host=host,
+        socket=socket,
+        job=job,
+        url=url,
+    )
+    if command:
+        sys.exit(_beside(command, reading, as_json=as_json))
+    collecting = _collect(reading, as_json=as_json)
+    if collecting is not None:
+        collecting.leave(0)
+
+
+def _beside(words: Sequence[str], reading: Callable[..., Collected], *, as_json: bool) -> int:
+    """Collect while a command runs, which goes on whatever becomes of the collector; its exit status."""
+    from ..jobs.command import NOT_EXECUTABLE, NOT_FOUND, Command
+    from .output import tell
+
+    try:
+        with Command(words) as command:
+            try:
+                collecting = _collect(partial(reading, ended=command.ended), as_json=as_json, command=command)
+            except WhorlError as error:
+                tell(f"{error}; the command goes on without being measured")
+                collecting = None
+            status = command.wait()
+            if collecting is not None:
+                collecting.leave(status)
+            return status
+    except OSError as error:
+        tell(f"cannot run {words[0]}: {error.strerror}")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _collect(reading: Callable[..., Collected], *, as_json: bool, command: Command | None = None) -> Collecting | None:
+    """Collect, and say how it went; the collector, which has ended, or None where it never began."""
+    from ..collectors.collect import settle
     from .output import Progress, print_json, tell
 
     settle()
@@ -99,41 +177,25 @@ def collect(
 
     with progress:
         try:
-            ended = run(
-                store,
-                interval=interval,
-                slow_interval=slow_interval,
-                duration=duration,
-                backend=backend,
-                durable=durable,
-                cluster=cluster,
-                node=node,
-                hung=hung,
-                gpus=gpus,
-                model=model,
-                seed=seed,
-                host=host,
-                socket=socket,
-                job=job,
-                url=url,
-                tell=tell,
-                begun=begun,
-                look=look if progress.live else None,  # what nobody sees costs 4 % of a sweep at 10 Hz
-            )
+            # What nobody sees costs 4 % of a sweep at 10 Hz.
+            ended = reading(tell=tell, begun=begun, look=look if progress.live else None)
         except WhorlError as error:
             if ready is None or not ready.sampler.stuck_in:
                 raise
-            tell(str(error))
-            ready.leave(error.exit_code)
+            if command is None:
+                tell(str(error))
+                ready.leave(error.exit_code)
             raise
     if as_json:
         print_json(ended.document())
         sys.stdout.flush()
     if ended.collecting is None:
-        tell("stopped before anything was read")
-        return
-    _say_ended(ended.collecting, ended.counts, ended.signal)
-    ended.collecting.leave(0)
+        tell("nothing was read" if ended.signal is None else "stopped before anything was read")
+        return None
+    _say_ended(ended, command)
+    if ended.job is not None:
+        _say_job(ended.job, ended.store)
+    return ended.collecting
 
 
 def _say_begun(collecting: Collecting) -> None:
@@ -158,6 +220,20 @@ def _say_begun(collecting: Collecting) -> None:
         )
 
 
+def _say_job(job: CollectedJob, store: str) -> None:
+    """Tell the summary of a job, in one piece: several nodes write at once. Standard output is the command's."""
+    from ..dashboards.table import Table, printable
+    from .job_report import hint, report
+
+    requeued = f", requeued {many(job.allocation.restarts, 'time')}" if job.allocation.restarts else ""
+    title = f"job {job.allocation.job_id}{requeued}" if job.allocation.job_id else "this job"
+    lines = [f"whorl: {title}, on {job.node}:"]
+    for part in report(job.gpus):
+        lines += part.lines() if isinstance(part, Table) else [part]
+    lines += ["All nodes, beside a fleet:", hint(store)]
+    click.echo("\n".join(map(printable, lines)), err=True)
+
+
 def _status(collecting: Collecting) -> str:
     """What is going on, in one line."""
     sampler = collecting.sampler
@@ -172,11 +248,17 @@ def _status(collecting: Collecting) -> str:
     )
 
 
-def _say_ended(collecting: Collecting, counts: Counts, came: int | None) -> None:
+def _say_ended(ended: Collected, command: Command | None) -> None:
     from .output import tell
 
-    why = "the duration is over" if came is None else f"{signal.Signals(came).name} received"
+    if ended.signal is not None:
+        why = f"{signal.Signals(ended.signal).name} received"
+    elif command is not None and command.ended():
+        why = "the command has ended" if command.status is not None else "the command does not end"
+    else:
+        why = "the duration is over"
+    counts = ended.counts
     tell(
         f"{why}; stored {many(counts.rows, 'row')} of {many(counts.ticks, 'tick')}, "
-        f"{many(counts.missed, 'tick')} missed, {many(counts.events, 'event')}, in {collecting.plan.store}"
+        f"{many(counts.missed, 'tick')} missed, {many(counts.events, 'event')}, in {ended.store}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,12 @@ def report(gpus: Sequence[GpuSummary], places: Mapping[str, Place] | None = None
         return
     header = ["GPU", "model", "mean W", "max W", "readings", "energy, kJ (95 %)", "SM MHz", "use %", "max degC"]
     header += ["throttled", "events", *(() if places is None else ("in the fleet", "findings"))]
-    rows = [_cells(gpu) + ([] if places is None else _standing(places.get(gpu.gpu))) for gpu in gpus]
+    names = Counter(gpu.name for gpu in gpus)  # each task of a node may count its own GPUs from 0
+    rows = []
+    for gpu in gpus:
+        name = gpu.name if names[gpu.name] == 1 else f"{gpu.name} {gpu.gpu[:12]}"
+        standing = [] if places is None else _standing(places.get(gpu.gpu))
+        rows.append([name, *_cells(gpu), *standing])
     if len(gpus) > 1:
         together = total(gpus)
         sums = [f"all {len(gpus)}", "", number(together.power_mean_w), "", "", _energy(together)]
@@ -57,7 +63,6 @@ def hint(store: str) -> Line:
 def _cells(gpu: GpuSummary) -> list[str]:
     throttled = MISSING if gpu.throttled is None else ", ".join(f"{name} {_share(part)}" for name, part in _most(gpu))
     return [
-        gpu.name,
         gpu.model or MISSING,
         number(gpu.power_mean_w),
         number(gpu.power_max_w),

@@ -11,15 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import InputError, StoreError
 from ..store.events import Event
 from ..store.system import children
 from ..store.vocabulary import EventKind
 from .backend import Backend, Device, find_backend, find_source
-from .sampler import Aside, Counts, Sampler, Sampling
+from .sampler import Aside, Counts, Recorder, Sampler, Sampling
 
 if TYPE_CHECKING:
     from ..store.journal import Journal
@@ -78,14 +79,41 @@ def settle() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
+class Part(Protocol):
+    """A part of a node that is collected by itself: which devices, under which name, and who else hears of them."""
+
+    @property
+    def journal(self) -> str:
+        """The name of the journal, once the devices are known."""
+        ...
+
+    def choose(self, backend: Backend) -> Backend:
+        """What a backend shows of the part."""
+        ...
+
+    def recorder(self, recorder: Recorder) -> Recorder:
+        """What records the part, by means of another recorder."""
+        ...
+
+
+def _make(name: str, options: dict[str, Any], part: Part | None) -> Backend:
+    backend = find_backend(name)(**options)
+    return backend if part is None else part.choose(backend)
+
+
 def open_backend(
-    name: str, options: dict[str, Any], ended: Callable[[], bool] = lambda: False, *, patience_s: float = _OPENING_S
+    name: str,
+    options: dict[str, Any],
+    ended: Callable[[], bool] = lambda: False,
+    *,
+    patience_s: float = _OPENING_S,
+    part: Part | None = None,
 ) -> tuple[Backend, list[Device]] | None:
-    """A backend and its devices; None where `ended` came first.
+    """A backend and its devices, or a part of them; None where `ended` came first.
 
     Raises InputError where it cannot be used, shows no GPU, or has not answered after `patience_s`.
     """
-    backend = find_backend(name)(**options)
+    backend = _make(name, options, part)
     devices: list[Device] = []
     failure: list[BaseException] = []
 
@@ -156,10 +184,11 @@ class Collecting:
         *,
         ended: Callable[[], bool] = lambda: False,
         asides: Callable[[StoreRecorder], Sequence[Aside]] = lambda _: (),
+        part: Part | None = None,
     ) -> Collecting | None:
         """Open everything; `options` are the backend's own. None where `ended` says so before the driver answered.
 
-        `asides` makes what is looked at besides the GPUs.
+        `asides` makes what is looked at besides the GPUs. `part`: collect this part of the node alone.
 
         Raises InputError and StoreError.
         """
@@ -167,18 +196,19 @@ class Collecting:
         from .recording import StoreRecorder
 
         given = {name: getattr(plan, name) for name in find_source(plan.backend).plan} | options
-        opened = open_backend(plan.backend, given, ended)
+        opened = open_backend(plan.backend, given, ended, part=part)
         if opened is None:
             return None
         backend, devices = opened
-        make = find_backend(plan.backend)
         sampling = Sampling(plan.interval_s, plan.cluster, plan.node, slow_s=plan.slow_s, hung_s=plan.hung_s)
         try:
             root = open_store(plan.store)
-            journal = Journal(root, plan.node, durable_s=plan.durable_s)
-            recorder = StoreRecorder(root, journal, cluster=plan.cluster, node=plan.node)
-            beside = asides(recorder)
-            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=lambda: make(**given), asides=beside)
+            journal = Journal(root, plan.node if part is None else part.journal, durable_s=plan.durable_s)
+            stored = StoreRecorder(root, journal, cluster=plan.cluster, node=plan.node)
+            recorder: Recorder = stored if part is None else part.recorder(stored)
+            fresh = partial(_make, plan.backend, given, part)
+            beside = asides(stored)
+            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=beside)
         except BaseException:
             backend.close()
             raise

@@ -6,21 +6,46 @@ ended.counts.rows
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from signal import Signals
+from signal import SIGUSR1, SIGUSR2, Signals
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..store.instants import seconds_of
+from .job_summary import document
 
 if TYPE_CHECKING:
     from ..collectors.collect import Collecting, Plan
     from ..collectors.recording import StoreRecorder
     from ..collectors.sampler import Aside, Counts
     from ..store import Store
+    from .allocation import Allocation
+    from .job_summary import GpuSummary
+
+_WARNINGS = (SIGUSR1, SIGUSR2)
+
+
+@dataclass(frozen=True)
+class CollectedJob:
+    """What was read of this job's GPUs on this node."""
+
+    allocation: Allocation
+    node: str
+    gpus: Sequence[GpuSummary]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The job, for programs."""
+        return {
+            "scheduler": self.allocation.scheduler,
+            "job_id": self.allocation.job_id,
+            "restarts": self.allocation.restarts,
+            "node": self.node,
+        }
 
 
 @dataclass(frozen=True)
@@ -34,16 +59,22 @@ class Collected:
     store: str
     collecting: Collecting | None = field(default=None, repr=False)
     """None if it was stopped before anything was read."""
+    job: CollectedJob | None = None
+    """The job whose GPUs were read; None where all of the node were."""
 
     def document(self) -> dict[str, Any]:
         """What `whorl collect --json` prints."""
         stopped_by = None if self.signal is None else Signals(self.signal).name
+        if self.job is not None:
+            about = {**self.job.about, "store": self.store, **asdict(self.counts), "signal": stopped_by}
+            return document(self.job.gpus, **about)
         return {"schema": "whorl.collect/1", "store": self.store, **asdict(self.counts), "signal": stopped_by}
 
 
 def collect(
-    store: Store | str | Path,
+    store: Store | str | Path | None = None,
     *,
+    for_job: bool = False,
     interval: float | str = 1.0,
     slow_interval: float | str = 10.0,
     duration: float | str | None = None,
@@ -62,12 +93,16 @@ def collect(
     tell: Callable[[str], None] | None = None,
     begun: Callable[[Collecting], None] | None = None,
     look: Callable[[], None] | None = None,
+    ended: Callable[[], bool] | None = None,
 ) -> Collected:
     """Read GPUs into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP.
 
     The arguments are the options of `whorl collect` (docs/cli.md); times are in s, or as "5min".
     `durable` is 0 for every tick. `tell` is called with a sentence if settings of a crashed process were restored,
     `begun` with the collector when it is ready, `look` after every tick.
+
+    With `for_job` only the GPUs of the job in which this process runs are read, without `store` into a folder of the
+    job's own; no settings are restored. With `ended`, which is asked twice a second, signals are the caller's.
 
     Raises InputError if there is no driver or GPU, or an option is not possible, and StoreError if the store cannot be
     written: acknowledged rows stay.
@@ -77,13 +112,22 @@ def collect(
     from ..collectors.sampler import Counts
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
-    from ..store.system.signals import Noted
+    from ..store.system.signals import ENDING, Noted
+    from .allocation import this_allocation
+    from .job_part import JobPart, TakenError
 
     urls = ((url,) if isinstance(url, str) else tuple(url)) or None
     given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "job": job, "url": urls}
     options = _own(backend, {name: value for name, value in given.items() if value is not None})
     if host is not None and node is None and not _is_here(Target(host).address() or host):
         raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
+    allocation = this_allocation() if for_job else None
+    if store is None:
+        if allocation is None:
+            raise InputError("--store is missing: give the folder of a store")
+        store = allocation.folder
+    if for_job and backend == "prometheus":
+        raise InputError("--for-job reads the GPUs of this node: use --backend nvml, dcgm or simulated")
     plan = Plan(
         store=str(store if isinstance(store, str | Path) else store.root),
         interval_s=seconds_of(interval),
@@ -95,24 +139,42 @@ def collect(
         cluster=cluster or this_cluster(),
         node=node or this_node(),
     )
-    for sentence in restore_left_over() if backend == "nvml" else ():
+    for sentence in restore_left_over() if backend == "nvml" and not for_job else ():
         if tell is not None:
             tell(sentence)
-    with Noted() as signals:
+    with contextlib.ExitStack() as stack:
+        part = stack.enter_context(JobPart(plan.store, plan.node)) if for_job else None
+        came: list[int] = []
+        if ended is None:
+            # What a job is warned with before its end (Slurm's --signal) would end a collector without a word.
+            came = stack.enter_context(Noted((*ENDING, *_WARNINGS) if for_job else ENDING)).came
+
+        def is_over() -> bool:
+            return bool(ended and ended()) or any(number in ENDING for number in came)
+
         try:
-            collecting = Collecting.begin(
-                plan, options, ended=lambda: bool(signals.came), asides=_asides(plan, options)
-            )
+            asides = _asides(plan, options) if part is None else lambda _: []
+            collecting = Collecting.begin(plan, options, ended=is_over, asides=asides, part=part)
+        except TakenError as error:  # no failure: of the tasks of a node one is enough
+            collecting = None
+            if tell is not None:
+                tell(str(error))
         except InputError as error:
             if backend != "nvml":
                 raise
             raise InputError(f"{error}; without GPUs, use --backend simulated") from error
-        if collecting is None:
-            return Collected(Counts(ticks=0, rows=0, missed=0, events=0), signals.came[0], plan.store)
-        if begun is not None:
-            begun(collecting)
-        counts = collecting.run(ended=lambda: bool(signals.came), look=look or (lambda: None))
-        return Collected(counts, signals.came[0] if signals.came else None, plan.store, collecting)
+        counts = Counts(ticks=0, rows=0, missed=0, events=0)
+        if collecting is not None:
+            if part is not None and part.note is not None and tell is not None:
+                tell(part.note)
+            if begun is not None:
+                begun(collecting)
+            counts = collecting.run(ended=is_over, look=look or (lambda: None))
+        stopped_by = next((number for number in came if number in ENDING), None)
+        own = None
+        if part is not None and allocation is not None:
+            own = CollectedJob(allocation, plan.node, part.summaries())
+        return Collected(counts, stopped_by, plan.store, collecting, own)
 
 
 def _asides(plan: Plan, options: Mapping[str, Any]) -> Callable[[StoreRecorder], list[Aside]]:

@@ -59,15 +59,22 @@ class Command(Noted):
 
     def ended(self) -> bool:
         """Whether the collector should end: the command has ended, or was asked to and does not."""
-        assert self._process is not None
         late = self._asked_s is not None and time.monotonic() - self._asked_s > _GRACE_S
-        return late or self._process.poll() is not None
+        return late or self.status is not None
+
+    @property
+    def status(self) -> int | None:
+        """How it ended, as `wait` tells it; None while it runs."""
+        assert self._process is not None
+        status = self._process.poll()
+        return 128 - status if status is not None and status < 0 else status
 
     def wait(self) -> int:
         """Wait for the command; its exit status as a shell tells it: 128 and its number for a signal."""
         assert self._process is not None
-        status = self._process.wait()
-        return 128 - status if status < 0 else status
+        self._process.wait()
+        assert self.status is not None
+        return self.status
 
 
 def _has_terminal() -> bool:

@@ -228,11 +228,11 @@ class JobSums:
         self._names: tuple[str, ...] = ()
         self._places: list[int | None] = []
 
-    def of(self, gpu: str) -> GpuSums:
-        """The sums of a GPU."""
-        if gpu not in self.gpus:
-            self.gpus[gpu] = GpuSums()
-        return self.gpus[gpu]
+    def of(self, gpu: str, model: str | None = None) -> GpuSums:
+        """The sums of a GPU, whose model is told where it is known."""
+        sums = self.gpus.setdefault(gpu, GpuSums())
+        sums.model = model or sums.model
+        return sums
 
     def add(self, ticks: Ticks) -> None:
         """Add the readings of a tick."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...dashboards.answers.reply import Reply, RowList, folder, opened
+from ...jobs.job_collector import JobCollector
 from ...jobs.job_summary import GpuSummary, document, stored_summaries
 from ..job_report import Place, report
 
@@ -47,6 +48,21 @@ def _document(stored: StoredJob, path: str) -> dict[str, Any]:
         place = stored.places.get(row["gpu"]) if stored.places else None
         row["fleet"] = None if place is None else asdict(place)
     return content
+
+
+class JobReadings(JobCollector):
+    """The readings of this job's GPUs during a `with` block; see `JobCollector`."""
+
+    def summary(self) -> Reply[dict[str, Any]]:
+        """Power, clocks, throttling and energy of each GPU on this node: `frame` has a row for each.
+
+        Where the job was not measured there are no GPUs, and a note says why. Raises InputError before the end of the
+        block.
+        """
+        content = self.document
+        gpus = [GpuSummary(**row) for row in content["gpus"]]
+        notes = () if self.problem is None else (self.problem,)
+        return Reply(content, lambda: content, partial(report, gpus), rows=RowList("gpus", GpuSummary), notes=notes)
 
 
 def fleet_places(fleet: Store, gpus: Collection[str]) -> dict[str, Place]:

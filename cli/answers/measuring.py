@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from ...dashboards.answers.reply import Reply, RowList, replying
 from ...dashboards.printed import probes as printed
@@ -13,8 +13,10 @@ from ...dashboards.table import many
 from ...jobs import checking, collecting, measuring
 from ...store.instants import seconds_of
 from .. import check_report
+from .job import JobReadings
 
 if TYPE_CHECKING:
+    from ...jobs.collecting import Collected
     from ...store import Store
 
 
@@ -72,7 +74,7 @@ def _measured(measured: measuring.Measured, folder: str) -> Reply[measuring.Meas
 measure = replying(measuring.measure, _measured)
 
 
-def _collected(collected: collecting.Collected, folder: str) -> Reply[collecting.Collected]:
+def _collected(collected: Collected, folder: str) -> Reply[Collected]:
     def sentence() -> Iterator[str]:
         counts = collected.counts
         yield f"{folder}: stored {many(counts.rows, 'row')} and {many(counts.events, 'event')}; {counts.missed} missed"
@@ -80,4 +82,22 @@ def _collected(collected: collecting.Collected, folder: str) -> Reply[collecting
     return Reply(collected, collected.document, sentence, rows=RowList(""))
 
 
-collect = replying(collecting.collect, _collected)
+_collect = replying(collecting.collect, _collected)
+
+
+@overload
+def collect(store: Store | str | Path | None = None, *, for_job: Literal[True], **options: Any) -> JobReadings: ...
+
+
+@overload
+def collect(store: Store | str | Path, *, for_job: Literal[False] = False, **options: Any) -> Reply[Collected]: ...
+
+
+@wraps(collecting.collect)
+def collect(
+    store: Store | str | Path | None = None, *, for_job: bool = False, **options: Any
+) -> JobReadings | Reply[Collected]:
+    """As `whorl collect`; with `for_job` the readings of this job's GPUs, for a `with` block."""
+    if not for_job:
+        return _collect(store, **options)
+    return JobReadings(store if store is None or isinstance(store, str | Path) else store.root, **options)

@@ -250,6 +250,7 @@ VERBS = {
         beside={"--since": {"--file": OUT}, "--until": {"--file": OUT, "--since": "2026-11-02"}},
         never={"--since": ACCOUNTING, "--until": ACCOUNTING},
     ),
+    "jobs show": Verb(STORE, {"--fleet": ["{store}", "{here}/none"]}),
     "jobs tag": Verb({"": "begin", "--folder": "{here}"}, {"": ["begin", "end", "script"], "--folder": ["{here}"]}),
     "sim describe": Verb({"": "V100"}, {"": ["V100", "H200", "x"]}),
     "sim run": Verb(

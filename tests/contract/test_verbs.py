@@ -211,6 +211,7 @@ NOT_ASKED = {
     "campaign run": "sends jobs: tests/slurm/test_campaign.py, on a real Slurm",
     "collect": "reads GPUs until it is stopped: tests/contract/test_collect.py",
     "dashboard": "serves pages until it is stopped: tests/dashboards and tests/browser",
+    "jobs show": "reads what a job collected of itself: tests/jobs/test_own_job.py",
     "export otlp": "needs a collector that listens: tests/contract/test_otlp.py",
 }
 """Verbs that are no question of this file, and why."""

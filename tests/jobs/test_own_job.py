@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from whorl.collectors.backend import Device
+import whorl
+from whorl.cli import cli
+from whorl.cli.answers.job import show_job
+from whorl.collectors.backend import Backend, Device, Reading
 from whorl.errors import InputError
+from whorl.jobs import command as command_module
 from whorl.jobs.allocation import job_gpus, this_allocation
+from whorl.jobs.command import Command
+from whorl.jobs.job_part import JobPart, TakenError
 from whorl.jobs.job_summary import GpuSums, total
+from whorl.store.events import Event
+from whorl.store.vocabulary import EventKind
+from whorl.tests.stores import new_store
+
+SIMULATED = ("--backend", "simulated", "--gpus", "4", "--interval", "0.05", "--node", "n1")
+WHORL = [sys.executable, "-m", "whorl", "collect", "--for-job", *SIMULATED]
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """This process is in no job, and in a folder of its own."""
+    for name in [name for name in os.environ if name.startswith(("SLURM", "CUDA_", "PBS_", "LSB_", "FLUX_", "WHORL_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
 
 
 def node(*models: str) -> list[Device]:
@@ -139,3 +169,171 @@ def test_energy_is_of_the_gpu_alone(model: str, counter: int | None, expected: t
     sums.add(2.0, [None, 300_000, counter, None, None, None, None])
     summary = sums.summary("GPU-1", name="n1/0", node="n1", shared=False)
     assert (summary.energy_j, summary.energy_from) == expected
+
+
+# -- the collector ------------------------------------------------------------------------------------------
+
+
+class Announcing(Backend):
+    """Two GPUs, of which each has an event at every reading."""
+
+    name = "announcing"
+
+    def devices(self) -> list[Device]:
+        return FOUR[:2]
+
+    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
+        yield from (Event(EventKind.XID, device.gpu, "an error", code=79) for device in FOUR[:2])
+
+
+def test_each_gpu_is_read_by_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    new_store("job")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    with JobPart("job", "n1") as first:
+        assert [device.gpu for device in first.among(FOUR)] == ["GPU-1a1", "GPU-2a2"]
+        with JobPart("job", "n1") as second, pytest.raises(TakenError):
+            second.among(FOUR)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+        with JobPart("job", "n1") as third:
+            assert [device.gpu for device in third.among(FOUR)] == ["GPU-3a3"]
+            assert third.journal != first.journal
+    with JobPart("job", "n1") as later:
+        assert [device.gpu for device in later.among(FOUR)] == ["GPU-2a2", "GPU-3a3"]
+
+
+def test_events_of_the_gpus_of_others_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    new_store("job")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with JobPart("job", "n1") as part:
+        backend = part.choose(Announcing())
+        gpus = [device.gpu for device in backend.devices()]
+        events = list(backend.read(gpus, slow=False))
+    assert [event.gpu for event in events] == gpus == ["GPU-1a1"]
+
+
+def test_a_job_that_is_requeued_adds_to_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run is of the same job; the store has both, and each GPU's figures are those of the summaries."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    monkeypatch.setenv("WHORL_STORE", "/a/fleet/of/the/site")
+    documents = []
+    for restarts in (0, 1):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
+        result = CliRunner().invoke(cli, [*WHORL[3:], "--duration", "0.5", "--json"])
+        assert result.exit_code == 0, result.output
+        documents.append(json.loads(result.stdout))
+        assert "whorl jobs show --store whorl-job-7 --fleet FLEET" in result.stderr
+    assert [(d["schema"], d["job_id"], d["restarts"]) for d in documents] == [("whorl.job/1", "7", n) for n in (0, 1)]
+    stored = show_job("whorl-job-7").json()
+    assert [gpu["name"] for gpu in stored["gpus"]] == ["n1/1", "n1/3"]
+    for gpu, *runs in zip(stored["gpus"], *(document["gpus"] for document in documents), strict=True):
+        assert gpu["readings"] == sum(run["readings"] for run in runs)
+        assert gpu["energy_j"] == pytest.approx(sum(run["energy_j"] for run in runs))
+        assert gpu["power_max_w"] == max(run["power_max_w"] for run in runs)
+        assert gpu["energy_low_j"] < gpu["energy_j"] < gpu["energy_high_j"]
+    assert [document["total"]["gpus"] for document in (*documents, stored)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "fragment"),
+    [
+        (["true"], "--for-job"),
+        (["--for-job", "--backend", "prometheus", "--url", "http://127.0.0.1:9"], "--backend nvml"),
+        ([], "--store"),
+    ],
+)
+def test_what_a_job_cannot_collect(words: list[str], fragment: str) -> None:
+    result = CliRunner().invoke(cli, ["collect", *words])
+    assert result.exit_code == InputError.exit_code
+    assert fragment in result.stderr
+
+
+# -- a command beside it ------------------------------------------------------------------------------------
+
+
+def test_a_command_is_run_as_if_nobody_collected() -> None:
+    """Its output, its environment, its signals and its exit status are its own."""
+    script = (
+        "trap 'echo warned' USR1; trap 'echo asked to end; exit 9' TERM; "
+        "echo $OPENBLAS_NUM_THREADS $(nice) $0 $1; while true; do sleep 0.1; done"
+    )
+    words = [*WHORL, "sh", "-c", script, "--seed", "3"]
+    environment = os.environ | {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "1"}
+    environment.pop("OPENBLAS_NUM_THREADS", None)  # that of a collector in this process
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, process_group=0
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == f"{os.nice(0)} --seed 3\n"
+        assert "1 GPU" in process.stderr.readline()
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "warned\n"
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    assert (output, process.returncode) == ("asked to end\n", 9)
+    assert "job 7, on n1" in errors
+    assert "n1/1" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["no-such-command"], 127), (["/"], 126), (["sh", "-c", "exit 5"], 5), (["sh", "-c", "kill -9 $$"], 137)],
+)  # fmt: skip
+def test_the_exit_status_is_that_of_the_command_also_where_nothing_can_be_collected(
+    words: list[str], status: int
+) -> None:
+    Path("file").write_text("")
+    result = CliRunner().invoke(cli, ["collect", "--for-job", *SIMULATED, "--store", "file", "--", *words])
+    assert result.exit_code == status
+    assert result.stderr.startswith("whorl: ")
+
+
+def test_the_summary_does_not_wait_for_a_command_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_module, "_GRACE_S", 0.05)
+    with Command(["sh", "-c", "trap '' TERM; echo; while true; do sleep 0.05; done"]) as command:
+        assert not command.ended()
+        time.sleep(0.2)  # until it has its trap
+        os.kill(os.getpid(), signal.SIGTERM)
+        last = time.monotonic() + PATIENCE_S
+        while not command.ended():
+            assert time.monotonic() < last
+            time.sleep(0.02)
+        assert command.status is None
+        assert command._process is not None
+        command._process.kill()
+        assert command.wait() == 128 + signal.SIGKILL
+
+
+# -- in Python ----------------------------------------------------------------------------------------------
+
+
+def test_a_block_of_python_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    with whorl.collect("job", for_job=True, backend="simulated", gpus=4, interval=0.05) as job:
+        with pytest.raises(InputError, match="end of the with block"):
+            job.summary()
+        with whorl.collect("job", for_job=True, backend="simulated", gpus=4) as same:  # as each rank of a job may
+            pass
+    summary = job.summary()
+    assert job.problem is None
+    assert [gpu["name"].endswith("/2") for gpu in summary.json()["gpus"]] == [True]
+    assert summary.frame["readings"][0] >= 1
+    assert same.summary().json()["gpus"] == []
+
+
+def test_a_block_runs_where_nothing_can_be_measured(caplog: pytest.LogCaptureFixture) -> None:
+    Path("file").write_text("")
+    with whorl.collect("file", for_job=True, backend="simulated") as job:
+        worked = True
+    assert worked
+    assert job.problem is not None
+    assert "file" in job.problem
+    assert (job.summary().json()["gpus"], job.summary().notes) == ([], (job.problem,))
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(("options", "error"), [({"backend": "x"}, InputError), ({"intervall": 1}, TypeError)])
+def test_a_block_with_options_that_there_are_not(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        whorl.collect(for_job=True, **options)
