@@ -1,6 +1,6 @@
 """What reading the latest values of an engine of DCGM costs, against the reader in DCGM's own bindings.
 
-    python benchmarks/dcgm.py [--gpus 8] [--rate 10] [--seconds 300] [--latency-us 300]
+    python benchmarks/dcgm.py [--gpus 8] [--rate 10] [--seconds 300] [--latency-us 100]
 
 An engine of tests/native (nv-hostengine as a process of its own, over the simulated driver) measures every field that
 whorl reads, of every GPU, at the rate. Each call of the driver takes `--latency-us` longer. The variants read the
@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--rate", type=float, default=10.0, help="ticks a second")
     parser.add_argument("--seconds", type=float, default=300.0, help="length of the window")
-    parser.add_argument("--latency-us", type=int, default=300, help="how much longer each call of the driver takes")
+    parser.add_argument("--latency-us", type=int, default=100, help="how much longer each call of the driver takes")
     parser.add_argument("--only", action="append", choices=VARIANTS, help="variants to run (repeatable)")
     parser.add_argument("--variant", choices=("backend", "dcgm_reader"), help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)

@@ -88,19 +88,11 @@ def _profiling(made: Connection) -> Finding:
     from ..collectors.dcgm.connection import PROFILING, way_out
 
     gpus = [entity.key for entity in _whole(made)]
-    if all(made.watched.get(gpu, set()) >= PROFILING for gpu in gpus):
+    if all(made.watched.get(gpu, set()).issuperset(PROFILING) for gpu in gpus):
         return Finding("DCGM profiling", True, f"all {len(PROFILING)} fields on all GPUs", _PROFILING)
-    refused: dict[tuple[int, tuple[int, ...]], int] = {}  # code and fields -> number of GPUs
-    for gpu in gpus:
-        codes: dict[int, list[int]] = {}
-        for (code, number), entities in made.refused.items():
-            if number in PROFILING and gpu in {entity.key for entity in entities}:
-                codes.setdefault(code, []).append(number)
-        for code, fields in codes.items():
-            refused[code, tuple(fields)] = refused.get((code, tuple(fields)), 0) + 1
     reasons = []
-    for (code, numbers), count in refused.items():
+    for code, numbers, count in made.refused_profiling():
         which = "no field" if len(numbers) == len(PROFILING) else f"not {', '.join(map(str, sorted(numbers)))}"
         reasons.append(f"{which} on {count} of {len(gpus)} GPUs: {way_out(code)}")
-    some = any(PROFILING & made.watched.get(gpu, set()) for gpu in gpus)
+    some = any(made.watched.get(gpu, set()).intersection(PROFILING) for gpu in gpus)
     return Finding("DCGM profiling", some, "; ".join(reasons) or "the engine gives no reason", _PROFILING)

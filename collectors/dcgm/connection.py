@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import os
 import socket
 import struct
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ...errors import InputError
 from ...store.metrics import METRICS
-from .bindings import Bindings, Code, code_of
+from .bindings import BLANK_WORD, Bindings, Code, code_of
 from .entities import Entity, find_entities
 
 PORT = 5555
@@ -35,8 +35,6 @@ _PROFILING_US = 100_000  # profiling values that are asked for more often are wr
 _SLOW_US = 1_000_000  # so old may a slow value be when it is read
 _XIDS_S, _XIDS = 3600.0, 10_000  # how long, and how many, the engine keeps: a read may be late
 _VALUE = struct.Struct("<4xIIHhi4xqq")  # the head of DCGM's c_dcgmFieldValue_v2; bindings read it member by member
-_NAMES = itertools.count(1)
-_TRIES = 100
 
 _BE_ROOT = "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
 _WAYS_OUT = {
@@ -52,7 +50,7 @@ _HOPELESS = {Code.NO_MODULE, Code.NO_PROFILING, Code.NO_PERMISSION, Code.REQUIRE
 
 FIELDS = {m.dcgm.id: row for row, m in enumerate(METRICS) if m.dcgm is not None}
 """The row of METRICS of each field that is read, by its number."""
-PROFILING = frozenset(number for number in FIELDS if 1000 < number < 1100)
+PROFILING = tuple(m.dcgm.id for m in METRICS if m.dcgm is not None and m.dcgm.profiling)
 FAST_FIELDS = tuple(number for number in FIELDS if METRICS[FIELDS[number]].tier == "fast" and number not in PROFILING)
 SLOW_FIELDS = tuple(number for number in FIELDS if number not in FAST_FIELDS)
 # Fields that a part of a GPU has of its own. Its power, clocks and temperature would be those of the whole GPU.
@@ -140,7 +138,7 @@ class Connection:
 
     def latest(self, entities: Iterable[Entity], numbers: Sequence[int]) -> Iterator[Value]:
         """The latest value of each field of each entity, as DCGM has it. Raises DCGM's error."""
-        pairs = [self._pair(entity) for entity in entities]
+        pairs = [self.bindings.structs.c_dcgmGroupEntityPair_t(*entity.key) for entity in entities]
         fields = [number for number in numbers if any(number in watched for watched in self.watched.values())]
         if pairs and fields:
             values = self.bindings.agent.dcgmEntitiesGetLatestValues(self.handle, pairs, fields, 0)
@@ -159,20 +157,28 @@ class Connection:
         xids: list[tuple[int, int, int]] = []
 
         def keep(_kind: int, number: int, values: Any, count: int, _: object) -> int:
-            xids.extend(
-                (number, value.ts, value.value.i64) for value in values[:count] if value.ts and not value.status
-            )
+            good = (value for value in values[:count] if value.ts and not value.status)
+            xids.extend((number, value.ts, value.value.i64) for value in good if 0 < value.value.i64 < BLANK_WORD)
             return 0
 
-        agent = self.bindings.agent
+        agent, watch = self.bindings.agent, self._xids
         callback = agent.dcgmFieldValueEntityEnumeration_f(keep)
-        now_us = agent.dcgmGetValuesSince_v2(self.handle, self._xids.group, self._xids.fields, since_us, callback, None)
-        return [xid for xid in xids if 0 < xid[2] < 2**31 - 16], int(now_us)
+        return xids, int(agent.dcgmGetValuesSince_v2(self.handle, watch.group, watch.fields, since_us, callback, None))
+
+    def refused_profiling(self) -> Iterator[tuple[int, list[int], int]]:
+        """Profiling fields that the engine does not measure: a status code, the fields, and on how many whole GPUs."""
+        refusals: dict[tuple[int, int], list[int]] = {}
+        for (code, number), entities in self.refused.items():
+            gpus = sum(entity.parent is None for entity in entities)
+            if number in PROFILING and gpus:
+                refusals.setdefault((code, gpus), []).append(number)
+        for (code, gpus), numbers in refusals.items():
+            yield code, numbers, gpus
 
     def make_group(self, entities: Iterable[Entity]) -> Any:
         """A group of our own in the engine."""
         agent = self.bindings.agent
-        group = self._named(lambda name: agent.dcgmGroupCreate(self.handle, _EMPTY, name))
+        group = agent.dcgmGroupCreate(self.handle, _EMPTY, _new_name())
         self._groups.append(_Group(group))
         for entity in entities:
             agent.dcgmGroupAddEntity(self.handle, group, *entity.key)
@@ -189,18 +195,13 @@ class Connection:
         _, now_us = self.xids(time.time_ns() // 1000)
         self.start_us = now_us or 0
         self._begin_health()  # before the fields: it watches some of them at a slow pace
-        profiling = [number for number in FIELDS if number in PROFILING]
         slow = [number for number in SLOW_FIELDS if number not in PROFILING]
         memory = [number for number in slow if METRICS[FIELDS[number]].name in _OF_INSTANCES]
         # Device fields and profiling fields apart: a profiling field that cannot be watched costs all others.
-        for entities, numbers in (
-            (gpus, FAST_FIELDS),
-            (gpus, slow),
-            (gpus, profiling),
-            (instances, memory),
-            (instances, profiling),
-        ):
-            self._watch(entities, numbers, pace_us(numbers[0], interval_us, slow_us))
+        for numbers in (FAST_FIELDS, slow, PROFILING):
+            self._watch(gpus, numbers, pace_us(numbers[0], interval_us, slow_us))
+        for numbers in (memory, PROFILING):
+            self._watch(instances, numbers, pace_us(numbers[0], interval_us, slow_us))
 
     def _watch(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> None:
         """Have the engine measure fields, as many as it is able to; what it refuses is added to `refused`.
@@ -236,7 +237,7 @@ class Connection:
         # Only the latest value counts. An age and a number: some engines keep by the one, some by the other.
         keep = (_XIDS_S, _XIDS) if xids else (float(max(2, -(-3 * every_us // 1_000_000))), 2)
         try:
-            group.fields = self._named(lambda name: agent.dcgmFieldGroupCreate(self.handle, list(numbers), name))
+            group.fields = agent.dcgmFieldGroupCreate(self.handle, list(numbers), _new_name())
             agent.dcgmWatchFields(self.handle, group.group, group.fields, every_us, *keep)
         except self.bindings.error:
             self._drop(group)
@@ -266,21 +267,6 @@ class Connection:
         else:
             self.checks_health = True
 
-    def _pair(self, entity: Entity) -> Any:
-        pair = self.bindings.structs.c_dcgmGroupEntityPair_t()
-        pair.entityGroupId, pair.entityId = entity.key
-        return pair
-
-    def _named(self, make: Any) -> Any:
-        """Make something whose name must be the only such one in the engine."""
-        for _ in range(_TRIES):
-            try:
-                return make(f"whorl-{socket.gethostname()}-{os.getpid()}-{next(_NAMES)}")
-            except self.bindings.error as error:
-                if code_of(error) != Code.DUPLICATE:
-                    raise
-        raise InputError(f"the DCGM engine at {self.where} has {_TRIES} groups of the names that were tried")
-
     def close(self) -> None:
         """Take back what was made in the engine, and leave it. Safe to call twice, and where it is gone."""
         if self.handle is None:
@@ -291,6 +277,11 @@ class Connection:
         with contextlib.suppress(self.bindings.error):
             (agent.dcgmStopEmbedded if self.embedded else agent.dcgmDisconnect)(self.handle)
         self.handle = None
+
+
+def _new_name() -> str:
+    """A name for a group that is the only such one in the engine, though its clients may run on several machines."""
+    return f"whorl-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
 def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: int) -> Connection:

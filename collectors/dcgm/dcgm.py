@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ...errors import InputError
 from ...store.events import Event
 from ...store.metrics import FAST, METRICS, ROW
-from ...store.power_sensors import sensor_of_model
+from ...store.power_sensors import PowerSensor, sensor_of_model
 from ...store.vocabulary import EventKind
 from ..backend import Backend, Device, Reading, Status
 from ..xids import xid_event
@@ -108,8 +108,8 @@ class _Known:
     """What is known of a device between two reads."""
 
     entity: Entity
-    refused: dict[int, Status]  # by row of METRICS
-    window_ms: int | None
+    sensor: PowerSensor | None = None
+    refused: dict[int, Status] = field(default_factory=dict)  # by row of METRICS
     ts_us: int = 0  # of its last reading
     marks: dict[int, int] = field(default_factory=dict)  # stamps in it, by row: of energy and power
     statuses: bytes = b""
@@ -193,20 +193,16 @@ class Dcgm(Backend):
         """Take in the devices that are there."""
         before, self._known = self._known, {}
         for entity in entities:
-            gpu = entity.device.gpu
-            known = before.get(gpu)
-            if known is None:
-                sensor = sensor_of_model(entity.device.row.get("model")) if entity.parent is None else None
-                refused = {
-                    FIELDS[number]: Status.DENIED if is_denied(code) else Status.UNSUPPORTED
-                    for (code, number), entities_refused in connection.refused.items()
-                    if number in FIELDS and number not in PROFILING and entity in entities_refused
-                }
-                known = _Known(entity, refused, None if sensor is None else sensor.draw_ms)
-            known.entity = entity
-            self._known[gpu] = known
-        sensors = [sensor_of_model(known.entity.device.row.get("model")) for known in self._known.values()]
-        self.period_ms = max((s.period_ms for s in sensors if s is not None and s.period_ms), default=None)
+            known = before.get(entity.device.gpu) or _Known(entity)
+            known.entity, known.sensor = entity, sensor_of_model(entity.device.row.get("model"))
+            self._known[entity.device.gpu] = known
+            known.refused = {
+                FIELDS[number]: Status.DENIED if is_denied(code) else Status.UNSUPPORTED
+                for (code, number), refused in connection.refused.items()
+                if number in FIELDS and number not in PROFILING and entity.key in {other.key for other in refused}
+            }
+        sensors = [known.sensor for known in self._known.values() if known.sensor is not None]
+        self.period_ms = max((sensor.period_ms for sensor in sensors if sensor.period_ms), default=None)
 
     def _announce(self, connection: Connection) -> None:
         """Tell once of an engine's version, and of profiling fields and XIDs that it does not give."""
@@ -219,7 +215,7 @@ class Dcgm(Backend):
             self._pending.append(Event(EventKind.SOURCE_VERSION, None, detail, version=version))
         if connection.refused != self._refused:
             self._refused = connection.refused
-            for event in _refusal_events(connection):
+            for event in _refusals(connection):
                 log.warning("%s", event.detail)
                 self._pending.append(event)
 
@@ -246,13 +242,19 @@ class Dcgm(Backend):
             yield from events
             yield from self._read_xids(connection)
             now = time.monotonic()
-            lost: set[tuple[int, int]] | None = None
-            for known, latest in self._latest(connection, gpus, slow=slow):
-                reading = self._reading(known, latest, slow=slow)
-                if reading is None and known.entity.parent is None and Status.OK not in latest.statuses:
-                    lost = lost_gpus(connection.bindings, connection.handle) if lost is None else lost
-                    if known.entity.key in lost:
-                        reading = Reading(known.entity.device.gpu, [0] * (len(METRICS) if slow else len(FAST)), _LOST)
+            latest_values = self._latest(connection, gpus, slow=slow)
+            silent = [
+                known.entity.key
+                for known, latest in latest_values
+                if known.entity.parent is None and Status.OK not in latest.statuses
+            ]
+            lost = lost_gpus(connection.bindings, connection.handle) if silent else set()
+            for known, latest in latest_values:
+                if known.entity.key in lost.intersection(silent):
+                    values = [0] * (len(METRICS) if slow else len(FAST))
+                    reading: Reading | None = Reading(known.entity.device.gpu, values, _LOST)
+                else:
+                    reading = self._reading(known, latest, slow=slow)
                 if reading is not None:
                     self._fresh_at = now
                     yield reading
@@ -268,7 +270,7 @@ class Dcgm(Backend):
                     "see its log, and restart it (systemctl restart nvidia-dcgm)"
                 )
 
-    def _latest(self, connection: Connection, gpus: Sequence[str], *, slow: bool) -> Iterator[tuple[_Known, _Latest]]:
+    def _latest(self, connection: Connection, gpus: Sequence[str], *, slow: bool) -> list[tuple[_Known, _Latest]]:
         """The latest values of these devices; those that were measured before we came are left out."""
         known_devices = [self._known[gpu] for gpu in gpus if gpu in self._known]
         latest = {known.entity.key: _Latest() for known in known_devices}
@@ -280,8 +282,7 @@ class Dcgm(Backend):
                 device, row = latest[value.entity], FIELDS[value.number]
                 device.stamps[row] = value.ts_us
                 device.values[row], device.statuses[row] = decode(value)
-        for known in known_devices:
-            yield known, latest[known.entity.key]
+        return [(known, latest[known.entity.key]) for known in known_devices]
 
     def _reading(self, known: _Known, latest: _Latest, *, slow: bool) -> Reading | None:
         """A reading of the values of a device; None where nothing is newer than in the one before."""
@@ -298,23 +299,18 @@ class Dcgm(Backend):
             return None
         known.ts_us = ts_us
         known.marks = {row: stamps[row] for row in (_ENERGY, _POWER) if statuses[row] == Status.OK}
-        if known.window_ms is not None and Status.OK in statuses:
-            values[_WINDOW], statuses[_WINDOW] = known.window_ms, Status.OK
-        for row in (_INSTANT, _POWER):
+        if known.sensor is not None and known.sensor.draw_ms and statuses[_POWER] == Status.OK:
+            values[_WINDOW], statuses[_WINDOW] = known.sensor.draw_ms, Status.OK
+        for row in (_POWER, _INSTANT):  # the age is that of the instantaneous reading, where there is one
             if statuses[row] == Status.OK:
                 values[_AGE], statuses[_AGE] = ts_us - stamps[row], Status.OK
-                break
         for row, status in known.refused.items():
             if slow or row in FAST:
                 statuses[row] = status
         if statuses != known.statuses:
             known.statuses = bytes(statuses)
-        return Reading(
-            known.entity.device.gpu,
-            values if slow else [values[row] for row in FAST],
-            known.statuses,
-            ts_us * 1000,
-        )
+        numbers = values if slow else [values[row] for row in FAST]
+        return Reading(known.entity.device.gpu, numbers, known.statuses, ts_us * 1000)
 
     def _stamp(self, known: _Known, latest: _Latest) -> int | None:
         """The time of a reading: that of a new energy value, else of a new power value, us; None where neither is new.
@@ -381,20 +377,13 @@ def _no_statistics(error: Exception) -> Event:
     return Event(EventKind.NOT_SUPPORTED, None, f"the engine gives no statistics of the job: {error}")
 
 
-def _refusal_events(connection: Connection) -> Iterator[Event]:
-    """That the engine gives no profiling fields, in one event for each reason and those GPUs; and no XIDs."""
-    everyone = {entity.key for entity in connection.entities if entity.parent is None}
-    refusals: dict[tuple[int, str | None], list[int]] = {}  # code and GPU (None: all) -> fields
-    for (code, number), entities in connection.refused.items():
-        of_all = everyone <= {entity.key for entity in entities}
-        if number == XID or number in PROFILING:
-            for gpu in [None] if of_all else [entity.device.gpu for entity in entities]:
-                refusals.setdefault((code, gpu), []).append(number)
-    for (code, gpu), numbers in refusals.items():
+def _refusals(connection: Connection) -> Iterator[Event]:
+    """That the engine gives no profiling fields, in one event for each reason, and no XIDs."""
+    gpus = sum(entity.parent is None for entity in connection.entities)
+    for code, numbers, count in connection.refused_profiling():
         kind = EventKind.NOT_PERMITTED if is_denied(code) else EventKind.NOT_SUPPORTED
+        fields, which = ", ".join(map(str, numbers)), "" if count == gpus else f" of {count} of {gpus} GPUs"
         cannot = "may not" if is_denied(code) else "cannot"
-        if XID in numbers:
-            yield Event(kind, gpu, f"the engine {cannot} tell XID errors: DCGM's code {code}")
-        if fields := [number for number in numbers if number != XID]:
-            listed = ", ".join(map(str, fields))
-            yield Event(kind, gpu, f"the engine {cannot} read the profiling fields {listed}: {way_out(code)}")
+        yield Event(kind, None, f"the engine {cannot} read the profiling fields {fields}{which}: {way_out(code)}")
+    if any(number == XID for _, number in connection.refused):
+        yield Event(EventKind.NOT_SUPPORTED, None, "the engine tells no XID errors: there will be no such events")

@@ -106,8 +106,7 @@ def _find_instances(bindings: Bindings, handle: Any, gpus: Mapping[tuple[int, in
 
 def _name_instance(bindings: Bindings, handle: Any, entity: Any) -> tuple[str | None, str | None]:
     """The name and UUID of an instance, where the engine tells them."""
-    pair = bindings.structs.c_dcgmGroupEntityPair_t()
-    pair.entityGroupId, pair.entityId = entity.entityGroupId, entity.entityId
+    pair = bindings.structs.c_dcgmGroupEntityPair_t(entity.entityGroupId, entity.entityId)
     try:
         values = bindings.agent.dcgmEntitiesGetLatestValues(handle, [pair], [_NAME, _UUID], _LIVE)
     except bindings.error:

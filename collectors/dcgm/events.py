@@ -18,21 +18,7 @@ from .connection import Connection
 from .entities import GPU, Entity
 
 _WELL = 0
-_SYSTEMS = {
-    0x1: "PCIe",
-    0x2: "NVLink",
-    0x4: "power management unit",
-    0x8: "micro-controller",
-    0x10: "memory",
-    0x20: "SM",
-    0x40: "InfoROM",
-    0x80: "temperature",
-    0x100: "power",
-    0x200: "driver",
-    0x400: "NVSwitch, not fatal",
-    0x800: "NVSwitch, fatal",
-}
-_GRAVE = {10: "a warning", 20: "a failure"}
+_GRAVE = {_WELL: "well again", 10: "a warning", 20: "a failure"}
 _QUIET_NS = 60_000_000_000  # shorter breaks belong to one time in which the clock was held down
 _LONGEST_NS = 600_000_000_000  # one that goes on is told in parts
 _HELD = [row for row, m in enumerate(METRICS) if m.unit == "ns" and m.kind == "counter" and m.dcgm is not None]
@@ -43,7 +29,7 @@ class Health:
     """DCGM's own health checks, of the GPUs that we watch."""
 
     def __init__(self) -> None:
-        self._ill: dict[tuple[int, int, int, int], int] = {}  # entity, system and error -> how grave
+        self._ill: dict[tuple[int, int, int, int], tuple[int, str | None]] = {}  # entity, system, error -> how grave
 
     def check(self, connection: Connection, uuids: Mapping[tuple[int, int], str]) -> list[Event]:
         """What was found now, and what is over; `uuids` has that of each entity. Raises DCGM's error."""
@@ -56,16 +42,16 @@ class Health:
                 raise
             connection.checks_health = False
             return [Event(EventKind.NOT_SUPPORTED, None, f"the engine's health checks do not work: {error}")]
-        ill, texts = {}, {}
+        ill = {}
         for incident in response.incidents[: response.incidentCount]:
             entity, finding = incident.entityInfo, incident.error
             key = (int(entity.entityGroupId), int(entity.entityId), int(incident.system), int(finding.code))
-            ill[key], texts[key] = int(incident.health), text_of(finding.msg)
+            ill[key] = int(incident.health), text_of(finding.msg)
         events = []
-        for key, health in {**dict.fromkeys(self._ill, _WELL), **ill}.items():
-            if self._ill.get(key) != health:
-                state = f"{_GRAVE.get(health, 'a finding')}: {texts[key]}" if key in texts else "well again"
-                detail = f"DCGM's health check of {_SYSTEMS.get(key[2], f'system {key[2]}')}, {state}"
+        for key, (_, text) in {**self._ill, **ill}.items():
+            health = ill.get(key, (_WELL, None))[0]
+            if self._ill.get(key, (_WELL, None))[0] != health:
+                detail = f"DCGM's health check, {_GRAVE.get(health, 'a finding')}: {text}"
                 events.append(Event(EventKind.HEALTH, uuids.get(key[:2]), detail, code=key[3], value=health))
         self._ill = ill
         return events
