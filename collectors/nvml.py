@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
@@ -41,18 +41,16 @@ _KINDS = {
 }
 
 
-@dataclass
-class _Shown:
-    """What the driver showed at one look."""
+@dataclass(frozen=True)
+class _Entry:
+    """A device that the driver shows, and what reads it: None for a GPU that must be reset before it is even named.
 
-    otherwise: Status | None = Status.LOST
-    """What is said of a device that is not in the list; None: nothing."""
-    devices: dict[str, Device] = field(default_factory=dict)
-    """By UUID, each GPU before its instances."""
-    readers: dict[str, Reader] = field(default_factory=dict)
-    """By UUID; a device without a reader needs a reset."""
-    made_for: dict[str, object] = field(default_factory=dict)
-    """By UUID: what the reader fits, so that it can be kept as long as this is the same."""
+    The reader can be kept as long as what it `fits` is the same.
+    """
+
+    device: Device
+    reader: Reader | None
+    fits: object = None
 
 
 class Nvml(Backend):
@@ -61,7 +59,9 @@ class Nvml(Backend):
     name = "nvml"
 
     def __init__(self) -> None:
-        self._shown: _Shown | None = None  # None: the driver was not reached yet
+        self._shown: dict[str, _Entry] | None = None
+        """What the driver showed at the last look, by UUID, each GPU before its instances; None: it was not reached."""
+        self._otherwise: Status | None = Status.LOST  # what is said of a device that is not shown; None: nothing
         self._whole: dict[str, Device] = {}  # every GPU that ever was there, by UUID
         self._by_handle: dict[int, str] = {}  # address of every handle of a GPU that ever was -> UUID
         self._reading: set[str] = set()  # UUIDs: their reading is under way, or hangs
@@ -82,41 +82,36 @@ class Nvml(Backend):
         if self._shown is None:
             try:
                 _begin_session()
+                self._shown = self._look({}, first=True)
+                if not self._whole:
+                    reasons = [event.detail for event in self.close()]
+                    raise InputError(": ".join(["backend nvml shows no GPU on this machine", *reasons[:1]]))
             except InputError as error:
                 raise InputError(f"{error}{name_lost_boards()}") from error
-            self._look(_Shown(), first=True)
-            if not self._whole:
-                reasons = [event.detail for event in self._pending]
-                self.close()
-                why = ": ".join(["backend nvml shows no GPU on this machine", *reasons[:1]])
-                raise InputError(f"{why}{name_lost_boards()}")
         elif status_of(nv.nvmlDeviceGetCount) == Status.DRIVER:
             self._reopen(Status.DRIVER)
-            self._look(_Shown())
         else:
-            missing = not self._whole.keys() <= self._shown.devices.keys()
+            missing = not self._whole.keys() <= self._shown.keys()
             self._looks_without = self._looks_without + 1 if missing else 0
             if missing and self._looks_without % _REOPEN_AFTER == 0 and not self._reading:
-                # Some drivers show a GPU that was reset only then.
-                self._reopen(None)
-                self._look(_Shown())
+                self._reopen(None)  # some drivers show a GPU that was reset only then
             else:
-                self._look(self._shown)
-        return list(self._shown.devices.values()) if self._shown else []
+                self._shown = self._look(self._shown)
+        return [entry.device for entry in self._shown.values()]
 
     def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
         """Read devices one by one; at the end, the events of the driver."""
         nothing = [0] * len(METRICS if slow else FAST)
         for gpu in gpus:
-            shown = self._shown or _Shown(Status.DRIVER)
-            reader = shown.readers.get(gpu)
-            if reader is None:
-                status = Status.NEEDS_RESET if gpu in shown.devices else shown.otherwise
+            shown = self._shown or {}
+            entry = shown.get(gpu)
+            if entry is None or entry.reader is None:
+                status = self._otherwise if entry is None else Status.NEEDS_RESET
                 if status is not None:
                     yield Reading(gpu, nothing, _ALL[status])
                 continue
             self._reading.add(gpu)
-            values, statuses = reader.read(slow=slow)
+            values, statuses = entry.reader.read(slow=slow)
             self._reading.discard(gpu)
             if shown is self._shown or Status.DRIVER not in statuses:  # else the driver was opened anew meanwhile
                 yield Reading(gpu, values, statuses)
@@ -142,70 +137,64 @@ class Nvml(Backend):
     # -- which devices there are ------------------------------------------------------------------------------
 
     def _reopen(self, meanwhile: Status | None) -> None:
-        """Open the driver anew. Raises InputError where it is not back yet."""
+        """Open the driver anew, and look; `meanwhile` is said of all devices. InputError where it is not back yet."""
         import pynvml as nv
 
         self._hear()
-        self._shown = _Shown(meanwhile)
+        self._otherwise, self._shown = meanwhile, {}
         self._events = None  # it dies with the session
         self._registered.clear()
         asked(nv.nvmlShutdown)
         _begin_session()
+        self._shown = self._look({})
+        self._otherwise = Status.LOST
 
-    def _look(self, before: _Shown, *, first: bool = False) -> None:
-        """Take over what the driver shows now. A GPU whose reading hangs stays as it was `before`."""
+    def _look(self, before: dict[str, _Entry], *, first: bool = False) -> dict[str, _Entry]:
+        """What the driver shows now. A GPU whose reading hangs stays as it was `before`."""
         import pynvml as nv
 
-        shown, driver = _Shown(), driver_version()
-        hanging = [before.devices[gpu] for gpu in self._reading.copy() if gpu in before.devices]
+        shown: dict[str, _Entry] = {}
+        driver = driver_version()
+        hanging = [before[gpu].device for gpu in self._reading.copy() if gpu in before]
         skipped = {device.row["nvml_index"]: device.parent or device.gpu for device in hanging}
         for index in range(asked(nv.nvmlDeviceGetCount) or 0):
             if index in skipped:
-                self._keep(shown, before, skipped[index])
+                shown |= {g: e for g, e in before.items() if skipped[index] in (g, e.device.parent)}
                 continue
             try:
                 gpu, handle = _reach(index)
             except nv.NVMLError as error:
                 self._miss(shown, index, error, first=first)
                 continue
-            if gpu in shown.devices:
-                self._tell_double(gpu, int(shown.devices[gpu].row["nvml_index"]), index)
+            if gpu in shown:
+                self._tell_double(gpu, shown[gpu].device.row["nvml_index"], index)
                 continue
             address = _address(handle)
-            known = gpu in before.readers and self._by_handle.get(address) == gpu
-            device = before.devices[gpu] if known else describe(gpu, handle, index, driver)
+            known = before.get(gpu)
+            same = known is not None and known.reader is not None and self._by_handle.get(address) == gpu
+            device = known.device if known and same else describe(gpu, handle, index, driver)
+            if device.row["nvml_index"] != index:  # another GPU left the list
+                device = describe(gpu, handle, index, driver)
             self._whole[gpu], self._by_handle[address] = device, gpu
             parts = instances(handle, device)
-            self._add(shown, before, device, handle, fits=(address, bool(parts)))
-            for part, part_handle in parts:
-                self._add(shown, before, part, part_handle, fits=(_address(part_handle), part))
+            readable: list[tuple[Device, Any, object]] = [(device, handle, (address, bool(parts)))]
+            readable += [(part, part_handle, (_address(part_handle), part)) for part, part_handle in parts]
+            for found, its_handle, fits in readable:
+                known = before.get(found.gpu)
+                keeps = known is not None and known.fits == fits
+                shown[found.gpu] = known if known and keeps else _Entry(found, self._reader(found, its_handle), fits)
             self._register(handle, address)
-        self._shown = shown
-        if shown.devices and not self._registered and not self._deaf:
+        if shown and not self._registered and not self._deaf:
             self._deaf = True
             self._pending.append(Event(EventKind.NOT_SUPPORTED, None, "the driver does not report XID errors here"))
+        return shown
 
-    def _add(self, shown: _Shown, before: _Shown, device: Device, handle: Any, *, fits: object) -> None:
-        """Show a device, by the reader it had before where that still fits."""
-        gpu = device.gpu
-        shown.devices[gpu], shown.made_for[gpu] = device, fits
-        known = before.readers.get(gpu) if before.made_for.get(gpu) == fits else None
-        shown.readers[gpu] = known or self._reader(device, handle)
-
-    def _keep(self, shown: _Shown, before: _Shown, parent: str) -> None:
-        """Show a GPU and its instances as before."""
-        for gpu, device in before.devices.items():
-            if parent in (gpu, device.parent):
-                shown.devices[gpu], shown.made_for[gpu] = device, before.made_for.get(gpu)
-                if gpu in before.readers:
-                    shown.readers[gpu] = before.readers[gpu]
-
-    def _miss(self, shown: _Shown, index: int, error: Any, *, first: bool) -> None:
+    def _miss(self, shown: dict[str, _Entry], index: int, error: Any, *, first: bool) -> None:
         """A GPU cannot be identified: it is shown where it is known to be there, and at first told."""
         status = meaning(error.value)
         known = [device for device in self._whole.values() if device.row["nvml_index"] == index]
         if status == Status.NEEDS_RESET and known:
-            shown.devices[known[0].gpu] = known[0]
+            shown[known[0].gpu] = _Entry(known[0], None)
         elif first:
             kind = _KINDS.get(status, EventKind.FAILED_READING)
             self._pending.append(Event(kind, None, f"the GPU at index {index} cannot be identified: {error}"))

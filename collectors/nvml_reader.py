@@ -28,18 +28,19 @@ _MAX_LINKS = 36  # NVLinks of a GPU
 _OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes from another clock
 _SIGNED_UNIT = "degC"  # the only unit in which a value may be below 0
 _MOST = 2**63 - 1
+_NO_VALUE = 2**63  # in place of what is none
 _ALL_BITS = 2**32 - 1
 
 _OUTPUTS = {"u4": ctypes.c_uint, "i4": ctypes.c_int, "u8": ctypes.c_ulonglong}
 _FORMATS = {ctypes.c_uint: "I", ctypes.c_int: "i", ctypes.c_ulonglong: "Q"}
+_OUTPUT_BYTES = 4096  # for those of all calls; one that had no room would raise ValueError
 # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code, and the value in 8 bytes ...
 _ENTRY = struct.Struct("<IIqqIIQ")
-# ... of which a reading takes the stamp, type and return code as one number, and the value by its type: those that are
-# shorter leave the other bytes undefined.
-_STAMP_AND_CODE = "8xq8xQ"
-_VALUES = {0: "d", 1: "I4x", 2: "Q", 3: "Q", 4: "q", 5: "i4x", 6: "H6x"}
-_DOUBLE, _UNSIGNED_INT, _UNSIGNED_LONG_LONG = 0, 1, 3
+# ... of which a reading takes the stamp, type and return code as one number, and the value.
+_ENTRY_READ = "8xq8xQQ"
 _TYPE_BITS, _CODE_SHIFT = 2**32 - 1, 32
+_DOUBLE, _UNSIGNED_INT, _UNSIGNED_LONG_LONG = 0, 1, 3
+_RARE_TYPES = {_DOUBLE: "<d", 4: "<q", 5: "<i4x", 6: "<H6x"}  # signed numbers, and 16 bits
 
 
 class _Asked(NamedTuple):
@@ -85,7 +86,7 @@ class Reader:
         self._get_fields: Any = None if instance else library_function("nvmlDeviceGetFieldValues")
         fields = [] if self._get_fields is None else self._supported_fields()
         self._outputs_end = _ENTRY.size * len(fields)
-        self._buffer = _asking_for(fields, room=sum(_room(metric.nvml) for metric in METRICS))
+        self._buffer = _asking_for(fields, room=_OUTPUT_BYTES)
         calls = self._supported_calls(answered={entry.row for entry in fields})
         fixed = [Status.UNREAD if instance else Status.UNSUPPORTED] * len(METRICS)
         for row, metric in enumerate(METRICS):
@@ -95,14 +96,15 @@ class Reader:
                 fixed[row] = meaning(profiling.refused)
         self._profiling = profiling if profiling is not None and not profiling.refused else None
         shape = tuple((call.tick, tuple(sorted(call.numbers, key=lambda number: number.offset))) for call in calls)
-        self._ticks = []
-        for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK):
-            plan = _plan(
-                tick, tuple(fields), shape, self._profiling is not None, window_ms=window_ms or 0, fixed=bytes(fixed)
-            )
-            made = [(call.function, call.arguments) for call in calls if call.tick <= tick]
-            self._ticks.append((plan, made))
-        self._layouts = [plan.layout for plan, _ in self._ticks]
+        self._plans = [
+            _plan(tick, tuple(fields), shape, self._profiling is not None, window_ms or 0, bytes(fixed))
+            for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK)
+        ]
+        self._calls = [
+            [(call.function, call.arguments) for call in calls if call.tick <= tick]
+            for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK)
+        ]
+        self._learned = [plan.learned for plan in self._plans]
         self._rare_due_ns = 0
 
     def read(self, *, slow: bool) -> tuple[list[int], bytes]:
@@ -118,19 +120,17 @@ class Reader:
             tick = _RARE_TICK if now_ns >= self._rare_due_ns else _SLOW_TICK
             if tick == _RARE_TICK:
                 self._rare_due_ns = now_ns + _RARE_NS
-        plan, calls = self._ticks[tick]
+        plan, learned = self._plans[tick], self._learned[tick]
         now_us = time.time_ns() // 1000
         refused = self._get_fields(self._handle, plan.n_fields, self._buffer) if plan.n_fields else SUCCESS
-        codes = [function(*arguments) for function, arguments in calls]
+        codes = [function(*arguments) for function, arguments in self._calls[tick]]
         if slow and self._profiling is not None:
             profiled, profiling_codes = self._profiling.look()
-        layout = self._layouts[tick]
-        numbers = layout.unpack(self._buffer)
+        numbers = plan.unpack(self._buffer)
         answers = (refused, numbers[1 : 3 * plan.n_fields : 3], codes, profiling_codes)
-        if answers != layout.answers:
-            layout = self._layouts[tick] = plan.layout_of(answers)
-            numbers = layout.unpack(self._buffer)
-        return plan.values(layout, numbers, profiled, now_us)
+        if answers != learned.answers:
+            learned = self._learned[tick] = plan.learn(*answers)
+        return plan.values(learned, numbers, profiled, now_us)
 
     # -- what the device supports -----------------------------------------------------------------------------
 
@@ -183,18 +183,17 @@ class Reader:
                 if (call := calls[key]) is not None:
                     tick = _RARE_TICK if spec.rare else _FAST_TICK if metric.tier == "fast" else _SLOW_TICK
                     call.tick = min(call.tick, tick)
-                    offset, kind = _part_of(call.kind, spec.part)
-                    call.numbers.append(_Number(row, call.offset + offset, _FORMATS[kind]))
+                    call.numbers.append(_Number(row, *_part_of(call, spec.part)))
                     break
                 spec = spec.older
         return [call for call in calls.values() if call is not None]
 
     def _bind(self, spec: Call) -> _BoundCall | None:
-        """The call of a function, None where this driver or device does not support it."""
+        """The call of a function, None where this driver, its binding or this device does not support it."""
         import pynvml
 
         function = library_function(spec.function)
-        kind = _output_type(spec)
+        kind: Any = _OUTPUTS.get(spec.output) or getattr(pynvml, f"c_{spec.output}_t", None)
         if function is None or kind is None:
             return None
         offset = self._outputs_end
@@ -209,23 +208,21 @@ class Reader:
         absent = code == SUCCESS and bool(spec.only_if) and not getattr(output, spec.only_if)
         if absent or meaning(code) == Status.UNSUPPORTED:
             return None
-        self._outputs_end += _room(spec)
+        self._outputs_end += max(-(-ctypes.sizeof(kind) // 8), spec.outputs) * 8
         return _BoundCall(function, arguments, kind, offset)
 
 
 @dataclass
-class _Layout:
-    """How numbers are taken from the buffer, and what they mean, as long as the driver answers in the same way."""
+class _Learned:
+    """What follows from the types and return codes of an answer, as long as the driver answers in the same way."""
 
-    unpack: Callable[[Any], tuple[Any, ...]]
-    doubles: list[int]  # words
-    narrow: list[int]  # words of 32 bits for columns of 64
-    statuses: bytes
     answers: object = None
+    statuses: bytes = b""
+    conversions: list[tuple[int, Callable[[int], int]]] = field(default_factory=list)  # by word
 
 
 class _Plan:
-    """What a tick of some sort reads of a device, and how that becomes values. Devices that are alike share it.
+    """What a tick of some sort reads of a device, and how that becomes values.
 
     A reading gives words: the numbers of the fields, of the calls, and of profiling, then the power window and 0.
     """
@@ -236,16 +233,19 @@ class _Plan:
         fields: Sequence[_Asked],
         calls: Sequence[tuple[int, Sequence[_Number]]],
         profiled: bool,
-        *,
         window_ms: int,
         fixed: bytes,
     ) -> None:
         self._rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
         fields = [entry for entry in fields if entry.row in self._rows]
         made = [numbers for call_tick, numbers in calls if call_tick <= tick]
-        self.n_fields = len(fields)
         self._numbers = [number for numbers in made for number in numbers]
         self._call_of = [at for at, numbers in enumerate(made) for _ in numbers]
+        self.n_fields = len(fields)
+        layout = "<" + _ENTRY_READ * len(fields)
+        for number in self._numbers:
+            layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
+        self.unpack = struct.Struct(layout).unpack_from
         sources = [entry.row for entry in fields] + [number.row for number in self._numbers]  # by word: its metric
         sources += PROFILED if profiled and tick != _FAST_TICK else ()
         words: dict[int, list[int]] = {}
@@ -269,52 +269,45 @@ class _Plan:
         self._sums = [(position, several) for position, several in enumerate(parts) if len(several) > 1]
         scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in self._rows]
         self._scales = [(position, scale) for position, scale in enumerate(scales) if scale != 1]
-        self._wide = {word for row, several in words.items() if METRICS[row].bits == 64 for word in several}
-        self.layout = self._layout([_UNSIGNED_LONG_LONG] * self.n_fields)
-        """That of the last answers of some device; devices that are alike share it."""
+        self._wide = {word for word, row in enumerate(sources) if METRICS[row].bits == 64}
+        self.learned = _Learned()
+        """Of the last answers of some device; devices that are alike share it."""
 
-    def layout_of(self, answers: tuple[int, tuple[int, ...], list[int], tuple[int, ...]]) -> _Layout:
-        """The layout for answers: the return code of the call for all fields, type and return code of each field, and
-        the return codes of the other calls and of profiling."""
-        if answers != self.layout.answers:
-            refused, fields, codes, profiling_codes = answers
-            self.layout = self._layout([answer & _TYPE_BITS for answer in fields])
-            self.layout.answers = answers
+    def learn(
+        self, refused: int, fields: Sequence[int], codes: Sequence[int], profiling_codes: Sequence[int]
+    ) -> _Learned:
+        """Take in answers: the return code of the call for all fields, type and return code of each field, and the
+        return codes of the other calls and of profiling."""
+        answers = (refused, fields, codes, profiling_codes)
+        if answers != self.learned.answers:
             by_word = [refused or answer >> _CODE_SHIFT for answer in fields]
             by_word += [*(codes[call] for call in self._call_of), *profiling_codes]
             statuses = list(self._fixed)
             for row, words in self._words.items():  # that of a sum is the worst of its parts
                 statuses[row] = max(meaning(by_word[word]) for word in words)
-            self.layout.statuses = bytes(statuses)
-        return self.layout
-
-    def _layout(self, types: Sequence[int]) -> _Layout:
-        """A layout for field values of these types."""
-        layout = "<" + "".join(_STAMP_AND_CODE + _VALUES.get(kind, "Q") for kind in types)
-        for number in self._numbers:
-            layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
-        narrow = {word for word, kind in enumerate(types) if kind == _UNSIGNED_INT}
-        narrow |= {word for word, number in enumerate(self._numbers, self.n_fields) if number.format == "I"}
-        doubles = [word for word, kind in enumerate(types) if kind == _DOUBLE]
-        return _Layout(struct.Struct(layout).unpack_from, doubles, sorted(narrow & self._wide), b"")
+            types = [answer & _TYPE_BITS for answer in fields]
+            types += [_UNSIGNED_INT if number.format == "I" else _UNSIGNED_LONG_LONG for number in self._numbers]
+            conversions = [(word, _conversion(kind, word in self._wide)) for word, kind in enumerate(types)]
+            self.learned = _Learned(answers, bytes(statuses), [(word, how) for word, how in conversions if how])
+        return self.learned
 
     def values(
-        self, layout: _Layout, numbers: tuple[Any, ...], profiled: tuple[int, ...], now_us: int
+        self, learned: _Learned, numbers: tuple[int, ...], profiled: tuple[int, ...], now_us: int
     ) -> tuple[list[int], bytes]:
         """The values, in the order of this plan's metrics, and the statuses of all metrics.
 
         `numbers` are those of the buffer, read at `now_us` (UTC).
         """
         entries_end = 3 * self.n_fields
-        words = numbers[2:entries_end:3] + numbers[entries_end:] + profiled + self._constants
-        if layout.doubles or layout.narrow:
-            words = _possible(words, layout)
+        words = [*numbers[2:entries_end:3], *numbers[entries_end:], *profiled, *self._constants]
+        for word, convert in learned.conversions:
+            words[word] = convert(words[word])
         values = list(self._pick(words))
         for position, several in self._sums:
             values[position] = sum([words[word] for word in several])
         for position, scale in self._scales:
             values[position] *= scale
-        statuses = layout.statuses
+        statuses = learned.statuses
         for position, word in self._ages:
             age_us = now_us - numbers[3 * word]
             values[position] = max(age_us, 0)
@@ -333,18 +326,8 @@ class _Plan:
         return statuses if statuses[row] else statuses[:row] + bytes([status]) + statuses[row + 1 :]
 
 
+# Devices that are alike share theirs: what a sweep touches, the processor fetches anew at every tick.
 _plan = functools.cache(_Plan)
-
-
-def _possible(words: Sequence[Any], layout: _Layout) -> tuple[int, ...]:
-    """Words as whole numbers; one that is no number, or has all of its bits set, gets more than a column can have."""
-    numbers = list(words)
-    for word in layout.doubles:
-        numbers[word] = round(numbers[word]) if abs(numbers[word]) < 2.0**62 else _MOST + 1
-    for word in layout.narrow:
-        if numbers[word] == _ALL_BITS:
-            numbers[word] = _MOST + 1
-    return tuple(numbers)
 
 
 def _asking_for(fields: Sequence[_Asked], *, room: int = 0) -> Any:
@@ -355,37 +338,37 @@ def _asking_for(fields: Sequence[_Asked], *, room: int = 0) -> Any:
     return buffer
 
 
-def _output_type(spec: Call) -> Any:
-    """The type of ctypes that a function fills, None where the binding does not have it."""
-    import pynvml
-
-    return _OUTPUTS.get(spec.output) or getattr(pynvml, f"c_{spec.output}_t", None)
-
-
-def _room(spec: object) -> int:
-    """How many bytes of the buffer the output of a call needs, with the outputs of those that stand in for it."""
-    if isinstance(spec, Field):
-        return _room(spec.call)
-    if not isinstance(spec, Call):
-        return 0
-    kind = _output_type(spec)
-    size = 8 if kind is None else ctypes.sizeof(kind)
-    return max(-(-size // 8), spec.outputs) * 8 + _room(spec.older)
+def _conversion(kind: int, wide: bool) -> Callable[[int], int] | None:
+    """What makes a number of 8 bytes that were filled as a type of NVML; None where it is one. `wide`: for 64 bits."""
+    if kind == _UNSIGNED_INT:
+        return _low_half_or_none if wide else _low_half
+    return functools.partial(_converted, kind) if kind in _RARE_TYPES else None
 
 
-def _part_of(kind: Any, part: str) -> tuple[int, Any]:
-    """Where in an output of a type a part is, and of what type."""
-    if kind in _FORMATS:
-        return 0, kind
-    offset = 0
-    for step in part.split("."):
+def _low_half(number: int) -> int:
+    return number & _ALL_BITS
+
+
+def _low_half_or_none(number: int) -> int:
+    return _NO_VALUE if number & _ALL_BITS == _ALL_BITS else number & _ALL_BITS
+
+
+def _converted(kind: int, number: int) -> int:
+    (value,) = struct.unpack(_RARE_TYPES[kind], number.to_bytes(8, "little"))
+    return round(value) if abs(value) < _NO_VALUE else _NO_VALUE
+
+
+def _part_of(call: _BoundCall, part: str) -> tuple[int, str]:
+    """Where in the buffer a part of a call's output is, and its format."""
+    offset, kind = call.offset, call.kind
+    for step in part.split(".") if kind not in _FORMATS else ():
         if step.isdigit():
             kind = kind._type_
             offset += int(step) * ctypes.sizeof(kind)
         else:
             offset += getattr(kind, step).offset
             kind = dict(kind._fields_)[step]
-    return offset, kind
+    return offset, _FORMATS[kind]
 
 
 def _verdict(function: Callable[..., int], bad_code: int, output: Any) -> Callable[..., int]:

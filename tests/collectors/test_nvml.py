@@ -17,6 +17,7 @@ from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import FAST, METRICS, ROW, Call, Field
 from whorl.store.vocabulary import EventKind
+from whorl.tests.collectors.sampling import sampling
 from whorl.tests.nvml_library import NvmlLibrary
 
 STILL = 1_790_000_004.03  # where the library's clock stands in tests of values
@@ -541,20 +542,20 @@ def test_a_gpu_that_hangs_keeps_nobody_from_seeing_the_others(nvml: NvmlLibrary)
 
 
 @pytest.mark.parametrize("before_loss_s", [0.3, 0.02, 0.0, -0.02, -0.3])
-@pytest.mark.parametrize("interval_s", [0.1, 1.0])
+@pytest.mark.parametrize("interval_s", [0.2, 1.0])
 def test_an_xid_names_its_gpu_before_with_and_after_the_loss(
     nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch, before_loss_s: float, interval_s: float
 ) -> None:
     monkeypatch.setattr(nvml_backend, "_EVENTS_NS", 0)
-    lost_s = STILL + 3.05
+    lost_s = STILL + 1.05
     control = ["gpus 16", "model H100", "load 2 0.7", f"from {lost_s} gpu 5 lost"]
     control += [f"from {lost_s - before_loss_s} gpu 5 xid 79", f"from {STILL + 0.5} gpu 3 xid 31"]
-    control += [f"from {STILL + 4} gpu 3 xid 31"]
+    control += [f"from {STILL + 1.5} gpu 3 xid 31"]
     nvml.write(*control, f"now {STILL}")
     backend, devices = opened()
     gpus = [device.gpu for device in devices]
     events = []
-    for tick in range(round(5 / interval_s) + 1):
+    for tick in range(round(2 / interval_s) + 1):
         nvml.write(*control, f"now {STILL + tick * interval_s}")
         found = list(backend.read(gpus, slow=False))
         events += told(found, EventKind.XID)
@@ -565,6 +566,27 @@ def test_an_xid_names_its_gpu_before_with_and_after_the_loss(
     assert sorted((str(event.gpu), event.code or 0) for event in events) == expected
     rows = {device.gpu: device.row for device in devices}
     assert all(event.pci_bus_id == rows[str(event.gpu)]["pci_bus_id"] for event in events)
+
+
+def test_the_loop_records_which_gpu_fell_off_the_bus(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 16", "model H100", "load 2 0.7")
+    with sampling(interval_s=0.1, slow_s=0.4) as running:
+        running.ticks(2)
+        now = time.time()
+        nvml.add(f"from {now + 0.1} gpu 5 xid 79", f"from {now + 0.12} gpu 5 lost")
+        running.until(lambda: {"lost", "xid"} <= set(running.kept.kinds()))
+        gpu = running.gpus[5]
+        found = [event for event in running.kept.events if event["kind"] in ("lost", "xid")]
+        assert sorted((event["kind"], event["gpu"], event["code"]) for event in found) == [
+            ("lost", gpu, None), ("xid", gpu, 79)
+        ]  # fmt: skip
+        assert len({event["pci_bus_id"] for event in found} - {None}) == 1
+        nvml.remove(f"from {now + 0.12} gpu 5 lost")
+        nvml.add("gpu 6 deny 16")
+        running.until(lambda: "returned" in running.kept.kinds(gpu))
+        running.until(lambda: running.kept.kinds(running.gpus[6]).count("needs_reset"))
+        running.until(lambda: running.kept.of(running.gpus[6])[-1].get("quality") == "needs_reset")
+        assert "lost" not in running.kept.kinds(running.gpus[6])
 
 
 def test_an_xid_of_an_unknown_handle_is_named_by_its_pci_address(
