@@ -81,11 +81,7 @@ class Nvml(Backend):
             raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
         if self._shown is None:
             try:
-                _begin_session()
-                self._shown = self._look({}, first=True)
-                if not self._whole:
-                    reasons = [event.detail for event in self.close()]
-                    raise InputError(": ".join(["backend nvml shows no GPU on this machine", *reasons[:1]]))
+                self._shown = self._first_look()
             except InputError as error:
                 raise InputError(f"{error}{name_lost_boards()}") from error
         elif status_of(nv.nvmlDeviceGetCount) == Status.DRIVER:
@@ -135,6 +131,16 @@ class Nvml(Backend):
         return events
 
     # -- which devices there are ------------------------------------------------------------------------------
+
+    def _first_look(self) -> dict[str, _Entry]:
+        """Reach the driver, and look. Raises InputError where there is none, or no GPU."""
+        _begin_session()
+        shown = self._look({}, first=True)
+        if not self._whole:
+            self._shown = shown
+            reasons = [event.detail for event in self.close()]
+            raise InputError(": ".join(["backend nvml shows no GPU on this machine", *reasons[:1]]))
+        return shown
 
     def _reopen(self, meanwhile: Status | None) -> None:
         """Open the driver anew, and look; `meanwhile` is said of all devices. InputError where it is not back yet."""
