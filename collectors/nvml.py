@@ -70,6 +70,7 @@ class Nvml(Backend):
         self._events: Any = None  # NVML's event set
         self._registered: set[int] = set()  # addresses of the handles in it
         self._looked_ns = 0  # at it, monotonic
+        self._hearing = False  # a look at it is under way, or hangs
         self._deaf = False  # the driver reports no events, and this was told
         self._pending: deque[Event] = deque()
 
@@ -253,8 +254,9 @@ class Nvml(Backend):
         import pynvml as nv
 
         self._looked_ns = time.monotonic_ns()
-        if not self._registered:
+        if not self._registered or self._hearing:
             return
+        self._hearing = True
         for _ in range(_EVENTS_AT_ONCE):
             event = asked(nv.nvmlEventSetWait_v2, self._events, 0)
             if event is None:
@@ -262,6 +264,7 @@ class Nvml(Backend):
             if event.eventType == nv.nvmlEventTypeXidCriticalError:
                 gpu, pci_bus_id = self._who(event.device)
                 self._pending.append(xid_event(gpu, int(event.eventData), pci_bus_id=pci_bus_id))
+        self._hearing = False
 
     def _who(self, handle: Any) -> tuple[str | None, str | None]:
         """UUID and PCI address of the GPU behind a handle, of any time; None where nothing tells."""

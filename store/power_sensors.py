@@ -7,20 +7,24 @@ A sensor reads (1 + g) x true power + o. Gain and offset differ between boards o
 of a given board, so it is taken for one more board of `MEASURED_BOARDS`. Solved for the truth, energy is
 (1 + h) x read energy + p x time with h = 1 / (1 + g) - 1 and p = -o / (1 + g): linear, so that it adds up.
 
-Only numpy is needed: nodes use it too.
+Nodes use it too, without numpy as long as nothing is computed.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,6 @@ def sensor_of_chip(architecture: int, *, ga100: bool = False) -> PowerSensor | N
     return max(older, key=lambda row: (row.architecture, row.chips == "GA100"), default=None)
 
 
-Floats = npt.NDArray[np.float64]
-
 NORMAL_95 = 1.959964
 """97.5 % quantile of the normal distribution."""
 _STUDENT_95 = 2.100922
@@ -109,11 +111,18 @@ class SensorError:
     @classmethod
     def measured(cls, gains_pct: Sequence[float], offsets_w: Sequence[float], quantile: float) -> Self:
         """The error of one more board of a population. `quantile`: of Student's t, one degree less than boards."""
-        gain = np.asarray(gains_pct, float) / 100
-        solved = np.stack([1 / (1 + gain) - 1, -np.asarray(offsets_w, float) / (1 + gain)])
-        (a, b), (c, d) = np.cov(solved).tolist()
-        h, p = solved.mean(axis=1).tolist()
-        return cls((h, p), ((a, b), (c, d)), len(gain), quantile)
+        boards = len(gains_pct)
+        gains = [gain_pct / 100 for gain_pct in gains_pct]
+        solved = (
+            [1 / (1 + gain) - 1 for gain in gains],
+            [-offset_w / (1 + gain) for gain, offset_w in zip(gains, offsets_w, strict=True)],
+        )
+        h, p = (math.fsum(values) / boards for values in solved)
+        from_mean = [value - h for value in solved[0]], [value - p for value in solved[1]]
+        (a, b), (c, d) = (
+            [math.fsum(map(operator.mul, row, column)) / (boards - 1) for column in from_mean] for row in from_mean
+        )
+        return cls((h, p), ((a, b), (c, d)), boards, quantile)
 
     @classmethod
     def stated(cls, gain_pct: float, offset_w: float) -> Self:
@@ -136,6 +145,8 @@ class SensorError:
         boards only is an error that all boards share.
         """
         shared = 0.0 if self.boards is None else self.variance(energy_j, seconds) / self.boards
+        import numpy as np
+
         board = self.quantile * np.sqrt(over_boards + shared)
         half = (NORMAL_95**2 * variance_j2 + board**2) ** 0.5
         middle = self.mean[0] * energy_j + self.mean[1] * seconds
