@@ -41,7 +41,7 @@ class ExpectedGpus:
         if self._history.loading or now_ns < self._due_ns:
             return []
         self._due_ns = now_ns + _AGAIN_NS
-        shown = {device.gpu for device in devices}
+        gpus = {device.gpu for device in devices}
         addresses = {bus_address(device.row.get("pci_bus_id")) for device in devices}
         on_bus = dict(self._boards())
         keys = {bus_address(gpu.pci_bus_id): gpu.gpu for gpu in self._history.expected}
@@ -52,7 +52,7 @@ class ExpectedGpus:
         ]
         for gpu in self._history.expected:
             address = bus_address(gpu.pci_bus_id)
-            if gpu.gpu not in shown and (address not in on_bus or address in addresses):
+            if gpu.gpu not in gpus and (address not in on_bus or address in addresses):
                 place = "another GPU is in its place" if address in addresses else "no GPU is in its place"
                 missing.append((gpu.gpu, address, f"is expected on this node, and {place}"))
         events = [
@@ -73,8 +73,8 @@ class ExpectedGpus:
             address = bus_address(name)
             if address is None or not name.endswith(".0") or _text(folder / name / "vendor") != _NVIDIA:
                 continue
-            if _text(folder / name / "class")[:6] not in (_DISPLAY, _COMPUTE):
-                continue
+            if _text(folder / name / "class")[:6] not in (_DISPLAY, _COMPUTE) or (folder / name / "physfn").exists():
+                continue  # it is another device, or a part of a GPU for a virtual machine
             driver = folder / name / "driver"
             if not driver.is_symlink():  # the driver refused it, or fell over it
                 yield address, (None, True)

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from .backend import Device
     from .node_history import NodeHistory
 
-_JOB = re.compile(r"/[^/\n]*slurm[^\n]*/job_([0-9]{1,18})(?:/|$)", re.MULTILINE)
-# Where Slurm has a folder for each job of the node, in cgroup v2 and v1.
-_FOLDERS = ("system.slice/*slurmstepd.scope/job_*", "*/slurm*/uid_*/job_*")
+# Where Slurm has a folder for each job of the node, in cgroup v2 and v1: only root can make one there.
+_FOLDERS = ("*.slice/*slurmstepd.scope/job_*", "*/slurm*/uid_*/job_*")
+_JOB = re.compile(
+    r"^[0-9]+:[^:\n]*:/(?:[^/\n]+\.slice/[^/\n]*slurmstepd\.scope|slurm[^/\n]*/uid_[0-9]+)/job_([0-9]{1,18})(?:/|$)",
+    re.MULTILINE,
+)
 _START_TIME = 19  # the field `starttime` of /proc/PID/stat, counted from the one behind the name
 _LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
@@ -42,14 +45,14 @@ class _Use:
 
     share: float | None = 1.0
     shared: bool = False
-    own: float = 0.0
+    busy: float = 0.0
     total: float = 0.0
 
-    def add(self, own: float, total: float) -> None:
+    def add(self, busy: float, total: float) -> None:
         """Add a time in which others were there too."""
         self.shared = True
-        self.own, self.total = self.own + own, self.total + total
-        self.share = self.own / self.total if self.total > 0 else None
+        self.busy, self.total = self.busy + busy, self.total + total
+        self.share = self.busy / self.total if self.total > 0 else None
 
 
 @dataclass
@@ -170,10 +173,10 @@ class JobLabels:
     def _job_of(self, process: int) -> str:
         """The Slurm job of a process; "" for none, or where this user may not see it."""
         try:
-            found = _JOB.search((self._proc / str(process) / "cgroup").read_text(errors="replace"))
+            match = _JOB.search((self._proc / str(process) / "cgroup").read_text(errors="replace"))
         except OSError:
             return ""
-        return found[1] if found else ""
+        return match[1] if match else ""
 
     def _start_of(self, process: int) -> int | None:
         """When a process began, UTC in ns."""

@@ -67,8 +67,8 @@ class _Announcements:
         address = None if gpu is None else bus_address(gpu[1])
         if gpu is None or address is None:
             return None
-        if named := _UUID.match(gpu[2]):
-            self.uuids[address] = named[1]
+        if uuid_match := _UUID.match(gpu[2]):
+            self.uuids[address] = uuid_match[1]
         if _FALLEN.search(gpu[2]):
             reason = "the GPU has fallen off the bus"
         elif _NOT_STARTED in gpu[2]:
@@ -101,7 +101,7 @@ class _OpenLog:
 
     def __init__(self, file: int) -> None:
         self.file = file
-        self._rest = b""
+        self._tail = b""
 
     def read(self, most: int) -> Iterator[bytes]:
         """The lines that are there, by so many reads at most."""
@@ -114,8 +114,8 @@ class _OpenLog:
                 return
             if not content:
                 return
-            *lines, rest = (self._rest + content).split(b"\n")
-            self._rest = rest if len(rest) < _MOST_LINE else b""
+            *lines, tail = (self._tail + content).split(b"\n")
+            self._tail = tail if len(tail) < _MOST_LINE else b""
             yield from lines
 
 
@@ -162,14 +162,14 @@ class KernelLog:
         """What the log told since the last call, with the GPU's key where `devices` or the log itself name it."""
         keys = {bus_address(device.row.get("pci_bus_id")): device for device in devices if device.parent is None}
         events: list[Event] = []
-        alike: Counter[tuple[str | None, int | None]] = Counter()
+        counts: Counter[tuple[str | None, int | None]] = Counter()
         last: dict[tuple[str | None, int | None], Event] = {}
         now_ns, steady_ns = self._clock.wall(), self._clock.steady()
         for line in self._lines.read(_MOST_READS):
-            found = _message(line)
-            if found is None:
+            parsed = _message(line)
+            if parsed is None:
                 continue
-            message, utc_ns, stamp_ns = found
+            message, utc_ns, stamp_ns = parsed
             if utc_ns is None:
                 utc_ns = now_ns - steady_ns + (stamp_ns or 0)
             # The kernel's own clock drifts by seconds in weeks; the message came between the last look and this one.
@@ -179,13 +179,13 @@ class KernelLog:
             if (device := keys.get(event.pci_bus_id)) is not None:
                 event = replace(event, gpu=device.gpu, pci_bus_id=device.row["pci_bus_id"])
             key = (event.pci_bus_id, event.code)
-            alike[key] += 1
-            if alike[key] <= _MOST_ALIKE:
+            counts[key] += 1
+            if counts[key] <= _MOST_ALIKE:
                 events.append(event)
             else:
                 last[key] = event
         for key, event in last.items():
-            n = alike[key] - _MOST_ALIKE
+            n = counts[key] - _MOST_ALIKE
             events.append(replace(event, n=n, detail=f"{event.detail}; {n} more within a second"))
         self._since_ns = now_ns
         return events
@@ -213,13 +213,15 @@ class KernelLog:
 def lost_boards(path: str | None = None) -> list[Event]:
     """The boards that fell off the bus, or could not be started, since this machine booted: the last event of each."""
     reader, boards = _Announcements(), dict[str, Event]()
-    now_ns = SystemClock.wall() - SystemClock.steady()
+    now_ns, steady_ns = SystemClock.wall(), SystemClock.steady()
     for line in _boot_lines(path):
-        found = _message(line)
-        if found is None:
+        parsed = _message(line)
+        if parsed is None:
             continue
-        message, utc_ns, stamp_ns = found
-        event = reader.event(message, now_ns + (stamp_ns or 0) if utc_ns is None else utc_ns)
+        message, utc_ns, stamp_ns = parsed
+        if utc_ns is None:
+            utc_ns = now_ns - steady_ns + (stamp_ns or 0)
+        event = reader.event(message, min(utc_ns, now_ns))
         if event is not None and event.pci_bus_id is not None and event.code in (None, FALLEN):
             boards[event.pci_bus_id] = event
     return [replace(event, gpu=reader.uuids.get(address)) for address, event in sorted(boards.items())]

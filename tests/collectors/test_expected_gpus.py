@@ -105,8 +105,8 @@ def test_gpus_that_the_store_knows_here_are_missed_by_name(tmp_path: Path, store
             {"root": str(store.root), "cluster": "c", "node": "n1", "until_ns": time.time_ns()},
         )
     )
-    other = Device("GPU-other", {"pci_bus_id": GPUS[2].row["pci_bus_id"]})
-    assert look(ExpectedGpus(history, root=str(tmp_path)), GPUS[0], other) == [place(1), place(2)]
+    exchanged = Device("GPU-other", {"pci_bus_id": GPUS[2].row["pci_bus_id"]})
+    assert look(ExpectedGpus(history, root=str(tmp_path)), GPUS[0], exchanged) == [place(1), place(2)]
     assert remember_as_child(str(store.root), "c", "n2", until_ns=time.time_ns())["expected"] == []
 
 

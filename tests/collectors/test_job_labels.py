@@ -55,8 +55,8 @@ class Node:
         self.devices = [Device(gpu) for gpu in self.gpus]
 
     def labels(self, history: NodeHistory = NONE) -> JobLabels:
-        where: dict[str, Any] = {"proc": str(self.proc), "cgroups": str(self.cgroups)}
-        return JobLabels(self.table, history, cluster="c", node="n1", interval_s=0.0, **where)
+        folders: dict[str, Any] = {"proc": str(self.proc), "cgroups": str(self.cgroups)}
+        return JobLabels(self.table, history, cluster="c", node="n1", interval_s=0.0, **folders)
 
     def start(self, process: int, gpu: int, cgroup: str, *, age_s: float = 100.0) -> None:
         """A process on a GPU."""
@@ -139,6 +139,8 @@ def test_processes_of_no_job_and_those_that_nobody_may_see_are_no_rows(node: Nod
     node.start(101, 0, "0::/user.slice/user-1000.slice/session-1.scope\n")
     node.start(102, 0, "0::/user.slice/job_1/not.of.that.kind\n")
     node.start(103, 0, "\0" * 10_000)
+    node.start(105, 0, "0::/user.slice/user-1000.slice/user@1000.service/system.slice/slurmstepd.scope/job_5/a\n")
+    node.start(106, 0, "4:memory:/user.slice/slurm/uid_1000/job_6/step_0\n")
     node.nvml.add("gpu 1 process 999999")
     node.start(104, 1, V2.format("99x"))
     node.nvml.add("gpu 2 lost")

@@ -78,8 +78,8 @@ def test_a_board_that_nvml_never_showed_has_its_address_and_the_uuid_that_the_lo
     reader = KernelLog(str(log))
     write(log, f"NVRM: GPU at PCI:0000:5e:00: {OTHER_UUID}", "NVRM: Xid (PCI:0000:5e:00): 79, GPU has fallen off")
     write(log, "NVRM: Xid (PCI:0000:86:00): 62, pid=1")
-    named, bare = reader.look([GPU])
-    assert (named.gpu, named.pci_bus_id, named.code) == (OTHER_UUID, "00000000:5E:00.0", 79)
+    with_uuid, bare = reader.look([GPU])
+    assert (with_uuid.gpu, with_uuid.pci_bus_id, with_uuid.code) == (OTHER_UUID, "00000000:5E:00.0", 79)
     assert (bare.gpu, bare.pci_bus_id, bare.code) == (None, "00000000:86:00.0", 62)
 
 
@@ -121,8 +121,8 @@ def test_lines_that_were_cut_or_forged_are_no_events(log: Path) -> None:
 def test_stamps_of_another_clock_stay_between_two_looks(log: Path) -> None:
     reader = KernelLog(str(log))
     began = time.time_ns()
-    write(log, record("NVRM: Xid (PCI:0000:3b:00): 8", 1), record("NVRM: Xid (PCI:0000:3b:00): 9", 2**60))
-    for event in reader.look([GPU]):
+    write(log, record("NVRM: Xid (PCI:0000:3b:00): 8", 1), record("NVRM: Xid (PCI:0000:3b:00): 79", 2**70))
+    for event in [*reader.look([GPU]), *lost_boards(str(log))]:
         assert event.ts_ns is not None
         assert began - 10**9 < event.ts_ns <= time.time_ns()
 
@@ -132,11 +132,11 @@ def test_a_pipe_is_read_as_it_fills(tmp_path: Path) -> None:
     os.mkfifo(path)
     reader = KernelLog(str(path))
     assert reader.look([GPU]) == []
-    whole = record("NVRM: Xid (PCI:0000:3b:00): 79, x")
+    content = record("NVRM: Xid (PCI:0000:3b:00): 79, x")
     with path.open("wb", buffering=0) as pipe:
-        pipe.write(whole[:20])
+        pipe.write(content[:20])
         assert reader.look([GPU]) == []
-        pipe.write(whole[20:])
+        pipe.write(content[20:])
         assert [event.code for event in reader.look([GPU])] == [79]
     reader.close()
 
@@ -183,9 +183,11 @@ def test_one_xid_of_two_sources_is_one_event() -> None:
     events = Events(clock, cluster="c", node="n")
     log = object()
 
-    def told(source: object, at_s: float, kind: EventKind = EventKind.XID, code: int | None = 79, **of: str) -> bool:
+    def told(source: object, at_s: float, kind: EventKind = EventKind.XID, code: int | None = 79, **more: str) -> bool:
         before = events.count
-        events.tell(Event(kind, of.get("gpu"), "", clock.wall() + round(at_s * 1e9), None, ADDRESS, code=code), source)
+        events.tell(
+            Event(kind, more.get("gpu"), "", clock.wall() + round(at_s * 1e9), None, ADDRESS, code=code), source
+        )
         return events.count > before
 
     assert told(log, 0.0, gpu="GPU-1")
