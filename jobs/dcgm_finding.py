@@ -27,10 +27,10 @@ def dcgm_findings(host: str | None = None, socket: str | None = None) -> list[Fi
     from ..collectors.dcgm.bindings import find_bindings
 
     try:
-        where = find_bindings().where
+        folder = find_bindings().folder
     except InputError as error:
         return [Finding("DCGM bindings", False, str(error), _DCGM)]
-    bindings = Finding("DCGM bindings", True, f"in {where}", _DCGM)
+    bindings = Finding("DCGM bindings", True, f"in {folder}", _DCGM)
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
             [sys.executable, "-c", _ASK, json.dumps([host, socket])],
@@ -43,7 +43,7 @@ def dcgm_findings(host: str | None = None, socket: str | None = None) -> list[Fi
         detail = f"the engine has not answered for {_PATIENCE_S:.0f} s: restart it (systemctl restart nvidia-dcgm)"
         return [bindings, Finding("DCGM", False, detail, _DCGM)]
     try:
-        return [bindings, *(Finding(**one) for one in json.loads(done.stdout.splitlines()[-1]))]
+        return [bindings, *(Finding(**finding) for finding in json.loads(done.stdout.splitlines()[-1]))]
     except (IndexError, ValueError):
         lines = done.stderr.strip().splitlines()
         why = lines[-1] if lines else f"its process ended with status {done.returncode}"
@@ -52,7 +52,7 @@ def dcgm_findings(host: str | None = None, socket: str | None = None) -> list[Fi
 
 def ask_dcgm(host: str | None, socket: str | None) -> None:
     """Print what there is as JSON: the body of the other process."""
-    sys.stdout.write(json.dumps([vars(one) for one in _ask(host, socket)]) + "\n")
+    sys.stdout.write(json.dumps([vars(finding) for finding in _ask(host, socket)]) + "\n")
 
 
 def _ask(host: str | None, socket: str | None) -> list[Finding]:
@@ -62,37 +62,40 @@ def _ask(host: str | None, socket: str | None) -> list[Finding]:
     bindings = find_bindings()
     try:
         bindings.load()
-        made = connect(bindings, Target(host, socket), interval_us=_EVERY_US, slow_us=_EVERY_US)
+        connection = connect(bindings, Target(host, socket), interval_us=_EVERY_US, slow_us=_EVERY_US)
     except InputError as error:
         return [Finding("DCGM", False, str(error), _DCGM)]
-    versions = bindings.version(), bindings.engine_version(made.handle)
+    versions = bindings.version(), bindings.engine_version(connection.handle)
     library, engine = (version or "(version not told)" for version in versions)
-    number = len(_whole(made))
-    where = (
+    number = len(_whole(connection))
+    engine_place = (
         "no engine runs on this node, so one runs within the collector"
-        if made.embedded
-        else (f"engine {engine} at {made.where}")
+        if connection.embedded
+        else (f"engine {engine} at {connection.address}")
     )
     shows = f"{number} GPU{'s' * (number != 1)}"
-    found = [Finding("DCGM", True, f"library {library}, {where}, {shows}", _DCGM, number=number), _profiling(made)]
-    made.close()
-    return found
+    findings = [
+        Finding("DCGM", True, f"library {library}, {engine_place}, {shows}", _DCGM, number=number),
+        _profiling(connection),
+    ]
+    connection.close()
+    return findings
 
 
-def _whole(made: Connection) -> list[Any]:
-    return [one for one in made.entities if one.parent is None]
+def _whole(connection: Connection) -> list[Any]:
+    return [entity for entity in connection.entities if entity.parent is None]
 
 
-def _profiling(made: Connection) -> Finding:
+def _profiling(connection: Connection) -> Finding:
     """Which profiling fields the engine measures: it was asked for all that whorl reads."""
     from ..collectors.dcgm.connection import PROFILING, way_out
 
-    gpus = [entity.key for entity in _whole(made)]
-    if all(made.watched.get(gpu, set()).issuperset(PROFILING) for gpu in gpus):
+    gpus = [entity.key for entity in _whole(connection)]
+    if all(connection.watched.get(gpu, set()).issuperset(PROFILING) for gpu in gpus):
         return Finding("DCGM profiling", True, f"all {len(PROFILING)} fields on all GPUs", _PROFILING)
     reasons = []
-    for code, numbers, count in made.refused_profiling():
+    for code, numbers, count in connection.refused_profiling():
         which = "no field" if len(numbers) == len(PROFILING) else f"not {', '.join(map(str, sorted(numbers)))}"
         reasons.append(f"{which} on {count} of {len(gpus)} GPUs: {way_out(code)}")
-    some = any(made.watched.get(gpu, set()).intersection(PROFILING) for gpu in gpus)
-    return Finding("DCGM profiling", some, "; ".join(reasons) or "the engine gives no reason", _PROFILING)
+    partly = any(connection.watched.get(gpu, set()).intersection(PROFILING) for gpu in gpus)
+    return Finding("DCGM profiling", partly, "; ".join(reasons) or "the engine gives no reason", _PROFILING)

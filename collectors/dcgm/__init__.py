@@ -1,1 +1,1 @@
-"""Reads GPUs through DCGM: the stream `dcgm`, over NVIDIA's own Python bindings wherever they are installed."""
+"""Reads GPUs through DCGM: the backend `dcgm`, over NVIDIA's own Python bindings wherever they are installed."""

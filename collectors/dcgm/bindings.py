@@ -56,7 +56,7 @@ def scaled(number: int, scale: int = 1) -> int | None:
 class Bindings:
     """The modules of pydcgm, and the folder they came from."""
 
-    where: str
+    folder: str
     pydcgm: Any
     agent: Any
     structs: Any
@@ -77,7 +77,7 @@ class Bindings:
             self.structs._dcgmInit()
         except self.error as error:
             raise InputError(
-                f"DCGM's library libdcgm was not found for the bindings in {self.where}: install DCGM, or add the "
+                f"DCGM's library libdcgm was not found for the bindings in {self.folder}: install DCGM, or add the "
                 "folder with the library to LD_LIBRARY_PATH"
             ) from error
 

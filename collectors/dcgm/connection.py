@@ -117,11 +117,11 @@ class _Group:
 
 @dataclass
 class Connection:
-    """An open connection to the engine at `where`, which may run within this process (`embedded`)."""
+    """An open connection to the engine at `address`, which may run within this process (`embedded`)."""
 
     bindings: Bindings
     handle: Any
-    where: str
+    address: str
     embedded: bool
     entities: list[Entity] = field(default_factory=list)
     gpus: Any = None
@@ -189,7 +189,7 @@ class Connection:
         gpus = [entity for entity in self.entities if entity.parent is None]
         instances = [entity for entity in self.entities if entity.parent is not None]
         if not gpus:
-            raise InputError(f"the DCGM engine at {self.where} shows no GPU")
+            raise InputError(f"the DCGM engine at {self.address} shows no GPU")
         self.gpus = self.make_group(gpus)
         self._watch(gpus, [XID], interval_us)
         _, now_us = self.xids(time.time_ns() // 1000)
@@ -292,7 +292,7 @@ def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: in
         connection.watch_all(interval_us, slow_us)
     except bindings.error as error:
         connection.close()
-        raise InputError(sentence(bindings, error, connection.where)) from error
+        raise InputError(sentence(bindings, error, connection.address)) from error
     except BaseException:
         connection.close()
         raise
@@ -324,41 +324,41 @@ def another(connection: Connection) -> Connection:
     """A second connection to the same engine, for what must not meet the watches of the first."""
     if connection.embedded:
         raise InputError("an engine within this process keeps none; start nv-hostengine")
-    return _open(connection.bindings, connection.where)
+    return _open(connection.bindings, connection.address)
 
 
 class _NoAnswerError(InputError):
     """Nothing answers there."""
 
 
-def _open(bindings: Bindings, where: str, *, embedded: bool = False) -> Connection:
+def _open(bindings: Bindings, address: str, *, embedded: bool = False) -> Connection:
     """Open HOST:PORT, the path of a socket, or an engine within this process."""
-    how = {"unixSocketPath" if where.startswith("/") else "ipAddress": where, "timeoutMs": _PATIENCE_MS}
+    options = {"unixSocketPath" if address.startswith("/") else "ipAddress": address, "timeoutMs": _PATIENCE_MS}
     try:
-        handle = bindings.pydcgm.DcgmHandle(**({"opMode": _EMBEDDED} if embedded else how))
+        handle = bindings.pydcgm.DcgmHandle(**({"opMode": _EMBEDDED} if embedded else options))
     except bindings.error as error:
         kind = _NoAnswerError if code_of(error) in (Code.GONE, Code.TIMEOUT) else InputError
-        raise kind(sentence(bindings, error, where)) from error
+        raise kind(sentence(bindings, error, address)) from error
     # Its destructor would leave the engine whenever Python pleases, and wait for one that hangs: `close` leaves it.
     handle._handleCreated = False
-    return Connection(bindings, handle.handle, where, embedded)
+    return Connection(bindings, handle.handle, address, embedded)
 
 
-def sentence(bindings: Bindings, error: BaseException, where: str) -> str:
+def sentence(bindings: Bindings, error: BaseException, address: str) -> str:
     """What an error of DCGM means for people, and what to do."""
     code = code_of(error)
     if code in (Code.GONE, Code.TIMEOUT):
         return (
-            f"no DCGM engine answers at {where}: check the address, and that nv-hostengine runs there "
+            f"no DCGM engine answers at {address}: check the address, and that nv-hostengine runs there "
             "(systemctl status nvidia-dcgm)"
         )
     if code in (Code.MISMATCH, Code.NO_FUNCTION):
         return (
-            f"the DCGM bindings in {bindings.where} (for library {bindings.version() or 'of unknown version'}) do not "
-            f"fit the engine at {where}: give the bindings of the engine's version in WHORL_PYDCGM_PATH"
+            f"the DCGM bindings in {bindings.folder} (for library {bindings.version() or 'of unknown version'}) do not "
+            f"fit the engine at {address}: give the bindings of the engine's version in WHORL_PYDCGM_PATH"
         )
     if code in (Code.NO_PERMISSION, Code.REQUIRES_ROOT):
-        return f"this user may not use the DCGM engine at {where}: {error}; run as root, or ask for access to it"
+        return f"this user may not use the DCGM engine at {address}: {error}; run as root, or ask for access to it"
     if code == Code.NO_LIBRARY:
-        return f"the DCGM engine at {where} misses a library: {error} (is an NVIDIA driver installed and loaded?)"
-    return f"the DCGM engine at {where} refuses: {error} (code {code})"
+        return f"the DCGM engine at {address} misses a library: {error} (is an NVIDIA driver installed and loaded?)"
+    return f"the DCGM engine at {address} refuses: {error} (code {code})"

@@ -104,7 +104,7 @@ class _Latest:
 
 
 @dataclass
-class _Known:
+class _DeviceState:
     """What is known of a device between two reads."""
 
     entity: Entity
@@ -142,7 +142,7 @@ class Dcgm(Backend):
         self._interval_us, self._slow_us = round(interval_s * 1e6), round(max(slow_s, interval_s) * 1e6)
         self._connection: Connection | None = None
         self._job: JobStatistics | None = None
-        self._known: dict[str, _Known] = {}
+        self._states: dict[str, _DeviceState] = {}
         self._uuids: dict[tuple[int, int], str] = {}  # of every entity that is watched, also of lost GPUs
         self._pending: list[Event] = []
         self._version: str | None = None
@@ -163,14 +163,14 @@ class Dcgm(Backend):
             self._connect()
         else:
             with self._sentences(self._connection) as connection:
-                slots = {gpu: known.entity.device.row["slot"] for gpu, known in self._known.items()}
+                slots = {gpu: state.entity.device.row["slot"] for gpu, state in self._states.items()}
                 entities = find_entities(connection.bindings, connection.handle, slots)
             if all(self._uuids.get(entity.key) == entity.device.gpu for entity in entities):
                 self._meet(connection, entities)
             else:  # other GPUs or instances than those that are watched
                 self._leave()
                 self._connect()
-        return [known.entity.device for known in self._known.values()]
+        return [state.entity.device for state in self._states.values()]
 
     def _connect(self) -> None:
         self._target.address()
@@ -184,24 +184,24 @@ class Dcgm(Backend):
         if not self._began_us:  # a later connection tells what came while there was none
             self._began_us = self._xids_us = connection.start_us
         self._health_at = self._fresh_at = time.monotonic()
-        self._known.clear()
+        self._states.clear()
         self._meet(connection, connection.entities)
         self._announce(connection)
         self._begin_job(connection)
 
     def _meet(self, connection: Connection, entities: Sequence[Entity]) -> None:
         """Take in the devices that are there."""
-        before, self._known = self._known, {}
+        before, self._states = self._states, {}
         for entity in entities:
-            known = before.get(entity.device.gpu) or _Known(entity)
-            known.entity, known.sensor = entity, sensor_of_model(entity.device.row.get("model"))
-            self._known[entity.device.gpu] = known
-            known.refused = {
+            state = before.get(entity.device.gpu) or _DeviceState(entity)
+            state.entity, state.sensor = entity, sensor_of_model(entity.device.row.get("model"))
+            self._states[entity.device.gpu] = state
+            state.refused = {
                 FIELDS[number]: Status.DENIED if is_denied(code) else Status.UNSUPPORTED
                 for (code, number), refused in connection.refused.items()
-                if number in FIELDS and number not in PROFILING and entity.key in {other.key for other in refused}
+                if number in FIELDS and number not in PROFILING and entity.key in {member.key for member in refused}
             }
-        sensors = [known.sensor for known in self._known.values() if known.sensor is not None]
+        sensors = [state.sensor for state in self._states.values() if state.sensor is not None]
         self.period_ms = max((sensor.period_ms for sensor in sensors if sensor.period_ms), default=None)
 
     def _announce(self, connection: Connection) -> None:
@@ -209,9 +209,9 @@ class Dcgm(Backend):
         version = connection.bindings.engine_version(connection.handle) or connection.bindings.version()
         if version != self._version:
             self._version = version
-            where = "within this process" if connection.embedded else f"at {connection.where}"
-            folder = connection.bindings.where
-            detail = f"the DCGM engine {where} is version {version or 'unknown'}, with bindings in {folder}"
+            place = "within this process" if connection.embedded else f"at {connection.address}"
+            folder = connection.bindings.folder
+            detail = f"the DCGM engine {place} is version {version or 'unknown'}, with bindings in {folder}"
             self._pending.append(Event(EventKind.SOURCE_VERSION, None, detail, version=version))
         if connection.refused != self._refused:
             self._refused = connection.refused
@@ -244,17 +244,17 @@ class Dcgm(Backend):
             now = time.monotonic()
             latest_values = self._latest(connection, gpus, slow=slow)
             silent = [
-                known.entity.key
-                for known, latest in latest_values
-                if known.entity.parent is None and Status.OK not in latest.statuses
+                state.entity.key
+                for state, latest in latest_values
+                if state.entity.parent is None and Status.OK not in latest.statuses
             ]
             lost = lost_gpus(connection.bindings, connection.handle) if silent else set()
-            for known, latest in latest_values:
-                if known.entity.key in lost.intersection(silent):
+            for state, latest in latest_values:
+                if state.entity.key in lost.intersection(silent):
                     values = [0] * (len(METRICS) if slow else len(FAST))
-                    reading: Reading | None = Reading(known.entity.device.gpu, values, _LOST)
+                    reading: Reading | None = Reading(state.entity.device.gpu, values, _LOST)
                 else:
-                    reading = self._reading(known, latest, slow=slow)
+                    reading = self._reading(state, latest, slow=slow)
                 if reading is not None:
                     self._fresh_at = now
                     yield reading
@@ -266,15 +266,15 @@ class Dcgm(Backend):
             if gpus and now - self._fresh_at > max(_STALL_S, 5e-6 * self._interval_us):
                 self._leave()
                 raise InputError(
-                    f"the DCGM engine at {connection.where} has measured nothing for {now - self._fresh_at:.0f} s: "
+                    f"the DCGM engine at {connection.address} has measured nothing for {now - self._fresh_at:.0f} s: "
                     "see its log, and restart it (systemctl restart nvidia-dcgm)"
                 )
 
-    def _latest(self, connection: Connection, gpus: Sequence[str], *, slow: bool) -> list[tuple[_Known, _Latest]]:
+    def _latest(self, connection: Connection, gpus: Sequence[str], *, slow: bool) -> list[tuple[_DeviceState, _Latest]]:
         """The latest values of these devices; those that were measured before we came are left out."""
-        known_devices = [self._known[gpu] for gpu in gpus if gpu in self._known]
-        latest = {known.entity.key: _Latest() for known in known_devices}
-        entities = [known.entity for known in known_devices]
+        states = [self._states[gpu] for gpu in gpus if gpu in self._states]
+        latest = {state.entity.key: _Latest() for state in states}
+        entities = [state.entity for state in states]
         values = connection.latest([entity for entity in entities if entity.parent is None], FAST_FIELDS)
         slow_values = connection.latest(entities, SLOW_FIELDS) if slow else ()
         for value in itertools.chain(values, slow_values):
@@ -282,9 +282,9 @@ class Dcgm(Backend):
                 device, row = latest[value.entity], FIELDS[value.number]
                 device.stamps[row] = value.ts_us
                 device.values[row], device.statuses[row] = decode(value)
-        return [(known, latest[known.entity.key]) for known in known_devices]
+        return [(state, latest[state.entity.key]) for state in states]
 
-    def _reading(self, known: _Known, latest: _Latest, *, slow: bool) -> Reading | None:
+    def _reading(self, state: _DeviceState, latest: _Latest, *, slow: bool) -> Reading | None:
         """A reading of the values of a device; None where nothing is newer than in the one before."""
         values, statuses, stamps = latest.values, latest.statuses, latest.stamps
         newest = max(stamps)
@@ -292,43 +292,43 @@ class Dcgm(Backend):
             if 0 < stamps[row] < newest - limit_us:
                 statuses[row] = Status.UNREAD
         if Status.OK in statuses:
-            ts_us = self._stamp(known, latest)
+            ts_us = self._stamp(state, latest)
         else:  # it says why it gives nothing, or nothing was measured yet
-            ts_us = newest if statuses != _UNREAD and newest > known.ts_us else None
+            ts_us = newest if statuses != _UNREAD and newest > state.ts_us else None
         if ts_us is None:
             return None
-        known.ts_us = ts_us
-        known.marks = {row: stamps[row] for row in (_ENERGY, _POWER) if statuses[row] == Status.OK}
-        if known.sensor is not None and known.sensor.draw_ms and statuses[_POWER] == Status.OK:
-            values[_WINDOW], statuses[_WINDOW] = known.sensor.draw_ms, Status.OK
+        state.ts_us = ts_us
+        state.marks = {row: stamps[row] for row in (_ENERGY, _POWER) if statuses[row] == Status.OK}
+        if state.sensor is not None and state.sensor.draw_ms and statuses[_POWER] == Status.OK:
+            values[_WINDOW], statuses[_WINDOW] = state.sensor.draw_ms, Status.OK
         for row in (_POWER, _INSTANT):  # the age is that of the instantaneous reading, where there is one
             if statuses[row] == Status.OK:
                 values[_AGE], statuses[_AGE] = ts_us - stamps[row], Status.OK
-        for row, status in known.refused.items():
+        for row, status in state.refused.items():
             if slow or row in FAST:
                 statuses[row] = status
-        if statuses != known.statuses:
-            known.statuses = bytes(statuses)
+        if statuses != state.statuses:
+            state.statuses = bytes(statuses)
         numbers = values if slow else [values[row] for row in FAST]
-        return Reading(known.entity.device.gpu, numbers, known.statuses, ts_us * 1000)
+        return Reading(state.entity.device.gpu, numbers, state.statuses, ts_us * 1000)
 
-    def _stamp(self, known: _Known, latest: _Latest) -> int | None:
+    def _stamp(self, state: _DeviceState, latest: _Latest) -> int | None:
         """The time of a reading: that of a new energy value, else of a new power value, us; None where neither is new.
 
         A device that has neither is as new as the newest of its values.
         """
         statuses, stamps = latest.statuses, latest.stamps
         if statuses[_ENERGY] == Status.OK:
-            if stamps[_ENERGY] > max(known.marks.get(_ENERGY, 0), known.ts_us):
+            if stamps[_ENERGY] > max(state.marks.get(_ENERGY, 0), state.ts_us):
                 return stamps[_ENERGY]
             statuses[_ENERGY] = Status.UNREAD  # it was given, with its own time
         elif statuses[_POWER] != Status.OK:
             newest = max(stamps)
-            return newest if newest > known.ts_us else None
-        if statuses[_POWER] != Status.OK or stamps[_POWER] <= known.marks.get(_POWER, 0):
+            return newest if newest > state.ts_us else None
+        if statuses[_POWER] != Status.OK or stamps[_POWER] <= state.marks.get(_POWER, 0):
             return None
         # Less than half an interval after the reading before, it is of the same cycle of the engine.
-        return stamps[_POWER] if stamps[_POWER] - known.ts_us > self._interval_us // 2 else None
+        return stamps[_POWER] if stamps[_POWER] - state.ts_us > self._interval_us // 2 else None
 
     def _read_xids(self, connection: Connection) -> Iterator[Event]:
         """XIDs that were not told yet: reads overlap, as one may come late."""
@@ -349,7 +349,7 @@ class Dcgm(Backend):
             yield connection
         except connection.bindings.error as error:
             self._leave()
-            raise InputError(sentence(connection.bindings, error, connection.where)) from error
+            raise InputError(sentence(connection.bindings, error, connection.address)) from error
 
     # -- the end ------------------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ class JobStatistics:
 
     def __init__(self, connection: Connection, name: str, gpus: Iterable[Entity], *, every_us: int) -> None:
         self._connection, self._name = connection, name
-        self._key = connection.where, name
+        self._key = connection.address, name
         agent, handle = connection.bindings.agent, connection.handle
         group = connection.make_group(gpus)
         every_us = max(every_us, _JOB_EVERY_US)

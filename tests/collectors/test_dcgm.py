@@ -121,9 +121,9 @@ def test_nothing_new_is_no_reading(four: DcgmEngine, backend: Dcgm) -> None:
     ticks = Ticks(slower).tick(2)
     slower._interval_us = 10_000_000  # from here on it is as if the engine measured seldom
     stamps = dict.fromkeys(ticks.gpus, 0) | {reading.gpu: reading.ts_ns or 0 for reading in ticks.readings}
-    for known in slower._known.values():
-        known.marks = dict.fromkeys(known.marks, 2**62)
-        known.ts_us = 2**61
+    for state in slower._states.values():
+        state.marks = dict.fromkeys(state.marks, 2**62)
+        state.ts_us = 2**61
     assert [given for given in slower.read(ticks.gpus, slow=False) if isinstance(given, Reading)] == []
     assert min(stamps.values()) > 0
     slower.close()

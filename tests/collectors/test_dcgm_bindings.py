@@ -49,13 +49,13 @@ def test_the_folder_in_the_environment_comes_first_then_the_newest_dcgm(
 ) -> None:
     given, four, three = (folder(tmp_path / name) for name in ("given", "four", "three"))
     monkeypatch.setattr(looking, "FOLDERS", (str(tmp_path / "absent"), str(four), str(three)))
-    assert find_bindings().where == str(four)
+    assert find_bindings().folder == str(four)
     for name in MODULES:
         del sys.modules[name]
     monkeypatch.setenv("WHORL_PYDCGM_PATH", str(given))
     sys.path.remove(str(four))
     found = find_bindings()
-    assert found.where == str(given)
+    assert found.folder == str(given)
     assert found.pydcgm.__name__ == "pydcgm"
     assert sys.path[-1] == str(given)  # at the end, where it hides nothing
 
