@@ -14,6 +14,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress, pairwise
 from operator import le, ne
 
 from ..store.events import Event
@@ -29,8 +30,6 @@ _SLOW = 4  # times rarer than it should be
 _LEAST = 30  # readings
 _LEAST_CHANGES = 5
 _WORDS = len(READ) + 2  # of a reading in the ring: its time (ns), those of READ, and a bit for each that is known
-_Reading = tuple[float, int, int | None, int | None, int | None]
-"""Time (s), power (mW), utilisation, SM clock, energy; None where not known."""
 _KINDS = {
     "stuck": EventKind.STUCK_SENSOR,
     "zero": EventKind.ZERO_POWER,
@@ -103,20 +102,31 @@ class Quality:
         oldest = self._seen % self._length
         return words[oldest:] + words[:oldest] if self._seen >= self._length else words[:oldest]
 
+    def _known(self, name: str, masks: list[int], times: list[int]) -> tuple[list[int], list[int]]:
+        """When a metric of READ was known (ns), and its values then."""
+        place = READ.index(name)
+        column, bit = self._column(place + 1), 1 << place
+        if all(mask & bit for mask in masks):
+            return times, column
+        there = [mask & bit != 0 for mask in masks]
+        return list(compress(times, there)), list(compress(column, there))
+
     def _judge(self) -> list[Finding]:
-        times, masks, instant, reported = (self._column(place) for place in (0, _WORDS - 1, 1, 2))
-        power = [first if mask & 1 else second for first, second, mask in zip(instant, reported, masks, strict=True)]
-        if not self._marks and all(mask & 3 for mask in masks) and self._healthy(power, times):
-            return []
-        others = (self._column(place) for place in (3, 4, 5))
-        rows: list[_Reading] = [
-            ((ts - times[-1]) / 1e9, mw, *(value if mask >> bit & 1 else None for bit, value in enumerate(more, 2)))
-            for ts, mw, mask, *more in zip(times, power, masks, *others, strict=True)
-            if mask & 3
-        ]
-        if len(rows) < _LEAST:
+        times, masks = self._column(0), self._column(_WORDS - 1)
+        power = self._column(1)
+        if not all(mask & 1 for mask in masks):
+            pairs = zip(power, self._column(2), masks, strict=True)
+            power = [instant if mask & 1 else reported for instant, reported, mask in pairs]
+        if all(mask & 3 for mask in masks):
+            if not self._marks and self._healthy(power, times):
+                return []
+            when = times
+        else:
+            there = [mask & 3 != 0 for mask in masks]
+            when, power = list(compress(times, there)), list(compress(power, there))
+        if len(power) < _LEAST:
             return []  # too little to judge by: the marks stand
-        marks = self._marked(rows, full=self._seen >= self._length)
+        marks = self._marked(when, power, (times, masks))
         findings = [
             Finding(_KINDS[name], f"power_{name}", mark.detail, mark.value, mark.duration_ns)
             for name, mark in marks.items()
@@ -138,56 +148,57 @@ class Quality:
         prompt = gaps * self._longest_s * 5e8 >= times[-1] - times[0] and all(map(le, times, times[1:]))
         return prompt and math.gcd(*power) < COARSE_MW
 
-    def _marked(self, rows: list[_Reading], *, full: bool) -> dict[str, _Mark]:
-        marks, before, span = {}, self._marks, rows[-1][0] - rows[0][0]
-        distinct = {row[1] for row in rows}
+    def _marked(self, when: list[int], power: list[int], ring: tuple[list[int], list[int]]) -> dict[str, _Mark]:
+        """What is wrong with power readings (mW) at these times (ns); `ring` has all times, and what is known then."""
+        marks, before, span_ns = {}, self._marks, when[-1] - when[0]
+        distinct = set(power)
         if distinct == {0}:
-            detail = f"all power readings of {span:.0f} s are 0 W, which no GPU draws: the sensor does not work"
-            marks["zero"] = _Mark(detail, duration_ns=round(span * 1e9))
-        elif full and len(distinct) == 1 and (moved := _moved(rows)):
-            stayed = float(rows[0][1])
-            detail = f"the power reading stayed at {stayed / 1000:.3f} W for {span:.0f} s while {moved}"
-            marks["stuck"] = _Mark(detail, stayed, round(span * 1e9))
+            detail = (
+                f"all power readings of {span_ns / 1e9:.0f} s are 0 W, which no GPU draws: the sensor does not work"
+            )
+            marks["zero"] = _Mark(detail, duration_ns=span_ns)
+        elif len(distinct) == 1 and self._seen >= self._length and (moved := self._moved(*ring)):
+            detail = f"the power reading stayed at {power[0] / 1000:.3f} W for {span_ns / 1e9:.0f} s while {moved}"
+            marks["stuck"] = _Mark(detail, float(power[0]), span_ns)
         step = math.gcd(*distinct)
         if step >= COARSE_MW and ("quantised" in before or _chance(step, len(distinct)) < _CHANCE):
             # The largest common step shrinks as values come in; the sentence of the beginning stays.
             mark = _Mark(f"the power readings are multiples of {step / 1000:g} W", step)
             marks["quantised"] = before.get("quantised", mark)
-        elif len(distinct) >= _LEAST_CHANGES and (period := self._period(rows, marked="slow" in before)):
+        elif len(distinct) >= _LEAST_CHANGES and (period := self._period(when, power, marked="slow" in before)):
             detail = f"a new power value comes every {period:.2g} s; it is read every {self._interval:g} s"
             marks["slow"] = before.get("slow", _Mark(detail, duration_ns=round(period * 1e9)))
         return marks
 
-    def _period(self, rows: list[_Reading], *, marked: bool) -> float | None:
+    def _period(self, when: list[int], power: list[int], *, marked: bool) -> float | None:
         """The time (s) between new values where that is far too long and, to begin with, regular; else None."""
-        changed = [row[0] for row, before in zip(rows[1:], rows, strict=False) if row[1] != before[1]]
+        changed = list(compress(when[1:], map(ne, power[1:], power)))
         if len(changed) < _LEAST_CHANGES:
             return None
         gaps = sorted(later - earlier for later, earlier in zip(changed[1:], changed, strict=False))
-        low, middle, high = (gaps[len(gaps) * quarter // 4] for quarter in (1, 2, 3))
+        low, middle, high = (gaps[len(gaps) * quarter // 4] / 1e9 for quarter in (1, 2, 3))
         # A busy node reads late now and then: that ends no mark.
         regular = marked or high - low <= self._interval + 0.2 * middle
-        return (changed[-1] - changed[0]) / len(gaps) if regular and middle > self._longest_s else None
+        return (changed[-1] - changed[0]) / 1e9 / len(gaps) if regular and middle > self._longest_s else None
 
-
-def _moved(rows: list[_Reading]) -> str | None:
-    """What moved while the power reading stood still; None where nothing did."""
-    used, clocks = ([row[place] or 0 for row in rows if row[place] is not None] or [0] for place in (2, 3))
-    if max(used) - min(used) >= _UTILIZATION:
-        return f"utilisation moved by {max(used) - min(used)} points"
-    if max(clocks) - min(clocks) >= _CLOCK * max(*clocks, 1):
-        return f"the SM clock moved by {max(clocks) - min(clocks)} MHz"
-    counter = [(row[0], row[4]) for row in rows if row[4] is not None]
-    if len(counter) < _LEAST:
+    def _moved(self, times: list[int], masks: list[int]) -> str | None:
+        """What moved while the power reading stood still; None where nothing did."""
+        _, used = self._known("utilization", masks, times)
+        if used and max(used) - min(used) >= _UTILIZATION:
+            return f"utilisation moved by {max(used) - min(used)} points"
+        _, clocks = self._known("sm_clock_mhz", masks, times)
+        if clocks and max(clocks) - min(clocks) >= _CLOCK * max(*clocks, 1):
+            return f"the SM clock moved by {max(clocks) - min(clocks)} MHz"
+        when, energy = self._known("energy_mj", masks, times)
+        if len(energy) < _LEAST:
+            return None
+        parts = [(len(energy) - 1) * part // 6 for part in range(7)]  # spans long beside the counter's period
+        watts = [
+            1e6 * (energy[last] - energy[first]) / max(when[last] - when[first], 1) for first, last in pairwise(parts)
+        ]
+        if min(watts) > 0 and max(watts) - min(watts) >= _POWER * max(watts):
+            return f"the energy counter shows {min(watts):.0f} to {max(watts):.0f} W"
         return None
-    parts = [counter[(len(counter) - 1) * part // 6] for part in range(7)]  # spans long beside the counter's period
-    watts = [
-        (energy - before) / max(time - since, 1e-9) / 1000
-        for (time, energy), (since, before) in zip(parts[1:], parts, strict=False)
-    ]
-    if min(watts) > 0 and max(watts) - min(watts) >= _POWER * max(watts):
-        return f"the energy counter shows {min(watts):.0f} to {max(watts):.0f} W"
-    return None
 
 
 def _chance(step: int, distinct: int) -> float:

@@ -429,6 +429,8 @@ class Sampler:
         for reading, began, ended in readings:
             gpu, statuses = self._known[reading.gpu], reading.statuses
             if reading.ts_ns is None:
+                if gpu.ts_ns is not None and gpu.silent and statuses == gpu.statuses:
+                    continue  # a source with a clock of its own has one row of what is lost
                 stamp = began + ahead
             elif reading.ts_ns == gpu.ts_ns:
                 continue
@@ -438,10 +440,8 @@ class Sampler:
                 gpu.notice(statuses)
             if slow or chores:
                 gpu.notice_resets(reading.values, statuses)
-            if gpu.quality is None and Status.OK not in statuses:
-                continue  # an instance that is gone has no row
-            read_us = -1 if gpu.silent or reading.ts_ns is not None else (ended - began) // 1000
-            self._add(tick, gpu, stamp, reading, read_us)
+            if gpu.quality is not None or Status.OK in statuses:  # an instance that is gone has no row
+                self._add(tick, gpu, stamp, reading, (ended - began) // 1000)
         for gpu in self._unread:
             self._add_silent(tick, gpu, now + ahead)
         if self._events.driver_gone:
@@ -482,8 +482,8 @@ class Sampler:
             log.warning("%s", event.detail)
 
     def _add(self, tick: dict[int, _Rows], gpu: Observed, stamp: int, reading: Reading, read_us: int) -> None:
-        """Add a reading to the rows of its tick. `stamp` is UTC ns; a negative `read_us` is missing."""
-        values, statuses = reading.values, reading.statuses
+        """Add a reading, which was taken at `stamp` (UTC ns), to the rows of its tick."""
+        values, statuses, mark, quality = reading.values, reading.statuses, gpu.silent, gpu.quality
         rows = tick.get(len(values))
         if rows is None:
             rows = tick[len(values)] = _Rows(BY_LENGTH[len(values)])
@@ -491,13 +491,12 @@ class Sampler:
         nulls = nulls_of(columns, statuses)
         if not columns.fits(values):
             values, nulls = columns.without_unfit(values, nulls)
-        if read_us < 0:
+        if mark is not None or reading.ts_ns is not None:
             nulls |= columns.read_us_missing
-        mark = gpu.silent
-        if gpu.quality is not None:
-            for finding in gpu.quality.note(stamp, columns.judged(values), judged_of(statuses)):
+        if quality is not None:
+            for finding in quality.note(stamp, columns.judged(values), judged_of(statuses)):
                 self._events.tell(finding.event(gpu.device.gpu))
-            mark = mark or gpu.quality.text
+            mark = mark or quality.text
         rows.add(gpu.key, stamp, [*values, read_us], nulls, mark)
 
     def _add_silent(self, tick: dict[int, _Rows], gpu: Observed, stamp: int) -> None:
