@@ -33,14 +33,14 @@ _LISTS = (
 )
 
 
-class Rows(Protocol):
+class RowRecorder(Protocol):
     """Where rows of tables go."""
 
     def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None: ...
 
 
 @dataclass
-class _Use:
+class _TimeOnGpu:
     """A job on a GPU: whether others were there at the same time, and the busy time of it and of all then, any unit."""
 
     share: float | None = 1.0
@@ -56,13 +56,13 @@ class _Use:
 
 
 @dataclass
-class _Job:
+class _LiveJob:
     """An allocation of this node that runs."""
 
     allocation: str
     began_ns: int
     seen_ns: int
-    uses: dict[str, _Use] = field(default_factory=dict)  # by GPU
+    uses: dict[str, _TimeOnGpu] = field(default_factory=dict)  # by GPU
 
 
 @dataclass
@@ -86,7 +86,7 @@ class JobLabels:
 
     def __init__(
         self,
-        recorder: Rows,
+        recorder: RowRecorder,
         history: NodeHistory,
         *,
         cluster: str,
@@ -105,7 +105,7 @@ class JobLabels:
         self._thread: threading.Thread | None = None
         self._sighting: _Sighting | None = None
         self._sampled_us: dict[str, int] = {}  # by GPU: until when the driver's samples of busy time were read
-        self._jobs: dict[str, _Job] | None = None  # by job id; None: not known yet what ran before
+        self._jobs: dict[str, _LiveJob] | None = None  # by job id; None: not known yet what ran before
         self._recorded_ns = 0
 
     def look(self, devices: Sequence[Device]) -> list[Event]:
@@ -190,20 +190,20 @@ class JobLabels:
 
     # -- what it means ------------------------------------------------------------------------------------
 
-    def _remembered(self) -> dict[str, _Job]:
+    def _remembered(self) -> dict[str, _LiveJob]:
         """The jobs that were running by the last record; those from before this boot are over."""
         booted_ns = self._clock.wall() - self._clock.boot()
         jobs = {}
         for row in self._history.running:
-            uses = {gpu: _Use(share, shared=share != 1.0) for gpu, share in row.shares.items()}
-            job = _Job(row.allocation, row.began_ns, row.seen_ns, uses)
+            uses = {gpu: _TimeOnGpu(share, shared=share != 1.0) for gpu, share in row.shares.items()}
+            job = _LiveJob(row.allocation, row.began_ns, row.seen_ns, uses)
             if row.began_ns < booted_ns:
                 self._record(row.job_id, job, ended=True)
             else:
                 jobs[row.job_id] = job
         return jobs
 
-    def _take_in(self, sighting: _Sighting, jobs: dict[str, _Job]) -> None:
+    def _take_in(self, sighting: _Sighting, jobs: dict[str, _LiveJob]) -> None:
         changed: set[str] = set()
         present = set(sighting.alive)
         for gpu, busy in sighting.busy.items():
@@ -214,11 +214,11 @@ class JobLabels:
                 if number not in jobs:
                     began_ns = min(sighting.began_ns.get(number, sighting.at_ns), sighting.at_ns)
                     name = f"{number}@{self._node}@{began_ns // 10**9}"
-                    jobs[number] = _Job(name, began_ns, sighting.at_ns)
+                    jobs[number] = _LiveJob(name, began_ns, sighting.at_ns)
                 uses = jobs[number].uses
                 use = uses.get(gpu)
                 if use is None:
-                    use = uses[gpu] = _Use()
+                    use = uses[gpu] = _TimeOnGpu()
                     changed.add(number)
                 if len(busy) > 1:
                     changed |= set() if use.shared else {number}
@@ -231,7 +231,7 @@ class JobLabels:
             else:
                 self._record(number, jobs.pop(number), ended=True)
 
-    def _record(self, number: str, job: _Job, *, ended: bool) -> None:
+    def _record(self, number: str, job: _LiveJob, *, ended: bool) -> None:
         """Store all GPUs of an allocation: of several records the newest counts."""
         self._recorded_ns = max(self._clock.wall(), self._recorded_ns + 1000)
         ended_ns = max(job.seen_ns, job.began_ns) if ended else None

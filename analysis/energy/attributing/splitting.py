@@ -112,7 +112,12 @@ def split(
     weight = np.ones(len(at))
     busy = claims.busy[own]
     if activity is not None or not np.isnan(busy).all():
-        weight = _activities(activity, own, busy, numbers[gpu] > 1, which, at, times)
+
+        def activity_of(row: int, left: Times, right: Times) -> Floats:
+            active = activity and activity(row, left, right)
+            return np.full(len(left), claims.busy[row]) if active is None else active
+
+        weight = _activities(activity_of, own, numbers[gpu] > 1, which, at, times)
     jobs = _held(meters, energies, times, own[which], at, asked, asked * weight, free)
     windows = _nobodys(meters, times, holders, cuts, first, last, unknown or {})
     zero = Shreds(
@@ -152,19 +157,19 @@ def _known_shares(share: Floats, at: Ints | None, holders: Ints | None) -> Float
 
 
 def _activities(
-    activity: Activity | None, own: Ints, busy: Floats, beside: NDArray[np.bool_], which: Ints, at: Ints, times: Parts
+    activity: Activity, own: Ints, beside: NDArray[np.bool_], which: Ints, at: Ints, times: Parts
 ) -> Floats:
     """How active each holder was: 1 for all of a time in which that of one is not known, or in which all are 0.
 
-    `busy` is what is known of a claim without readings, NaN where nothing is. `beside` says which of the claims `own`
-    have others on their GPU.
+    `beside` says which of the claims `own` have others on their GPU.
     """
     found = np.full(len(at), np.nan)
     edges = np.searchsorted(which, np.arange(len(own) + 1))
     for number in np.flatnonzero(beside).tolist():
         mine = slice(int(edges[number]), int(edges[number + 1]))
-        active = activity and activity(int(own[number]), times.left[at[mine]], times.right[at[mine]])
-        found[mine] = busy[number] if active is None else active
+        active = activity(int(own[number]), times.left[at[mine]], times.right[at[mine]])
+        if active is not None:
+            found[mine] = active
     unknown = np.bincount(at, np.isnan(found), minlength=len(times)) > 0
     nothing = np.bincount(at, np.nan_to_num(found), minlength=len(times)) <= 0
     return np.where((unknown | nothing)[at], 1.0, found)
