@@ -17,7 +17,7 @@ from .options import Span, json_option
 
 if TYPE_CHECKING:
     from ..collectors.collect import Collecting
-    from ..jobs.collecting import Collected, CollectedJob
+    from ..jobs.collecting import Collected
     from ..jobs.command import Command
 
 
@@ -178,7 +178,7 @@ def _collect(reading: Callable[..., Collected], *, as_json: bool, command: Comma
     with progress:
         try:
             # What nobody sees costs 4 % of a sweep at 10 Hz.
-            ended = reading(tell=tell, begun=begun, look=look if progress.live else None)
+            ended = reading(tell=tell, begun=begun, look=look if progress.live else None, done=_say_job)
         except WhorlError as error:
             if ready is None or not ready.sampler.stuck_in:
                 raise
@@ -193,8 +193,6 @@ def _collect(reading: Callable[..., Collected], *, as_json: bool, command: Comma
         tell("nothing was read" if ended.signal is None else "stopped before anything was read")
         return None
     _say_ended(ended, command)
-    if ended.job is not None:
-        _say_job(ended.job, ended.store)
     return ended.collecting
 
 
@@ -220,17 +218,20 @@ def _say_begun(collecting: Collecting) -> None:
         )
 
 
-def _say_job(job: CollectedJob, store: str) -> None:
+def _say_job(ended: Collected) -> None:
     """Tell the summary of a job, in one piece: several nodes write at once. Standard output is the command's."""
     from ..dashboards.table import Table, printable
     from .job_report import hint, report
 
+    job = ended.job
+    if job is None:
+        return
     requeued = f", requeued {many(job.allocation.restarts, 'time')}" if job.allocation.restarts else ""
     title = f"job {job.allocation.job_id}{requeued}" if job.allocation.job_id else "this job"
     lines = [f"whorl: {title}, on {job.node}:"]
     for part in report(job.gpus):
         lines += part.lines() if isinstance(part, Table) else [part]
-    lines += ["All nodes, beside a fleet:", hint(store)]
+    lines += ["All nodes, beside a fleet:", hint(ended.store)]
     click.echo("\n".join(map(printable, lines)), err=True)
 
 

@@ -82,13 +82,17 @@ def settle() -> None:
 class Part(Protocol):
     """A part of a node that is collected by itself: which devices, under which name, and who else hears of them."""
 
-    @property
-    def journal(self) -> str:
-        """The name of the journal, once the devices are known."""
-        ...
-
     def choose(self, backend: Backend) -> Backend:
         """What a backend shows of the part."""
+        ...
+
+    def claim(self, root: Path, devices: Sequence[Device]) -> list[Device]:
+        """Those of the devices that nobody else collects into this store."""
+        ...
+
+    @property
+    def journal(self) -> str:
+        """The name of the journal for what was claimed."""
         ...
 
     def recorder(self, recorder: Recorder) -> Recorder:
@@ -203,6 +207,8 @@ class Collecting:
         sampling = Sampling(plan.interval_s, plan.cluster, plan.node, slow_s=plan.slow_s, hung_s=plan.hung_s)
         try:
             root = open_store(plan.store)
+            if part is not None:
+                devices = part.claim(root, devices)
             journal = Journal(root, plan.node if part is None else part.journal, durable_s=plan.durable_s)
             stored = StoreRecorder(root, journal, cluster=plan.cluster, node=plan.node)
             recorder: Recorder = stored if part is None else part.recorder(stored)
@@ -214,8 +220,16 @@ class Collecting:
             raise
         return cls(plan, backend, devices, journal, sampler, beside)
 
-    def run(self, *, ended: Callable[[], bool], look: Callable[[], None]) -> Counts:
+    def run(
+        self,
+        *,
+        ended: Callable[[], bool],
+        look: Callable[[], None],
+        done: Callable[[Counts], None] = lambda _: None,
+    ) -> Counts:
         """Collect until the duration is over or `ended` says so; then everything is flushed and sealed.
+
+        `done` is called before it is sealed, which takes seconds.
 
         Raises StoreError where the store takes no more: what it acknowledged stays.
         """
@@ -228,6 +242,7 @@ class Collecting:
                 detail = f"{counts.ticks} ticks read, {counts.missed} missed"
                 self.sampler.tell(Event(EventKind.COLLECT_ENDED, None, detail, n=counts.ticks))
                 self.sampler.write_events()
+            done(self.sampler.counts)
         except BaseException:
             self._close(failed=True)
             raise

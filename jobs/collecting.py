@@ -93,13 +93,14 @@ def collect(
     tell: Callable[[str], None] | None = None,
     begun: Callable[[Collecting], None] | None = None,
     look: Callable[[], None] | None = None,
+    done: Callable[[Collected], None] | None = None,
     ended: Callable[[], bool] | None = None,
 ) -> Collected:
     """Read GPUs into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP.
 
     The arguments are the options of `whorl collect` (docs/cli.md); times are in s, or as "5min".
     `durable` is 0 for every tick. `tell` is called with a sentence if settings of a crashed process were restored,
-    `begun` with the collector when it is ready, `look` after every tick.
+    `begun` with the collector when it is ready, `look` after every tick, `done` when all is read, before it is sealed.
 
     With `for_job` only the GPUs of the job in which this process runs are read, without `store` into a folder of the
     job's own; no settings are restored. With `ended`, which is asked twice a second, signals are the caller's.
@@ -143,7 +144,7 @@ def collect(
         if tell is not None:
             tell(sentence)
     with contextlib.ExitStack() as stack:
-        part = stack.enter_context(JobPart(plan.store, plan.node)) if for_job else None
+        part = stack.enter_context(JobPart(plan.node)) if for_job else None
         came: list[int] = []
         if ended is None:
             # What a job is warned with before its end (Slurm's --signal) would end a collector without a word.
@@ -163,18 +164,26 @@ def collect(
             if backend != "nvml":
                 raise
             raise InputError(f"{error}; without GPUs, use --backend simulated") from error
-        counts = Counts(ticks=0, rows=0, missed=0, events=0)
-        if collecting is not None:
-            if part is not None and part.note is not None and tell is not None:
-                tell(part.note)
-            if begun is not None:
-                begun(collecting)
-            counts = collecting.run(ended=is_over, look=look or (lambda: None))
-        stopped_by = next((number for number in came if number in ENDING), None)
-        own = None
-        if part is not None and allocation is not None:
-            own = CollectedJob(allocation, plan.node, part.summaries())
-        return Collected(counts, stopped_by, plan.store, collecting, own)
+
+        def collected(counts: Counts) -> Collected:
+            stopped_by = next((number for number in came if number in ENDING), None)
+            own = None
+            if part is not None and allocation is not None:
+                own = CollectedJob(allocation, plan.node, part.summaries())
+            return Collected(counts, stopped_by, plan.store, collecting, own)
+
+        if collecting is None:
+            return collected(Counts(ticks=0, rows=0, missed=0, events=0))
+        if part is not None and part.note is not None and tell is not None:
+            tell(part.note)
+        if begun is not None:
+            begun(collecting)
+        counts = collecting.run(
+            ended=is_over,
+            look=look or (lambda: None),
+            done=(lambda counts: done(collected(counts))) if done is not None else (lambda _: None),
+        )
+        return collected(counts)
 
 
 def _asides(plan: Plan, options: Mapping[str, Any]) -> Callable[[StoreRecorder], list[Aside]]:

@@ -30,53 +30,42 @@ class TakenError(StoreError):
 
 
 class JobPart:
-    """The GPUs of this job that this process reads into the store at `path`, and their sums so far."""
+    """The GPUs of this job on this node that this process reads, and their sums so far."""
 
-    def __init__(self, path: str, node: str) -> None:
+    def __init__(self, node: str) -> None:
         self.devices: list[Device] = []
         self.note: str | None = None
         """What the job's variables say that is not so; None: nothing."""
         self.sums = JobSums()
-        self._path, self._node = path, node
+        self._node = node
         self._locks: list[Lock] = []
-
-    @property
-    def journal(self) -> str:
-        """The name of the journal: the node's with the first GPU, as each GPU has one reader. Where the scheduler hides
-        GPUs, each task may count its own from 0."""
-        return f"{self._node}.{self.devices[0].gpu}"
 
     def choose(self, backend: Backend) -> Backend:
         """What a backend shows of these GPUs."""
         return JobBackend(backend, self)
 
-    def recorder(self, recorder: Recorder) -> Recorder:
-        """A recorder that also adds up."""
-        return JobRecorder(recorder, self.sums)
-
     def among(self, devices: Sequence[Device]) -> list[Device]:
-        """Those of a node's devices that are read; the first call chooses them, and makes the store.
-
-        Raises InputError as `job_gpus`, TakenError, and StoreError where the store cannot be written.
-        """
+        """Those of a node's devices that are of the part; the first call chooses them. Raises InputError as
+        `job_gpus`."""
         if not self.devices:
-            chosen, self.note = job_gpus(devices)
-            self.devices = self._free(chosen)
-            if not self.devices:
-                raise TakenError("another collector of this job reads its GPUs on this node")
+            self.devices, self.note = job_gpus(devices)
         gpus = {device.gpu for device in self.devices}
         return [device for device in devices if device.gpu in gpus or device.parent in gpus]
 
-    def _free(self, devices: Sequence[Device]) -> list[Device]:
-        """Those of which this process has the lock now."""
-        from ..collectors.collect import open_store
+    def claim(self, root: Path, devices: Sequence[Device]) -> list[Device]:
+        """Leave out the GPUs that other collectors read into the same store.
 
-        folder = open_store(self._path) / JOURNALS
+        Raises TakenError where none is left, and StoreError where the store cannot be written.
+        """
+        folder = root / JOURNALS
         try:
             files.make_folder(folder)
         except OSError as error:
             raise files.failed("make", folder, error) from error
-        return [device for device in devices if self._take(folder, device)]
+        self.devices = [device for device in devices if self._take(folder, device)]
+        if not self.devices:
+            raise TakenError("another collector of this job reads its GPUs on this node")
+        return self.devices
 
     def _take(self, folder: Path, device: Device) -> bool:
         try:
@@ -86,6 +75,16 @@ class JobPart:
                 raise
             return False
         return True
+
+    @property
+    def journal(self) -> str:
+        """The name of the journal: the node's with the first GPU, as each GPU has one reader. Where the scheduler hides
+        GPUs, each task may count its own from 0."""
+        return f"{self._node}.{self.devices[0].gpu}"
+
+    def recorder(self, recorder: Recorder) -> Recorder:
+        """A recorder that also adds up."""
+        return JobRecorder(recorder, self.sums)
 
     def summaries(self) -> list[GpuSummary]:
         """The summary of each GPU so far, in the driver's order."""

@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import StoreError, WhorlError
+from .signals import ENDING
 
 
 class StartError(StoreError):
@@ -53,6 +54,8 @@ def run(
     reading, writing = os.pipe()
     with contextlib.ExitStack() as stack:
         stdin = stack.enter_context(os.fdopen(writing, "wb"))
+        # systemd and Slurm ask all processes of a service or a job to end: the child ends when its parent does.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             child = subprocess.Popen(  # noqa: S603 - our own interpreter, a constant program
                 [python, "-P", "-c", _PROGRAM, function, json.dumps(sys.path)],
@@ -65,6 +68,7 @@ def run(
         except OSError as error:
             raise StartError(f"cannot start another process of {python}: {error.strerror}") from error
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(reading)
         with child:
             with contextlib.suppress(BrokenPipeError):  # how it ended says why

@@ -26,12 +26,17 @@ from whorl.jobs.command import Command
 from whorl.jobs.job_part import JobPart, TakenError
 from whorl.jobs.job_summary import GpuSums, total
 from whorl.store.events import Event
+from whorl.store.schema import arrow_rows
+from whorl.store.system import children
 from whorl.store.vocabulary import EventKind
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.probed_fleet import BEGAN_NS, stored
 from whorl.tests.stores import new_store
 
 SIMULATED = ("--backend", "simulated", "--gpus", "4", "--interval", "0.05", "--node", "n1")
 WHORL = [sys.executable, "-m", "whorl", "collect", "--for-job", *SIMULATED]
 PATIENCE_S = 60.0
+DAY_NS = 86_400_000_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -186,28 +191,23 @@ class Announcing(Backend):
         yield from (Event(EventKind.XID, device.gpu, "an error", code=79) for device in FOUR[:2])
 
 
-def test_each_gpu_is_read_by_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    new_store("job")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
-    with JobPart("job", "n1") as first:
-        assert [device.gpu for device in first.among(FOUR)] == ["GPU-1a1", "GPU-2a2"]
-        with JobPart("job", "n1") as second, pytest.raises(TakenError):
-            second.among(FOUR)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-        with JobPart("job", "n1") as third:
-            assert [device.gpu for device in third.among(FOUR)] == ["GPU-3a3"]
+def test_each_gpu_is_read_by_one_task(tmp_path: Path) -> None:
+    with JobPart("n1") as first:
+        assert first.claim(tmp_path, FOUR[1:3]) == FOUR[1:3]
+        with JobPart("n1") as second, pytest.raises(TakenError):
+            second.claim(tmp_path, FOUR[1:3])
+        with JobPart("n1") as third:
+            assert third.claim(tmp_path, FOUR[2:]) == FOUR[3:]
             assert third.journal != first.journal
-    with JobPart("job", "n1") as later:
-        assert [device.gpu for device in later.among(FOUR)] == ["GPU-2a2", "GPU-3a3"]
+    with JobPart("n1") as later:
+        assert later.claim(tmp_path, FOUR) == FOUR
 
 
 def test_events_of_the_gpus_of_others_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    new_store("job")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with JobPart("job", "n1") as part:
-        backend = part.choose(Announcing())
-        gpus = [device.gpu for device in backend.devices()]
-        events = list(backend.read(gpus, slow=False))
+    backend = JobPart("n1").choose(Announcing())
+    gpus = [device.gpu for device in backend.devices()]
+    events = list(backend.read(gpus, slow=False))
     assert [event.gpu for event in events] == gpus == ["GPU-1a1"]
 
 
@@ -224,14 +224,14 @@ def test_a_job_that_is_requeued_adds_to_its_folder(monkeypatch: pytest.MonkeyPat
         documents.append(json.loads(result.stdout))
         assert "whorl jobs show --store whorl-job-7 --fleet FLEET" in result.stderr
     assert [(d["schema"], d["job_id"], d["restarts"]) for d in documents] == [("whorl.job/1", "7", n) for n in (0, 1)]
-    stored = show_job("whorl-job-7").json()
-    assert [gpu["name"] for gpu in stored["gpus"]] == ["n1/1", "n1/3"]
-    for gpu, *runs in zip(stored["gpus"], *(document["gpus"] for document in documents), strict=True):
+    both = show_job("whorl-job-7").json()
+    assert [gpu["name"] for gpu in both["gpus"]] == ["n1/1", "n1/3"]
+    for gpu, *runs in zip(both["gpus"], *(document["gpus"] for document in documents), strict=True):
         assert gpu["readings"] == sum(run["readings"] for run in runs)
         assert gpu["energy_j"] == pytest.approx(sum(run["energy_j"] for run in runs))
         assert gpu["power_max_w"] == max(run["power_max_w"] for run in runs)
         assert gpu["energy_low_j"] < gpu["energy_j"] < gpu["energy_high_j"]
-    assert [document["total"]["gpus"] for document in (*documents, stored)] == [2, 2, 2]
+    assert [document["total"]["gpus"] for document in (*documents, both)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,12 @@ def test_what_a_job_cannot_collect(words: list[str], fragment: str) -> None:
     result = CliRunner().invoke(cli, ["collect", *words])
     assert result.exit_code == InputError.exit_code
     assert fragment in result.stderr
+
+
+def test_what_seals_is_not_ended_by_the_signal_that_ends_a_job() -> None:
+    """A scheduler may send it to all processes of a step, systemd to all of a service."""
+    signals = "kill -TERM $PPID; kill -HUP $PPID; kill -INT $PPID"
+    assert children.run("subprocess:call", {"args": ["sh", "-c", signals]}) == 0
 
 
 # -- a command beside it ------------------------------------------------------------------------------------
@@ -337,3 +343,44 @@ def test_a_block_runs_where_nothing_can_be_measured(caplog: pytest.LogCaptureFix
 def test_a_block_with_options_that_there_are_not(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         whorl.collect(for_job=True, **options)
+
+
+# -- over the driver, and beside a fleet --------------------------------------------------------------------
+
+
+def test_the_gpus_of_a_job_over_the_driver(nvml_library: NvmlLibrary) -> None:
+    """Energy is that of the driver's counter, throttling is told by its reason, and other jobs' GPUs are not there."""
+    nvml_library.write("gpus 4", "model H100", "gpu 3 slowdown thermal")
+    environment = nvml_library.environment(CUDA_VISIBLE_DEVICES="1,3", SLURM_JOB_ID="7")
+    words = [*WHORL[:5], "--interval", "0.1", "--duration", "1.5", "--node", "n1", "--json"]
+    began = time.time()
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    gpus = json.loads(done.stdout)["gpus"]
+    assert [gpu["name"] for gpu in gpus] == ["n1/1", "n1/3"]
+    assert [gpu["energy_from"] for gpu in gpus] == ["counter", "counter"]
+    assert "thermal_hardware" in gpus[1]["throttled"] or "hw_slowdown" in gpus[1]["throttled"]
+    assert not {"thermal_hardware", "hw_slowdown"} & gpus[0]["throttled"].keys()
+    for gpu, number in zip(gpus, (1, 3), strict=True):
+        most = nvml_library.energy_j(number, time.time()) - nvml_library.energy_j(number, began)
+        assert 0 < gpu["energy_j"] < most
+    assert not nvml_library.setters()
+
+
+def test_where_the_gpus_of_a_job_stand_in_the_fleet(tmp_path: Path) -> None:
+    """Each GPU that was probed on two days has a place; of one that the fleet does not know nothing is told."""
+    for day in range(2):
+        fleet, _ = stored(
+            tmp_path / "fleet", 8, campaign=f"day-{day}", began_ns=BEGAN_NS + day * DAY_NS, telemetry=False
+        )
+    names = fleet.sql("select gpu, name from gpus_now order by name limit 2").table.to_pylist()
+    job = new_store("job")
+    gpus = [*(row["gpu"] for row in names), "GPU-unknown"]
+    rows = {"cluster": ["c"] * 3, "gpu": gpus, "node": ["n1"] * 3, "slot": [0, 1, 2], "first_seen": [0] * 3}
+    job.append({"gpus": arrow_rows("gpus", rows)}, "gpus")
+    reply = show_job(job, fleet=fleet)
+    places = [row["fleet"] for row in reply.json()["gpus"]]
+    assert places[2] is None
+    for place in places[:2]:
+        assert place["slower_low_pct"] < place["slower_pct"] < place["slower_high_pct"]
+        assert 1 <= place["rank"] <= place["compared"]
+    assert "not known there" in repr(reply)
