@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import math
 import struct
 import time
@@ -41,8 +40,6 @@ from .connection import (
 )
 from .entities import GPU, Entity, find_entities, lost_gpus
 from .events import Health, HeldDown, JobStatistics
-
-log = logging.getLogger(__name__)
 
 _HEALTH_S = 10.0
 _STALL_S = 10.0  # an engine that has measured nothing for so long, and for several intervals, does not work
@@ -215,9 +212,7 @@ class Dcgm(Backend):
             self._pending.append(Event(EventKind.SOURCE_VERSION, None, detail, version=version))
         if connection.refused != self._refused:
             self._refused = connection.refused
-            for event in _refusals(connection):
-                log.warning("%s", event.detail)
-                self._pending.append(event)
+            self._pending += _refusals(connection)
 
     def _begin_job(self, connection: Connection) -> None:
         if self._job_id is None:
