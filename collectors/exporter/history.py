@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 from ...store.events import Event
 from ...store.exposition import gpus
 from ...store.exposition.gpus import NS
@@ -18,7 +20,6 @@ _SHOWN = 6  # names
 _POWER = "power_mw"
 _POWER_NAME = METRICS[ROW[_POWER]].prometheus[-1]
 _TIMED = (ROW["energy_mj"], ROW[_POWER])  # a row has the time of these, as they are integrated over time
-_Numbers = dict[str, dict[int, tuple[int, Status]]]
 
 
 class _Node:
@@ -27,31 +28,44 @@ class _Node:
     def __init__(self, stale_ns: int, now_ns: int) -> None:
         self.new_at = now_ns  # when there was something new for the last time, by the steady clock
         self._allowed = stale_ns
-        self._numbers: _Numbers | None = None
+        self._numbers: dict[str, dict[int, tuple[int, Status]]] = {}
         self._stale_at: int | None = None
 
-    def changed(self, numbers: _Numbers) -> bool:
-        """Whether these are other numbers than those of the page before."""
-        before, self._numbers = self._numbers, numbers
-        return numbers != before
+    def changed(self, numbers: dict[str, dict[int, Number]]) -> bool:
+        """Whether these are other numbers than those of the page before; their time stamps do not count."""
+        before = self._numbers
+        self._numbers = {key: {row: n[2:4] for row, n in by_row.items()} for key, by_row in numbers.items()}
+        return self._numbers != before
 
-    def note(self, now_ns: int, *, new: bool, shown: bool) -> tuple[str, int] | None:
-        """Say once when there has been nothing new for too long, and once when that is over (and lasted so long)."""
+    def note(self, now_ns: int, whose: str, *, new: bool, visible: bool) -> list[Event]:
+        """Tell once when there has been nothing new for too long, and once when that is over."""
         since = now_ns - self.new_at
         if new:
-            self.new_at = now_ns
-            if self._stale_at is not None:
-                lasted, self._stale_at = now_ns - self._stale_at, None
-                return f"has new numbers again after {lasted / 1e9:.0f} s", lasted
-            self._allowed = max(self._allowed, _LONGER * since)
-            return None
+            self.new_at, stale_at = now_ns, self._stale_at
+            if stale_at is None:
+                self._allowed = max(self._allowed, _LONGER * since)
+                return []
+            self._stale_at, lasted = None, now_ns - stale_at
+            detail = f"{whose} has new numbers again after {lasted / 1e9:.0f} s"
+            return [Event(EventKind.SOURCE_BACK, None, detail, duration_ns=lasted)]
         if self._stale_at is not None or since <= self._allowed:
-            return None
+            return []
         self._stale_at = self.new_at
-        if not shown:
-            return f"has shown no GPU for {since / 1e9:.0f} s; does its exporter see them?", 0
-        why = "which are not stored again; is the exporter stuck? Restart it"
-        return f"has shown the same numbers for {since / 1e9:.0f} s, {why}", 0
+        detail = f"{whose} has shown no GPU for {since / 1e9:.0f} s; does its exporter see them?"
+        if visible:
+            why = "which are not stored again; is the exporter stuck? Restart it"
+            detail = f"{whose} has shown the same numbers for {since / 1e9:.0f} s, {why}"
+        return [Event(EventKind.SOURCE_GONE, None, detail)]
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What is remembered of one GPU: its last XID, the time stamps of the page before, and its last statuses."""
+
+    last_at: int  # when it was on the page for the last time, by the steady clock
+    xid: int | None = None
+    stamps: set[int] = field(default_factory=set)  # not only the newest: a clock may be set back
+    statuses: bytes = b""
 
 
 class History:
@@ -67,15 +81,12 @@ class History:
         """What the page shows where it has no GPU, as the end of a sentence."""
         self._url, self._host, self._stale_ns = url, host, stale_ns
         self._reader = Reader(limits)
+        self._gpus: dict[str, _Gpu] = {}
         self._nodes: dict[str, _Node] = {}
         self._read_at = 0  # the last page, by the steady clock
-        self._stamps: dict[str, set[int]] = {}  # by GPU, those of the page before: its clock may be set back
-        self._statuses: dict[str, bytes] = {}  # by GPU, of its last reading
-        self._shown_at: dict[str, int] = {}  # by GPU, when it was on the page for the last time
         self._names: dict[str, str] = {}  # column -> its name on the page
         self._unknown: set[str] = set()
-        self._said: set[str] = set()
-        self._xids: dict[str, int] = {}
+        self._sentences: set[str] = set()  # keys of those that were told
 
     def take(self, body: bytes | bytearray, *, asked_ns: int, now_ns: int) -> tuple[list[Reading], list[Event]]:
         """The new readings of a page that was asked for at `asked_ns` (UTC), and what happened.
@@ -83,77 +94,54 @@ class History:
         `now_ns` is the time by the steady clock. Raises NoPage for a page that is too large.
         """
         page = self._reader.read(body, asked_ns)
+        devices = self._reader.devices
         if now_ns - self._read_at > self._stale_ns:  # there was no page in which something new could have been
             for node in self._nodes.values():
                 node.new_at = now_ns
         self._read_at = now_ns
-        readings: list[Reading] = []
-        events: list[Event] = []
-        lost: set[str] = set()
-        on_page = page.numbers.keys() | {parent for key in page.numbers if (parent := self._reader.gpus[key].parent)}
-        by_node = self._by_node()
+        events = self._new_xids(page, now_ns)
+        by_node: dict[str, list[str]] = {}
+        for key in devices:
+            by_node.setdefault(self._reader.node_of(key), []).append(key)
         self._nodes = {name: self._nodes.get(name) or _Node(self._stale_ns, now_ns) for name in by_node}
+        readings: list[Reading] = []
+        lost: set[str] = set()
         for name, keys in by_node.items():
-            here = [key for key in keys if key in page.numbers]
-            numbers = {key: {row: (n.value, n.status) for row, n in page.numbers[key].items()} for key in here}
+            numbers = {key: page.numbers[key] for key in keys if key in page.numbers}
             changed = self._nodes[name].changed(numbers)
-            new = [reading for key in here if (reading := self._reading(key, page, asked_ns))] if changed else []
+            new = [reading for key in numbers if (reading := self._reading(key, page, asked_ns))] if changed else []
             readings += new
-            said = self._nodes[name].note(now_ns, new=bool(new), shown=bool(here))
-            if said is not None:
-                kind = EventKind.SOURCE_BACK if said[1] else EventKind.SOURCE_GONE
-                whose = f"{self._url} of {name}" if name else self._url
-                events.append(Event(kind, None, f"{whose} {said[0]}", duration_ns=said[1] or None))
-            lost |= self._lost(set(keys), on_page, now_ns)
-        events += self._odd(page) + self._renamed(page) + self._new_xids(page)
-        for by_gpu in (self._stamps, self._statuses, self._shown_at, self._xids):
-            for key in lost & by_gpu.keys():
-                del by_gpu[key]
+            whose = f"{self._url} of {name}" if name else self._url
+            events += self._nodes[name].note(now_ns, whose, new=bool(new), visible=bool(numbers))
+            allowed = self._stale_ns if numbers else max(_DAY_NS, self._stale_ns)
+            lost |= {key for key in keys if key in self._gpus and now_ns - self._gpus[key].last_at > allowed}
+        events += self._odd(page) + self._renamed(page)
+        for key in lost:
+            del self._gpus[key]
         self._reader.forget(lost)
-        self.devices = [self._device(key) for key in self._reader.gpus]
+        hosted = {} if self._host is None else {"node": self._host}
+        self.devices = [replace(device, row=hosted | device.row) for device in self._reader.devices.values()]
         self.instead = self._instead(page)
         return readings, events
 
-    # -- readings -----------------------------------------------------------------------------------------
-
-    def _by_node(self) -> dict[str, list[str]]:
-        nodes: dict[str, list[str]] = {}
-        for key, gpu in self._reader.gpus.items():
-            nodes.setdefault(gpu.node, []).append(key)
-        return nodes
-
     def _reading(self, key: str, page: Page, asked_ns: int) -> Reading | None:
         """The numbers of a GPU whose time stamps are new; numbers without a stamp are new."""
-        numbers = page.numbers[key]
-        before, self._stamps[key] = self._stamps.get(key, set()), {number.stamp_ns for number in numbers.values()}
-        new: dict[int, Number] = {}
-        for row, number in numbers.items():
-            if number.stamp_ns > asked_ns + _AHEAD_NS:
-                page.strange["ts"] = "a time stamp is more than an hour ahead of this node's clock"
-            elif not number.stamp_ns or number.stamp_ns not in before:
-                new[row] = number
+        gpu, numbers = self._gpus[key], page.numbers[key]
+        before, gpu.stamps = gpu.stamps, {number.stamp_ns for number in numbers.values()}
+        possible = {stamp for stamp in gpu.stamps if stamp <= asked_ns + _AHEAD_NS}
+        if possible != gpu.stamps:
+            page.strange["ts"] = "a time stamp is more than an hour ahead of this node's clock"
+        new_stamps = (possible - before) | (possible & {0})
+        new = {row: number for row, number in numbers.items() if number.stamp_ns in new_stamps}
         if not new:
             return None
-        stamp_ns = next((new[row].stamp_ns for row in _TIMED if row in new), None)
-        if stamp_ns is None:
-            stamp_ns = max(number.stamp_ns for number in new.values())
+        timed = (new[row].stamp_ns for row in _TIMED if row in new)
         values, statuses = [0] * len(METRICS), bytearray([Status.UNREAD]) * len(METRICS)
         for row, number in new.items():
             values[row], statuses[row] = number.value, number.status
-        as_before, packed = self._statuses.get(key), bytes(statuses)
-        if packed != as_before:
-            self._statuses[key] = packed
-        return Reading(key, values, self._statuses[key], stamp_ns or asked_ns)
-
-    def _lost(self, keys: set[str], on_page: set[str], now_ns: int) -> set[str]:
-        """The GPUs of a node that are not on the page for long while others of it are, or for a day."""
-        self._shown_at.update(dict.fromkeys(keys & on_page, now_ns))
-        allowed = self._stale_ns if keys & on_page else max(_DAY_NS, self._stale_ns)
-        return {key for key in keys - on_page if now_ns - self._shown_at.get(key, now_ns) > allowed}
-
-    def _device(self, key: str) -> Device:
-        gpu = self._reader.gpus[key]
-        return Device(key, ({} if self._host is None else {"node": self._host}) | gpu.row, gpu.parent)
+        if statuses != gpu.statuses:
+            gpu.statuses = bytes(statuses)
+        return Reading(key, values, gpu.statuses, next(timed, max(new_stamps)) or asked_ns)
 
     # -- what is to be said about the page -----------------------------------------------------------------
 
@@ -170,7 +158,7 @@ class History:
                 f"line {page.damage.line} of the page cannot be read ({page.damage.why}); it is left out"
             )
         if self._reader.full:
-            sentences["full"] = f"the page has more than {len(self._reader.gpus)} GPUs; the others are left out"
+            sentences["full"] = f"the page has more than {len(self._reader.devices)} GPUs; the others are left out"
         for node, unit in self._reader.units.items():
             if unit.factor is not None:
                 whose = f" of {node}" if node else ""
@@ -185,14 +173,13 @@ class History:
         before, new = self._names, page.unknown - self._unknown
         if not names or (names == before and not new):
             return []
-        sentences = {}
         unknown = ", ".join(sorted(new)[:_SHOWN])
+        other = f"; on it, and unknown to whorl: {unknown}" if unknown else ""
+        sentences = {}
         if not before and _POWER not in names:
-            other = f"; on it, and unknown to whorl: {unknown}" if unknown else ""
             sentences[f"{_POWER} without"] = f"{_POWER_NAME} is not on the page, so {_POWER} is NULL{other}"
         for column, name in before.items():
             if column not in names:
-                other = f"; new on it, and unknown to whorl: {unknown}" if unknown else ""
                 sentences[f"{column} without"] = f"{name} is not on the page any more, so {column} is NULL{other}"
             elif names[column] != name:
                 sentences[f"{column} {names[column]}"] = f"{column} is called {names[column]} now, and was {name}"
@@ -202,20 +189,29 @@ class History:
     def _once(self, sentences: dict[str, str]) -> list[Event]:
         """Events of sentences by key, which begins with the column if the sentence is about one."""
         events = []
-        for key in (key for key in sentences if key not in self._said):
+        for key in (key for key in sentences if key not in self._sentences):
             column = key.partition(" ")[0]
             metric = column if column in ROW or column == "ts" else None
             events.append(Event(EventKind.EXPORTER, None, f"{self._url}: {sentences[key]}", metric=metric))
-        self._said.update(sentences)
+        self._sentences.update(sentences)
         return events
 
-    def _new_xids(self, page: Page) -> list[Event]:
-        """XIDs that are new. What a page shows at first happened before; the same twice cannot be told from once.
+    def _new_xids(self, page: Page, now_ns: int) -> list[Event]:
+        """Note which GPUs are on the page; gives new XIDs.
+
+        What a page shows at first happened before; the same twice cannot be told from once.
 
         A GPU that was on a page without a series of XIDs had none: some exporters print it only from the first one on.
         """
-        events = [xid_event(key, xid) for key, xid in page.xids.items() if xid and self._xids.get(key, xid) != xid]
-        self._xids = dict.fromkeys(page.numbers, 0) | self._xids | page.xids
+        events = []
+        for key in [*page.numbers, *(page.xids.keys() - page.numbers)]:
+            gpu = self._gpus.setdefault(key, _Gpu(now_ns))
+            xid = page.xids.get(key, gpu.xid or 0)
+            if xid and gpu.xid not in (None, xid):
+                events.append(xid_event(key, xid))
+            gpu.xid, gpu.last_at = xid, now_ns
+            if parent := self._reader.devices[key].parent:  # a GPU is there as long as one of its instances is
+                self._gpus.setdefault(parent, _Gpu(now_ns)).last_at = now_ns
         return events
 
     def _instead(self, page: Page) -> str:

@@ -445,7 +445,7 @@ def test_metric_that_is_renamed_is_told_once(pages: Pages, exporter: Exporter) -
         assert "temperature_c" not in row
     assert sorted(said.partition(": ")[2] for said in read.said(EventKind.EXPORTER)) == [
         "DCGM_FI_DEV_GPU_TEMP is not on the page any more, so temperature_c is NULL; "
-        "new on it, and unknown to whorl: DCGM_FI_DEV_HEAT",
+        "on it, and unknown to whorl: DCGM_FI_DEV_HEAT",
         "power_mw is called DCGM_FI_DEV_BOARD_POWER_WATTS now, and was DCGM_FI_DEV_POWER_USAGE",
     ]
 

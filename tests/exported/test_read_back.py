@@ -30,7 +30,7 @@ def test_numbers_come_back_in_their_columns(tmp_path: Path) -> None:
         text = page(exporter.series())
     reader = Reader(Limits())
     numbers = reader.read(text, time.time_ns()).numbers[uuid(0)]
-    row = reader.gpus[uuid(0)].row
+    row = reader.devices[uuid(0)].row
     assert (row["node"], row["model"]) == ("n1", "H100")
     read = {METRICS[row].name: number.value for row, number in numbers.items() if number.status == Status.OK}
     assert read == {m.name: values[m.name] for m in METRICS if m.prometheus}
