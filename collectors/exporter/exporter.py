@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _LEAST_S, _MOST_S = 4.0, 10.0  # for a page
 _PATIENCE, _PATIENCE_S = 0.25, 0.5  # of the interval, and at most: how long a tick waits for the pages it asked for
 _LEAST_ROOM = 1 << 20  # bytes, for the series of one page
-_MARGIN_S, _FIRST_S = 0.5, 10.0  # beyond the time for a page, to read it; its first reading takes longer
+_FIRST_S = 10.0  # to read the first pages, besides the time for getting them
 
 
 class Exporter(Backend):
@@ -61,7 +61,6 @@ class Exporter(Backend):
         self._limits = limits or Limits()
         self._targets: list[_Target] = []
         self._fresh = False  # the pages that `devices` asked for are not read yet
-        self._met = False
         self._source: dict[str, _Target] = {}  # by GPU: the first of the pages that show it
 
     def devices(self) -> list[Device]:
@@ -74,18 +73,16 @@ class Exporter(Backend):
             limits = replace(self._limits, remembered_bytes=room)
             self._targets = [_Target(url, self._stale_ns, self._timeout_s, limits) for url in urls]
         if self._gone():
-            self._ask(self._timeout_s + (_MARGIN_S if self._met else _FIRST_S))
+            self._ask(self._patience_s if self._source else self._timeout_s + _FIRST_S)
             self._fresh = True
             if gone := self._gone():
                 raise InputError(gone)
         devices: dict[str, Device] = {}
         for target in self._targets:
             for device in target.history.devices:
-                if device.gpu not in devices:
-                    devices[device.gpu] = device
+                if devices.setdefault(device.gpu, device) is device:
                     self._source[device.gpu] = target
-        self._met |= bool(devices)
-        if not self._met:
+        if not self._source:
             raise InputError("; ".join(map(str, self._targets)))
         return list(devices.values())
 

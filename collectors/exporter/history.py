@@ -154,9 +154,8 @@ class History:
         if page.cut:
             sentences["cut"] = "the page ends within a line, which is left out"
         if page.damage is not None:
-            sentences["damage"] = (
-                f"line {page.damage.line} of the page cannot be read ({page.damage.why}); it is left out"
-            )
+            line, why = page.damage.line, page.damage.why
+            sentences["damage"] = f"line {line} of the page cannot be read ({why}); it is left out"
         if self._reader.full:
             sentences["full"] = f"the page has more than {len(self._reader.devices)} GPUs; the others are left out"
         for node, unit in self._reader.units.items():
@@ -197,11 +196,10 @@ class History:
         return events
 
     def _new_xids(self, page: Page, now_ns: int) -> list[Event]:
-        """Note which GPUs are on the page; gives new XIDs.
+        """Note which GPUs are on the page; gives the XIDs that are new.
 
-        What a page shows at first happened before; the same twice cannot be told from once.
-
-        A GPU that was on a page without a series of XIDs had none: some exporters print it only from the first one on.
+        What a page shows at first happened before; the same twice cannot be told from once. A GPU that was on a page
+        without a series of XIDs had none: some exporters print it only from the first one on.
         """
         events = []
         for key in [*page.numbers, *(page.xids.keys() - page.numbers)]:

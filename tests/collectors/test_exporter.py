@@ -262,6 +262,42 @@ def test_gpu_that_leaves_the_page_is_lost(pages: Pages, exporter: Exporter) -> N
     assert [row["power_mw"] for row in read.poll()] == [1_301_000] * 2
 
 
+def test_a_gpu_is_lost_while_others_of_its_node_are_shown_or_after_a_day() -> None:
+    history, second = History("http://n1:9400/metrics", None, 120 * 10**9, Limits()), 10**9
+
+    def listed(at_s: int, *numbers: int) -> list[str]:
+        text = page([Exported(number, usual(100 + at_s)) for number in numbers])
+        history.take(text.encode(), asked_ns=BEGAN_NS + at_s * second, now_ns=at_s * second)
+        return [device.gpu for device in history.devices]
+
+    both = [uuid(0), uuid(1)]
+    assert listed(1000, 0, 1) == listed(1100, 0) == listed(1120, 0) == both
+    assert listed(1121, 0) == [uuid(0)]
+    assert listed(1200, 0, 1) == both
+    for at_s in range(1300, 87600, 100):
+        assert listed(at_s) == both
+    assert listed(87601) == []
+
+
+def test_series_of_a_gpu_that_were_scraped_at_two_times_are_one_row_at_that_of_its_energy(
+    pages: Pages, exporter: Exporter
+) -> None:
+    now_ms = time.time_ns() // 10**6
+    values = usual()
+    energy = {"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": values.pop("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")}
+    parts = [Exported(0, values, stamp_ms=now_ms), Exported(0, energy, stamp_ms=now_ms - 3000)]
+    pages.now = Answer("".join(page([part], "federated") for part in parts))
+    read = Read(exporter.url).open()
+    (row,) = read.poll()
+    assert (row["ts"], row["power_mw"]) == ((now_ms - 3000) * 10**6, 155342)
+    parts[0].stamp_ms = now_ms + 1000
+    parts[0].values["DCGM_FI_DEV_POWER_USAGE"] = 170
+    pages.now = Answer("".join(page([part], "federated") for part in parts))
+    (row,) = read.poll()
+    assert (row["ts"], row["power_mw"]) == ((now_ms + 1000) * 10**6, 170000)
+    assert "energy_mj" not in row  # it is not newer
+
+
 # -- numbers that are none ----------------------------------------------------------------------------------
 
 
