@@ -115,18 +115,12 @@ def test_every_gpu_has_the_latest_values_of_each_tick(four: DcgmEngine, backend:
     assert len({id(statuses) for statuses in fast}) <= 3
 
 
-def test_nothing_new_is_no_reading(four: DcgmEngine, backend: Dcgm) -> None:
-    backend.devices()
-    slower = Dcgm(host=four.address, interval_s=EVERY_S)
-    ticks = Ticks(slower).tick(2)
-    slower._interval_us = 10_000_000  # from here on it is as if the engine measured seldom
-    stamps = dict.fromkeys(ticks.gpus, 0) | {reading.gpu: reading.ts_ns or 0 for reading in ticks.readings}
-    for state in slower._states.values():
-        state.marks = dict.fromkeys(state.marks, 2**62)
-        state.ts_us = 2**61
-    assert [given for given in slower.read(ticks.gpus, slow=False) if isinstance(given, Reading)] == []
-    assert min(stamps.values()) > 0
-    slower.close()
+def test_nothing_new_is_no_reading(four: DcgmEngine) -> None:
+    backend = Dcgm(host=four.address, interval_s=10.0)
+    ticks = Ticks(backend).tick()
+    assert [len(ticks.ts(device)) for device in range(4)] == [1, 1, 1, 1]
+    assert len(ticks.tick(3).readings) == 4
+    backend.close()
 
 
 def test_values_are_those_of_the_driver_in_the_units_of_telemetry(four: DcgmEngine, backend: Dcgm) -> None:
@@ -179,6 +173,20 @@ def test_without_permission_for_profiling_the_other_metrics_come(stopped_engine:
     assert ticks.known("sm_active_ppm", 1) == []
     assert ticks.known("power_limit_mw", 1)
     backend.close()
+
+
+def test_a_gpu_without_profiling_fields_costs_the_others_nothing(engine: DcgmEngine) -> None:
+    engine.nvml.write("gpus 3", "model H100", "load 10 1", "gpu 1 deny 3 nvmlGpmQueryDeviceSupport")
+    engine.restart()
+    engine.bindings()
+    backend = Dcgm(host=engine.address, interval_s=EVERY_S, slow_s=10 * EVERY_S)
+    ticks = Ticks(backend)
+    ticks.until(lambda: ticks.known("sm_active_ppm", 0) and ticks.known("sm_active_ppm", 2))
+    backend.close()
+    assert ticks.known("power_mw", 1)
+    assert ticks.known("sm_active_ppm", 1) == []
+    (event,) = [event for event in ticks.events if event.kind == EventKind.NOT_SUPPORTED]
+    assert "of 1 of 3 GPUs" in event.detail
 
 
 def test_a_field_that_the_engine_refuses_costs_only_itself(
@@ -325,13 +333,14 @@ def test_two_collectors_of_one_process_do_not_meet(four: DcgmEngine, backend: Dc
     first_ticks.tick(2)
 
 
-def test_an_xid_is_one_event_with_the_time_of_the_engine(four: DcgmEngine, backend: Dcgm) -> None:
+def test_each_xid_of_a_flood_is_one_event_with_the_time_of_the_engine(four: DcgmEngine, backend: Dcgm) -> None:
     ticks = Ticks(backend).tick(2)
     when = time.time() + 0.1
-    four.nvml.add(f"from {when} gpu 3 xid 79", f"from {when + 0.001} gpu 3 xid 48")
-    ticks.until(lambda: ticks.kinds().count(EventKind.XID) >= 2).tick(4)
+    codes = [79, *range(31, 50)]
+    four.nvml.add(*(f"from {when + 0.0001 * place} gpu 3 xid {code}" for place, code in enumerate(codes)))
+    ticks.until(lambda: ticks.kinds().count(EventKind.XID) >= len(codes)).tick(4)
     events = [event for event in ticks.events if event.kind == EventKind.XID]
-    assert [(event.gpu, event.code) for event in events] == [(ticks.gpus[3], 79), (ticks.gpus[3], 48)]
+    assert [(event.gpu, event.code) for event in events] == [(ticks.gpus[3], code) for code in codes]
     assert events[0].ts_ns == pytest.approx(when * 1e9, abs=1e9)
 
 
