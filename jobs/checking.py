@@ -242,6 +242,7 @@ class _Check:
             usable = self._usable_gpus()
         except WhorlError:
             self._absent(expected, driver, problem)
+            self.answer.says += [] if problem is None else [problem]
             raise
         for gpu, name in usable.items():
             self.answer.gpus.append(OfGpu(gpu, name))
