@@ -151,6 +151,11 @@ class Events:
 class Observed:
     """What is known of one GPU or MIG instance, and the events that follow from its readings."""
 
+    __slots__ = (
+        "_clock", "_counters", "_events", "_known", "_told_at", "device", "key", "listed", "profiles", "quality",
+        "silent", "statuses", "ts_ns",
+    )  # fmt: skip
+
     def __init__(self, device: Device, cluster: str, events: Events, clock: Clock, quality: Quality | None) -> None:
         self.device, self.key = device, (cluster, device.gpu)
         self.quality = quality

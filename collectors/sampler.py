@@ -8,11 +8,10 @@ if the call ever returns. What may take long and waits for nobody, as storing id
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -109,6 +108,8 @@ class _Poller(threading.Thread):
 
 class _Rows:
     """The readings of one tick with the same columns, until they are recorded."""
+
+    __slots__ = ("columns", "gpus", "marks", "nulls", "ts", "values")
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -319,17 +320,16 @@ class Sampler:
 
     # -- a thread in a call -------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _in(self, me: _Poller, what: str) -> Iterator[None]:
-        """A stretch in which this thread may hang. Raises Abandoned at its end where it was given up meanwhile."""
+    def _call(self, me: _Poller, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call what may hang. Raises Abandoned where this thread was given up meanwhile."""
         me.busy = (what, self._clock.steady())
         try:
-            yield
+            return function(*arguments)
         finally:
             self._out(me)
 
     def _out(self, me: _Poller) -> None:
-        """The end of such a stretch. A thread that was given up hands back what it hung in."""
+        """The end of a call that may hang. A thread that was given up hands back what it hung in."""
         with self._lock:
             me.busy = None
             mine = self._poller is me
@@ -362,9 +362,7 @@ class Sampler:
                 self._turn(me)
             if self._poller is me and self._reachable and not self._left:
                 self._left = True
-                with self._in(me, LEAVING):
-                    last = self.source.close()
-                for event in last:
+                for event in self._call(me, LEAVING, self.source.close):
                     self.tell(event)
         except Abandoned:
             return
@@ -509,8 +507,7 @@ class Sampler:
 
     def _keep(self, me: _Poller, tick: Mapping[int, _Rows]) -> None:
         for rows in tick.values():
-            with self._in(me, STORE):
-                self._recorder.append(rows.ticks())
+            self._call(me, STORE, self._recorder.append, rows.ticks())
             self._rows_kept += len(rows.ts)
 
     # -- the devices --------------------------------------------------------------------------------------
@@ -522,8 +519,7 @@ class Sampler:
             return
         self._look_due = now + (self._slow if self._reachable else _SECOND_NS)
         try:
-            with self._in(me, what):
-                devices = self.source.devices()
+            devices = self._call(me, what, self.source.devices)
         except InputError as error:
             self._look_due = now + _SECOND_NS
             if not self._events.driver_gone:
@@ -651,5 +647,4 @@ class Sampler:
         if me is None:
             self._recorder.append_rows(columns, "events")
         else:
-            with self._in(me, STORE):
-                self._recorder.append_rows(columns, "events")
+            self._call(me, STORE, self._recorder.append_rows, columns, "events")

@@ -54,10 +54,9 @@ class _File:
         """Append bytes, all or none. Raises OSError."""
         if self._unsynced_since is None:
             self._unsynced_since = time.monotonic()
-        view = memoryview(content)
-        while len(view):
-            view = view[os.write(self.handle, view) :]
         self.size += len(content)
+        while (written := os.write(self.handle, content)) < len(content):
+            content = content[written:]
 
     def sync(self, after_s: float = 0.0) -> None:
         """Make all of it durable, if a part has not been for so long. Raises OSError."""
