@@ -109,7 +109,7 @@ def collect(
     written: acknowledged rows stay.
     """
     from ..collectors.collect import Collecting, Plan
-    from ..collectors.dcgm.connection import Target
+    from ..collectors.dcgm.connection import engine_address
     from ..collectors.sampler import Counts
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
@@ -120,7 +120,7 @@ def collect(
     urls = ((url,) if isinstance(url, str) else tuple(url)) or None
     given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "job": job, "url": urls}
     options = _own(backend, {name: value for name, value in given.items() if value is not None})
-    if host is not None and node is None and not _is_here(Target(host).address() or host):
+    if host is not None and node is None and not _is_here(engine_address(host)):
         raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
     allocation = this_allocation() if for_job else None
     if store is None:

@@ -57,12 +57,12 @@ def ask_dcgm(host: str | None, socket: str | None) -> None:
 
 def _ask(host: str | None, socket: str | None) -> list[Finding]:
     from ..collectors.dcgm.bindings import find_bindings
-    from ..collectors.dcgm.connection import Target, connect
+    from ..collectors.dcgm.connection import connect
 
     bindings = find_bindings()
     try:
         bindings.load()
-        connection = connect(bindings, Target(host, socket), interval_us=_EVERY_US, slow_us=_EVERY_US)
+        connection = connect(bindings, host, socket, interval_us=_EVERY_US, slow_us=_EVERY_US)
     except InputError as error:
         return [Finding("DCGM", False, str(error), _DCGM)]
     versions = bindings.version(), bindings.engine_version(connection.handle)

@@ -57,23 +57,14 @@ SLOW_FIELDS = tuple(number for number in FIELDS if number not in FAST_FIELDS)
 _OF_INSTANCES = {"memory_used", "memory_free"}
 
 
-@dataclass(frozen=True)
-class Target:
-    """Which engine: that at HOST:PORT, or at a unix socket; with neither, this node's, else one within this process."""
-
-    host: str | None = None
-    socket: str | None = None
-
-    def address(self) -> str | None:
-        """HOST:PORT. Raises InputError where it is none."""
-        if self.host is None:
-            return None
-        host, colon, port = self.host.rpartition(":")
-        if not colon or self.host.endswith("]"):
-            host, port = self.host, str(PORT)
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise InputError(f"{self.host!r} is not the address of an engine: write HOST or HOST:PORT, as {LOCAL}")
-        return f"{host}:{int(port)}"
+def engine_address(host: str) -> str:
+    """HOST:PORT of what a user wrote for an engine. Raises InputError where it is none."""
+    name, colon, port = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, port = host, str(PORT)
+    if not name or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"{host!r} is not the address of an engine: write HOST or HOST:PORT, as {LOCAL}")
+    return f"{name}:{int(port)}"
 
 
 def pace_us(number: int, interval_us: int, slow_us: int) -> int:
@@ -284,9 +275,14 @@ def _new_name() -> str:
     return f"whorl-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
-def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: int) -> Connection:
-    """Reach an engine and have it measure every GPU and MIG instance. Raises InputError with what to do."""
-    connection = reach(bindings, target)
+def connect(
+    bindings: Bindings, host: str | None, socket_path: str | None, *, interval_us: int, slow_us: int
+) -> Connection:
+    """Reach an engine and have it measure every GPU and MIG instance. Raises InputError with what to do.
+
+    It is that at HOST:PORT, or at a Unix socket; with neither, this node's, else one within this process.
+    """
+    connection = _reach(bindings, host, socket_path)
     try:
         connection.entities = find_entities(bindings, connection.handle)
         connection.watch_all(interval_us, slow_us)
@@ -299,17 +295,14 @@ def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: in
     return connection
 
 
-def reach(bindings: Bindings, target: Target) -> Connection:
-    """A connection to an engine, with nothing in it. Raises InputError where none answers."""
-    address = target.address()
-    if target.socket is not None:
-        if not Path(target.socket).exists():
-            raise InputError(
-                f"there is no socket {target.socket}: start the engine with nv-hostengine -d, or use --host"
-            )
-        return _open(bindings, target.socket)
-    if address is not None:
-        return _open(bindings, address)
+def _reach(bindings: Bindings, host: str | None, socket_path: str | None) -> Connection:
+    """A connection to an engine, with nothing in it."""
+    if host is not None:
+        return _open(bindings, engine_address(host))
+    if socket_path is not None:
+        if not Path(socket_path).exists():
+            raise InputError(f"there is no socket {socket_path}: start the engine with nv-hostengine -d, or use --host")
+        return _open(bindings, socket_path)
     for local in (LOCAL, LOCAL_SOCKET):
         if local == LOCAL or Path(local).exists():
             with contextlib.suppress(_NoAnswerError):

@@ -29,7 +29,6 @@ from .connection import (
     SLOW_FIELDS,
     XID,
     Connection,
-    Target,
     Value,
     another,
     connect,
@@ -135,7 +134,7 @@ class Dcgm(Backend):
             raise InputError("give --host or --socket, not both: an engine is reached by one of them")
         if job is not None and not 0 < (length := len(job.encode(errors="replace"))) < 64:
             raise InputError(f"DCGM's job ids have 1 to 63 bytes, and {job!r} has {length}")
-        self._target, self._job_id = Target(host, socket), job
+        self._host, self._socket, self._job_id = host, socket, job
         self._interval_us, self._slow_us = round(interval_s * 1e6), round(max(slow_s, interval_s) * 1e6)
         self._connection: Connection | None = None
         self._job: JobStatistics | None = None
@@ -170,10 +169,9 @@ class Dcgm(Backend):
         return [state.entity.device for state in self._states.values()]
 
     def _connect(self) -> None:
-        self._target.address()
         bindings = find_bindings()
         bindings.load()
-        connection = connect(bindings, self._target, interval_us=self._interval_us, slow_us=self._slow_us)
+        connection = connect(bindings, self._host, self._socket, interval_us=self._interval_us, slow_us=self._slow_us)
         self._connection = connection
         with self._sentences(connection):
             bindings.agent.dcgmUpdateAllFields(connection.handle, 1)  # the first values are there for the first tick

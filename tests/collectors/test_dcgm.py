@@ -218,7 +218,7 @@ def test_metrics_of_health_are_read_by_their_rows(backend: Dcgm) -> None:
 
 def test_a_value_that_is_old_is_none(backend: Dcgm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dcgm, "_OLD_US", 200_000)
-    backend = Dcgm(host=backend._target.host, interval_s=EVERY_S, slow_s=10 * EVERY_S)
+    backend = Dcgm(host=backend._host, interval_s=EVERY_S, slow_s=10 * EVERY_S)
     ticks = Ticks(backend)
     ticks.until(lambda: ticks.known("power_mw", 0))
     assert backend._connection is not None
