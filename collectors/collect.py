@@ -205,19 +205,19 @@ class Collecting:
             return None
         backend, devices = opened
         sampling = Sampling(plan.interval_s, plan.cluster, plan.node, slow_s=plan.slow_s, hung_s=plan.hung_s)
-        try:
+        with contextlib.ExitStack() as opening:
+            opening.callback(backend.close)
             root = open_store(plan.store)
             if part is not None:
                 devices = part.claim(root, devices)
             journal = Journal(root, plan.node if part is None else part.journal, durable_s=plan.durable_s)
+            opening.callback(journal.close)
             stored = StoreRecorder(root, journal, cluster=plan.cluster, node=plan.node)
             recorder: Recorder = stored if part is None else part.recorder(stored)
             fresh = partial(_make, plan.backend, given, part)
             beside = asides(stored)
             sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=beside)
-        except BaseException:
-            backend.close()
-            raise
+            opening.pop_all()
         return cls(plan, backend, devices, journal, sampler, beside)
 
     def run(
