@@ -226,8 +226,8 @@ def _say_job(ended: Collected) -> None:
     job = ended.job
     if job is None:
         return
-    requeued = f", requeued {many(job.allocation.restarts, 'time')}" if job.allocation.restarts else ""
-    title = f"job {job.allocation.job_id}{requeued}" if job.allocation.job_id else "this job"
+    requeued = f", requeued {many(job.batch_job.restarts, 'time')}" if job.batch_job.restarts else ""
+    title = f"job {job.batch_job.job_id}{requeued}" if job.batch_job.job_id else "this job"
     lines = [f"whorl: {title}, on {job.node}:"]
     for part in report(job.gpus):
         lines += part.lines() if isinstance(part, Table) else [part]

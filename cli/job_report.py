@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..dashboards.table import MISSING, Line, Table, many, number
-from ..jobs.job_summary import GpuSummary, Total, total
+from ..jobs.job_summary import GpuSummary, JobTotal, total
 
 _LEAVES = ("model", "use %", "readings", "events")
 """Columns for which a narrow terminal has no room, the first of them first."""
 
 
 @dataclass(frozen=True)
-class Place:
+class FleetPlace:
     """Where a GPU stands in the fleet, in the work `basis`: how much slower it is than the median GPU of its model, %
     with the 95 % interval of another sitting, its rank among `compared` GPUs (1 is the fastest), and what was found
     about it."""
@@ -29,7 +29,7 @@ class Place:
     verdicts: tuple[str, ...]
 
 
-def report(gpus: Sequence[GpuSummary], places: Mapping[str, Place] | None = None) -> Iterator[str | Table]:
+def report(gpus: Sequence[GpuSummary], places: Mapping[str, FleetPlace] | None = None) -> Iterator[str | Table]:
     """The table of a job's GPUs, and sentences about it; `places`: by GPU, where it stands in a fleet."""
     if not gpus:
         yield "No GPU was read."
@@ -84,14 +84,14 @@ def _share(part: float) -> str:
     return "<0.1 %" if part < 0.001 else f"{100 * part:.1f} %"
 
 
-def _energy(of: GpuSummary | Total) -> str:
+def _energy(of: GpuSummary | JobTotal) -> str:
     if of.energy_j is None or of.energy_low_j is None or of.energy_high_j is None:
         return MISSING
     ends = f"{number(of.energy_low_j / 1e3)} to {number(of.energy_high_j / 1e3)}"
     return f"{number(of.energy_j / 1e3)} ({ends})"
 
 
-def _standing(place: Place | None) -> list[str]:
+def _standing(place: FleetPlace | None) -> list[str]:
     if place is None:
         return ["not known there", MISSING]
     findings = ", ".join(place.verdicts) or "none"

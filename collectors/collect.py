@@ -79,7 +79,7 @@ def settle() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
-class Part(Protocol):
+class NodePart(Protocol):
     """A part of a node that is collected by itself: which devices, under which name, and who else hears of them."""
 
     def choose(self, backend: Backend) -> Backend:
@@ -100,7 +100,7 @@ class Part(Protocol):
         ...
 
 
-def _make(name: str, options: dict[str, Any], part: Part | None) -> Backend:
+def _make(name: str, options: dict[str, Any], part: NodePart | None) -> Backend:
     backend = find_backend(name)(**options)
     return backend if part is None else part.choose(backend)
 
@@ -111,7 +111,7 @@ def open_backend(
     ended: Callable[[], bool] = lambda: False,
     *,
     patience_s: float = _OPENING_S,
-    part: Part | None = None,
+    part: NodePart | None = None,
 ) -> tuple[Backend, list[Device]] | None:
     """A backend and its devices, or a part of them; None where `ended` came first.
 
@@ -188,7 +188,7 @@ class Collecting:
         *,
         ended: Callable[[], bool] = lambda: False,
         asides: Callable[[StoreRecorder], Sequence[Aside]] = lambda _: (),
-        part: Part | None = None,
+        part: NodePart | None = None,
     ) -> Collecting | None:
         """Open everything; `options` are the backend's own. None where `ended` says so before the driver answered.
 

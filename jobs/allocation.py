@@ -20,7 +20,7 @@ _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
 @dataclass(frozen=True)
-class Scheduler:
+class SchedulerVariables:
     """The variables in which a scheduler tells a job of itself."""
 
     name: str
@@ -34,17 +34,17 @@ class Scheduler:
 
 # Flux stands first, as it often runs within a job of another scheduler.
 SCHEDULERS = (
-    Scheduler("flux", "FLUX_JOB_ID"),
-    Scheduler(
+    SchedulerVariables("flux", "FLUX_JOB_ID"),
+    SchedulerVariables(
         "slurm", "SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"
     ),
-    Scheduler("pbs", "PBS_JOBID", "PBS_O_WORKDIR"),
-    Scheduler("lsf", "LSB_JOBID", "LS_SUBCWD", array_task="LSB_JOBINDEX"),
+    SchedulerVariables("pbs", "PBS_JOBID", "PBS_O_WORKDIR"),
+    SchedulerVariables("lsf", "LSB_JOBID", "LS_SUBCWD", array_task="LSB_JOBINDEX"),
 )
 
 
 @dataclass(frozen=True)
-class Allocation:
+class BatchJob:
     """A job of a scheduler; `scheduler` and `job_id` are None where this process is in none."""
 
     scheduler: str | None
@@ -56,11 +56,11 @@ class Allocation:
     """Where its readings are stored if nobody names a folder."""
 
 
-def this_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
+def this_batch_job(environment: Mapping[str, str] = os.environ) -> BatchJob:
     """The job in which this process runs, by the variables of its scheduler."""
     scheduler = next((row for row in SCHEDULERS if environment.get(row.job_id)), None)
     if scheduler is None:
-        return Allocation(None, None, 0, Path(time.strftime("whorl-job-%Y%m%dT%H%M%SZ", time.gmtime())))
+        return BatchJob(None, None, 0, Path(time.strftime("whorl-job-%Y%m%dT%H%M%SZ", time.gmtime())))
     job_id = environment.get(scheduler.array_job_id or "") or environment[scheduler.job_id]
     task = environment.get(scheduler.array_task or "", "")
     if task not in ("", "0") or (task and scheduler.array_job_id):  # LSF calls 0 what is no array
@@ -69,7 +69,7 @@ def this_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     restarts = environment.get(scheduler.restarts or "", "")
     submit_folder = Path(environment.get(scheduler.submit_folder or "") or ".")
     file_name = re.sub(r"[^\w+-]", "_", job_id)
-    return Allocation(
+    return BatchJob(
         scheduler.name,
         job_id,
         int(restarts) if restarts.isdecimal() else 0,
@@ -80,49 +80,55 @@ def this_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
 def job_gpus(devices: Sequence[Device], environment: Mapping[str, str] = os.environ) -> tuple[list[Device], str | None]:
     """Those of a node's devices that this job has, and a sentence about what is not as it says; None: all is.
 
+    Of a MIG instance its GPU is among them too, and of a GPU its instances. Raises InputError as `visible_gpus`.
+    """
+    gpus, note = visible_gpus(devices, environment)
+    parents = {device.parent for device in devices if device.gpu in gpus}
+    return [device for device in devices if device.gpu in gpus | parents or device.parent in gpus], note
+
+
+def visible_gpus(
+    devices: Sequence[Device], environment: Mapping[str, str] = os.environ, variables: Sequence[str] = _GPU_VARIABLES
+) -> tuple[set[str], str | None]:
+    """The keys of the devices that the first of these variables names (all, where none is set), and a sentence about
+    those that it names and the driver does not show.
+
     A variable names them by UUID or by number. CUDA's numbers count the GPUs that a process can reach, in the order of
     their PCI addresses: where the scheduler hides the other GPUs of the node, as Slurm does with cgroups, the driver
     lists the job's alone, and CUDA's number 0 is the first of these. Slurm's own numbers may then still count all GPUs
-    of the node: as many numbers as the driver lists GPUs mean all of them. Of a MIG instance its GPU is read as well,
-    and of a GPU its instances. Raises InputError where the job has no GPU, or nobody can tell which.
+    of the node: as many numbers as the driver lists GPUs mean all of them. Raises InputError where there is no GPU, or
+    nobody can tell which.
     """
-    whole = sorted(
-        (device for device in devices if device.parent is None), key=lambda device: device.row.get("nvml_index") or 0
-    )
-    variable = next((name for name in _GPU_VARIABLES if name in environment), None)
+    whole_gpus = [device for device in devices if device.parent is None]
+    whole_gpus.sort(key=lambda device: device.row.get("nvml_index") or 0)
+    variable = next((name for name in variables if name in environment), None)
     if variable is None:
-        return list(devices), None
+        return {device.gpu for device in whole_gpus}, None
     text = environment[variable]
     names = [name.strip() for name in text.split(",") if name.strip()]
     stated = f"{variable} is {text!r}"
     if "-1" in names and variable == "CUDA_VISIBLE_DEVICES":
         names = names[: names.index("-1")]  # CUDA shows no GPU that stands after it
     if not names or names[0] == "NoDevFiles":
-        raise InputError(f"this job has no GPU ({stated}): ask the scheduler for one, or unset the variable")
-    chosen: set[str] = set()
+        raise InputError(f"no GPU is chosen ({stated}): ask the scheduler for one, or unset the variable")
+    gpus: set[str] = set()
     missing: list[str] = []
-    numbers = [int(name) for name in names if name.isdecimal()]
-    if len(numbers) == len(names):
-        if len(set(numbers)) == len(whole):
-            chosen = {device.gpu for device in whole}
+    numbers = {int(name) for name in names if name.isdecimal()}
+    for name in names:
+        if len(numbers) == len(whole_gpus):
+            matching = [device.gpu for device in whole_gpus]
+        elif name.isdecimal():
+            _check_order(whole_gpus, stated, environment)
+            matching = [device.gpu for device in whole_gpus[int(name) :][:1]]
         else:
-            _check_order(whole, stated, environment)
-            chosen = {whole[number].gpu for number in numbers if number < len(whole)}
-            missing = [str(number) for number in numbers if number >= len(whole)]
-    else:
-        for name in names:
             matching = [device.gpu for device in devices if device.gpu.lower().startswith(name.lower())]
-            if len(matching) == 1:
-                chosen.add(matching[0])
-            else:
-                missing.append(name)
-    listed = ", ".join(device.gpu for device in devices) or "none"
-    if not chosen:
-        raise InputError(f"{stated}, and the driver shows no such GPU; it shows {listed}")
-    parents = {device.parent for device in devices if device.gpu in chosen}
-    kept = [device for device in devices if device.gpu in chosen | parents or device.parent in chosen]
-    note = f"{stated}; the driver does not show {', '.join(missing)}, which is not read" if missing else None
-    return kept, note
+            matching = matching if len(matching) == 1 else []
+        gpus.update(matching)
+        missing += [] if matching else [name]
+    if not gpus:
+        shown_gpus = ", ".join(device.gpu for device in devices) or "none"
+        raise InputError(f"{stated}, and the driver shows no such GPU; it shows {shown_gpus}")
+    return gpus, f"{stated}; the driver does not show {', '.join(missing)}, which is not read" if missing else None
 
 
 def _check_order(whole: Sequence[Device], stated: str, environment: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..collectors.recording import StoreRecorder
     from ..collectors.sampler import Aside, Counts
     from ..store import Store
-    from .allocation import Allocation
+    from .allocation import BatchJob
     from .job_summary import GpuSummary
 
 _WARNINGS = (SIGUSR1, SIGUSR2)
@@ -33,7 +33,7 @@ _WARNINGS = (SIGUSR1, SIGUSR2)
 class CollectedJob:
     """What was read of this job's GPUs on this node."""
 
-    allocation: Allocation
+    batch_job: BatchJob
     node: str
     gpus: Sequence[GpuSummary]
 
@@ -41,9 +41,9 @@ class CollectedJob:
     def about(self) -> dict[str, Any]:
         """The job, for programs."""
         return {
-            "scheduler": self.allocation.scheduler,
-            "job_id": self.allocation.job_id,
-            "restarts": self.allocation.restarts,
+            "scheduler": self.batch_job.scheduler,
+            "job_id": self.batch_job.job_id,
+            "restarts": self.batch_job.restarts,
             "node": self.node,
         }
 
@@ -114,19 +114,19 @@ def collect(
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
     from ..store.system.signals import ENDING, Noted
-    from .allocation import this_allocation
-    from .job_part import JobPart, TakenError
+    from .allocation import this_batch_job
+    from .job_part import GpusTakenError, JobPart
 
     urls = ((url,) if isinstance(url, str) else tuple(url)) or None
     given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "job": job, "url": urls}
     options = _own(backend, {name: value for name, value in given.items() if value is not None})
     if host is not None and node is None and not _is_here(engine_address(host)):
         raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
-    allocation = this_allocation() if for_job else None
+    batch_job = this_batch_job() if for_job else None
     if store is None:
-        if allocation is None:
+        if batch_job is None:
             raise InputError("--store is missing: give the folder of a store")
-        store = allocation.folder
+        store = batch_job.folder
     if for_job and backend == "prometheus":
         raise InputError("--for-job reads the GPUs of this node: use --backend nvml, dcgm or simulated")
     plan = Plan(
@@ -156,7 +156,7 @@ def collect(
         try:
             asides = _asides(plan, options) if part is None else lambda _: []
             collecting = Collecting.begin(plan, options, ended=is_over, asides=asides, part=part)
-        except TakenError as error:  # no failure: of the tasks of a node one is enough
+        except GpusTakenError as error:  # no failure: of the tasks of a node one is enough
             collecting = None
             if tell is not None:
                 tell(str(error))
@@ -168,8 +168,8 @@ def collect(
         def collected(counts: Counts) -> Collected:
             stopped_by = next((number for number in came if number in ENDING), None)
             own = None
-            if part is not None and allocation is not None:
-                own = CollectedJob(allocation, plan.node, part.summaries())
+            if part is not None and batch_job is not None:
+                own = CollectedJob(batch_job, plan.node, part.summaries())
             return Collected(counts, stopped_by, plan.store, collecting, own)
 
         if collecting is None:

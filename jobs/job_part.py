@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..store.journal_file import Ticks
 
 
-class TakenError(StoreError):
+class GpusTakenError(StoreError):
     """Other collectors of this job read all of its GPUs here."""
 
 
@@ -55,7 +55,7 @@ class JobPart:
     def claim(self, root: Path, devices: Sequence[Device]) -> list[Device]:
         """Leave out the GPUs that other collectors read into the same store.
 
-        Raises TakenError where none is left, and StoreError where the store cannot be written.
+        Raises GpusTakenError where none is left, and StoreError where the store cannot be written.
         """
         folder = root / JOURNALS
         try:
@@ -64,7 +64,7 @@ class JobPart:
             raise files.failed("make", folder, error) from error
         self.devices = [device for device in devices if self._take(folder, device)]
         if not self.devices:
-            raise TakenError("another collector of this job reads its GPUs on this node")
+            raise GpusTakenError("another collector of this job reads its GPUs on this node")
         return self.devices
 
     def _take(self, folder: Path, device: Device) -> bool:

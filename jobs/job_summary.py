@@ -71,7 +71,7 @@ class GpuSummary:
 
 
 @dataclass(frozen=True)
-class Total:
+class JobTotal:
     """All GPUs of a job together."""
 
     gpus: int
@@ -190,12 +190,12 @@ class GpuSums:
         )
 
 
-def total(gpus: Sequence[GpuSummary]) -> Total:
+def total(gpus: Sequence[GpuSummary]) -> JobTotal:
     """All GPUs together; a figure that one of them lacks is that of the others."""
     energies = [(gpu.energy_j, gpu.energy_s) for gpu in gpus if gpu.energy_j is not None]
     watts = [gpu.power_mean_w for gpu in gpus if gpu.power_mean_w is not None]
     low, high = _interval(energies)
-    return Total(
+    return JobTotal(
         len(gpus),
         sum(watts) if watts else None,
         sum(joules for joules, _ in energies) if energies else None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...dashboards.answers.reply import Reply, RowList, folder, opened
 from ...jobs.job_collector import JobCollector
 from ...jobs.job_summary import GpuSummary, document, stored_summaries
-from ..job_report import Place, report
+from ..job_report import FleetPlace, report
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -22,7 +22,7 @@ class StoredJob:
     """What the store of a job holds: a summary of each GPU, and where it stands in a fleet if one was named."""
 
     gpus: Sequence[GpuSummary]
-    places: Mapping[str, Place] | None
+    places: Mapping[str, FleetPlace] | None
 
 
 def show_job(store: Store | str | Path, *, fleet: Store | str | Path | None = None) -> Reply[StoredJob]:
@@ -65,7 +65,7 @@ class JobReadings(JobCollector):
         return Reply(content, lambda: content, partial(report, gpus), rows=RowList("gpus", GpuSummary), notes=notes)
 
 
-def fleet_places(fleet: Store, gpus: Collection[str]) -> dict[str, Place]:
+def fleet_places(fleet: Store, gpus: Collection[str]) -> dict[str, FleetPlace]:
     """Where those of `gpus` stand that the store of a fleet knows: by its fingerprints, over all classes of work."""
     import polars as pl
 
@@ -79,7 +79,7 @@ def fleet_places(fleet: Store, gpus: Collection[str]) -> dict[str, Place]:
     found = found.join(verdicts(fleet), on=["cluster", "gpu"], how="left")
     figures = ("basis", "slower_pct", "slower_low_pct", "slower_high_pct", "rank", "compared")
     return {
-        row["gpu"]: Place(
+        row["gpu"]: FleetPlace(
             **{name: row[name] for name in figures},
             verdicts=tuple(kind for kind in (row["verdicts"] or "").split(", ") if kind),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from ...collectors.clock import Clock
 from ...errors import InputError
 from ...store.metrics import BOARD_POWER, FAST, METRICS
 from ...store.power_sensors import sensor_of_model
+from ..allocation import visible_gpus
 from .curve import Curve
 from .unseen import sees
 
@@ -130,24 +130,12 @@ def _whole(devices: Sequence[Device]) -> list[str]:
     return [device.gpu for device in devices if device.parent is None]
 
 
-def _visible(devices: Sequence[Device]) -> Sequence[str | int]:
-    """The GPUs that CUDA shows to this process.
-
-    Raises InputError where it names them by CUDA's own numbers, which say nothing about NVML's.
-    """
-    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if asked is None:
-        return _whole(devices)
-    names = [name.strip() for name in asked.split(",") if name.strip()]
-    if not all(name.isdigit() for name in names):
-        return names
-    alike = len({device.row.get("model") for device in devices if device.parent is None}) <= 1
-    if alike or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
-        return [int(name) for name in names]
-    raise InputError(
-        f"CUDA_VISIBLE_DEVICES is {asked!r}, and the GPUs of this node are of several models, which CUDA numbers in "
-        "its own order: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs: ledger.open(gpus=[...])"
-    )
+def _visible(devices: Sequence[Device]) -> list[str]:
+    """The GPUs that CUDA shows to this process. Raises InputError where nobody can tell which these are."""
+    gpus, problem = visible_gpus(devices, variables=("CUDA_VISIBLE_DEVICES",))
+    if problem is not None:
+        raise InputError(f"{problem}: name the GPUs: ledger.open(gpus=[...])")
+    return [device.gpu for device in devices if device.gpu in gpus]
 
 
 def _chosen(devices: Sequence[Device], asked: Sequence[str | int]) -> list[int]:

@@ -21,9 +21,9 @@ from whorl.cli.answers.job import show_job
 from whorl.collectors.backend import Backend, Device, Reading
 from whorl.errors import InputError
 from whorl.jobs import command as command_module
-from whorl.jobs.allocation import job_gpus, this_allocation
+from whorl.jobs.allocation import job_gpus, this_batch_job
 from whorl.jobs.command import Command
-from whorl.jobs.job_part import JobPart, TakenError
+from whorl.jobs.job_part import GpusTakenError, JobPart
 from whorl.jobs.job_summary import GpuSums, total
 from whorl.store.events import Event
 from whorl.store.schema import arrow_rows
@@ -72,15 +72,15 @@ FOUR = node(*["H100"] * 4)
     ],
 )
 def test_what_a_scheduler_says_of_a_job(environment: dict[str, str], expected: tuple[str, str, int, str]) -> None:
-    allocation = this_allocation(environment)
-    assert (allocation.scheduler, allocation.job_id, allocation.restarts, str(allocation.folder)) == expected
+    batch_job = this_batch_job(environment)
+    assert (batch_job.scheduler, batch_job.job_id, batch_job.restarts, str(batch_job.folder)) == expected
 
 
 def test_without_a_scheduler_the_folder_is_named_after_the_time() -> None:
-    allocation = this_allocation({})
-    assert (allocation.scheduler, allocation.job_id) == (None, None)
-    assert allocation.folder.parent == Path()
-    assert allocation.folder.name.startswith("whorl-job-2")
+    batch_job = this_batch_job({})
+    assert (batch_job.scheduler, batch_job.job_id) == (None, None)
+    assert batch_job.folder.parent == Path()
+    assert batch_job.folder.name.startswith("whorl-job-2")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_a_gpu_that_the_driver_does_not_show_is_told() -> None:
 @pytest.mark.parametrize(
     ("environment", "devices", "fragment"),
     [
-        ({"CUDA_VISIBLE_DEVICES": ""}, FOUR, "this job has no GPU"),
-        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, FOUR, "this job has no GPU"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, FOUR, "no GPU is chosen"),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, FOUR, "no GPU is chosen"),
         ({"CUDA_VISIBLE_DEVICES": "7"}, FOUR, "shows no such GPU"),
         ({"CUDA_VISIBLE_DEVICES": "0"}, node("H100", "A100"), "CUDA_DEVICE_ORDER"),
     ],
@@ -194,7 +194,7 @@ class Announcing(Backend):
 def test_each_gpu_is_read_by_one_task(tmp_path: Path) -> None:
     with JobPart("n1") as first:
         assert first.claim(tmp_path, FOUR[1:3]) == FOUR[1:3]
-        with JobPart("n1") as second, pytest.raises(TakenError):
+        with JobPart("n1") as second, pytest.raises(GpusTakenError):
             second.claim(tmp_path, FOUR[1:3])
         with JobPart("n1") as third:
             assert third.claim(tmp_path, FOUR[2:]) == FOUR[3:]
