@@ -132,7 +132,8 @@ def cards(gpus: str) -> str:
 _NEAR = "INTERVAL 5 MINUTES"  # between the clocks of a node and of the controller
 _NAMED_ELSEWHERE = (
     f"SELECT cluster, raw_id, node, began - {_NEAR} AS since, coalesce(ended + {_NEAR}, {_NEVER}) AS until "
-    f"FROM newest WHERE gpu IS NOT NULL AND source <> '{JobSource.CGROUP}'"
+    f"FROM newest WHERE gpu IS NOT NULL AND source <> '{JobSource.CGROUP}' "
+    f"AND raw_id IN (SELECT raw_id FROM jobs WHERE source = '{JobSource.CGROUP}')"  # most stores have none
 )
 
 JOBS_NOW = View(
