@@ -118,7 +118,7 @@ BACKENDS: dict[str, Source] = {
     "nvml": Source(".nvml", "Nvml"),
     "simulated": Source(".simulated", "Simulated", options=("gpus", "model", "seed"), plan=("node",)),
     "dcgm": Source(".dcgm.dcgm", "Dcgm", options=("host", "socket", "job"), plan=("interval_s", "slow_s")),
-    "prometheus": Source(".exporter.exporter", "Exporter", options=("url",), needs=("url",), plan=("interval_s",)),
+    "prometheus": Source(".exporter.exporter", "ExporterPages", options=("url",), needs=("url",), plan=("interval_s",)),
 }
 # fmt: on
 

@@ -48,9 +48,9 @@ def gpm_finding() -> Finding:
 
 def page_finding(urls: Sequence[str]) -> Finding:
     """Whether the pages of exporters can be read, and the GPUs that they show."""
-    from ..collectors.exporter.exporter import Exporter
+    from ..collectors.exporter.exporter import ExporterPages
 
-    exporter = Exporter(url=urls)
+    exporter = ExporterPages(url=urls)
     try:
         devices = exporter.devices()
         events = [reading for reading in exporter.read([], slow=True) if isinstance(reading, Event)]

@@ -25,7 +25,7 @@ from ...store.vocabulary import EventKind
 from ..backend import Backend, Device, Reading
 from .download import NoPage, checked, download, without_password
 from .history import History
-from .page import Limits
+from .page import PageLimits
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _LEAST_ROOM = 1 << 20  # bytes, for the series of one page
 _FIRST_S = 10.0  # to read the first pages, besides the time for getting them
 
 
-class Exporter(Backend):
+class ExporterPages(Backend):
     """The pages of one or several exporters.
 
     `url` are their addresses; `interval_s` is the time between two calls of `read`; `stale_s` is for how long a page
@@ -52,16 +52,16 @@ class Exporter(Backend):
         interval_s: float = 1.0,
         stale_s: float | None = None,
         timeout_s: float | None = None,
-        limits: Limits | None = None,
+        limits: PageLimits | None = None,
     ) -> None:
         self._urls = [url] if isinstance(url, str) else list(dict.fromkeys(url))
         self._patience_s = min(_PATIENCE * interval_s, _PATIENCE_S)
         self._stale_ns = round((max(120.0, 5 * interval_s) if stale_s is None else stale_s) * 1e9)
         self._timeout_s = min(max(interval_s, _LEAST_S), _MOST_S) if timeout_s is None else timeout_s
-        self._limits = limits or Limits()
-        self._targets: list[_Target] = []
+        self._limits = limits or PageLimits()
+        self._targets: list[_PageTarget] = []
         self._fresh = False  # the pages that `devices` asked for are not read yet
-        self._source: dict[str, _Target] = {}  # by GPU: the first of the pages that show it
+        self._source: dict[str, _PageTarget] = {}  # by GPU: the first of the pages that show it
 
     def devices(self) -> list[Device]:
         """The GPUs on all pages. Raises InputError where no page can be had, or none of them showed a GPU yet."""
@@ -71,7 +71,7 @@ class Exporter(Backend):
             urls = [checked(url) for url in self._urls]
             room = max(self._limits.remembered_bytes // len(urls), _LEAST_ROOM)
             limits = replace(self._limits, remembered_bytes=room)
-            self._targets = [_Target(url, self._stale_ns, self._timeout_s, limits) for url in urls]
+            self._targets = [_PageTarget(url, self._stale_ns, self._timeout_s, limits) for url in urls]
         if self._gone():
             self._ask(self._patience_s if self._source else self._timeout_s + _FIRST_S)
             self._fresh = True
@@ -114,9 +114,9 @@ class Exporter(Backend):
 
     def _ask(self, patience_s: float) -> None:
         """Ask for the page of each target that is idle, and wait for these pages."""
-        asked = [target for target in self._targets if target.ask()]
+        targets = [target for target in self._targets if target.ask()]
         until = time.monotonic() + patience_s
-        for target in asked:
+        for target in targets:
             target.idle.wait(max(0.0, until - time.monotonic()))
 
     def _gone(self) -> str:
@@ -124,10 +124,10 @@ class Exporter(Backend):
         return "; ".join(map(str, self._targets)) if all(target.failure for target in self._targets) else ""
 
 
-class _Target:
+class _PageTarget:
     """The page at one address, which a thread gets when it is asked for."""
 
-    def __init__(self, url: str, stale_ns: int, timeout_s: float, limits: Limits) -> None:
+    def __init__(self, url: str, stale_ns: int, timeout_s: float, limits: PageLimits) -> None:
         self.url = without_password(url)
         self.failure: str | None = f"it has not sent its page within {timeout_s:g} s"
         """Why there was no page when it was asked for the last time."""

@@ -11,7 +11,7 @@ from ...store.metrics import METRICS, ROW
 from ...store.vocabulary import EventKind
 from ..backend import Device, Reading, Status
 from ..xids import xid_event
-from .page import Limits, Number, Page, Reader
+from .page import PageContent, PageLimits, PageNumber, PageReader
 
 _AHEAD_NS = 3_600_000_000_000  # a time stamp further ahead than that is none
 _DAY_NS = 86_400_000_000_000
@@ -22,7 +22,7 @@ _POWER_NAME = METRICS[ROW[_POWER]].prometheus[-1]
 _TIMED = (ROW["energy_mj"], ROW[_POWER])  # a row has the time of these, as they are integrated over time
 
 
-class _Node:
+class _NodeNumbers:
     """The GPUs of one node on a page: whether their numbers are new. Their exporter refreshes all of them together."""
 
     def __init__(self, stale_ns: int, now_ns: int) -> None:
@@ -31,7 +31,7 @@ class _Node:
         self._numbers: dict[str, dict[int, tuple[int, Status]]] = {}
         self._stale_at: int | None = None
 
-    def changed(self, numbers: dict[str, dict[int, Number]]) -> bool:
+    def changed(self, numbers: dict[str, dict[int, PageNumber]]) -> bool:
         """Whether these are other numbers than those of the page before; their time stamps do not count."""
         before = self._numbers
         self._numbers = {key: {row: n[2:4] for row, n in by_row.items()} for key, by_row in numbers.items()}
@@ -59,7 +59,7 @@ class _Node:
 
 
 @dataclass(slots=True)
-class _Gpu:
+class _GpuOnPage:
     """What is remembered of one GPU: its last XID, the time stamps of the page before, and its last statuses."""
 
     last_at: int  # when it was on the page for the last time, by the steady clock
@@ -74,15 +74,15 @@ class History:
     `stale_ns`: for how long a page may repeat its numbers, or not show a GPU, before that is told.
     """
 
-    def __init__(self, url: str, host: str | None, stale_ns: int, limits: Limits) -> None:
+    def __init__(self, url: str, host: str | None, stale_ns: int, limits: PageLimits) -> None:
         self.devices: list[Device] = []
         """Those that are there."""
         self.instead = ""
         """What the page shows where it has no GPU, as the end of a sentence."""
         self._url, self._host, self._stale_ns = url, host, stale_ns
-        self._reader = Reader(limits)
-        self._gpus: dict[str, _Gpu] = {}
-        self._nodes: dict[str, _Node] = {}
+        self._reader = PageReader(limits)
+        self._gpus: dict[str, _GpuOnPage] = {}
+        self._nodes: dict[str, _NodeNumbers] = {}
         self._read_at = 0  # the last page, by the steady clock
         self._names: dict[str, str] = {}  # column -> its name on the page
         self._unknown: set[str] = set()
@@ -103,7 +103,7 @@ class History:
         by_node: dict[str, list[str]] = {}
         for key in devices:
             by_node.setdefault(self._reader.node_of(key), []).append(key)
-        self._nodes = {name: self._nodes.get(name) or _Node(self._stale_ns, now_ns) for name in by_node}
+        self._nodes = {name: self._nodes.get(name) or _NodeNumbers(self._stale_ns, now_ns) for name in by_node}
         readings: list[Reading] = []
         lost: set[str] = set()
         for name, keys in by_node.items():
@@ -124,7 +124,7 @@ class History:
         self.instead = self._instead(page)
         return readings, events
 
-    def _reading(self, key: str, page: Page, asked_ns: int) -> Reading | None:
+    def _reading(self, key: str, page: PageContent, asked_ns: int) -> Reading | None:
         """The numbers of a GPU whose time stamps are new; numbers without a stamp are new."""
         gpu, numbers = self._gpus[key], page.numbers[key]
         before, gpu.stamps = gpu.stamps, {number.stamp_ns for number in numbers.values()}
@@ -145,12 +145,12 @@ class History:
 
     # -- what is to be said about the page -----------------------------------------------------------------
 
-    def _odd(self, page: Page) -> list[Event]:
+    def _odd(self, page: PageContent) -> list[Event]:
         """Each thing that is wrong with the page, once."""
-        sentences = {
-            column: f"{what}; {'NULL is stored' if column in ROW else 'its readings are not stored: set the clocks'}"
-            for column, what in page.strange.items()
-        }
+        sentences = {}
+        for column, sentence in page.strange.items():
+            effect = "NULL is stored" if column in ROW else "its readings are not stored: set the clocks"
+            sentences[column] = f"{sentence}; {effect}"
         if page.cut:
             sentences["cut"] = "the page ends within a line, which is left out"
         if page.damage is not None:
@@ -165,7 +165,7 @@ class History:
                 sentences[f"unit of {node}"] = f"times held down{whose} are in {name}: {unit.because}"
         return self._once(sentences)
 
-    def _renamed(self, page: Page) -> list[Event]:
+    def _renamed(self, page: PageContent) -> list[Event]:
         """Metrics that have another name than on the page before, or none; and power, where it never had a name."""
         by_name = ((gpus.column(name), name) for name in sorted(page.names, reverse=True))
         names = {column.metric.name: name for column, name in by_name if column is not None}
@@ -173,13 +173,13 @@ class History:
         if not names or (names == before and not new):
             return []
         unknown = ", ".join(sorted(new)[:_SHOWN])
-        other = f"; on it, and unknown to whorl: {unknown}" if unknown else ""
+        suffix = f"; on it, and unknown to whorl: {unknown}" if unknown else ""
         sentences = {}
         if not before and _POWER not in names:
-            sentences[f"{_POWER} without"] = f"{_POWER_NAME} is not on the page, so {_POWER} is NULL{other}"
+            sentences[f"{_POWER} without"] = f"{_POWER_NAME} is not on the page, so {_POWER} is NULL{suffix}"
         for column, name in before.items():
             if column not in names:
-                sentences[f"{column} without"] = f"{name} is not on the page any more, so {column} is NULL{other}"
+                sentences[f"{column} without"] = f"{name} is not on the page any more, so {column} is NULL{suffix}"
             elif names[column] != name:
                 sentences[f"{column} {names[column]}"] = f"{column} is called {names[column]} now, and was {name}"
         self._names, self._unknown = before | names, page.unknown
@@ -195,7 +195,7 @@ class History:
         self._sentences.update(sentences)
         return events
 
-    def _new_xids(self, page: Page, now_ns: int) -> list[Event]:
+    def _new_xids(self, page: PageContent, now_ns: int) -> list[Event]:
         """Note which GPUs are on the page; gives the XIDs that are new.
 
         What a page shows at first happened before; the same twice cannot be told from once. A GPU that was on a page
@@ -203,16 +203,16 @@ class History:
         """
         events = []
         for key in [*page.numbers, *(page.xids.keys() - page.numbers)]:
-            gpu = self._gpus.setdefault(key, _Gpu(now_ns))
+            gpu = self._gpus.setdefault(key, _GpuOnPage(now_ns))
             xid = page.xids.get(key, gpu.xid or 0)
             if xid and gpu.xid not in (None, xid):
                 events.append(xid_event(key, xid))
             gpu.xid, gpu.last_at = xid, now_ns
             if parent := self._reader.devices[key].parent:  # a GPU is there as long as one of its instances is
-                self._gpus.setdefault(parent, _Gpu(now_ns)).last_at = now_ns
+                self._gpus.setdefault(parent, _GpuOnPage(now_ns)).last_at = now_ns
         return events
 
-    def _instead(self, page: Page) -> str:
+    def _instead(self, page: PageContent) -> str:
         if self._reader.nameless:
             return ": its series have no UUID of a GPU"
         if page.unknown:

@@ -22,7 +22,7 @@ _SERIES_BYTES = 400  # for a series that is remembered, besides its text
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """How large a page may be. A page of 2,000 GPUs with 25 metrics has about 50,000 lines and 13 MB."""
 
     page_bytes: int = 16 << 20
@@ -33,7 +33,7 @@ class Limits:
     """Of memory for what is known of series; one that is forgotten is worked out again."""
 
 
-class Number(NamedTuple):
+class PageNumber(NamedTuple):
     """A number on a page, in the unit of its metric."""
 
     stamp_ns: int  # UTC, 0 where the page has none
@@ -43,7 +43,7 @@ class Number(NamedTuple):
     disputed: bool  # a time held down, whose unit is to be found out
 
 
-class _Series(NamedTuple):
+class _KnownSeries(NamedTuple):
     name: str
     gpu: str
     column: gpus.Column | None  # None: the last XID
@@ -51,7 +51,7 @@ class _Series(NamedTuple):
 
 
 @dataclass(slots=True)
-class Page:
+class PageContent:
     """What a page says: numbers by GPU and row of METRICS, and the last XID of each GPU.
 
     `names` are of metrics that have a column, `unknown` the other names of DCGM. `strange` has a sentence about each
@@ -59,7 +59,7 @@ class Page:
     read. `cut`: the last line has no end.
     """
 
-    numbers: dict[str, dict[int, Number]] = field(default_factory=dict)
+    numbers: dict[str, dict[int, PageNumber]] = field(default_factory=dict)
     xids: dict[str, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
@@ -68,10 +68,10 @@ class Page:
     cut: bool = False
 
 
-class Reader:
+class PageReader:
     """Reads the pages of one exporter. It remembers the series, the GPUs, and the unit of times held down."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PageLimits) -> None:
         self.devices: dict[str, Device] = {}
         """By key, a GPU before its MIG instances, with what the labels say of it."""
         self.units: dict[str, TimeUnit] = {}
@@ -82,14 +82,14 @@ class Reader:
         """Whether a page has GPUs beyond the limit, which are not read."""
         self._limits = limits
         self._words = ""  # of the page, about a time held down
-        self._series: dict[str, _Series | str | None] = {}  # by the beginning of a line; or a name without a column
+        self._series: dict[str, _KnownSeries | str | None] = {}  # by the beginning of a line
         self._series_bytes = 0
 
-    def read(self, body: bytes | bytearray, now_ns: int) -> Page:
+    def read(self, body: bytes | bytearray, now_ns: int) -> PageContent:
         """What a page says that was asked for at `now_ns`. Raises NoPage for one with too many lines."""
         if body.count(b"\n") > self._limits.lines:
             raise NoPage(f"its page has more than {self._limits.lines} lines; ask for fewer series")
-        page = Page()
+        page = PageContent()
         for number, raw in enumerate(io.BytesIO(body), start=1):
             line = raw[: self._limits.line_bytes].decode("utf-8", "replace").strip()
             if not raw.endswith(b"\n") and line not in ("", "# EOF"):
@@ -121,7 +121,7 @@ class Reader:
             column = gpus.column(words[2])
             self._words = words[3] if column is not None and column.disputed else ""
 
-    def _take(self, line: str, size: int, page: Page) -> None:
+    def _take(self, line: str, size: int, page: PageContent) -> None:
         """Take in one line of `size` bytes. Raises ValueError where it cannot be read."""
         if size > self._limits.line_bytes:
             raise ValueError(f"it has more than {self._limits.line_bytes} bytes")
@@ -140,14 +140,14 @@ class Reader:
         elif series is not None:
             self._put(line[len(head) :], series, page)
 
-    def _meet(self, series: text.Series) -> _Series | str | None:
+    def _meet(self, series: text.Series) -> _KnownSeries | str | None:
         """What a series is about; its name where that is of DCGM and has no column. Raises ValueError."""
         name, labels = series.name, series.labels
         place, whose = gpus.place(name, labels), gpus.whose(labels)
         if place is not None and whose is not None:
             self._note(whose, gpus.described(labels))  # and with a MIG instance its GPU, whose the place may be
             key = place.whose.key
-            return _Series(name, key, place.column, -place.rank) if key in self.devices else None
+            return _KnownSeries(name, key, place.column, -place.rank) if key in self.devices else None
         if whose is not None and (about := gpus.about(name, labels)):
             self._note(whose, about)
         elif gpus.column(name) is not None:
@@ -173,7 +173,7 @@ class Reader:
         else:
             self.full = True
 
-    def _put(self, tail: str, series: _Series, page: Page) -> None:
+    def _put(self, tail: str, series: _KnownSeries, page: PageContent) -> None:
         """Take in the value behind a series. Raises ValueError."""
         column = series.column
         written, stamp_ns = text.value_and_stamp(tail)
@@ -195,9 +195,9 @@ class Reader:
         status = Status.OK if value is not None else _BECAUSE.get(why, Status.FAILED)
         if why == "impossible":
             page.strange[column.metric.name] = f"{series.name} cannot be {written[:_LABEL_CHARACTERS]}"
-        numbers[column.row] = Number(*order, value or 0, status, column.disputed)
+        numbers[column.row] = PageNumber(*order, value or 0, status, column.disputed)
 
-    def _convert_times(self, page: Page, now_ns: int) -> None:
+    def _convert_times(self, page: PageContent, now_ns: int) -> None:
         """Make ns of the times held down, where their unit is known."""
         held = [
             (key, row, number)

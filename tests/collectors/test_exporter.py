@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from whorl.collectors.backend import Device, Reading, Status
-from whorl.collectors.exporter.exporter import Exporter as Backend
+from whorl.collectors.exporter.exporter import ExporterPages
 from whorl.collectors.exporter.history import History
-from whorl.collectors.exporter.page import Limits
+from whorl.collectors.exporter.page import PageLimits
 from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import METRICS, ROW
@@ -45,7 +45,7 @@ class Read:
     """A backend that a test reads, and what it gave: rows as dictionaries, and events."""
 
     def __init__(self, *urls: str, **more: Any) -> None:
-        self.backend = Backend(url=urls, **{"interval_s": 1000.0} | more)
+        self.backend = ExporterPages(url=urls, **{"interval_s": 1000.0} | more)
         self.devices: list[Device] = []
         self.rows: list[dict[str, Any]] = []
         self.events: list[Event] = []
@@ -78,7 +78,7 @@ def _row(reading: Reading) -> dict[str, Any]:
     return {"gpu": reading.gpu, "ts": reading.ts_ns, **values, "status": other}
 
 
-_OPEN: list[Backend] = []
+_OPEN: list[ExporterPages] = []
 
 
 @pytest.fixture(autouse=True)
@@ -263,7 +263,7 @@ def test_gpu_that_leaves_the_page_is_lost(pages: Pages, exporter: Exporter) -> N
 
 
 def test_a_gpu_is_lost_while_others_of_its_node_are_shown_or_after_a_day() -> None:
-    history, second = History("http://n1:9400/metrics", None, 120 * 10**9, Limits()), 10**9
+    history, second = History("http://n1:9400/metrics", None, 120 * 10**9, PageLimits()), 10**9
 
     def listed(at_s: int, *numbers: int) -> list[str]:
         text = page([Exported(number, usual(100 + at_s)) for number in numbers])
@@ -342,7 +342,7 @@ def test_damaged_lines_cost_only_themselves(pages: Pages, exporter: Exporter) ->
 
 def test_damaged_pages_never_end_the_collector() -> None:
     """No page is an error of the program, and no number that is stored is one that the metric cannot have."""
-    r, history, rows = random.Random(1), History("http://n1:9400/metrics", None, 120 * 10**9, Limits()), 0
+    r, history, rows = random.Random(1), History("http://n1:9400/metrics", None, 120 * 10**9, PageLimits()), 0
     for number in range(count(800, short=200)):
         body = damaged(LOGS[r.choice(("page", "federated"))], r)
         for reading in history.take(body, asked_ns=BEGAN_NS + number * 10**9, now_ns=number * 10**9)[0]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from whorl.analysis.energy.metering import Energies, Readings
 from whorl.collectors.exporter.history import History
-from whorl.collectors.exporter.page import Limits
+from whorl.collectors.exporter.page import PageLimits
 from whorl.store.metrics import ROW
 from whorl.tests.analysis.energy.stored import build
 from whorl.tests.exporter import Exported, page, usual
@@ -46,7 +46,7 @@ def metered(rows: list[tuple[int, float, float]], windows: list[tuple[int, int]]
 
 
 def test_energy_of_rows_of_new_pages_is_that_of_the_gpu() -> None:
-    history, rows = History("http://n1:9400/metrics", None, 120 * S, Limits()), []
+    history, rows = History("http://n1:9400/metrics", None, 120 * S, PageLimits()), []
     for second in range(0, LASTS_S, POLL_S):
         new, _ = history.take(shown_at(second), asked_ns=BEGAN_NS + second * S, now_ns=second * S)
         for reading in new:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from whorl.collectors.backend import Reading, Status
-from whorl.collectors.exporter.exporter import Exporter
+from whorl.collectors.exporter.exporter import ExporterPages
 from whorl.store.importing import Options, read_file
 from whorl.store.metrics import METRICS, ROW
 from whorl.tests.exporter import NOT_SUPPORTED, Answer, Exported, exporting, page, usual, uuid
@@ -57,7 +57,7 @@ def test_page_and_data_of_a_real_prometheus(tmp_path: Path) -> None:
         places = [urllib.parse.urlsplit(one.url).netloc for one in (first, second)]
         with running(tmp_path, places) as server:
             server.wait_for(f"count({NAMES['power_mw']})", lambda answer: list(answer.values()) == [4.0])
-            backend = Exporter(url=[server.url + '/federate?match[]={__name__=~"DCGM_.*"}'], interval_s=0.2)
+            backend = ExporterPages(url=[server.url + '/federate?match[]={__name__=~"DCGM_.*"}'], interval_s=0.2)
             devices = {device.gpu: device.row["node"] for device in backend.devices()}
             readings: list[Reading] = []
             until = time.monotonic() + 60

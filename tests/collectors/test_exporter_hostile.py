@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from whorl.collectors.backend import Reading
-from whorl.collectors.exporter.exporter import Exporter
-from whorl.collectors.exporter.page import Limits
+from whorl.collectors.exporter.exporter import ExporterPages
+from whorl.collectors.exporter.page import PageLimits
 from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import ROW
@@ -23,7 +23,7 @@ GOOD = page([Exported(0, usual())])
 MOST_MB = 256
 
 
-def powers(backend: Exporter, gpus: list[str], events: list[Event] | None = None) -> list[tuple[str, int]]:
+def powers(backend: ExporterPages, gpus: list[str], events: list[Event] | None = None) -> list[tuple[str, int]]:
     """The GPU and power of each new reading, after adding what happened to `events`."""
     given = list(backend.read(gpus, slow=False))
     if events is not None:
@@ -41,7 +41,7 @@ def test_of_two_exporters_one_stalls_and_the_other_is_read_at_every_tick() -> No
         return Answer(page([Exported(1, usual(watts[0]), node="b")]))
 
     with exporting(lambda _: Answer(page([Exported(0, usual(watts[0]))]))) as good, exporting(stalling) as bad:
-        backend = Exporter(url=[bad.url, good.url], interval_s=0.2, timeout_s=GIVE_UP_S)
+        backend = ExporterPages(url=[bad.url, good.url], interval_s=0.2, timeout_s=GIVE_UP_S)
         gpus = [device.gpu for device in backend.devices()]
         assert powers(backend, gpus) == [(uuid(1), 100), (uuid(0), 100)]
         for watts[0] in range(101, 140):
@@ -61,7 +61,7 @@ def test_of_two_exporters_one_stalls_and_the_other_is_read_at_every_tick() -> No
 def test_an_exporter_that_never_ends_is_told_once(attack: str) -> None:
     watts, events = 100, list[Event]()
     with serving(SLOW[attack]) as (place, _), exporting(lambda _: Answer(page([Exported(0, usual(watts))]))) as good:
-        backend = Exporter(url=[good.url, f"http://{place}/"], timeout_s=0.2)
+        backend = ExporterPages(url=[good.url, f"http://{place}/"], timeout_s=0.2)
         gpus = [device.gpu for device in backend.devices()]
         read: list[tuple[str, int]] = []
         while len(read) < 5:
@@ -76,13 +76,13 @@ def test_an_exporter_that_never_ends_is_told_once(attack: str) -> None:
 @pytest.mark.parametrize("attack", HUGE)
 def test_no_more_of_a_page_is_read_than_the_limit(attack: str) -> None:
     with serving(HUGE[attack], pause_s=0) as (place, sent), pytest.raises(InputError, match="more than 65536 bytes"):
-        Exporter(url=f"http://{place}", timeout_s=GIVE_UP_S, limits=Limits(page_bytes=1 << 16)).devices()
+        ExporterPages(url=f"http://{place}", timeout_s=GIVE_UP_S, limits=PageLimits(page_bytes=1 << 16)).devices()
     assert sent[0] < 64 << 20  # what was read, and what the kernel holds
 
 
 def test_limit_of_lines() -> None:
     with exporting(GOOD) as exporter, pytest.raises(InputError, match="its page has more than 3 lines"):
-        Exporter(url=exporter.url, limits=Limits(lines=3)).devices()
+        ExporterPages(url=exporter.url, limits=PageLimits(lines=3)).devices()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_limit_of_lines() -> None:
 def test_a_long_line_or_label_costs_only_its_line(line: str, why: str) -> None:
     events: list[Event] = []
     with exporting(f"{line}\n{GOOD}") as exporter:
-        backend = Exporter(url=exporter.url, limits=Limits(line_bytes=1000))
+        backend = ExporterPages(url=exporter.url, limits=PageLimits(line_bytes=1000))
         assert [device.gpu for device in backend.devices()] == [uuid(0)]
         assert powers(backend, [uuid(0)], events) == [(uuid(0), 155)]
         backend.close()
@@ -108,7 +108,7 @@ def test_a_long_line_or_label_costs_only_its_line(line: str, why: str) -> None:
 def test_gpus_beyond_the_limit_are_left_out_and_that_is_told() -> None:
     events: list[Event] = []
     with exporting(page([Exported(number, usual()) for number in range(5)])) as exporter:
-        backend = Exporter(url=exporter.url, limits=Limits(gpus=3))
+        backend = ExporterPages(url=exporter.url, limits=PageLimits(gpus=3))
         gpus = [device.gpu for device in backend.devices()]
         assert gpus == [uuid(0), uuid(1), uuid(2)]
         assert [gpu for gpu, _ in powers(backend, gpus, events)] == gpus
@@ -121,7 +121,7 @@ def test_gpus_beyond_the_limit_are_left_out_and_that_is_told() -> None:
 def test_series_that_are_forgotten_are_read_again() -> None:
     gpus = [Exported(number, usual()) for number in range(2)]
     with exporting(lambda _: Answer(page(gpus))) as exporter:
-        backend = Exporter(url=exporter.url, interval_s=1000, limits=Limits(remembered_bytes=0))
+        backend = ExporterPages(url=exporter.url, interval_s=1000, limits=PageLimits(remembered_bytes=0))
         keys = [device.gpu for device in backend.devices()]
         powers(backend, keys)
         for watts in range(200, 203):
@@ -135,7 +135,7 @@ def test_series_that_are_forgotten_are_read_again() -> None:
 
 def test_a_gpu_on_two_pages_is_read_from_the_first() -> None:
     with exporting(page([Exported(0, usual(100))])) as first, exporting(page([Exported(0, usual(200))])) as second:
-        backend = Exporter(url=[first.url, second.url])
+        backend = ExporterPages(url=[first.url, second.url])
         assert [device.gpu for device in backend.devices()] == [uuid(0)]
         assert powers(backend, [uuid(0)]) == [(uuid(0), 100)]
         backend.close()
@@ -145,9 +145,9 @@ def test_a_gpu_on_two_pages_is_read_from_the_first() -> None:
 
 _CHILD = """
 import sys
-from whorl.collectors.exporter.exporter import Exporter
+from whorl.collectors.exporter.exporter import ExporterPages
 from whorl.errors import InputError
-backend = Exporter(url=sys.argv[1], timeout_s=60.0)
+backend = ExporterPages(url=sys.argv[1], timeout_s=60.0)
 for _ in range(2):
     try:
         gpus = [device.gpu for device in backend.devices()]

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from whorl.collectors.backend import Status
-from whorl.collectors.exporter.page import Limits, Reader
+from whorl.collectors.exporter.page import PageLimits, PageReader
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import page
 from whorl.store.metrics import METRICS
@@ -28,7 +28,7 @@ def test_numbers_come_back_in_their_columns(tmp_path: Path) -> None:
         journal.append_batch(batch([{"ts": ago(0), "gpu": uuid(0), **values}]))
         exporter.refresh()
         text = page(exporter.series())
-    reader = Reader(Limits())
+    reader = PageReader(PageLimits())
     numbers = reader.read(text, time.time_ns()).numbers[uuid(0)]
     row = reader.devices[uuid(0)].row
     assert (row["node"], row["model"]) == ("n1", "H100")
