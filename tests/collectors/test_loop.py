@@ -244,7 +244,8 @@ def test_a_gpu_without_a_clock_of_its_own_that_is_not_listed_has_a_row_at_every_
         script.devices = both[:1]
         return [reading("GPU-a", power_mw=1), reading("GPU-b", power_mw=1)]
 
-    script.steps = [fewer, *([reading("GPU-a", power_mw=1)] for _ in range(3))]  # it is looked for after the second
+    rest: list[Step] = [[reading("GPU-a", power_mw=1)] for _ in range(3)]
+    script.steps = [fewer, *rest]  # it is looked for after the second
     kept = played(script, one_by_one=True)
     assert [row["quality"] for row in kept.of("GPU-b")] == [None, "lost", "lost"]
     assert kept.kinds() == ["lost"]
