@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ...errors import InputError
 from ...store.events import Event
-from ...store.metrics import FAST, METRICS, ROW
+from ...store.metrics import BOARD_POWER, FAST, METRICS, ROW
 from ...store.power_sensors import PowerSensor, sensor_of_model
 from ...store.vocabulary import EventKind
 from ..backend import Backend, Device, Reading, Status
@@ -45,9 +45,8 @@ _STALL_S = 10.0  # an engine that has measured nothing for so long, and for seve
 _OLD_US = 2_000_000  # a value that is older, and older than several intervals, is none
 _LATE_US = 10_000_000  # so late may an XID come
 _INTERVALS = 3
-_ENERGY, _POWER, _INSTANT, _AGE, _WINDOW = (
-    ROW[name] for name in ("energy_mj", "power_mw", "power_instant_mw", "power_age_us", "power_window_ms")
-)
+_ENERGY, _AGE, _WINDOW = ROW["energy_mj"], ROW["power_age_us"], ROW["power_window_ms"]
+_INSTANT, _POWER = (ROW[name] for name in BOARD_POWER)
 _UNREAD = bytes([Status.UNREAD]) * len(METRICS)
 _LOST = bytes([Status.LOST]) * len(METRICS)
 _COUNTERS = {number for number, row in FIELDS.items() if METRICS[row].kind == "counter"}
