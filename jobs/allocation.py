@@ -44,7 +44,7 @@ SCHEDULERS = (
 
 
 @dataclass(frozen=True)
-class BatchJob:
+class CurrentJob:
     """A job of a scheduler; `scheduler` and `job_id` are None where this process is in none."""
 
     scheduler: str | None
@@ -56,11 +56,11 @@ class BatchJob:
     """Where its readings are stored if nobody names a folder."""
 
 
-def this_batch_job(environment: Mapping[str, str] = os.environ) -> BatchJob:
+def current_job(environment: Mapping[str, str] = os.environ) -> CurrentJob:
     """The job in which this process runs, by the variables of its scheduler."""
     scheduler = next((row for row in SCHEDULERS if environment.get(row.job_id)), None)
     if scheduler is None:
-        return BatchJob(None, None, 0, Path(time.strftime("whorl-job-%Y%m%dT%H%M%SZ", time.gmtime())))
+        return CurrentJob(None, None, 0, Path(time.strftime("whorl-job-%Y%m%dT%H%M%SZ", time.gmtime())))
     job_id = environment.get(scheduler.array_job_id or "") or environment[scheduler.job_id]
     task = environment.get(scheduler.array_task or "", "")
     if task not in ("", "0") or (task and scheduler.array_job_id):  # LSF calls 0 what is no array
@@ -69,7 +69,7 @@ def this_batch_job(environment: Mapping[str, str] = os.environ) -> BatchJob:
     restarts = environment.get(scheduler.restarts or "", "")
     submit_folder = Path(environment.get(scheduler.submit_folder or "") or ".")
     file_name = re.sub(r"[^\w+-]", "_", job_id)
-    return BatchJob(
+    return CurrentJob(
         scheduler.name,
         job_id,
         int(restarts) if restarts.isdecimal() else 0,

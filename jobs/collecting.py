@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..collectors.recording import StoreRecorder
     from ..collectors.sampler import Aside, Counts
     from ..store import Store
-    from .allocation import BatchJob
+    from .allocation import CurrentJob
     from .job_summary import GpuSummary
 
 _WARNINGS = (SIGUSR1, SIGUSR2)
@@ -33,7 +33,7 @@ _WARNINGS = (SIGUSR1, SIGUSR2)
 class CollectedJob:
     """What was read of this job's GPUs on this node."""
 
-    batch_job: BatchJob
+    batch_job: CurrentJob
     node: str
     gpus: Sequence[GpuSummary]
 
@@ -114,7 +114,7 @@ def collect(
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
     from ..store.system.signals import ENDING, Noted
-    from .allocation import this_batch_job
+    from .allocation import current_job
     from .job_part import GpusTakenError, JobPart
 
     urls = ((url,) if isinstance(url, str) else tuple(url)) or None
@@ -122,7 +122,7 @@ def collect(
     options = _own(backend, {name: value for name, value in given.items() if value is not None})
     if host is not None and node is None and not _is_here(engine_address(host)):
         raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
-    batch_job = this_batch_job() if for_job else None
+    batch_job = current_job() if for_job else None
     if store is None:
         if batch_job is None:
             raise InputError("--store is missing: give the folder of a store")

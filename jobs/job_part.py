@@ -50,7 +50,7 @@ class JobPart:
         if not self.devices:
             self.devices, self.note = job_gpus(devices)
         gpus = {device.gpu for device in self.devices}
-        return [device for device in devices if device.gpu in gpus or device.parent in gpus]
+        return [device for device in devices if device.gpu in gpus]
 
     def claim(self, root: Path, devices: Sequence[Device]) -> list[Device]:
         """Leave out the GPUs that other collectors read into the same store.

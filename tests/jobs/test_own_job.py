@@ -21,7 +21,7 @@ from whorl.cli.answers.job import show_job
 from whorl.collectors.backend import Backend, Device, Reading
 from whorl.errors import InputError
 from whorl.jobs import command as command_module
-from whorl.jobs.allocation import job_gpus, this_batch_job
+from whorl.jobs.allocation import current_job, job_gpus
 from whorl.jobs.command import Command
 from whorl.jobs.job_part import GpusTakenError, JobPart
 from whorl.jobs.job_summary import GpuSums, total
@@ -72,12 +72,12 @@ FOUR = node(*["H100"] * 4)
     ],
 )
 def test_what_a_scheduler_says_of_a_job(environment: dict[str, str], expected: tuple[str, str, int, str]) -> None:
-    batch_job = this_batch_job(environment)
+    batch_job = current_job(environment)
     assert (batch_job.scheduler, batch_job.job_id, batch_job.restarts, str(batch_job.folder)) == expected
 
 
 def test_without_a_scheduler_the_folder_is_named_after_the_time() -> None:
-    batch_job = this_batch_job({})
+    batch_job = current_job({})
     assert (batch_job.scheduler, batch_job.job_id) == (None, None)
     assert batch_job.folder.parent == Path()
     assert batch_job.folder.name.startswith("whorl-job-2")
@@ -127,12 +127,14 @@ def test_a_job_without_a_gpu_that_is_certain(environment: dict[str, str], device
         job_gpus(devices, environment)
 
 
-def test_a_mig_instance_comes_with_its_gpu_and_a_gpu_with_its_instances() -> None:
+def test_a_mig_instance_comes_with_its_gpu_and_a_gpu_with_its_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     instances = [Device(f"MIG-{number}", {}, parent="GPU-1a1") for number in range(2)]
     devices = [*FOUR, *instances]
     for name, expected in (("MIG-1", ["GPU-1a1", "MIG-1"]), ("1", ["GPU-1a1", "MIG-0", "MIG-1"])):
-        chosen, _ = job_gpus(devices, {"CUDA_VISIBLE_DEVICES": name})
-        assert [device.gpu for device in chosen] == expected
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+        part = JobPart("n1")
+        for _ in range(2):  # the loop asks again and again
+            assert [device.gpu for device in part.among(devices)] == expected
 
 
 def test_the_summary_of_a_gpu() -> None:
