@@ -50,6 +50,9 @@ class _KnownSeries(NamedTuple):
     order: int
 
 
+_Meaning = _KnownSeries | str | None  # a name is of DCGM and has no column; None: it is not about a GPU
+
+
 @dataclass(slots=True)
 class PageContent:
     """What a page says: numbers by GPU and row of METRICS, and the last XID of each GPU.
@@ -82,7 +85,7 @@ class PageReader:
         """Whether a page has GPUs beyond the limit, which are not read."""
         self._limits = limits
         self._words = ""  # of the page, about a time held down
-        self._series: dict[str, _KnownSeries | str | None] = {}  # by the beginning of a line
+        self._series: dict[str, _Meaning] = {}  # by the beginning of a line
         self._series_bytes = 0
 
     def read(self, body: bytes | bytearray, now_ns: int) -> PageContent:
@@ -119,7 +122,7 @@ class PageReader:
         words = line.split(None, 3)
         if not self._words and len(words) == 4 and words[1] == "HELP":
             column = gpus.column(words[2])
-            self._words = words[3] if column is not None and column.disputed else ""
+            self._words = words[3][:_LABEL_CHARACTERS] if column is not None and column.disputed else ""
 
     def _take(self, line: str, size: int, page: PageContent) -> None:
         """Take in one line of `size` bytes. Raises ValueError where it cannot be read."""
@@ -140,8 +143,8 @@ class PageReader:
         elif series is not None:
             self._put(line[len(head) :], series, page)
 
-    def _meet(self, series: text.Series) -> _KnownSeries | str | None:
-        """What a series is about; its name where that is of DCGM and has no column. Raises ValueError."""
+    def _meet(self, series: text.Series) -> _Meaning:
+        """What a series is about. Raises ValueError."""
         name, labels = series.name, series.labels
         place, whose = gpus.place(name, labels), gpus.whose(labels)
         if place is not None and whose is not None:
@@ -206,9 +209,11 @@ class PageReader:
             if (number := numbers[row]).disputed and number.status == Status.OK
         ]
         for key, row, number in held:
-            unit = self.units.setdefault(self.node_of(key), TimeUnit())
-            unit.heard(self._words)
-            unit.note(f"{METRICS[row].name} of {key}", number.stamp_ns or now_ns, number.value)
+            node = self.node_of(key)
+            if node not in self.units:
+                self.units[node] = TimeUnit()
+                self.units[node].heard(self._words)
+            self.units[node].note(f"{METRICS[row].name} of {key}", number.stamp_ns or now_ns, number.value)
         for key, row, number in held:
             factor = self.units[self.node_of(key)].factor
             if factor is not None and number.value * factor < _WIDE:
