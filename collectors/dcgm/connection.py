@@ -34,6 +34,7 @@ _EMPTY = 1  # the kind of a group
 _PROFILING_US = 100_000  # profiling values that are asked for more often are wrong
 _SLOW_US = 1_000_000  # so old may a slow value be when it is read
 _XIDS_S, _XIDS = 3600.0, 10_000  # how long, and how many, the engine keeps: a read may be late
+_AT_ONCE = 256  # values: some engines of DCGM 3 answer with 16 KiB at most
 _VALUE = struct.Struct("<4xIIHhi4xqq")  # the head of DCGM's c_dcgmFieldValue_v2; bindings read it member by member
 
 _BE_ROOT = "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
@@ -131,12 +132,16 @@ class Connection:
         """The latest value of each field of each entity, as DCGM has it. Raises DCGM's error."""
         pairs = [self.bindings.structs.c_dcgmGroupEntityPair_t(*entity.key) for entity in entities]
         fields = [number for number in numbers if any(number in watched for watched in self.watched.values())]
-        if pairs and fields:
-            values = self.bindings.agent.dcgmEntitiesGetLatestValues(self.handle, pairs, fields, 0)
-            size = ctypes.sizeof(self.bindings.structs.c_dcgmFieldValue_v2)
+        size = ctypes.sizeof(self.bindings.structs.c_dcgmFieldValue_v2)
+        together = max(1, _AT_ONCE // max(1, len(fields)))
+        for first in range(0, len(pairs) if fields else 0, together):
+            values = self.bindings.agent.dcgmEntitiesGetLatestValues(
+                self.handle, pairs[first : first + together], fields, 0
+            )
             for offset in range(0, len(values) * size, size):
                 kind, number, *value = _VALUE.unpack_from(values, offset)
-                yield Value((kind, number), *value)
+                if kind:  # else the engine gave fewer
+                    yield Value((kind, number), *value)
 
     def xids(self, since_us: int) -> tuple[list[tuple[int, int, int]], int | None]:
         """XIDs from `since_us` on, as number of the GPU, time in us and code, and the engine's time, us.

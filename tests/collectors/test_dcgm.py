@@ -141,6 +141,25 @@ def test_values_are_those_of_the_driver_in_the_units_of_telemetry(four: DcgmEngi
     assert -30_000 < min(ages) <= max(ages) < 250_000  # the sensor has a new value every 100 ms
 
 
+def test_engines_that_answer_with_few_values_at_once_are_asked_more_often(
+    backend: Dcgm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.devices()
+    assert backend._connection is not None
+    agent, sizes = backend._connection.bindings.agent, list[int]()
+    ask = agent.dcgmEntitiesGetLatestValues
+
+    def count(handle: Any, entities: Sequence[Any], fields: Sequence[int], flags: int) -> Any:
+        sizes.append(len(entities) * len(fields))
+        return ask(handle, entities, fields, flags)
+
+    monkeypatch.setattr(agent, "dcgmEntitiesGetLatestValues", count)
+    monkeypatch.setattr(connection, "_AT_ONCE", 60)
+    ticks = Ticks(backend).tick()
+    assert 0 < max(sizes) <= 60
+    assert all(ticks.known(name, device) for name in ("power_mw", "power_limit_mw") for device in range(4))
+
+
 def test_slow_metrics_come_at_slow_ticks_only(backend: Dcgm) -> None:
     ticks = Ticks(backend)
     ticks.until(lambda: len(ticks.ts(0)) > 22)
