@@ -122,7 +122,10 @@ def value_and_stamp(tail: str) -> tuple[str, int | None]:
     if stamp is None or not abs(stamp) < _LAST:
         raise ValueError(f"{parts[1]!r} is no time stamp")
     factor = 10**9 if abs(stamp) < _SECONDS else 10**6
-    return parts[0], int(Decimal(parts[1]) * factor)  # a float is not exact to the ns
+    try:
+        return parts[0], int(Decimal(parts[1]) * factor)  # a float is not exact to the ns
+    except ArithmeticError:  # an exponent of 20 digits
+        raise ValueError(f"{parts[1]!r} is no time stamp") from None
 
 
 def number_of(text: str) -> float | None:

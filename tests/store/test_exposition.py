@@ -80,6 +80,7 @@ def test_text_as_value_is_no_damage() -> None:
         ("a 1 yesterday", "'yesterday' is no time stamp"),
         ("a 1 99999999999999999999", "'99999999999999999999' is no time stamp"),
         ("a 1 NaN", "'NaN' is no time stamp"),
+        ("a 1 1e-99999999999999999999", "'1e-99999999999999999999' is no time stamp"),
         ("=a 1", "it does not begin with the name of a metric"),
         ("<html>", "it does not begin with the name of a metric"),
     ],
