@@ -14,7 +14,7 @@ from ..errors import InputError
 from .finding import Finding
 
 if TYPE_CHECKING:
-    from ..collectors.dcgm.connection import Connection
+    from ..collectors.dcgm.connection import EngineConnection
 
 _DCGM, _PROFILING = "collect --backend dcgm", "profiling fields through DCGM"
 _ASK = "import json, sys; from whorl.jobs.dcgm_finding import ask_dcgm; ask_dcgm(*json.loads(sys.argv[1]))"
@@ -82,11 +82,11 @@ def _ask(host: str | None, socket: str | None) -> list[Finding]:
     return findings
 
 
-def _whole(connection: Connection) -> list[Any]:
+def _whole(connection: EngineConnection) -> list[Any]:
     return [entity for entity in connection.entities if entity.parent is None]
 
 
-def _profiling(connection: Connection) -> Finding:
+def _profiling(connection: EngineConnection) -> Finding:
     """Which profiling fields the engine measures: it was asked for all that whorl reads."""
     from ..collectors.dcgm.connection import PROFILING, way_out
 

@@ -28,7 +28,7 @@ _MODULES = ("pydcgm", "dcgm_agent", "dcgm_structs")
 BLANK, BLANK_DOUBLE, BLANK_WORD = 0x7FFFFFFFFFFFFFF0, float(2**47), 0x7FFFFFF0
 
 
-class Code:
+class StatusCode:
     """DCGM's status codes."""
 
     NOT_SUPPORTED, TIMEOUT, MISMATCH, NO_DATA, STALE, NOT_WATCHED = -6, -11, -12, -14, -15, -16

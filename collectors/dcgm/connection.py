@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ...errors import InputError
 from ...store.metrics import METRICS
-from .bindings import BLANK_WORD, Bindings, Code, code_of
+from .bindings import BLANK_WORD, Bindings, StatusCode, code_of
 from .entities import Entity, find_entities
 
 PORT = 5555
@@ -39,15 +39,15 @@ _VALUE = struct.Struct("<4xIIHhi4xqq")  # the head of DCGM's c_dcgmFieldValue_v2
 
 _BE_ROOT = "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
 _WAYS_OUT = {
-    Code.NO_PERMISSION: _BE_ROOT,
-    Code.REQUIRES_ROOT: _BE_ROOT,
-    Code.NO_MODULE: "the engine has no profiling module for these GPUs; on those of data centres, install the package "
+    StatusCode.NO_PERMISSION: _BE_ROOT,
+    StatusCode.REQUIRES_ROOT: _BE_ROOT,
+    StatusCode.NO_MODULE: "the engine has no profiling module for these GPUs; on those of data centres, install the package "
     "datacenter-gpu-manager-4-proprietary",
-    Code.NO_PROFILING: "these GPUs have no profiling fields",
-    Code.IN_USE: "another tool, as Nsight, has the counters: end it, or ask for dcgmi profile --resume",
+    StatusCode.NO_PROFILING: "these GPUs have no profiling fields",
+    StatusCode.IN_USE: "another tool, as Nsight, has the counters: end it, or ask for dcgmi profile --resume",
 }
 # Where the first field is refused so, all are.
-_HOPELESS = {Code.NO_MODULE, Code.NO_PROFILING, Code.NO_PERMISSION, Code.REQUIRES_ROOT}
+_HOPELESS = {StatusCode.NO_MODULE, StatusCode.NO_PROFILING, StatusCode.NO_PERMISSION, StatusCode.REQUIRES_ROOT}
 
 FIELDS = {m.dcgm.id: row for row, m in enumerate(METRICS) if m.dcgm is not None}
 """The row of METRICS of each field that is read, by its number."""
@@ -80,7 +80,7 @@ def pace_us(number: int, interval_us: int, slow_us: int) -> int:
 
 def is_denied(code: int) -> bool:
     """Whether a field is refused with this code because of who asks; else the engine cannot read it."""
-    return code in (Code.NO_PERMISSION, Code.REQUIRES_ROOT)
+    return code in (StatusCode.NO_PERMISSION, StatusCode.REQUIRES_ROOT)
 
 
 def way_out(code: int) -> str:
@@ -100,7 +100,7 @@ class Value(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Group:
+class _WatchGroup:
     """A group of entities in the engine, and the group of fields that is watched of it."""
 
     group: Any
@@ -108,7 +108,7 @@ class _Group:
 
 
 @dataclass
-class Connection:
+class EngineConnection:
     """An open connection to the engine at `address`, which may run within this process (`embedded`)."""
 
     bindings: Bindings
@@ -125,8 +125,8 @@ class Connection:
     """What the engine does not watch: by status code and field, the entities."""
     watched: dict[tuple[int, int], set[int]] = field(default_factory=dict)
     """The fields of each entity, by its key, that the engine watches for us."""
-    _groups: list[_Group] = field(default_factory=list)
-    _xids: _Group | None = None
+    _groups: list[_WatchGroup] = field(default_factory=list)
+    _xids: _WatchGroup | None = None
 
     def latest(self, entities: Iterable[Entity], numbers: Sequence[int]) -> Iterator[Value]:
         """The latest value of each field of each entity, as DCGM has it. Raises DCGM's error."""
@@ -175,7 +175,7 @@ class Connection:
         """A group of our own in the engine."""
         agent = self.bindings.agent
         group = agent.dcgmGroupCreate(self.handle, _EMPTY, _new_name())
-        self._groups.append(_Group(group))
+        self._groups.append(_WatchGroup(group))
         for entity in entities:
             agent.dcgmGroupAddEntity(self.handle, group, *entity.key)
         return group
@@ -211,7 +211,7 @@ class Connection:
             self._watch_together(entities, numbers, every_us)
         except self.bindings.error as error:
             code, several, half = code_of(error), len(entities) > 1, len(numbers) // 2
-            if code == Code.GONE:
+            if code == StatusCode.GONE:
                 raise
             if several and (not half or numbers[0] in PROFILING):
                 for entity in entities:
@@ -241,7 +241,7 @@ class Connection:
         if xids:
             self._xids = group
 
-    def _drop(self, group: _Group) -> None:
+    def _drop(self, group: _WatchGroup) -> None:
         """Take back a group, what is watched of it, and its group of fields."""
         agent, suppress = self.bindings.agent, contextlib.suppress(self.bindings.error)
         if group.fields is not None:
@@ -258,7 +258,7 @@ class Connection:
         try:
             self.bindings.agent.dcgmHealthSet(self.handle, self.gpus, HEALTH_WATCHES)
         except self.bindings.error as error:
-            if code_of(error) == Code.GONE:
+            if code_of(error) == StatusCode.GONE:
                 raise
         else:
             self.checks_health = True
@@ -282,7 +282,7 @@ def _new_name() -> str:
 
 def connect(
     bindings: Bindings, host: str | None, socket_path: str | None, *, interval_us: int, slow_us: int
-) -> Connection:
+) -> EngineConnection:
     """Reach an engine and have it measure every GPU and MIG instance. Raises InputError with what to do.
 
     It is that at HOST:PORT, or at a Unix socket; with neither, this node's, else one within this process.
@@ -300,7 +300,7 @@ def connect(
     return connection
 
 
-def _reach(bindings: Bindings, host: str | None, socket_path: str | None) -> Connection:
+def _reach(bindings: Bindings, host: str | None, socket_path: str | None) -> EngineConnection:
     """A connection to an engine, with nothing in it."""
     if host is not None:
         return _open(bindings, engine_address(host))
@@ -318,7 +318,7 @@ def _reach(bindings: Bindings, host: str | None, socket_path: str | None) -> Con
         raise InputError(f"no DCGM engine answers at {LOCAL}, and none can run within this process: {error}") from error
 
 
-def another(connection: Connection) -> Connection:
+def another(connection: EngineConnection) -> EngineConnection:
     """A second connection to the same engine, for what must not meet the watches of the first."""
     if connection.embedded:
         raise InputError("an engine within this process keeps none; start nv-hostengine")
@@ -329,34 +329,34 @@ class _NoAnswerError(InputError):
     """Nothing answers there."""
 
 
-def _open(bindings: Bindings, address: str, *, embedded: bool = False) -> Connection:
+def _open(bindings: Bindings, address: str, *, embedded: bool = False) -> EngineConnection:
     """Open HOST:PORT, the path of a socket, or an engine within this process."""
     options = {"unixSocketPath" if address.startswith("/") else "ipAddress": address, "timeoutMs": _PATIENCE_MS}
     try:
         handle = bindings.pydcgm.DcgmHandle(**({"opMode": _EMBEDDED} if embedded else options))
     except bindings.error as error:
-        kind = _NoAnswerError if code_of(error) in (Code.GONE, Code.TIMEOUT) else InputError
+        kind = _NoAnswerError if code_of(error) in (StatusCode.GONE, StatusCode.TIMEOUT) else InputError
         raise kind(sentence(bindings, error, address)) from error
     # Its destructor would leave the engine whenever Python pleases, and wait for one that hangs: `close` leaves it.
     handle._handleCreated = False
-    return Connection(bindings, handle.handle, address, embedded)
+    return EngineConnection(bindings, handle.handle, address, embedded)
 
 
 def sentence(bindings: Bindings, error: BaseException, address: str) -> str:
     """What an error of DCGM means for people, and what to do."""
     code = code_of(error)
-    if code in (Code.GONE, Code.TIMEOUT):
+    if code in (StatusCode.GONE, StatusCode.TIMEOUT):
         return (
             f"no DCGM engine answers at {address}: check the address, and that nv-hostengine runs there "
             "(systemctl status nvidia-dcgm)"
         )
-    if code in (Code.MISMATCH, Code.NO_FUNCTION):
+    if code in (StatusCode.MISMATCH, StatusCode.NO_FUNCTION):
         return (
             f"the DCGM bindings in {bindings.folder} (for library {bindings.version() or 'of unknown version'}) do not "
             f"fit the engine at {address}: give the bindings of the engine's version in WHORL_PYDCGM_PATH"
         )
-    if code in (Code.NO_PERMISSION, Code.REQUIRES_ROOT):
+    if code in (StatusCode.NO_PERMISSION, StatusCode.REQUIRES_ROOT):
         return f"this user may not use the DCGM engine at {address}: {error}; run as root, or ask for access to it"
-    if code == Code.NO_LIBRARY:
+    if code == StatusCode.NO_LIBRARY:
         return f"the DCGM engine at {address} misses a library: {error} (is an NVIDIA driver installed and loaded?)"
     return f"the DCGM engine at {address} refuses: {error} (code {code})"

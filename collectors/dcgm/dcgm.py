@@ -21,14 +21,14 @@ from ...store.power_sensors import PowerSensor, sensor_of_model
 from ...store.vocabulary import EventKind
 from ..backend import Backend, Device, Reading, Status
 from ..xids import xid_event
-from .bindings import BLANK, BLANK_DOUBLE, BLANK_WORD, Code, find_bindings
+from .bindings import BLANK, BLANK_DOUBLE, BLANK_WORD, StatusCode, find_bindings
 from .connection import (
     FAST_FIELDS,
     FIELDS,
     PROFILING,
     SLOW_FIELDS,
     XID,
-    Connection,
+    EngineConnection,
     Value,
     another,
     connect,
@@ -57,13 +57,13 @@ _WIDE = 2**62  # no metric comes near it
 # What a blank says by its distance from the first one; the first itself is: nothing measured yet.
 _BLANKS = (Status.UNREAD, Status.UNSUPPORTED, Status.UNSUPPORTED, Status.DENIED)
 _CODES = {
-    Code.NOT_SUPPORTED: Status.UNSUPPORTED,
-    Code.NO_DATA: Status.UNREAD,
-    Code.STALE: Status.UNREAD,
-    Code.NOT_WATCHED: Status.UNREAD,
-    Code.NO_PERMISSION: Status.DENIED,
-    Code.LOST: Status.LOST,
-    Code.RESET_REQUIRED: Status.NEEDS_RESET,
+    StatusCode.NOT_SUPPORTED: Status.UNSUPPORTED,
+    StatusCode.NO_DATA: Status.UNREAD,
+    StatusCode.STALE: Status.UNREAD,
+    StatusCode.NOT_WATCHED: Status.UNREAD,
+    StatusCode.NO_PERMISSION: Status.DENIED,
+    StatusCode.LOST: Status.LOST,
+    StatusCode.RESET_REQUIRED: Status.NEEDS_RESET,
 }
 
 
@@ -135,7 +135,7 @@ class Dcgm(Backend):
             raise InputError(f"DCGM's job ids have 1 to 63 bytes, and {job!r} has {length}")
         self._host, self._socket, self._job_id = host, socket, job
         self._interval_us, self._slow_us = round(interval_s * 1e6), round(max(slow_s, interval_s) * 1e6)
-        self._connection: Connection | None = None
+        self._connection: EngineConnection | None = None
         self._job: JobStatistics | None = None
         self._states: dict[str, _DeviceState] = {}
         self._uuids: dict[tuple[int, int], str] = {}  # of every entity that is watched, also of lost GPUs
@@ -183,7 +183,7 @@ class Dcgm(Backend):
         self._announce(connection)
         self._begin_job(connection)
 
-    def _meet(self, connection: Connection, entities: Sequence[Entity]) -> None:
+    def _meet(self, connection: EngineConnection, entities: Sequence[Entity]) -> None:
         """Take in the devices that are there."""
         before, self._states = self._states, {}
         for entity in entities:
@@ -198,7 +198,7 @@ class Dcgm(Backend):
         sensors = [state.sensor for state in self._states.values() if state.sensor is not None]
         self.period_ms = max((sensor.period_ms for sensor in sensors if sensor.period_ms), default=None)
 
-    def _announce(self, connection: Connection) -> None:
+    def _announce(self, connection: EngineConnection) -> None:
         """Tell once of an engine's version, and of profiling fields and XIDs that it does not give."""
         version = connection.bindings.engine_version(connection.handle) or connection.bindings.version()
         if version != self._version:
@@ -211,7 +211,7 @@ class Dcgm(Backend):
             self._refused = connection.refused
             self._pending += _refusals(connection)
 
-    def _begin_job(self, connection: Connection) -> None:
+    def _begin_job(self, connection: EngineConnection) -> None:
         if self._job_id is None:
             return
         apart = None
@@ -262,7 +262,9 @@ class Dcgm(Backend):
                     "see its log, and restart it (systemctl restart nvidia-dcgm)"
                 )
 
-    def _latest(self, connection: Connection, gpus: Sequence[str], *, slow: bool) -> list[tuple[_DeviceState, _Latest]]:
+    def _latest(
+        self, connection: EngineConnection, gpus: Sequence[str], *, slow: bool
+    ) -> list[tuple[_DeviceState, _Latest]]:
         """The latest values of these devices; those that were measured before we came are left out."""
         states = [self._states[gpu] for gpu in gpus if gpu in self._states]
         latest = {state.entity.key: _Latest() for state in states}
@@ -322,7 +324,7 @@ class Dcgm(Backend):
         # Less than half an interval after the reading before, it is of the same cycle of the engine.
         return stamps[_POWER] if stamps[_POWER] - state.ts_us > self._interval_us // 2 else None
 
-    def _read_xids(self, connection: Connection) -> Iterator[Event]:
+    def _read_xids(self, connection: EngineConnection) -> Iterator[Event]:
         """XIDs that were not told yet: reads overlap, as one may come late."""
         xids, now_us = connection.xids(self._xids_us)
         if now_us is None:
@@ -335,7 +337,7 @@ class Dcgm(Backend):
         self._xids = {xid for xid in self._xids.union(xids) if xid[1] >= self._xids_us}
 
     @contextlib.contextmanager
-    def _sentences(self, connection: Connection) -> Iterator[Connection]:
+    def _sentences(self, connection: EngineConnection) -> Iterator[EngineConnection]:
         """What DCGM refuses within is an InputError, and costs the connection."""
         try:
             yield connection
@@ -369,7 +371,7 @@ def _no_statistics(error: Exception) -> Event:
     return Event(EventKind.NOT_SUPPORTED, None, f"the engine gives no statistics of the job: {error}")
 
 
-def _refusals(connection: Connection) -> Iterator[Event]:
+def _refusals(connection: EngineConnection) -> Iterator[Event]:
     """That the engine gives no profiling fields, in one event for each reason, and no XIDs."""
     gpus = sum(entity.parent is None for entity in connection.entities)
     for code, numbers, count in connection.refused_profiling():

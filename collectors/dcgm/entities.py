@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backend import Device
-from .bindings import Bindings, Code, code_of, scaled, text_of
+from .bindings import Bindings, StatusCode, code_of, scaled, text_of
 
 GPU, INSTANCE = 1, 4  # kinds of entities
 _NAME, _UUID, _LIVE = 50, 54, 1
@@ -35,7 +35,7 @@ def find_entities(bindings: Bindings, handle: Any, slots: Mapping[str, int] | No
         try:
             attributes = bindings.agent.dcgmGetDeviceAttributes(handle, number)
         except bindings.error as error:
-            if code_of(error) in (Code.LOST, Code.RESET_REQUIRED):  # lost just now
+            if code_of(error) in (StatusCode.LOST, StatusCode.RESET_REQUIRED):  # lost just now
                 continue
             raise
         row = _describe(attributes)
@@ -82,7 +82,7 @@ def _find_instances(bindings: Bindings, handle: Any, gpus: Mapping[tuple[int, in
     try:
         tree = bindings.agent.dcgmGetGpuInstanceHierarchy(handle)
     except bindings.error as error:
-        if code_of(error) == Code.GONE:
+        if code_of(error) == StatusCode.GONE:
             raise
         return []
     instances = []

@@ -13,8 +13,8 @@ from ...store.events import Event
 from ...store.metrics import METRICS
 from ...store.vocabulary import EventKind
 from ..backend import Status
-from .bindings import BLANK_DOUBLE, Code, code_of, scaled, text_of
-from .connection import Connection
+from .bindings import BLANK_DOUBLE, StatusCode, code_of, scaled, text_of
+from .connection import EngineConnection
 from .entities import GPU, Entity
 
 _WELL = 0
@@ -31,14 +31,14 @@ class Health:
     def __init__(self) -> None:
         self._ill: dict[tuple[int, int, int, int], tuple[int, str | None]] = {}  # entity, system, error -> how grave
 
-    def check(self, connection: Connection, uuids: Mapping[tuple[int, int], str]) -> list[Event]:
+    def check(self, connection: EngineConnection, uuids: Mapping[tuple[int, int], str]) -> list[Event]:
         """What was found now, and what is over; `uuids` has that of each entity. Raises DCGM's error."""
         if not connection.checks_health:
             return []
         try:
             response = connection.bindings.agent.dcgmHealthCheck(connection.handle, connection.gpus)
         except connection.bindings.error as error:
-            if code_of(error) == Code.GONE:
+            if code_of(error) == StatusCode.GONE:
                 raise
             connection.checks_health = False
             return [Event(EventKind.NOT_SUPPORTED, None, f"the engine's health checks do not work: {error}")]
@@ -114,7 +114,7 @@ class JobStatistics:
     # What we began is still there after a connection broke. By engine and job, who ends it: the newest of several.
     _begun: ClassVar[dict[tuple[str, str], JobStatistics]] = {}
 
-    def __init__(self, connection: Connection, name: str, gpus: Iterable[Entity], *, every_us: int) -> None:
+    def __init__(self, connection: EngineConnection, name: str, gpus: Iterable[Entity], *, every_us: int) -> None:
         self._connection, self._name = connection, name
         self._key = connection.address, name
         agent, handle = connection.bindings.agent, connection.handle
@@ -125,7 +125,7 @@ class JobStatistics:
             agent.dcgmJobStartStats(handle, group, name)
             agent.dcgmUpdateAllFields(handle, 1)  # what grows is counted from the first samples on
         except connection.bindings.error as error:
-            if code_of(error) != Code.DUPLICATE:
+            if code_of(error) != StatusCode.DUPLICATE:
                 raise
             if self._key not in self._begun:
                 return
@@ -146,7 +146,7 @@ class JobStatistics:
                 agent.dcgmJobRemove(handle, self._name)
                 del self._begun[self._key]
         except self._connection.bindings.error as error:
-            if code_of(error) == Code.GONE:
+            if code_of(error) == StatusCode.GONE:
                 return []
             raise
         return [self._event(used, uuids) for used in statistics.gpus[: statistics.numGpus]]
