@@ -41,8 +41,8 @@ _BE_ROOT = "run nv-hostengine as root, or load the driver with NVreg_RestrictPro
 _WAYS_OUT = {
     StatusCode.NO_PERMISSION: _BE_ROOT,
     StatusCode.REQUIRES_ROOT: _BE_ROOT,
-    StatusCode.NO_MODULE: "the engine has no profiling module for these GPUs; on those of data centres, install the package "
-    "datacenter-gpu-manager-4-proprietary",
+    StatusCode.NO_MODULE: "the engine has no profiling module for these GPUs; on those of data centres, install the "
+    "package datacenter-gpu-manager-4-proprietary",
     StatusCode.NO_PROFILING: "these GPUs have no profiling fields",
     StatusCode.IN_USE: "another tool, as Nsight, has the counters: end it, or ask for dcgmi profile --resume",
 }
