@@ -271,10 +271,8 @@ def test_after_a_restart_of_the_engine_it_is_reached_again(four: DcgmEngine, bac
     before = ticks.ts(0)
     four.start()
     assert [device.gpu for device in backend.devices()] == ticks.gpus
-    ticks.tick(6)
-    after = ticks.ts(0)[len(before) :]
-    assert len(after) > 2
-    assert after[0] > before[-1]
+    ticks.until(lambda: len(ticks.ts(0)) > len(before) + 2)
+    assert ticks.ts(0)[len(before)] > before[-1]
 
 
 def test_a_gpu_that_is_lost_says_so_leaves_the_list_and_returns(four: DcgmEngine, backend: Dcgm) -> None:
@@ -307,10 +305,11 @@ def test_an_engine_that_measures_nothing_any_more_is_gone(
     assert backend._connection is not None
     monkeypatch.setattr(backend._connection, "latest", lambda *_: iter(()))  # as of a clock that was set back
     with pytest.raises(InputError, match=rf"the DCGM engine at {four.address} has measured nothing for \d s: see"):
-        ticks.tick(20)
+        ticks.until(lambda: False)
+    monkeypatch.setattr(dcgm, "_STALL_S", 10.0)
     backend.devices()
     ticks.readings.clear()
-    assert ticks.tick(3).known("energy_mj", 0)
+    ticks.until(lambda: ticks.known("energy_mj", 0))
 
 
 def test_another_client_that_watches_faster_changes_neither_our_readings_nor_its_own(four: DcgmEngine) -> None:
@@ -344,12 +343,11 @@ def test_nothing_of_ours_stays_in_the_engine(four: DcgmEngine) -> None:
 def test_two_collectors_of_one_process_do_not_meet(four: DcgmEngine, backend: Dcgm) -> None:
     second = Dcgm(host=four.address, interval_s=EVERY_S)
     first_ticks, second_ticks = Ticks(backend), Ticks(second)
-    for _ in range(4):
-        first_ticks.tick()
-        second_ticks.tick()
+    first_ticks.until(lambda: len(first_ticks.ts(0)) > 2)
+    second_ticks.until(lambda: len(second_ticks.ts(0)) > 2)
     second.close()
-    assert min(len(first_ticks.ts(0)), len(second_ticks.ts(0))) >= 2
-    first_ticks.tick(2)
+    first_ticks.readings.clear()
+    first_ticks.until(lambda: len(first_ticks.ts(0)) > 2)
 
 
 def test_each_xid_of_a_flood_is_one_event_with_the_time_of_the_engine(four: DcgmEngine, backend: Dcgm) -> None:
@@ -379,9 +377,9 @@ def test_health_checks_that_do_not_work_cost_no_reading(four: DcgmEngine, monkey
     monkeypatch.setattr(dcgm, "_HEALTH_S", 0.05)
     four.write("refuse -3 HealthCheck")
     backend = Dcgm(host=four.address, interval_s=EVERY_S)
-    ticks = Ticks(backend).tick(6)
+    ticks = Ticks(backend)
+    ticks.until(lambda: len(ticks.ts(0)) > 2 and EventKind.NOT_SUPPORTED in ticks.kinds()).tick(2)
     backend.close()
-    assert len(ticks.ts(0)) > 2
     (event,) = [event for event in ticks.events if event.kind == EventKind.NOT_SUPPORTED]
     assert event.detail.startswith("the engine's health checks do not work: ")
 
@@ -423,9 +421,9 @@ def test_an_engine_within_the_process_is_the_last_resort(dcgm: DcgmLibrary, monk
     monkeypatch.setattr(connection, "LOCAL", "127.0.0.1:1")
     monkeypatch.setattr(connection, "LOCAL_SOCKET", "/nowhere")
     backend = Dcgm(interval_s=EVERY_S)
-    ticks = Ticks(backend).tick(6)
+    ticks = Ticks(backend)
+    ticks.until(lambda: len(ticks.ts(1)) > 2)
     backend.close()
-    assert len(ticks.ts(1)) > 2
     (event,) = [event for event in ticks.events if event.kind == EventKind.SOURCE_VERSION]
     assert "within this process" in event.detail
 
@@ -435,7 +433,8 @@ def test_a_unix_socket_is_another_way_to_the_engine(stopped_engine: DcgmEngine) 
     stopped_engine.start(unix=True)
     stopped_engine.bindings()
     backend = Dcgm(socket=str(stopped_engine.socket), interval_s=EVERY_S)
-    assert len(Ticks(backend).tick(6).ts(0)) > 2
+    ticks = Ticks(backend)
+    ticks.until(lambda: len(ticks.ts(0)) > 2)
     backend.close()
 
 
@@ -564,7 +563,7 @@ def test_a_refused_read_is_a_sentence_and_what_was_watched_is_taken_back(four: D
     assert other.groups()[1] == 0
     other.close()
     backend.devices()
-    assert len(ticks.tick(6).ts(0)) > 2
+    ticks.until(lambda: len(ticks.ts(0)) > 2)
 
 
 class Other:
