@@ -352,7 +352,7 @@ def test_a_block_with_options_that_there_are_not(options: dict[str, Any], error:
 
 def test_the_gpus_of_a_job_over_the_driver(nvml_library: NvmlLibrary) -> None:
     """Energy is that of the driver's counter, throttling is told by its reason, and other jobs' GPUs are not there."""
-    nvml_library.write("gpus 4", "model H100", "gpu 3 slowdown thermal")
+    nvml_library.write("gpus 4", "model H100", "load 10 1", "gpu 3 slowdown thermal")
     environment = nvml_library.environment(CUDA_VISIBLE_DEVICES="1,3", SLURM_JOB_ID="7")
     words = [*WHORL[:5], "--interval", "0.1", "--duration", "1.5", "--node", "n1", "--json"]
     began = time.time()
