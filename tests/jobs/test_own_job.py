@@ -386,3 +386,12 @@ def test_where_the_gpus_of_a_job_stand_in_the_fleet(tmp_path: Path) -> None:
         assert place["slower_low_pct"] < place["slower_pct"] < place["slower_high_pct"]
         assert 1 <= place["rank"] <= place["compared"]
     assert "not known there" in repr(reply)
+
+
+def test_a_driver_that_hangs_keeps_no_command(nvml_library: NvmlLibrary) -> None:
+    """The command begins and ends as it would, before the driver has answered and also where it never does."""
+    nvml_library.write("gpus 2", "hang")
+    words = [*WHORL[:5], "--", "sh", "-c", "echo done; exit 4"]
+    done = subprocess.run(words, env=nvml_library.environment(), capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (4, "done\n")
+    assert not list(Path().glob("whorl-job-*"))
