@@ -527,6 +527,9 @@ def test_a_gpu_that_hangs_keeps_nobody_from_seeing_the_others(nvml: NvmlLibrary)
     nvml.write("gpus 3", "model H100", "gpu 0 mig 3g.40gb")
     backend, devices = opened()
     nvml.add("gpu 0 hang", "gpu 2 lost")
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):  # from here on the library has seen both
+        while True:
+            pynvml.nvmlDeviceGetHandleByIndex(2)
     hanging = threading.Thread(target=lambda: list(backend.read([devices[0].gpu], slow=False)))
     hanging.start()
     while not backend._reading:
