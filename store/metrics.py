@@ -138,6 +138,7 @@ class Metric:
     scale: int = 1
     wraps: bool = False  # a counter that may begin anew by itself
     absent: int | None = None  # the driver's number for "unknown"
+    added: bool = False  # files that were written before there was this metric lack its columns: they are NULL
 
 
 _ALL_LINKS = 0xFFFFFFFF  # NVML's scope for "all NVLinks together"
@@ -337,45 +338,48 @@ METRICS: tuple[Metric, ...] = (
            None, Dcgm(449, 1_024_000), _dev("NVLINK_THROUGHPUT_TOTAL", "NVLINK_BANDWIDTH_TOTAL")),
     Metric("ecc_corrected_lifetime", 64, "", "counter", "slow", "memory errors corrected in the GPU's life",
            Field((5,), call=_ecc(0, _LIFETIME)), Dcgm(312), _dev("ECC_SBE_AGG_TOTAL"),
-           ("ecc.errors.corrected.aggregate.total",)),
+           ("ecc.errors.corrected.aggregate.total",), added=True),
     Metric("ecc_uncorrected_lifetime", 64, "", "counter", "slow", "memory errors not corrected in the GPU's life",
            Field((6,), call=_ecc(1, _LIFETIME)), Dcgm(313), _dev("ECC_DBE_AGG_TOTAL"),
-           ("ecc.errors.uncorrected.aggregate.total",)),
+           ("ecc.errors.uncorrected.aggregate.total",), added=True),
     Metric("sram_errors_exceeded", 32, "", "gauge", "slow",
            "1 where uncorrected errors of on-chip memory are so many that the GPU should be replaced, else 0",
            Call("nvmlDeviceGetSramEccErrorStatus", (), "nvmlEccSramErrorStatus_v1", "bThresholdExceeded"),
-           Dcgm(346), _dev("SRAM_EXCEEDED", "THRESHOLD_SRM")),
+           Dcgm(346), _dev("SRAM_EXCEEDED", "THRESHOLD_SRM"), added=True),
     Metric("row_remap_pending", 32, "", "gauge", "slow",
            "1 where a memory row waits for a reset of the GPU to be remapped, else 0",
-           Field((144,)), Dcgm(396), _dev("ROW_REMAP_PENDING")),
+           Field((144,)), Dcgm(396), _dev("ROW_REMAP_PENDING"), added=True),
     Metric("recovery_action", 32, "", "gauge", "slow",
            "what the driver asks for to recover the GPU: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 stop peer "
            "traffic, 4 drain and reset, 5 and more: see nvmlDeviceGpuRecoveryAction_t",
-           Field((230,)), Dcgm(1523), _dev("GPU_RECOVERY_ACTION", "GET_GPU_RECOVERY_ACTION")),
+           Field((230,)), Dcgm(1523), _dev("GPU_RECOVERY_ACTION", "GET_GPU_RECOVERY_ACTION"), added=True),
     Metric("nvlink_crc_errors", 64, "", "counter", "slow", "checksum errors on all NVLinks, a counter",
-           Field((38, 45), by_link=163), Dcgm(497), _dev("NVLINK_CRC_ERROR_TOTAL", "NVLINK_ERROR_DL_CRC")),
+           Field((38, 45), by_link=163), Dcgm(497), _dev("NVLINK_CRC_ERROR_TOTAL", "NVLINK_ERROR_DL_CRC"), added=True),
     Metric("nvlink_replays", 64, "", "counter", "slow", "packets sent again on all NVLinks, a counter",
-           Field((52,), by_link=161), Dcgm(499), _dev("NVLINK_REPLAY_TOTAL", "NVLINK_ERROR_DL_REPLAY")),
+           Field((52,), by_link=161), Dcgm(499), _dev("NVLINK_REPLAY_TOTAL", "NVLINK_ERROR_DL_REPLAY"), added=True),
     Metric("nvlink_recoveries", 64, "", "counter", "slow", "times that an NVLink had to recover, of all, a counter",
-           Field((59,), by_link=162), Dcgm(498), _dev("NVLINK_RECOVERY_TOTAL", "NVLINK_ERROR_DL_RECOVERY")),
+           Field((59,), by_link=162), Dcgm(498), _dev("NVLINK_RECOVERY_TOTAL", "NVLINK_ERROR_DL_RECOVERY"), added=True),
     Metric("pcie_generation", 32, "", "gauge", "slow", "PCIe generation of the link; lower while the GPU is idle",
            Call("nvmlDeviceGetCurrPcieLinkGeneration"), Dcgm(237), _dev("PCIE_LINK_GEN"),
-           ("pcie.link.gen.current", "pcie.link.gen.gpucurrent")),
+           ("pcie.link.gen.current", "pcie.link.gen.gpucurrent"), added=True),
     Metric("pcie_generation_max", 32, "", "gauge", "slow", "PCIe generation that this GPU in this node can have",
-           Call("nvmlDeviceGetMaxPcieLinkGeneration"), Dcgm(235), _dev("PCIE_MAX_LINK_GEN"), ("pcie.link.gen.max",)),
+           Call("nvmlDeviceGetMaxPcieLinkGeneration"), Dcgm(235), _dev("PCIE_MAX_LINK_GEN"),
+           ("pcie.link.gen.max",), added=True),
     Metric("pcie_width", 32, "", "gauge", "slow", "PCIe lanes of the link",
-           Call("nvmlDeviceGetCurrPcieLinkWidth"), Dcgm(238), _dev("PCIE_LINK_WIDTH"), ("pcie.link.width.current",)),
+           Call("nvmlDeviceGetCurrPcieLinkWidth"), Dcgm(238), _dev("PCIE_LINK_WIDTH"),
+           ("pcie.link.width.current",), added=True),
     Metric("pcie_width_max", 32, "", "gauge", "slow", "PCIe lanes that this GPU in this node can have",
-           Call("nvmlDeviceGetMaxPcieLinkWidth"), Dcgm(236), _dev("PCIE_MAX_LINK_WIDTH"), ("pcie.link.width.max",)),
+           Call("nvmlDeviceGetMaxPcieLinkWidth"), Dcgm(236), _dev("PCIE_MAX_LINK_WIDTH"),
+           ("pcie.link.width.max",), added=True),
     Metric("fabric_state", 32, "", "gauge", "slow",
            "whether the GPU joined the fabric of its NVSwitches: 1 not begun, 2 under way, 3 done, 4 failed (by DCGM)",
-           _fabric("state"), Dcgm(170), _dev("FABRIC_MANAGER_STATUS")),
+           _fabric("state"), Dcgm(170), _dev("FABRIC_MANAGER_STATUS"), added=True),
     Metric("fabric_error", 32, "", "gauge", "slow", "with what error joining the fabric was done, 0 for none",
-           _fabric("status"), Dcgm(171), _dev("FABRIC_MANAGER_ERROR", "FABRIC_MANAGER_ERROR_CODE")),
+           _fabric("status"), Dcgm(171), _dev("FABRIC_MANAGER_ERROR", "FABRIC_MANAGER_ERROR_CODE"), added=True),
     Metric("inforom_valid", 32, "", "gauge", "slow",
            "1 where the board's own record (InfoROM) has the right checksums, 0 where it is corrupted; read every 10 "
            "minutes", Call("nvmlDeviceValidateInforom", outputs=0, bad_code=_CORRUPTED_INFOROM, rare=True), Dcgm(84),
-           _dev("INFOROM_CONFIG_VALID")),
+           _dev("INFOROM_CONFIG_VALID"), added=True),
 )
 # fmt: on
 

@@ -219,7 +219,7 @@ TELEMETRY = Table(
         Column("ts", "TIMESTAMP", "UTC", "when the reading was taken"),
         CLUSTER,
         _GPU,
-        *(Column(m.name, "BIGINT", m.unit, m.description, m.kind) for m in METRICS),
+        *(Column(m.name, "BIGINT", m.unit, m.description, m.kind, m.added) for m in METRICS),
         Column("read_us", "BIGINT", "us", "how long the driver took to answer for this GPU", kind="gauge"),
         Column("quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known",
                kind="text"),
@@ -566,23 +566,23 @@ LATEST = Table(
 
 
 def of_a_minute(column: Column) -> tuple[Column, ...]:
-    name, meaning, unit = column.name, column.description, column.unit
+    name, meaning, unit, added = column.name, column.description, column.unit, column.added
     match column.kind:
         case "gauge":
             return (
-                Column(f"{name}_min", column.type, unit, f"lowest in the minute: {meaning}"),
-                Column(f"{name}_mean", "DOUBLE", unit, f"mean over the minute's rows: {meaning}"),
-                Column(f"{name}_max", column.type, unit, f"highest in the minute: {meaning}"),
+                Column(f"{name}_min", column.type, unit, f"lowest in the minute: {meaning}", added=added),
+                Column(f"{name}_mean", "DOUBLE", unit, f"mean over the minute's rows: {meaning}", added=added),
+                Column(f"{name}_max", column.type, unit, f"highest in the minute: {meaning}", added=added),
             )
         case "counter":
             return (
-                Column(f"{name}_first", column.type, unit, f"first in the minute: {meaning}", "counter"),
-                Column(f"{name}_last", column.type, unit, f"last in the minute: {meaning}", "counter"),
+                Column(f"{name}_first", column.type, unit, f"first in the minute: {meaning}", "counter", added),
+                Column(f"{name}_last", column.type, unit, f"last in the minute: {meaning}", "counter", added),
             )
         case "mask":
-            return (Column(name, column.type, unit, f"every bit set in the minute: {meaning}"),)
+            return (Column(name, column.type, unit, f"every bit set in the minute: {meaning}", added=added),)
         case "text":
-            return (Column(name, column.type, unit, f"any in the minute: {meaning}"),)
+            return (Column(name, column.type, unit, f"any in the minute: {meaning}", added=added),)
     return ()
 
 

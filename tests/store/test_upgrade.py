@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.errors import FormatError, StoreError
 from whorl.store import Store
-from whorl.store.schema import CATALOG, FORMAT, arrow_rows
+from whorl.store.schema import CATALOG, FORMAT, TELEMETRY, arrow_rows
 from whorl.store.upgrade import upgrade
 from whorl.tests import sizes
 from whorl.tests.store import other_process
@@ -45,6 +45,9 @@ def newer() -> Iterator[Ask]:
 def test_frozen_store_answers_as_when_it_was_made(frozen: Path) -> None:
     upgrade(frozen, offline=True)
     assert json.loads(json.dumps(answers(Store(frozen)), sort_keys=True)) == json.loads(ANSWERS.read_text())
+    added = [column.name for column in TELEMETRY.columns if column.added]
+    (row,) = Store(frozen).sql(f"select {', '.join(f'count({name})' for name in added)} from telemetry").to_pylist()
+    assert set(row.values()) == {0}
 
 
 def test_column_that_a_file_lacks_is_null_by_every_reader_and_after_compaction(frozen: Path) -> None:
