@@ -11,7 +11,6 @@ quick exporters are in this tick; of a slow one it takes the page at the tick af
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -26,8 +25,6 @@ from ..backend import Backend, Device, Reading
 from .download import NoPage, checked, download, without_password
 from .history import History
 from .page import PageLimits
-
-log = logging.getLogger(__name__)
 
 _LEAST_S, _MOST_S = 4.0, 10.0  # for a page
 _PATIENCE, _PATIENCE_S = 0.25, 0.5  # of the interval, and at most: how long a tick waits for the pages it asked for
@@ -97,13 +94,9 @@ class ExporterPages(Backend):
             raise InputError(gone)
         for target, page in zip(self._targets, pages, strict=True):
             readings, events = page or ([], [])
-            for event in [*([] if gone else target.changes()), *events]:
-                if event.metric or event.kind in (EventKind.SOURCE_GONE, EventKind.SOURCE_BACK):
-                    log.warning("%s", event.detail)
-                yield event
-            for reading in readings:
-                if self._source.get(reading.gpu, target) is target:
-                    yield reading
+            yield from [] if gone else target.changes()
+            yield from events
+            yield from (reading for reading in readings if self._source.get(reading.gpu, target) is target)
 
     def close(self) -> list[Event]:
         """End the threads, each when its page has come or its time is over."""
