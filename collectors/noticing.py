@@ -93,6 +93,11 @@ class Events:
                 self._told.append(replace(event, ts_ns=ts_ns))
                 self.count += 1
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there are events that nobody took yet."""
+        return bool(self._told)
+
     def take(self) -> dict[str, list[Any]] | None:
         """The events that nobody took yet, as columns of `events`; None where there is none."""
         if not self._told:

@@ -35,16 +35,10 @@ class Columns:
         """Gives of a reading's values those that `Quality` judges by."""
         self._most = [(1 << metric.bits - 1) - 1 if metric.absent is None else metric.absent - 1 for metric in metrics]
         self._least = [-(1 << metric.bits - 1) for metric in metrics]
-        self._pack = struct.Struct("<" + "".join("i" if metric.bits == 32 else "q" for metric in metrics)).pack
-        self._absent = tuple((at, metric.absent) for at, metric in enumerate(metrics) if metric.absent is not None)
-
-    def fits(self, values: Sequence[int]) -> bool:
-        """Whether every value is one that its metric can have."""
-        try:
-            self._pack(*values)
-        except struct.error:
-            return False
-        return all(values[place] < absent for place, absent in self._absent)
+        self.pack = struct.Struct("<" + "".join("i" if metric.bits == 32 else "q" for metric in metrics)).pack
+        """Raises struct.error for values of which a metric cannot have one."""
+        self.absent = tuple((at, metric.absent) for at, metric in enumerate(metrics) if metric.absent is not None)
+        """The places of metrics of which a driver may say by a number that it is unknown, and that number."""
 
     def without_unfit(self, values: Sequence[int], nulls: int) -> tuple[list[int], int]:
         """The values and `nulls`, where a number that its metric cannot have is missing.

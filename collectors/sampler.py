@@ -9,6 +9,7 @@ if the call ever returns. What may take long and waits for nobody, as storing id
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -107,29 +108,20 @@ class _Poller(threading.Thread):
 
 
 class _Rows:
-    """The readings of one tick with the same columns, until they are recorded."""
+    """The readings of one tick with the same columns, until they are recorded.
 
-    __slots__ = ("columns", "gpus", "marks", "nulls", "ts", "values")
+    A reading is its time (UTC us), its GPU, its missing numbers (as `Ticks.nulls`), its numbers and its mark.
+    """
+
+    __slots__ = ("columns", "readings")
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
-        self.ts: list[int] = []
-        self.gpus: list[Gpu] = []
-        self.values: list[Sequence[int]] = []
-        self.nulls: list[int] = []
-        self.marks: list[str | None] = []
-
-    def add(self, gpu: Gpu, stamp: int, values: Sequence[int], nulls: int, mark: str | None) -> None:
-        """Add a reading that was taken at `stamp` (UTC ns)."""
-        self.gpus.append(gpu)
-        self.ts.append(stamp // 1000)
-        self.values.append(values)
-        self.nulls.append(nulls)
-        self.marks.append(mark)
+        self.readings: list[tuple[int, Gpu, int, Sequence[int], str | None]] = []
 
     def ticks(self) -> Ticks:
-        texts = {"quality": self.marks} if any(self.marks) else {}
-        return Ticks(self.ts, self.gpus, self.columns.names, self.values, self.nulls, texts)
+        ts, gpus, nulls, values, marks = zip(*self.readings, strict=True)
+        return Ticks(ts, gpus, self.columns.names, values, nulls, {"quality": marks} if any(marks) else {})
 
 
 class Sampler:
@@ -407,7 +399,8 @@ class Sampler:
             self._events.tell_missed(now_ns=now)
         if self._reachable and now >= self._look_due:
             self._look(me, now)
-        self.write_events(me)
+        if self._events.waiting:
+            self.write_events(me)
 
     def _sweep(self, me: _Poller, now: int, ahead: int) -> None:
         """Read every device once, and record it."""
@@ -487,7 +480,12 @@ class Sampler:
             rows = tick[len(values)] = _Rows(BY_LENGTH[len(values)])
         columns = rows.columns
         nulls = nulls_of(columns, statuses)
-        if not columns.fits(values):
+        try:
+            columns.pack(*values)
+            fit = not columns.absent or all(values[place] < absent for place, absent in columns.absent)
+        except struct.error:
+            fit = False
+        if not fit:
             values, nulls = columns.without_unfit(values, nulls)
         if mark is not None or reading.ts_ns is not None:
             nulls |= columns.read_us_missing
@@ -495,7 +493,7 @@ class Sampler:
             for finding in quality.note(stamp, columns.judged(values), judged_of(statuses)):
                 self._events.tell(finding.event(gpu.device.gpu))
             mark = mark or quality.text
-        rows.add(gpu.key, stamp, [*values, read_us], nulls, mark)
+        rows.readings.append((stamp // 1000, gpu.key, nulls, [*values, read_us], mark))
 
     def _add_silent(self, tick: dict[int, _Rows], gpu: Observed, stamp: int) -> None:
         """Add a row without numbers: the GPU hangs, or is lost."""
@@ -503,12 +501,13 @@ class Sampler:
         if rows is None:
             rows = tick[len(QUICK.rows)] = _Rows(QUICK)
         mark = "hung" if gpu.device.gpu in self.stuck_in else gpu.silent
-        rows.add(gpu.key, stamp, (*rows.columns.no_values, 0), rows.columns.nothing, mark)
+        columns = rows.columns
+        rows.readings.append((stamp // 1000, gpu.key, columns.nothing, (*columns.no_values, 0), mark))
 
     def _keep(self, me: _Poller, tick: Mapping[int, _Rows]) -> None:
         for rows in tick.values():
             self._call(me, STORE, self._recorder.append, rows.ticks())
-            self._rows_kept += len(rows.ts)
+            self._rows_kept += len(rows.readings)
 
     # -- the devices --------------------------------------------------------------------------------------
 

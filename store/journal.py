@@ -50,13 +50,17 @@ class _File:
         self.size = 0
         self._unsynced_since: float | None = None
 
-    def write(self, content: bytes) -> None:
-        """Append bytes, all or none. Raises OSError."""
-        if self._unsynced_since is None:
-            self._unsynced_since = time.monotonic()
+    def write(self, content: bytes, durable_s: float) -> None:
+        """Append bytes, all or none, and make them durable if a part has not been for so long. Raises OSError."""
         self.size += len(content)
         while (written := os.write(self.handle, content)) < len(content):
             content = content[written:]
+        if durable_s <= 0:
+            files.sync(self.handle)
+            return
+        if self._unsynced_since is None:
+            self._unsynced_since = time.monotonic()
+        self.sync(durable_s)
 
     def sync(self, after_s: float = 0.0) -> None:
         """Make all of it durable, if a part has not been for so long. Raises OSError."""
@@ -194,13 +198,14 @@ class Journal:
         with self._guard:
             if self._closed:
                 raise StoreError(f"the journal {self.name} is closed")
-            file = self._open_for(kind, gpus)
+            file = self._files.get(kind)
+            if file is None or file.size >= _MOST_BYTES or not file.encoder.takes(gpus):
+                file = self._open_for(kind, gpus)
             self._written = max(self._written + 1, self._clock())
             content = encode(file.encoder, self._written)
             before = file.size
             try:
-                file.write(content)
-                file.sync(self.durability.seconds)
+                file.write(content, self.durability.seconds)
             except OSError as error:
                 with contextlib.suppress(OSError):
                     os.ftruncate(file.handle, before)
@@ -209,10 +214,8 @@ class Journal:
             self._rows += rows
 
     def _open_for(self, kind: str, gpus: Sequence[journal_file.Gpu]) -> _File:
-        """The file of a kind that takes rows of these GPUs: a new one where its header does not name them."""
+        """A new file of a kind, that takes rows of these GPUs and of those of the file before."""
         file = self._files.get(kind)
-        if file is not None and file.size < _MOST_BYTES and file.encoder.takes(gpus):
-            return file
         known_gpus = file.encoder.gpus if file is not None else []
         if len({*known_gpus, *gpus}) > journal_file.MOST_GPUS:
             known_gpus = []
@@ -232,8 +235,7 @@ class Journal:
         except OSError as error:
             raise self._failed(path, error) from error
         try:
-            file.write(file.encoder.header(self._clock()))
-            file.sync(self.durability.seconds)
+            file.write(file.encoder.header(self._clock()), self.durability.seconds)
             if self.durability.seconds <= 0:
                 files.sync_folder(self._folder)
         except OSError as error:

@@ -24,9 +24,10 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -243,7 +244,7 @@ class _Shape:
 
     layout: RecordLayout
     pack: Callable[..., bytes]
-    texts: tuple[str, ...]
+    null_bytes: int
     ticks: int = 0
     """How many were written."""
 
@@ -255,7 +256,7 @@ class Encoder:
         self._writer = writer
         self._gpus = {gpu: number for number, gpu in enumerate(dict.fromkeys(gpus))}
         self._texts: dict[str, int] = {}
-        self._shapes: dict[tuple[tuple[str, ...], tuple[str, ...], bool], _Shape] = {}
+        self._shapes: dict[tuple[str | None, ...], _Shape] = {}  # by column; None at the end: all with 64 bits
         self._layouts = 0
 
     @property
@@ -264,7 +265,7 @@ class Encoder:
 
     def takes(self, gpus: Sequence[Gpu]) -> bool:
         """Whether the file names these GPUs."""
-        return self._gpus.keys() >= set(gpus)
+        return all(map(self._gpus.__contains__, gpus))
 
     def header(self, written: int) -> bytes:
         """The first block of a file."""
@@ -273,29 +274,35 @@ class Encoder:
 
     def tick(self, ticks: Ticks, written: int) -> bytes:
         """The blocks of one tick, with a layout before it where readers need one."""
-        try:
-            return self._tick(ticks, written, wide=False)
-        except struct.error:  # a number that has more bits than its metric is said to have
-            return self._tick(ticks, written, wide=True)
-
-    def _tick(self, ticks: Ticks, written: int, *, wide: bool) -> bytes:
-        if len(self._texts) > _MOST_TEXTS:
-            self._texts.clear()
-            self._shapes.clear()
-        numbers = [self._numbers_of(texts) for texts in ticks.texts.values()]
-        shape = self._shape_of(ticks.names, tuple(ticks.texts), wide=wide)
-        gpus, width = self._gpus, (len(shape.layout.columns) + 7) // 8
-        nulls = ticks.nulls or [0] * len(ticks.ts)
-        for place, texts in enumerate(ticks.texts.values(), len(ticks.names)):
-            nulls = [null | (text is None) << place for null, text in zip(nulls, texts, strict=True)]
-        coded = list(zip(*numbers, strict=True)) if numbers else [()] * len(ticks.ts)
-        records = b"".join(
-            [
-                shape.pack(ts, gpus[gpu], null.to_bytes(width, "little"), *values, *codes)
-                for ts, gpu, null, values, codes in zip(ticks.ts, ticks.gpus, nulls, ticks.values, coded, strict=True)
-            ]
+        names = ticks.names
+        nulls: Iterable[int] = ticks.nulls or repeat(0)
+        codes: Iterable[tuple[int, ...]] = repeat(())
+        if ticks.texts:
+            if len(self._texts) > _MOST_TEXTS:
+                self._texts.clear()
+                self._shapes.clear()
+            codes = zip(*[self._numbers_of(texts) for texts in ticks.texts.values()], strict=True)
+            for place, texts in enumerate(ticks.texts.values(), len(names)):
+                nulls = [null | (text is None) << place for null, text in zip(nulls, texts, strict=False)]
+        columns = (*names, *ticks.texts)
+        shape = self._shapes.get(columns) or self._shape_of(names, columns)
+        gpus, width, readings = (
+            self._gpus,
+            shape.null_bytes,
+            list(zip(ticks.ts, ticks.gpus, nulls, ticks.values, codes, strict=False)),
         )
-        content = block(b"T", shape.layout.number, written, records)
+        try:
+            records = [
+                shape.pack(ts, gpus[gpu], null.to_bytes(width, "little"), *numbers, *code)
+                for ts, gpu, null, numbers, code in readings
+            ]
+        except struct.error:  # a number that has more bits than its metric is said to have
+            shape = self._shapes.get((*columns, None)) or self._shape_of(names, (*columns, None))
+            records = [
+                shape.pack(ts, gpus[gpu], null.to_bytes(width, "little"), *numbers, *code)
+                for ts, gpu, null, numbers, code in readings
+            ]
+        content = block(b"T", shape.layout.number, written, b"".join(records))
         if shape.ticks % _LAYOUT_EVERY == 0:
             content = block(b"L", shape.layout.number, written, shape.layout.payload()) + content
         shape.ticks += 1
@@ -309,17 +316,19 @@ class Encoder:
                 self._shapes.clear()
         return [0 if text is None else self._texts[text] for text in texts]
 
-    def _shape_of(self, names: tuple[str, ...], texts: tuple[str, ...], *, wide: bool) -> _Shape:
-        """The shape of such readings; with `wide` every number has 64 bits."""
-        shape = self._shapes.get((names, texts, wide))
-        if shape is None:
-            codes = [(name, "<i8" if wide or _BITS.get(name) != 32 else "<i4") for name in names]
-            columns = (*codes, *((name, _TEXT) for name in texts))
-            self._layouts += 1
-            layout = RecordLayout(self._layouts, columns, tuple(self._gpus), tuple(self._texts), self._writer)
-            fields = "".join(_PACKED[code] for _, code in columns)
-            pack = struct.Struct(f"<qH{(len(columns) + 7) // 8}s{fields}").pack
-            shape = self._shapes[names, texts, wide] = _Shape(layout, pack, texts)
+    def _shape_of(self, names: tuple[str, ...], columns: tuple[str | None, ...]) -> _Shape:
+        """A new shape of readings with these numbers and further texts; with None at the end numbers have 64 bits."""
+        wide = columns[-1:] == (None,)
+        layout_columns = tuple(
+            (name, _TEXT if place >= len(names) else "<i4" if _BITS.get(name) == 32 and not wide else "<i8")
+            for place, name in enumerate(columns)
+            if name is not None
+        )
+        self._layouts += 1
+        layout = RecordLayout(self._layouts, layout_columns, tuple(self._gpus), tuple(self._texts), self._writer)
+        null_bytes = (len(layout_columns) + 7) // 8
+        fields = "".join(_PACKED[code] for _, code in layout_columns)
+        shape = self._shapes[columns] = _Shape(layout, struct.Struct(f"<qH{null_bytes}s{fields}").pack, null_bytes)
         return shape
 
 

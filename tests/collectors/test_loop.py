@@ -169,8 +169,11 @@ def test_what_has_no_value_is_null_and_told_once() -> None:
 
 
 def test_a_number_beyond_its_column_is_null_and_the_others_stay() -> None:
-    row = played(Script([[reading("GPU-a", T0, power_mw=2**40, energy_mj=2**40, utilization=3)]])).rows[0]
-    assert (row["power_mw"], row["energy_mj"], row["utilization"]) == (None, 2**40, 3)
+    odd = reading("GPU-a", T0, power_mw=2**40, energy_mj=2**40, utilization=3, pstate=1)
+    unknown = reading("GPU-b", T0, power_mw=2**31 - 1, pstate=32)  # says the driver
+    rows = played(Script([[odd, unknown]])).rows
+    names = ("power_mw", "energy_mj", "utilization", "pstate")
+    assert [[row[name] for name in names] for row in rows] == [[None, 2**40, 3, 1], [2**31 - 1, None, None, None]]
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import pytest
 from whorl.collectors import nvml_gpm
 from whorl.collectors.backend import Device
 from whorl.collectors.nvml import Nvml
-from whorl.collectors.rows import EVERY, QUICK, identity_table
+from whorl.collectors.rows import identity_table
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.journal_file import Ticks
-from whorl.store.metrics import FAST, METRICS, ROW
+from whorl.store.metrics import METRICS
 from whorl.tests.collectors.sampling import BUSY, Kept, Running, Turned, sampler_of, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 
@@ -344,21 +344,6 @@ def test_a_store_that_hangs_does_not_keep_it_from_ending(nvml: NvmlLibrary, capl
     assert sampler.waiting_for_store
     assert sampler.counts.rows == 10
     released.set()
-
-
-def test_a_number_that_its_column_cannot_hold_is_null() -> None:
-    values = [7] * len(METRICS)
-    assert EVERY.fits(values)
-    values[ROW["power_mw"]] = values[ROW["energy_mj"]] = 2**40
-    values[ROW["pstate"]] = 32  # unknown, says the driver
-    assert not EVERY.fits(values)
-    numbers, nulls = EVERY.without_unfit(values, 0)
-    assert nulls == 1 << ROW["power_mw"] | 1 << ROW["pstate"]
-    assert (numbers[ROW["power_mw"]], numbers[ROW["energy_mj"]], numbers[ROW["pstate"]]) == (0, 2**40, 0)
-    quick = [7] * len(FAST)
-    for power, fits in ((-(2**31), True), (2**31 - 1, True), (2**31, False), (-(2**31) - 1, False)):
-        quick[FAST.index(ROW["power_mw"])] = power
-        assert QUICK.fits(quick) == fits
 
 
 def test_a_number_that_no_column_of_identities_can_hold_is_null() -> None:
