@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND ...]")
 @click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store: a folder of tables.")
-@click.option("--for-job", is_flag=True, help="Only the GPUs of this batch job, into a folder of its own; see below.")
+@click.option("--for-job", is_flag=True, help="Only the GPUs of this batch job, into a folder of its own; see above.")
 @click.option("--interval", type=Span(), default="1s", show_default=True, help="Time between readings.")
 @click.option(
     "--slow-interval",
