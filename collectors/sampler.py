@@ -37,6 +37,7 @@ _TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same 
 _SECOND_NS = 1_000_000_000  # between two chores, or two tries to reach a source that is gone
 _LONGEST_NS = 600_000_000_000  # between two fresh connections while others hang
 _MOST_HANGING = 16  # connections; more of them help nobody
+_WATCH_S = 1.0  # between two looks whether a call hangs
 _LEAVING_S = 2.0
 _STORING_S = 60.0  # how long the end waits for identities to be stored
 
@@ -223,7 +224,7 @@ class Sampler:
         self._poller = _Poller(self._poll)
         self._poller.start()
         while self._poller.is_alive() and not ended():
-            self._poller.join(min(0.5, self._hung / 2e9))
+            self._poller.join(min(_WATCH_S, self._hung / 2e9))
             self._watch()
             look()
         self._ending = True
@@ -412,8 +413,9 @@ class Sampler:
             self._reachable, self._look_due = False, now + _SECOND_NS
             self._source_gone(Event(EventKind.SOURCE_GONE, None, str(error)), now)
         else:
-            self._source_back()
             self._ticks += 1
+            if self._gone_since is not None:
+                self._source_back(now - self._gone_since)
             if slow:
                 self._slow_due += self._slow * (1 + (now - self._slow_due) // self._slow)
         tick: dict[int, _Rows] = {}
@@ -602,11 +604,8 @@ class Sampler:
             log.warning("%s", event.detail)
             self._events.tell(event)
 
-    def _source_back(self) -> None:
-        """It answered."""
-        if self._gone_since is None:
-            return
-        took = self._clock.steady() - self._gone_since
+    def _source_back(self, took: int) -> None:
+        """It answers after so many ns."""
         self._gone_since = None
         detail = f"{self.source.name} answers again after {took / 1e9:.1f} s"
         log.warning("%s", detail)

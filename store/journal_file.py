@@ -199,7 +199,7 @@ def _fits(name: str, code: str) -> bool:
     return code in {"VARCHAR": (_TEXT,), "BIGINT": ("<i4", "<i8")}.get(kinds.get(name, ""), ())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ticks:
     """Readings, one after the other: when each was taken (us since 1970), its GPU, and its numbers by `names`.
 
