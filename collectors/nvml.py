@@ -20,7 +20,7 @@ from ..store.metrics import FAST, METRICS
 from ..store.vocabulary import EventKind
 from .backend import Backend, Device, Reading, Status
 from .kernel_log import name_lost_boards
-from .nvml_driver import asked, driver_version, meaning, status_of, text, told
+from .nvml_driver import answer_of, decoded, driver_version, meaning, status_of, text
 from .nvml_gpm import Profiling
 from .nvml_identity import describe, instances, power_window
 from .nvml_reader import Reader
@@ -59,7 +59,7 @@ class Nvml(Backend):
     name = "nvml"
 
     def __init__(self) -> None:
-        self._shown: dict[str, _Entry] | None = None
+        self._listed: dict[str, _Entry] | None = None
         """What the driver showed at the last look, by UUID, each GPU before its instances; None: it was not reached."""
         self._otherwise: Status | None = Status.LOST  # what is said of a device that is not shown; None: nothing
         self._whole: dict[str, Device] = {}  # every GPU that ever was there, by UUID
@@ -80,28 +80,28 @@ class Nvml(Backend):
             import pynvml as nv
         except ImportError as error:
             raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
-        if self._shown is None:
+        if self._listed is None:
             try:
-                self._shown = self._first_look()
+                self._listed = self._first_look()
             except InputError as error:
                 raise InputError(f"{error}{name_lost_boards()}") from error
         elif status_of(nv.nvmlDeviceGetCount) == Status.DRIVER:
             self._reopen(Status.DRIVER)
         else:
-            missing = not self._whole.keys() <= self._shown.keys()
+            missing = not self._whole.keys() <= self._listed.keys()
             self._looks_without = self._looks_without + 1 if missing else 0
             if missing and self._looks_without % _REOPEN_AFTER == 0 and not self._reading:
                 self._reopen(None)  # some drivers show a GPU that was reset only then
             else:
-                self._shown = self._look(self._shown)
-        return [entry.device for entry in self._shown.values()]
+                self._listed = self._look(self._listed)
+        return [entry.device for entry in self._listed.values()]
 
     def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
         """Read devices one by one; at the end, the events of the driver."""
         nothing = [0] * len(METRICS if slow else FAST)
         for gpu in gpus:
-            shown = self._shown or {}
-            entry = shown.get(gpu)
+            listed = self._listed or {}
+            entry = listed.get(gpu)
             if entry is None or entry.reader is None:
                 status = self._otherwise if entry is None else Status.NEEDS_RESET
                 if status is not None:
@@ -110,7 +110,7 @@ class Nvml(Backend):
             self._reading.add(gpu)
             values, statuses = entry.reader.read(slow=slow)
             self._reading.discard(gpu)
-            if shown is self._shown or Status.DRIVER not in statuses:  # else the driver was opened anew meanwhile
+            if listed is self._listed or Status.DRIVER not in statuses:  # else the driver was opened anew meanwhile
                 yield Reading(gpu, values, statuses)
         if time.monotonic_ns() - self._looked_ns >= _EVENTS_NS:
             self._hear()
@@ -121,12 +121,12 @@ class Nvml(Backend):
         """Leave the driver, with what it announced up to now. Safe to call twice."""
         import pynvml as nv
 
-        if self._shown is not None:
+        if self._listed is not None:
             self._hear()
             if self._events is not None:
-                asked(nv.nvmlEventSetFree, self._events)
-            self._events = self._shown = None
-            asked(nv.nvmlShutdown)
+                answer_of(nv.nvmlEventSetFree, self._events)
+            self._events = self._listed = None
+            answer_of(nv.nvmlShutdown)
         events = list(self._pending)
         self._pending.clear()
         return events
@@ -136,72 +136,74 @@ class Nvml(Backend):
     def _first_look(self) -> dict[str, _Entry]:
         """Reach the driver, and look. Raises InputError where there is none, or no GPU."""
         _begin_session()
-        shown = self._look({}, first=True)
+        listed = self._look({}, first=True)
         if not self._whole:
-            self._shown = shown
+            self._listed = listed
             reasons = [event.detail for event in self.close()]
             raise InputError(": ".join(["backend nvml shows no GPU on this machine", *reasons[:1]]))
-        return shown
+        return listed
 
     def _reopen(self, meanwhile: Status | None) -> None:
         """Open the driver anew, and look; `meanwhile` is said of all devices. InputError where it is not back yet."""
         import pynvml as nv
 
         self._hear()
-        self._otherwise, self._shown = meanwhile, {}
+        self._otherwise, self._listed = meanwhile, {}
         self._events = None  # it dies with the session
         self._registered.clear()
-        asked(nv.nvmlShutdown)
+        answer_of(nv.nvmlShutdown)
         _begin_session()
-        self._shown = self._look({})
+        self._listed = self._look({})
         self._otherwise = Status.LOST
 
     def _look(self, before: dict[str, _Entry], *, first: bool = False) -> dict[str, _Entry]:
         """What the driver shows now. A GPU whose reading hangs stays as it was `before`."""
         import pynvml as nv
 
-        shown: dict[str, _Entry] = {}
+        listed: dict[str, _Entry] = {}
         driver = driver_version()
         hanging = [before[gpu].device for gpu in self._reading.copy() if gpu in before]
         skipped = {device.row["nvml_index"]: device.parent or device.gpu for device in hanging}
-        for index in range(asked(nv.nvmlDeviceGetCount) or 0):
+        for index in range(answer_of(nv.nvmlDeviceGetCount) or 0):
             if index in skipped:
-                shown |= {g: e for g, e in before.items() if skipped[index] in (g, e.device.parent)}
+                listed |= {gpu: e for gpu, e in before.items() if skipped[index] in (gpu, e.device.parent)}
                 continue
             try:
                 gpu, handle = _reach(index)
             except nv.NVMLError as error:
-                self._miss(shown, index, error, first=first)
+                self._miss(listed, index, error, first=first)
                 continue
-            if gpu in shown:
-                self._tell_double(gpu, shown[gpu].device.row["nvml_index"], index)
+            if gpu in listed:
+                self._tell_double(gpu, listed[gpu].device.row["nvml_index"], index)
                 continue
             address = _address(handle)
-            known = before.get(gpu)
-            same = known is not None and known.reader is not None and self._by_handle.get(address) == gpu
-            device = known.device if known and same else describe(gpu, handle, index, driver)
-            if device.row["nvml_index"] != index:  # another GPU left the list
+            entry = before.get(gpu)
+            same = entry is not None and entry.reader is not None and self._by_handle.get(address) == gpu
+            if entry is not None and same and entry.device.row["nvml_index"] == index:
+                device = entry.device
+            else:
                 device = describe(gpu, handle, index, driver)
             self._whole[gpu], self._by_handle[address] = device, gpu
             parts = instances(handle, device)
             readable: list[tuple[Device, Any, object]] = [(device, handle, (address, bool(parts)))]
             readable += [(part, part_handle, (_address(part_handle), part)) for part, part_handle in parts]
-            for found, its_handle, fits in readable:
-                known = before.get(found.gpu)
-                keeps = known is not None and known.fits == fits
-                shown[found.gpu] = known if known and keeps else _Entry(found, self._reader(found, its_handle), fits)
+            for readable_device, readable_handle, fits in readable:
+                entry = before.get(readable_device.gpu)
+                reader = entry.reader if entry is not None and entry.fits == fits else None
+                reader = reader or self._reader(readable_device, readable_handle)
+                listed[readable_device.gpu] = _Entry(readable_device, reader, fits)
             self._register(handle, address)
-        if shown and not self._registered and not self._deaf:
+        if listed and not self._registered and not self._deaf:
             self._deaf = True
             self._pending.append(Event(EventKind.NOT_SUPPORTED, None, "the driver does not report XID errors here"))
-        return shown
+        return listed
 
-    def _miss(self, shown: dict[str, _Entry], index: int, error: Any, *, first: bool) -> None:
+    def _miss(self, listed: dict[str, _Entry], index: int, error: Any, *, first: bool) -> None:
         """A GPU cannot be identified: it is shown where it is known to be there, and at first told."""
         status = meaning(error.value)
-        known = [device for device in self._whole.values() if device.row["nvml_index"] == index]
-        if status == Status.NEEDS_RESET and known:
-            shown[known[0].gpu] = _Entry(known[0], None)
+        at_index = [device for device in self._whole.values() if device.row["nvml_index"] == index]
+        if status == Status.NEEDS_RESET and at_index:
+            listed[at_index[0].gpu] = _Entry(at_index[0], None)
         elif first:
             kind = _KINDS.get(status, EventKind.FAILED_READING)
             self._pending.append(Event(kind, None, f"the GPU at index {index} cannot be identified: {error}"))
@@ -219,8 +221,8 @@ class Nvml(Backend):
         import pynvml as nv
 
         if device.parent is not None:
-            number = asked(nv.nvmlDeviceGetGpuInstanceId, handle)
-            gpu = None if number is None else asked(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+            number = answer_of(nv.nvmlDeviceGetGpuInstanceId, handle)
+            gpu = None if number is None else answer_of(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
             part = None if gpu is None else Profiling(gpu, instance=number)
             return Reader(handle, instance=True, profiling=part)
         window_ms, period_ms = power_window(handle)
@@ -243,7 +245,7 @@ class Nvml(Backend):
         import pynvml as nv
 
         if self._events is None:
-            self._events = asked(nv.nvmlEventSetCreate)
+            self._events = answer_of(nv.nvmlEventSetCreate)
         if self._events is None or address in self._registered:
             return
         if status_of(nv.nvmlDeviceRegisterEvents, handle, nv.nvmlEventTypeXidCriticalError, self._events) == Status.OK:
@@ -258,7 +260,7 @@ class Nvml(Backend):
             return
         self._hearing = True
         for _ in range(_EVENTS_AT_ONCE):
-            event = asked(nv.nvmlEventSetWait_v2, self._events, 0)
+            event = answer_of(nv.nvmlEventSetWait_v2, self._events, 0)
             if event is None:
                 break
             if event.eventType == nv.nvmlEventTypeXidCriticalError:
@@ -273,11 +275,11 @@ class Nvml(Backend):
         gpu = self._by_handle.get(_address(handle))
         if gpu is not None:
             return gpu, self._whole[gpu].row["pci_bus_id"]
-        pci = asked(nv.nvmlDeviceGetPciInfo_v3, handle)
+        pci = answer_of(nv.nvmlDeviceGetPciInfo_v3, handle)
         if pci is None:
             return None, None
         pci_bus_id = text(pci.busId)
-        at = (known.gpu for known in self._whole.values() if known.row["pci_bus_id"] == pci_bus_id)
+        at = (device.gpu for device in self._whole.values() if device.row["pci_bus_id"] == pci_bus_id)
         return next(at, None), pci_bus_id
 
 
@@ -296,7 +298,7 @@ def _reach(index: int) -> tuple[str, Any]:
     import pynvml as nv
 
     handle = nv.nvmlDeviceGetHandleByIndex(index)
-    uuid = text(told(nv.nvmlDeviceGetUUID, handle))
+    uuid = text(decoded(nv.nvmlDeviceGetUUID, handle))
     # The driver tells the identity of a GPU that is gone from memory.
     if uuid is None or status_of(nv.nvmlDeviceGetMemoryInfo, handle) == Status.LOST:
         raise nv.NVMLError(nv.NVML_ERROR_GPU_IS_LOST)

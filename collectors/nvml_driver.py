@@ -39,7 +39,7 @@ def text(value: Any) -> str | None:
     return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip() or None
 
 
-def told(function: Callable[..., Any], *arguments: Any) -> Any:
+def decoded(function: Callable[..., Any], *arguments: Any) -> Any:
     """What the driver answers. The binding decodes texts, and some boards have names that are no UTF-8."""
     try:
         return function(*arguments)
@@ -47,12 +47,12 @@ def told(function: Callable[..., Any], *arguments: Any) -> Any:
         return error.object.decode(errors="replace")
 
 
-def asked(function: Callable[..., Any], *arguments: Any) -> Any:
+def answer_of(function: Callable[..., Any], *arguments: Any) -> Any:
     """What the driver answers, or None where this GPU or driver does not."""
     import pynvml
 
     try:
-        return told(function, *arguments)
+        return decoded(function, *arguments)
     except pynvml.NVMLError:
         return None
 
@@ -62,7 +62,7 @@ def status_of(function: Callable[..., Any], *arguments: Any) -> Status:
     import pynvml
 
     try:
-        told(function, *arguments)
+        decoded(function, *arguments)
     except pynvml.NVMLError as error:
         return meaning(error.value)
     return Status.OK
@@ -72,5 +72,5 @@ def driver_version() -> str | None:
     """The version of the loaded driver, None where it does not tell."""
     import pynvml
 
-    version = asked(pynvml.nvmlSystemGetDriverVersion)
+    version = answer_of(pynvml.nvmlSystemGetDriverVersion)
     return text(version) if version else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..store.power_sensors import sensor_of_chip
 from .backend import Device
-from .nvml_driver import asked, text
+from .nvml_driver import answer_of, text
 
 _GA100 = 0x20  # first byte of its PCI device ids; other Ampere parts have 0x22 to 0x25
 _UNKNOWN = 0xFFFFFFFF
@@ -17,7 +17,7 @@ def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
     import pynvml as nv
 
     def ask(function: str, *arguments: Any) -> Any:
-        return asked(getattr(nv, function), handle, *arguments) if hasattr(nv, function) else None
+        return answer_of(getattr(nv, function), handle, *arguments) if hasattr(nv, function) else None
 
     def string(function: str) -> str | None:
         answer = ask(function)
@@ -57,17 +57,17 @@ def instances(handle: Any, physical: Device) -> list[tuple[Device, Any]]:
     """The MIG instances of a GPU with their handles; empty where MIG is off or unknown here."""
     import pynvml as nv
 
-    mode = asked(nv.nvmlDeviceGetMigMode, handle)
+    mode = answer_of(nv.nvmlDeviceGetMigMode, handle)
     if not mode or mode[0] != 1:
         return []
-    found = []
-    for number in range(asked(nv.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        instance = asked(nv.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
-        uuid = None if instance is None else asked(nv.nvmlDeviceGetUUID, instance)
+    parts = []
+    for number in range(answer_of(nv.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        instance = answer_of(nv.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        uuid = None if instance is None else answer_of(nv.nvmlDeviceGetUUID, instance)
         if uuid is None:
             continue  # this place holds no instance
-        name = text(asked(nv.nvmlDeviceGetName, instance) or "") or ""
-        memory = asked(nv.nvmlDeviceGetMemoryInfo, instance, nv.nvmlMemory_v2)
+        name = text(answer_of(nv.nvmlDeviceGetName, instance) or "") or ""
+        memory = answer_of(nv.nvmlDeviceGetMemoryInfo, instance, nv.nvmlMemory_v2)
         row = {
             "uuid": physical.gpu,
             "slot": physical.row.get("slot"),
@@ -80,17 +80,17 @@ def instances(handle: Any, physical: Device) -> list[tuple[Device, Any]]:
             "parent": physical.gpu,
             "mig_profile": text(name.partition(" MIG ")[2]),
         }
-        found.append((Device(str(text(uuid)), row, parent=physical.gpu), instance))
-    return found
+        parts.append((Device(str(text(uuid)), row, parent=physical.gpu), instance))
+    return parts
 
 
 def power_window(handle: Any) -> tuple[int | None, int | None]:
     """Over how many ms this part averages the power it reports, and how often it has a new value; None if unknown."""
     import pynvml as nv
 
-    architecture = asked(nv.nvmlDeviceGetArchitecture, handle)
+    architecture = answer_of(nv.nvmlDeviceGetArchitecture, handle)
     if architecture is None or architecture == _UNKNOWN:
         return None, None
-    pci = asked(nv.nvmlDeviceGetPciInfo_v3, handle)
+    pci = answer_of(nv.nvmlDeviceGetPciInfo_v3, handle)
     sensor = sensor_of_chip(architecture, ga100=pci is not None and pci.pciDeviceId >> 24 == _GA100)
     return (None, None) if sensor is None else (sensor.draw_ms, sensor.period_ms)

@@ -43,7 +43,7 @@ _DOUBLE, _UNSIGNED_INT, _UNSIGNED_LONG_LONG = 0, 1, 3
 _RARE_TYPES = {_DOUBLE: "<d", 4: "<q", 5: "<i4x", 6: "<H6x"}  # signed numbers, and 16 bits
 
 
-class _Asked(NamedTuple):
+class _FieldEntry(NamedTuple):
     """A field value to read for the metric in this row of METRICS."""
 
     row: int
@@ -86,7 +86,7 @@ class Reader:
         self._get_fields: Any = None if instance else library_function("nvmlDeviceGetFieldValues")
         fields = [] if self._get_fields is None else self._supported_fields()
         self._outputs_end = _ENTRY.size * len(fields)
-        self._buffer = _asking_for(fields, room=_OUTPUT_BYTES)
+        self._buffer = _buffer_for(fields, room=_OUTPUT_BYTES)
         calls = self._supported_calls(answered={entry.row for entry in fields})
         fixed = [Status.UNREAD if instance else Status.UNSUPPORTED] * len(METRICS)
         for row, metric in enumerate(METRICS):
@@ -134,10 +134,10 @@ class Reader:
 
     # -- what the device supports -----------------------------------------------------------------------------
 
-    def _supported_fields(self) -> list[_Asked]:
+    def _supported_fields(self) -> list[_FieldEntry]:
         """The fields to read, in the scope in which the device answers for them; those of the fast tier first."""
         specs = {row: metric.nvml for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Field)}
-        every = [_Asked(row, number, spec.scopes[0]) for row, spec in specs.items() for number in spec.ids]
+        every = [_FieldEntry(row, number, spec.scopes[0]) for row, spec in specs.items() for number in spec.ids]
         codes = dict(zip(every, self._field_codes(every), strict=True))
         unusable = {Status.UNSUPPORTED}
         if set(map(meaning, codes.values())) <= {Status.UNSUPPORTED, Status.FAILED}:
@@ -151,21 +151,21 @@ class Reader:
             supported += entries if usable else self._otherwise(row, specs[row])
         return supported
 
-    def _otherwise(self, row: int, spec: Field) -> list[_Asked]:
+    def _otherwise(self, row: int, spec: Field) -> list[_FieldEntry]:
         """How else a device answers for a metric: in another scope, or for each NVLink. Empty where it does not."""
         for scope in spec.scopes[1:]:
-            entries = [_Asked(row, number, scope) for number in spec.ids]
+            entries = [_FieldEntry(row, number, scope) for number in spec.ids]
             if not any(self._field_codes(entries)):
                 self.of_module = True
                 return entries
         if spec.by_link is None:
             return []
-        links = [_Asked(row, spec.by_link, link) for link in range(_MAX_LINKS)]
+        links = [_FieldEntry(row, spec.by_link, link) for link in range(_MAX_LINKS)]
         return [entry for entry, code in zip(links, self._field_codes(links), strict=True) if code == SUCCESS]
 
-    def _field_codes(self, fields: Sequence[_Asked]) -> list[int]:
+    def _field_codes(self, fields: Sequence[_FieldEntry]) -> list[int]:
         """Read some fields; the return code of each."""
-        buffer = _asking_for(fields)
+        buffer = _buffer_for(fields)
         refused = int(self._get_fields(self._handle, len(fields), buffer))
         return [refused or code for _, _, _, _, _, code, _ in _ENTRY.iter_unpack(buffer)]
 
@@ -230,7 +230,7 @@ class _Plan:
     def __init__(
         self,
         tick: int,
-        fields: Sequence[_Asked],
+        fields: Sequence[_FieldEntry],
         calls: Sequence[tuple[int, Sequence[_Number]]],
         profiled: bool,
         window_ms: int,
@@ -238,9 +238,9 @@ class _Plan:
     ) -> None:
         self._rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
         fields = [entry for entry in fields if entry.row in self._rows]
-        made = [numbers for call_tick, numbers in calls if call_tick <= tick]
-        self._numbers = [number for numbers in made for number in numbers]
-        self._call_of = [at for at, numbers in enumerate(made) for _ in numbers]
+        calls_numbers = [numbers for call_tick, numbers in calls if call_tick <= tick]
+        self._numbers = [number for numbers in calls_numbers for number in numbers]
+        self._call_of = [at for at, numbers in enumerate(calls_numbers) for _ in numbers]
         self.n_fields = len(fields)
         layout = "<" + _ENTRY_READ * len(fields)
         for number in self._numbers:
@@ -288,7 +288,9 @@ class _Plan:
             types = [answer & _TYPE_BITS for answer in fields]
             types += [_UNSIGNED_INT if number.format == "I" else _UNSIGNED_LONG_LONG for number in self._numbers]
             conversions = [(word, _conversion(kind, word in self._wide)) for word, kind in enumerate(types)]
-            self.learned = _Learned(answers, bytes(statuses), [(word, how) for word, how in conversions if how])
+            self.learned = _Learned(
+                answers, bytes(statuses), [(word, convert) for word, convert in conversions if convert]
+            )
         return self.learned
 
     def values(
@@ -330,7 +332,7 @@ class _Plan:
 _plan = functools.cache(_Plan)
 
 
-def _asking_for(fields: Sequence[_Asked], *, room: int = 0) -> Any:
+def _buffer_for(fields: Sequence[_FieldEntry], *, room: int = 0) -> Any:
     """A buffer of nvmlFieldValue_t that asks for these fields, with room for more after them."""
     buffer = ctypes.create_string_buffer(_ENTRY.size * len(fields) + room)
     for at, entry in enumerate(fields):

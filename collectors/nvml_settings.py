@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DeviceError, InputError, WhorlError
 from ..store.vocabulary import Outcome
-from .nvml_driver import asked, driver_version
+from .nvml_driver import answer_of, driver_version
 
 _NEAR_MW = 1000  # a driver may round what it is given,
 _SHOWN_S = 0.5  # and take a moment to show it
@@ -45,7 +45,7 @@ class Controls:
     def __exit__(self, *_: object) -> None:
         import pynvml
 
-        asked(pynvml.nvmlShutdown)
+        answer_of(pynvml.nvmlShutdown)
 
     def find(self, gpu: str) -> Control:
         """The settings of the GPU with a UUID. DeviceError where it is not here, InputError for a MIG instance."""
@@ -57,7 +57,7 @@ class Controls:
             if error.value in (nv.NVML_ERROR_NOT_FOUND, nv.NVML_ERROR_INVALID_ARGUMENT):
                 raise DeviceError(f"{gpu}: the driver does not show this GPU here", gone=True) from error
             raise _refusal(gpu, "finding it", error) from error
-        if asked(nv.nvmlDeviceIsMigDeviceHandle, handle):
+        if answer_of(nv.nvmlDeviceIsMigDeviceHandle, handle):
             raise InputError(
                 f"{gpu} is a MIG instance, but clocks and power limits belong to the whole GPU: turn MIG off, or "
                 f"measure as it is set"
@@ -172,21 +172,21 @@ def settings_of(gpu: str) -> dict[str, Any]:
     except (ImportError, WhorlError):
         return dict.fromkeys(names)
     with session:
-        handle = asked(nv.nvmlDeviceGetHandleByUUID, gpu)
+        handle = answer_of(nv.nvmlDeviceGetHandleByUUID, gpu)
         if handle is None:
             return dict.fromkeys(names)
-        if asked(nv.nvmlDeviceIsMigDeviceHandle, handle):
-            handle = asked(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        if answer_of(nv.nvmlDeviceIsMigDeviceHandle, handle):
+            handle = answer_of(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
         watts = [
             None if limit is None else limit / 1000
             for limit in (
-                asked(nv.nvmlDeviceGetEnforcedPowerLimit, handle),
-                asked(nv.nvmlDeviceGetPowerManagementDefaultLimit, handle),
+                answer_of(nv.nvmlDeviceGetEnforcedPowerLimit, handle),
+                answer_of(nv.nvmlDeviceGetPowerManagementDefaultLimit, handle),
             )
         ]
-        mode = asked(nv.nvmlDeviceGetComputeMode, handle)
-        mig, ecc = asked(nv.nvmlDeviceGetMigMode, handle), asked(nv.nvmlDeviceGetEccMode, handle)
-        persistence = asked(nv.nvmlDeviceGetPersistenceMode, handle)
+        mode = answer_of(nv.nvmlDeviceGetComputeMode, handle)
+        mig, ecc = answer_of(nv.nvmlDeviceGetMigMode, handle), answer_of(nv.nvmlDeviceGetEccMode, handle)
+        persistence = answer_of(nv.nvmlDeviceGetPersistenceMode, handle)
         known = (
             *watts,
             None if mode is None else _COMPUTE_MODES.get(mode, f"mode {mode}"),
