@@ -72,8 +72,6 @@ def seal_in_child(
 
 def seal_as_child(root: str, paths: Iterable[str], *, announce_s: float, version: int) -> None:
     """What the child of `seal_in_child` does. Raises StoreError."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     if version != FORMAT:
