@@ -148,13 +148,13 @@ def claim(
     probes = asked.get("probes")
     with store.exclusive():
         others = _campaigns(store, cluster, fleet_of(fleet, cluster))
-        alike = [one for one in others if one.asked == options and (unnamed or one.campaign == campaign)]
-        mine = max(alike, default=None, key=_began)
-        if mine and repeatable and mine.stored_to_ns >= mine.ended_ns:
-            mine = None
-        if mine:
-            others.remove(mine)
-            campaign, began_ns, ended_ns = mine.campaign, mine.began_ns, mine.ended_ns
+        candidates = [row for row in others if row.asked == options and (unnamed or row.campaign == campaign)]
+        previous = max(candidates, default=None, key=_began)
+        if previous and repeatable and previous.stored_to_ns >= previous.ended_ns:
+            previous = None
+        if previous:
+            others.remove(previous)
+            campaign, began_ns, ended_ns = previous.campaign, previous.began_ns, previous.ended_ns
         else:
             if began_ns is None:
                 latest = max((other.ended_ns for other in others), default=FIRST_NS)
@@ -175,10 +175,10 @@ def claim(
             list(probes) if isinstance(probes, Mapping) else None,
             began_ns,
             ended_ns,
-            born_ns=mine.born_ns if mine else min([began_ns, *map(_began, others)]),
-            stored_to_ns=mine.stored_to_ns if mine else began_ns,
+            born_ns=previous.born_ns if previous else min([began_ns, *map(_began, others)]),
+            stored_to_ns=previous.stored_to_ns if previous else began_ns,
             span_s=span_s,
-            before=mine is not None,
+            before=previous is not None,
         )
         for other in others:
             if other.began_ns < ended_ns and began_ns < other.ended_ns:
@@ -186,9 +186,11 @@ def claim(
                     f"the store holds campaign {other.campaign} of these GPUs at the same time, from "
                     f"{iso(other.began_ns)} to {iso(other.ended_ns)}: choose another --began, --seed or --cluster"
                 )
-        stored = _faults(store.arrow("truth", columns=["cluster", *_Fault._fields]), cluster) if others or mine else []
+        stored: list[_Fault] = []
+        if others or previous:
+            stored = _faults(store.arrow("truth", columns=["cluster", *_Fault._fields]), cluster)
         _refuse_other_faults(claimed, stored)
-        if not mine:
+        if not previous:
             _store_claim(claimed, stored)
     return claimed
 
@@ -198,7 +200,7 @@ def _store_claim(claimed: Claim, stored: Sequence[_Fault]) -> None:
     devices, before = devices_of(claimed.fleet.model, claimed.who, claimed.fleet.vbios), set(stored)
     identified = identify(claimed.store, devices, claimed.cluster, None, claimed.began_ns)
     truth = truth_of(claimed.cluster, claimed.fleet, claimed.who, claimed.planted, claimed.fleet.seed)
-    truth = truth.filter(pa.array([one not in before for one in _faults(truth)]))
+    truth = truth.filter(pa.array([row not in before for row in _faults(truth)]))
     tables = {"truth": truth, "campaigns": claimed.progress(claimed.began_ns)}
     claimed.store.append(tables, claimed.file_name(claimed.began_ns))
     counts = {"gpus": identified} | {name: len(rows) for name, rows in tables.items()}
@@ -227,8 +229,8 @@ class _Known(NamedTuple):
     ended_ns: int
 
 
-def _began(one: _Known) -> int:
-    return one.began_ns
+def _began(row: _Known) -> int:
+    return row.began_ns
 
 
 def _campaigns(store: Store, cluster: str, fleet: str) -> list[_Known]:
@@ -237,12 +239,12 @@ def _campaigns(store: Store, cluster: str, fleet: str) -> list[_Known]:
     rows = rows.filter(compute.and_(compute.equal(rows["cluster"], cluster), compute.equal(rows["fleet"], fleet)))
     times = (_instants(rows[name]) for name in _TIMES)
     options = (dict(pairs or ()) for pairs in rows["asked"].to_pylist())
-    found: dict[tuple[str, str, int], _Known] = {}
-    for one in map(_Known, rows["campaign"].to_pylist(), options, *times):
-        key = (one.campaign, str(sorted(one.asked.items())), one.began_ns)
+    latest: dict[tuple[str, str, int], _Known] = {}
+    for row in map(_Known, rows["campaign"].to_pylist(), options, *times):
+        key = (row.campaign, str(sorted(row.asked.items())), row.began_ns)
         # The row of a complete campaign holds its real end, which may be earlier than the planned one.
-        found[key] = max(one, found.get(key, one), key=lambda known: (known.stored_to_ns, -known.ended_ns))
-    return list(found.values())
+        latest[key] = max(row, latest.get(key, row), key=lambda known: (known.stored_to_ns, -known.ended_ns))
+    return list(latest.values())
 
 
 _TIMES = ("born", "began", "stored_to", "ended")
@@ -265,8 +267,8 @@ def _faults(truth: pa.Table, cluster: str | None = None) -> list[_Fault]:
 def _refuse_other_faults(claimed: Claim, truth: Sequence[_Fault]) -> None:
     """Raise InputError if the store holds these GPUs with other faults, or from another population: fleets of one seed
     have the same GPU names."""
-    kinds: dict[str, tuple[str, float | None]] = {one.uuid: (HEALTHY.kind, None) for one in claimed.who}
-    kinds |= {one.uuid: (one.kind, one.size_pct) for one in claimed.planted}
+    kinds: dict[str, tuple[str, float | None]] = {identity.uuid: (HEALTHY.kind, None) for identity in claimed.who}
+    kinds |= {row.uuid: (row.kind, row.size_pct) for row in claimed.planted}
     for row in truth:
         kind, size_pct = kinds.get(row.gpu, (row.kind, row.size_pct))
         if (row.kind, row.size_pct) != (kind, size_pct):

@@ -153,7 +153,7 @@ class Events:
             self.tell(Event(EventKind.DRIVER_RELOADED, None, detail, version=version))
 
 
-class Observed:
+class SeenDevice:
     """What is known of one GPU or MIG instance, and the events that follow from its readings."""
 
     __slots__ = (

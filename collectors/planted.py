@@ -80,17 +80,17 @@ def truth_of(cluster: str, fleet: Fleet, who: Sequence[Identity], planted: Seque
     """A fleet's rows of `truth`: the parameters and the fault of every GPU."""
     n = len(fleet)
     drawn = {column.name: getattr(fleet.silicon, column.name).tolist() for column in fields(Silicon)}
-    faulty = {one.uuid: one for one in planted}
-    found = [faulty.get(one.uuid) for one in who]
+    faulty = {fault.uuid: fault for fault in planted}
+    faults = [faulty.get(identity.uuid) for identity in who]
     return arrow_rows(
         "truth",
         {
             "cluster": [cluster] * n,
-            "gpu": [one.uuid for one in who],
-            "kind": [HEALTHY.kind if one is None else one.kind for one in found],
-            "began": [one and one.began_ns for one in found],
-            "ended": [one and one.ended_ns for one in found],
-            "size_pct": [one and one.size_pct for one in found],
+            "gpu": [identity.uuid for identity in who],
+            "kind": [HEALTHY.kind if fault is None else fault.kind for fault in faults],
+            "began": [fault and fault.began_ns for fault in faults],
+            "ended": [fault and fault.ended_ns for fault in faults],
+            "size_pct": [fault and fault.size_pct for fault in faults],
             "population": [fleet.population] * n,
             "silicon": [{name: values[gpu] for name, values in drawn.items()} for gpu in range(n)],
             "model": [fleet.model.name] * n,
@@ -112,7 +112,7 @@ def introduce(
     told = store.arrow("truth", rows.column_names, [(cluster, identity.uuid) for identity in who]).to_pylist()
     if all(row in told for row in rows.to_pylist()):
         return {"gpus": identified}
-    digest = short_hash([cluster, [vars(one) for one in planted], rows["silicon"].to_pylist()])
+    digest = short_hash([cluster, [vars(fault) for fault in planted], rows["silicon"].to_pylist()])
     store.append({"truth": rows}, f"truth-{digest}")
     return {"gpus": identified, "truth": len(rows)}
 

@@ -22,7 +22,7 @@ from ..store.journal_file import Gpu, Ticks
 from ..store.vocabulary import EventKind
 from .backend import Backend, Device, Reading, Status
 from .clock import Clock, SystemClock
-from .noticing import Events, Observed
+from .noticing import Events, SeenDevice
 from .quality import Quality
 from .rows import BY_LENGTH, QUICK, Columns, judged_of, nulls_of
 
@@ -159,9 +159,9 @@ class Sampler:
             self._connections[self._connection] = backend
         self._reachable = True
         self._gone_since: int | None = None  # since when the source does not answer, as was told (steady ns)
-        self._known: dict[str, Observed] = {}  # all devices that were ever there, by key
+        self._known: dict[str, SeenDevice] = {}  # all devices that were ever there, by key
         self._asked: list[str] = []  # the keys of those that are read
-        self._unread: list[Observed] = []  # whole GPUs that are not, and have a row without numbers at every tick
+        self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
         self._wake, self._new_identities, self._identifying = threading.Event(), False, False
         self._meet(list(backend.devices() if devices is None else devices))
 
@@ -267,8 +267,8 @@ class Sampler:
         busy = poller.busy
         if busy is None or self._clock.steady() - busy[1] < self._hung:
             return
-        what, since = busy
-        if what == STORE:
+        call_name, since = busy
+        if call_name == STORE:
             if STORE not in self.stuck_in:
                 self.stuck_in[STORE] = since
                 waited = (self._clock.steady() - since) / 1e9
@@ -277,19 +277,19 @@ class Sampler:
         with self._lock:
             if poller.busy is not busy:  # it returned at this very moment
                 return
-            self.stuck_in[what] = since
-            poller.hung_in = what
+            self.stuck_in[call_name] = since
+            poller.hung_in = call_name
             self._poller = _Poller(self._poll)
-        self._give_up(what, since)
+        self._give_up(call_name, since)
         self._poller.start()
 
-    def _give_up(self, what: str, since: int) -> None:
+    def _give_up(self, call_name: str, since: int) -> None:
         """Tell of what hangs since then (steady ns), and go on without it."""
-        if what in self._connections:
+        if call_name in self._connections:
             self._connect_anew(since)
             return
-        gpu = what if what in self._known else None
-        of = "" if gpu else f" for {what}"
+        gpu = call_name if call_name in self._known else None
+        of = "" if gpu else f" for {call_name}"
         detail = f"a driver call{of} has not returned for {self._hung / 1e9:g} s; the others continue"
         self._events.tell(Event(EventKind.HUNG, gpu, detail, duration_ns=self._hung))
         self._choose()
@@ -313,9 +313,9 @@ class Sampler:
 
     # -- a thread in a call -------------------------------------------------------------------------------
 
-    def _call(self, me: _Poller, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, me: _Poller, call_name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call what may hang. Raises Abandoned where this thread was given up meanwhile."""
-        me.busy = (what, self._clock.steady())
+        me.busy = (call_name, self._clock.steady())
         try:
             return function(*arguments)
         finally:
@@ -330,20 +330,20 @@ class Sampler:
             if STORE in self.stuck_in:
                 del self.stuck_in[STORE]
             return
-        what = me.hung_in
-        since = None if what is None else self.stuck_in.pop(what, None)
-        if what is not None and since is not None and not self._ending:
-            self._answers_again(what, self._clock.steady() - since)
+        call_name = me.hung_in
+        since = None if call_name is None else self.stuck_in.pop(call_name, None)
+        if call_name is not None and since is not None and not self._ending:
+            self._answers_again(call_name, self._clock.steady() - since)
         raise Abandoned
 
-    def _answers_again(self, what: str, took_ns: int) -> None:
+    def _answers_again(self, call_name: str, took_ns: int) -> None:
         """The call that hung has returned; this is still the thread that was given up for it."""
         self._look_due = 0
-        if what in self._connections:
-            self._connections.pop(what).close()
+        if call_name in self._connections:
+            self._connections.pop(call_name).close()
             return
         detail = f"the hanging driver call returned after {took_ns / 1e9:.1f} s"
-        gpu = what if what in self._known else None
+        gpu = call_name if call_name in self._known else None
         self._events.tell(Event(EventKind.ANSWERS_AGAIN, gpu, detail, duration_ns=took_ns))
         self._choose()
 
@@ -474,7 +474,7 @@ class Sampler:
         if refused or event.kind in _GAPS or (event.kind == EventKind.EXPORTER and event.metric is not None):
             log.warning("%s", event.detail)
 
-    def _add(self, tick: dict[int, _Rows], gpu: Observed, stamp: int, reading: Reading, read_us: int) -> None:
+    def _add(self, tick: dict[int, _Rows], gpu: SeenDevice, stamp: int, reading: Reading, read_us: int) -> None:
         """Add a reading, which was taken at `stamp` (UTC ns), to the rows of its tick."""
         values, statuses, mark, quality = reading.values, reading.statuses, gpu.silent, gpu.quality
         rows = tick.get(len(values))
@@ -497,7 +497,7 @@ class Sampler:
             mark = mark or quality.text
         rows.readings.append((stamp // 1000, gpu.key, nulls, [*values, read_us], mark))
 
-    def _add_silent(self, tick: dict[int, _Rows], gpu: Observed, stamp: int) -> None:
+    def _add_silent(self, tick: dict[int, _Rows], gpu: SeenDevice, stamp: int) -> None:
         """Add a row without numbers: the GPU hangs, or is lost."""
         rows = next(iter(tick.values()), None)
         if rows is None:
@@ -515,12 +515,12 @@ class Sampler:
 
     def _look(self, me: _Poller, now: int) -> None:
         """Look for devices that come and go; this also reaches a source that was gone."""
-        what = LIST if self.source.one_by_one else self._connection
-        if what in self.stuck_in:
+        call_name = LIST if self.source.one_by_one else self._connection
+        if call_name in self.stuck_in:
             return
         self._look_due = now + (self._slow if self._reachable else _SECOND_NS)
         try:
-            devices = self._call(me, what, self.source.devices)
+            devices = self._call(me, call_name, self.source.devices)
         except InputError as error:
             self._look_due = now + _SECOND_NS
             if not self._events.driver_gone:
@@ -535,7 +535,7 @@ class Sampler:
                 self._add_silent(tick, gpu, self._clock.wall())
             self._keep(me, tick)
 
-    def _meet(self, devices: Sequence[Device]) -> list[Observed]:
+    def _meet(self, devices: Sequence[Device]) -> list[SeenDevice]:
         """Take in the list of devices, tell what changed, and have them identified where they did.
 
         Returns the GPUs that were lost, of a source with a clock of its own.
@@ -575,7 +575,7 @@ class Sampler:
         self._choose()
         return gone
 
-    def _observed(self, device: Device) -> Observed:
+    def _observed(self, device: Device) -> SeenDevice:
         """A device that was never there before."""
         sampling, period_ms = self._sampling, self.source.period_ms
         quality = None
@@ -585,7 +585,7 @@ class Sampler:
                 period_s=None if period_ms is None else period_ms / 1000,
                 window_s=sampling.window_s,
             )
-        return Observed(device, sampling.cluster, self._events, self._clock, quality)
+        return SeenDevice(device, sampling.cluster, self._events, self._clock, quality)
 
     def _choose(self) -> None:
         """Choose what is read, whole GPUs first: all that is listed and does not hang."""

@@ -48,19 +48,19 @@ def devices_of(model: GpuModel, who: Sequence[Identity], vbios: Sequence[str | N
     row = described(model)
     return [
         Device(
-            one.uuid,
+            identity.uuid,
             {
-                "uuid": one.uuid,
-                "place": one.place,
-                "cabinet": f"c{one.cabinet:03d}",
-                "node": one.host,
-                "slot": one.device,
-                "nvml_index": one.device,
+                "uuid": identity.uuid,
+                "place": identity.place,
+                "cabinet": f"c{identity.cabinet:03d}",
+                "node": identity.host,
+                "slot": identity.device,
+                "nvml_index": identity.device,
                 **({} if version is None else {"vbios": version}),
                 **row,
             },
         )
-        for one, version in zip(who, vbios or [None] * len(who), strict=True)
+        for identity, version in zip(who, vbios or [None] * len(who), strict=True)
     ]
 
 
