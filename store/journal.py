@@ -71,8 +71,8 @@ class Journal:
     """The journal of one writer in a store, made by `Store.journal`: `append` readings, `close` at the end.
 
     It is a context manager as well. `seal` turns it into files of the tables. With `background` a thread asks for it
-    when it is due, and child processes do it, so that this process does not load Arrow for it; else the caller asks,
-    and this process does it. `name` says who writes, as the node; two living processes cannot write under one name.
+    when it is due, and child processes do it where this process has not loaded Arrow; else the caller asks, and this
+    process does it. `name` says who writes, as the node; two living processes cannot write under one name.
     `durable_s` is the longest time in seconds that an acknowledged row may not yet be on the disk (0: none; None: what
     suits the file system); a killed process loses none of them either way. Raises StoreError where another process has
     the name, or the store cannot be written.
@@ -290,7 +290,7 @@ class Journal:
             waiting = list(self._waiting)
             if self._background:
                 self._retry_s = time.monotonic() + self._segment_s / 10
-                ended = (lambda: self._stop.is_set()) if self._slow else (lambda: False)
+                ended = self._stop.is_set if self._slow else None
                 sealing.seal_in_child(self._root, waiting, self._pace, hold=self._hold, ended=ended)
             else:
                 sealing.seal(self._root, waiting, self._pace)

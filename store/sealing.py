@@ -58,24 +58,21 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace) -> list[Journal
 
 
 def seal_in_child(
-    root: Path, several: Iterable[JournalName], pace: Pace, *, hold: Lock, ended: Callable[[], bool]
+    root: Path, several: Iterable[JournalName], pace: Pace, *, hold: Lock, ended: Callable[[], bool] | None
 ) -> None:
-    """Seal journals in a process of its own, at low priority: this one never loads Arrow. Raises StoreError.
+    """Seal journals in a process of its own, at low priority, where this one has no Arrow. Raises StoreError.
 
-    The child keeps the lock of their name, `hold`, and ends when this process does, or when `ended` says so.
+    The child keeps the lock of their name, `hold`, and ends when this process does, or when `ended` says so: with that
+    it is always a child, as a file system may make it wait for minutes.
     """
     paths = [str(journal.path) for journal in several]
     if paths:
         arguments = {"root": str(root), "paths": paths, "announce_s": pace.announce_s, "version": FORMAT}
-        children.run(f"{__name__}:seal_as_child", arguments, keep=[hold.handle], ended=ended)
+        children.run(f"{__name__}:seal_as_child", arguments, keep=[hold.handle], nice=_NICE, ended=ended)
 
 
 def seal_as_child(root: str, paths: Iterable[str], *, announce_s: float, version: int) -> None:
     """What the child of `seal_in_child` does. Raises StoreError."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     if version != FORMAT:
         raise StoreError(f"another version of whorl was installed: start what collects into {root} again")
     several = [journal for path in paths if (journal := journal_file.parse(Path(path))) is not None]

@@ -202,6 +202,7 @@ def test_a_child_seals_and_what_hinders_it_is_told_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hindrance: str
 ) -> None:
     folder, away = store.root / "telemetry", store.root / "away"
+    monkeypatch.setattr(children, "has_arrow", lambda: False)
     with caplog.at_level(logging.WARNING), Journal(store.root, "n", segment_s=0.2) as made:
         with monkeypatch.context() as patch:
             if hindrance == "no process":
@@ -224,6 +225,16 @@ def test_a_child_seals_and_what_hinders_it_is_told_once(
     assert seen(store) == {("a", 0): 1, ("a", 1): 1}
 
 
+def test_a_process_that_has_arrow_seals_itself_at_its_priority(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(store.root / "python"))
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    with store.journal("n", offline=True) as made:
+        made.append_batch(batch(["a"], 0, 1))
+        made.seal()
+        assert plain_powers(store.root) == {("a", 0): 1}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == priority
+
+
 @pytest.mark.parametrize("step", ["before the files", "between the files", "before the journal goes"])
 def test_a_child_that_is_killed_leaves_every_row_once(store: Store, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     place, after = {
@@ -242,6 +253,7 @@ def test_a_child_that_is_killed_leaves_every_row_once(store: Store, monkeypatch:
         made.append_batch(batch(["a", "b"], 1, 1))
         made.append_batch(pa.record_batch({"kind": ["gap"]}), "events")
         with monkeypatch.context() as patch:
+            patch.setattr(children, "has_arrow", lambda: False)
             patch.setattr(children, "_PROGRAM", killed)
             with pytest.raises(StoreError, match="SIGKILL"):
                 made.seal()
@@ -258,6 +270,7 @@ def test_a_child_ends_with_its_parent_and_frees_the_name(store: Store) -> None:
     code = (
         "import os, signal, sys, threading, time\nfrom pathlib import Path\nfrom whorl.store import Store\n"
         "from whorl.store.system import children\nfrom whorl.tests.store.journaler import batch\n"
+        "children.has_arrow = bool\n"
         "children._PROGRAM = 'import sys, time\\nfrom whorl.store import sealing\\n'"
         " 'from whorl.store.system import children\\n'"
         " 'sealing.seal = lambda root, *_: [(root / \"begun\").touch(), time.sleep(600)]\\n'"
