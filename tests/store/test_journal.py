@@ -197,13 +197,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("hindrance", ["no process", "no folder"])
 def test_a_child_seals_and_what_hinders_it_is_told_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hindrance: str
 ) -> None:
     folder, away = store.root / "telemetry", store.root / "away"
     monkeypatch.setattr(children, "has_arrow", lambda: False)
-    with caplog.at_level(logging.WARNING), Journal(store.root, "n", segment_s=0.2) as made:
+    with caplog.at_level(logging.WARNING), Journal(store.root, "n", segment_s=2.0) as made:
         with monkeypatch.context() as patch:
             if hindrance == "no process":
                 patch.setattr(sys, "executable", str(store.root / "python"))
@@ -235,7 +236,8 @@ def test_a_process_that_has_arrow_seals_itself_at_its_priority(store: Store, mon
     assert os.getpriority(os.PRIO_PROCESS, 0) == priority
 
 
-@pytest.mark.parametrize("step", ["before the files", "between the files", "before the journal goes"])
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("step", ["between the files", "before the files", "before the journal goes"])
 def test_a_child_that_is_killed_leaves_every_row_once(store: Store, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     place, after = {
         "before the files": ("files.rename", 0),

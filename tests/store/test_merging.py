@@ -68,6 +68,7 @@ def make_three(folder: Path) -> None:
     user.append({"telemetry": readings(1, 4, 1, more=11)}, "latest")
 
 
+@pytest.mark.long
 def test_three_stores_give_the_same_in_any_order_and_twice(three: list[Path], tmp_path: Path) -> None:
     run = CliRunner()
     answer = run.invoke(cli, ["store", "merge", *map(str, three), "--into", str(tmp_path / "first"), "--json"])
