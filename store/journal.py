@@ -166,18 +166,17 @@ class Journal:
         if table == TELEMETRY.name:
             self.append_ticks(_ticks(shaped))
         else:
-            rows = shaped.combine_chunks().to_batches()[0]
-            self._append("rows", lambda _, written: journal_file.rows_block(table, rows, written), (), len(batch))
+            self.append_columns(_columns(shaped), table)
 
     def append_columns(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
-        """Store rows of a table in columns of numbers and texts (`ts` in ns since 1970), without Arrow; they are
+        """Store rows of a table in columns of what JSON can say (times in ns since 1970), without Arrow; they are
         acknowledged on return.
 
         Raises StoreError as `append`.
         """
         rows = len(next(iter(columns.values()), ()))
         if rows:
-            self._append("rows", lambda _, written: journal_file.columns_block(table, columns, written), (), rows)
+            self._append("rows", lambda _, written: journal_file.rows_block(table, columns, written), (), rows)
 
     def append_ticks(self, ticks: Ticks) -> None:
         """Store readings that are in arrays, without Arrow; they are acknowledged on return.
@@ -373,6 +372,21 @@ def readings(ts: Times, gpus: Sequence[str], columns: Mapping[str, Any]) -> pa.R
         if len(arrays[name]) != len(gpus):
             raise StoreError(f"telemetry, column {name}: {len(arrays[name])} values for {len(gpus)} GPUs")
     return pa.RecordBatch.from_pydict(arrays)
+
+
+def _columns(rows: pa.Table) -> dict[str, list[Any]]:
+    """Rows of a table, in its types, as `Journal.append_columns` takes them. Raises StoreError."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            try:
+                column = column.cast(pa.timestamp("ns")).cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                raise StoreError(f"column {name}: {error}") from error
+        columns[name] = column.to_pylist(maps_as_pydicts="strict")
+    return columns
 
 
 def _ticks(rows: pa.Table) -> Ticks:

@@ -10,8 +10,8 @@ The CRC is that of the frame before it and of the payload. All numbers are littl
   file is a layout, and names every GPU of the file.
 * T, a tick: records of the layout of that number. A record is `ts` (i64, us), the number of its GPU (u16), one bit for
   each column that is NULL, and the columns, each at its own width; a text is the number of it in the layout (u16).
-* R, rows of any other table, as an Arrow stream; or
-* C, the same as columns in JSON, from a process that does not load Arrow.
+* C, rows of any other table: its columns in JSON, `ts` and other times in ns; or
+* R, the same as an Arrow stream, in journals that another whorl wrote.
 
 `written` says which of two rows of one key was written last; it is never twice the same in one journal. A block that a
 crash cut short, or in which a bit changed, does not pass its check: readers go on at the next mark.
@@ -26,13 +26,15 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import StoreError
 from .file_names import Bounds, gpu_hashes
 from .parquet import WRITTEN
-from .schema import FORMAT, TABLES, TELEMETRY, arrow_rows, arrow_schema, other_format
+from .schema import FORMAT, KEY, TABLES, TELEMETRY, arrow_rows, arrow_schema, other_format
 from .system import files, processes
 
 if TYPE_CHECKING:
@@ -132,7 +134,10 @@ def strange(root: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """How the records of a tick lie: the columns with numpy's codes of their types, the GPUs and the texts."""
+    """How the records of a tick lie: the columns with numpy's codes of their types, the GPUs and the texts.
+
+    `record` has a field for the time, the GPU and the bits of NULL, and one for each row of columns of one type.
+    """
 
     number: int
     columns: tuple[tuple[str, str], ...]
@@ -145,8 +150,15 @@ class RecordLayout:
     def __post_init__(self) -> None:
         import numpy as np
 
-        fields = [("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(self.columns) + 7) // 8,)), *self.columns]
+        fields: list[Any] = [("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(self.columns) + 7) // 8,))]
+        for code, columns in groupby(code for _, code in self.columns):
+            fields.append((f"columns {len(fields)}", code, (len(list(columns)),)))
         object.__setattr__(self, "record", np.dtype(fields))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The fields of `record` that hold columns."""
+        return (self.record.names or ())[3:]
 
     def payload(self) -> bytes:
         units = {column.name: column.unit for column in TELEMETRY.columns}
@@ -172,9 +184,9 @@ class RecordLayout:
             if why := other_format(version, older=older):
                 raise ValueError(why)
             columns = tuple((str(name), str(code)) for name, code, _ in header_fields["columns"])
-            if header_fields["table"] != TELEMETRY.name or not (
-                older or all(_fits(name, code) for name, code in columns)
-            ):
+            names = [*KEY, *(name for name, _ in columns)]
+            fits = older or all(_fits(name, code) for name, code in columns)
+            if header_fields["table"] != TELEMETRY.name or not fits or len({*names}) < len(names):
                 raise ValueError("it has columns that telemetry has not")
             name, host, namespace, pid = header_fields["writer"]
             gpus = tuple((cluster, gpu) for cluster, gpu in header_fields["gpus"])
@@ -240,7 +252,6 @@ class _Shape:
     """How the readings of a tick become records: the rows of its numbers in the order of the layout."""
 
     layout: RecordLayout
-    record: np.dtype[Any]
     wide: NDArray[np.intp]
     narrow: NDArray[np.intp]
     texts: tuple[str, ...]
@@ -292,21 +303,21 @@ class Encoder:
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._shapes[key] = self._shaped(*key)
-        records = np.zeros(len(ticks.ts), shape.record)
+        records = np.zeros(len(ticks.ts), shape.layout.record)
         records["ts"] = ticks.ts
         if ticks.gpus is not self._same:
             self._same_numbers = np.array([self._gpus[gpu] for gpu in ticks.gpus], np.uint16)
             self._same = ticks.gpus
         records["gpu"] = self._same_numbers
-        records["wide"] = values[shape.wide].T
-        records["narrow"] = small[shape.narrow].T
+        parts = values[shape.wide], small[shape.narrow], np.array([numbers[name] for name in shape.texts], _TEXT)
+        for name, part in zip(shape.layout.groups, (part for part in parts if len(part)), strict=True):
+            records[name] = part.T
         if valid is not None or numbers:
             absent = np.zeros((len(shape.layout.columns), len(ticks.ts)), bool)
             if valid is not None:
                 absent[: len(shape.wide)] = ~valid[shape.wide]
                 absent[len(shape.wide) : len(shape.wide) + len(shape.narrow)] = ~valid[shape.narrow]
             for place, name in enumerate(shape.texts):
-                records["texts"][:, place] = numbers[name]
                 absent[place - len(shape.texts)] = [text is None for text in ticks.texts[name]]
             records["null"] = np.packbits(absent, axis=0, bitorder="little").T
         layout = shape.layout
@@ -336,11 +347,7 @@ class Encoder:
         columns += [(name, _TEXT) for name in texts]
         self._number += 1
         layout = RecordLayout(self._number, tuple(columns), tuple(self._gpus), tuple(self._texts), self._writer)
-        record = [
-            ("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(columns) + 7) // 8,)),
-            ("wide", "<i8", rows[0].shape), ("narrow", "<i4", rows[1].shape), ("texts", _TEXT, (len(texts),)),
-        ]  # fmt: skip
-        return _Shape(layout, np.dtype(record), *rows, texts)
+        return _Shape(layout, *rows, texts)
 
 
 def block(kind: bytes, layout: int, written: int, payload: bytes) -> bytes:
@@ -351,19 +358,14 @@ def block(kind: bytes, layout: int, written: int, payload: bytes) -> bytes:
     return frame + zlib.crc32(payload, zlib.crc32(frame)).to_bytes(_CRC_BYTES, "little") + payload
 
 
-def rows_block(table: str, rows: pa.RecordBatch, written: int) -> bytes:
-    """A block of rows of any table."""
-    import pyarrow as pa
-
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, rows.schema.with_metadata({"whorl.table": table})) as stream:
-        stream.write_batch(rows)
-    return block(b"R", 0, written, bytes(out.getvalue()))
+def rows_block(table: str, columns: Mapping[str, Sequence[Any]], written: int) -> bytes:
+    """A block of rows of a table, in columns of what JSON can say; times in ns since 1970, in records in us."""
+    content = {"table": table, "columns": columns}
+    return block(b"C", 0, written, json.dumps(content, default=_us).encode())
 
 
-def columns_block(table: str, columns: Mapping[str, Sequence[Any]], written: int) -> bytes:
-    """A block of rows of a table in columns of numbers and texts, made without Arrow; `ts` in ns since 1970."""
-    return block(b"C", 0, written, json.dumps({"table": table, "columns": columns}).encode())
+def _us(time: datetime) -> int:
+    return round(time.replace(tzinfo=UTC).timestamp() * 1e6)
 
 
 # -- reading --------------------------------------------------------------------------------------------------
@@ -519,8 +521,8 @@ def _readings(layout: RecordLayout | None, blocks: list[_Block]) -> pa.Table | N
     for place, name in enumerate(("cluster", "gpu")):
         columns[name] = pa.array([gpu[place] for gpu in layout.gpus], pa.string()).take(codes)
     null = np.unpackbits(records["null"], axis=1, bitorder="little").astype(bool)
-    for place, (name, code) in enumerate(layout.columns):
-        values, absent = np.ascontiguousarray(records[name]), null[:, place]
+    arrays = [np.ascontiguousarray(row) for group in layout.groups for row in records[group].T]
+    for (name, code), values, absent in zip(layout.columns, arrays, null.T, strict=False):
         if code == _TEXT:
             if len(values) and values[~absent].max(initial=0) >= max(1, len(layout.texts)):
                 return None
@@ -540,7 +542,7 @@ def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
 
     try:
         if block.kind == b"C":
-            fields = json.loads(bytes(block.payload))
+            fields = files.parse_json(bytes(block.payload))
             name = fields["table"]
             rows = arrow_rows(name, fields["columns"])
         else:
@@ -548,7 +550,7 @@ def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
                 rows = stream.read_all()
             rows.validate(full=True)
             name = (rows.schema.metadata or {}).get(b"whorl.table", b"").decode()
-    except (pa.ArrowException, ValueError, OSError, KeyError, TypeError, StoreError):
+    except (pa.ArrowException, AttributeError, LookupError, OSError, OverflowError, TypeError, ValueError, StoreError):
         return "", None
     if name not in {spec.name for spec in TABLES if not (spec.made or spec.partitioned)}:
         return name, None

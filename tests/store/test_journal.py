@@ -22,9 +22,11 @@ import pytest
 from whorl.errors import StoreError
 from whorl.store import Store, journal, journal_file, sealing
 from whorl.store.journal import Journal
+from whorl.store.schema import TABLES
 from whorl.store.status import status
 from whorl.store.system import children, files
 from whorl.tests.sizes import count
+from whorl.tests.store.frozen.make import rows_of
 from whorl.tests.store.journaler import (
     BEGAN,
     LATER,
@@ -361,14 +363,23 @@ def test_columns_gpus_and_texts_that_come_and_go_are_read_as_written(store: Stor
             expected += [{"fan_speed": None} | row for row in rows.to_pylist()]
         columns = [*expected[0]]
 
-        def rows_of(found: Store) -> list[str]:
+        def rows_in(found: Store) -> list[str]:
             answer = found.arrow("telemetry", columns).to_pylist()
             return sorted(repr(sorted(row.items())) for row in answer)
 
         wanted = sorted(repr(sorted(row.items())) for row in expected)
-        assert rows_of(store) == wanted
-        assert rows_of(Store.open(store.root)) == wanted
-    assert rows_of(Store.open(store.root)) == wanted
+        assert rows_in(store) == wanted
+        assert rows_in(Store.open(store.root)) == wanted
+    assert rows_in(Store.open(store.root)) == wanted
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in TABLES if not (spec.made or spec.partitioned)])
+def test_rows_of_every_table_are_read_as_written(store: Store, name: str) -> None:
+    rows = rows_of(name)
+    with open_journal(store) as made:
+        made.append_batch(rows.to_batches()[0], name)
+        assert store.arrow(name).to_pylist() == rows.to_pylist()
+    assert sorted(map(repr, store.arrow(name).to_pylist())) == sorted(map(repr, rows.to_pylist()))
 
 
 def test_texts_without_end_are_read_as_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
