@@ -108,9 +108,9 @@ class Journal:
             self._hold = locked(lock, label, wait_s=_COMPACTION_S)
         self._writer = journal_file.this_writer(name)
         self.durability = durability.of(self._folder, durable_s)
-        self._written = 0
+        self._written_ns = 0
         self._number = 0
-        self._began = clock() // 1000
+        self._began_us = clock() // 1000
         self._guard = threading.Lock()  # the open file
         self._work = threading.Lock()  # sealing
         self._stop = threading.Event()
@@ -176,7 +176,7 @@ class Journal:
         """
         rows = len(next(iter(columns.values()), ()))
         if rows:
-            self._append("rows", lambda _, written: journal_file.rows_block(table, columns, written), (), rows)
+            self._append("rows", lambda _, written_ns: journal_file.rows_block(table, columns, written_ns), (), rows)
 
     def append_ticks(self, ticks: Ticks) -> None:
         """Store readings that are in arrays, without Arrow; they are acknowledged on return.
@@ -187,7 +187,7 @@ class Journal:
             now_us = self._clock() // 1000
             near = now_us - _NEAR_US < ticks.ts.min() and ticks.ts.max() < now_us + _NEAR_US
             kind = "now" if near else "any"
-            self._append(kind, lambda encoder, written: encoder.tick(ticks, written), ticks.gpus, len(ticks.ts))
+            self._append(kind, lambda encoder, written_ns: encoder.tick(ticks, written_ns), ticks.gpus, len(ticks.ts))
 
     def _append(
         self, kind: str, encode: Callable[[Encoder, int], bytes], gpus: Sequence[journal_file.Gpu], rows: int
@@ -196,8 +196,8 @@ class Journal:
             if self._closed:
                 raise StoreError(f"the journal {self.name} is closed")
             file = self._open_for(kind, gpus)
-            self._written = max(self._written + 1, self._clock())
-            content = encode(file.encoder, self._written)
+            self._written_ns = max(self._written_ns + 1, self._clock())
+            content = encode(file.encoder, self._written_ns)
             before = file.size
             try:
                 file.write(content)
@@ -222,8 +222,8 @@ class Journal:
                     f"a journal takes readings of {journal_file.MOST_GPUS} GPUs at once: append some first"
                 )
         self._turn(kind)
-        self._began = max(self._began + 1, self._clock() // 1000)
-        stem = f"{self.name}-{os.getpid()}-{max(self._began, 0):x}-{self._number}"
+        self._began_us = max(self._began_us + 1, self._clock() // 1000)
+        stem = f"{self.name}-{os.getpid()}-{max(self._began_us, 0):x}-{self._number}"
         path = self._folder / f"{stem}{'' if kind == 'now' else f'.{kind}'}{journal_file.ENDING}"
         journal_name = journal_file.parse(path)
         assert journal_name is not None

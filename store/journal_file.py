@@ -73,19 +73,19 @@ Gpu = tuple[str | None, str | None]
 class JournalName:
     """The parts of the name of a journal's file.
 
-    `stem` is unique among all journals. `began` is us since 1970. `kind`: "now" has readings of its own time, see
+    `stem` is unique among all journals. `began_us` is since 1970. `kind`: "now" has readings of its own time, see
     `NEAR_US`; "any" has readings of any time; "rows" has rows of other tables.
     """
 
     path: Path
     stem: str
     writer: str
-    began: int
+    began_us: int
     kind: str
 
     def may_hold(self, bounds: Bounds) -> bool:
         """Whether it can have readings within the bounds, by its name and its first block."""
-        if self.kind == "rows" or (self.kind == "now" and bounds.last < self.began - NEAR_US):
+        if self.kind == "rows" or (self.kind == "now" and bounds.last_us < self.began_us - NEAR_US):
             return False
         gpus = gpus_in(self.path)
         return gpus is None or bounds.gpus is None or not gpus.isdisjoint(bounds.gpus)
@@ -281,12 +281,12 @@ class Encoder:
         """Whether the file names these GPUs."""
         return gpus is self._same or self._gpus.keys() >= set(gpus)
 
-    def header(self, written: int) -> bytes:
+    def header(self, written_ns: int) -> bytes:
         """The first block of a file."""
         layout = RecordLayout(self._number, (), tuple(self._gpus), (), self._writer)
-        return block(b"L", layout.number, written, layout.payload())
+        return block(b"L", layout.number, written_ns, layout.payload())
 
-    def tick(self, ticks: Ticks, written: int) -> bytes:
+    def tick(self, ticks: Ticks, written_ns: int) -> bytes:
         """The blocks of one tick, with a layout before it where readers need one."""
         import numpy as np
 
@@ -321,9 +321,9 @@ class Encoder:
                 absent[place - len(shape.texts)] = [text is None for text in ticks.texts[name]]
             records["null"] = np.packbits(absent, axis=0, bitorder="little").T
         layout = shape.layout
-        content = block(b"T", layout.number, written, records.tobytes())
+        content = block(b"T", layout.number, written_ns, records.tobytes())
         if shape.ticks % _LAYOUT_EVERY == 0:
-            content = block(b"L", layout.number, written, layout.payload()) + content
+            content = block(b"L", layout.number, written_ns, layout.payload()) + content
         shape.ticks += 1
         return content
 
@@ -350,18 +350,18 @@ class Encoder:
         return _Shape(layout, *rows, texts)
 
 
-def block(kind: bytes, layout: int, written: int, payload: bytes) -> bytes:
+def block(kind: bytes, layout: int, written_ns: int, payload: bytes) -> bytes:
     """One block of a journal. Raises StoreError where it is larger than readers take it for."""
     if len(payload) > _MOST_PAYLOAD:
         raise StoreError(f"these rows take {len(payload):,} bytes, more than an append may have: append some at a time")
-    frame = _FRAME.pack(_MARK, kind, layout, len(payload), written, 0)[:-_CRC_BYTES]
+    frame = _FRAME.pack(_MARK, kind, layout, len(payload), written_ns, 0)[:-_CRC_BYTES]
     return frame + zlib.crc32(payload, zlib.crc32(frame)).to_bytes(_CRC_BYTES, "little") + payload
 
 
-def rows_block(table: str, columns: Mapping[str, Sequence[Any]], written: int) -> bytes:
+def rows_block(table: str, columns: Mapping[str, Sequence[Any]], written_ns: int) -> bytes:
     """A block of rows of a table, in columns of what JSON can say; times in ns since 1970, in records in us."""
     content = {"table": table, "columns": columns}
-    return block(b"C", 0, written, json.dumps(content, default=_us).encode())
+    return block(b"C", 0, written_ns, json.dumps(content, default=_us).encode())
 
 
 def _us(time: datetime) -> int:
@@ -384,7 +384,6 @@ class JournalContent:
     """Bytes at the end, of a block whose writing did not end."""
     lost: int = 0
     """Bytes that changed since they were written."""
-    last_written: int = 0
     layouts: dict[int, RecordLayout] = field(default_factory=dict)
 
     @property
@@ -398,7 +397,7 @@ class _Block(NamedTuple):
     end: int
     kind: bytes
     layout: int
-    written: int
+    written_ns: int
     payload: memoryview
 
 
@@ -434,7 +433,6 @@ def read(
             here = after
             continue
         here = block.end
-        decoded.last_written = max(decoded.last_written, block.written)
         if block.kind == b"L":
             layout = RecordLayout.parse(bytes(block.payload), older=older)
             decoded.layouts[layout.number] = layout
@@ -465,14 +463,14 @@ def _block_at(view: memoryview, here: int) -> _Block | None:
     begin = here + _FRAME.size
     if begin > len(view):
         return None
-    mark, kind, layout, length, written, crc = _FRAME.unpack_from(view, here)
+    mark, kind, layout, length, written_ns, crc = _FRAME.unpack_from(view, here)
     end = begin + length
     if mark != _MARK or length > _MOST_PAYLOAD or end > len(view):
         return None
     payload = view[begin:end]
     if zlib.crc32(payload, zlib.crc32(view[here : begin - _CRC_BYTES])) != crc:
         return None
-    return _Block(end, kind, layout, written, payload)
+    return _Block(end, kind, layout, written_ns, payload)
 
 
 def _next_block(content: bytes, here: int) -> int:
@@ -493,14 +491,14 @@ def _cut_short(content: bytes, here: int) -> bool:
         return True
     if len(tail) < _FRAME.size:
         return tail[:2] == _MARK[: len(tail)]
-    mark, kind, layout, length, written, crc = _FRAME.unpack_from(tail)
+    mark, kind, layout, length, written_ns, crc = _FRAME.unpack_from(tail)
     missing = _FRAME.size + length - len(tail)
     if mark != _MARK or length > _MOST_PAYLOAD or missing < 0:
         return False
     if missing == 0:
         sector = (len(content) - 1) // _SECTOR * _SECTOR
         return not any(tail[max(0, sector - here) :])
-    whole_frame = _FRAME.pack(mark, kind, layout, length - missing, written, crc)[:-_CRC_BYTES]
+    whole_frame = _FRAME.pack(mark, kind, layout, length - missing, written_ns, crc)[:-_CRC_BYTES]
     # Else it was written whole, and a bit of its length changed since.
     return bool(zlib.crc32(tail[_FRAME.size :], zlib.crc32(whole_frame)) != crc)
 
@@ -531,7 +529,7 @@ def _readings(layout: RecordLayout | None, blocks: list[_Block]) -> pa.Table | N
             kind = schema.field(name).type if name in schema.names else pa.int64()
             columns[name] = pa.array(values, mask=absent).cast(kind)
     sizes = [len(block.payload) // layout.record.itemsize for block in blocks]
-    columns[WRITTEN] = pa.array(np.repeat(np.array([block.written for block in blocks], np.int64), sizes))
+    columns[WRITTEN] = pa.array(np.repeat(np.array([block.written_ns for block in blocks], np.int64), sizes))
     return pa.table(columns)
 
 
@@ -558,7 +556,7 @@ def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
         return name, None
     if not older and not set(rows.schema.remove_metadata()) <= set(arrow_schema(name)):
         return name, None
-    written = pa.array(np.full(len(rows), block.written, np.int64))
+    written = pa.array(np.full(len(rows), block.written_ns, np.int64))
     return name, rows.replace_schema_metadata().append_column(WRITTEN, written)
 
 

@@ -103,9 +103,7 @@ def _place(root: Path, journal: JournalName) -> bool:
     rows = keys.conform(TELEMETRY, readings, dated=True)
     with telemetry_files.placing(root):
         earlier = _latest_so_far(root, journal)
-        new_files = telemetry_files.place(
-            root, rows, journal.stem, written=content.last_written, but=journal.stem, latest=earlier.values()
-        )
+        new_files = telemetry_files.place(root, rows, journal.stem, of_journal=True, latest=earlier.values())
         _write(root, journal, [*new_files, *others], [day for day, _ in keys.days(rows)])
         if new_files:  # what earlier files hold is in the new one, or no longer the last
             for path in earlier.keys() - dict(new_files).keys():
@@ -202,6 +200,6 @@ def of_dead(all_journals: Iterable[JournalName]) -> Iterator[list[JournalName]]:
 def _is_stale(several: list[JournalName]) -> bool:
     """Whether journals have not grown for an hour, by the clock of the file system."""
     with contextlib.suppress(OSError):
-        now = files.clock(several[0].path.parent)
-        return all(now - journal.path.lstat().st_mtime > _STALE_S for journal in several)
+        now_s = files.clock(several[0].path.parent)
+        return all(now_s - journal.path.lstat().st_mtime > _STALE_S for journal in several)
     return False
