@@ -31,8 +31,8 @@ _MATES = 0.5
 """A GPU differs from its node by at least this share of what it differs from the fleet."""
 _SHIFT_P = 0.05
 """A node with a smaller p-value is a shift that the judge looks at."""
-_FEW_NODES = 8
-"""A mode of fewer whole nodes is no batch, where it is less than an eighth of the nodes: these nodes are shifted."""
+_FEW_NODES = 1 / 8
+"""Share of the nodes up to which shifted nodes are findings of their own; more may be a batch that nobody recorded."""
 _BATCH_P = 0.001
 _SINGLE_SLOW = 5.0
 """% from which scattered GPUs in a slow mode of their own are taken for single GPUs, not for a batch: boards of one
@@ -160,9 +160,11 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     error = np.nan_to_num(of.apart()[known], nan=LEAST)
     for name, value in fleet.shared.items():
         _recorded(name, value[known], level, centre, node, error, shifts, known)
-    stray = _modes(level, centre, node, error, shifts, known, np.sqrt(12) * of.sat.rounding)
-    off = level - centre
     floor = max(float(np.median(error)), least)
+    # A few shifted nodes are no mode of the fleet.
+    of_nodes = _few_shifted(node_effects(level - centre, node, floor), node)
+    stray = _modes(level - of_nodes, centre, node, error, shifts, known, np.sqrt(12) * of.sat.rounding)
+    off = level - centre
     nodes = node_effects(off, node, floor)
     _shifted_nodes(nodes, node, error, shifts, known)
     # What is left when the node's effect is taken out: all of it where the node is shifted.
@@ -292,9 +294,6 @@ def _modes(
             centre[mine] += middle
             continue
         whole = [np.all(mode[node == its] == one) for its in np.unique(node[mine]) if its >= 0]
-        if whole and all(whole) and len(whole) < min(_FEW_NODES, len(np.unique(node)) / 8):
-            centre[mine] += middle
-            continue
         scattered = not whole or np.mean(whole) < _MATES
         if scattered and 100 * np.expm1(shift) >= _SINGLE_SLOW and mine.mean() <= _MINOR:
             centre[mine] += middle
@@ -312,6 +311,14 @@ def _is_of_gpus(off: Floats, mode: Ints, node: Ints) -> bool:
     counted, and they must have modes, too."""
     alike = [len(np.unique(mode[node == one])) == 1 for one in np.unique(node[node >= 0])]
     return not alike or float(np.mean(alike)) < _WHOLE or bool(modes(_units(off, node)).any())
+
+
+def _few_shifted(nodes: NodeEffects, node: Ints) -> Floats:
+    """(known,) the effect of the node of each GPU, where few nodes are shifted and its node is one of them; else 0."""
+    compared = int(np.isfinite(nodes.effect).sum())
+    if nodes.shifted.sum() > _FEW_NODES * compared:
+        return np.zeros(len(node))
+    return np.where((node >= 0) & np.append(nodes.shifted, False)[node], np.append(nodes.effect, 0.0)[node], 0.0)
 
 
 def _shifted_nodes(nodes: NodeEffects, node: Ints, error: Floats, shifts: list[Shift], known: Ints) -> None:

@@ -8,6 +8,7 @@ again, until nothing changes. So shifted nodes hide neither each other nor singl
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,8 @@ class NodeEffects:
     """(nodes,) what the GPUs of a node have in common; NaN for a node of one GPU."""
     p: Floats
     """(nodes,) the p-value of an effect that a healthy node may have; 1 where the GPUs do not lie together."""
+    shifted: Bools
+    """(nodes,) whether it is taken out before GPUs are compared."""
     has: Bools
     """(gpus,) whether a GPU has others on its node."""
     others: Floats
@@ -58,10 +61,10 @@ def node_effects(deviations: Floats, node: Ints, floor: float) -> NodeEffects:
     there = members >= 0
     sizes = there.sum(axis=1)
     several = sizes > 1
-    effect, p = np.full(count, np.nan), np.ones(count)
+    effect, p, taken_out = np.full(count, np.nan), np.ones(count), np.zeros(count, dtype=bool)
     others, expected, has = np.zeros(len(deviations)), np.zeros(len(deviations)), np.zeros(len(deviations), dtype=bool)
     if not several.any():
-        return NodeEffects(effect, p, has, others, expected)
+        return NodeEffects(effect, p, taken_out, has, others, expected)
     has[members[several][there[several]]] = True
     values = np.where(there, deviations[members], np.nan)[several]
     sizes, members, there = sizes[several], members[several], there[several]
@@ -75,7 +78,7 @@ def node_effects(deviations: Floats, node: Ints, floor: float) -> NodeEffects:
         speaking = np.where(near, values, np.nan)
         estimate = _huber_means(speaking, spread)
         alone = _error_of_mean(within, spread, int(np.median(sizes)))  # of a node without an effect of its own
-        variance = max(float(_robust_variance(estimate[~shifted] if len(steady) > 1 else estimate)) - alone**2, 0.0)
+        variance = max(_robust_variance(estimate[~shifted] if len(steady) > 1 else estimate) - alone**2, 0.0)
         error = np.sqrt(alone**2 * np.median(sizes) / sizes + variance)
         freedom = min(_FREEDOM, max(2.0, _FREEDOM_OF_NODES * len(values)))
         together = np.all(
@@ -94,8 +97,9 @@ def node_effects(deviations: Floats, node: Ints, floor: float) -> NodeEffects:
         theirs = np.nan_to_num(theirs)
         others[members[rows, place]] = theirs
         expected[members[rows, place]] = share[rows] * theirs
-    effect[np.flatnonzero(several)], p[np.flatnonzero(several)] = estimate, p_values
-    return NodeEffects(effect, p, has, others, expected)
+    rows = np.flatnonzero(several)
+    effect[rows], p[rows], taken_out[rows] = estimate, p_values, shifted
+    return NodeEffects(effect, p, taken_out, has, others, expected)
 
 
 def _members(node: Ints, count: int) -> Ints:
@@ -123,11 +127,12 @@ def _within(values: Floats) -> tuple[Floats, float]:
 def _error_of_mean(within: Floats, spread: float, size: int) -> float:
     """The standard error of a node's effect, of nodes of this size, from draws of GPUs."""
     draws = np.random.default_rng(1).choice(np.clip(within, -_FAR * spread, _FAR * spread), (_DRAWS, size))
-    return max(float(np.std(_huber_means(draws, spread))), spread / np.sqrt(2 * size))
+    return max(float(np.std(_huber_means(draws, spread))), spread / math.sqrt(2 * size))
 
 
 def _robust_variance(values: Floats) -> float:
-    return (1.4826 * float(np.median(np.abs(values - np.median(values))))) ** 2
+    spread = 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return spread * spread
 
 
 def _huber_means(values: Floats, spread: float) -> Floats:

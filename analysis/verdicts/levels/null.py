@@ -1,11 +1,11 @@
 """What healthy GPUs look like in one figure, without a law known beforehand: p-values of GPUs far from their peers.
 
-The model of the deviations x from the fleet's centre is a mixture (docs/how-verdicts-work.md): with probability 1 - e a
-GPU is healthy, and x is of a two-piece Student's t: of `freedom` degrees on both sides, with one scale on the slow side
-and another on the fast side, continuous at 0. With probability e it is faulty, and x lies anywhere, so that faults do
-not make the tail of the healthy look heavy. Scales, freedom and e are averaged over what the values leave possible
-(Bayes, on a grid). All figures of a fleet together say how common each number of degrees of freedom is
-(`common_shapes`): one figure of 64 GPUs cannot tell its tail, ten figures of 256 can.
+The model of the deviations x from the fleet's centre is a mixture. With probability 1 - e a GPU is healthy, and x has
+a shape: Student's t with so many degrees of freedom, or lognormal on the slow side, with one scale on the slow side and
+another on the fast side. With probability e the GPU is faulty, and x lies anywhere, so that faults do not make the tail
+of the healthy look heavy. Shape, scales and e are averaged over what the values leave possible (Bayes, on a grid). All
+figures of a fleet together say how common each shape is (`common_shapes`): one figure of 64 GPUs cannot tell its tail,
+ten figures of 256 can.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from scipy import stats
 from ...runs.sittings import Floats
 
 FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, 1e6)
-"""Degrees of freedom on the grid; the last is the normal distribution."""
-PRIOR = np.array([0.02, 0.06, 0.15, 0.22, 0.20, 0.14, 0.08, 0.13])
-"""How likely each is before any figures: most measured populations lie between 4 and 10."""
-_SCALES = np.exp(np.linspace(-0.8, 0.8, 17))
+"""Degrees of freedom of Student's t on the grid; the last is the normal distribution."""
+SKEW = (0.5, 1.0)
+"""Skews g of shapes whose fast side is normal and slow side lognormal: (exp(g z) - 1) / g of a standard normal z."""
+PRIOR = np.array([0.02, 0.06, 0.14, 0.20, 0.18, 0.13, 0.07, 0.12, 0.05, 0.03])
+"""How likely each shape is before any figures: most measured populations lie between 4 and 10 degrees of freedom."""
+_SCALES = np.exp(np.linspace(-0.7, 0.7, 13))
 """Mean of the two scales, over a robust standard deviation."""
-_RATIOS = np.exp(np.linspace(-1.05, 1.05, 7))
+_RATIOS = np.exp(np.linspace(-1.0, 1.0, 5))
 """The slow side's scale over the fast side's."""
-_FAULTY = np.array([0.003, 0.01, 0.03, 0.1, 0.2])
-_FAULTY_PRIOR = np.array([0.38, 0.30, 0.19, 0.09, 0.04])
+_FAULTY = np.array([0.003, 0.02, 0.08, 0.2])
+_FAULTY_PRIOR = np.array([0.70, 0.20, 0.07, 0.03])
 """Shares of faulty GPUs, and how likely each is before any figures."""
 _REACH = 20.0
 """Robust standard deviations up to which a faulty GPU may lie anywhere; farther where one does."""
-_MOST = 300
+_MOST = 250
 """Values that are looked at, evenly over their order. No population is one of the laws exactly: with thousands of
 values the best of them would seem certain, far out where it was never tried."""
 _FEWEST = 8
@@ -67,10 +69,10 @@ class Null:
         self._unit = max(robust, floor)
         self._scales = np.maximum(self._unit * _SCALES, floor)
         self._log_likelihood = _log_likelihood(deviations, self._scales, self._unit)
-        whole = np.logaddexp.reduce(self._log_likelihood.reshape(len(FREEDOM), -1), axis=1)
+        whole = np.logaddexp.reduce(self._log_likelihood.reshape(len(PRIOR), -1), axis=1)
         tells = self.n >= _FEWEST and ties <= _TIES and robust > 2 * floor
-        self.evidence: Floats = whole if tells else np.zeros(len(FREEDOM))
-        """(shapes,) the log likelihood of each number of degrees of freedom; 0 where the figure does not tell."""
+        self.evidence: Floats = whole if tells else np.zeros(len(PRIOR))
+        """(shapes,) the log likelihood of each shape; 0 where the figure does not tell."""
         self.tell(PRIOR)
 
     def tell(self, common: Floats) -> None:
@@ -80,17 +82,18 @@ class Null:
         weights /= weights.sum()
         healthy = weights.sum(axis=3)  # (shapes, scales, ratios)
         self._log_tails = tuple(self._log_tail(healthy, slow=slow) for slow in (True, False))
+        self._mean_scales = tuple(
+            float(np.einsum("fsr,s,r->", healthy, self._scales, _widths(slow=slow))) for slow in (True, False)
+        )
 
     def _log_tail(self, weights: Floats, *, slow: bool) -> Floats:
-        """(distances,) the logarithm of the p-value at each distance on a side; remembers the side's mean scale."""
-        width = _RATIOS**0.5 if slow else _RATIOS**-0.5
-        share = width / (_RATIOS**0.5 + _RATIOS**-0.5)  # of the healthy that lie on this side
-        mean = float(np.einsum("fsr,s,r->", weights, self._scales, width))
-        setattr(self, "_slow_scale" if slow else "_fast_scale", mean)
+        """(distances,) the logarithm of the p-value at each distance on a side."""
+        width = _widths(slow=slow)
+        share = width / (_widths(slow=True) + _widths(slow=False))  # of the healthy that lie on this side
         tail = np.zeros(len(_DISTANCES))
         for scale, ratio in np.argwhere(weights.sum(axis=0) > _NOTHING):
             stretch = np.log(self._unit / (self._scales[scale] * width[ratio]))
-            two_sided = _tails(np.log(_DISTANCES) + stretch)
+            two_sided = _tails(np.log(_DISTANCES) + stretch, slow=slow)
             tail += 2 * share[ratio] * weights[:, scale, ratio] @ two_sided
         found: Floats = np.log(np.maximum(np.minimum(tail, 1.0), 1e-300))
         return found
@@ -114,10 +117,7 @@ class Null:
 
     def scale(self, *, slow: bool) -> float:
         """The scale of a side: of a normal population its standard deviation."""
-        return self._slow_scale if slow else self._fast_scale
-
-    _slow_scale: float
-    _fast_scale: float
+        return self._mean_scales[0 if slow else 1]
 
 
 def common_shapes(evidence: Floats) -> Floats:
@@ -135,21 +135,28 @@ def common_shapes(evidence: Floats) -> Floats:
     return common
 
 
+def _widths(*, slow: bool) -> Floats:
+    """(ratios,) the scale of a side over the mean of the two."""
+    return np.asarray(_RATIOS**0.5 if slow else _RATIOS**-0.5)
+
+
 def _log_likelihood(deviations: Floats, scales: Floats, unit: float) -> Floats:
     """(shapes, scales, ratios, shares of faulty) the log likelihood of the deviations, with the prior of the shares."""
     slow, distances = deviations >= 0, np.abs(deviations)
     reach = max(float(distances.max(initial=0.0)) * 1.0001, _REACH * unit)
     anywhere = 1 / (2 * reach)
-    found = np.empty((len(FREEDOM), len(scales), len(_RATIOS), len(_FAULTY)))
+    on_slow_side, on_fast_side = _densities()
+    found = np.empty((len(PRIOR), len(scales), len(_RATIOS), len(_FAULTY)))
     for place, scale in enumerate(scales):
         for ratio, slow_over_fast in enumerate(_RATIOS):
             on_slow, on_fast = scale * slow_over_fast**0.5, scale * slow_over_fast**-0.5
             at = distances / np.where(slow, on_slow, on_fast)
-            healthy = np.exp(_lookup(_densities(), at)) * 2 / (on_slow + on_fast)
+            healthy = np.where(slow, _lookup(on_slow_side, at), _lookup(on_fast_side, at)) * 2 / (on_slow + on_fast)
             for share, faulty in enumerate(_FAULTY):
                 density = (1 - faulty) * healthy + faulty * anywhere
                 found[:, place, ratio, share] = np.log(density).sum(axis=1)
-    return found + np.log(_FAULTY_PRIOR / _FAULTY_PRIOR.sum())
+    found += np.log(_FAULTY_PRIOR / _FAULTY_PRIOR.sum())
+    return found
 
 
 def _lookup(tables: Floats, at: Floats) -> Floats:
@@ -162,20 +169,30 @@ def _lookup(tables: Floats, at: Floats) -> Floats:
 
 
 @cache
-def _densities() -> Floats:
-    """(shapes, steps) the logarithm of the density of t at multiples of the step; beyond the table as at its end."""
+def _densities() -> tuple[Floats, Floats]:
+    """(shapes, steps) densities at multiples of the step on the slow and on the fast side, beyond the table as at its
+    end."""
     at = np.arange(0.0, _TABLE_END + _STEP / 2, _STEP)
-    return np.array([stats.t.logpdf(at, freedom) for freedom in FREEDOM])
+    of_t = [stats.t.pdf(at, freedom) for freedom in FREEDOM]
+    slow = np.array([*of_t, *(stats.norm.pdf(np.log1p(skew * at) / skew) / (1 + skew * at) for skew in SKEW)])
+    fast = np.array([*of_t, *(stats.norm.pdf(at) for _ in SKEW)])
+    return slow, fast
 
 
-def _tails(log_distances: Floats) -> Floats:
-    """(shapes, distances) the probability that |t| is beyond each distance, which is given as a logarithm."""
-    logs, tables = _log_tails()
-    return np.exp(np.array([np.interp(log_distances, logs, table) for table in tables]))
+def _tails(log_distances: Floats, *, slow: bool) -> Floats:
+    """(shapes, distances) the probability beyond each distance, given as a logarithm, of what lies on this side."""
+    logs, *tables = _log_tails()
+    found: Floats = np.exp(np.array([np.interp(log_distances, logs, table) for table in tables[not slow]]))
+    return found
 
 
 @cache
-def _log_tails() -> tuple[Floats, Floats]:
-    """Logarithms of distances, and (shapes, distances) those of the probability that |t| is larger."""
+def _log_tails() -> tuple[Floats, Floats, Floats]:
+    """Logarithms of distances, and (shapes, distances) those of the probability beyond, of what lies on the slow and on
+    the fast side."""
     logs = np.linspace(np.log(1e-2), np.log(1e5), 1200)
-    return logs, np.array([np.log(2) + stats.t.logsf(np.exp(logs), freedom) for freedom in FREEDOM])
+    at = np.exp(logs)
+    of_t = [stats.t.logsf(at, freedom) for freedom in FREEDOM]
+    slow = np.array([*of_t, *(stats.norm.logsf(np.log1p(skew * at) / skew) for skew in SKEW)]) + np.log(2)
+    fast = np.array([*of_t, *(stats.norm.logsf(at) for _ in SKEW)]) + np.log(2)
+    return logs, slow, fast
