@@ -78,8 +78,8 @@ def compared(of: Runs) -> Compared:
     return found
 
 
-def named(found: Compared) -> npt.NDArray[np.bool_]:
+def named(found: Compared, rate: float = ERROR_RATE) -> npt.NDArray[np.bool_]:
     """(gpus,) those that a judge with this one look names."""
     large = np.abs(found.effect) >= RELEVANT
     p = np.where(large, found.p, 1.0)
-    return np.asarray((discoveries(p, len(p)) <= ERROR_RATE) & (p <= MOST_P))
+    return np.asarray((discoveries(p, len(p)) <= rate) & (p <= MOST_P))
