@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
 ERROR_RATE = 0.03
 """Of the GPUs that are named, the share that is healthy."""
-ERROR_RATE_OF_ONE = 0.01
-"""The same where one workload was measured: it does not tell how heavy the tail of healthy GPUs is."""
+ERROR_RATE_HEAVY = 0.005
+"""The same where one workload was measured, and the tail of its healthy GPUs may be heavy."""
+HEAVY = 0.3
+"""The probability of a heavy tail from which it may be."""
 MOST_P = 1e-3
 """A chance above it names no GPU, however many are faulty."""
 SHOWS_P = 0.01
@@ -108,6 +110,14 @@ def simes(p: Floats, counted: Bools) -> Floats:
     return joined
 
 
+def error_rate(of: Sequence[Look]) -> float:
+    """Of the GPUs that these looks name, the share that may be healthy."""
+    timed = [look for look in of if look.timed]
+    alone = len({look.workload for look in timed}) == 1
+    heavy = any(look.compared.chances.null.heavy > HEAVY for look in timed)
+    return ERROR_RATE_HEAVY if alone and heavy else ERROR_RATE
+
+
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 _FIRST = (Kind.LOST, Kind.WRONG, Kind.FAILED)
 
@@ -139,7 +149,7 @@ class _Judge:
         self._q = discoveries(joined, len(joined))
         self._own = self._p.min(axis=0, initial=1.0)
         self._known = known
-        self._rate = ERROR_RATE if len({look.workload for look in of if look.timed}) > 1 else ERROR_RATE_OF_ONE
+        self._rate = error_rate(of)
         self._by_gpu: tuple[pl.DataFrame, Ints] | None = None
 
     def smallest(self) -> tuple[Smallest, ...]:

@@ -23,6 +23,7 @@ SKEW = (0.5, 1.0)
 """Skews g of shapes whose fast side is normal and slow side lognormal: (exp(g z) - 1) / g of a standard normal z."""
 PRIOR = np.array([0.02, 0.06, 0.14, 0.20, 0.18, 0.13, 0.07, 0.12, 0.05, 0.03])
 """How likely each shape is before any figures: most measured populations lie between 4 and 10 degrees of freedom."""
+_HEAVY = np.array([1, 1, 1, 0, 0, 0, 0, 0, 0, 1])
 _SCALES = np.exp(np.linspace(-0.7, 0.7, 13))
 """Mean of the two scales, over a robust standard deviation."""
 _RATIOS = np.exp(np.linspace(-1.0, 1.0, 5))
@@ -81,6 +82,8 @@ class Null:
         weights = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
         healthy = weights.sum(axis=3)  # (shapes, scales, ratios)
+        self.heavy = float(healthy.sum(axis=(1, 2)) @ _HEAVY)
+        """The probability that the tail is as heavy as that of t with 4 degrees of freedom, or lognormal."""
         self._log_tails = tuple(self._log_tail(healthy, slow=slow) for slow in (True, False))
         self._mean_scales = tuple(
             float(np.einsum("fsr,s,r->", healthy, self._scales, _widths(slow=slow))) for slow in (True, False)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from whorl.analysis.verdicts.comparing import Compared, Fleet, compare
-from whorl.analysis.verdicts.judging import ERROR_RATE, MOST_P
+from whorl.analysis.verdicts.judging import ERROR_RATE, ERROR_RATE_HEAVY, HEAVY, MOST_P
 from whorl.analysis.verdicts.levels.estimate import RELEVANT, levels
 from whorl.analysis.verdicts.levels.sittings import step_of
 from whorl.analysis.verdicts.past.own_past import discoveries
@@ -78,8 +78,9 @@ def compared(of: Runs) -> Compared:
     return found
 
 
-def named(found: Compared, rate: float = ERROR_RATE) -> npt.NDArray[np.bool_]:
+def named(found: Compared) -> npt.NDArray[np.bool_]:
     """(gpus,) those that a judge with this one look names."""
     large = np.abs(found.effect) >= RELEVANT
     p = np.where(large, found.p, 1.0)
+    rate = ERROR_RATE_HEAVY if found.chances.null.heavy > HEAVY else ERROR_RATE
     return np.asarray((discoveries(p, len(p)) <= rate) & (p <= MOST_P))

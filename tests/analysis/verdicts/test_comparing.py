@@ -113,13 +113,13 @@ def test_shifted_nodes_hide_neither_each_other_nor_single_gpus(shifted: int, shi
 
 @pytest.mark.parametrize("population", ["lognormal", "t3"])
 def test_a_heavy_tail_names_few_in_one_file(population: str) -> None:
-    """One figure alone does not tell how heavy its tail is: more than 1 in 100 of the named would be healthy."""
+    """One figure alone does not tell its tail well: where it may be heavy, the error rate is lower."""
     random = np.random.default_rng(31)
     fleets, with_named = count(40, 12), 0
     for _ in range(fleets):
         own = {"lognormal": lambda: np.exp(random.standard_normal(256)) - 1, "t3": lambda: random.standard_t(3, 256)}
         runs = draw(random, 256, "normal", spread=0.0)
-        with_named += bool(named(compared(replace(runs, x=runs.x + 0.005 * own[population]()[runs.gpu])), 0.01).any())
+        with_named += bool(named(compared(replace(runs, x=runs.x + 0.005 * own[population]()[runs.gpu]))).any())
     assert with_named <= 0.05 * fleets + 3 * np.sqrt(0.05 * fleets)
 
 
