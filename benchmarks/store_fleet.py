@@ -80,8 +80,8 @@ class Fleet:
         self._put(TELEMETRY, rows, stem, 1000 * max(ticks.ts), codec)
         return rows
 
-    def _put(self, spec: Table, rows: pa.Table, stem: str, written: int, codec: str = "fresh") -> None:
-        for path, content in telemetry_files.files_of(self.root, spec, rows, stem, written=written, codec=codec):
+    def _put(self, spec: Table, rows: pa.Table, stem: str, written_ns: int, codec: str = "fresh") -> None:
+        for path, content in telemetry_files.files_of(self.root, spec, rows, stem, written_ns=written_ns, codec=codec):
             store_files.write(path, content).replace(path)
 
     def fill(self) -> None:

@@ -41,6 +41,8 @@ _LEFT = ("ahead", "slowly", "whorl-check")
 """Threads that may still work at the end: those of `whorl dashboard`, as dashboards/app names them, and a late check's,
 as jobs/checking.py names it."""
 _PAGES = Path(__file__).parents[1] / "docs"
+_IMPORTING = "<frozen importlib._bootstrap>"
+_AGAIN_S = 0.02  # how soon an interrupt that waits is looked at again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What an answer that goes to a file can meet. An error of a store's file is a StoreError, or names the file."""
 
@@ -68,10 +70,13 @@ class _Interrupts:
     A library that runs in C may answer the interrupt with an error of its own: DuckDB says `RuntimeError: Query
     interrupted`, or what it was doing fails. So it is remembered that the interrupt came. A verb that takes SIGINT
     for itself, as `collect` does, puts its own handler in place, and nothing is remembered.
+
+    While a module is imported the interrupt waits: a library in C++ that meets an error at its start ends the process.
     """
 
     def __init__(self) -> None:
         self.came = False
+        self._alarm: Any = None  # what answered SIGALRM before an interrupt had to wait
 
     def __enter__(self) -> _Interrupts:
         self._before = signal.getsignal(signal.SIGINT)
@@ -83,10 +88,27 @@ class _Interrupts:
     def __exit__(self, *_: object) -> None:
         if self._ours:
             signal.signal(signal.SIGINT, self._before)
+            if self._alarm is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, self._alarm)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, _: int, frame: FrameType | None) -> None:
         self.came = True
-        signal.default_int_handler(number, frame)
+        if _imports(frame):
+            before = signal.signal(signal.SIGALRM, self._note)
+            self._alarm = self._alarm or before
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        else:
+            signal.default_int_handler(signal.SIGINT, frame)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being imported in a frame or in one that called it."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _discard() -> None:

@@ -33,13 +33,13 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})
 def _both(first: Bounds, second: Bounds) -> Bounds:
     """What holds where both hold."""
     gpus = second.gpus if first.gpus is None else first.gpus if second.gpus is None else first.gpus & second.gpus
-    return Bounds(max(first.first, second.first), min(first.last, second.last), gpus)
+    return Bounds(max(first.first_us, second.first_us), min(first.last_us, second.last_us), gpus)
 
 
 def _either(first: Bounds, second: Bounds) -> Bounds:
     """What holds where one of both holds."""
     gpus = None if first.gpus is None or second.gpus is None else first.gpus | second.gpus
-    return Bounds(min(first.first, second.first), max(first.last, second.last), gpus)
+    return Bounds(min(first.first_us, second.first_us), max(first.last_us, second.last_us), gpus)
 
 
 def bounds(parts: Sequence[Tree]) -> Bounds:
@@ -116,8 +116,8 @@ def _of_reference(reference: Tree, conditions: Sequence[Tree], *, alone: bool) -
 
 def _span(since_ns: int | None, until_ns: int | None) -> Bounds:
     """DuckDB may round a constant to a microsecond."""
-    first = EVER.first if since_ns is None else since_ns // 1000 - 1
-    return Bounds(first, EVER.last if until_ns is None else -(-until_ns // 1000) + 1)
+    first_us = EVER.first_us if since_ns is None else since_ns // 1000 - 1
+    return Bounds(first_us, EVER.last_us if until_ns is None else -(-until_ns // 1000) + 1)
 
 
 def _of_gpus(constants: Sequence[Tree]) -> Bounds:

@@ -76,8 +76,8 @@ def _doubled(root: Path, paths: Iterable[Path]) -> dict[Path, str]:
     ]
     reasons: dict[Path, str] = {}
     open_files: list[tuple[file_names.FileName, Path]] = []
-    for file_name, path in sorted(dated, key=lambda pair: (pair[0].bounds.first, pair[1])):
-        open_files = [pair for pair in open_files if pair[0].bounds.last >= file_name.bounds.first]
+    for file_name, path in sorted(dated, key=lambda pair: (pair[0].bounds.first_us, pair[1])):
+        open_files = [pair for pair in open_files if pair[0].bounds.last_us >= file_name.bounds.first_us]
         for neighbour, neighbour_path in open_files:
             if neighbour.bounds.overlap(file_name.bounds) and (number := _shared(path, neighbour_path)):
                 reasons[path] = (

@@ -73,13 +73,12 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str, *, dated: bo
     with contextlib.ExitStack() as stack, files.readable(root):
         telemetry = rows.pop(TELEMETRY, None)
         for spec in sorted(rows, key=lambda spec: _ORDER[spec], reverse=True):
-            contents += telemetry_files.files_of(root, spec, rows[spec], name, written=time.time_ns())
+            contents += telemetry_files.files_of(root, spec, rows[spec], name, written_ns=time.time_ns())
         if telemetry is not None:
             stack.enter_context(telemetry_files.placing(root))
             finish(root)  # what a dead holder of the lock committed must be visible first
-            now = time.time_ns()
-            rows_of_now = keys.with_written(telemetry, now)
-            placed = telemetry_files.place(root, rows_of_now, name, written=None if dated else now)
+            rows_of_now = keys.with_written(telemetry, time.time_ns())
+            placed = telemetry_files.place(root, rows_of_now, name, dated=dated)
             contents = [*placed, *contents]
         return _commit(root, contents, name)
 

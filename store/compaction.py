@@ -90,7 +90,7 @@ class _Pass:
         self._root, self._compactor = compactor.root, compactor
         self._now, self._done, self._progress = now_us, done, progress
         self._verified = Verified(self._root)
-        self._oldest = telemetry_files.oldest_journal(self._root)
+        self._oldest_us = telemetry_files.oldest_journal_us(self._root)
         self._bytes = 0  # of old files that wait for the next switch
         self._closed: dict[Path, bool] = {}  # folders of days that are over; whether they get their smallest form
 
@@ -161,7 +161,7 @@ class _Pass:
         staying: list[Path] = []  # files that stay as they are: their rows cannot be put in order now
         movable: list[Path] = []
         for path in snapshot.visible_now(self._root, TELEMETRY):
-            blocked = telemetry_files.blocked(path, self._oldest) or not self._sound(TELEMETRY, path)
+            blocked = telemetry_files.blocked(path, self._oldest_us) or not self._sound(TELEMETRY, path)
             (staying if blocked else movable).append(path)
         by_day = file_names.by_day(movable)
         late_by_day = file_names.by_day(self._ready(self._visible(LATE), staying))
@@ -190,7 +190,7 @@ class _Pass:
             yield _Group(TELEMETRY, [*touched, *late])
         hours: dict[int, list[Path]] = {}
         for path in paths:
-            hour = name_of(path).bounds.last // _HOUR_US
+            hour = name_of(path).bounds.last_us // _HOUR_US
             if path not in touched and (hour + 1) * _HOUR_US + _SETTLED_US <= self._now:
                 hours.setdefault(hour, []).append(path)
         yield from (_Group(TELEMETRY, several) for _, several in sorted(hours.items()) if len(several) > 1)
@@ -198,7 +198,7 @@ class _Pass:
     def _ready(self, late: list[Path], staying: list[Path]) -> list[Path]:
         """The late files that can be put in place. One waits for an open journal, with a file that stays as it is, and
         with another that waits: of two late rows of a key the newer one must not be put in place first."""
-        waiting = [path for path in late if telemetry_files.blocked(path, self._oldest)]
+        waiting = [path for path in late if telemetry_files.blocked(path, self._oldest_us)]
         ready = [path for path in late if path not in waiting]
         stays = [*staying, *waiting]
         while stays:
@@ -222,14 +222,14 @@ class _Pass:
         if not group.spec.partitioned:
             part.add(telemetry_files.files_of(self._root, group.spec, _plain_rows(group), stem))
             return
-        written = 1000 * max(name_of(path).written for path in group.files)
+        written_ns = 1000 * max(name_of(path).written_us for path in group.files)
         late = [path for path in group.files if path.parent.parent.name == LATE.name]
         self._done.late_rows += sum(map(parquet.rows_in, late))
         for number, rows in enumerate(telemetry_files.pieces(group.spec, group.files)):
             self._compactor.beat()
             part.add(
                 telemetry_files.files_of(
-                    self._root, group.spec, rows, f"{stem}-{number}", written=written, codec=group.codec
+                    self._root, group.spec, rows, f"{stem}-{number}", written_ns=written_ns, codec=group.codec
                 )
             )
 

@@ -36,15 +36,15 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between which times (us since 1970, inclusive) and of which GPUs (`gpu_hash`; None: any) rows are."""
+    """Between which times (since 1970, inclusive) and of which GPUs (`gpu_hash`; None: any) rows are."""
 
-    first: int = -(2**63)
-    last: int = 2**63 - 1
+    first_us: int = -(2**63)
+    last_us: int = 2**63 - 1
     gpus: frozenset[int] | None = None
 
     def overlap(self, bounds: Bounds) -> bool:
         """Whether a row can lie within both."""
-        if self.last < bounds.first or bounds.last < self.first:
+        if self.last_us < bounds.first_us or bounds.last_us < self.first_us:
             return False
         return self.gpus is None or bounds.gpus is None or not self.gpus.isdisjoint(bounds.gpus)
 
@@ -58,14 +58,14 @@ class FileName:
     """The parts of a file's name.
 
     `stem`: who made it; of a sealed journal, the journal's own name. `crc`: as `check_sum` gives it. `dated`: whether
-    it is of a table by days. `written`: when its last row was written, us since 1970. `bounds`: of its rows. A file
-    that is not dated has no `written`, and any times.
+    it is of a table by days. `written_us`: when its last row was written, since 1970. `bounds`: of its rows. A file
+    that is not dated has no `written_us`, and any times.
     """
 
     stem: str
     bounds: Bounds = EVER
     dated: bool = False
-    written: int = 0
+    written_us: int = 0
     crc: int = 0
 
 
@@ -96,7 +96,7 @@ def parse(name: str) -> FileName | None:
     if dated is None:
         return FileName(stem, Bounds(gpus=gpus), crc=crc)
     bounds = Bounds(int(dated["first"]), int(dated["last"]), gpus)
-    return FileName(stem, bounds, dated=True, written=int(dated["written"], 16), crc=crc)
+    return FileName(stem, bounds, dated=True, written_us=int(dated["written"], 16), crc=crc)
 
 
 def check_sum(table: str, content: bytes = b"", so_far: int | None = None, *, version: str = str(FORMAT)) -> int:
@@ -111,8 +111,8 @@ def compose(table: str, parts: FileName, content: bytes) -> str:
     """The name of a file of a table, with the check sum of its content."""
     gpus = sorted(parts.bounds.gpus or ())
     hashes = "".join(f"{gpu_bits:04x}" for gpu_bits in gpus) if len(gpus) <= _MOST_GPUS else ""
-    written = f".{max(parts.written, 0):x}" if parts.dated else ""
-    times = f".{parts.bounds.first}_{parts.bounds.last}" if parts.dated else ""
+    written = f".{max(parts.written_us, 0):x}" if parts.dated else ""
+    times = f".{parts.bounds.first_us}_{parts.bounds.last_us}" if parts.dated else ""
     return f"{parts.stem}{written}.g{hashes}{times}.{check_sum(table, content):08x}.parquet"
 
 
@@ -138,7 +138,7 @@ def by_day(paths: Iterable[Path]) -> dict[str, list[Path]]:
 def within_days(day: str, bounds: Bounds) -> bool:
     """Whether the folder of a day, `day=YYYY-MM-DD`, can hold a row within the bounds."""
     number = day_number(day)
-    return number is None or not (bounds.last < number * DAY_US or bounds.first >= (number + 1) * DAY_US)
+    return number is None or not (bounds.last_us < number * DAY_US or bounds.first_us >= (number + 1) * DAY_US)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -73,8 +73,8 @@ class Journal:
     """The journal of one writer in a store, made by `Store.journal`: `append` readings, `close` at the end.
 
     It is a context manager as well. `seal` turns it into files of the tables. With `background` a thread asks for it
-    when it is due, and child processes do it, so that this process does not load Arrow for it; else the caller asks,
-    and this process does it. `name` says who writes, as the node; two living processes cannot write under one name.
+    when it is due, and child processes do it where this process has not loaded Arrow; else the caller asks, and this
+    process does it. `name` says who writes, as the node; two living processes cannot write under one name.
     `durable_s` is the longest time in seconds that an acknowledged row may not yet be on the disk (0: none; None: what
     suits the file system); a killed process loses none of them either way. Raises StoreError where another process has
     the name, or the store cannot be written.
@@ -110,9 +110,9 @@ class Journal:
             self._hold = locked(lock, label, wait_s=_COMPACTION_S)
         self._writer = journal_file.this_writer(name)
         self.durability = durability.of(self._folder, durable_s)
-        self._written = 0
+        self._written_ns = 0
         self._number = 0
-        self._began = clock() // 1000
+        self._began_us = clock() // 1000
         self._guard = threading.Lock()  # the open file
         self._work = threading.Lock()  # sealing
         self._stop = threading.Event()
@@ -168,18 +168,17 @@ class Journal:
         if table == TELEMETRY.name:
             self.append_ticks(_ticks(shaped))
         else:
-            rows = shaped.combine_chunks().to_batches()[0]
-            self._append("rows", lambda _, written: journal_file.rows_block(table, rows, written), (), len(batch))
+            self.append_columns(_columns(shaped), table)
 
     def append_columns(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
-        """Store rows of a table in columns of numbers and texts (`ts` in ns since 1970), without Arrow; they are
+        """Store rows of a table in columns of what JSON can say (times in ns since 1970), without Arrow; they are
         acknowledged on return.
 
         Raises StoreError as `append`.
         """
         rows = len(next(iter(columns.values()), ()))
         if rows:
-            self._append("rows", lambda _, written: journal_file.columns_block(table, columns, written), (), rows)
+            self._append("rows", lambda _, written_ns: journal_file.rows_block(table, columns, written_ns), (), rows)
 
     def append_ticks(self, ticks: Ticks) -> None:
         """Store readings without Arrow; they are acknowledged on return.
@@ -190,7 +189,7 @@ class Journal:
             now_us = self._clock() // 1000
             near = now_us - _NEAR_US < min(ticks.ts) and max(ticks.ts) < now_us + _NEAR_US
             kind = "now" if near else "any"
-            self._append(kind, lambda encoder, written: encoder.tick(ticks, written), ticks.gpus, len(ticks.ts))
+            self._append(kind, lambda encoder, written_ns: encoder.tick(ticks, written_ns), ticks.gpus, len(ticks.ts))
 
     def _append(
         self, kind: str, encode: Callable[[Encoder, int], bytes], gpus: Sequence[journal_file.Gpu], rows: int
@@ -201,8 +200,8 @@ class Journal:
             file = self._files.get(kind)
             if file is None or file.size >= _MOST_BYTES or not file.encoder.takes(gpus):
                 file = self._open_for(kind, gpus)
-            self._written = max(self._written + 1, self._clock())
-            content = encode(file.encoder, self._written)
+            self._written_ns = max(self._written_ns + 1, self._clock())
+            content = encode(file.encoder, self._written_ns)
             before = file.size
             try:
                 file.write(content, self.durability.seconds)
@@ -224,8 +223,8 @@ class Journal:
                     f"a journal takes readings of {journal_file.MOST_GPUS} GPUs at once: append some first"
                 )
         self._turn(kind)
-        self._began = max(self._began + 1, self._clock() // 1000)
-        stem = f"{self.name}-{os.getpid()}-{max(self._began, 0):x}-{self._number}"
+        self._began_us = max(self._began_us + 1, self._clock() // 1000)
+        stem = f"{self.name}-{os.getpid()}-{max(self._began_us, 0):x}-{self._number}"
         path = self._folder / f"{stem}{'' if kind == 'now' else f'.{kind}'}{journal_file.ENDING}"
         journal_name = journal_file.parse(path)
         assert journal_name is not None
@@ -290,7 +289,7 @@ class Journal:
             waiting = list(self._waiting)
             if self._background:
                 self._retry_s = time.monotonic() + self._segment_s / 10
-                ended = (lambda: self._stop.is_set()) if self._slow else (lambda: False)
+                ended = self._stop.is_set if self._slow else None
                 sealing.seal_in_child(self._root, waiting, self._pace, hold=self._hold, ended=ended)
             else:
                 sealing.seal(self._root, waiting, self._pace)
@@ -373,6 +372,21 @@ def readings(ts: Times, gpus: Sequence[str], columns: Mapping[str, Any]) -> pa.R
         if len(arrays[name]) != len(gpus):
             raise StoreError(f"telemetry, column {name}: {len(arrays[name])} values for {len(gpus)} GPUs")
     return pa.RecordBatch.from_pydict(arrays)
+
+
+def _columns(rows: pa.Table) -> dict[str, list[Any]]:
+    """Rows of a table, in its types, as `Journal.append_columns` takes them. Raises StoreError."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            try:
+                column = column.cast(pa.timestamp("ns")).cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                raise StoreError(f"column {name}: {error}") from error
+        columns[name] = column.to_pylist(maps_as_pydicts="strict")
+    return columns
 
 
 def _ticks(rows: pa.Table) -> Ticks:

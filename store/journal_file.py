@@ -10,8 +10,8 @@ The CRC is that of the frame before it and of the payload. All numbers are littl
   file is a layout, and names every GPU of the file.
 * T, a tick: records of the layout of that number. A record is `ts` (i64, us), the number of its GPU (u16), one bit for
   each column that is NULL, and the columns, each at its own width; a text is the number of it in the layout (u16).
-* R, rows of any other table, as an Arrow stream; or
-* C, the same as columns in JSON, from a process that does not load Arrow.
+* C, rows of any other table: its columns in JSON, `ts` and other times in ns; or
+* R, the same as an Arrow stream, in journals that another whorl wrote.
 
 `written` says which of two rows of one key was written last; it is never twice the same in one journal. A block that a
 crash cut short, or in which a bit changed, does not pass its check: readers go on at the next mark.
@@ -26,8 +26,9 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
-from itertools import repeat
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +36,7 @@ from ..errors import StoreError
 from .file_names import Bounds, gpu_hashes
 from .metrics import METRICS
 from .parquet import WRITTEN
-from .schema import FORMAT, TABLES, TELEMETRY, arrow_rows, arrow_schema, other_format
+from .schema import FORMAT, KEY, TABLES, TELEMETRY, arrow_rows, arrow_schema, other_format
 from .system import files, processes
 
 if TYPE_CHECKING:
@@ -75,19 +76,19 @@ Gpu = tuple[str | None, str | None]
 class JournalName:
     """The parts of the name of a journal's file.
 
-    `stem` is unique among all journals. `began` is us since 1970. `kind`: "now" has readings of its own time, see
+    `stem` is unique among all journals. `began_us` is since 1970. `kind`: "now" has readings of its own time, see
     `NEAR_US`; "any" has readings of any time; "rows" has rows of other tables.
     """
 
     path: Path
     stem: str
     writer: str
-    began: int
+    began_us: int
     kind: str
 
     def may_hold(self, bounds: Bounds) -> bool:
         """Whether it can have readings within the bounds, by its name and its first block."""
-        if self.kind == "rows" or (self.kind == "now" and bounds.last < self.began - NEAR_US):
+        if self.kind == "rows" or (self.kind == "now" and bounds.last_us < self.began_us - NEAR_US):
             return False
         gpus = gpus_in(self.path)
         return gpus is None or bounds.gpus is None or not gpus.isdisjoint(bounds.gpus)
@@ -136,7 +137,10 @@ def strange(root: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """How the records of a tick lie: the columns with numpy's codes of their types, the GPUs and the texts."""
+    """How the records of a tick lie: the columns with numpy's codes of their types, the GPUs and the texts.
+
+    `record` has a field for the time, the GPU and the bits of NULL, and one for each row of columns of one type.
+    """
 
     number: int
     columns: tuple[tuple[str, str], ...]
@@ -150,7 +154,15 @@ class RecordLayout:
         """The type of a record, for numpy. Raises ValueError where two columns have one name."""
         import numpy as np
 
-        return np.dtype([("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(self.columns) + 7) // 8,)), *self.columns])
+        fields: list[Any] = [("ts", "<i8"), ("gpu", "<u2"), ("null", "u1", ((len(self.columns) + 7) // 8,))]
+        for code, columns in groupby(code for _, code in self.columns):
+            fields.append((f"columns {len(fields)}", code, (len(list(columns)),)))
+        return np.dtype(fields)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The fields of `record` that hold columns."""
+        return (self.record.names or ())[3:]
 
     def payload(self) -> bytes:
         units = {column.name: column.unit for column in TELEMETRY.columns}
@@ -176,9 +188,9 @@ class RecordLayout:
             if why := other_format(version, older=older):
                 raise ValueError(why)
             columns = tuple((str(name), str(code)) for name, code, _ in header_fields["columns"])
-            if header_fields["table"] != TELEMETRY.name or not (
-                older or all(_fits(name, code) for name, code in columns)
-            ):
+            names = [*KEY, *(name for name, _ in columns)]
+            fits = older or all(_fits(name, code) for name, code in columns)
+            if header_fields["table"] != TELEMETRY.name or not fits or len({*names}) < len(names):
                 raise ValueError("it has columns that telemetry has not")
             name, host, namespace, pid = header_fields["writer"]
             gpus = tuple((cluster, gpu) for cluster, gpu in header_fields["gpus"])
@@ -267,12 +279,12 @@ class Encoder:
         """Whether the file names these GPUs."""
         return all(map(self._gpus.__contains__, gpus))
 
-    def header(self, written: int) -> bytes:
+    def header(self, written_ns: int) -> bytes:
         """The first block of a file."""
         layout = RecordLayout(self._layouts, (), tuple(self._gpus), (), self._writer)
-        return block(b"L", layout.number, written, layout.payload())
+        return block(b"L", layout.number, written_ns, layout.payload())
 
-    def tick(self, ticks: Ticks, written: int) -> bytes:
+    def tick(self, ticks: Ticks, written_ns: int) -> bytes:
         """The blocks of one tick, with a layout before it where readers need one."""
         names = ticks.names
         nulls: Iterable[int] = ticks.nulls or repeat(0)
@@ -302,9 +314,9 @@ class Encoder:
                 shape.pack(ts, gpus[gpu], null.to_bytes(width, "little"), *numbers, *code)
                 for ts, gpu, null, numbers, code in readings
             ]
-        content = block(b"T", shape.layout.number, written, b"".join(records))
+        content = block(b"T", shape.layout.number, written_ns, b"".join(records))
         if shape.ticks % _LAYOUT_EVERY == 0:
-            content = block(b"L", shape.layout.number, written, shape.layout.payload()) + content
+            content = block(b"L", shape.layout.number, written_ns, shape.layout.payload()) + content
         shape.ticks += 1
         return content
 
@@ -332,27 +344,22 @@ class Encoder:
         return shape
 
 
-def block(kind: bytes, layout: int, written: int, payload: bytes) -> bytes:
+def block(kind: bytes, layout: int, written_ns: int, payload: bytes) -> bytes:
     """One block of a journal. Raises StoreError where it is larger than readers take it for."""
     if len(payload) > _MOST_PAYLOAD:
         raise StoreError(f"these rows take {len(payload):,} bytes, more than an append may have: append some at a time")
-    frame = _FRAME.pack(_MARK, kind, layout, len(payload), written, 0)[:-_CRC_BYTES]
+    frame = _FRAME.pack(_MARK, kind, layout, len(payload), written_ns, 0)[:-_CRC_BYTES]
     return frame + zlib.crc32(payload, zlib.crc32(frame)).to_bytes(_CRC_BYTES, "little") + payload
 
 
-def rows_block(table: str, rows: pa.RecordBatch, written: int) -> bytes:
-    """A block of rows of any table."""
-    import pyarrow as pa
-
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, rows.schema.with_metadata({"whorl.table": table})) as stream:
-        stream.write_batch(rows)
-    return block(b"R", 0, written, bytes(out.getvalue()))
+def rows_block(table: str, columns: Mapping[str, Sequence[Any]], written_ns: int) -> bytes:
+    """A block of rows of a table, in columns of what JSON can say; times in ns since 1970, in records in us."""
+    content = {"table": table, "columns": columns}
+    return block(b"C", 0, written_ns, json.dumps(content, default=_us).encode())
 
 
-def columns_block(table: str, columns: Mapping[str, Sequence[Any]], written: int) -> bytes:
-    """A block of rows of a table in columns of numbers and texts, made without Arrow; `ts` in ns since 1970."""
-    return block(b"C", 0, written, json.dumps({"table": table, "columns": columns}).encode())
+def _us(time: datetime) -> int:
+    return round(time.replace(tzinfo=UTC).timestamp() * 1e6)
 
 
 # -- reading --------------------------------------------------------------------------------------------------
@@ -371,7 +378,6 @@ class JournalContent:
     """Bytes at the end, of a block whose writing did not end."""
     lost: int = 0
     """Bytes that changed since they were written."""
-    last_written: int = 0
     layouts: dict[int, RecordLayout] = field(default_factory=dict)
 
     @property
@@ -385,7 +391,7 @@ class _Block(NamedTuple):
     end: int
     kind: bytes
     layout: int
-    written: int
+    written_ns: int
     payload: memoryview
 
 
@@ -421,7 +427,6 @@ def read(
             here = after
             continue
         here = block.end
-        decoded.last_written = max(decoded.last_written, block.written)
         if block.kind == b"L":
             layout = RecordLayout.parse(bytes(block.payload), older=older)
             decoded.layouts[layout.number] = layout
@@ -452,14 +457,14 @@ def _block_at(view: memoryview, here: int) -> _Block | None:
     begin = here + _FRAME.size
     if begin > len(view):
         return None
-    mark, kind, layout, length, written, crc = _FRAME.unpack_from(view, here)
+    mark, kind, layout, length, written_ns, crc = _FRAME.unpack_from(view, here)
     end = begin + length
     if mark != _MARK or length > _MOST_PAYLOAD or end > len(view):
         return None
     payload = view[begin:end]
     if zlib.crc32(payload, zlib.crc32(view[here : begin - _CRC_BYTES])) != crc:
         return None
-    return _Block(end, kind, layout, written, payload)
+    return _Block(end, kind, layout, written_ns, payload)
 
 
 def _next_block(content: bytes, here: int) -> int:
@@ -480,14 +485,14 @@ def _cut_short(content: bytes, here: int) -> bool:
         return True
     if len(tail) < _FRAME.size:
         return tail[:2] == _MARK[: len(tail)]
-    mark, kind, layout, length, written, crc = _FRAME.unpack_from(tail)
+    mark, kind, layout, length, written_ns, crc = _FRAME.unpack_from(tail)
     missing = _FRAME.size + length - len(tail)
     if mark != _MARK or length > _MOST_PAYLOAD or missing < 0:
         return False
     if missing == 0:
         sector = (len(content) - 1) // _SECTOR * _SECTOR
         return not any(tail[max(0, sector - here) :])
-    whole_frame = _FRAME.pack(mark, kind, layout, length - missing, written, crc)[:-_CRC_BYTES]
+    whole_frame = _FRAME.pack(mark, kind, layout, length - missing, written_ns, crc)[:-_CRC_BYTES]
     # Else it was written whole, and a bit of its length changed since.
     return bool(zlib.crc32(tail[_FRAME.size :], zlib.crc32(whole_frame)) != crc)
 
@@ -508,8 +513,8 @@ def _readings(layout: RecordLayout | None, blocks: list[_Block]) -> pa.Table | N
     for place, name in enumerate(("cluster", "gpu")):
         columns[name] = pa.array([gpu[place] for gpu in layout.gpus], pa.string()).take(codes)
     null = np.unpackbits(records["null"], axis=1, bitorder="little").astype(bool)
-    for place, (name, code) in enumerate(layout.columns):
-        values, absent = np.ascontiguousarray(records[name]), null[:, place]
+    arrays = [np.ascontiguousarray(row) for group in layout.groups for row in records[group].T]
+    for (name, code), values, absent in zip(layout.columns, arrays, null.T, strict=False):
         if code == _TEXT:
             if len(values) and values[~absent].max(initial=0) >= max(1, len(layout.texts)):
                 return None
@@ -518,7 +523,7 @@ def _readings(layout: RecordLayout | None, blocks: list[_Block]) -> pa.Table | N
             kind = schema.field(name).type if name in schema.names else pa.int64()
             columns[name] = pa.array(values, mask=absent).cast(kind)
     sizes = [len(block.payload) // layout.record.itemsize for block in blocks]
-    columns[WRITTEN] = pa.array(np.repeat(np.array([block.written for block in blocks], np.int64), sizes))
+    columns[WRITTEN] = pa.array(np.repeat(np.array([block.written_ns for block in blocks], np.int64), sizes))
     return pa.table(columns)
 
 
@@ -529,7 +534,7 @@ def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
 
     try:
         if block.kind == b"C":
-            fields = json.loads(bytes(block.payload))
+            fields = files.parse_json(bytes(block.payload))
             name = fields["table"]
             rows = arrow_rows(name, fields["columns"])
         else:
@@ -537,7 +542,7 @@ def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
                 rows = stream.read_all()
             rows.validate(full=True)
             name = (rows.schema.metadata or {}).get(b"whorl.table", b"").decode()
-    except (pa.ArrowException, ValueError, OSError, KeyError, TypeError, StoreError):
+    except (pa.ArrowException, AttributeError, LookupError, OSError, OverflowError, TypeError, ValueError, StoreError):
         return "", None
     if name not in {spec.name for spec in TABLES if not (spec.made or spec.partitioned)}:
         return name, None
@@ -545,7 +550,7 @@ def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
         return name, None
     if not older and not set(rows.schema.remove_metadata()) <= set(arrow_schema(name)):
         return name, None
-    written = pa.array(np.full(len(rows), block.written, np.int64))
+    written = pa.array(np.full(len(rows), block.written_ns, np.int64))
     return name, rows.replace_schema_metadata().append_column(WRITTEN, written)
 
 

@@ -79,8 +79,8 @@ def times(rows: pa.Table) -> NDArray[np.int64]:
     return np.asarray(column.cast(pa.int64()).to_numpy())
 
 
-def written(rows: pa.Table) -> NDArray[np.int64]:
-    """When rows were written (ns); the earliest time where they do not say."""
+def written_ns(rows: pa.Table) -> NDArray[np.int64]:
+    """When rows were written; the earliest time where they do not say."""
     import numpy as np
 
     if WRITTEN not in rows.column_names:
@@ -89,7 +89,7 @@ def written(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def with_written(rows: pa.Table, written_ns: int) -> pa.Table:
-    """Rows that were written at `when` (ns), unless they say themselves."""
+    """Rows that were written at `written_ns`, unless they say themselves."""
     import numpy as np
     import pyarrow as pa
 
@@ -141,7 +141,7 @@ def newest(rows: pa.Table) -> pa.Table:
     ts = times(rows)
     if len(ts) == 1 or np.all((codes[1:] > codes[:-1]) | ((codes[1:] == codes[:-1]) & (ts[1:] > ts[:-1]))):
         return rows
-    order = np.lexsort((written(rows), ts, codes))
+    order = np.lexsort((written_ns(rows), ts, codes))
     same = (np.diff(codes[order]) == 0) & (np.diff(ts[order]) == 0)
     return rows.take(order[np.append(~same, True)])
 
@@ -167,8 +167,8 @@ def split(rows: pa.Table, others: Iterable[pa.Table], *, equal: bool = True) -> 
     same_times = [other_rows.select([*KEY, WRITTEN]) for other_rows in near if len(other_rows)]
     if not same_times:
         return rows, rows.slice(0, 0)
-    contested, last_written = _matches(rows, pa.concat_tables(same_times, promote_options="permissive"))
-    wins = written(rows) >= last_written + (0 if equal else 1)
+    contested, last_written_ns = _matches(rows, pa.concat_tables(same_times, promote_options="permissive"))
+    wins = written_ns(rows) >= last_written_ns + (0 if equal else 1)
     return rows.filter(pa.array(~contested)), rows.filter(pa.array(contested & wins))
 
 
@@ -200,9 +200,9 @@ def _matches(rows: pa.Table, others: pa.Table) -> tuple[NDArray[np.bool_], NDArr
     mine, theirs = group[: len(rows)], group[len(rows) :]
     is_known = np.zeros(len(order), bool)
     is_known[theirs] = True
-    last_written = np.full(len(order), _NEVER)
-    np.maximum.at(last_written, theirs, written(others))
-    return is_known[mine], last_written[mine]
+    last_written_ns = np.full(len(order), _NEVER)
+    np.maximum.at(last_written_ns, theirs, written_ns(others))
+    return is_known[mine], last_written_ns[mine]
 
 
 def _between(rows: pa.Table, ts: NDArray[np.int64]) -> pa.Table:

@@ -45,7 +45,7 @@ def write(folder: Path, paths: Iterable[Path], *, cold: bool = False) -> None:
         with files.opened(path) as source:
             about = pq.read_metadata(source)
         gpus = pc.unique(parquet.read(path, ["gpu"])["gpu"]).to_pylist()
-        listed[path.name] = [about.num_rows, about.num_row_groups, gpus, stated.bounds.first, stated.bounds.last]
+        listed[path.name] = [about.num_rows, about.num_row_groups, gpus, stated.bounds.first_us, stated.bounds.last_us]
     content = files.json_with_sum({"cold": cold, "files": listed, "format": FORMAT})
     files.put(folder / NAME, content, below=True)
 

@@ -132,7 +132,7 @@ def _rows_of_file(path: Path) -> tuple[Table, pa.Table]:
     if spec not in (TELEMETRY, LATE):
         return spec, rows
     stated = file_names.parse(path.name)
-    return TELEMETRY, keys.with_key(keys.with_written(rows, 1000 * stated.written if stated else 0))
+    return TELEMETRY, keys.with_key(keys.with_written(rows, 1000 * stated.written_us if stated else 0))
 
 
 def _clusters(store: Store) -> set[str]:

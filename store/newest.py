@@ -89,35 +89,35 @@ class Following:
 
     def now(self, now_ns: int | None = None) -> Newest:
         """What is known now. Raises StoreError."""
-        since = (now_ns or time.time_ns()) - self._age_ns
+        since_ns = (now_ns or time.time_ns()) - self._age_ns
         with self._guard:
-            self._follow(since)
+            self._follow(since_ns)
         with files.readable(self._store.root):  # a journal may have been sealed since the look before
-            self._take_files(since)
+            self._take_files(since_ns)
         with self._guard:
             gpus = list(self._numbers)
             values, all_times = self._values[:, : len(gpus)].copy(), self._when[:, : len(gpus)].copy()
             quality = self._quality[: len(gpus)].tolist()
         when, seen, ended = all_times[:_SEEN], all_times[_SEEN], all_times[_ENDED]
-        known = (when >= since) & (when > ended)
-        return Newest(gpus, values, when, known, seen, seen >= since, seen > ended, quality)
+        known = (when >= since_ns) & (when > ended)
+        return Newest(gpus, values, when, known, seen, seen >= since_ns, seen > ended, quality)
 
-    def _take_files(self, since: int) -> None:
+    def _take_files(self, since_ns: int) -> None:
         """Take the files that nobody looked at. One that is left out of the tables has the rows of others: no harm."""
         for _ in range(_TRIES):
-            paths = list(parquet.paths_in(self._store.root, TELEMETRY, Bounds(first=since // 1000)))
+            paths = list(parquet.paths_in(self._store.root, TELEMETRY, Bounds(first_us=since_ns // 1000)))
             fresh = [path for path in paths if path not in self._looked]
             with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
                 # All are chosen before one is read: a newer file may lack what an older one says of the same GPU.
-                for path in [path for path in self._store.sound(TELEMETRY.name, fresh) if self._is_new(path, since)]:
+                for path in [path for path in self._store.sound(TELEMETRY.name, fresh) if self._is_new(path, since_ns)]:
                     with contextlib.suppress(DamagedError):  # `whorl doctor --store` names it
                         rows = telemetry_files.read(path, _COLUMNS)
                         with self._guard:
-                            self._take(rows, since)
+                            self._take(rows, since_ns)
                 self._looked = frozenset(paths)
                 return
 
-    def _follow(self, since: int) -> None:
+    def _follow(self, since_ns: int) -> None:
         """Take what journals have gained. What cannot be read is left to `catch_up` and the tables' own readers."""
         gained: list[pa.Table] = []
         with files.readable(self._store.root):
@@ -135,12 +135,12 @@ class Following:
         if gained:
             import pyarrow as pa
 
-            self._take(pa.concat_tables(gained, promote_options="default"), since)
+            self._take(pa.concat_tables(gained, promote_options="default"), since_ns)
 
-    def _is_new(self, path: Path, since: int) -> bool:
+    def _is_new(self, path: Path, since_ns: int) -> bool:
         """Whether a file has rows that are neither too old nor known."""
         file_name = file_names.parse(path.name)
-        if file_name is None or 1000 * file_name.bounds.last < since:
+        if file_name is None or 1000 * file_name.bounds.last_us < since_ns:
             return False
         hashes = manifest.gpus_of(path)
         if hashes is None:
@@ -148,14 +148,14 @@ class Following:
         with self._guard:
             places = [self._hashes.get(gpu_hash, []) for gpu_hash in hashes]
             return not all(
-                numbers and (self._when[_SEEN, numbers] >= 1000 * file_name.bounds.last).all() for numbers in places
+                numbers and (self._when[_SEEN, numbers] >= 1000 * file_name.bounds.last_us).all() for numbers in places
             )
 
-    def _take(self, rows: pa.Table, since: int) -> None:
+    def _take(self, rows: pa.Table, since_ns: int) -> None:
         """Keep of rows what is newer than what is kept."""
         ts = 1000 * keys.times(rows)
         # What a clock that was wrong has written far ahead would stay the newest until that time has come.
-        recent = np.flatnonzero((ts >= since) & (ts <= since + 2 * self._age_ns))
+        recent = np.flatnonzero((ts >= since_ns) & (ts <= since_ns + 2 * self._age_ns))
         if not len(recent):
             return
         codes, gpus = keys.codes_of(rows)

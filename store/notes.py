@@ -53,9 +53,9 @@ class ReplacementNote:
         """The files of a store that readers leave out."""
         return frozenset(root / name for name in self.hidden)
 
-    def due(self, now: float, grace_s: float) -> list[str]:
+    def due(self, now_s: float, grace_s: float) -> list[str]:
         """The old files that may be removed at a time (s since 1970), also where their own time lies ahead."""
-        return [name for name, since in self.old.items() if not 0 <= now - since < grace_s]
+        return [name for name, since_s in self.old.items() if not 0 <= now_s - since_s < grace_s]
 
 
 def path_of(root: Path, number: int) -> Path:

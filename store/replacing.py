@@ -239,8 +239,8 @@ class Compactor:
     def tidy(self) -> None:
         """Remove the old files whose time has come, and the notes that no longer count."""
         with contextlib.suppress(OSError, StoreError):
-            now = files.clock(self.root / REPLACED.name)
-            if due := self._note.due(now, self.pace.grace_s):
+            now_s = files.clock(self.root / REPLACED.name)
+            if due := self._note.due(now_s, self.pace.grace_s):
                 self._remove(due)
                 still_hidden = {name: since for name, since in self._note.old.items() if name not in due}
                 self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
@@ -248,9 +248,9 @@ class Compactor:
 
     def _remove_notes(self, those: Iterable[int]) -> None:
         """Remove notes, but for new ones: somebody may have listed them in this moment, and not those before them."""
-        now = files.clock(self.root / REPLACED.name)
+        now_s = files.clock(self.root / REPLACED.name)
         for path in (notes.path_of(self.root, number) for number in those):
-            if not self.pace.grace_s or abs(now - path.lstat().st_mtime) >= self.pace.grace_s:
+            if not self.pace.grace_s or abs(now_s - path.lstat().st_mtime) >= self.pace.grace_s:
                 files.remove_inside(self.root, path)
 
     def _remove(self, names: Iterable[str]) -> None:

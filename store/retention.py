@@ -72,10 +72,10 @@ def configured(root: Path) -> str | None:
     return value
 
 
-def horizon(keep_s: int, now: int) -> int:
-    """Rows before this time are pruned (ns): the start of a day if whole days are kept, else of a minute."""
+def horizon_ns(keep_s: int, now_ns: int) -> int:
+    """Rows before this time are pruned: the start of a day if whole days are kept, else of a minute."""
     step = _DAY if keep_s >= 2 * 86_400 else _MINUTE
-    return (now - keep_s * 10**9) // step * step
+    return (now_ns - keep_s * 10**9) // step * step
 
 
 def prune(
@@ -94,21 +94,21 @@ def prune(
     """
     if now is None:
         now = min(time.time_ns(), int(files.clock(root / REPLACED.name) * 1e9))
-    until = horizon(keep_s, now)
+    until_ns = horizon_ns(keep_s, now)
     counts: Counter[str] = Counter()
     with files.readable(root), contextlib.ExitStack() as stack:
         compactor = None if dry_run else stack.enter_context(Compactor(root, replacing.pace_of(root, offline=offline)))
         if compactor is not None:
             compactor.tidy()
-        days, counts["waiting"] = _days(root, until // 1000)
+        days, counts["waiting"] = _days(root, until_ns // 1000)
         for day, paths in days.items():
             progress(day)
             try:
-                counts.update(_prune_day(root, paths, until // 1000, compactor))
+                counts.update(_prune_day(root, paths, until_ns // 1000, compactor))
             except (DamagedError, FileNotFoundError) as error:
                 log.warning("did not change %s: %s", day, error)
                 counts["waiting"] += 1
-    return Pruned(until, **counts)
+    return Pruned(until_ns, **counts)
 
 
 def _days(root: Path, until_us: int) -> tuple[dict[str, list[Path]], int]:
@@ -121,16 +121,16 @@ def _days(root: Path, until_us: int) -> tuple[dict[str, list[Path]], int]:
 
     verified, days = Verified(root), dict[str, list[Path]]()
     for spec in (TELEMETRY, LATE):
-        paths = snapshot.visible_now(root, spec, Bounds(last=until_us - 1))
+        paths = snapshot.visible_now(root, spec, Bounds(last_us=until_us - 1))
         for day, day_paths in file_names.by_day(snapshot.sound(spec, paths, verified, skip)).items():
             if spec == TELEMETRY or day in days:
                 days.setdefault(day, []).extend(day_paths)
-    oldest, journals = telemetry_files.oldest_journal(root), _bounds_of_journals(root)
+    oldest_us, journals = telemetry_files.oldest_journal_us(root), _bounds_of_journals(root)
     waiting = damaged | {
         day
         for day, paths in days.items()
         for path in paths
-        if telemetry_files.blocked(path, oldest) or any(map(name_of(path).bounds.overlap, journals))
+        if telemetry_files.blocked(path, oldest_us) or any(map(name_of(path).bounds.overlap, journals))
     }
     return {day: days[day] for day in sorted(days) if day not in waiting}, len(waiting)
 
@@ -141,8 +141,8 @@ def _bounds_of_journals(root: Path) -> list[Bounds]:
     for journal in journal_file.journals(root):
         gpus = journal_file.gpus_in(journal.path)
         if journal.kind != "rows" and gpus is not None:  # one that cannot be read is left out and named by readers
-            first = journal.began - journal_file.NEAR_US if journal.kind == "now" else EVER.first
-            bounds.append(Bounds(first, gpus=gpus))
+            first_us = journal.began_us - journal_file.NEAR_US if journal.kind == "now" else EVER.first_us
+            bounds.append(Bounds(first_us, gpus=gpus))
     return bounds
 
 
@@ -151,7 +151,7 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
 
     Raises StoreError, DamagedError, and FileNotFoundError.
     """
-    stem, written = f"pruned-{time.time_ns():x}", 1000 * max(name_of(path).written for path in paths)
+    stem, written_ns = f"pruned-{time.time_ns():x}", 1000 * max(name_of(path).written_us for path in paths)
     counts: Counter[str] = Counter()
     with Replacement() as replacement:
         for number, rows in enumerate(telemetry_files.pieces(TELEMETRY, paths)):
@@ -166,7 +166,7 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
                 if len(part) and compactor is not None:
                     compactor.beat()
                     name = f"{stem}-{number}"
-                    new_files = telemetry_files.files_of(root, spec, part, name, written=written, codec=codec)
+                    new_files = telemetry_files.files_of(root, spec, part, name, written_ns=written_ns, codec=codec)
                     replacement.add(new_files)
                     counts["after"] += sum(len(content) for _, content in new_files)
         if not counts["rows"]:

@@ -58,22 +58,21 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace) -> list[Journal
 
 
 def seal_in_child(
-    root: Path, several: Iterable[JournalName], pace: Pace, *, hold: Lock, ended: Callable[[], bool]
+    root: Path, several: Iterable[JournalName], pace: Pace, *, hold: Lock, ended: Callable[[], bool] | None
 ) -> None:
-    """Seal journals in a process of its own, at low priority: this one never loads Arrow. Raises StoreError.
+    """Seal journals in a process of its own, at low priority, where this one has no Arrow. Raises StoreError.
 
-    The child keeps the lock of their name, `hold`, and ends when this process does, or when `ended` says so.
+    The child keeps the lock of their name, `hold`, and ends when this process does, or when `ended` says so: with that
+    it is always a child, as a file system may make it wait for minutes.
     """
     paths = [str(journal.path) for journal in several]
     if paths:
         arguments = {"root": str(root), "paths": paths, "announce_s": pace.announce_s, "version": FORMAT}
-        children.run(f"{__name__}:seal_as_child", arguments, keep=[hold.handle], ended=ended)
+        children.run(f"{__name__}:seal_as_child", arguments, keep=[hold.handle], nice=_NICE, ended=ended)
 
 
 def seal_as_child(root: str, paths: Iterable[str], *, announce_s: float, version: int) -> None:
     """What the child of `seal_in_child` does. Raises StoreError."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     if version != FORMAT:
         raise StoreError(f"another version of whorl was installed: start what collects into {root} again")
     several = [journal for path in paths if (journal := journal_file.parse(Path(path))) is not None]
@@ -104,9 +103,7 @@ def _place(root: Path, journal: JournalName) -> bool:
     rows = keys.conform(TELEMETRY, readings, dated=True)
     with telemetry_files.placing(root):
         earlier = _latest_so_far(root, journal)
-        new_files = telemetry_files.place(
-            root, rows, journal.stem, written=content.last_written, but=journal.stem, latest=earlier.values()
-        )
+        new_files = telemetry_files.place(root, rows, journal.stem, of_journal=True, latest=earlier.values())
         _write(root, journal, [*new_files, *others], [day for day, _ in keys.days(rows)])
         if new_files:  # what earlier files hold is in the new one, or no longer the last
             for path in earlier.keys() - dict(new_files).keys():
@@ -203,6 +200,6 @@ def of_dead(all_journals: Iterable[JournalName]) -> Iterator[list[JournalName]]:
 def _is_stale(several: list[JournalName]) -> bool:
     """Whether journals have not grown for an hour, by the clock of the file system."""
     with contextlib.suppress(OSError):
-        now = files.clock(several[0].path.parent)
-        return all(now - journal.path.lstat().st_mtime > _STALE_S for journal in several)
+        now_s = files.clock(several[0].path.parent)
+        return all(now_s - journal.path.lstat().st_mtime > _STALE_S for journal in several)
     return False

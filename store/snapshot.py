@@ -154,7 +154,7 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
 
     if live is not None:
         ts = keys.times(live)
-        live = keys.newest(live.filter(pa.array((ts >= bounds.first) & (ts <= bounds.last))))
+        live = keys.newest(live.filter(pa.array((ts >= bounds.first_us) & (ts <= bounds.last_us))))
         if len(live):
             of_live = keys.bounds_of(live)
             near = [path for path in [*paths, *listing.files[LATE.name]] if file_names.may_hold(path.name, of_live)]

@@ -101,8 +101,8 @@ def _status(store: Store) -> Status:
     live = snapshot.live_rows(listing, TELEMETRY.name)
     spans += [keys.bounds_of(live)] if live is not None else []
     if spans:
-        out.oldest = 1000 * min(bounds.first for bounds in spans)
-        out.newest = 1000 * max(bounds.last for bounds in spans)
+        out.oldest = 1000 * min(bounds.first_us for bounds in spans)
+        out.newest = 1000 * max(bounds.last_us for bounds in spans)
     out.journals = _journals(root, listing)
     note = notes.newest(root)
     out.replacements = int(note.step != 0)
@@ -130,7 +130,7 @@ def _journals(root: Path, listing: snapshot.Snapshot) -> list[JournalStatus]:
         here.bytes += content.upto
         here.torn_bytes += 0 if here.alive else content.torn
         if tables:
-            age_s = (time.time_ns() - max(int(keys.written(rows).max()) for rows in tables)) / 1e9
+            age_s = (time.time_ns() - max(int(keys.written_ns(rows).max()) for rows in tables)) / 1e9
             here.age_s = age_s if here.age_s is None else min(age_s, here.age_s)
     return list(by_writer.values())
 

@@ -250,7 +250,7 @@ class Store:
 
         only = None if gpus is None else ds.field("gpu").isin([gpu for _, gpu in gpus])
         if gpus is not None:
-            within = Bounds(within.first, within.last, file_names.gpu_hashes(gpu for _, gpu in gpus))
+            within = Bounds(within.first_us, within.last_us, file_names.gpu_hashes(gpu for _, gpu in gpus))
         for _ in range(_TRIES):
             rows = self.rows([name], within)[name]
             try:
@@ -310,7 +310,7 @@ class Store:
         No GPU of a day is in two pieces of this day, so a figure of a GPU and a day needs one piece. See `TablePart`.
         """
         bounds = Bounds(
-            EVER.first if since is None else -(-since // 1000), EVER.last if until is None else until // 1000
+            EVER.first_us if since is None else -(-since // 1000), EVER.last_us if until is None else until // 1000
         )
         return parts.parts_of(name, self.rows([name], bounds)[name])
 

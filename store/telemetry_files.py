@@ -46,62 +46,64 @@ def place(
     rows: pa.Table,
     stem: str,
     *,
-    written: int | None,
-    but: str | None = None,
+    dated: bool = False,
+    of_journal: bool = False,
     latest: Iterable[pa.Table] = (),
 ) -> list[NewFile]:
     """The files that rows, which have the column `written`, make under `telemetry/`, `late/` and `latest/`.
 
-    The caller holds the lock of places. `written`: when the last of them was written (ns); None: the files say it of
-    each row. `but`: the stem of a journal whose own files do not count. `latest`: rows of that table which go into
-    its new file. Raises OSError.
+    The caller holds the lock of places. `dated`: the files say of each row when it was written, else their names when
+    the last was. `of_journal`: `stem` is a journal that is sealed: its own files do not count, and rows that an open
+    journal could hold too are dated. `latest`: rows of that table which go into its new file. Raises OSError.
     """
     rows = keys.newest(rows)
     if not len(rows):
         return []
     bounds = keys.bounds_of(rows)
-    stored = stored_keys(root, bounds, but)
+    stored = stored_keys(root, bounds, without=stem if of_journal else None)
     if stored is None:  # what takes the place of a row that is not there does no harm
         new, late = rows.slice(0, 0), rows
     else:
         new, late = keys.split(rows, stored)
-    contested = written is None or (but is not None and _contested(root, bounds, but))
-    written = int(keys.written(rows).max()) if written is None else written
-    parts = [(TELEMETRY, new if contested else keys.without_written(new)), (LATE, late)]
+    written_ns = int(keys.written_ns(rows).max())
+    dated = dated or (of_journal and _contested(root, bounds, stem))
+    parts = [(TELEMETRY, new if dated else keys.without_written(new)), (LATE, late)]
     if len(new) or len(late):
         parts.append((LATEST, keys.last_rows([*latest, rows])))
-    return [file for spec, part in parts for file in files_of(root, spec, part, stem, written=written)]
+    return [file for spec, part in parts for file in files_of(root, spec, part, stem, written_ns=written_ns)]
 
 
 def files_of(
-    root: Path, spec: Table, rows: pa.Table, stem: str, *, written: int = 0, codec: str = "fresh"
+    root: Path, spec: Table, rows: pa.Table, stem: str, *, written_ns: int = 0, codec: str = "fresh"
 ) -> list[NewFile]:
     """The files of rows of a table: one, or one for each of their days.
 
-    `written`: when the last of them was written (ns), for telemetry and what is made of it. `codec` as in
+    `written_ns`: when the last of them was written, for telemetry and what is made of it. `codec` as in
     `parquet.encode`.
     """
     folder = root / spec.name
     if not spec.partitioned:
-        stem = f"{stem}.{written // 1000:x}" if spec == LATEST else stem
+        stem = f"{stem}.{written_ns // 1000:x}" if spec == LATEST else stem
         gpus = keys.hashes_of(rows) if "gpu" in rows.column_names else None
         content = parquet.encode(spec, rows, codec=codec)
         return [(folder / file_names.compose(spec.name, FileName(stem, Bounds(gpus=gpus)), content), content)]
     new_files = []
     for day, part in keys.days(rows):
         content = parquet.encode(spec, part, codec=codec)
-        parts = FileName(stem, keys.bounds_of(part), dated=True, written=written // 1000)
+        parts = FileName(stem, keys.bounds_of(part), dated=True, written_us=written_ns // 1000)
         new_files.append((folder / day / file_names.compose(spec.name, parts, content), content))
     return new_files
 
 
-def stored_keys(root: Path, bounds: Bounds, but: str | None = None) -> list[pa.Table] | None:
-    """The keys of stored rows near the bounds, with `written`; not those of the files of `but`. None where a file of
-    them cannot be read. Raises OSError."""
+def stored_keys(root: Path, bounds: Bounds, *, without: str | None = None) -> list[pa.Table] | None:
+    """The keys of stored rows near the bounds, with `written`; not those in files of the stem `without`.
+
+    None where a file of them cannot be read. Raises OSError.
+    """
     for _ in range(_TRIES):
         note = notes.newest(root)
         try:
-            tables = [keys_in(path) for path in candidates(root, bounds, note.hidden_in(root), but=but)]
+            tables = [keys_in(path) for path in candidates(root, bounds, note.hidden_in(root), without=without)]
         except FileNotFoundError:
             continue
         if notes.newest(root).number == note.number:
@@ -110,18 +112,18 @@ def stored_keys(root: Path, bounds: Bounds, but: str | None = None) -> list[pa.T
     raise notes.too_fast(root)
 
 
-def candidates(root: Path, bounds: Bounds, hidden: Container[Path], *, but: str | None = None) -> list[Path]:
+def candidates(root: Path, bounds: Bounds, hidden: Container[Path], *, without: str | None = None) -> list[Path]:
     """The files of telemetry and late rows that could hold a key within the bounds, by their names. Raises OSError."""
     paths = [path for spec in (TELEMETRY, LATE) for path in parquet.paths_in(root, spec, bounds)]
     names = [(path, file_names.parse(path.name)) for path in paths if path not in hidden]
-    return [path for path, name in names if name is not None and name.dated and name.stem != but]
+    return [path for path, name in names if name is not None and name.dated and name.stem != without]
 
 
 def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) -> pa.Table:
     """The rows of a verified file by days or of `latest`, with their key and `written`; all else as `parquet.read`."""
     file_name = file_names.parse(path.name)
     rows = parquet.read(path, columns, only=only)
-    return keys.with_key(keys.with_written(rows, 1000 * file_name.written if file_name else 0))
+    return keys.with_key(keys.with_written(rows, 1000 * file_name.written_us if file_name else 0))
 
 
 def keys_in(path: Path) -> pa.Table | None:
@@ -134,29 +136,29 @@ def keys_in(path: Path) -> pa.Table | None:
         return None
 
 
-def _contested(root: Path, bounds: Bounds, but: str | None) -> bool:
+def _contested(root: Path, bounds: Bounds, stem: str) -> bool:
     """Whether an open journal of another process could hold a key of these rows.
 
     In the journals of this process all rows were written before these, or all of them later.
     """
-    process = (but or "").rsplit("-", 2)[0]
+    process = stem.rsplit("-", 2)[0]
     others = (journal for journal in journal_file.journals(root) if journal.stem.rsplit("-", 2)[0] != process)
     return any(journal.may_hold(Bounds(gpus=bounds.gpus)) for journal in others)
 
 
-def oldest_journal(root: Path) -> int:
-    """When the oldest open journal of readings began (us since 1970); the end of time if there is none.
+def oldest_journal_us(root: Path) -> int:
+    """When the oldest open journal of readings began (since 1970); the end of time if there is none.
 
     A file whose last row was written before can be contradicted by no journal in anything but newer rows: so only such
     files are joined, and what is joined counts as written at the last of its rows. Raises OSError.
     """
-    return min((journal.began for journal in journal_file.journals(root) if journal.kind != "rows"), default=2**63)
+    return min((journal.began_us for journal in journal_file.journals(root) if journal.kind != "rows"), default=2**63)
 
 
-def blocked(path: Path, oldest: int) -> bool:
-    """Whether a journal that began at `oldest` or later could hold an older row of a key of this file."""
+def blocked(path: Path, oldest_us: int) -> bool:
+    """Whether a journal that began at `oldest_us` or later could hold an older row of a key of this file."""
     file_name = file_names.parse(path.name)
-    return file_name is None or file_name.written >= oldest
+    return file_name is None or file_name.written_us >= oldest_us
 
 
 # -- writing files anew --------------------------------------------------------------------------------------

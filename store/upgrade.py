@@ -162,7 +162,7 @@ class _Work:
         if readings:
             joined = pa.concat_tables(readings, promote_options="default")
             with telemetry_files.placing(self._root):
-                placed = telemetry_files.place(self._root, joined, stem, written=None)
+                placed = telemetry_files.place(self._root, joined, stem, dated=True)
             self._replacement.add(placed)
 
 

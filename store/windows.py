@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,8 +135,8 @@ def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = Non
         if part.late is not None:
             sums.add(_joined(keys.newest(part.late.select(_COLUMNS))))
         if (day := file_names.day_number(str(part.day))) is not None:
-            sums.end(before=(day + 1) * file_names.DAY_US)
-    sums.end(before=_HIGH)
+            sums.end((day + 1) * file_names.DAY_US)
+    sums.end(_HIGH)
     return sums.figures()
 
 
@@ -206,35 +207,30 @@ class _Sums:
         def times(name: str, absent: int) -> Integers:
             return np.asarray(windows[name].cast("int64").fill_null(absent).to_numpy())
 
-        self.began, self.until, self.ended = times("began", _HIGH), times("until", _LOW), times("ended", _HIGH)
+        self._began, self._until, self._ended = times("began", _HIGH), times("until", _LOW), times("ended", _HIGH)
         of_gpu: dict[tuple[str | None, str | None], list[int]] = {}
         for place, key in enumerate(zip(windows["cluster"].to_pylist(), windows["gpu"].to_pylist(), strict=True)):
             of_gpu.setdefault(key, []).append(place)
         # The windows of each cluster and GPU, and when they begin and end.
         self._of_gpu = {
-            key: (np.array(places), np.concatenate((self.began[places], self.until[places])))
+            key: (np.array(places), np.concatenate((self._began[places], self._until[places])))
             for key, places in of_gpu.items()
         }
         hashes = file_names.gpu_hashes(gpu for _, gpu in self._of_gpu)
-        first_us, last_us = int(self.began.min(initial=_HIGH)), int(self.until.max(initial=_LOW)) - 1
+        first_us, last_us = int(self._began.min(initial=_HIGH)), int(self._until.max(initial=_LOW)) - 1
         self.bounds = file_names.Bounds(first_us, last_us, hashes)
         """Between which times, and of which GPUs, readings can be in windows."""
         self._gpus = sorted({(gpu or "").encode() for _, gpu in self._of_gpu})
         count = len(windows)
-        self.readings, self.counted, self.sum_mw, self.most_mw = (np.zeros(count, np.int64) for _ in range(4))
-        self.clocks, self.sum_mhz = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self.first_us, self.last_us, self.celsius = np.full(count, _HIGH), np.full(count, _LOW), np.full(count, _LOW)
-        # The lowest reading of the counter and the lowest of its negative (mJ), and when each was first read (us).
-        self.lowest, self.highest = np.full((2, count), _HIGH), np.full((2, count), _HIGH)
-        self.median_w, self.p95_w = np.zeros(count), np.zeros(count)
-        # Of each window readings of power, in 0.1 W, and those of the days before: the lowest, and how many readings
-        # have this, 0.1 W more, ...
-        self._tenths: dict[int, list[NDArray[np.uint16]]] = {}
-        self._counts: dict[int, tuple[int, NDArray[np.int64]]] = {}
+        self._power = _PowerSums(self._until)
+        self._lowest, self._highest = _FirstLowest(count), _FirstLowest(count)  # of the counter (mJ), of its negative
+        self._readings, self._clocks, self._sum_mhz = (np.zeros(count, np.int64) for _ in range(3))
+        self._first_us, self._last_us, self._celsius = (np.full(count, value) for value in (_HIGH, _LOW, _LOW))
 
     def may_need(self, gpu: pq.Statistics | None, ts: pq.Statistics | None) -> bool:
         """Whether rows can lie in a window, by what a file says of their GPUs and times."""
-        if ts is not None and ts.has_min_max and (ts.min_raw > self.bounds.last or ts.max_raw < self.bounds.first):
+        bounds = self.bounds
+        if ts is not None and ts.has_min_max and (ts.min_raw > bounds.last_us or ts.max_raw < bounds.first_us):
             return False
         if gpu is None or not gpu.has_min_max:
             return True
@@ -246,52 +242,28 @@ class _Sums:
         import pyarrow.compute as pc
 
         ts = rows["ts"].view("int64").to_numpy()
-        windows, first, last = self._slices(rows, ts)
+        slices = self._slices(rows, ts)
+        windows, names = slices.windows, rows.schema.names
         if not len(windows):
             return
-        # reduceat takes no slice to the very end: the last row is added to these.
-        edges = np.column_stack((first, np.minimum(last, len(ts) - 1))).ravel()
-        to_end = (last == len(ts)) & (first < len(ts) - 1)
-
-        def reduce(how: np.ufunc, values: NDArray[Any], kind: type | None = None) -> Integers:
-            reduced = how.reduceat(values, edges, dtype=kind)[::2]
-            reduced[to_end] = how(reduced[to_end], values[-1])
-            return np.asarray(reduced)
-
-        count = last - first
-        self.readings[windows] += count
-        self.first_us[windows] = np.minimum(self.first_us[windows], ts[first])
-        self.last_us[windows] = np.maximum(self.last_us[windows], ts[last - 1])
-        power_mw, counts = _power(rows)
-        if power_mw is not None:
-            counted = count if counts is None else reduce(np.add, counts, np.int64)
-            self.counted[windows] += counted
-            self.sum_mw[windows] += reduce(np.add, power_mw)
-            self.most_mw[windows] = np.maximum(self.most_mw[windows], reduce(np.maximum, power_mw))
-            tenths = (power_mw // 100).astype(np.uint16)
-            for window, begin, end in zip(windows.tolist(), first.tolist(), last.tolist(), strict=True):
-                slice_tenths = tenths[begin:end] if counts is None else tenths[begin:end][counts[begin:end]]
-                self._tenths.setdefault(window, []).append(slice_tenths)
-        if "sm_clock_mhz" in rows.schema.names:
+        self._readings[windows] += slices.count()
+        self._first_us[windows] = np.minimum(self._first_us[windows], ts[slices.first])
+        self._last_us[windows] = np.maximum(self._last_us[windows], ts[slices.end - 1])
+        self._power.add(rows, slices)
+        if "sm_clock_mhz" in names:
             clocks = rows["sm_clock_mhz"]
-            self.sum_mhz[windows] += reduce(np.add, _numbers(clocks, 0))
-            self.clocks[windows] += (
-                reduce(np.add, clocks.is_valid().to_numpy(False), np.int64) if clocks.null_count else count
-            )
-        if "temperature_c" in rows.schema.names:
-            highest = reduce(np.maximum, _numbers(rows["temperature_c"], _LOW))
-            self.celsius[windows] = np.maximum(self.celsius[windows], highest)
-        if "energy_mj" in rows.schema.names:
-            for known, column in ((self.lowest, rows["energy_mj"]), (self.highest, pc.negate(rows["energy_mj"]))):
-                values = _numbers(column, _HIGH)
-                lowest = reduce(np.minimum, values)
-                at_us = ts[_first_of(values, lowest, first, last)]
-                before_mj, before_us = known[:, windows]
-                lower = (lowest < before_mj) | ((lowest == before_mj) & (at_us < before_us))
-                known[:, windows[lower]] = lowest[lower], at_us[lower]
+            self._sum_mhz[windows] += slices.reduce(np.add, _numbers(clocks, 0))
+            has_clock = clocks.is_valid().to_numpy(False) if clocks.null_count else None
+            self._clocks[windows] += slices.count(has_clock)
+        if "temperature_c" in names:
+            highest = slices.reduce(np.maximum, _numbers(rows["temperature_c"], _LOW))
+            self._celsius[windows] = np.maximum(self._celsius[windows], highest)
+        if "energy_mj" in names:
+            self._lowest.add(_numbers(rows["energy_mj"], _HIGH), ts, slices)
+            self._highest.add(_numbers(pc.negate(rows["energy_mj"]), _HIGH), ts, slices)
 
-    def _slices(self, rows: pa.RecordBatch, ts: Integers) -> tuple[Integers, Integers, Integers]:
-        """The windows that have some of the rows, and the first and the end of the rows of each."""
+    def _slices(self, rows: pa.RecordBatch, ts: Integers) -> _Slices:
+        """Those of the rows that lie in windows."""
         import numpy as np
 
         (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
@@ -306,34 +278,11 @@ class _Sums:
                 windows, times = wanted
                 first, last = (ts[begin:end].searchsorted(times) + begin).reshape(2, -1)
                 slices.append(np.array((windows, first, last))[:, first < last])
-        windows, first, last = np.concatenate(slices, axis=1)
-        return windows, first, last
+        return _Slices(*np.concatenate(slices, axis=1))
 
-    def end(self, before: int) -> None:
-        """Take the quantiles of windows that end before a time (us), of which all rows were added, and sum up others.
-
-        Of n readings the median is the (n+1)/2-th and the 95th percentile the 0.95n-th lowest.
-        """
-        import numpy as np
-
-        for window, pieces in self._tenths.items():
-            tenths = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-            if len(tenths):
-                lowest = int(tenths.min())
-                counts = lowest, np.bincount(tenths - np.uint16(lowest))
-                self._counts[window] = _together(self._counts.pop(window, None), counts)
-                if self.until[window] <= before:
-                    self._take_quantiles(window)
-        self._tenths = {}
-        if before == _HIGH:
-            for window in [*self._counts]:
-                self._take_quantiles(window)
-
-    def _take_quantiles(self, window: int) -> None:
-        lowest, counts = self._counts.pop(window)
-        count = int(self.counted[window])
-        ranks = max(1, count - count // 2), max(1, count - count // 20)
-        self.median_w[window], self.p95_w[window] = (counts.cumsum().searchsorted(ranks) + lowest).tolist()
+    def end(self, before_us: int) -> None:
+        """Know that all rows before a time were added."""
+        self._power.end(before_us)
 
     def figures(self) -> pa.StructArray:
         """The figures of each window."""
@@ -341,47 +290,160 @@ class _Sums:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        has_power, has_counter = self.counted > 0, self.lowest[0] != _HIGH
-        mean_w = self.sum_mw / np.maximum(self.counted, 1) / 1e3
-        any_reading = self.readings > 0
-        ended = np.where(self.ended == _HIGH, self.last_us, self.ended)
-        window_s = np.where(any_reading, ended - self.began, 0) / 1e6
-        power_s = np.where(has_power, self.last_us - self.first_us, 0) / 1e6 * self.counted
-        power_s /= np.maximum(self.readings, 1)
-        counter_s = np.where(has_counter, self.highest[1] - self.lowest[1], 0) / 1e6
-        counter_j = np.where(has_counter, -self.highest[0] - self.lowest[0], 0) / 1e3
+        power, lowest, highest = self._power, self._lowest, self._highest
+        has_power, has_counter = power.counted > 0, lowest.values != _HIGH
+        mean_w = power.sum_mw / np.maximum(power.counted, 1) / 1e3
+        ended_us = np.where(self._ended == _HIGH, self._last_us, self._ended)
+        window_s = np.where(self._readings > 0, ended_us - self._began, 0) / 1e6
+        # Of how many seconds power and counter tell.
+        power_s = np.where(has_power, self._last_us - self._first_us, 0) / 1e6 * power.counted
+        power_s /= np.maximum(self._readings, 1)
+        counter_s = np.where(has_counter, highest.at_us - lowest.at_us, 0) / 1e6
+        counter_j = np.where(has_counter, -highest.values - lowest.values, 0) / 1e3
         fits = (counter_j >= 0.3 * mean_w * (counter_s - 0.3) - 1) & (
-            counter_j <= 1.5 * (self.most_mw / 1e3) * (counter_s + 0.3) + 1
+            counter_j <= 1.5 * (power.most_mw / 1e3) * (counter_s + 0.3) + 1
         )
         by_counter = (counter_s > 0) & (counter_s >= 0.5 * window_s) & (fits | ~has_power)
         by_power = ~by_counter & (power_s > 0) & (power_s >= 0.5 * window_s)
         rate_w = np.where(by_counter, counter_j / np.where(by_counter, counter_s, 1), mean_w)
         names = pa.DictionaryArray.from_arrays(np.where(by_counter, 0, 1), ["counter", "power"]).cast(pa.string())
-        known_energy = by_counter | by_power
+        has_energy = by_counter | by_power
         columns = [
-            pa.array(self.readings),
-            *(pa.array(values, mask=~has_power) for values in (mean_w, self.median_w / 10, self.p95_w / 10)),
-            pa.array(rate_w * window_s, mask=~known_energy),
-            pc.if_else(pa.array(known_energy), names, None),
-            pa.array(self.sum_mhz / np.maximum(self.clocks, 1), mask=self.clocks == 0),
-            pa.array(self.celsius, mask=self.celsius == _LOW),
+            pa.array(self._readings),
+            *(pa.array(values, mask=~has_power) for values in (mean_w, power.median_w, power.p95_w)),
+            pa.array(rate_w * window_s, mask=~has_energy),
+            pc.if_else(pa.array(has_energy), names, None),
+            pa.array(self._sum_mhz / np.maximum(self._clocks, 1), mask=self._clocks == 0),
+            pa.array(self._celsius, mask=self._celsius == _LOW),
         ]
         return pa.StructArray.from_arrays(columns, names=[column.name for column in FIGURES])
 
 
-def _together(
-    counts: tuple[int, NDArray[np.int64]] | None, others: tuple[int, NDArray[np.int64]]
-) -> tuple[int, NDArray[np.int64]]:
-    """The sum of counts of values; each: the lowest value, and how many are this one, one more, ..."""
-    import numpy as np
+@dataclasses.dataclass(frozen=True)
+class _Slices:
+    """Which rows lie in which windows: of each slice the window, the first row, and the row after its last."""
 
-    if counts is None:
-        return others
-    lowest = min(counts[0], others[0])
-    total = np.zeros(max(counts[0] + len(counts[1]), others[0] + len(others[1])) - lowest, np.int64)
-    for low, numbers in (counts, others):
-        total[low - lowest :][: len(numbers)] += numbers
-    return lowest, total
+    windows: Integers
+    first: Integers
+    end: Integers
+
+    @functools.cached_property
+    def _edges(self) -> Integers:
+        """First rows and ends in turn."""
+        import numpy as np
+
+        return np.column_stack((self.first, self.end)).ravel()
+
+    def reduce(self, how: np.ufunc, values: NDArray[Any], kind: type | None = None) -> Integers:
+        """The values of each slice as one, such as their sum."""
+        import numpy as np
+
+        # reduceat takes no slice to the very end, which a row more avoids.
+        return np.asarray(how.reduceat(np.append(values, values[-1:]), self._edges, dtype=kind)[::2])
+
+    def count(self, mask: NDArray[np.bool_] | None = None) -> Integers:
+        """How many rows each slice has, or of those that the mask has."""
+        import numpy as np
+
+        return self.end - self.first if mask is None else self.reduce(np.add, mask, np.int64)
+
+    def first_of(self, values: Integers, sought: Integers) -> Integers:
+        """Where each slice first has the value that is sought in it: mostly at one of its ends."""
+        import numpy as np
+
+        last = self.end - 1
+        before_last = np.maximum(last - 1, self.first)
+        at_first = values[self.first] == sought
+        at_last = (values[last] == sought) & ((values[before_last] != sought) | (before_last == last))
+        places = np.where(at_first, self.first, last)
+        for number in np.flatnonzero(~(at_first | at_last)).tolist():
+            begin, end = self.first[number], self.end[number]
+            places[number] = begin + np.argmax(values[begin:end] == sought[number])
+        return places
+
+
+class _FirstLowest:
+    """The lowest value of each window, and the time (us) at which it was first read."""
+
+    def __init__(self, count: int) -> None:
+        import numpy as np
+
+        self.values, self.at_us = np.full(count, _HIGH), np.full(count, _HIGH)
+
+    def add(self, values: Integers, ts: Integers, slices: _Slices) -> None:
+        import numpy as np
+
+        lowest = slices.reduce(np.minimum, values)
+        at_us = ts[slices.first_of(values, lowest)]
+        known, known_us = self.values[slices.windows], self.at_us[slices.windows]
+        lower = (lowest < known) | ((lowest == known) & (at_us < known_us))
+        self.values[slices.windows[lower]], self.at_us[slices.windows[lower]] = lowest[lower], at_us[lower]
+
+
+class _PowerSums:
+    """The power of each window: sum and maximum, and how many readings have each tenth of a watt, for quantiles."""
+
+    def __init__(self, until_us: Integers) -> None:
+        import numpy as np
+
+        self._until_us = until_us
+        count = len(until_us)
+        self.counted, self.sum_mw, self.most_mw = (np.zeros(count, np.int64) for _ in range(3))
+        self.median_w, self.p95_w = np.zeros(count), np.zeros(count)
+        self._tenths: dict[int, list[NDArray[np.uint16]]] = {}  # of each window those of the present day
+        # Of each window those of the days before: the lowest, and how many readings have this, 0.1 W more, ...
+        self._counts: dict[int, tuple[int, NDArray[np.int64]]] = {}
+
+    def add(self, rows: pa.RecordBatch, slices: _Slices) -> None:
+        import numpy as np
+
+        power_mw, counts = _power(rows)
+        if power_mw is None:
+            return
+        windows = slices.windows
+        self.counted[windows] += slices.count(counts)
+        self.sum_mw[windows] += slices.reduce(np.add, power_mw)
+        self.most_mw[windows] = np.maximum(self.most_mw[windows], slices.reduce(np.maximum, power_mw))
+        tenths = (power_mw // 100).astype(np.uint16)
+        for window, begin, end in zip(windows.tolist(), slices.first.tolist(), slices.end.tolist(), strict=True):
+            slice_tenths = tenths[begin:end] if counts is None else tenths[begin:end][counts[begin:end]]
+            self._tenths.setdefault(window, []).append(slice_tenths)
+
+    def end(self, before_us: int) -> None:
+        """Take the quantiles of windows that end before a time, of which all rows were added; count those of others."""
+        import numpy as np
+
+        for window, pieces in self._tenths.items():
+            tenths = np.concatenate(pieces)
+            if len(tenths):
+                lowest = int(tenths.min())
+                self._count(window, lowest, np.bincount(tenths - np.uint16(lowest)))
+                if self._until_us[window] <= before_us:
+                    self._take_quantiles(window)
+        self._tenths = {}
+        if before_us == _HIGH:
+            for window in [*self._counts]:
+                self._take_quantiles(window)
+
+    def _count(self, window: int, lowest: int, counts: NDArray[np.int64]) -> None:
+        """Add counts of tenths to those of a window."""
+        import numpy as np
+
+        if window in self._counts:
+            known_lowest, known = self._counts[window]
+            both_lowest = min(lowest, known_lowest)
+            both = np.zeros(max(lowest + len(counts), known_lowest + len(known)) - both_lowest, np.int64)
+            for low, numbers in ((lowest, counts), (known_lowest, known)):
+                both[low - both_lowest :][: len(numbers)] += numbers
+            lowest, counts = both_lowest, both
+        self._counts[window] = lowest, counts
+
+    def _take_quantiles(self, window: int) -> None:
+        """Of n readings the median is the (n+1)/2-th and the 95th percentile the 0.95n-th lowest."""
+        lowest, counts = self._counts.pop(window)
+        n = int(self.counted[window])
+        ranks = max(1, n - n // 2), max(1, n - n // 20)
+        self.median_w[window], self.p95_w[window] = ((counts.cumsum().searchsorted(ranks) + lowest) / 10).tolist()
 
 
 def _power(rows: pa.RecordBatch) -> tuple[Integers | None, NDArray[np.bool_] | None]:
@@ -402,16 +464,3 @@ def _power(rows: pa.RecordBatch) -> tuple[Integers | None, NDArray[np.bool_] | N
         trusted = np.array([mark is None or not any(name in mark for name in UNTRUSTED_POWER) for mark in marks])
         counts &= trusted[codes]
     return np.where(counts, power, 0), counts
-
-
-def _first_of(values: Integers, sought: Integers, first: Integers, last: Integers) -> Integers:
-    """Where each slice first has the value that is sought in it: mostly at one of its ends."""
-    import numpy as np
-
-    at_first = values[first] == sought
-    before_last = np.maximum(last - 2, first)
-    at_last = (values[last - 1] == sought) & ((values[before_last] != sought) | (before_last == last - 1))
-    places = np.where(at_first, first, last - 1)
-    for window in np.flatnonzero(~(at_first | at_last)).tolist():
-        places[window] = first[window] + np.argmax(values[first[window] : last[window]] == sought[window])
-    return places

@@ -60,9 +60,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     sizes.choose("all" if config.getoption("--all") else "long" if config.getoption("--long") else "short")
     drawing.checked = True
-    _choose_examples()
+    if config.getoption("hypothesis_profile", None):
+        _choose_examples()
 
 
+def pytest_collect_file(file_path: Path) -> None:
+    """Load Hypothesis for files that use it: that takes as long as all else at the start of a process."""
+    if file_path.match("test_*.py") and "from hypothesis import" in file_path.read_text():
+        _choose_examples()
+
+
+@functools.cache
 def _choose_examples() -> None:
     """Make Hypothesis try the same examples every time, without a time limit: no test fails by chance.
 

@@ -1,4 +1,4 @@
-"""Runs the tests in several processes of pytest at once, each over one folder.
+"""Runs the tests in several processes of pytest at once, each over one folder or some small ones.
 
     python tests/shards.py [--jobs N] [OPTIONS OF PYTEST]
 
@@ -24,6 +24,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 SPLIT = {"analysis": "q", "contract": "p"}
 """Folders of two shards, and the first letter of the second."""
+TOGETHER = {"exported": "dashboards", "gpu": "kernels", "simulation": "kernels"}
+"""Small folders, and the shard that they are in: to start a process takes a second or two."""
 LONGEST_FIRST = (
     *("contract p-z", "collectors", "slurm", "store", "contract a-o", "browser", "cli"),
     *("analysis a-p", "analysis q-z", "dashboards", "importing"),
@@ -69,7 +71,7 @@ def shards() -> list[Shard]:
 def _shard_of(parts: tuple[str, ...]) -> str:
     folder = parts[0] if len(parts) > 1 else "tests"
     if (second := SPLIT.get(folder)) is None:
-        return folder
+        return TOGETHER.get(folder, folder)
     return f"{folder} {second}-z" if parts[1].removeprefix("test_") >= second else f"{folder} a-{chr(ord(second) - 1)}"
 
 

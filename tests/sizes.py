@@ -2,7 +2,7 @@
 
 A test has one body and gets its cases from here, so that all sizes prove the same thing:
 
-    for point in sample(points, short=12): ...               # 12 points, the same ones every time; or 48, or all
+    for point in sample(points, short=12): ...               # 12 points, the same ones every time; or 36, or all
     @pytest.mark.parametrize("seed", sample(range(200), short=8))
     @settings(max_examples=count(300, short=40))
 
@@ -18,9 +18,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LONGER = 4
+LONGER = 3
 """How many times as many cases as in the short form `--long` tries."""
-LEAST = 12
+LEAST = 8
 """What `--long` tries at least, of what the short form tries less often."""
 
 _size = "short"

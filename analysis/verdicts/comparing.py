@@ -20,6 +20,7 @@ from ..statistics.student import upper_tail
 from .causes.states import codes
 from .levels.estimate import LEAST, REACH_95, Levels
 from .levels.groups import CHANCE, modes
+from .levels.nodes import NodeEffects, node_effects
 from .levels.null import Null, common_shapes
 from .levels.sittings import groups_median
 
@@ -28,8 +29,10 @@ LEAST_GPUS = 8
 _SHARED = ("vbios", "driver", "cabinet")
 _MATES = 0.5
 """A GPU differs from its node by at least this share of what it differs from the fleet."""
-_TOGETHER = 0.5
-"""Every GPU of a shifted node lies at least this share of the node's shift from the fleet."""
+_SHIFT_P = 0.05
+"""A node with a smaller p-value is a shift that the judge looks at."""
+_FEW_NODES = 1 / 8
+"""Share of the nodes up to which shifted nodes are findings of their own; more may be a batch that nobody recorded."""
 _BATCH_P = 0.001
 _SINGLE_SLOW = 5.0
 """% from which scattered GPUs in a slow mode of their own are taken for single GPUs, not for a batch: boards of one
@@ -110,7 +113,7 @@ class Compared:
 def share_tails(of: Sequence[Compared]) -> None:
     """Lets all figures of a fleet tell each other how heavy its tails are; before any `p` is read."""
     if of:
-        common = common_shapes(np.concatenate([one.chances.null.evidence for one in of]))
+        common = common_shapes(np.array([one.chances.null.evidence for one in of]))
         for one in of:
             one.chances.null.tell(common)
 
@@ -157,27 +160,27 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     error = np.nan_to_num(of.apart()[known], nan=LEAST)
     for name, value in fleet.shared.items():
         _recorded(name, value[known], level, centre, node, error, shifts, known)
-    stray = _modes(level, centre, node, error, shifts, known, np.sqrt(12) * of.sat.rounding)
-    off = level - centre
-    nodes, mates = _nodes(off, node)
-    _shifted_nodes(off, nodes, node, error, shifts, known)
-    # What is left when the share of a node's shift that nodes usually have is taken out.
-    rest = off - mates.expected
     floor = max(float(np.median(error)), least)
+    # A few shifted nodes are no mode of the fleet.
+    of_nodes = _few_shifted(node_effects(level - centre, node, floor), node)
+    stray = _modes(level - of_nodes, centre, node, error, shifts, known, np.sqrt(12) * of.sat.rounding)
+    off = level - centre
+    nodes = node_effects(off, node, floor)
+    _shifted_nodes(nodes, node, error, shifts, known)
+    # What is left when the node's effect is taken out: all of it where the node is shifted.
+    rest = off - nodes.expected
     null = Null(rest[~stray], floor)
     # A GPU with fewer sittings than most is known less well. That its own sittings differ is no excuse: of these the
     # ones nearest to the fleet count.
     doubt = of.pooled[known]
     more = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
-    slow = of.slow_side[known] - centre - mates.expected
-    fast = of.fast_side[known] - centre - mates.expected
+    slow = of.slow_side[known] - centre - nodes.expected
+    fast = of.fast_side[known] - centre - nodes.expected
     seen = np.where(rest >= 0, np.maximum(slow - null.centre, 0.0), np.minimum(fast - null.centre, 0.0))
-    alone = (np.sign(mates.apart) == np.sign(off)) & (np.abs(mates.apart) >= _MATES * np.abs(off)) | ~mates.has
+    apart = off - nodes.others
+    alone = (np.sign(apart) == np.sign(off)) & (np.abs(apart) >= _MATES * np.abs(off)) | ~nodes.has
     alone |= stray & ~np.isin(node, node[~stray], invert=True)  # several on one node, but not all of it
     alone &= np.sign(seen) == np.sign(off)
-    for shift in shifts:
-        if shift.what == "node" and shift.p < _BATCH_P:
-            alone &= ~np.isin(known, shift.gpus)
     half = REACH_95 * of.apart(weeks)[known]
     found = {name: np.full(len(fleet), np.nan) for name in ("effect", "low", "high", "centre")}
     for name, values in (("effect", off), ("low", off - half), ("high", off + half), ("centre", centre)):
@@ -310,72 +313,19 @@ def _is_of_gpus(off: Floats, mode: Ints, node: Ints) -> bool:
     return not alike or float(np.mean(alike)) < _WHOLE or bool(modes(_units(off, node)).any())
 
 
-@dataclass(frozen=True)
-class _Mates:
-    """The GPUs beside each on its node: arrays of shape (known,)."""
-
-    has: Bools
-    expected: Floats
-    """What a GPU is expected to share with them, from theirs alone."""
-    apart: Floats
-    """How far it lies from their median."""
+def _few_shifted(nodes: NodeEffects, node: Ints) -> Floats:
+    """(known,) the effect of the node of each GPU, where few nodes are shifted and its node is one of them; else 0."""
+    compared = int(np.isfinite(nodes.effect).sum())
+    if nodes.shifted.sum() > _FEW_NODES * compared:
+        return np.zeros(len(node))
+    return np.where((node >= 0) & np.append(nodes.shifted, False)[node], np.append(nodes.effect, 0.0)[node], 0.0)
 
 
-def _nodes(off: Floats, node: Ints) -> tuple[Floats, _Mates]:
-    """The shift of each node (median of its GPUs; NaN of those with one), and what GPUs have of their mates."""
-    count = int(node.max(initial=-1)) + 1
-    shift = np.full(count, np.nan)
-    has = np.zeros(len(off), dtype=bool)
-    theirs = np.zeros(len(off))
-    order = np.argsort(node, kind="stable")
-    its = node[order]
-    start = np.flatnonzero(np.diff(its, prepend=-2))
-    size = np.diff(start, append=len(its))
-    for many in np.unique(size[its[start] >= 0]):
-        if many < 2:
-            continue
-        rows = start[(size == many) & (its[start] >= 0)][:, None] + np.arange(many)
-        members = order[rows]  # (nodes, many)
-        values = off[members]
-        shift[its[rows[:, 0]]] = np.median(values, axis=1)
-        has[members] = True
-        for place in range(many):
-            theirs[members[:, place]] = np.median(np.delete(values, place, axis=1), axis=1)
-    share = _share(off, theirs, has)
-    return shift, _Mates(has, np.where(has, share * theirs, 0.0), off - theirs)
-
-
-def _share(off: Floats, theirs: Floats, has: Bools) -> float:
-    """How much of what its mates have a GPU is expected to have: a robust slope through zero, between 0 and 1."""
-    if has.sum() < 3 * LEAST_GPUS:
-        return 0.0
-    x, y = theirs[has], off[has]
-    slope = 0.0
-    for _ in range(10):
-        rest = y - slope * x
-        scale = 1.4826 * float(np.median(np.abs(rest)))
-        reach = 2.5 * 1.4826 * float(np.median(np.abs(x)))
-        if scale <= 0 or reach <= 0:
-            return 0.0
-        weight = np.minimum(1.0, 2 * scale / np.maximum(np.abs(rest), 1e-300))
-        weight *= np.abs(x) <= max(reach, 1e-300)  # far nodes are judged, they do not judge
-        bottom = float((weight * x * x).sum())
-        slope = min(1.0, max(0.0, float((weight * x * y).sum()) / bottom)) if bottom > 0 else 0.0
-    return slope
-
-
-def _shifted_nodes(off: Floats, shift: Floats, node: Ints, error: Floats, shifts: list[Shift], known: Ints) -> None:
+def _shifted_nodes(nodes: NodeEffects, node: Ints, error: Floats, shifts: list[Shift], known: Ints) -> None:
     """Nodes whose GPUs all lie on one side, far from where nodes lie."""
-    on = np.flatnonzero(np.isfinite(shift))
-    if len(on) < LEAST_GPUS:
-        return
-    values = shift[on]
-    null = Null(values, max(float(np.median(error)) / 2, LEAST))
-    p = null.p(values - null.centre)
-    for place in np.flatnonzero(p < 0.05):
-        one = on[place]
-        mine = node == one
-        its = off[mine]
-        if np.all(its * np.sign(values[place]) >= _TOGETHER * abs(values[place])):
-            again = float(np.median(error[mine]))
-            shifts.append(Shift("node", int(one), known[mine], float(values[place]), again, float(p[place]), len(on)))
+    compared = int(np.isfinite(nodes.effect).sum())
+    for number in np.flatnonzero(nodes.p < _SHIFT_P):
+        mine = node == number
+        again = float(np.median(error[mine]))
+        effect, p = float(nodes.effect[number]), float(nodes.p[number])
+        shifts.append(Shift("node", int(number), known[mine], effect, again, p, compared))

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 ERROR_RATE = 0.03
 """Of the GPUs that are named, the share that is healthy."""
+ERROR_RATE_HEAVY = 0.005
+"""The same where one workload was measured, and the tail of its healthy GPUs may be heavy."""
+HEAVY = 0.3
+"""The probability of a heavy tail from which it may be."""
 MOST_P = 1e-3
 """A chance above it names no GPU, however many are faulty."""
 SHOWS_P = 0.01
@@ -106,6 +110,14 @@ def simes(p: Floats, counted: Bools) -> Floats:
     return joined
 
 
+def error_rate(of: Sequence[Look]) -> float:
+    """Of the GPUs that these looks name, the share that may be healthy."""
+    timed = [look for look in of if look.timed]
+    alone = len({look.workload for look in timed}) == 1
+    heavy = any(look.compared.chances.null.heavy > HEAVY for look in timed)
+    return ERROR_RATE_HEAVY if alone and heavy else ERROR_RATE
+
+
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 _FIRST = (Kind.LOST, Kind.WRONG, Kind.FAILED)
 
@@ -137,12 +149,13 @@ class _Judge:
         self._q = discoveries(joined, len(joined))
         self._own = self._p.min(axis=0, initial=1.0)
         self._known = known
+        self._rate = error_rate(of)
         self._by_gpu: tuple[pl.DataFrame, Ints] | None = None
 
     def smallest(self) -> tuple[Smallest, ...]:
         """What could have been named beside those that are."""
-        named = int(((self._q <= ERROR_RATE) & (self._own <= MOST_P)).sum())
-        rate = ERROR_RATE * (named + 1) / max(len(self._q), 1)
+        named = int(((self._q <= self._rate) & (self._own <= MOST_P)).sum())
+        rate = self._rate * (named + 1) / max(len(self._q), 1)
         return tuple(smallest(self._all.of, self._known, rate, MOST_P))
 
     # -- what needs no test -------------------------------------------------------------------------------
@@ -211,7 +224,7 @@ class _Judge:
         joined = simes(p, known)
         q = discoveries(joined, len(joined))
         found = []
-        for node in map(int, np.flatnonzero((q <= ERROR_RATE) & (joined <= MOST_P))):
+        for node in map(int, np.flatnonzero((q <= self._rate) & (joined <= MOST_P))):
             shown = [(look, shift) for look, shift in shifts[node] if shift.p <= SHOWS_P]
             look, shift = max(shown, key=lambda one: abs(one[1].effect))
             effects = {one.workload: its.effect for one, its in shown}
@@ -249,7 +262,7 @@ class _Judge:
 
     def gpus(self) -> list[Verdict]:
         found = []
-        for gpu in np.flatnonzero((self._q <= ERROR_RATE) & (self._own <= MOST_P)):
+        for gpu in np.flatnonzero((self._q <= self._rate) & (self._own <= MOST_P)):
             found += self._of_gpu(int(gpu))
         return found
 

@@ -72,7 +72,7 @@ def pack(path: str | Path) -> Packed:
     script = _SCRIPT.format(version=version, numbers=tuple(sys.version_info[:2]))
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
+        with tarfile.open(temporary, "w:gz", compresslevel=3) as archive:
             _add_script(archive, script)
             for name, file in _files(needed):
                 archive.add(file, f"{FOLDER}/lib/{name}", recursive=False, filter=_anonymous)

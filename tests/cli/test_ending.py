@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -114,6 +115,26 @@ def test_an_interrupt_that_a_library_answers_in_its_own_way_is_an_interrupt_all_
     assert answer.exit_code == 128 + signal.SIGINT, answer.output
     assert "whorl: interrupted" in answer.output
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_waits_until_a_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module in C++, as DuckDB's, ends the process with SIGABRT where its start meets an exception."""
+    (tmp_path / "interrupted_at_start.py").write_text(
+        "import signal\n\nsignal.raise_signal(signal.SIGINT)\nfor _ in range(1000):\n    pass\nloaded = True\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def answer(*_: object, **__: object) -> None:
+        assert importlib.import_module("interrupted_at_start").loaded
+        time.sleep(60)
+
+    monkeypatch.setattr(Store, "answer", answer)
+    new_store(tmp_path / "S")
+    alarm = signal.getsignal(signal.SIGALRM)
+    ended = CliRunner().invoke(cli, ["sql", "--store", str(tmp_path / "S"), "select 1"])
+    assert ended.exit_code == 128 + signal.SIGINT, ended.output
+    assert sys.modules["interrupted_at_start"].loaded
+    assert signal.getsignal(signal.SIGALRM) is alarm
 
 
 @pytest.mark.long

@@ -544,20 +544,29 @@ def caller(world: Path, copies: Copies, tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_options(name: str, caller: Caller) -> None:
-    """Each option and value alone, and each option beside each other one, with values that are taken alone."""
+    """Each option with an answer, some values that a command may refuse, and some pairs of options.
+
+    With --all each value is tried alone, and each option beside each other one.
+    """
     options = [option for option in parameters(name) if option or VERBS[name].base.get("") or "" in VERBS[name].values]
-    usual = [(option, values(name, option)[0]) for option in options]
+    usual = {option: values(name, option)[0] for option in options}
     strange = [(option, value) for option in options for value in (*values(name, option)[1:], *hostile(name, option))]
     pairs = list(combinations(options, 2))
     draw = Random(name)
     draw.shuffle(pairs)
-    if not is_all():
-        strange, pairs = sample(strange, short=0), sample(pairs, short=1)
-    if VERBS[name].costly and not is_all():
-        strange, pairs = [], []
-    taken: dict[str, list[str | None]] = {option: values(name, option)[:1] for option in options}
-    for option, value in [*usual, *strange] if is_long() else []:
-        if caller.call(name, {option: value}) in (0, 1) and value not in taken[option]:
+    if is_all():
+        together = 1
+    else:  # what refuses a value is a type of option, which all commands share
+        together = len(options) if VERBS[name].costly else 2
+        strange, pairs = (sample(strange, short=0), pairs[:3]) if is_long() else ([], pairs[:1])
+        if VERBS[name].costly:
+            strange, pairs = [], []
+    if is_long():
+        for begin in range(0, len(options), together):
+            answer(caller, name, usual, options[begin : begin + together])
+    taken: dict[str, list[str | None]] = {option: [value] for option, value in usual.items()}
+    for option, value in strange:
+        if caller.call(name, {option: value}) in (0, 1):
             taken[option].append(value)
     for pair in pairs:
         caller.call(name, {option: draw.choice(taken[option]) for option in pair})
@@ -565,6 +574,14 @@ def test_options(name: str, caller: Caller) -> None:
     if is_long() and "*" not in VERBS[name].never:
         unanswered = {option for option in options if (name, option) not in caller.answered}
         assert unanswered <= set(VERBS[name].never)
+
+
+def answer(caller: Caller, name: str, usual: Mapping[str, str | None], options: Sequence[str]) -> None:
+    """Have an answer to each of these options: all in one call where they go together, else to each half of them."""
+    if caller.call(name, {option: usual[option] for option in options}) != 0 and len(options) > 1:
+        middle = len(options) // 2
+        answer(caller, name, usual, options[:middle])
+        answer(caller, name, usual, options[middle:])
 
 
 def hostile(name: str, option: str) -> list[str | None]:

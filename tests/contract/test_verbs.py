@@ -62,7 +62,7 @@ CHECK = "check / --backend simulated --gpus 2"
 ADVISE = "advise / --workload {workload}"
 
 QUESTIONS = [
-    _on_store("verdicts", "verdicts / --json", short=ALL_SHORT),
+    _on_store("verdicts", "verdicts / --json", short=("fleet", "none")),
     _on_store("verdicts-since", "verdicts / --json --since 2026-01-06", inputs=("fleet",), short=(), writes=True),
     _on_store("verdicts-campaign", "verdicts / --json --campaign second", inputs=("fleet",), short=(), writes=True),
     _on_store("verdicts-text", "verdicts /", forms.status_only, inputs=("mixed", "none")),

@@ -31,14 +31,14 @@ def results(name: str, option: str, number: int) -> Any:
 
 @pytest.mark.long
 def test_no_bit_that_is_turned_gives_another_answer_without_a_word() -> None:
-    answer = results("store_damage", "--flips", count(10_000, short=75))
+    answer = results("store_damage", "--flips", count(10_000, short=100))
     assert answer["first_wrong"] == {}, SEED
     assert min(sum(answer["totals"][case].values()) for case in ("before", "after")) > 200
 
 
 @pytest.mark.long
 def test_no_acknowledged_row_is_lost_or_doubled_where_power_is_lost() -> None:
-    answer = results("store_power_loss", "--images", count(10_000, short=50))
+    answer = results("store_power_loss", "--images", count(10_000, short=67))
     assert answer["wrong"] == [], SEED
     assert min(answer["operations"][name] for name in ("write", "sync", "rename", "unlink", "ack")) > 10
 

@@ -151,8 +151,8 @@ def test_bounds_are_those_of_every_row_that_matters(tmp_path: Path) -> None:
     connection = sql.Connection(tmp_path)
     for source, since, until, gpus in KNOWN:
         parsed = connection.parse(f"from {source}")
-        assert parsed.near.first == (EVER.first if since is None else since // 1000 - 1), source
-        assert parsed.near.last == (EVER.last if until is None else -(-until // 1000) + 1), source
+        assert parsed.near.first_us == (EVER.first_us if since is None else since // 1000 - 1), source
+        assert parsed.near.last_us == (EVER.last_us if until is None else -(-until // 1000) + 1), source
         assert parsed.near.gpus == (None if gpus is None else gpu_hashes(gpus)), source
     for source in UNKNOWN:
         parsed = connection.parse(f"from {source}")
@@ -168,7 +168,7 @@ def test_a_time_in_quotes_means_to_bounds_what_it_means_to_duckdb(store: Store, 
     parsed = connection.parse(f"from telemetry where ts >= '{text}'")
     connection.close()
     (meant,) = store.sql(f"select epoch_ns(timestamp '{text}') as ns")["ns"].to_pylist()
-    assert 0 <= meant // 1000 - parsed.near.first <= 1
+    assert 0 <= meant // 1000 - parsed.near.first_us <= 1
 
 
 def test_a_query_of_a_day_reads_the_files_of_that_day(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -445,7 +445,7 @@ def plant_rows(root: Path, payload: bytes) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(
         journal_file.block(b"L", 0, 1, json.dumps(SAID | {"columns": [], "gpus": []}).encode())
-        + journal_file.block(b"R", 0, 1, payload)
+        + journal_file.block(b"C" if payload.startswith(b"{") else b"R", 0, 1, payload)
     )
     return path
 
@@ -470,6 +470,14 @@ FOREIGN = {
     "a dictionary": stream_of(pa.record_batch({"kind": pa.array(["a"]).dictionary_encode()})),
     "the time of writing": stream_of(pa.record_batch({"written": pa.array([1])})),
     "no columns": stream_of(pa.RecordBatch.from_arrays([], [])),
+    "no JSON": b"{",
+    "JSON without end": b'{"table":' + b"[" * 100_000,
+    "no table": b'{"columns": {}}',
+    "a text for columns": b'{"table": "events", "columns": "kind"}',
+    "a column of another length": b'{"table": "events", "columns": {"kind": ["a"], "gpu": ["a", "b"]}}',
+    "a number for a text": b'{"table": "events", "columns": {"kind": [1]}}',
+    "a time beyond all": b'{"table": "events", "columns": {"ts": [1' + b"0" * 30 + b"]}}",
+    "a list of a table": b'{"table": ["events"], "columns": {"kind": ["a"]}}',
 }
 
 

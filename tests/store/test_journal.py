@@ -22,9 +22,11 @@ import pytest
 from whorl.errors import StoreError
 from whorl.store import Store, journal, journal_file, sealing
 from whorl.store.journal import Journal
+from whorl.store.schema import TABLES
 from whorl.store.status import status
 from whorl.store.system import children, files
 from whorl.tests.sizes import count
+from whorl.tests.store.frozen.make import rows_of
 from whorl.tests.store.journaler import (
     BEGAN,
     LATER,
@@ -197,12 +199,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("hindrance", ["no process", "no folder"])
 def test_a_child_seals_and_what_hinders_it_is_told_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hindrance: str
 ) -> None:
     folder, away = store.root / "telemetry", store.root / "away"
-    with caplog.at_level(logging.WARNING), Journal(store.root, "n", segment_s=0.2) as made:
+    monkeypatch.setattr(children, "has_arrow", lambda: False)
+    with caplog.at_level(logging.WARNING), Journal(store.root, "n", segment_s=2.0) as made:
         with monkeypatch.context() as patch:
             if hindrance == "no process":
                 patch.setattr(sys, "executable", str(store.root / "python"))
@@ -224,7 +228,18 @@ def test_a_child_seals_and_what_hinders_it_is_told_once(
     assert seen(store) == {("a", 0): 1, ("a", 1): 1}
 
 
-@pytest.mark.parametrize("step", ["before the files", "between the files", "before the journal goes"])
+def test_a_process_that_has_arrow_seals_itself_at_its_priority(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(store.root / "python"))
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    with store.journal("n", offline=True) as made:
+        made.append_batch(batch(["a"], 0, 1))
+        made.seal()
+        assert plain_powers(store.root) == {("a", 0): 1}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == priority
+
+
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("step", ["between the files", "before the files", "before the journal goes"])
 def test_a_child_that_is_killed_leaves_every_row_once(store: Store, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     place, after = {
         "before the files": ("files.rename", 0),
@@ -242,6 +257,7 @@ def test_a_child_that_is_killed_leaves_every_row_once(store: Store, monkeypatch:
         made.append_batch(batch(["a", "b"], 1, 1))
         made.append_batch(pa.record_batch({"kind": ["gap"]}), "events")
         with monkeypatch.context() as patch:
+            patch.setattr(children, "has_arrow", lambda: False)
             patch.setattr(children, "_PROGRAM", killed)
             with pytest.raises(StoreError, match="SIGKILL"):
                 made.seal()
@@ -258,6 +274,7 @@ def test_a_child_ends_with_its_parent_and_frees_the_name(store: Store) -> None:
     code = (
         "import os, signal, sys, threading, time\nfrom pathlib import Path\nfrom whorl.store import Store\n"
         "from whorl.store.system import children\nfrom whorl.tests.store.journaler import batch\n"
+        "children.has_arrow = bool\n"
         "children._PROGRAM = 'import sys, time\\nfrom whorl.store import sealing\\n'"
         " 'from whorl.store.system import children\\n'"
         " 'sealing.seal = lambda root, *_: [(root / \"begun\").touch(), time.sleep(600)]\\n'"
@@ -346,14 +363,23 @@ def test_columns_gpus_and_texts_that_come_and_go_are_read_as_written(store: Stor
             expected += [{"fan_speed": None} | row for row in rows.to_pylist()]
         columns = [*expected[0]]
 
-        def rows_of(found: Store) -> list[str]:
+        def rows_in(found: Store) -> list[str]:
             answer = found.arrow("telemetry", columns).to_pylist()
             return sorted(repr(sorted(row.items())) for row in answer)
 
         wanted = sorted(repr(sorted(row.items())) for row in expected)
-        assert rows_of(store) == wanted
-        assert rows_of(Store.open(store.root)) == wanted
-    assert rows_of(Store.open(store.root)) == wanted
+        assert rows_in(store) == wanted
+        assert rows_in(Store.open(store.root)) == wanted
+    assert rows_in(Store.open(store.root)) == wanted
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in TABLES if not (spec.made or spec.partitioned)])
+def test_rows_of_every_table_are_read_as_written(store: Store, name: str) -> None:
+    rows = rows_of(name)
+    with open_journal(store) as made:
+        made.append_batch(rows.to_batches()[0], name)
+        assert store.arrow(name).to_pylist() == rows.to_pylist()
+    assert sorted(map(repr, store.arrow(name).to_pylist())) == sorted(map(repr, rows.to_pylist()))
 
 
 def test_texts_without_end_are_read_as_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

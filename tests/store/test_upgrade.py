@@ -117,7 +117,7 @@ def test_killed_upgrade_leaves_the_old_store_or_the_new_one(frozen: Path, newer:
     shutil.copytree(frozen, pristine)
     steps = newer("upgrade", frozen)["steps"]
     seen = set()
-    for which in range(1, steps + 1, 1 if sizes.is_all() else 24):
+    for which in range(1, steps + 1, 1 if sizes.is_all() else 36):
         shutil.rmtree(frozen)
         shutil.copytree(pristine, frozen)
         assert (answer := newer("upgrade", frozen, which)) is None, (which, answer)

@@ -219,7 +219,7 @@ def _of_workload(
         off = float(against[place])
         if abs(in_pct(off)) < RELEVANT_PCT:
             continue
-        half = REACH_95 * math.hypot(null.scale(off > 0), float(more[place]))
+        half = REACH_95 * math.hypot(null.scale(slow=off > 0), float(more[place]))
         moved.append(
             Moved(
                 names.get(keys[gpu], keys[gpu]), keys[gpu], workload, math.exp(old.level[gpu]),

@@ -1,10 +1,11 @@
-"""What healthy GPUs look like in one figure: a population whose tails are as heavy as the data leave possible.
+"""What healthy GPUs look like in one figure, without a law known beforehand: p-values of GPUs far from their peers.
 
-Nobody knows the shape of a healthy population: silicon is skewed, nodes and days add tails of their own. So each side
-of the median has a scale and a shape of its own: normal, exponential or Student's t. Both are averaged over what the
-inner values of that side leave possible (Bayes, on a grid); values beyond count only by how many they are, so a gross
-fault says nothing about the tail. A normal fleet of 10,000 ends with a normal tail; of one figure of 64 GPUs the tail
-is not known, and it stays heavy. So all figures of a fleet together say how common each shape is (`common_shapes`).
+The model of the deviations x from the fleet's centre is a mixture. With probability 1 - e a GPU is healthy, and x has
+a shape: Student's t with so many degrees of freedom, or lognormal on the slow side, with one scale on the slow side and
+another on the fast side. With probability e the GPU is faulty, and x lies anywhere, so that faults do not make the tail
+of the healthy look heavy. Shape, scales and e are averaged over what the values leave possible (Bayes, on a grid). All
+figures of a fleet together say how common each shape is (`common_shapes`): one figure of 64 GPUs cannot tell its tail,
+ten figures of 256 can.
 """
 
 from __future__ import annotations
@@ -12,191 +13,189 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+from scipy import stats
 
 from ...runs.sittings import Floats
-from ...statistics.student import log_density
 
-_FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0)
-_SHAPES = ("normal", "exponential", *_FREEDOM)
-"""Of a side: half a normal population, an exponential one, or half of Student's t with so many degrees of freedom."""
-_BEFORE = np.array([0.10, 0.15, 0.01, 0.04, 0.13, 0.20, 0.19, 0.12, 0.06])
-"""How likely each was before any data: most measured populations lie between 4 and 10 degrees of freedom."""
-_INNER = 0.92
-"""The share of a side that tells its tail by value; the rest, by number."""
-_SCALES = np.exp(np.linspace(np.log(0.4), np.log(2.5), 41))
-"""Scales on the grid, over a first guess."""
+FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, 1e6)
+"""Degrees of freedom of Student's t on the grid; the last is the normal distribution."""
+SKEW = (0.5, 1.0)
+"""Skews g of shapes whose fast side is normal and slow side lognormal: (exp(g z) - 1) / g of a standard normal z."""
+PRIOR = np.array([0.02, 0.06, 0.14, 0.20, 0.18, 0.13, 0.07, 0.12, 0.05, 0.03])
+"""How likely each shape is before any figures: most measured populations lie between 4 and 10 degrees of freedom."""
+_HEAVY = np.array([1, 1, 1, 0, 0, 0, 0, 0, 0, 1])
+_SCALES = np.exp(np.linspace(-0.7, 0.7, 13))
+"""Mean of the two scales, over a robust standard deviation."""
+_RATIOS = np.exp(np.linspace(-1.0, 1.0, 5))
+"""The slow side's scale over the fast side's."""
+_FAULTY = np.array([0.003, 0.02, 0.08, 0.2])
+_FAULTY_PRIOR = np.array([0.70, 0.20, 0.07, 0.03])
+"""Shares of faulty GPUs, and how likely each is before any figures."""
+_REACH = 20.0
+"""Robust standard deviations up to which a faulty GPU may lie anywhere; farther where one does."""
+_MOST = 250
+"""Values that are looked at, evenly over their order. No population is one of the laws exactly: with thousands of
+values the best of them would seem certain, far out where it was never tried."""
+_FEWEST = 8
+"""Values, without which a figure says nothing about the shape of its tail."""
+_TIES = 0.1
+"""Share of values equal to the centre from which a figure says nothing about a tail: its readings are rounded."""
 _FROM = 1.5
-"""Scales from which a probability is worth computing."""
-_MOST = 300
-"""Values of a side that are looked at. No population is one of the shapes exactly: with thousands of values the best of
-them would seem certain, far out where it was never tried."""
+"""Scales from which a p-value is worth computing."""
+_FLEET_SAYS_NOTHING = 3.0
+"""Figures that the prior counts for, beside those of the fleet."""
+_TURNS = 100
+_NOTHING = 1e-10
+"""A weight that no p-value shows."""
+_STEP, _TABLE_END = 0.05, 80.0
+_DISTANCES = np.geomspace(0.5, 5e3, 400)
+"""Robust standard deviations at which tails are tabulated."""
 
 
 class Null:
     """The healthy population of one figure: p-values of deviations from its centre."""
 
     def __init__(self, values: Floats, floor: float) -> None:
-        """`values`: one a GPU, finite; `floor`: the least scale, in their unit (what a measurement cannot tell).
+        """`values`: (n,) finite, one a GPU; `floor`: the least scale, in their unit (what a measurement cannot tell).
 
-        How common each shape is, `before` says until `tell` knows better.
+        How common each shape is, `PRIOR` says until `tell` knows better.
         """
         self.centre = float(np.median(values))
         self.n = len(values)
-        above, below = values[values > self.centre] - self.centre, self.centre - values[values < self.centre]
-        ties = (self.n - len(above) - len(below)) // 2
-        self._sides = tuple(_Side.of(np.sort(side), ties, floor) for side in (above, below))
-
-    @property
-    def evidence(self) -> Floats:
-        """(2, shapes) the log likelihood of each shape, on the slow and on the fast side."""
-        return np.array([side.evidence for side in self._sides])
+        deviations = np.sort(values - self.centre)
+        ties = float((np.abs(deviations) < floor / 100).mean()) if self.n else 1.0
+        if self.n > _MOST:
+            deviations = deviations[np.linspace(0, self.n - 1, _MOST).astype(np.intp)]
+        robust = 1.4826 * float(np.median(np.abs(deviations))) if self.n else 0.0
+        self._unit = max(robust, floor)
+        self._scales = np.maximum(self._unit * _SCALES, floor)
+        self._log_likelihood = _log_likelihood(deviations, self._scales, self._unit)
+        whole = np.logaddexp.reduce(self._log_likelihood.reshape(len(PRIOR), -1), axis=1)
+        tells = self.n >= _FEWEST and ties <= _TIES and robust > 2 * floor
+        self.evidence: Floats = whole if tells else np.zeros(len(PRIOR))
+        """(shapes,) the log likelihood of each shape; 0 where the figure does not tell."""
+        self.tell(PRIOR)
 
     def tell(self, common: Floats) -> None:
         """How common each shape is in this fleet: (shapes,) shares that sum to 1."""
-        for side in self._sides:
-            side.tell(common)
+        log_weights = self._log_likelihood + np.log(common)[:, None, None, None]
+        weights = np.exp(log_weights - log_weights.max())
+        weights /= weights.sum()
+        healthy = weights.sum(axis=3)  # (shapes, scales, ratios)
+        self.heavy = float(healthy.sum(axis=(1, 2)) @ _HEAVY)
+        """The probability that the tail is as heavy as that of t with 4 degrees of freedom, or lognormal."""
+        self._log_tails = tuple(self._log_tail(healthy, slow=slow) for slow in (True, False))
+        self._mean_scales = tuple(
+            float(np.einsum("fsr,s,r->", healthy, self._scales, _widths(slow=slow))) for slow in (True, False)
+        )
+
+    def _log_tail(self, weights: Floats, *, slow: bool) -> Floats:
+        """(distances,) the logarithm of the p-value at each distance on a side."""
+        width = _widths(slow=slow)
+        share = width / (_widths(slow=True) + _widths(slow=False))  # of the healthy that lie on this side
+        tail = np.zeros(len(_DISTANCES))
+        for scale, ratio in np.argwhere(weights.sum(axis=0) > _NOTHING):
+            stretch = np.log(self._unit / (self._scales[scale] * width[ratio]))
+            two_sided = _tails(np.log(_DISTANCES) + stretch, slow=slow)
+            tail += 2 * share[ratio] * weights[:, scale, ratio] @ two_sided
+        found: Floats = np.log(np.maximum(np.minimum(tail, 1.0), 1e-300))
+        return found
 
     def p(self, deviation: Floats, more: Floats | float = 0.0) -> Floats:
-        """The chance that one healthy GPU lies as far out, on the side of each deviation.
+        """The p-value of each deviation from `centre`: the chance that a healthy GPU lies so far out, of both sides.
 
-        `deviation`: from `centre`; `more`: scale of what a GPU's own measurement is poorer than the usual one's, added
-        in squares.
+        `more`: the scale of what a GPU's own measurement is poorer than the usual one's, added in squares. Deviations
+        of less than one and a half scales have the p-value 1.
         """
-        found = np.empty(len(deviation))
-        more = np.broadcast_to(np.asarray(more, dtype=np.float64), deviation.shape)
-        for side, on in zip(self._sides, (deviation >= 0, deviation < 0), strict=True):
-            found[on] = side.tail(np.abs(deviation[on]), more[on])
+        found = np.ones(len(deviation))
+        poorer = np.broadcast_to(np.asarray(more, dtype=np.float64), deviation.shape)
+        for slow, side in ((True, deviation >= 0), (False, deviation < 0)):
+            scale = self.scale(slow=slow)
+            distance = np.abs(deviation[side]) / np.sqrt(1 + (poorer[side] / scale) ** 2)
+            log_p = np.interp(
+                np.log(np.maximum(distance / self._unit, 1e-9)), np.log(_DISTANCES), self._log_tails[not slow]
+            )
+            found[side] = np.where(distance < _FROM * scale, 1.0, np.exp(log_p))
         return found
 
-    def scale(self, slow: bool) -> float:
+    def scale(self, *, slow: bool) -> float:
         """The scale of a side: of a normal population its standard deviation."""
-        return self._sides[0 if slow else 1].typical
+        return self._mean_scales[0 if slow else 1]
 
 
-class _Side:
-    def __init__(self, scales: Floats, likelihood: Floats, told: bool) -> None:
-        self._scales = scales  # (scales,)
-        self._likelihood = likelihood  # (shapes, scales), logarithms
-        self.evidence: Floats = np.logaddexp.reduce(likelihood, axis=1) if told else np.zeros(len(likelihood))
-        self.tell(_BEFORE)
+def common_shapes(evidence: Floats) -> Floats:
+    """(shapes,) how common each shape is in a fleet, from the `evidence` of all its figures: (figures, shapes).
 
-    def tell(self, common: Floats) -> None:
-        total = self._likelihood + np.log(common)[:, None]
-        weights = np.exp(total - total.max())
-        self._weights = weights / weights.sum()
-        self.typical = float((self._weights.sum(axis=0) * self._scales).sum())
-
-    @classmethod
-    def of(cls, values: Floats, ties: int, floor: float) -> _Side:
-        """A side from its distances, ascending and positive; `ties`: as many at distance 0."""
-        n = len(values) + ties
-        if len(values) < 2:
-            return cls(np.array([floor]), np.zeros((len(_SHAPES), 1)), told=False)
-        # The farthest value never tells the scale: of a dozen it may be the one fault.
-        kept = max(1, min(int(np.ceil(_INNER * n)), n - 1, n - _apart(values, n, floor)) - ties)
-        inner, beyond = values[:kept], len(values) - kept
-        edge = inner[-1]
-        if kept > _MOST:
-            inner = inner[np.linspace(0, kept - 1, _MOST).astype(np.intp)]
-        guess = max(float(inner[len(inner) // 2]) / 0.6745, float(edge) / 2.5, floor)
-        scales = np.maximum(guess * _SCALES, floor)
-        log_density, log_tail = _logs()
-        at = inner[None, :] / scales[:, None]
-        likelihood = np.empty((len(_SHAPES), len(scales)))
-        for row in range(len(_SHAPES)):
-            # Ties are values below what can be told: they speak for any scale alike.
-            likelihood[row] = _lookup(log_density[row], at).sum(axis=1) - len(inner) * np.log(scales)
-            likelihood[row] += beyond * len(inner) / kept * _lookup(log_tail[row], edge / scales)
-        # Values that are mostly the same, or not told from it, say nothing about a shape.
-        told = ties <= _TIES * n and len(values) >= _FEWEST and guess > 2 * floor
-        return cls(scales, likelihood, told)
-
-    def tail(self, distance: Floats, more: Floats) -> Floats:
-        """Averaged over the grid: the probability of a distance at least this large, on this side; 1 if it is small."""
-        found = np.ones(len(distance))
-        far = np.hypot(self.typical, more) * _FROM < distance
-        if far.any():
-            found[far] = self._tail(distance[far], more[far])
-        return found
-
-    def _tail(self, distance: Floats, more: Floats) -> Floats:
-        found = np.zeros(len(distance))
-        _, log_tail = _logs()
-        on = np.flatnonzero(self._weights.sum(axis=0) > 1e-9)
-        for place in on:
-            at = distance / np.sqrt(self._scales[place] ** 2 + more**2)
-            rows = np.flatnonzero(self._weights[:, place] > 1e-12)
-            for weight, tail in zip(self._weights[rows, place], np.exp(_lookup(log_tail[rows], at)), strict=True):
-                found += weight * tail
-        return np.minimum(found, 1.0)
-
-
-def _apart(values: Floats, n: int, floor: float) -> int:
-    """How many of the ascending values of a side of `n` lie beyond a gap that no tail makes: a few faults are a group
-    of their own, and where they lie says nothing about the tail.
-
-    With 2 degrees of freedom the k farthest values begin at r times the value before them with probability r ** (-2 k).
+    Shares that make the evidence likely (expectation maximisation), beside the prior as some figures of its own.
     """
-    k = np.arange(2, min(int(_GROUP * n), len(values) - 1) + 1)
-    ratio = values[len(values) - k] / np.maximum(values[len(values) - k - 1], floor)
-    return int(k[ratio >= np.maximum(_GAP ** (1 / k), _LEAST_GAP)].max(initial=0))
+    likelihood = np.exp(evidence - evidence.max(axis=1, keepdims=True))
+    prior = PRIOR / PRIOR.sum()
+    common: Floats = prior
+    for _ in range(_TURNS):
+        belongs = likelihood * common
+        belongs /= belongs.sum(axis=1, keepdims=True)
+        common = (_FLEET_SAYS_NOTHING * prior + belongs.sum(axis=0)) / (_FLEET_SAYS_NOTHING + len(belongs))
+    return common
 
 
-_GROUP = 0.25  # of a side: more GPUs are no few faults
-_GAP, _LEAST_GAP = 26.0, 1.7  # such a gap is made once in 700 times at most
-_TIES, _FEWEST = 0.1, 8
-_OWN, _TURNS = 3.0, 200
-_STEP, _REACH = 0.05, 60.0
+def _widths(*, slow: bool) -> Floats:
+    """(ratios,) the scale of a side over the mean of the two."""
+    return np.asarray(_RATIOS**0.5 if slow else _RATIOS**-0.5)
 
 
-def _lookup(table: Floats, at: Floats | float) -> Floats:
-    """A table's value at |t|, straight between its points; beyond its end as a power of t, as the tails of t fall.
+def _log_likelihood(deviations: Floats, scales: Floats, unit: float) -> Floats:
+    """(shapes, scales, ratios, shares of faulty) the log likelihood of the deviations, with the prior of the shares."""
+    slow, distances = deviations >= 0, np.abs(deviations)
+    reach = max(float(distances.max(initial=0.0)) * 1.0001, _REACH * unit)
+    anywhere = 1 / (2 * reach)
+    on_slow_side, on_fast_side = _densities()
+    found = np.empty((len(PRIOR), len(scales), len(_RATIOS), len(_FAULTY)))
+    for place, scale in enumerate(scales):
+        for ratio, slow_over_fast in enumerate(_RATIOS):
+            on_slow, on_fast = scale * slow_over_fast**0.5, scale * slow_over_fast**-0.5
+            at = distances / np.where(slow, on_slow, on_fast)
+            healthy = np.where(slow, _lookup(on_slow_side, at), _lookup(on_fast_side, at)) * 2 / (on_slow + on_fast)
+            for share, faulty in enumerate(_FAULTY):
+                density = (1 - faulty) * healthy + faulty * anywhere
+                found[:, place, ratio, share] = np.log(density).sum(axis=1)
+    found += np.log(_FAULTY_PRIOR / _FAULTY_PRIOR.sum())
+    return found
 
-    `table`: (steps,), or (rows, steps) for the values of each row.
-    """
-    at = np.asarray(at, dtype=np.float64)
-    place = np.minimum(at / _STEP, table.shape[-1] - 2)
+
+def _lookup(tables: Floats, at: Floats) -> Floats:
+    """(rows, values) of tables over multiples of the step: the value at each place, straight between two points."""
+    place = np.minimum(at / _STEP, tables.shape[1] - 2)
     low = place.astype(np.intp)
-    begin = table[..., low]
-    found: Floats = begin + (place - low) * (table[..., low + 1] - begin)
-    far = at > _REACH
-    if far.any():
-        end = table[..., -1:]
-        slope = (end - table[..., -201:-200]) / (np.log(_REACH) - np.log(_REACH - 200 * _STEP))
-        found = np.where(far, end + slope * (np.log(np.where(far, at, _REACH)) - np.log(_REACH)), found)
+    begin = tables[:, low]
+    found: Floats = begin + (place - low) * (tables[:, low + 1] - begin)
     return found
 
 
 @cache
-def _logs() -> tuple[Floats, Floats]:
-    """(shapes, steps) the logarithms of the density of a side and of its tail, at multiples of the step."""
-    at = np.arange(0.0, _REACH + _STEP / 2, _STEP)
-    density = np.array([_log_density(shape, at) for shape in _SHAPES])
-    between = np.logaddexp(density[:, 1:], density[:, :-1]) + np.log(_STEP / 2)
-    # Beyond the table a power law has density * at / freedom; what lighter tails have there is nothing.
-    rest = [[density[row, -1] + np.log(_REACH / _FREEDOM[row - 2]) if row > 1 else -1e4] for row in range(len(_SHAPES))]
-    tail = np.logaddexp.accumulate(np.concatenate((between, rest), axis=1)[:, ::-1], axis=1)[:, ::-1]
-    return density, tail - tail[:, :1]
+def _densities() -> tuple[Floats, Floats]:
+    """(shapes, steps) densities at multiples of the step on the slow and on the fast side, beyond the table as at its
+    end."""
+    at = np.arange(0.0, _TABLE_END + _STEP / 2, _STEP)
+    of_t = [stats.t.pdf(at, freedom) for freedom in FREEDOM]
+    slow = np.array([*of_t, *(stats.norm.pdf(np.log1p(skew * at) / skew) / (1 + skew * at) for skew in SKEW)])
+    fast = np.array([*of_t, *(stats.norm.pdf(at) for _ in SKEW)])
+    return slow, fast
 
 
-def _log_density(shape: str | float, at: Floats) -> Floats:
-    """Of a distance at a multiple of the scale."""
-    if shape == "normal":
-        return np.asarray(0.5 * np.log(2 / np.pi) - at**2 / 2)
-    if isinstance(shape, str):
-        return -at
-    return np.asarray(np.log(2) + log_density(at, shape))
+def _tails(log_distances: Floats, *, slow: bool) -> Floats:
+    """(shapes, distances) the probability beyond each distance, given as a logarithm, of what lies on this side."""
+    logs, *tables = _log_tails()
+    found: Floats = np.exp(np.array([np.interp(log_distances, logs, table) for table in tables[not slow]]))
+    return found
 
 
-def common_shapes(evidence: Floats) -> Floats:
-    """(shapes,) how common each shape is in a fleet, from the `evidence` of all its figures: (sides, shapes).
-
-    Shares that make the evidence likely (expectation maximisation), beside `_OWN` sides of what was likely before.
-    """
-    likelihood = np.exp(evidence - evidence.max(axis=1, keepdims=True))
-    common: Floats = _BEFORE / _BEFORE.sum()
-    for _ in range(_TURNS):
-        told = likelihood * common
-        told /= told.sum(axis=1, keepdims=True)
-        common = np.asarray((_OWN * _BEFORE / _BEFORE.sum() + told.sum(axis=0)) / (_OWN + len(told)))
-    return common
+@cache
+def _log_tails() -> tuple[Floats, Floats, Floats]:
+    """Logarithms of distances, and (shapes, distances) those of the probability beyond, of what lies on the slow and on
+    the fast side."""
+    logs = np.linspace(np.log(1e-2), np.log(1e5), 1200)
+    at = np.exp(logs)
+    of_t = [stats.t.logsf(at, freedom) for freedom in FREEDOM]
+    slow = np.array([*of_t, *(stats.norm.logsf(np.log1p(skew * at) / skew) for skew in SKEW)]) + np.log(2)
+    fast = np.array([*of_t, *(stats.norm.logsf(at) for _ in SKEW)]) + np.log(2)
+    return logs, slow, fast

@@ -19,7 +19,7 @@ DATA = Path(__file__).parents[4] / "shared" / "data" / "power"
 def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
     """Windows of boards of all kinds; with `--long` many, and up to ten minutes."""
     folder, rng = tmp_path_factory.mktemp("boards"), np.random.default_rng(5)
-    drawn = [trial(rng, number, longest_ms=6e5 if is_long() else 3e4) for number in range(count(48, short=12))]
+    drawn = [trial(rng, number, longest_ms=6e5 if is_long() else 3e4) for number in range(48 if is_long() else 12)]
     streams = [board for board in drawn if board.says["source"] != "rows"][: count(4, short=1)]  # slow to import
     boards = [board for board in drawn if board.says["source"] == "rows"] + streams
     store = new_store(folder / "store")

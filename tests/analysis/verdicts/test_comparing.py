@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,39 @@ def test_a_node_that_is_slow_as_a_whole_is_one_finding() -> None:
     assert (shift.what, shift.value, list(shift.gpus)) == ("node", 9, [36, 37, 38, 39])
     assert shift.effect == pytest.approx(0.05, abs=0.006)
     assert not named(found).any()
+
+
+@pytest.mark.parametrize("shift", [0.03, 0.10])
+@pytest.mark.parametrize("shifted", [2, 6])
+def test_shifted_nodes_hide_neither_each_other_nor_single_gpus(shifted: int, shift: float) -> None:
+    random = np.random.default_rng([8, shifted])
+    fleets, nodes_found, gpus_found = count(20, 4), 0, 0
+    for _ in range(fleets):
+        runs = draw(random, 256, "normal", spread=0.008)
+        nodes = random.permutation(64)[: shifted + 3]
+        slow = nodes[shifted:] * 4 + random.integers(4, size=3)
+        longer = shift * np.isin(np.arange(256) // 4, nodes[:shifted])
+        longer[slow] += 0.1
+        found = compared(Runs(runs.gpu, runs.at, runs.x + longer[runs.gpu], runs.fleet))
+        shifts = {one.value for one in found.shifts if one.p < 1e-3}
+        assert all(one.what == "node" for one in found.shifts)
+        nodes_found += len(shifts & set(nodes[:shifted]))
+        gpus_found += int(named(found)[slow].sum())
+        assert not np.delete(named(found), slow).any()
+    assert nodes_found >= 0.85 * fleets * shifted
+    assert gpus_found >= 0.95 * fleets * 3
+
+
+@pytest.mark.parametrize("population", ["lognormal", "t3"])
+def test_a_heavy_tail_names_few_in_one_file(population: str) -> None:
+    """One figure alone does not tell its tail well: where it may be heavy, the error rate is lower."""
+    random = np.random.default_rng(31)
+    fleets, with_named = count(40, 12), 0
+    for _ in range(fleets):
+        own = {"lognormal": lambda: np.exp(random.standard_normal(256)) - 1, "t3": lambda: random.standard_t(3, 256)}
+        runs = draw(random, 256, "normal", spread=0.0)
+        with_named += bool(named(compared(replace(runs, x=runs.x + 0.005 * own[population]()[runs.gpu]))).any())
+    assert with_named <= 0.05 * fleets + 3 * np.sqrt(0.05 * fleets)
 
 
 def test_gpus_that_share_a_firmware_are_one_batch() -> None:
