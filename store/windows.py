@@ -310,7 +310,10 @@ class _Sums:
         has_energy = by_counter | by_power
         columns = [
             pa.array(self._readings),
-            *(pa.array(values, mask=~has_power) for values in (mean_w, power.median_w, power.p95_w)),
+            *(
+                pa.array(values, mask=~has_power)
+                for values in (mean_w, power.median_tenths / 10, power.p95_tenths / 10)
+            ),
             pa.array(rate_w * window_s, mask=~has_energy),
             pc.if_else(pa.array(has_energy), names, None),
             pa.array(self._sum_mhz / np.maximum(self._clocks, 1), mask=self._clocks == 0),
@@ -389,7 +392,7 @@ class _PowerSums:
         self._until_us = until_us
         count = len(until_us)
         self.counted, self.sum_mw, self.most_mw = (np.zeros(count, np.int64) for _ in range(3))
-        self.median_w, self.p95_w = np.zeros(count), np.zeros(count)
+        self.median_tenths, self.p95_tenths = np.zeros(count), np.zeros(count)  # of a watt
         self._tenths: dict[int, list[NDArray[np.uint16]]] = {}  # of each window those of the present day
         # Of each window those of the days before: the lowest, and how many readings have this, 0.1 W more, ...
         self._counts: dict[int, tuple[int, NDArray[np.int64]]] = {}
@@ -414,7 +417,7 @@ class _PowerSums:
         import numpy as np
 
         for window, pieces in self._tenths.items():
-            tenths = np.concatenate(pieces)
+            tenths = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
             if len(tenths):
                 lowest = int(tenths.min())
                 self._count(window, lowest, np.bincount(tenths - np.uint16(lowest)))
@@ -443,7 +446,7 @@ class _PowerSums:
         lowest, counts = self._counts.pop(window)
         n = int(self.counted[window])
         ranks = max(1, n - n // 2), max(1, n - n // 20)
-        self.median_w[window], self.p95_w[window] = ((counts.cumsum().searchsorted(ranks) + lowest) / 10).tolist()
+        self.median_tenths[window], self.p95_tenths[window] = (counts.cumsum().searchsorted(ranks) + lowest).tolist()
 
 
 def _power(rows: pa.RecordBatch) -> tuple[Integers | None, NDArray[np.bool_] | None]:

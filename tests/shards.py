@@ -22,14 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-SPLIT = {"analysis": "q", "contract": "p"}
-"""Folders of two shards, and the first letter of the second."""
-TOGETHER = {"exported": "dashboards", "gpu": "kernels", "simulation": "kernels"}
-"""Small folders, and the shard that they are in: to start a process takes a second or two."""
-LONGEST_FIRST = (
-    *("contract p-z", "collectors", "slurm", "store", "contract a-o", "browser", "cli"),
-    *("analysis a-p", "analysis q-z", "dashboards", "importing"),
-)
+TOGETHER = {"exported": "dashboards", "gpu": "kernels", "probes": "kernels", "simulation": "kernels"}
+"""Folders whose tests are in the process of another: to start one and load what all need takes seconds."""
+LONGEST_FIRST = ("contract", "analysis", "collectors", "slurm", "store", "browser", "cli", "dashboards", "importing")
 """What would be waited for alone if it began last."""
 COUNTED = ("passed", "failed", "error", "skipped")
 
@@ -59,7 +54,7 @@ class Shard:
 
 
 def shards() -> list[Shard]:
-    """One shard for each folder in tests/, or two, those that take longest first."""
+    """One shard for each folder in tests/, or for some small ones, those that take longest first."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
         folders.setdefault(_shard_of(path.relative_to(TESTS).parts), []).append(path)
@@ -70,9 +65,7 @@ def shards() -> list[Shard]:
 
 def _shard_of(parts: tuple[str, ...]) -> str:
     folder = parts[0] if len(parts) > 1 else "tests"
-    if (second := SPLIT.get(folder)) is None:
-        return TOGETHER.get(folder, folder)
-    return f"{folder} {second}-z" if parts[1].removeprefix("test_") >= second else f"{folder} a-{chr(ord(second) - 1)}"
+    return TOGETHER.get(folder, folder)
 
 
 class Runner:
