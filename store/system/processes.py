@@ -8,9 +8,7 @@ began.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import gc
 import os
 import re
 import socket
@@ -72,13 +70,6 @@ def alive(pid: int) -> bool:
     except OSError:
         return True
     return True
-
-
-def give_back() -> None:
-    """Give freed memory back to the system, where the C library can: a collector shares a node with those who paid."""
-    gc.collect()  # cycles: what pyarrow says of a file is one
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def end_with_parent() -> None:

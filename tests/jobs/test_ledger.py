@@ -8,7 +8,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whorl.collectors.backend import Reading
 from whorl.jobs import ledger
 from whorl.jobs.ledger.book import Book
 from whorl.jobs.ledger.curve import WIDTH
@@ -496,7 +497,12 @@ def test_a_driver_that_fails_or_hangs_later_costs_figures_only(caplog: pytest.Lo
     assert [record.message for record in caplog.records] == ["the ledger cannot read the GPUs"]
     bench.backend.breaks = None
     hangs = threading.Event()
-    bench.backend.read = lambda device, *, slow: hangs.wait(5)  # type: ignore[method-assign, assignment]
+
+    def hang(gpus: Sequence[str], *, slow: bool) -> Iterator[Reading]:
+        hangs.wait(5)
+        yield from ()
+
+    bench.backend.read = hang  # type: ignore[method-assign]
     with books.span("hangs") as span:
         time.sleep(0.1)
     assert span.settle(0.05) is False
