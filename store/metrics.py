@@ -186,9 +186,9 @@ def _dev(*names: str) -> tuple[str, ...]:
     return tuple(f"DCGM_FI_DEV_{name}" for name in names)
 
 
-def _ratio(name: str, whole: str, gpm: int, dcgm: int, *names: str) -> Metric:
+def _ratio(name: str, denominator: str, gpm: int, dcgm: int, *names: str) -> Metric:
     """A share from profiling: the mean since the reading before. NVML gives percent, DCGM a ratio."""
-    meaning = f"share of {whole}; a mean since the reading before"
+    meaning = f"share of {denominator}; a mean since the reading before"
     exported = tuple(f"DCGM_FI_PROF_{suffix}" for suffix in names)
     return Metric(name, 32, "ppm", "gauge", "slow", meaning, Gpm(gpm), Dcgm(dcgm, _PPM), exported, scale=_PPM // 100)
 

@@ -41,8 +41,8 @@ class Column:
     def encoding(self) -> str:
         """Its encoding in Parquet where that is not a dictionary: whole numbers with many values are written as
         differences, which every engine reads."""
-        whole = self.type == "BIGINT" and (self.kind == "counter" or self.unit in _HARDLY_REPEATED)
-        return "DELTA_BINARY_PACKED" if whole or self.type == "TIMESTAMP" else ""
+        hardly_repeated = self.type == "BIGINT" and (self.kind == "counter" or self.unit in _HARDLY_REPEATED)
+        return "DELTA_BINARY_PACKED" if hardly_repeated or self.type == "TIMESTAMP" else ""
 
     @property
     def short_type(self) -> str:

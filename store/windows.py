@@ -273,9 +273,9 @@ class _Sums:
         begins = [0, *(np.flatnonzero(other) + 1).tolist()] if len(ts) else []
         slices = [np.zeros((3, 0), np.int64)]
         for begin, end in zip(begins, [*begins[1:], len(ts)], strict=False):
-            wanted = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
-            if wanted is not None:
-                windows, times = wanted
+            windows_of_gpu = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
+            if windows_of_gpu is not None:
+                windows, times = windows_of_gpu
                 first, last = (ts[begin:end].searchsorted(times) + begin).reshape(2, -1)
                 slices.append(np.array((windows, first, last))[:, first < last])
         return _Slices(*np.concatenate(slices, axis=1))
@@ -337,12 +337,12 @@ class _Slices:
 
         return np.column_stack((self.first, self.end)).ravel()
 
-    def reduce(self, how: np.ufunc, values: NDArray[Any], kind: type | None = None) -> Integers:
+    def reduce(self, ufunc: np.ufunc, values: NDArray[Any], kind: type | None = None) -> Integers:
         """The values of each slice as one, such as their sum."""
         import numpy as np
 
         # reduceat takes no slice to the very end, which a row more avoids.
-        return np.asarray(how.reduceat(np.append(values, values[-1:]), self._edges, dtype=kind)[::2])
+        return np.asarray(ufunc.reduceat(np.append(values, values[-1:]), self._edges, dtype=kind)[::2])
 
     def count(self, mask: NDArray[np.bool_] | None = None) -> Integers:
         """How many rows each slice has, or of those that the mask has."""

@@ -70,11 +70,11 @@ def fetch(
             answers.put(error)
 
     until = time.monotonic() + timeout_s
-    left = _LEFT.pop(request.host, None)
-    if left is not None:
-        left.join(timeout_s)
-        if left.is_alive():
-            _LEFT[request.host] = left
+    stuck_lookup = _LEFT.pop(request.host, None)
+    if stuck_lookup is not None:
+        stuck_lookup.join(timeout_s)
+        if stuck_lookup.is_alive():
+            _LEFT[request.host] = stuck_lookup
             raise TimeoutError
     thread = threading.Thread(target=read, name="whorl-fetch", daemon=True)
     thread.start()
