@@ -91,8 +91,11 @@ def columns_of_views() -> dict[str, list[Column]]:
     return columns
 
 
-def write(root: Path) -> None:
-    """Write the catalogue of the store at `root`, replacing an older one in one step."""
+def write(root: Path, *, complete: bool) -> None:
+    """Write the catalogue of the store at `root`, replacing an older one in one step.
+
+    `complete`: whether all files have all columns.
+    """
     import duckdb
 
     try:
@@ -101,7 +104,7 @@ def write(root: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="whorl-") as folder:
             local = Path(folder, "made.duckdb")  # by its own name it would be a store (see `_OPENED`)
             with contextlib.closing(duckdb.connect(str(local))) as connection:
-                _define(connection, root.resolve())
+                _define(connection, root.resolve(), complete=complete)
             content = local.read_bytes()
     except duckdb.Error as error:
         raise StoreError(f"cannot make {CATALOG}: {str(error).splitlines()[0]}") from error
@@ -113,7 +116,7 @@ def write(root: Path) -> None:
     write_bytes(root / CATALOG, content)
 
 
-def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
+def _define(connection: duckdb.DuckDBPyConnection, root: Path, *, complete: bool) -> None:
     """Make the macros and views. What all views share is a macro: to parse it again takes longer than all else."""
     place = f"coalesce(getvariable('whorl_store'), {_OPENED}, {quoted(str(root))})"
     connection.execute(
@@ -123,48 +126,49 @@ def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
         f"CREATE MACRO whorl_hidden(written) AS TABLE {_hidden()}; "
         f"CREATE MACRO whorl_meanings() AS TABLE {_meanings()}"
     )
+    common = functools.partial(_common, root, complete=complete)
     for spec in TABLES:
-        connection.execute(f"CREATE VIEW {spec.name} AS WITH {_common(root, [spec])} {_select(spec)}")
+        connection.execute(f"CREATE VIEW {spec.name} AS WITH {common([spec])} {_select(spec, complete=complete)}")
     for view in PLAIN_VIEWS:
         # Each table is read once: what changes places between two tables does so at once.
         sources = [spec for spec in TABLES if re.search(rf"\b{spec.name}\b", view.sql)]
-        tables = "".join(f", {spec.name} AS NOT MATERIALIZED ({_select(spec)})" for spec in sources)
-        connection.execute(f"CREATE VIEW {view.name} AS WITH {_common(root, sources)}{tables} {view.sql}")
+        tables = "".join(f", {spec.name} AS NOT MATERIALIZED ({_select(spec, complete=complete)})" for spec in sources)
+        connection.execute(f"CREATE VIEW {view.name} AS WITH {common(sources)}{tables} {view.sql}")
     connection.execute("COMMIT")
 
 
-def _common(root: Path, sources: Sequence[Table]) -> str:
+def _common(root: Path, sources: Sequence[Table], *, complete: bool) -> str:
     """What the tables of one query have in common; it is read once, so that a query sees one state."""
     hidden = f"hidden AS MATERIALIZED (FROM whorl_hidden({quoted(str(root))}))"
     if TELEMETRY not in sources:
         return hidden
     newest = f"row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1"
-    return f"{hidden}, late AS MATERIALIZED ({_shown(LATE, TELEMETRY)} QUALIFY {newest})"
+    return f"{hidden}, late AS MATERIALIZED ({_shown(LATE, TELEMETRY, complete=complete)} QUALIFY {newest})"
 
 
-def _select(spec: Table) -> str:
+def _select(spec: Table, *, complete: bool) -> str:
     """The rows of a table for a client that has only the files."""
     if spec == LATEST:
         newest = "PARTITION BY cluster, gpu ORDER BY ts DESC, written DESC NULLS LAST"
-        return f"{_shown(spec, spec)} QUALIFY row_number() OVER ({newest}) = 1"
-    rows = _shown(spec, spec)
+        return f"{_shown(spec, spec, complete=complete)} QUALIFY row_number() OVER ({newest}) = 1"
+    rows = _shown(spec, spec, complete=complete)
     if spec != TELEMETRY:
         return rows
     return f"SELECT * FROM ({rows}) WHERE {KEY_RECORD} NOT IN (SELECT {KEY_RECORD} FROM late) UNION ALL FROM late"
 
 
-def _shown(spec: Table, columns: Table, hidden: str = "hidden") -> str:
+def _shown(spec: Table, columns: Table, *, complete: bool) -> str:
     """The rows of a table's files that are not left out, with the `columns` of a table."""
     names = ", ".join(f'f."{name}"' for name in columns.names)
     deep = "**/" if spec.partitioned or spec == LATE else ""
-    files = read(f"whorl_files('/{spec.name}/{deep}*.parquet')", spec, "filename = true")
-    return f"SELECT {names} FROM {files} f WHERE f.filename NOT IN (SELECT file FROM {hidden})"
+    files = read(f"whorl_files('/{spec.name}/{deep}*.parquet')", spec, "filename = true", complete=complete)
+    return f"SELECT {names} FROM {files} f WHERE f.filename NOT IN (SELECT file FROM hidden)"
 
 
-def read(files: str, spec: Table, options: str = "filename = false") -> str:
-    """SQL: the rows of files of a table. A column that a file may lack makes DuckDB look at all files first."""
+def read(files: str, spec: Table, options: str = "filename = false", *, complete: bool) -> str:
+    """SQL: the rows of files of a table. Where they are not `complete`, DuckDB looks at all files first for columns."""
     rows = f"read_parquet({files}, hive_partitioning = false, {options}"
-    if not any(column.added for column in spec.columns):
+    if complete or not any(column.added for column in spec.columns):
         return f"{rows})"
     return f"({spec.nothing} UNION ALL BY NAME FROM {rows}, union_by_name = true))"
 
@@ -192,7 +196,7 @@ def _hidden() -> str:
     attached = f"written || '/{CATALOG}' IN (SELECT path FROM duckdb_databases() WHERE path IS NOT NULL)"
     in_quotes = "chr(39) || replace(written, chr(39), chr(39) || chr(39)) || chr(39)"
     with_these = f"(SELECT count(*) FROM duckdb_views() WHERE view_name = 'runs' AND contains(sql, {in_quotes}))"
-    notes = read("whorl_files('/replaced/*.parquet')", REPLACED)
+    notes = read("whorl_files('/replaced/*.parquet')", REPLACED, complete=True)
     return (
         f"SELECT whorl_store() || '/' || file AS file FROM {notes} "
         "QUALIFY hidden AND number = max(number) OVER () UNION ALL "

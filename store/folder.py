@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import FormatError, StoreError
 from . import commits, journal_file, parquet, telemetry_files
 from .file_names import EMPTY
-from .schema import BOOKKEEPING, CATALOG, FORMAT, TABLES, arrow_schema, other_format, upgrades
+from .schema import BOOKKEEPING, CATALOG, COLUMNS, FORMAT, TABLES, arrow_schema, other_format, upgrades
 from .system import files
 
 ABOUT = "store.toml"
@@ -133,6 +133,7 @@ def write_about(root: Path, about: Mapping[str, Any], place: str) -> None:
         f'created_by = "whorl {__version__}"',
         f"created = {_toml_string(about.get('created', 'unknown'))}",
         'time_zone = "UTC"',
+        f"columns = {about.get('columns', 1)}  # the generation of columns that all its files have",
         f"place = {_toml_string(place)}  # where the views of whorl.duckdb point",
     ]
     if "keep" in about:
@@ -142,6 +143,14 @@ def write_about(root: Path, about: Mapping[str, Any], place: str) -> None:
 
 def _toml_string(value: object) -> str:
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def has_all_columns(root: Path) -> bool:
+    """Whether every file of the store at `root` has all columns: it was made since the last column was added."""
+    try:
+        return stated(root).get("columns") == COLUMNS
+    except (OSError, ValueError):
+        return False
 
 
 def made_at(root: Path) -> str | None:
@@ -187,7 +196,7 @@ def furnish(root: Path, about: Mapping[str, Any]) -> None:
     if _has_duckdb():
         from . import catalog
 
-        catalog.write(root)
+        catalog.write(root, complete=about.get("columns") == COLUMNS)
     write_about(root, about, str(root.resolve()))
 
 

@@ -102,6 +102,9 @@ IMPORT = Column("import_id", "VARCHAR", "", "the row of `imports` this came from
 # The number in `store.toml` and in every file's metadata: 4, or with a part "4.1". It grows when an older whorl would
 # misunderstand a file. Formats 1 to 3 were never released.
 FORMAT = 4
+# The generation of columns in `store.toml`: one more where columns are `added`. The files of a store with this number
+# have all columns, which readers of many files need not look for.
+COLUMNS = 2
 
 
 @dataclass(frozen=True)

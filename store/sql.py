@@ -106,12 +106,14 @@ class Stream:
 class Connection:
     """An in-memory DuckDB over the store at `root`, locked down unless `unsafe`.
 
+    `complete`: all files have all columns, so that DuckDB need not look at all of them first.
+
     `parse` says what a query needs, `furnish` gives the connection these tables at one instant, and `run` and `stream`
     answer. Connecting takes longer than many queries, so keep the connection: files may change between two queries. One
     query at a time uses it.
     """
 
-    def __init__(self, root: Path, *, unsafe: bool = False, share: Share | None = None) -> None:
+    def __init__(self, root: Path, *, unsafe: bool = False, share: Share | None = None, complete: bool = False) -> None:
         # Sorting more than fits into memory uses this folder; the default, `.tmp` where the user happens to be,
         # would also be a folder that a query may read.
         spill = ""
@@ -128,6 +130,7 @@ class Connection:
             config |= {"memory_limit": f"{share.memory_mb}MB", "threads": share.threads, "temp_directory": ""}
             config |= {"errors_as_json": True}
         self._root, self._home = str(root), str(root.resolve()).rstrip("/")
+        self._complete = complete
         self._unsafe, self._limited = unsafe, share is not None
         self._defined: dict[str, str] = {}  # the views that were made, of tables and of `VIEWS`
         self._listed: dict[str, Sequence[Path]] = {}  # by variable
@@ -266,7 +269,7 @@ class Connection:
             listed = [pattern(self._home + str(path).removeprefix(self._root)) for path in paths]
             self._connection.execute(f"SET VARIABLE {variable} = $1", [listed])
             self._listed[variable] = paths
-        return read(f"getvariable('{variable}')", spec)
+        return read(f"getvariable('{variable}')", spec, complete=self._complete)
 
     def _but(self, sentence: str) -> str:
         """What a person at this machine may do all the same."""

@@ -24,7 +24,7 @@ from . import commits, file_names, folder, keys, parts, replacing, snapshot
 from .file_names import EVER, Bounds
 from .notes import too_fast
 from .parquet import Verified
-from .schema import KEY, LATEST, TABLES, TELEMETRY, arrow_schema, table
+from .schema import COLUMNS, KEY, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .snapshot import Rows
 from .system import files
 
@@ -103,7 +103,8 @@ class Store:
                 files.make_root(root)
             except OSError as error:
                 raise files.failed("make", root, error) from error
-            folder.furnish(root, {"created": datetime.now(UTC).isoformat(timespec="microseconds")})
+            created = datetime.now(UTC).isoformat(timespec="microseconds")
+            folder.furnish(root, {"created": created, "columns": COLUMNS})
         return cls(root)
 
     def close(self) -> None:
@@ -367,7 +368,8 @@ class Store:
         from .sql import Connection
 
         if unsafe or self._connection is None:
-            return Connection(self.root, unsafe=unsafe, share=self.share)
+            complete = folder.has_all_columns(self.root)
+            return Connection(self.root, unsafe=unsafe, share=self.share, complete=complete)
         return self._connection
 
     def _ask(self, query: str, ask: Callable[[Connection, Query], T], *, unsafe: bool = False) -> T:

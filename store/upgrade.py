@@ -21,7 +21,7 @@ from . import commits, file_names, journal_file, keys, notes, parquet, replacing
 from .folder import furnish, read_about, write_about
 from .journal_file import JournalName
 from .replacing import Compactor, Replacement
-from .schema import FORMAT, LATE, TABLES, TELEMETRY, Table, other_format, table, upgrades
+from .schema import COLUMNS, FORMAT, LATE, TABLES, TELEMETRY, Table, other_format, table, upgrades
 from .system import files
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def upgrade(root: Path, *, offline: bool = False, progress: Callable[[str], None
                 if replacement.old:
                     compactor.switch(replacement)
                 return done
+            about |= {"columns": COLUMNS}
             compactor.switch(replacement, then=lambda: write_about(root, about, ""))
             try:
                 furnish(root, about)

@@ -60,6 +60,7 @@ def copied_stores() -> Iterator[None]:
     them; one that attaches them does not.
     """
     create, views = Store.create, (_template() / CATALOG).read_bytes()
+    write_catalog = catalog.write
 
     def copied(path: str | Path) -> Store:
         if not Path(path).exists():
@@ -67,8 +68,11 @@ def copied_stores() -> Iterator[None]:
                 return new_store(path)
         return create(path)  # the path exists, or no store can be made there
 
-    def write(root: Path) -> None:
-        files.write_bytes(root / CATALOG, views)
+    def write(root: Path, *, complete: bool) -> None:
+        if complete:
+            files.write_bytes(root / CATALOG, views)
+        else:
+            write_catalog(root, complete=complete)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "create", copied)
