@@ -162,10 +162,13 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
         _recorded(name, value[known], level, centre, node, error, shifts, known)
     floor = max(float(np.median(error)), least)
     # A few shifted nodes are no mode of the fleet.
-    of_nodes = _few_shifted(node_effects(level - centre, node, floor), node)
+    before_modes = level - centre
+    nodes = node_effects(before_modes, node, floor)
+    of_nodes = _few_shifted(nodes, node)
     stray = _modes(level - of_nodes, centre, node, error, shifts, known, np.sqrt(12) * of.sat.rounding)
     off = level - centre
-    nodes = node_effects(off, node, floor)
+    if (off != before_modes).any():
+        nodes = node_effects(off, node, floor)
     _shifted_nodes(nodes, node, error, shifts, known)
     # What is left when the node's effect is taken out: all of it where the node is shifted.
     rest = off - nodes.expected

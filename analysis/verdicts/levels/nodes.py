@@ -73,7 +73,7 @@ def node_effects(deviations: Floats, node: Ints, floor: float) -> NodeEffects:
         steady = values[~shifted] if (~shifted).any() else values
         within, spread = _within(values)
         spread = max(spread, floor)
-        near = np.abs(values - np.nanmedian(values, axis=1)[:, None]) <= _FAR * spread
+        near = np.abs(values - _row_medians(values)[:, None]) <= _FAR * spread
         near |= ~near.any(axis=1)[:, None]  # two GPUs far from each other: neither is left out
         speaking = np.where(near, values, np.nan)
         estimate = _huber_means(speaking, spread)
@@ -119,7 +119,7 @@ def _within(values: Floats) -> tuple[Floats, float]:
     """Deviations of GPUs from the middle of their nodes, as far as GPUs without a node's effect lie from 0, and their
     robust standard deviation. `values`: (nodes, GPUs), NaN where there is none."""
     sizes = np.isfinite(values).sum(axis=1)
-    off = (values - np.nanmedian(values, axis=1)[:, None]) * np.sqrt(sizes / np.maximum(sizes - 1, 1))[:, None]
+    off = (values - _row_medians(values)[:, None]) * np.sqrt(sizes / np.maximum(sizes - 1, 1))[:, None]
     off = off[np.isfinite(off)]
     return off, 1.4826 * float(np.median(np.abs(off)))
 
@@ -135,14 +135,24 @@ def _robust_variance(values: Floats) -> float:
     return spread * spread
 
 
+def _row_medians(values: Floats) -> Floats:
+    """(rows,) the median of each row without its NaN; NaN of a row of nothing else."""
+    ranked = np.sort(values, axis=1)  # NaN comes last
+    sizes = np.isfinite(values).sum(axis=1)
+    rows = np.arange(len(values))
+    found: Floats = (
+        ranked[rows, np.maximum(sizes - 1, 0) // 2] + ranked[rows, np.minimum(sizes // 2, values.shape[1] - 1)]
+    ) / 2
+    return found
+
+
 def _huber_means(values: Floats, spread: float) -> Floats:
     """(rows,) Huber's robust mean of each row (P. J. Huber, Ann. Math. Statist. 35, 1964); NaN of a row without any."""
     there = np.isfinite(values)
     filled = np.where(there, values, 0.0)
     with np.errstate(invalid="ignore"):
-        middle = np.full(len(values), np.nan)
+        middle = _row_medians(values)
         any_there = there.any(axis=1)
-        middle[any_there] = np.nanmedian(values[any_there], axis=1)
         for _ in range(8):
             far = np.abs(values - middle[:, None])
             weight = np.where(there, np.minimum(1.0, _HUBER * spread / np.maximum(far, 1e-300)), 0.0)

@@ -45,6 +45,8 @@ _FROM = 1.5
 _FLEET_SAYS_NOTHING = 3.0
 """Figures that the prior counts for, beside those of the fleet."""
 _TURNS = 100
+_FACTORS = 32
+"""Densities that are multiplied before a logarithm is taken."""
 _NOTHING = 1e-10
 """A weight that no p-value shows."""
 _STEP, _TABLE_END = 0.05, 80.0
@@ -84,13 +86,17 @@ class Null:
         healthy = weights.sum(axis=3)  # (shapes, scales, ratios)
         self.heavy = float(healthy.sum(axis=(1, 2)) @ _HEAVY)
         """The probability that the tail is as heavy as that of t with 4 degrees of freedom, or lognormal."""
-        self._log_tails = tuple(self._log_tail(healthy, slow=slow) for slow in (True, False))
+        self._healthy = healthy
         self._mean_scales = tuple(
             float(np.einsum("fsr,s,r->", healthy, self._scales, _widths(slow=slow))) for slow in (True, False)
         )
+        self._log_tails: dict[bool, Floats] = {}  # by side, once they are needed: whether it is the slow one
 
-    def _log_tail(self, weights: Floats, *, slow: bool) -> Floats:
+    def _log_tail(self, *, slow: bool) -> Floats:
         """(distances,) the logarithm of the p-value at each distance on a side."""
+        if slow in self._log_tails:
+            return self._log_tails[slow]
+        weights = self._healthy
         width = _widths(slow=slow)
         share = width / (_widths(slow=True) + _widths(slow=False))  # of the healthy that lie on this side
         tail = np.zeros(len(_DISTANCES))
@@ -98,8 +104,8 @@ class Null:
             stretch = np.log(self._unit / (self._scales[scale] * width[ratio]))
             two_sided = _tails(np.log(_DISTANCES) + stretch, slow=slow)
             tail += 2 * share[ratio] * weights[:, scale, ratio] @ two_sided
-        found: Floats = np.log(np.maximum(np.minimum(tail, 1.0), 1e-300))
-        return found
+        self._log_tails[slow] = np.log(np.maximum(np.minimum(tail, 1.0), 1e-300))
+        return self._log_tails[slow]
 
     def p(self, deviation: Floats, more: Floats | float = 0.0) -> Floats:
         """The p-value of each deviation from `centre`: the chance that a healthy GPU lies so far out, of both sides.
@@ -113,7 +119,7 @@ class Null:
             scale = self.scale(slow=slow)
             distance = np.abs(deviation[side]) / np.sqrt(1 + (poorer[side] / scale) ** 2)
             log_p = np.interp(
-                np.log(np.maximum(distance / self._unit, 1e-9)), np.log(_DISTANCES), self._log_tails[not slow]
+                np.log(np.maximum(distance / self._unit, 1e-9)), np.log(_DISTANCES), self._log_tail(slow=slow)
             )
             found[side] = np.where(distance < _FROM * scale, 1.0, np.exp(log_p))
         return found
@@ -145,20 +151,33 @@ def _widths(*, slow: bool) -> Floats:
 
 def _log_likelihood(deviations: Floats, scales: Floats, unit: float) -> Floats:
     """(shapes, scales, ratios, shares of faulty) the log likelihood of the deviations, with the prior of the shares."""
-    slow, distances = deviations >= 0, np.abs(deviations)
+    distances = np.abs(deviations)
     reach = max(float(distances.max(initial=0.0)) * 1.0001, _REACH * unit)
-    anywhere = 1 / (2 * reach)
-    on_slow_side, on_fast_side = _densities()
+    anywhere = unit / (2 * reach)
+    sides = [
+        (distances[on_side], densities)
+        for on_side, densities in zip((deviations >= 0, deviations < 0), _densities(), strict=True)
+    ]
     found = np.empty((len(PRIOR), len(scales), len(_RATIOS), len(_FAULTY)))
+    widths = _widths(slow=True), _widths(slow=False)
     for place, scale in enumerate(scales):
-        for ratio, slow_over_fast in enumerate(_RATIOS):
-            on_slow, on_fast = scale * slow_over_fast**0.5, scale * slow_over_fast**-0.5
-            at = distances / np.where(slow, on_slow, on_fast)
-            healthy = np.where(slow, _lookup(on_slow_side, at), _lookup(on_fast_side, at)) * 2 / (on_slow + on_fast)
+        for ratio in range(len(_RATIOS)):
+            both = [scale * width[ratio] for width in widths]
+            healthy = np.concatenate(
+                [_lookup(densities, at / width) for (at, densities), width in zip(sides, both, strict=True)], axis=1
+            )
+            healthy *= 2 * unit / sum(both)
             for share, faulty in enumerate(_FAULTY):
-                density = (1 - faulty) * healthy + faulty * anywhere
-                found[:, place, ratio, share] = np.log(density).sum(axis=1)
+                found[:, place, ratio, share] = _sum_of_logs((1 - faulty) * healthy + faulty * anywhere)
+    found -= len(deviations) * np.log(unit)
     found += np.log(_FAULTY_PRIOR / _FAULTY_PRIOR.sum())
+    return found
+
+
+def _sum_of_logs(values: Floats) -> Floats:
+    """(rows,) the sum of the logarithms of each row, which lie between 1e-6 and 1e6: a product has one logarithm."""
+    edges = np.arange(0, values.shape[1], _FACTORS)
+    found: Floats = np.log(np.multiply.reduceat(values, edges, axis=1)).sum(axis=1)
     return found
 
 
