@@ -90,7 +90,7 @@ def collect(
 
     \b
     whorl collect --store S
-    srun whorl collect --for-job -- python train.py    only this job's GPUs, while COMMAND runs
+    srun whorl collect --for-job -- COMMAND     only this job's GPUs, meanwhile
 
     It asks the driver itself (nvml), the engine of NVIDIA DCGM (dcgm), or exporters of metrics, here and on other
     nodes (prometheus).

@@ -266,6 +266,7 @@ WITHOUT_A_FUNCTION = {
     "doctor": "a look at this machine, to be read once",
     "export otlp": "sends until it is stopped",
     "export prometheus": "serves a page until it is stopped",
+    "jobs show": "with whorl.collect(for_job=True) has the same summary",
     "jobs tag": "runs in a prolog",
     "man": "prints pages",
     "probe list": "prints what whorl has",
