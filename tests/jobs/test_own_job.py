@@ -253,7 +253,7 @@ def test_what_a_job_cannot_collect(words: list[str], fragment: str) -> None:
 def test_what_seals_is_not_ended_by_the_signal_that_ends_a_job() -> None:
     """A scheduler may send it to all processes of a step, systemd to all of a service."""
     signals = "kill -TERM $PPID; kill -HUP $PPID; kill -INT $PPID"
-    assert children.run("subprocess:call", {"args": ["sh", "-c", signals]}) == 0
+    assert children.run("subprocess:call", {"args": ["sh", "-c", signals]}, ended=lambda: False) == 0
 
 
 # -- a command beside it ------------------------------------------------------------------------------------
