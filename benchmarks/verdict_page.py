@@ -131,6 +131,7 @@ def _healthy_in_short(rows: Sequence[Result]) -> str:
 def _found_in_short(rows: Sequence[Result]) -> str:
     """Faults that cost 3 %, in all fleets; and where fewer than 95 % of them are found."""
     of = [row for row in rows if row["effect"] == 0.03]
+    sizes = [row["gpus"] for row in of]
     own = [row["rules"]["whorl"]["found"] for row in of]
     hits, n = sum(one["hits"] for one in own), sum(one["n"] for one in own)
     low, high = ends(hits, n)
@@ -141,7 +142,8 @@ def _found_in_short(rows: Sequence[Result]) -> str:
     ]
     return (
         f"* With two days, {100 * hits / n:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {n:,} faults that cost 3 % "
-        "are found, in fleets of 64 to 10,000 GPUs" + (f". Fewer: {'; '.join(fewer)}." if fewer else ".")
+        f"are found, in fleets of {min(sizes)} to {max(sizes):,} GPUs"
+        + (f". Fewer: {'; '.join(fewer)}." if fewer else ".")
     )
 
 
@@ -238,9 +240,39 @@ def _speed(found: Result) -> str:
     )
 
 
+def _one_figure(found: Result) -> Iterator[str]:
+    yield "## One figure of one workload"
+    yield ""
+    yield (
+        "Nodes that are slower as a whole beside faulty GPUs: 256 GPUs on 64 nodes, which differ by 0.8 %, and three GPUs "
+        "on other nodes that are 7 or 10 % slower; two days, three runs a day (`benchmarks/verdict_one_figure.py`)."
+    )
+    yield ""
+    rows = [
+        [
+            f"{100 * row['shift']:g} %", str(row["nodes_shifted"]), _share(row["gpus_found"]),
+            "n/a" if row["nodes_found"] is None else _share(row["nodes_found"]),
+            f"{row['healthy_gpus_named']} GPUs, {row['healthy_nodes_named']} nodes in {row['fleets']} fleets",
+        ]
+        for row in found["shifted"]
+    ]  # fmt: skip
+    yield from _table(["nodes slower by", "nodes", "GPUs found", "nodes found", "healthy that were named"], rows)
+    yield (
+        "Healthy fleets of which one figure alone is known, which does not tell its tail well: the share of fleets in "
+        "which a GPU is named, of 100 fleets each."
+    )
+    yield ""
+    sizes = list(dict.fromkeys(row["gpus"] for row in found["healthy"]))
+    cells = {(row["population"], row["gpus"]): _share(row["fleets_with_a_gpu_named"]) for row in found["healthy"]}
+    names = list(dict.fromkeys(row["population"] for row in found["healthy"]))
+    rows = [[name, *(cells[name, size] for size in sizes)] for name in names]
+    yield from _table(["population", *(f"{size:,} GPUs" for size in sizes)], rows)
+
+
 def page() -> str:
     """The page as Markdown."""
     found, history, causes, passive = (_load(name) for name in ("verdicts", "history", "causes", "passive"))
+    machine = found["machine"]
     old = history["longhorn"]["sgemm"]["one_earlier_sitting"]
     right = causes.get("populations", causes)
     jobs = passive["workloads"]["resnet"]["figures"]["power_max"]
@@ -249,7 +281,7 @@ def page() -> str:
         "",
         (
             "This page is made by `benchmarks/verdict_page.py` from measurements; nothing on it is a promise of theory."
-            f" The fleets are made up ({found['date']}, {found['machine']['cores']} cores, {found['took_s']:,} s), "
+            f" The fleets are made up ({machine['date']}, {machine['cores']} cores, {found['took_s']:,} s), "
             "except where real data are named. Sizes of spreads are those of a real cluster of V100: GPUs differ by "
             "1.7 % in matrix products, of which all but 0.25 % goes with their clocks, and by 0.12 % in memory; a run "
             "by 0.08 %, a day by 0.1 %."
@@ -276,7 +308,8 @@ def page() -> str:
         _speed(_load("judge_speed")),
         "",
     ]
-    parts = (_healthy(found["healthy"]), _faulty(found["faulty"]), _rest(found), _longhorn(found))
+    one_figure = _one_figure(_load("verdict_one_figure"))
+    parts = (_healthy(found["healthy"]), _faulty(found["faulty"]), one_figure, _rest(found), _longhorn(found))
     for part in parts:
         lines += part
     return "\n".join(lines).rstrip() + "\n"
