@@ -244,8 +244,9 @@ def _one_figure(found: Result) -> Iterator[str]:
     yield "## One figure of one workload"
     yield ""
     yield (
-        "Nodes that are slower as a whole beside faulty GPUs: 256 GPUs on 64 nodes, which differ by 0.8 %, and three GPUs "
-        "on other nodes that are 7 or 10 % slower; two days, three runs a day (`benchmarks/verdict_one_figure.py`)."
+        "Nodes that are slower as a whole beside faulty GPUs: 256 GPUs on 64 nodes, which differ by 0.8 %, and three "
+        "GPUs on other nodes that are 7 or 10 % slower; two days, three runs a day "
+        "(`benchmarks/verdict_one_figure.py`)."
     )
     yield ""
     rows = [
