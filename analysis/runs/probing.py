@@ -13,7 +13,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.names import gpu_name
-from ...store.vocabulary import stated
+from ...store.vocabulary import EventKind, stated
 from ..by_number import by_number
 from .kinds import told_apart
 from .measurements import SOUND, identities
@@ -41,6 +41,30 @@ COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "oth
 
 _NAMED = 5  # campaigns in a sentence
 _BALANCE = 8.0  # FLOP a byte from which arithmetic and not memory is what a probe stresses
+
+
+OF_HARDWARE = {
+    61: "its micro-controller warned",
+    62: "its micro-controller halted",
+    74: "NVLink",
+    79: "it fell off the bus",
+    119: "its system processor did not answer",
+    120: "its system processor failed",
+}
+"""XIDs that tell of an error of the GPU or its links, besides those of its memory."""
+OF_MEMORY = {
+    48: "an error that ECC cannot correct",
+    63: "a page retired or a row remapped",
+    64: "retiring a page or remapping a row failed",
+    92: "many errors that ECC corrected",
+    94: "an error that was contained",
+    95: "an error that was not contained",
+}
+"""XIDs that tell of errors of the memory."""
+IS_FACT = pl.col("kind").is_in([EventKind.LOST.value, EventKind.NEEDS_RESET.value]) | pl.col("code").is_in(
+    [*OF_HARDWARE, *OF_MEMORY]
+)
+"""Of an event: whether it tells what needs no run and no peers."""
 
 
 @dataclass(frozen=True)
@@ -168,14 +192,51 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     cluster of that name, and where several clusters have runs of no campaign and none is named.
     """
     name, where = _chosen(store, campaign, cluster, every)
+    return _probed(store, name, where, every=every)
+
+
+def without_runs(store: Store, cluster: str) -> Probed | None:
+    """A cluster that has no runs, with the GPUs of which an event tells what needs none; None where none does."""
+    if cluster in campaigns(store)["cluster"].to_list() or cluster not in clusters_with_facts(store):
+        return None
+    return _probed(store, None, cluster, every=True)
+
+
+def clusters_with_facts(store: Store) -> list[str]:
+    """The clusters with an event that tells what needs no run: a GPU that is lost, or an error of the hardware."""
+    known = store.scan("events").filter(IS_FACT & pl.col("gpu").is_not_null()).select("cluster")
+    return [str(name) for name in store.collect(known.drop_nulls().unique().sort("cluster"))["cluster"]]
+
+
+def with_facts(store: Store, found: Probed, since: datetime | None = None) -> Probed:
+    """The same with all facts about GPUs of its cluster, whenever they were, also of GPUs without runs.
+
+    `since` (UTC, without zone): facts that are older are left out.
+    """
+    facts = store.scan("events").filter((pl.col("cluster") == found.cluster) & IS_FACT & pl.col("gpu").is_not_null())
+    if since is not None:
+        facts = facts.filter(pl.col("ts") >= since)
+    more = store.collect(facts.select(found.events.columns))
+    more = more.join(found.events, on=["ts", "gpu", "kind", "code"], how="anti", nulls_equal=True)
+    if more.is_empty():
+        return found
+    others = more["gpu"].filter(~more["gpu"].is_in(found.gpus["gpu"].implode())).unique()
+    gpus = pl.concat([found.gpus, gpus_of(store, found.cluster, others, {})]) if len(others) else found.gpus
+    events = pl.concat([found.events, more]).sort("ts", "gpu", nulls_last=True)
+    return replace(found, gpus=gpus, events=events)
+
+
+def _probed(store: Store, name: str | None, where: str, *, every: bool) -> Probed:
+    """The runs of a campaign, or of a cluster, with what is known of their GPUs."""
     mine = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
     conditions = pl.when(pl.col("conditions").is_not_null()).then(pl.struct(map(stated, _STATED)))
     every_run = store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS)
     runs = store.collect(every_run.with_columns(conditions.alias("conditions")))
     runs = told_apart(store, runs).drop("cluster").with_columns(pl.col("workload").cast(pl.String))
     names = other_names(store, where) if name is None else {}
-    gpus = gpus_of(store, where, runs["gpu"].unique(), names)
     events = _events(store, where, runs)
+    touched = runs["gpu"] if runs.height else events.filter(IS_FACT)["gpu"].drop_nulls()
+    gpus = gpus_of(store, where, touched.cast(pl.String).unique(), names)
     runs = runs.hstack(figures(store, runs["run_id"])).with_columns(stresses().alias("stresses"))
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))
@@ -305,9 +366,10 @@ def _exchanged(store: Store, cluster: str) -> set[str]:
 
 
 def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
-    events = store.scan("events").filter(
-        (pl.col("cluster") == cluster) & pl.col("gpu").is_in(runs["gpu"].unique().implode())
-    )
+    """The events of the GPUs while they ran; of a cluster without runs, all events."""
+    events = store.scan("events").filter(pl.col("cluster") == cluster)
+    if runs.height:
+        events = events.filter(pl.col("gpu").is_in(runs["gpu"].unique().implode()))
     began, ended = runs["began"].min(), runs["ended"].max()
     if began is not None and ended is not None:
         margin = pl.duration(minutes=1)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from ..runs.probing import Probed, names_of, probed
+from ..runs.probing import Probed, names_of, probed, with_facts, without_runs
 from ..runs.sittings import Bools, Floats, Ints, date_of
 from .causes.evidence import Evidence
 from .channels import looks_of as channel_looks
@@ -53,17 +54,23 @@ def judge(
 ) -> Judgement:
     """Everything that is concluded about a cluster, from all its runs, or from those of a campaign.
 
+    Without a campaign, facts are concluded too that need no run, such as a GPU that was lost, whenever they were.
+
     `since`: runs that began before are left out. InputError as of `probed`.
     """
-    found = probed(store, campaign, cluster, every=campaign is None)
+    facts = without_runs(store, cluster) if campaign is None and cluster is not None else None
+    found = facts or probed(store, campaign, cluster, every=campaign is None)
+    from_ = None
     if since is not None:
         from_ = since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since
         newest: object = found.runs["began"].max()
-        found = found.since(from_)
-        if found.runs.is_empty():
+        found = replace(found, events=found.events.filter(pl.col("ts") >= from_)) if facts else found.since(from_)
+        if found.runs.is_empty() and not facts:
             last = f"the newest began on {newest:%Y-%m-%d}" if isinstance(newest, datetime) else "no run has a date"
             why = f"no run began on {from_:%Y-%m-%d} or later; {last}"
             return Judgement(found.cluster, (), (NotJudged(found.cluster, found.cluster, why),), 0, 0)
+    if campaign is None and not facts:
+        found = with_facts(store, found, from_)
     return judged(found, store)
 
 

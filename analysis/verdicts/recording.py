@@ -15,7 +15,7 @@ from ... import __version__
 from ...errors import StoreError
 from ...store.schema import VERDICTS, arrow_rows
 from ...store.views import OF_ALL_RUNS
-from ..runs.probing import campaigns
+from ..runs.probing import campaigns, clusters_with_facts
 from .judging import judge
 from .verdict import Cause as Part
 from .verdict import Change, Judgement, Kind, Level, NotJudged, State, Verdict
@@ -50,8 +50,9 @@ def conclude(
 
 
 def judgements(store: Store, cluster: str) -> tuple[Judgement, ...]:
-    """What all runs of a cluster say, not stored; nothing where it has no runs."""
-    return (judge(store, cluster=cluster),) if cluster in campaigns(store)["cluster"].to_list() else ()
+    """What all runs of a cluster say, and events that need none, not stored; nothing where it has neither."""
+    known = {*campaigns(store)["cluster"].to_list(), *clusters_with_facts(store)}
+    return (judge(store, cluster=cluster),) if cluster in known else ()
 
 
 def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequence[str | None]:
@@ -61,7 +62,8 @@ def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequen
     known = campaigns(store)
     if campaign is not None:
         known = known.filter(pl.col("campaign") == campaign)
-    return known["cluster"].unique().sort().to_list() or [None]
+    more = clusters_with_facts(store) if campaign is None else []
+    return sorted({*known["cluster"].to_list(), *more}) or [None]
 
 
 def record(

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from ....store.vocabulary import stated
-from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
+from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, OF_MEMORY, OTHER, Probed
 from ...runs.sittings import Floats
 from ..saying import Part, action_of, kind_of, looks_of
 from ..verdict import Cause, Kind
@@ -29,7 +29,7 @@ from . import states
 from .heated import Moved, by_heat
 from .holding import DRAWS, STEP, Peers, Split, apart
 from .limits import hottest_c
-from .seen import OF_MEMORY, Seen, frozen_power, seen_things
+from .seen import Seen, frozen_power, seen_things
 
 if TYPE_CHECKING:
     from ....store import Store

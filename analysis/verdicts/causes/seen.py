@@ -13,7 +13,7 @@ import polars as pl
 from ....store.metrics import board_power_mw
 from ....store.vocabulary import EventKind, Outcome
 from ...runs.measurements import SOUND
-from ...runs.probing import Probed
+from ...runs.probing import OF_HARDWARE, OF_MEMORY, Probed
 from ...runs.sittings import begins, days
 from ..saying import action_of
 from ..verdict import Kind
@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 _FROZEN, _FROZEN_S = 10, 10.0  # readings that are the same to the milliwatt, and for this many s ...
 _UTILISATION = 30  # ... while the utilisation moves by this many points, as in `collectors.quality`
 _SAME = 4  # runs in a row whose power is the same to the milliwatt ...
-OF_MEMORY = {
-    48: "an error that ECC cannot correct",
-    63: "a page retired or a row remapped",
-    64: "retiring a page or remapping a row failed",
-    92: "many errors that ECC corrected",
-    94: "an error that was contained",
-    95: "an error that was not contained",
-}
-"""XIDs that tell of errors of the memory."""
+_FELL_OFF = 79  # XID
 _MOVED = 1.2  # ... where that of the peers' runs differs by this factor
 
 
@@ -64,12 +56,13 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
     runs = campaign.runs.filter(of_frozen | wrong_result | did_not_end).sort("began", nulls_last=True)
     no_time = runs.filter(did_not_end)
     gone = no_time.filter(pl.col("status") == Outcome.LOST.value)
-    events = campaign.events.filter(pl.col("kind") == EventKind.LOST.value).drop_nulls("gpu")
+    fell = (pl.col("kind") == EventKind.XID.value) & (pl.col("code") == _FELL_OFF)
+    events = campaign.events.filter((pl.col("kind") == EventKind.LOST.value) | fell).drop_nulls("gpu")
     for gpu in [*gone["gpu"].unique(maintain_order=True), *events["gpu"].unique(maintain_order=True)]:
         if (gpu, Kind.LOST) in found:
             continue
         own, told = gone.filter(pl.col("gpu") == gpu), events.filter(pl.col("gpu") == gpu)
-        n = max(told.height, 1)
+        n = max(told.filter(~fell).height, 1)
         looks = "it fell off the bus" + (f" {n} times" if n > 1 else "")
         one = _seen(gpu, Kind.LOST, looks, own, told["ts"])
         found[gpu, Kind.LOST] = one if one.runs else _last_good(one, campaign.sound)
@@ -94,6 +87,9 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
         same = own.filter(pl.col("power_w") == pl.col("power_w").mode().first())
         found[gpu, Kind.SENSOR] = _seen(gpu, Kind.SENSOR, sentence, same if same.height > 1 else own)
     found |= {(gpu, Kind.MEMORY_ERRORS): one for gpu, one in _memory_errors(campaign, runs.clear()).items()}
+    for gpu, one in _hardware_errors(campaign, runs.clear()).items():
+        if (gpu, Kind.LOST) not in found:
+            found.setdefault((gpu, Kind.FAILED), one)
     order = list(Kind)
     return tuple(sorted(found.values(), key=lambda one: (order.index(one.kind), one.gpu)))
 
@@ -119,6 +115,21 @@ def _memory_errors(campaign: Probed, none: pl.DataFrame) -> dict[str, Seen]:
         listed = ", ".join(f"XID {code}{f' ({n} times)' if n > 1 else ''}: {OF_MEMORY[code]}" for code, n in many)
         looks = f"the driver told of its memory: {listed}"
         found[str(gpu)] = _seen(str(gpu), Kind.MEMORY_ERRORS, looks, none, own["ts"])
+    return found
+
+
+def _hardware_errors(campaign: Probed, none: pl.DataFrame) -> dict[str, Seen]:
+    """GPUs of which the driver told an error of the hardware, or that they need a reset. `none`: as above."""
+    reset = pl.col("kind") == EventKind.NEEDS_RESET.value
+    codes_of = [code for code in OF_HARDWARE if code != _FELL_OFF]
+    told = campaign.events.filter(reset | pl.col("code").is_in(codes_of)).drop_nulls("gpu")
+    found = {}
+    for (gpu,), own in told.group_by(["gpu"], maintain_order=True):
+        many = own.filter(~reset).group_by("code").len().sort("code").iter_rows()
+        errors = [f"XID {code}{f' ({n} times)' if n > 1 else ''}: {OF_HARDWARE[code]}" for code, n in many]
+        if own.select(reset.any()).item():
+            errors.append("it cannot be used before it is reset")
+        found[str(gpu)] = _seen(str(gpu), Kind.FAILED, f"the driver told of it: {', '.join(errors)}", none, own["ts"])
     return found
 
 

@@ -1,0 +1,35 @@
+"""Facts: what was seen of a GPU needs no runs, no peers and no statistics."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from whorl.analysis.verdicts import Kind, judge
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+
+
+def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
+    """A collector alone wrote to the store: one GPU fell off the bus, a link of another failed, a third needs a reset."""
+    store, began = Store.create(tmp_path / "S"), 1_767_225_600_000_000_000
+    gpus = [f"GPU-{number}" for number in range(4)]
+    identity = {"cluster": ["c"] * 4, "gpu": gpus, "uuid": gpus, "node": ["n1"] * 4, "slot": [0, 1, 2, 3]}
+    happened = {
+        "gpu": ["GPU-0", "GPU-0", "GPU-1", "GPU-2", "GPU-3", None],
+        "kind": ["xid", "lost", "xid", "needs_reset", "xid", "xid"],
+        "code": [79, None, 74, None, 31, 79],  # 31 is an error of a program
+        "ts": [began + hour * 3_600_000_000_000 for hour in (0, 0, 0, 30, 0, 0)],
+    }
+    rows = {"cluster": ["c"] * 6, "node": ["n1"] * 6, **happened}
+    store.append({"gpus": arrow_rows("gpus", identity), "events": arrow_rows("events", rows)}, "collected")
+    judgement = judge(store, cluster="c")
+    assert {(row.name, row.kind) for row in judgement.rows} == {
+        ("n1/0", Kind.LOST), ("n1/1", Kind.FAILED), ("n1/2", Kind.FAILED)
+    }  # fmt: skip
+    assert [one.why for one in judgement.not_judged] == ["there are no runs"]
+    later = judge(store, cluster="c", since=datetime(2026, 1, 2, tzinfo=UTC))
+    assert [row.name for row in later.rows] == ["n1/2"]
+    runs = {"run_id": ["r"], "cluster": ["c"], "gpu": ["GPU-3"], "workload": ["gemm"], "status": ["ok"]}
+    store.append({"runs": arrow_rows("runs", runs)}, "measured")
+    assert {row.name for row in judge(store, cluster="c").rows} == {"n1/0", "n1/1", "n1/2"}
