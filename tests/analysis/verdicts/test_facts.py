@@ -11,7 +11,7 @@ from whorl.store.schema import arrow_rows
 
 
 def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
-    """A collector alone wrote to the store: one GPU fell off the bus, a link of another failed, a third needs a reset."""
+    """A collector alone wrote to the store: a GPU fell off the bus, a link failed, and a GPU needs a reset."""
     store, began = Store.create(tmp_path / "S"), 1_767_225_600_000_000_000
     gpus = [f"GPU-{number}" for number in range(4)]
     identity = {"cluster": ["c"] * 4, "gpu": gpus, "uuid": gpus, "node": ["n1"] * 4, "slot": [0, 1, 2, 3]}
