@@ -43,7 +43,7 @@ def attacked(server: Server, *, clients: int) -> Iterator[Callable[..., bytes]]:
             attackers[-1].sendall(BEGINNINGS[number % len(BEGINNINGS)])
         dripping.start()
         yield ask
-        assert threading.active_count() == threads + 1, "no thread for each client; one is ours"
+        assert threading.active_count() <= threads + 1, "no thread for each client; one is ours"
     finally:
         over.set()
         dripping.join()
