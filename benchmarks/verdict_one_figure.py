@@ -5,6 +5,7 @@
     shifted   64 nodes of four GPUs, 0 to 6 of which are slower as a whole, and three GPUs on other nodes that are 7 or
               10 % slower: the share of the GPUs and of the nodes that is found, and how many healthy ones are named.
     healthy   fleets without a fault: in how many a GPU is named. The tail of one figure is hardly known.
+    faulty    three GPUs that are 10 % slower among others with heavy tails: how many of the named are healthy.
 
 Log time of a run = own(GPU) + node + day + run: two days (sd 0.12 %), three runs a day (0.08 % times t with 4 degrees
 of freedom). Shares have 95 % Wilson intervals. Nothing is asserted.
@@ -119,6 +120,24 @@ def healthy(fleets: int, nodes: int, population: str) -> dict[str, Any]:
     return {"gpus": nodes * PER_NODE, "population": population, "fleets_with_a_gpu_named": share(hits, fleets)}
 
 
+def faulty(fleets: int, nodes: int, population: str) -> dict[str, Any]:
+    """Fleets with three GPUs, on nodes of their own, that are 10 % slower."""
+    hits, healthy_gpus = 0, 0
+    for number in range(fleets):
+        random = np.random.default_rng([11, nodes, number])
+        own = SILICON[population](random, nodes * PER_NODE)
+        slow = random.permutation(nodes)[:3] * PER_NODE + random.integers(PER_NODE, size=3)
+        own[slow] += 0.10
+        gpus, _ = named(draw(random, nodes, own, node_effects=np.zeros(nodes)))
+        hits += int(gpus[slow].sum())
+        healthy_gpus += int(np.delete(gpus, slow).sum())
+    of_named = hits + healthy_gpus
+    return {
+        "gpus": nodes * PER_NODE, "population": population, "found": share(hits, 3 * fleets),
+        "healthy_of_named": share(healthy_gpus, of_named) if of_named else None,
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fleets", type=int, default=100, help="of a kind")
@@ -127,6 +146,7 @@ def main() -> None:
     found = {
         "shifted": [shifted(given.fleets, shift, count) for shift in SHIFTS for count in SHIFTED_NODES],
         "healthy": [healthy(given.fleets, nodes, population) for nodes in NODES for population in POPULATIONS],
+        "faulty": [faulty(given.fleets, nodes, population) for nodes in NODES for population in SILICON],
     }
     took_s = round(time.perf_counter() - start)
     print(as_json({"benchmark": "verdict_one_figure", "machine": machine(), "took_s": took_s, **found}))

@@ -268,6 +268,17 @@ def _one_figure(found: Result) -> Iterator[str]:
     names = list(dict.fromkeys(row["population"] for row in found["healthy"]))
     rows = [[name, *(cells[name, size] for size in sizes)] for name in names]
     yield from _table(["population", *(f"{size:,} GPUs" for size in sizes)], rows)
+    yield "Three GPUs that are 10 % slower in such a fleet: the share found, and how many of the named are healthy."
+    yield ""
+    rows = [
+        [
+            f"{row['gpus']:,}", row["population"], _share(row["found"]),
+            "none named" if row["healthy_of_named"] is None
+            else f"{row['healthy_of_named']['hits']} of {row['healthy_of_named']['n']}",
+        ]
+        for row in found["faulty"]
+    ]  # fmt: skip
+    yield from _table(["GPUs", "population", "found", "healthy among the named"], rows)
 
 
 def page() -> str:

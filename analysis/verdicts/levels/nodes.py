@@ -70,7 +70,6 @@ def node_effects(deviations: Floats, node: Ints, floor: float) -> NodeEffects:
     sizes, members, there = sizes[several], members[several], there[several]
     shifted = np.zeros(len(values), dtype=bool)
     for _ in range(_TURNS):
-        steady = values[~shifted] if (~shifted).any() else values
         within, spread = _within(values)
         spread = max(spread, floor)
         near = np.abs(values - _row_medians(values)[:, None]) <= _FAR * spread
@@ -78,7 +77,8 @@ def node_effects(deviations: Floats, node: Ints, floor: float) -> NodeEffects:
         speaking = np.where(near, values, np.nan)
         estimate = _huber_means(speaking, spread)
         alone = _error_of_mean(within, spread, int(np.median(sizes)))  # of a node without an effect of its own
-        variance = max(_robust_variance(estimate[~shifted] if len(steady) > 1 else estimate) - alone**2, 0.0)
+        of_healthy = estimate[~shifted] if (~shifted).sum() > 1 else estimate
+        variance = max(_robust_variance(of_healthy) - alone**2, 0.0)
         error = np.sqrt(alone**2 * np.median(sizes) / sizes + variance)
         freedom = min(_FREEDOM, max(2.0, _FREEDOM_OF_NODES * len(values)))
         together = np.all(
