@@ -34,13 +34,13 @@ import numpy.typing as npt
 import polars as pl
 
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts.levels.estimate import RELEVANT
-from whorl.analysis.verdicts.levels.noise import Noise, estimate
-from whorl.analysis.verdicts.levels.sittings import Runs, Sittings, groups_median, sittings
+from whorl.analysis.verdicts.levels import RELEVANT
+from whorl.analysis.verdicts.noise import Noise, estimate
 from whorl.analysis.verdicts.past.history import histories
 from whorl.analysis.verdicts.past.one_workload import ALARM, Past, past
 from whorl.analysis.verdicts.past.online import update
 from whorl.analysis.verdicts.past.own_past import interval, shapes
+from whorl.analysis.verdicts.sittings import Runs, Sittings, groups_median, sittings
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, ends
 from whorl.store import Store

@@ -157,7 +157,7 @@ def whorl(store: Store) -> dict[str, Any]:
     from whorl.analysis.runs.probing import probed
     from whorl.analysis.verdicts.answers.fingerprint import fingerprint
     from whorl.analysis.verdicts.causes.evidence import Evidence
-    from whorl.analysis.verdicts.judging import judged
+    from whorl.analysis.verdicts.judge import judged
 
     timed = Timed()
 

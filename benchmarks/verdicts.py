@@ -31,10 +31,10 @@ import polars as pl
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Level, State, judged
 from whorl.analysis.verdicts.causes.evidence import Evidence
-from whorl.analysis.verdicts.comparing import Fleet, compare
-from whorl.analysis.verdicts.levels.estimate import levels
-from whorl.analysis.verdicts.levels.groups import modes
-from whorl.analysis.verdicts.looks import looks
+from whorl.analysis.verdicts.compare import Fleet, compare
+from whorl.analysis.verdicts.groups import modes
+from whorl.analysis.verdicts.levels import levels
+from whorl.analysis.verdicts.model import looks
 from whorl.analysis.verdicts.saying import Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share

@@ -15,8 +15,8 @@ from ..analysis.runs.measurements import SOUND
 from ..analysis.runs.probing import Probed
 from ..analysis.spread.findings import Belongs, Leading
 from ..analysis.verdicts import Judgement, Kind, State
-from ..analysis.verdicts.judging import ERROR_RATE, MOST_P
-from ..analysis.verdicts.levels.estimate import RELEVANT
+from ..analysis.verdicts.judge import ERROR_RATE, MOST_P
+from ..analysis.verdicts.levels import RELEVANT
 from ..analysis.verdicts.planted import Planted, falsely_named
 from . import report_tables as tables
 from .page import Section, page

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...store.catalog import quoted
-from ..verdicts.comparing import LEAST_GPUS
+from ..verdicts.compare import LEAST_GPUS
 from .side_by_side import labels, side_by_side
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ..runs.sittings import are_in_order, days, in_order, latest
 from ..verdicts.answers.fingerprint import CLOCK, POWER
 from ..verdicts.answers.standing import TIME, Measure, Standing, scaled, standings
 from ..verdicts.causes.states import codes
-from ..verdicts.levels.estimate import WEEKS
+from ..verdicts.levels import WEEKS
 
 Floats = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from ..runs.sittings import UNKNOWN, Floats, date_of, numbered
 from ..statistics.deviation import interval_of_sd
 from ..statistics.ordering import quantiles
 from ..statistics.spread import PROBABILITIES
-from ..verdicts.levels.estimate import in_pct
-from ..verdicts.levels.sittings import Runs, Sittings, sittings
+from ..verdicts.levels import in_pct
+from ..verdicts.sittings import Runs, Sittings, sittings
 from .peers import FEWEST, NO_PEERS, Peers, Sds, scatter, squares
 from .standing import Five, Standing
 

@@ -13,7 +13,7 @@ from ..fleet.timelines import Timelines, timelines
 from ..runs.probing import campaigns, is_simulated, probed
 from ..verdicts.answers.alike import Neighbour
 from ..verdicts.causes.evidence import Evidence
-from ..verdicts.judging import judged
+from ..verdicts.judge import judged
 from . import happened, standing
 from .found import Found, found_now
 from .past import Line, past

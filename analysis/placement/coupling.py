@@ -16,7 +16,7 @@ from ..runs.sittings import UNKNOWN, days
 from ..spread.repeats import JOBS_COUPLE
 from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.repeatability import Moments, icc
-from ..verdicts.levels.estimate import Levels, levels
+from ..verdicts.levels import Levels, levels
 from .posterior import Observed
 from .prior import centres
 from .sittings import Sittings, sittings

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..statistics.ordering import Floats, Ints
-from ..verdicts.comparing import Fleet, compare
-from ..verdicts.levels.estimate import Levels
+from ..verdicts.compare import Fleet, compare
+from ..verdicts.levels import Levels
 from .reading import Place
 
 

@@ -17,7 +17,7 @@ from ...store.names import gpu_name
 from ..runs.columns import OTHERS, Runs, gpu_medians
 from ..runs.columns import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
-from ..verdicts.levels.estimate import REACH_90, WEEKS, Levels
+from ..verdicts.levels import REACH_90, WEEKS, Levels
 from .coupling import Units, units
 from .posterior import posterior
 from .reading import Place, Readings, read

@@ -6,7 +6,7 @@ says how often it is right.
 
 from __future__ import annotations
 
-from .judging import judge, judged
+from .judge import judge, judged
 from .verdict import NO_FINDING, SCHEMA, TIME, Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 
 __all__ = [

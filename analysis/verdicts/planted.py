@@ -18,9 +18,9 @@ from . import Judgement, Kind
 from .answers.standing import standings, table
 from .causes.evidence import Evidence
 from .channels import RISE, channels
-from .comparing import LEAST_GPUS
-from .levels.estimate import RELEVANT
-from .looks import usable
+from .compare import LEAST_GPUS
+from .levels import RELEVANT
+from .model import usable
 
 LOOKS_LIKE = {
     "brake": Kind.BRAKED,

@@ -16,7 +16,7 @@ from ...errors import StoreError
 from ...store.schema import VERDICTS, arrow_rows
 from ...store.views import OF_ALL_RUNS
 from ..runs.probing import campaigns, clusters_with_facts
-from .judging import judge
+from .judge import judge
 from .verdict import Cause as Part
 from .verdict import Change, Judgement, Kind, Level, NotJudged, State, Verdict
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..runs.sittings import Bools, Floats
-from .comparing import Compared
-from .looks import Look
+from .compare import Compared
+from .model import Look
 from .verdict import Smallest
 
 _GRID = np.linspace(np.log(0.001), np.log(1.5), 400)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...analysis.runs.measurements import SOUND
 from ...analysis.runs.probing import Probed
-from ...analysis.verdicts.judging import ERROR_RATE
+from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
 from ..report_tables import by_reason
 from ..table import MISSING, Line, Table, many, number

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...analysis.verdicts.judging import ERROR_RATE
+from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
 from ..table import Line, Table, many
 from .campaign import caught, next_commands, notes, sound, spread, stand_out

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...analysis.verdicts.comparing import LEAST_GPUS
+from ...analysis.verdicts.compare import LEAST_GPUS
 from ...store.names import by_number
 from ..table import MISSING, Line, Table, count, number
 from ..verdict_words import short

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.measurements import measurements
-from whorl.analysis.verdicts.judging import judge
+from whorl.analysis.verdicts.judge import judge
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from whorl.analysis.verdicts.judging import judge
+from whorl.analysis.verdicts.judge import judge
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file

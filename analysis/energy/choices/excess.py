@@ -29,7 +29,7 @@ YEAR_S = 365.25 * 86_400
 FALSE = 0.05
 """The chance that any of a fleet's GPUs is shown to cost and does not."""
 SITTINGS_FREEDOM = 5
-"""Degrees of freedom of Student's t that levels of sittings have (`verdicts.levels.estimate.REACH_95`)."""
+"""Degrees of freedom of Student's t that levels of sittings have (`verdicts.levels.REACH_95`)."""
 BUSY = {
     "cluster": pl.String,
     "gpu": pl.String,

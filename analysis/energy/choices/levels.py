@@ -24,7 +24,7 @@ from ....store.power_sensors import SENSOR_ERROR, SensorError
 from ...power_classes import Use
 from ...statistics.ordering import Floats
 from ...statistics.spread import MAD_TO_SD
-from ...verdicts.levels.estimate import REACH_95
+from ...verdicts.levels import REACH_95
 
 LEAST = 3
 """GPUs of a model that must be measured in the same work: of two nobody knows which one is usual."""

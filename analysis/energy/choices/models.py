@@ -16,7 +16,7 @@ import polars as pl
 from ....store.power_sensors import SensorError
 from ...statistics.spread import MAD_TO_SD
 from ...statistics.student import quantile
-from ...verdicts.levels.estimate import REACH_95
+from ...verdicts.levels import REACH_95
 from .excess import SITTINGS_FREEDOM
 from .levels import CLASSES, LEAST, main_kinds
 

@@ -21,11 +21,11 @@ from ....errors import InputError
 from ....store.names import by_number
 from ...runs.probing import Probed, names_of, probed
 from ...statistics.ordering import median_interval
-from ..comparing import LEAST_GPUS
-from ..judging import SHOWS_P
-from ..levels.estimate import LEAST, REACH_95, Levels, in_pct
-from ..levels.null import Null
-from ..looks import usable
+from ..compare import LEAST_GPUS
+from ..judge import SHOWS_P
+from ..levels import LEAST, REACH_95, Levels, in_pct
+from ..model import usable
+from ..null import Null
 from ..past.own_past import discoveries
 from .standing import standings
 

@@ -15,8 +15,8 @@ from ....store.names import by_number
 from ...choosing import find
 from ...runs.probing import Probed, probed
 from ...runs.sittings import UNKNOWN, numbered
-from ..levels.estimate import in_pct
-from ..looks import usable
+from ..levels import in_pct
+from ..model import usable
 from ..verdict import Judgement, Level, NotJudged, Smallest, Verdict
 from .standing import Standing, standings, table
 

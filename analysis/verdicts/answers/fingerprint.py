@@ -23,8 +23,8 @@ from ...spread.repeats import JOBS_COUPLE
 from ..causes.evidence import Evidence
 from ..causes.states import codes
 from ..channels import FINGERPRINT, WORK, fingerprint_figures
-from ..levels.estimate import WEEKS
-from ..looks import jobs_share, usable
+from ..levels import WEEKS
+from ..model import jobs_share, usable
 from .standing import Measure, Standing, scaled, standings, table
 
 if TYPE_CHECKING:

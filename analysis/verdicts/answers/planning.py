@@ -23,8 +23,8 @@ from ....store.names import plain_workload, same_work
 from ...runs.probing import Probed, campaigns, other_names, probed
 from ...runs.sittings import Floats, Ints
 from ...spread.passive import passive
-from ..comparing import LEAST_GPUS
-from ..looks import usable
+from ..compare import LEAST_GPUS
+from ..model import usable
 from ..recording import newest, watched
 from ..verdict import Kind, Level, State
 from .sequential import Decision, decide

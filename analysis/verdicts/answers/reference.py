@@ -14,8 +14,8 @@ from ....store.names import SIMULATED
 from ....store.views import OF_ALL_RUNS
 from ....store.vocabulary import EventKind, stated
 from ...runs.measurements import SOUND
-from ..comparing import LEAST_GPUS
-from ..levels.noise import UNKNOWN
+from ..compare import LEAST_GPUS
+from ..noise import UNKNOWN
 from ..past.online import Alarm, update
 from ..recording import keys_of, verdict_of
 from ..verdict import Verdict

@@ -14,9 +14,9 @@ import polars as pl
 from ...runs.probing import parted
 from ...runs.sittings import Floats, Ints, days
 from ..causes.states import codes
-from ..comparing import Fleet, compare
-from ..levels.estimate import LEAST, REACH_95, WEEKS, Levels, levels
-from ..levels.sittings import step_of
+from ..compare import Fleet, compare
+from ..levels import LEAST, REACH_95, WEEKS, Levels, levels
+from ..sittings import step_of
 
 
 @dataclass(frozen=True, slots=True)

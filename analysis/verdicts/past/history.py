@@ -15,7 +15,7 @@ import polars as pl
 
 from ...runs.measurements import coupled_jobs
 from ...runs.probing import parted
-from ..looks import usable, without
+from ..model import usable, without
 from ..verdict import State
 from .finding import Finding, Histories, Shape
 from .regimes import identities_seen, neighbours, with_regimes

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...runs.sittings import Floats, Ints
-from ..levels.estimate import RELEVANT
-from ..levels.noise import LEAST, Noise, estimate
-from ..levels.sittings import Runs, Sittings, groups_median, sittings, step_of
+from ..levels import RELEVANT
+from ..noise import LEAST, Noise, estimate
+from ..sittings import Runs, Sittings, groups_median, sittings, step_of
 from .own_past import Shapes, discoveries, shapes, worth
 from .scatter import Scatter, scatter
 from .together import Common, days, turns

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...runs.sittings import LONGEST, PAUSE
-from ..levels.estimate import RELEVANT
-from ..levels.noise import UNKNOWN, Noise
+from ..levels import RELEVANT
+from ..noise import UNKNOWN, Noise
 
 SCHEMA = "whorl.watch/1"
 SITTINGS = 500.0

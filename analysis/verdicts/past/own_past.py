@@ -15,9 +15,9 @@ import numpy as np
 
 from ...runs.sittings import Bools, Floats, Ints
 from ...statistics.student import quantile, upper_tail
-from ..levels.estimate import RELEVANT
-from ..levels.noise import Noise, mean_size
-from ..levels.sittings import Sittings
+from ..levels import RELEVANT
+from ..noise import Noise, mean_size
+from ..sittings import Sittings
 
 GLITCH = 1e-3
 """The share of runs that are wrong for no reason that lasts; so a change that one run could make has no smaller p."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...runs.sittings import Bools, Floats, Ints
 from ...statistics.student import quantile
-from ..levels.estimate import RELEVANT
-from ..levels.noise import Noise
-from ..levels.sittings import Runs, Sittings, groups_median
+from ..levels import RELEVANT
+from ..noise import Noise
+from ..sittings import Runs, Sittings, groups_median
 from .own_past import GLITCH
 
 _FAR = 6.0  # standard deviations

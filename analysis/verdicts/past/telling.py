@@ -10,7 +10,7 @@ import polars as pl
 
 from ...runs.sittings import PAUSE, Ints, date_of
 from ..causes.states import codes
-from ..levels.estimate import in_pct
+from ..levels import in_pct
 from ..verdict import NotJudged, State
 from .finding import Finding, Shape
 from .one_workload import past

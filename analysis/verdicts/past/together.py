@@ -12,8 +12,8 @@ import numpy as np
 
 from ...runs.sittings import Bools, Floats, Ints
 from ...statistics.student import quantile, upper_tail
-from ..levels.estimate import RELEVANT
-from ..levels.sittings import Sittings, groups_median, spread
+from ..levels import RELEVANT
+from ..sittings import Sittings, groups_median, spread
 
 CERTAIN = 1e-3
 """The p below which something that the GPUs share is a finding."""

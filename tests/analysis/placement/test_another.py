@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.placement.scores import in_another_sitting
-from whorl.analysis.verdicts.levels.estimate import REACH_90, WEEKS, Levels, levels
+from whorl.analysis.verdicts.levels import REACH_90, WEEKS, Levels, levels
 
 
 def _seen(days: tuple[float, ...], between: float, within: float, gpus: int = 200, each: int = 4) -> Levels:

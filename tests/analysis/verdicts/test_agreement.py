@@ -19,8 +19,8 @@ from whorl.analysis.verdicts.answers.fingerprint import fingerprint
 from whorl.analysis.verdicts.answers.planning import planned
 from whorl.analysis.verdicts.answers.reference import known
 from whorl.analysis.verdicts.causes.evidence import Evidence
-from whorl.analysis.verdicts.levels.estimate import REACH_90, WEEKS
-from whorl.analysis.verdicts.looks import looks
+from whorl.analysis.verdicts.levels import REACH_90, WEEKS
+from whorl.analysis.verdicts.model import looks
 from whorl.store.schema import arrow_rows
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from whorl.analysis.runs.sittings import UNKNOWN
-from whorl.analysis.verdicts.comparing import Fleet, compare
-from whorl.analysis.verdicts.levels.estimate import levels
-from whorl.analysis.verdicts.levels.groups import modes, valley
-from whorl.analysis.verdicts.levels.null import Null
-from whorl.analysis.verdicts.levels.sittings import step_of
+from whorl.analysis.verdicts.compare import Fleet, compare
+from whorl.analysis.verdicts.groups import modes, valley
+from whorl.analysis.verdicts.levels import levels
+from whorl.analysis.verdicts.null import Null
 from whorl.analysis.verdicts.past.one_workload import past
+from whorl.analysis.verdicts.sittings import step_of
 from whorl.tests.analysis.verdicts.populations import POPULATIONS, Runs, compared, draw, named
 from whorl.tests.sizes import count
 

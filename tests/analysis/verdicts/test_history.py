@@ -14,8 +14,8 @@ import pytest
 
 from whorl.analysis import measurements
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts.judging import judge
-from whorl.analysis.verdicts.looks import usable
+from whorl.analysis.verdicts.judge import judge
+from whorl.analysis.verdicts.model import usable
 from whorl.analysis.verdicts.past.finding import Histories, Shape
 from whorl.analysis.verdicts.past.history import histories
 from whorl.analysis.verdicts.past.one_workload import past

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from whorl.analysis.verdicts.levels.estimate import RELEVANT
-from whorl.analysis.verdicts.levels.noise import Noise, estimate
-from whorl.analysis.verdicts.levels.sittings import Sittings, sittings
+from whorl.analysis.verdicts.levels import RELEVANT
+from whorl.analysis.verdicts.noise import Noise, estimate
 from whorl.analysis.verdicts.past.one_workload import ALARM
 from whorl.analysis.verdicts.past.own_past import shapes
+from whorl.analysis.verdicts.sittings import Sittings, sittings
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runs.sittings import Bools, Floats, Ints, begins, in_order
+from ..runs.sittings import Bools, Floats, Ints, begins, in_order
 
 _SPARSE = 4  # times the values: a table of groups that is larger is not worth it
 _ALIKE = 1e-6  # of a gap: two gaps that differ by less are one

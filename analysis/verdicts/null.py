@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from scipy import stats
 
-from ...runs.sittings import Floats
+from ..runs.sittings import Floats
 
 FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, 1e6)
 """Degrees of freedom of Student's t on the grid; the last is the normal distribution."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...runs.sittings import UNKNOWN, Bools, Floats, Ints
+from ..runs.sittings import UNKNOWN, Bools, Floats, Ints
 from .sittings import Runs, Sittings, groups_median, middles, sittings, spread
 
 _FAR = 6.0  # robust standard deviations from which a run counts as no farther off

@@ -18,11 +18,11 @@ from ..runs.sittings import UNKNOWN, Bools, Floats, Ints
 from ..statistics.dip import quantum
 from ..statistics.student import upper_tail
 from .causes.states import codes
-from .levels.estimate import LEAST, REACH_95, Levels
-from .levels.groups import CHANCE, modes
-from .levels.nodes import NodeEffects, node_effects
-from .levels.null import Null, common_shapes
-from .levels.sittings import groups_median
+from .groups import CHANCE, modes
+from .levels import LEAST, REACH_95, Levels
+from .nodes import NodeEffects, node_effects
+from .null import Null, common_shapes
+from .sittings import groups_median
 
 LEAST_GPUS = 8
 """Of one kind, to judge any: with fewer there is no population to differ from."""

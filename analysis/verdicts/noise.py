@@ -14,8 +14,8 @@ from functools import cache
 
 import numpy as np
 
-from ...runs.sittings import Floats
-from ...statistics.student import quantile
+from ..runs.sittings import Floats
+from ..statistics.student import quantile
 from .sittings import Runs, Sittings, spread
 
 LEAST = 1e-4

@@ -20,9 +20,9 @@ from ..runs.probing import Probed, names_of, probed, with_facts, without_runs
 from ..runs.sittings import Bools, Floats, Ints, date_of
 from .causes.evidence import Evidence
 from .channels import looks_of as channel_looks
-from .comparing import Shift, seen_twice
-from .levels.estimate import RELEVANT, in_pct
-from .looks import Look, Looks, looks
+from .compare import Shift, seen_twice
+from .levels import RELEVANT, in_pct
+from .model import Look, Looks, looks
 from .past.history import Histories, histories
 from .past.own_past import discoveries
 from .saying import action_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...runs.sittings import Floats, Ints
+from ..runs.sittings import Floats, Ints
 
 LEAST_GPUS = 16
 """With fewer there are too few in a mode to tell it from chance."""

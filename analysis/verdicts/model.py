@@ -25,9 +25,9 @@ from ..statistics.repeatability import Moments, icc
 from .causes.evidence import Evidence
 from .causes.states import codes, line
 from .channels import CHANNELS, Channel, channels
-from .comparing import LEAST_GPUS, Compared, Fleet, compare, share_tails
-from .levels.estimate import RELEVANT, WEEKS, Levels, levels
-from .levels.sittings import groups_median, step_of
+from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
+from .levels import RELEVANT, WEEKS, Levels, levels
+from .sittings import groups_median, step_of
 from .verdict import NotJudged
 
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from ...runs.sittings import Bools, Floats, Ints
+from ..runs.sittings import Bools, Floats, Ints
 
 LEAST_NODES = 8
 """Nodes without which no node is said to be shifted."""

@@ -1,1 +1,0 @@
-"""How slow each GPU is in one figure: from runs to sittings to a level, and what healthy GPUs look like."""
