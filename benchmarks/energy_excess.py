@@ -30,7 +30,7 @@ from whorl.analysis.energy.choices.excess import BUSY, add, excess
 from whorl.analysis.energy.choices.levels import levels
 from whorl.analysis.energy.pieces import SCHEMA
 from whorl.analysis.runs.probing import COMPUTE, MEMORY
-from whorl.analysis.verdicts.answers.fingerprint import fingerprint
+from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import campaign_of

@@ -155,8 +155,8 @@ class Timed:
 
 def whorl(store: Store) -> dict[str, Any]:
     from whorl.analysis.runs.probing import probed
-    from whorl.analysis.verdicts.answers.fingerprint import fingerprint
     from whorl.analysis.verdicts.causes.evidence import Evidence
+    from whorl.analysis.verdicts.fingerprint import fingerprint
     from whorl.analysis.verdicts.judge import judged
 
     timed = Timed()

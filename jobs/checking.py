@@ -23,7 +23,7 @@ from ..store.names import this_node
 from ..store.vocabulary import Outcome
 
 if TYPE_CHECKING:
-    from ..analysis.verdicts.answers.reference import Known, Level
+    from ..analysis.verdicts.reference import Known, Level
     from ..probes.campaign import Report
     from ..store import Store
     from ..store.events import Event
@@ -207,7 +207,7 @@ class _Check:
             self._lost("", "GPU", str(error))
 
     def run(self, *, quick: bool, gpus: Callable[[int], None]) -> None:
-        from ..analysis.verdicts.answers.reference import seen_on
+        from ..analysis.verdicts.reference import seen_on
         from ..store import Store
 
         opened = self.store if isinstance(self.store, Store) else Store.open(self.store)
@@ -338,7 +338,7 @@ class _Check:
     # -- what it means ----------------------------------------------------------------------------------------
 
     def _judge(self, store: Store, report: Report | None, here: Mapping[str, str]) -> None:
-        from ..analysis.verdicts.answers.reference import known
+        from ..analysis.verdicts.reference import known
 
         gpus = list(here)
         before = None if report is None else report.campaign

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ..analysis.verdicts.answers.reference import seen_on
+from ..analysis.verdicts.reference import seen_on
 from ..store import Store
 from ..store.catalog import quoted
 from ..store.importing import superseding

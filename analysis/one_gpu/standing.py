@@ -16,9 +16,9 @@ import polars as pl
 from ..runs.probing import Probed, probed
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.answers.alike import Alike, Neighbour
-from ..verdicts.answers.fingerprint import CLASSES
-from ..verdicts.answers.fingerprinting import computed
 from ..verdicts.causes.evidence import Evidence
+from ..verdicts.fingerprint import CLASSES
+from ..verdicts.fingerprinting import computed
 
 if TYPE_CHECKING:
     from ...store import Store

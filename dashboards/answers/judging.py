@@ -15,10 +15,10 @@ from .reply import Reply, RowList, folder, opened
 if TYPE_CHECKING:
     from ...analysis import Across, Variability
     from ...analysis.verdicts import Judgement
-    from ...analysis.verdicts.answers.difference import Difference
     from ...analysis.verdicts.answers.explaining import Explained, SharedFinding
-    from ...analysis.verdicts.answers.fingerprinting import Fingerprints
-    from ...analysis.verdicts.answers.planning import Planned
+    from ...analysis.verdicts.difference import Difference
+    from ...analysis.verdicts.fingerprinting import Fingerprints
+    from ...analysis.verdicts.plan import Planned
     from ...store import Store
 
 PLANNED_PROBES = ("gemm-fp32", "stream-triad")
@@ -98,7 +98,7 @@ def fingerprint(
     `frame` has a row for each figure of each GPU, or of the one that `gpu` names. Raises InputError where there are no
     runs, and where no GPU or several fit.
     """
-    from ...analysis.verdicts.answers.fingerprinting import fingerprints
+    from ...analysis.verdicts.fingerprinting import fingerprints
     from ..printed import fingerprint as printed
 
     computed = fingerprints(opened(store), cluster=cluster, gpu=gpu)
@@ -118,7 +118,7 @@ def diff(
     `frame` has a row for each GPU that moved against the fleet. Times are UTC, or how long ago: "30d". Raises
     InputError where the times are in the wrong order, or one side has no runs.
     """
-    from ...analysis.verdicts.answers.difference import Moved, difference
+    from ...analysis.verdicts.difference import Moved, difference
     from ..printed.diff import answer
 
     changed = difference(opened(store), time_of(before), time_of(after), cluster=cluster)
@@ -140,7 +140,7 @@ def plan(
     the most telling first. Raises InputError where there are no GPUs, several clusters and none named, or no such
     probe.
     """
-    from ...analysis.verdicts.answers.planning import Next, planned
+    from ...analysis.verdicts.plan import Next, planned
     from ...collectors.planted import options_again
     from ...probes.campaign import Plan
     from ...probes.catalogue import choose

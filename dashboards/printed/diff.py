@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...analysis.verdicts.answers.difference import ERROR_RATE, Difference
+from ...analysis.verdicts.difference import ERROR_RATE, Difference
 from ..table import Line, Table, count, many, minute, number
 from ..verdict_words import interval, percent, short, some
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...analysis.verdicts.answers.planning import Next, Planned
+from ...analysis.verdicts.plan import Next, Planned
 from ..table import MISSING, Line, Table, count, many, number
 from ..verdict_words import short
 

@@ -194,7 +194,7 @@ def test_what_was_judged_counts(
 
 def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> None:
     """Its level in the store is that of 100 ms; so many per cent more are a warning, critical, or within the noise."""
-    from whorl.analysis.verdicts.answers.reference import known
+    from whorl.analysis.verdicts.reference import known
 
     levels = known(Store.open(fleet), [uuid(2)], checking.PROBES)
     level = levels.levels[uuid(2)]["gemm-fp32"]
@@ -215,7 +215,7 @@ def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> N
 
 def test_a_small_change_that_lasts_is_noticed_over_several_checks() -> None:
     """2 % is below the threshold of a warning; one run of it says nothing, but days of it do."""
-    from whorl.analysis.verdicts.answers.reference import Level
+    from whorl.analysis.verdicts.reference import Level
 
     day = 86_400.0
     steady = tuple((100.0 + 0.05 * (n % 3), n * day) for n in range(8))

@@ -12,8 +12,8 @@ import pytest
 
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
-from whorl.analysis.verdicts.answers.fingerprint import fingerprint
-from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
+from whorl.analysis.verdicts.fingerprint import fingerprint
+from whorl.analysis.verdicts.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import record
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.store import Store
@@ -185,7 +185,7 @@ def test_one_run_alone_names_no_gpu(tmp_path: Path, workloads: int, days: tuple[
 
 def plan(store: Store, *arguments: str, now: str = "2026-09-20") -> Any:
     at = datetime.fromisoformat(now)
-    from whorl.analysis.verdicts.answers.planning import planned
+    from whorl.analysis.verdicts.plan import planned
 
     budget = float(arguments[0]) if arguments else 1e6
     return planned(store, ("gemm-fp32", "stream-triad"), budget_s=budget, seconds=14.0, now=at)

@@ -14,7 +14,7 @@ import polars as pl
 from ....errors import InputError
 from ....store.catalog import quoted
 from ...runs.probing import campaigns, probed
-from ...verdicts.answers.fingerprint import fingerprint
+from ...verdicts.fingerprint import fingerprint
 from ..booked import Booked, booked
 from ..pieces import Kind, add_up
 from .busy import busy

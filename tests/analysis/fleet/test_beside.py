@@ -11,7 +11,7 @@ from whorl.analysis.fleet.beside import Printed, Range, beside, held, is_ratio, 
 from whorl.analysis.fleet.runs_of import comparable, runs_of
 from whorl.analysis.fleet.trend import MOST_PERIODS, trend, trend_of
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts.answers.fingerprint import fingerprint, store_fingerprint
+from whorl.analysis.verdicts.fingerprint import fingerprint, store_fingerprint
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows

@@ -13,7 +13,7 @@ import pytest
 from whorl.analysis import identities, measurements
 from whorl.analysis.spread.across_workloads import linked_names
 from whorl.analysis.spread.passive import LONGHORN, passive, passive_fingerprints
-from whorl.analysis.verdicts.answers.planning import planned
+from whorl.analysis.verdicts.plan import planned
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.store.schema import arrow_rows

@@ -13,14 +13,14 @@ import pytest
 from whorl.analysis.placement import scores
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Level, State, judge
-from whorl.analysis.verdicts.answers.difference import difference
 from whorl.analysis.verdicts.answers.explaining import explain
-from whorl.analysis.verdicts.answers.fingerprint import fingerprint
-from whorl.analysis.verdicts.answers.planning import planned
-from whorl.analysis.verdicts.answers.reference import known
 from whorl.analysis.verdicts.causes.evidence import Evidence
+from whorl.analysis.verdicts.difference import difference
+from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.levels import REACH_90, WEEKS
 from whorl.analysis.verdicts.model import looks
+from whorl.analysis.verdicts.plan import planned
+from whorl.analysis.verdicts.reference import known
 from whorl.store.schema import arrow_rows
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
 

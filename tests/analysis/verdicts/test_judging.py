@@ -8,7 +8,7 @@ import pytest
 
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge
-from whorl.analysis.verdicts.answers.fingerprint import fingerprint
+from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.store import Store
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
 from whorl.tests.conftest import BuiltOnce

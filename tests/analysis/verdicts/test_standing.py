@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.sittings import UNKNOWN, numbered
-from whorl.analysis.verdicts.answers.fingerprint import CLOCK
 from whorl.analysis.verdicts.answers.standing import Standing, scaled, standings, table
+from whorl.analysis.verdicts.fingerprint import CLOCK
 from whorl.analysis.verdicts.levels import WEEKS
 from whorl.tests.analysis.longhorn import needs_longhorn
 from whorl.tests.analysis.longhorn import runs as longhorn

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.names import SIMULATED
-from ....store.views import OF_ALL_RUNS
-from ....store.vocabulary import EventKind, stated
-from ...runs.measurements import SOUND
-from ..compare import LEAST_GPUS
-from ..noise import UNKNOWN
-from ..past.online import Alarm, update
-from ..recording import keys_of, verdict_of
-from ..verdict import Verdict
-from .standing import scaled, standings
+from ...store.names import SIMULATED
+from ...store.views import OF_ALL_RUNS
+from ...store.vocabulary import EventKind, stated
+from ..runs.measurements import SOUND
+from .answers.standing import scaled, standings
+from .compare import LEAST_GPUS
+from .noise import UNKNOWN
+from .past.online import Alarm, update
+from .recording import keys_of, verdict_of
+from .verdict import Verdict
 
 if TYPE_CHECKING:
-    from ....store import Store
+    from ...store import Store
 
 _OF_GPU = ("node", "slot", "model", "vbios", "driver", "cabinet")
 REMEMBERED_NS = 30 * 86_400 * 10**9

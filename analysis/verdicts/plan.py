@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ....errors import InputError
-from ....store.names import plain_workload, same_work
-from ...runs.probing import Probed, campaigns, other_names, probed
-from ...runs.sittings import Floats, Ints
-from ...spread.passive import passive
-from ..compare import LEAST_GPUS
-from ..model import usable
-from ..recording import newest, watched
-from ..verdict import Kind, Level, State
+from ...errors import InputError
+from ...store.names import plain_workload, same_work
+from ..runs.probing import Probed, campaigns, other_names, probed
+from ..runs.sittings import Floats, Ints
+from ..spread.passive import passive
+from .answers.standing import Standing, standings
+from .compare import LEAST_GPUS
+from .model import usable
+from .recording import newest, watched
 from .sequential import Decision, decide
-from .standing import Standing, standings
+from .verdict import Kind, Level, State
 
 if TYPE_CHECKING:
-    from ....store import Store
+    from ...store import Store
 
 THRESHOLD_PCT = 3.0
 """Slower by more than this matters."""

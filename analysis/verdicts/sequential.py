@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ...runs.sittings import Floats, Ints
+from ..runs.sittings import Floats, Ints
 
 ALPHA, BETA = 0.001, 0.05
 """Chance that a GPU at the level of its peers is called slow, and that one slower by `effect` is called fine."""

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ....errors import InputError
-from ....store.names import by_number
-from ...runs.probing import Probed, names_of, probed
-from ...statistics.ordering import median_interval
-from ..compare import LEAST_GPUS
-from ..judge import SHOWS_P
-from ..levels import LEAST, REACH_95, Levels, in_pct
-from ..model import usable
-from ..null import Null
-from ..past.own_past import discoveries
-from .standing import standings
+from ...errors import InputError
+from ...store.names import by_number
+from ..runs.probing import Probed, names_of, probed
+from ..statistics.ordering import median_interval
+from .answers.standing import standings
+from .compare import LEAST_GPUS
+from .judge import SHOWS_P
+from .levels import LEAST, REACH_95, Levels, in_pct
+from .model import usable
+from .null import Null
+from .past.own_past import discoveries
 
 if TYPE_CHECKING:
-    from ....store import Store
+    from ...store import Store
 
 ERROR_RATE = 0.05
 """Expected share of false ones among the GPUs named (Benjamini and Hochberg), where changes are as
@@ -116,7 +116,7 @@ def difference(
 
     InputError where the times are in the wrong order, or one of the two has no runs.
     """
-    from ....store import Store
+    from ...store import Store
 
     if before > after:
         raise InputError(f"--before {before:%Y-%m-%d} must not be later than --after {after:%Y-%m-%d}")

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...choosing import find
-from ...runs.probing import probed
-from ...spread.passive import passive_fingerprints
-from .alike import Alike, Neighbour
+from ..choosing import find
+from ..runs.probing import probed
+from ..spread.passive import passive_fingerprints
+from .answers.alike import Alike, Neighbour
 from .fingerprint import fingerprint, store_fingerprint, with_passive
 
 if TYPE_CHECKING:
-    from ....store import Store
-    from ...runs.probing import Probed
-    from ..causes.evidence import Evidence
+    from ...store import Store
+    from ..runs.probing import Probed
+    from .causes.evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def fingerprints(store: Store | str | Path, *, cluster: str | None = None, gpu: 
     InputError where there are no runs, where several clusters have some and none is named, and where no GPU or
     several fit.
     """
-    from ....store import Store
+    from ...store import Store
 
     opened = store if isinstance(store, Store) else Store.open(store)
     key: str | None = None

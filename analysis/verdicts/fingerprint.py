@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from .... import __version__
-from ....errors import StoreError
-from ....store.schema import FINGERPRINTS, arrow_schema
-from ....store.vocabulary import EventKind, Outcome
-from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, parted
-from ...runs.sittings import begins, days, in_order
-from ...spread.repeats import JOBS_COUPLE
-from ..causes.evidence import Evidence
-from ..causes.states import codes
-from ..channels import FINGERPRINT, WORK, fingerprint_figures
-from ..levels import WEEKS
-from ..model import jobs_share, usable
-from .standing import Measure, Standing, scaled, standings, table
+from ... import __version__
+from ...errors import StoreError
+from ...store.schema import FINGERPRINTS, arrow_schema
+from ...store.vocabulary import EventKind, Outcome
+from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, parted
+from ..runs.sittings import begins, days, in_order
+from ..spread.repeats import JOBS_COUPLE
+from .answers.standing import Measure, Standing, scaled, standings, table
+from .causes.evidence import Evidence
+from .causes.states import codes
+from .channels import FINGERPRINT, WORK, fingerprint_figures
+from .levels import WEEKS
+from .model import jobs_share, usable
 
 if TYPE_CHECKING:
-    from ....store import Store
+    from ...store import Store
 
 CLASSES = ("compute", "memory", "power", "latency", "path", "other")
 CLOCK = Measure("sm_clock_mhz", "sm_clock", "MHz")
