@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from whorl.analysis.verdicts.fingerprinting import fingerprints
+from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.recording import conclude
 from whorl.benchmarks.judge_speed import PER_NODE, make
 from whorl.benchmarks.reporting import say

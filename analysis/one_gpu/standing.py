@@ -17,8 +17,7 @@ from ..runs.probing import Probed, probed
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.answers.alike import Alike, Neighbour
 from ..verdicts.causes.evidence import Evidence
-from ..verdicts.fingerprint import CLASSES
-from ..verdicts.fingerprinting import computed
+from ..verdicts.fingerprint import CLASSES, computed
 
 if TYPE_CHECKING:
     from ...store import Store

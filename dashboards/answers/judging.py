@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...analysis.verdicts import Judgement
     from ...analysis.verdicts.answers.explaining import Explained, SharedFinding
     from ...analysis.verdicts.difference import Difference
-    from ...analysis.verdicts.fingerprinting import Fingerprints
+    from ...analysis.verdicts.fingerprint import Fingerprints
     from ...analysis.verdicts.plan import Planned
     from ...store import Store
 
@@ -98,7 +98,7 @@ def fingerprint(
     `frame` has a row for each figure of each GPU, or of the one that `gpu` names. Raises InputError where there are no
     runs, and where no GPU or several fit.
     """
-    from ...analysis.verdicts.fingerprinting import fingerprints
+    from ...analysis.verdicts.fingerprint import fingerprints
     from ..printed import fingerprint as printed
 
     computed = fingerprints(opened(store), cluster=cluster, gpu=gpu)

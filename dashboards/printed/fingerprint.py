@@ -15,7 +15,7 @@ from ..table import MISSING, Line, Table, count, number
 from ..verdict_words import short
 
 if TYPE_CHECKING:
-    from ...analysis.verdicts.fingerprinting import Fingerprints
+    from ...analysis.verdicts.fingerprint import Fingerprints
 
 _LISTED = 20
 _CLASSES = ("compute", "memory", "power", "latency", "path", "other")

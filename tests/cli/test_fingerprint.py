@@ -12,8 +12,7 @@ import pytest
 
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
-from whorl.analysis.verdicts.fingerprint import fingerprint
-from whorl.analysis.verdicts.fingerprinting import fingerprints
+from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
 from whorl.analysis.verdicts.recording import record
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.store import Store

@@ -15,7 +15,7 @@ from whorl.analysis.one_gpu import runs as of_one
 from whorl.analysis.one_gpu.past import past
 from whorl.analysis.one_gpu.peers import beside
 from whorl.analysis.runs.probing import Probed
-from whorl.analysis.verdicts.fingerprinting import fingerprints
+from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.recording import conclude
 from whorl.dashboards.app import first, make
 from whorl.dashboards.app import reading as reading_

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.energy.metering import meters
-from whorl.analysis.verdicts.fingerprinting import fingerprints
+from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.recording import conclude
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.metered import Metered

@@ -14,8 +14,7 @@ import pytest
 from whorl.analysis.one_gpu import standing
 from whorl.analysis.one_gpu.standing import alike, figures, neighbours, standings, times
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts.fingerprint import fingerprint
-from whorl.analysis.verdicts.fingerprinting import fingerprints
+from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
 from whorl.store import Store
 from whorl.store.vocabulary import EventKind
 from whorl.tests.judged_fleet import CLUSTER, judged_store, uuid

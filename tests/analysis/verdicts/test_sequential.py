@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from whorl.analysis.verdicts.sequential import ALPHA, BETA, Decision, decide
+from whorl.analysis.verdicts.plan import ALPHA, BETA, Decision, decide
 from whorl.tests.sizes import count
 
 EFFECT = math.log1p(0.03)
