@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from scipy import special
 
 from ...errors import InputError
 from ...store.names import plain_workload, same_work
@@ -74,6 +75,17 @@ _FIRST = {Why.SUSPECTED: 0, Why.FOUND: 1}
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """What the newest judgement says against a GPU."""
+
+    kind: Kind | None
+    """None: its newest sitting was slower than its earlier ones, not surely enough for a finding."""
+    state: State
+    of_node: bool
+    """Whether it is a finding about the GPU's node."""
+
+
+@dataclass(frozen=True, slots=True)
 class Next:
     """A GPU to probe."""
 
@@ -88,8 +100,33 @@ class Next:
     sittings: int
     last: datetime | None
     seconds: float
-    reason: str
-    """`why` in plain words."""
+    remark: Remark | None
+    """The finding that makes it worth measuring; None where it is something else."""
+    age_days: float | None
+    """Days since its last sitting; None where it has none, or none with a date."""
+    decision: str
+    """What its sequential test says: "open", "fine" or "slow"."""
+    slower_pct: float | None
+    """By how much it is slower than its peers, in the workload in which it is slowest; None if never measured."""
+    low_pct: float | None
+    high_pct: float | None
+    """95 % interval of that in another sitting; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassiveRanks:
+    """How the power of ordinary jobs ranks GPUs that were never probed."""
+
+    gpus: int
+    """How many it ranks."""
+    workload: str
+    """Of the jobs."""
+    spearman: float
+    """Expected rank correlation with speed, with its 95 % interval."""
+    low: float
+    high: float
+    n: int
+    """GPUs from which that is known."""
 
 
 @dataclass(frozen=True)
@@ -99,21 +136,18 @@ class Planned:
     cluster: str
     probes: tuple[str, ...]
     budget_s: float
+    threshold_pct: float
+    seconds: float
+    """How long the probes take on one GPU."""
     gpus: tuple[Next, ...]
     """Those that fit into the budget."""
     left_out: int
     """How many more are worth measuring."""
     decided: dict[str, int]
     """How many GPUs need no probe now, by what was decided."""
-    passive: str | None
-    """What the power of ordinary jobs added, in a sentence; None where nothing."""
-    notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document of `whorl.plan/1`."""
-        found = {name: getattr(self, name) for name in ("cluster", "budget_s", "left_out", "decided", "passive")}
-        found |= {"probes": list(self.probes), "notes": list(self.notes)}
-        return {"schema": "whorl.plan/1", **found, "gpus": [asdict(one) | {"why": str(one.why)} for one in self.gpus]}
+    passive: PassiveRanks | None
+    unmeasured: bool
+    """Whether the cluster has runs, but none of these probes: all GPUs are worth the same."""
 
 
 def planned(
@@ -131,72 +165,79 @@ def planned(
     InputError where the store knows no GPUs, or several clusters and none is named.
     """
     at = (now or datetime.now(UTC)).replace(tzinfo=None)
-    gpus, of = _gpus(store, cluster)
-    campaign = probed(store, cluster=of, every=True) if _has_runs(store, of) else None
+    gpus, name = _gpus(store, cluster)
+    campaign = probed(store, cluster=name, every=True) if _has_runs(store, name) else None
     runs = _runs(campaign, probes, at)
-    known = _known(campaign, runs, gpus["gpu"].to_list(), math.log1p(threshold_pct / 100), at)
-    score, spread, said = _passive(store, of, gpus, known)
-    bits, chance = _worth(known, score, spread, math.log1p(threshold_pct / 100))
-    told = _told(store, of)
-    rows: list[tuple[tuple[Any, ...], Next]] = []
+    threshold = math.log1p(threshold_pct / 100)
+    known = _known(campaign, runs, gpus["gpu"].to_list(), threshold, at)
+    score, spread, passive_ranks = _passive(store, name, gpus, known)
+    bits, chance = _worth(known, score, spread, threshold)
+    remarks = _remarks(store, name)
+    ranked: list[tuple[tuple[Any, ...], Next]] = []
     decided: dict[str, int] = {}
     for place, row in enumerate(gpus.iter_rows(named=True)):
-        why, reason = _why(
-            told.get(row["name"], {}), known, place, float(chance[place]), score[place] > 0, threshold_pct
-        )
+        expected_slow = score[place] > 0 and chance[place] >= 0.5
+        why, remark = _why(remarks.get(row["name"], {}), known, place, expected_slow=expected_slow)
+        decision = Decision(known.decision[place]).name.lower()
         if why is Why.UNDECIDED and known.decision[place] != Decision.OPEN:
-            word = "slow" if known.decision[place] == Decision.SLOW else "fine"
-            decided[word] = decided.get(word, 0) + 1
+            decided[decision] = decided.get(decision, 0) + 1
             continue
-        one = Next(
-            row["gpu"], row["name"], row["node"], why, float(bits[place]), float(chance[place]),
-            int(known.sittings[place]), known.last[place], seconds, reason,
-        )  # fmt: skip
-        worth = round(one.bits, 3)  # a thousandth of a bit tells nothing: the order is that of dates and names then
-        rows.append(((_FIRST.get(why, len(_FIRST)), -worth, one.last or datetime.min, one.name), one))  # noqa: DTZ901
-    rows.sort(key=lambda item: item[0])
+        level, half, age = (float(values[place]) for values in (known.level, known.half, known.age))
+        gpu = Next(
+            gpu=row["gpu"],
+            name=row["name"],
+            node=row["node"],
+            why=why,
+            bits=float(bits[place]),
+            slow_chance=float(chance[place]),
+            sittings=int(known.sittings[place]),
+            last=known.last[place],
+            seconds=seconds,
+            remark=remark,
+            age_days=age if math.isfinite(age) else None,
+            decision=decision,
+            slower_pct=_pct(level),
+            low_pct=_pct(level - half),
+            high_pct=_pct(level + half),
+        )
+        worth = round(gpu.bits, 3)  # a thousandth of a bit tells nothing: the order is that of dates and names then
+        ranked.append(((_FIRST.get(why, len(_FIRST)), -worth, gpu.last or datetime.min, gpu.name), gpu))  # noqa: DTZ901
+    ranked.sort(key=lambda pair: pair[0])
     fit = max(0, math.floor(budget_s / seconds))
-    notes = [f"one GPU takes {seconds:.0f} s, which is longer than the budget"] if not fit else []
-    if runs is not None and runs.is_empty():
-        notes.append(f"no runs of {' or '.join(probes)} yet: all GPUs are worth the same")
     return Planned(
-        of,
-        tuple(probes),
-        budget_s,
-        tuple(one for _, one in rows[:fit]),
-        max(0, len(rows) - fit),
-        decided,
-        said,
-        tuple(notes),
+        cluster=name,
+        probes=tuple(probes),
+        budget_s=budget_s,
+        threshold_pct=threshold_pct,
+        seconds=seconds,
+        gpus=tuple(gpu for _, gpu in ranked[:fit]),
+        left_out=max(0, len(ranked) - fit),
+        decided=decided,
+        passive=passive_ranks,
+        unmeasured=runs is not None and runs.is_empty(),
     )
 
 
+def _pct(effect: float) -> float | None:
+    return 100 * math.expm1(effect) if math.isfinite(effect) else None
+
+
 def _why(
-    told: Mapping[State, str], known: _Known, place: int, chance: float, passive: bool, threshold_pct: float
-) -> tuple[Why, str]:
-    """Why a GPU is worth measuring, and the same in plain words. `told`: what the newest judgement says of it."""
-    sittings, age = int(known.sittings[place]), float(known.age[place])
-    old = sittings > 0 and age > OLD_DAYS
-    if State.SUSPECTED in told and not (old and State.CONFIRMED in told):
-        return Why.SUSPECTED, told[State.SUSPECTED]
+    remarks: Mapping[State, Remark], known: _Known, place: int, *, expected_slow: bool
+) -> tuple[Why, Remark | None]:
+    """Why a GPU is worth measuring, and the finding that says so.
+
+    `remarks`: of the newest judgement; `expected_slow`: whether the power of its jobs says so.
+    """
+    sittings = int(known.sittings[place])
+    old = sittings > 0 and float(known.age[place]) > OLD_DAYS
+    if State.SUSPECTED in remarks and not (old and State.CONFIRMED in remarks):
+        return Why.SUSPECTED, remarks[State.SUSPECTED]
     if sittings == 0:
-        if passive and chance >= 0.5:
-            return Why.PASSIVE, "never measured; the power of its jobs says slow"
-        return Why.NEVER, "never measured"
-    if old:
-        days = f"{age:,.0f} days ago" if math.isfinite(age) else "at an unknown time"
-        if State.CONFIRMED in told:
-            return Why.FOUND, f"{told[State.CONFIRMED]} {days}: repaired since?"
-        if known.decision[place] == Decision.SLOW:
-            return Why.OLD, f"slow {days}: still so?"
-        was = "fine" if known.decision[place] == Decision.FINE else "not decided"
-        return Why.OLD, f"{was}, but measured {days}"
-    if sittings == 1:
-        return Why.UNDECIDED, "one sitting: another one is needed"
-    off, half = float(known.level[place]), float(known.half[place])
-    says, low, high = (f"{100 * math.expm1(end):+.1f}" for end in (off, off - half, off + half))
-    reach = f" [{low}, {high}]" if math.isfinite(half) else ""  # as `explain` has it
-    return Why.UNDECIDED, f"{says}{reach} %: too near to {threshold_pct:g} %"
+        return (Why.PASSIVE if expected_slow else Why.NEVER), None
+    if old and State.CONFIRMED in remarks:
+        return Why.FOUND, remarks[State.CONFIRMED]
+    return (Why.OLD if old else Why.UNDECIDED), None
 
 
 def _gpus(store: Store, cluster: str | None) -> tuple[pl.DataFrame, str]:
@@ -206,14 +247,14 @@ def _gpus(store: Store, cluster: str | None) -> tuple[pl.DataFrame, str]:
     if cluster is None and len(clusters) > 1:
         raise InputError(f"{store.root} has GPUs of {', '.join(clusters)}: choose one by --cluster")
     if not clusters or (cluster is not None and cluster not in clusters):
-        of = f" of cluster {cluster!r}; it has {', '.join(clusters)}" if clusters else ""
-        raise InputError(f"{store.root} holds no GPUs{of}: `whorl collect` or `whorl probe run` adds those of a node")
-    of = cluster or clusters[0]
-    twice = list(other_names(store, of))  # names that a GPU has beside its UUID
-    mine = rows.filter((pl.col("cluster") == of) & pl.col("parent").is_null() & ~pl.col("gpu").is_in(twice)).sort(
-        "name"
-    )
-    return mine.select("gpu", "name", "node"), of
+        others = f" of cluster {cluster!r}; it has {', '.join(clusters)}" if clusters else ""
+        raise InputError(
+            f"{store.root} holds no GPUs{others}: `whorl collect` or `whorl probe run` adds those of a node"
+        )
+    name = cluster or clusters[0]
+    twice = list(other_names(store, name))  # names that a GPU has beside its UUID
+    whole = (pl.col("cluster") == name) & pl.col("parent").is_null() & ~pl.col("gpu").is_in(twice)
+    return rows.filter(whole).sort("name").select("gpu", "name", "node"), name
 
 
 def _has_runs(store: Store, cluster: str) -> bool:
@@ -254,47 +295,54 @@ def _known(
     campaign: Probed | None, runs: pl.DataFrame | None, gpus: Sequence[str], effect: float, now: datetime
 ) -> _Known:
     n = len(gpus)
-    found = _Known(
-        np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64), np.full(n, np.inf),
-        [None] * n, np.zeros(n, np.int64), _SITTING, _SILICON,
-    )  # fmt: skip
+    known = _Known(
+        level=np.full(n, np.nan),
+        half=np.full(n, np.nan),
+        doubt=np.full(n, np.nan),
+        sittings=np.zeros(n, np.int64),
+        age=np.full(n, np.inf),
+        last=[None] * n,
+        decision=np.zeros(n, np.int64),
+        sd=_SITTING,
+        silicon=_SILICON,
+    )
     if campaign is None or runs is None or runs.is_empty():
-        return found
+        return known
     number = {gpu: place for place, gpu in enumerate(gpus)}
     place = np.array([number.get(gpu, -1) for gpu in campaign.gpus["gpu"]])
-    stood = standings(runs, campaign.gpus)
-    again = [one.levels.again for one in stood if one.levels.between_known]
+    figures = standings(runs, campaign.gpus)
+    again = [figure.levels.again for figure in figures if figure.levels.between_known]
     if again:
-        found.sd = max(_LEAST, float(np.median(again)))
-    off = np.array([one.off for one in stood])
+        known.sd = max(_LEAST, float(np.median(again)))
+    off = np.array([figure.off for figure in figures])
     if np.isfinite(off).sum() >= LEAST_GPUS:
-        found.silicon = max(_LEAST, 1.4826 * float(np.nanmedian(np.abs(off))))
-    there = np.flatnonzero(np.isfinite(off).any(axis=0) & (place >= 0))
-    worst = np.nanargmax(off[:, there], axis=0)
-    found.level[place[there]] = off[worst, there]
-    found.half[place[there]] = np.array([one.half for one in stood])[worst, there]
-    found.sittings[place[there]] = np.array([one.levels.sittings for one in stood])[worst, there]
-    found.doubt = found.sd / np.sqrt(np.maximum(found.sittings, 1))
+        known.silicon = max(_LEAST, 1.4826 * float(np.nanmedian(np.abs(off))))
+    measured = np.flatnonzero(np.isfinite(off).any(axis=0) & (place >= 0))
+    worst, rows = np.nanargmax(off[:, measured], axis=0), place[measured]
+    known.level[rows] = off[worst, measured]
+    known.half[rows] = np.array([figure.half for figure in figures])[worst, measured]
+    known.sittings[rows] = np.array([figure.levels.sittings for figure in figures])[worst, measured]
+    known.doubt = known.sd / np.sqrt(np.maximum(known.sittings, 1))
     last = runs.group_by("gpu").agg(pl.col("began").max().cast(pl.Datetime("us")))
     for gpu, at in last.filter(pl.col("gpu").is_in(list(number))).iter_rows():
-        found.last[number[gpu]] = at
-        found.age[number[gpu]] = np.inf if at is None else (now - at).total_seconds() / 86_400
-    found.decision = _decisions(stood, place, n, effect, found.sd)
-    return found
+        known.last[number[gpu]] = at
+        known.age[number[gpu]] = np.inf if at is None else (now - at).total_seconds() / 86_400
+    known.decision = _decisions(figures, place, n, effect=effect, sd=known.sd)
+    return known
 
 
-def _decisions(stood: Sequence[Standing], place: Ints, gpus: int, effect: float, sd: float) -> Ints:
+def _decisions(figures: Sequence[Standing], place: Ints, gpus: int, *, effect: float, sd: float) -> Ints:
     """Decided: slow in any workload, or fine in all that it was measured in. `place`: of each GPU of the arrays."""
-    slow, open_ = np.zeros(gpus, bool), np.zeros(gpus, bool)
-    for one in stood:
-        sat = one.levels.sat
-        mine = place[sat.series] >= 0
-        owner = place[sat.series[mine]]
-        deviation = (sat.value - one.levels.steps - one.centre[sat.series])[mine]
-        found, _ = decide(owner, deviation, gpus, effect=effect, sd=sd)
-        slow |= found == Decision.SLOW
-        open_[owner] |= found[owner] == Decision.OPEN
-    return np.where(slow, int(Decision.SLOW), np.where(open_, int(Decision.OPEN), int(Decision.FINE)))
+    slow, undecided = np.zeros(gpus, bool), np.zeros(gpus, bool)
+    for figure in figures:
+        sat = figure.levels.sat
+        wanted = place[sat.series] >= 0
+        owner = place[sat.series[wanted]]
+        deviation = (sat.value - figure.levels.steps - figure.centre[sat.series])[wanted]
+        decision, _ = decide(owner, deviation, gpus, effect=effect, sd=sd)
+        slow |= decision == Decision.SLOW
+        undecided[owner] |= decision[owner] == Decision.OPEN
+    return np.where(slow, int(Decision.SLOW), np.where(undecided, int(Decision.OPEN), int(Decision.FINE)))
 
 
 def _worth(known: _Known, score: Floats, spread: Floats, threshold: float) -> tuple[Floats, Floats]:
@@ -311,39 +359,38 @@ def _worth(known: _Known, score: Floats, spread: Floats, threshold: float) -> tu
     sees /= sees.sum(axis=0, keepdims=True)
     beyond = (threshold < _GRID).astype(np.float64)
     for begin in range(0, n, _CHUNK):
-        some = slice(begin, begin + _CHUNK)
-        level, doubt = known.level[some, None], known.doubt[some, None]
+        chunk = slice(begin, begin + _CHUNK)
+        level, doubt = known.level[chunk, None], known.doubt[chunk, None]
         seen = np.where(
             np.isfinite(level), _normal(_GRID[None, :] - np.nan_to_num(level), np.nan_to_num(doubt, nan=1.0)), 1.0
         )
-        fresh = 0.5 ** (known.age[some, None] / _HALF_DAYS)
-        after = _rows_to_one(prior[some] * (seen + 1e-12))
-        belief = fresh * after + (1 - fresh) * prior[some]
-        chance[some] = belief @ beyond
+        fresh = 0.5 ** (known.age[chunk, None] / _HALF_DAYS)
+        after = _rows_to_one(prior[chunk] * (seen + 1e-12))
+        belief = fresh * after + (1 - fresh) * prior[chunk]
+        chance[chunk] = belief @ beyond
         of_seen = belief @ sees.T
         slow = np.divide((belief * beyond) @ sees.T, of_seen, out=np.zeros_like(of_seen), where=of_seen > 0)
-        bits[some] = np.maximum(0.0, _entropy(chance[some]) - (of_seen * _entropy(slow)).sum(axis=1))
+        bits[chunk] = np.maximum(0.0, _entropy(chance[chunk]) - (of_seen * _entropy(slow)).sum(axis=1))
     return bits, chance
 
 
 def _normal(at: Floats, sd: Floats | float) -> Floats:
-    found: Floats = np.exp(-0.5 * (at / sd) ** 2) / sd
-    return found
+    return np.asarray(np.exp(-0.5 * (at / sd) ** 2) / sd)
 
 
 def _rows_to_one(weights: Floats) -> Floats:
-    found: Floats = weights / weights.sum(axis=-1, keepdims=True)
-    return found
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def _entropy(p: Floats) -> Floats:
     """Of yes or no, bits."""
     p = np.clip(p, 1e-12, 1 - 1e-12)
-    found: Floats = -(p * np.log2(p) + (1 - p) * np.log2(1 - p))
-    return found
+    return np.asarray(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
 
 
-def _passive(store: Store, cluster: str, gpus: pl.DataFrame, known: _Known) -> tuple[Floats, Floats, str | None]:
+def _passive(
+    store: Store, cluster: str, gpus: pl.DataFrame, known: _Known
+) -> tuple[Floats, Floats, PassiveRanks | None]:
     """(gpus,) by how much the power of ordinary jobs expects a GPU to be slower, ln; 0 where it says nothing. And the
     standard deviation of a healthy GPU about that.
 
@@ -351,46 +398,43 @@ def _passive(store: Store, cluster: str, gpus: pl.DataFrame, known: _Known) -> t
     the more it tells, the less is left to chance.
     """
     nothing, spread = np.zeros(gpus.height), np.full(gpus.height, known.silicon)
-    if not (known.sittings == 0).any() or not _has_runs(store, cluster):
-        return nothing, spread, None
-    found = passive(store, cluster=cluster)
-    worth = [one for one in found.worth if one.expected is not None and one.gpus >= LEAST_GPUS]
-    if not worth:
-        return nothing, spread, None
-    best = max(worth, key=lambda one: one.gpus)
-    rows = found.rows.filter((pl.col("workload") == best.workload) & pl.col("score").is_not_null())
-    place = (pl.col("score").rank("average") - 0.5) / pl.len()
-    normal = rows.select("gpu", (2 * place - 1).alias("u"))
-    assert best.expected is not None
-    rho = best.expected.spearman
-    # The normal quantile of the place, to a few thousandths, by its logistic form.
-    by_gpu = {gpu: math.log((1 + u) / (1 - u)) / 1.702 for gpu, u in normal.iter_rows()}
     never = known.sittings == 0
-    score = np.array([by_gpu.get(gpu, 0.0) for gpu in gpus["gpu"]]) * rho * known.silicon * never
-    helped = int(((score != 0) & never).sum())
-    if not helped:
+    if not never.any() or not _has_runs(store, cluster):
         return nothing, spread, None
-    told = gpus["gpu"].is_in(list(by_gpu)).to_numpy() & never
-    spread[told] = max(_LEAST, known.silicon * math.sqrt(1 - rho**2))
-    said = (
-        f"{helped:,} GPUs that were never probed are ranked by the power of {best.workload} jobs (expected rank "
-        f"correlation with speed {rho:.2f} [{best.expected.low:.2f}, {best.expected.high:.2f}], n {best.expected.n})"
+    fingerprints = passive(store, cluster=cluster)
+    telling = [each for each in fingerprints.worth if each.expected is not None and each.gpus >= LEAST_GPUS]
+    if not telling:
+        return nothing, spread, None
+    best = max(telling, key=lambda each: each.gpus)
+    assert best.expected is not None
+    scored = fingerprints.rows.filter((pl.col("workload") == best.workload) & pl.col("score").is_not_null())
+    share = (scored["score"].rank("average").to_numpy() - 0.5) / max(scored.height, 1)
+    place = dict(zip(scored["gpu"].to_list(), special.ndtri(share).tolist(), strict=True))
+    score = np.array([place.get(gpu, 0.0) for gpu in gpus["gpu"]]) * best.expected.spearman * known.silicon * never
+    ranked = int((score != 0).sum())
+    if not ranked:
+        return nothing, spread, None
+    told = gpus["gpu"].is_in(list(place)).to_numpy() & never
+    spread[told] = max(_LEAST, known.silicon * math.sqrt(1 - best.expected.spearman**2))
+    expected = best.expected
+    return (
+        score,
+        spread,
+        PassiveRanks(ranked, best.workload, expected.spearman, expected.low, expected.high, expected.n),
     )
-    return score, spread, said
 
 
-def _told(store: Store, cluster: str) -> dict[str, dict[State, str]]:
-    """By name, what the newest judgement says against a GPU or its node, in plain words: the worst of each state."""
-    again = "its newest sitting was slower: measure again"
-    found: dict[str, dict[State, str]] = {name: {State.SUSPECTED: again} for name in watched(store, cluster)}
-    for row in (row for one in newest(store) if one.cluster == cluster for row in one.rows):
+def _remarks(store: Store, cluster: str) -> dict[str, dict[State, Remark]]:
+    """By name, what the newest judgement says against a GPU or its node: the worst of each state."""
+    slower = Remark(None, State.SUSPECTED, of_node=False)
+    remarks: dict[str, dict[State, Remark]] = {name: {State.SUSPECTED: slower} for name in watched(store, cluster)}
+    for row in (row for judgement in newest(store) if judgement.cluster == cluster for row in judgement.rows):
         if row.level is Level.BATCH or (row.kind is Kind.FAST and row.state is State.CONFIRMED):
             continue
-        words = f"{row.kind}, {row.state}" + ("" if row.level is Level.GPU else " of its node")
+        remark = Remark(row.kind, row.state, of_node=row.level is not Level.GPU)
         for name in row.gpus:
-            said = f"{words}: measure again" if row.state is State.SUSPECTED else words
-            found.setdefault(name, {}).setdefault(row.state, said)
-    return found
+            remarks.setdefault(name, {}).setdefault(row.state, remark)
+    return remarks
 
 
 def decide(owner: Ints, deviation: Floats, gpus: int, *, effect: float, sd: float) -> tuple[Ints, Ints]:

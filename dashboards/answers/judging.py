@@ -163,7 +163,7 @@ def plan(
     return Reply(
         plan,
         partial(printed.document, plan, todo),
-        partial(printed.answer, plan, todo, threshold, simulated),
+        partial(printed.answer, plan, todo, simulated),
         rows=RowList("gpus", Next),
     )
 

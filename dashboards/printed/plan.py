@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...analysis.verdicts.plan import Next, Planned
+from ...analysis.verdicts.plan import Next, Planned, Remark, Why
 from ..table import MISSING, Line, Table, count, many, number
 from ..verdict_words import short
 
@@ -57,13 +57,64 @@ def commands(plan: Planned, store: str, suite: str, simulated: Mapping[str, tupl
 def document(plan: Planned, todo: Sequence[NodeCommand]) -> dict[str, Any]:
     """The document of `whorl.plan/1`."""
     listed = [{"node": command.node, "command": str(command), "seconds": command.seconds} for command in todo]
-    return plan.as_dict() | {"commands": listed}
+    fields = {name: getattr(plan, name) for name in ("cluster", "budget_s", "left_out", "decided")}
+    fields |= {"passive": passive_ranks(plan), "probes": list(plan.probes), "notes": list(notes(plan))}
+    gpus = [asdict(gpu) | {"reason": reason(gpu, plan.threshold_pct)} for gpu in plan.gpus]
+    return {"schema": "whorl.plan/1", **fields, "gpus": gpus, "commands": listed}
+
+
+def reason(gpu: Next, threshold_pct: float) -> str:
+    """Why a GPU is worth measuring, in a line."""
+    days = "at an unknown time" if gpu.age_days is None else f"{gpu.age_days:,.0f} days ago"
+    match gpu.why:
+        case Why.SUSPECTED:
+            return f"{_remark(gpu.remark)}: measure again"
+        case Why.FOUND:
+            return f"{_remark(gpu.remark)} {days}: repaired since?"
+        case Why.NEVER:
+            return "never measured"
+        case Why.PASSIVE:
+            return "never measured; the power of its jobs says slow"
+        case Why.OLD if gpu.decision == "slow":
+            return f"slow {days}: still so?"
+        case Why.OLD:
+            return f"{'fine' if gpu.decision == 'fine' else 'not decided'}, but measured {days}"
+        case _ if gpu.sittings == 1 or gpu.slower_pct is None:
+            return "one sitting: another one is needed"
+    # As `explain` has it.
+    reach = "" if gpu.low_pct is None or gpu.high_pct is None else f" [{gpu.low_pct:+.1f}, {gpu.high_pct:+.1f}]"
+    return f"{gpu.slower_pct:+.1f}{reach} %: too near to {threshold_pct:g} %"
+
+
+def _remark(remark: Remark | None) -> str:
+    if remark is None or remark.kind is None:
+        return "its newest sitting was slower"
+    return f"{remark.kind}, {remark.state}" + (" of its node" if remark.of_node else "")
+
+
+def passive_ranks(plan: Planned) -> str | None:
+    """What the power of ordinary jobs added, in a sentence; None where nothing."""
+    ranks = plan.passive
+    if ranks is None:
+        return None
+    return (
+        f"{ranks.gpus:,} GPUs that were never probed are ranked by the power of {ranks.workload} jobs (expected rank "
+        f"correlation with speed {ranks.spearman:.2f} [{ranks.low:.2f}, {ranks.high:.2f}], n {ranks.n})"
+    )
+
+
+def notes(plan: Planned) -> Iterator[str]:
+    """What limits the plan, in sentences."""
+    if plan.seconds > plan.budget_s:
+        yield f"one GPU takes {plan.seconds:.0f} s, which is longer than the budget"
+    if plan.unmeasured:
+        yield f"no runs of {' or '.join(plan.probes)} yet: all GPUs are worth the same"
 
 
 def answer(
-    plan: Planned, todo: Sequence[NodeCommand], threshold: float, simulated: Mapping[str, tuple[str, ...]]
+    plan: Planned, todo: Sequence[NodeCommand], simulated: Mapping[str, tuple[str, ...]]
 ) -> Iterable[str | Table]:
-    """The plan for people; `threshold` is how much slower matters, in per cent; `simulated` as in `commands`."""
+    """The plan for people; `simulated` as in `commands`."""
     unmet = sum(simulated.get(gpu.gpu) == () for gpu in plan.gpus)
     spent = sum(gpu.seconds for gpu in plan.gpus)
     yield f"cluster {plan.cluster}: {many(len(plan.gpus), 'GPU')} to probe, {spent / 60:.0f} min of GPU time"
@@ -71,7 +122,7 @@ def answer(
     rows = [
         [
             names[gpu.name],
-            gpu.reason,
+            reason(gpu, plan.threshold_pct),
             number(gpu.bits, 2),
             f"{100 * gpu.slow_chance:.1f}",
             count(gpu.sittings),
@@ -84,17 +135,17 @@ def answer(
         if len(plan.gpus) > _LISTED:
             yield f"and {len(plan.gpus) - _LISTED:,} more: --json has all"
         yield (
-            f"bits: how much a probe is expected to tell; slow %: chance that the GPU is more than {threshold:g} % "
-            "slower than its peers"
+            "bits: how much a probe is expected to tell; slow %: chance that the GPU is more than "
+            f"{plan.threshold_pct:g} % slower than its peers"
         )
     yield ""
     for word, n in plan.decided.items():
         yield f"decided, {word}: {many(n, 'GPU')}; no probe is needed now"
     if plan.left_out:
         yield f"worth a probe, beyond the budget: {many(plan.left_out, 'GPU')}"
-    if plan.passive:
-        yield plan.passive
-    yield from plan.notes
+    if ranked := passive_ranks(plan):
+        yield ranked
+    yield from notes(plan)
     if unmet:
         yield (
             f"{many(unmet, 'GPU')} of these {'are' if unmet > 1 else 'is'} simulated, and the store does not say how "

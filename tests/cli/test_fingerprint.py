@@ -15,6 +15,7 @@ from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
 from whorl.analysis.verdicts.recording import record
 from whorl.dashboards.printed.fingerprint import answer
+from whorl.dashboards.printed.plan import reason
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows, arrow_schema
 from whorl.tests.cli.test_verdicts import AT, document, texts, whorl
@@ -206,7 +207,7 @@ def test_suspected_gpus_come_first_then_those_never_measured(tmp_path: Path) -> 
     assert [(one.name, one.why) for one in found.gpus] == [
         ("n03/0", "suspected"), ("n01/3", "never measured"), ("n02/3", "never measured"),
     ]  # fmt: skip
-    assert [one.reason for one in found.gpus] == ["slow, suspected: measure again"] + ["never measured"] * 2
+    assert [reason(one, 3.0) for one in found.gpus] == ["slow, suspected: measure again"] + ["never measured"] * 2
     assert found.decided == {"fine": 9}
     assert found.gpus[1].bits > 0
     assert found.gpus[1].last is None
@@ -219,12 +220,12 @@ def test_a_decided_gpu_comes_back_when_its_sittings_are_old(tmp_path: Path) -> N
     assert (fresh.gpus, fresh.decided) == ((), {"fine": 11, "slow": 1})
     assert {one.why for one in old.gpus} == {"measured long ago"}
     assert len(old.gpus) == 12
-    assert (old.gpus[0].name, old.gpus[0].reason) == ("n02/1", "slow 137 days ago: still so?")
-    assert old.gpus[1].reason == "fine, but measured 137 days ago"
+    assert (old.gpus[0].name, reason(old.gpus[0], 3.0)) == ("n02/1", "slow 137 days ago: still so?")
+    assert reason(old.gpus[1], 3.0) == "fine, but measured 137 days ago"
     record(store, [Judgement(CLUSTER, (replace(suspected(5), state=State.CONFIRMED),), (), 12, 12)], AT)
     first = plan(store, now="2027-01-20").gpus[0]
     assert (first.name, first.why) == ("n02/1", "found before")
-    assert first.reason == "slow, confirmed 137 days ago: repaired since?"
+    assert reason(first, 3.0) == "slow, confirmed 137 days ago: repaired since?"
 
 
 @pytest.mark.long
@@ -232,10 +233,10 @@ def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Pa
     store = judged_store(tmp_path / "S", 32, (0,), slow={5: 0.03, 6: 0.4}, noise=0.001)
     found = plan(store)
     assert found.gpus[0].name == "n02/1"
-    assert {one.reason for one in found.gpus} == {"one sitting: another one is needed"}
+    assert {reason(one, 3.0) for one in found.gpus} == {"one sitting: another one is needed"}
     again = plan(judged_store(tmp_path / "T", 32, (0, 2), noise=0.02))
     assert again.gpus
-    assert all(" [" in one.reason and one.reason.endswith("too near to 3 %") for one in again.gpus)
+    assert all(" [" in reason(one, 3.0) and reason(one, 3.0).endswith("too near to 3 %") for one in again.gpus)
     assert all(one.why == "not decided yet" for one in found.gpus)
     by_name = {one.name: one for one in found.gpus}
     assert by_name["n02/2"].slow_chance > 0.9
