@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 
 from whorl.analysis.runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed, probed
-from whorl.analysis.verdicts.causes.evidence import Evidence
+from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.saying import Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share

@@ -155,7 +155,7 @@ class Timed:
 
 def whorl(store: Store) -> dict[str, Any]:
     from whorl.analysis.runs.probing import probed
-    from whorl.analysis.verdicts.causes.evidence import Evidence
+    from whorl.analysis.verdicts.causes import Evidence
     from whorl.analysis.verdicts.fingerprint import fingerprint
     from whorl.analysis.verdicts.judge import judged
 

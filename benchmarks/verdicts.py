@@ -30,7 +30,7 @@ import polars as pl
 
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Level, State, judged
-from whorl.analysis.verdicts.causes.evidence import Evidence
+from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.compare import Fleet, compare
 from whorl.analysis.verdicts.groups import modes
 from whorl.analysis.verdicts.levels import levels

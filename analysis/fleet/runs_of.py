@@ -16,7 +16,7 @@ from ...store.names import plain_workload
 from ..runs.kinds import APART, told_apart
 from ..runs.probing import Probed, gpus_of, other_names
 from ..runs.run_figures import numbered
-from ..verdicts.causes.states import codes
+from ..verdicts.states import codes
 
 if TYPE_CHECKING:
     from ...store import Store

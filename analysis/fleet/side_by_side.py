@@ -14,9 +14,9 @@ from ..by_number import by_number
 from ..runs.probing import Probed, names_of
 from ..runs.sittings import are_in_order, days, in_order, latest
 from ..verdicts.answers.standing import TIME, Measure, Standing, scaled, standings
-from ..verdicts.causes.states import codes
 from ..verdicts.fingerprint import CLOCK, POWER
 from ..verdicts.levels import WEEKS
+from ..verdicts.states import codes
 
 Floats = NDArray[np.float64]
 

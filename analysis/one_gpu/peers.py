@@ -12,8 +12,8 @@ import polars as pl
 
 from ..runs.sittings import Floats, Ints
 from ..statistics.ordering import bounds
-from ..verdicts.causes.states import codes
 from ..verdicts.sittings import Runs, Sittings, sittings
+from ..verdicts.states import codes
 
 FEWEST = 3  # GPUs of a day, before their median says what was usual on it
 _ILL = 4.0  # usual standard deviations of the peers

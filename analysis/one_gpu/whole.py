@@ -12,7 +12,7 @@ from ..choosing import known_gpus, meant, shared
 from ..fleet.timelines import Timelines, timelines
 from ..runs.probing import campaigns, is_simulated, probed
 from ..verdicts.answers.alike import Neighbour
-from ..verdicts.causes.evidence import Evidence
+from ..verdicts.causes import Evidence
 from ..verdicts.judge import judged
 from . import happened, standing
 from .found import Found, found_now

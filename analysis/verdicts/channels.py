@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from ..runs.probing import COMPUTE
-from .causes.evidence import Evidence
-from .causes.holding import STEP, Peers
-from .causes.states import OF, line, spread
+from .causes import STEP, Evidence, Peers
+from .states import OF, line, spread
 from .verdict import Kind
 
 _COLUMNS = ("model", "workload", "gpu", "node", "slot", "sitting", "began", "runs", "value")

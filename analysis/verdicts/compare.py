@@ -17,12 +17,12 @@ import polars as pl
 from ..runs.sittings import UNKNOWN, Bools, Floats, Ints
 from ..statistics.dip import quantum
 from ..statistics.student import upper_tail
-from .causes.states import codes
 from .groups import CHANCE, modes
 from .levels import LEAST, REACH_95, Levels
 from .nodes import NodeEffects, node_effects
 from .null import Null, common_shapes
 from .sittings import groups_median
+from .states import codes
 
 LEAST_GPUS = 8
 """Of one kind, to judge any: with fewer there is no population to differ from."""

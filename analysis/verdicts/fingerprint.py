@@ -26,11 +26,11 @@ from ..spread.passive import passive_fingerprints
 from ..spread.repeats import JOBS_COUPLE
 from .answers.alike import Alike, Neighbour
 from .answers.standing import Measure, Standing, scaled, standings, table
-from .causes.evidence import Evidence
-from .causes.states import codes
+from .causes import Evidence
 from .channels import FINGERPRINT, WORK, fingerprint_figures
 from .levels import WEEKS
 from .model import jobs_share, usable
+from .states import codes
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -18,7 +18,7 @@ import polars as pl
 
 from ..runs.probing import Probed, names_of, probed, with_facts, without_runs
 from ..runs.sittings import Bools, Floats, Ints, date_of
-from .causes.evidence import Evidence
+from .causes import Evidence
 from .channels import looks_of as channel_looks
 from .compare import Shift, seen_twice
 from .levels import RELEVANT, in_pct

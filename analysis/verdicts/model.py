@@ -22,12 +22,12 @@ from ..spread.findings import SOME
 from ..spread.repeats import JOBS_COUPLE
 from ..statistics.ordering import bounds
 from ..statistics.repeatability import Moments, icc
-from .causes.evidence import Evidence
-from .causes.states import codes, line
+from .causes import Evidence
 from .channels import CHANNELS, Channel, channels
 from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels import RELEVANT, WEEKS, Levels, levels
 from .sittings import groups_median, step_of
+from .states import codes, line
 from .verdict import NotJudged
 
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out

@@ -16,7 +16,7 @@ import polars as pl
 from ..runs.probing import Probed
 from . import Judgement, Kind
 from .answers.standing import standings, table
-from .causes.evidence import Evidence
+from .causes import Evidence
 from .channels import RISE, channels
 from .compare import LEAST_GPUS
 from .levels import RELEVANT

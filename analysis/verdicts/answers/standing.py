@@ -13,10 +13,10 @@ import polars as pl
 
 from ...runs.probing import parted
 from ...runs.sittings import Floats, Ints, days
-from ..causes.states import codes
 from ..compare import Fleet, compare
 from ..levels import LEAST, REACH_95, WEEKS, Levels, levels
 from ..sittings import step_of
+from ..states import codes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from ....store.vocabulary import EventKind
-from ..causes.states import codes
+from ..states import codes
 
 if TYPE_CHECKING:
     from ....store import Store

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from ...runs.sittings import PAUSE, Ints, date_of
-from ..causes.states import codes
 from ..levels import in_pct
+from ..states import codes
 from ..verdict import NotJudged, State
 from .finding import Finding, Shape
 from .one_workload import past

@@ -13,9 +13,9 @@ import pytest
 
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Kind
-from whorl.analysis.verdicts.causes.evidence import Evidence, Explained
-from whorl.analysis.verdicts.causes.states import sittings
+from whorl.analysis.verdicts.causes import Evidence, Explained
 from whorl.analysis.verdicts.saying import Part
+from whorl.analysis.verdicts.states import sittings
 from whorl.tests.analysis.verdicts.made import COPY, FMA, GEMM, PROBES, RUN_S, STREAM, Change, campaign_of, fleet
 
 GPU = "GPU-007"

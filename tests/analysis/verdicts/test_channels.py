@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import COMPUTE, Probed
-from whorl.analysis.verdicts.causes.evidence import Evidence
+from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.channels import (
     CHANNELS,
     HUNGRY,

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.verdicts.causes.heated import by_heat, goes_with
+from whorl.analysis.verdicts.causes import by_heat, goes_with
 from whorl.analysis.verdicts.past.scatter import sizes
 from whorl.analysis.verdicts.saying import Part
 from whorl.tests.sizes import count

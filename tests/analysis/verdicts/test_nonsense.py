@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
-from whorl.analysis.verdicts.causes.evidence import Evidence
+from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.channels import channels, fingerprint_figures
 from whorl.tests.analysis.verdicts.made import RECORDS, campaign_of
 from whorl.tests.sizes import sample

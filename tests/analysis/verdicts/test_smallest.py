@@ -11,7 +11,7 @@ import pytest
 
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Smallest, judged
-from whorl.analysis.verdicts.causes.evidence import Evidence
+from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.model import looks
 from whorl.tests.analysis.verdicts.made import Change, fleet
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.metrics import board_power_mw
-from ....store.vocabulary import EventKind, Outcome
-from ...runs.measurements import SOUND
-from ...runs.probing import OF_HARDWARE, OF_MEMORY, Probed
-from ...runs.sittings import begins, days
-from ..saying import action_of
-from ..verdict import Kind
+from ...store.metrics import board_power_mw
+from ...store.vocabulary import EventKind, Outcome
+from ..runs.measurements import SOUND
+from ..runs.probing import OF_HARDWARE, OF_MEMORY, Probed
+from ..runs.sittings import begins, days
+from .saying import action_of
 from .states import codes
+from .verdict import Kind
 
 if TYPE_CHECKING:
-    from ....store import Store
+    from ...store import Store
 
 _FROZEN, _FROZEN_S = 10, 10.0  # readings that are the same to the milliwatt, and for this many s ...
 _UTILISATION = 30  # ... while the utilisation moves by this many points, as in `collectors.quality`

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ....store.vocabulary import POWER, THERMAL, reasons_of, stated
-from ...runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed
-from ...runs.sittings import Floats, Ints, days, in_order, numbered
+from ...store.vocabulary import POWER, THERMAL, reasons_of, stated
+from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed
+from ..runs.sittings import Floats, Ints, days, in_order, numbered
 
 OF = ("model", "workload")
 """GPUs that are alike in these are peers."""
