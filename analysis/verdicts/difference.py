@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -36,7 +36,6 @@ ERROR_RATE = 0.05
 """Expected share of false ones among the GPUs named (Benjamini and Hochberg), where changes are as
 `null` takes them to be. By simulation: 0 for normal sittings, 6 to 13 % for Student's t with 4 degrees of freedom."""
 RELEVANT_PCT = 1.0
-_NAMED = 6  # GPUs in a sentence
 _IDENTITY = {"driver": "driver", "vbios": "VBIOS", "node": "node", "slot": "slot", "power_limit_mw": "power limit"}
 
 
@@ -57,8 +56,8 @@ class Step:
     """GPUs measured before and after."""
     moved: int
     """How many of them moved against it."""
-    why: str | None
-    """Why GPUs could not be told apart, in a sentence; None where they could."""
+    compared: bool
+    """Whether GPUs could be told apart: enough were measured before and after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +97,11 @@ class Difference:
     identity: Mapping[str, int]
     """By what changed (driver, VBIOS, node, ...), how many GPUs have another one after."""
     looks: int
-    notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document of `whorl.diff/1`."""
-        found: dict[str, Any] = {"schema": "whorl.diff/1", "cluster": self.cluster}
-        found |= {"before": self.before, "after": self.after, "looks": self.looks, "error_rate": ERROR_RATE}
-        found |= {"steps": [asdict(one) for one in self.steps], "moved": [asdict(one) for one in self.moved]}
-        found |= {"new": list(self.new), "gone": list(self.gone), "identity": dict(self.identity)}
-        return found | {"notes": list(self.notes)}
+    """How many comparisons were made."""
+    undated: int
+    """Runs that were left out, as their time is not known."""
+    lone: tuple[str, ...]
+    """Names of GPUs that are not named, as one run alone shows that they moved."""
 
 
 def difference(
@@ -125,84 +120,109 @@ def difference(
     at = pl.col("began").cast(pl.Datetime("us"))
     runs, _ = usable(campaign)
     old, new = runs.filter(at < before), runs.filter(at >= after)
-    for some, word, when in ((old, "before", before), (new, "after", after)):
-        if some.is_empty():
+    for part, word, when in ((old, "before", before), (new, "after", after)):
+        if part.is_empty():
             days = runs.select(pl.col("began").min().alias("first"), pl.col("began").max().alias("last"))
             first, last = days.select(pl.all().dt.date()).row(0)
             has = "none of its runs has a date" if first is None else f"it has runs from {first} to {last}"
             raise InputError(f"cluster {campaign.cluster} has no runs {word} {when:%Y-%m-%d %H:%M}; {has}")
-    notes = []
-    if untimed := int(runs["began"].is_null().sum()):
-        notes.append(f"left out: {untimed:,} runs whose time is not known")
     names = names_of(campaign.gpus)
-    steps, moved, looks, alone = _compared(old, new, campaign.gpus, names)
-    if alone:
-        which = ", ".join(alone[:_NAMED]) + (" and others" if len(alone) > _NAMED else "")
-        gpus = "1 GPU" if len(alone) == 1 else f"{len(alone)} GPUs"
-        notes.append(f"not named, as one run alone shows that it moved: {gpus} ({which}); measure again to know")
-    seen = [{*some["gpu"].unique()} for some in (old, new)]
+    comparison = _compared(old, new, campaign.gpus, names)
+    seen = [{*part["gpu"].unique()} for part in (old, new)]
     newcomers, gone = (
-        tuple(sorted((names.get(gpu, gpu) for gpu in seen[1 - i] - seen[i]), key=by_number)) for i in (0, 1)
+        tuple(sorted((names.get(gpu, gpu) for gpu in seen[1 - side] - seen[side]), key=by_number)) for side in (0, 1)
     )
     return Difference(
-        campaign.cluster, before, after, tuple(steps), tuple(moved), newcomers, gone,
-        _identity(opened, campaign, before), looks, tuple(notes),
-    )  # fmt: skip
-
-
-def _compared(
-    old: pl.DataFrame, new: pl.DataFrame, gpus: pl.DataFrame, names: Mapping[str, str]
-) -> tuple[list[Step], list[Moved], int, list[str]]:
-    """The steps, who moved, how many comparisons were made, and who would have moved if one run could tell it."""
-    sides = [
-        {(one.workload, one.model): one.levels for one in standings(some, gpus, least=None)} for some in (old, new)
-    ]
-    keys = gpus["gpu"].to_list()
-    told: list[tuple[Step, list[Moved]]] = []
-    lone: set[tuple[str, str]] = set()
-    for workload, model in sorted(sides[0].keys() & sides[1].keys(), key=lambda one: (one[0], str(one[1]))):
-        before, after = (side[workload, model] for side in sides)
-        if not (before.known & after.known).any():
-            continue
-        told.append(_of_workload(workload, model, before, after, keys, names))
-        lone |= {(workload, keys[gpu]) for gpu in np.flatnonzero((before.runs == 1) | (after.runs == 1)).tolist()}
-    moved = [one for _, some in told for one in some]
-    looks = sum(step.n for step, _ in told if step.why is None)
-    clear = {(one.gpu, one.against_pct > 0, one.workload) for one in moved if one.p <= SHOWS_P}
-    # As the judge does: if all rests on one run, another workload must agree.
-    backed = np.array(
-        [
-            (one.workload, one.gpu) not in lone
-            or any(key[:2] == (one.gpu, one.against_pct > 0) and key[2] != one.workload for key in clear)
-            for one in moved
-        ],
-        dtype=bool,
+        cluster=campaign.cluster,
+        before=before,
+        after=after,
+        steps=tuple(comparison.steps),
+        moved=tuple(comparison.moved),
+        new=newcomers,
+        gone=gone,
+        identity=_identity(opened, campaign, before),
+        looks=comparison.looks,
+        undated=int(runs["began"].is_null().sum()),
+        lone=tuple(comparison.lone),
     )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    steps: list[Step]
+    moved: list[Moved]
+    looks: int
+    lone: list[str]
+
+
+def _compared(old: pl.DataFrame, new: pl.DataFrame, gpus: pl.DataFrame, names: Mapping[str, str]) -> _Comparison:
+    before, after = (
+        {(figure.workload, figure.model): figure.levels for figure in standings(part, gpus, least=None)}
+        for part in (old, new)
+    )
+    keys = gpus["gpu"].to_list()
+    by_workload: list[tuple[Step, list[Moved]]] = []
+    single_run: set[tuple[str, str]] = set()
+    for workload, model in sorted(before.keys() & after.keys(), key=lambda key: (key[0], str(key[1]))):
+        sides = before[workload, model], after[workload, model]
+        if not (sides[0].known & sides[1].known).any():
+            continue
+        by_workload.append(_of_workload((workload, model), *sides, keys=keys, names=names))
+        few = (sides[0].runs == 1) | (sides[1].runs == 1)
+        single_run |= {(workload, keys[gpu]) for gpu in np.flatnonzero(few).tolist()}
+    candidates = [move for _, moves in by_workload for move in moves]
+    looks = sum(step.n for step, _ in by_workload if step.compared)
+    clear = {(move.gpu, move.against_pct > 0, move.workload) for move in candidates if move.p <= SHOWS_P}
+
+    def backed(move: Moved) -> bool:
+        """As the judge does: if all rests on one run, another workload must agree."""
+        alike = (key for key in clear if key[:2] == (move.gpu, move.against_pct > 0))
+        return (move.workload, move.gpu) not in single_run or any(key[2] != move.workload for key in alike)
+
     # Over all comparisons, also the small changes that are left out.
-    p = np.array([one.p for one in moved])
-    counted = discoveries(p, looks) <= ERROR_RATE
-    alone = {one.name for one, would, by in zip(moved, counted, backed, strict=True) if would and not by}
-    q = discoveries(np.where(backed, p, 1.0), looks)
-    kept = [replace(one, q=float(its)) for one, its in zip(moved, q, strict=True) if its <= ERROR_RATE]
-    named = {(one.workload, one.gpu) for one in kept}
-    steps = [replace(step, moved=sum((one.workload, one.gpu) in named for one in some)) for step, some in told]
-    steps.sort(key=lambda one: (-abs(one.step_pct), one.workload))
-    alone -= {one.name for one in kept}
-    return steps, sorted(kept, key=lambda one: -abs(one.against_pct)), looks, sorted(alone)
+    p_values, sound = np.array([move.p for move in candidates]), np.array([backed(move) for move in candidates], bool)
+    would = discoveries(p_values, looks) <= ERROR_RATE
+    q_values = discoveries(np.where(sound, p_values, 1.0), looks)
+    moved = [replace(move, q=float(q)) for move, q in zip(candidates, q_values, strict=True) if q <= ERROR_RATE]
+    named = {(move.workload, move.gpu) for move in moved}
+    steps = [
+        replace(step, moved=sum((move.workload, move.gpu) in named for move in moves)) for step, moves in by_workload
+    ]
+    lone = {candidates[place].name for place in np.flatnonzero(would & ~sound)} - {move.name for move in moved}
+    return _Comparison(
+        sorted(steps, key=lambda step: (-abs(step.step_pct), step.workload)),
+        sorted(moved, key=lambda move: -abs(move.against_pct)),
+        looks,
+        sorted(lone),
+    )
 
 
 def _of_workload(
-    workload: str, model: str | None, old: Levels, new: Levels, keys: Sequence[str], names: Mapping[str, str]
+    key: tuple[str, str | None], old: Levels, new: Levels, *, keys: Sequence[str], names: Mapping[str, str]
 ) -> tuple[Step, list[Moved]]:
+    """The step of the GPUs of a workload and model (`key`), and who may have moved against it, with q-value 1.
+
+    `keys`: of the GPUs, in the order of the arrays; `names`: by key.
+    """
+    workload, model = key
     on = np.flatnonzero(old.known & new.known)
     change = new.level[on] - old.level[on]
     n, middle = len(on), float(np.median(change))
-    gpus = "1 GPU" if n == 1 else f"{n} GPUs"
-    why = None if n >= LEAST_GPUS else f"{gpus} measured before and after; {LEAST_GPUS} are needed"
-    before, after = (math.exp(float(np.median(side.level[on]))) for side in (old, new))
+    before_ms, after_ms = (math.exp(float(np.median(side.level[on]))) for side in (old, new))
     low_pct, high_pct = (None if end is None else in_pct(end) for end in median_interval(np.sort(change)))
-    step = Step(workload, model, before, after, in_pct(middle), low_pct, high_pct, n, 0, why)
-    if why is not None:
+    step = Step(
+        workload=workload,
+        model=model,
+        before_ms=before_ms,
+        after_ms=after_ms,
+        step_pct=in_pct(middle),
+        low_pct=low_pct,
+        high_pct=high_pct,
+        n=n,
+        moved=0,
+        compared=n >= LEAST_GPUS,
+    )
+    if not step.compared:
         return step, []
     # A GPU of few sittings is known less well than the others.
     doubt = np.hypot(old.pooled, new.pooled)[on]
@@ -213,21 +233,32 @@ def _of_workload(
     slower = (new.slow_side - old.fast_side)[on] - null.centre
     faster = (new.fast_side - old.slow_side)[on] - null.centre
     sure = np.where(against >= 0, np.maximum(slower, 0.0), np.minimum(faster, 0.0))
-    p = np.where(null.p(sure, more) <= SHOWS_P, null.p(against, more), 1.0)
-    moved = []
+    p_values = np.where(null.p(sure, more) <= SHOWS_P, null.p(against, more), 1.0)
+    moves = []
     for place, gpu in enumerate(on.tolist()):
         off = float(against[place])
         if abs(in_pct(off)) < RELEVANT_PCT:
             continue
         half = REACH_95 * math.hypot(null.scale(slow=off > 0), float(more[place]))
-        moved.append(
+        moves.append(
             Moved(
-                names.get(keys[gpu], keys[gpu]), keys[gpu], workload, math.exp(old.level[gpu]),
-                math.exp(new.level[gpu]), in_pct(float(change[place])), in_pct(off), in_pct(off - half),
-                in_pct(off + half), float(p[place]), 1.0, n, int(old.sittings[gpu]), int(new.sittings[gpu]),
+                name=names.get(keys[gpu], keys[gpu]),
+                gpu=keys[gpu],
+                workload=workload,
+                before_ms=math.exp(old.level[gpu]),
+                after_ms=math.exp(new.level[gpu]),
+                change_pct=in_pct(float(change[place])),
+                against_pct=in_pct(off),
+                low_pct=in_pct(off - half),
+                high_pct=in_pct(off + half),
+                p=float(p_values[place]),
+                q=1.0,
+                n=n,
+                sittings_before=int(old.sittings[gpu]),
+                sittings_after=int(new.sittings[gpu]),
             )
-        )  # fmt: skip
-    return step, moved
+        )
+    return step, moves
 
 
 def _identity(store: Store, campaign: Probed, before: datetime) -> dict[str, int]:

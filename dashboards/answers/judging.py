@@ -119,10 +119,12 @@ def diff(
     InputError where the times are in the wrong order, or one side has no runs.
     """
     from ...analysis.verdicts.difference import Moved, difference
-    from ..printed.diff import answer
+    from ..printed.diff import answer, document
 
     changed = difference(opened(store), time_of(before), time_of(after), cluster=cluster)
-    return Reply(changed, changed.as_dict, partial(answer, changed, folder(store)), rows=RowList("moved", Moved))
+    return Reply(
+        changed, partial(document, changed), partial(answer, changed, folder(store)), rows=RowList("moved", Moved)
+    )
 
 
 def plan(

@@ -3,78 +3,122 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from ...analysis.verdicts.difference import ERROR_RATE, Difference
+from ...analysis.verdicts.compare import LEAST_GPUS
+from ...analysis.verdicts.difference import ERROR_RATE, Difference, Step
 from ..table import Line, Table, count, many, minute, number
 from ..verdict_words import interval, percent, short, some
 
 _LISTED = 20
+_NAMED = 6  # GPUs in a sentence
 
 
-def answer(found: Difference, store: str | Path) -> Iterable[str | Table]:
+def document(difference: Difference) -> dict[str, Any]:
+    """The document of `whorl.diff/1`."""
+    return {
+        "schema": "whorl.diff/1",
+        "cluster": difference.cluster,
+        "before": difference.before,
+        "after": difference.after,
+        "looks": difference.looks,
+        "error_rate": ERROR_RATE,
+        "steps": [_step(step) for step in difference.steps],
+        "moved": [asdict(gpu) for gpu in difference.moved],
+        "new": list(difference.new),
+        "gone": list(difference.gone),
+        "identity": dict(difference.identity),
+        "notes": list(notes(difference)),
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    row = asdict(step)
+    del row["compared"]
+    return row | {"why": why_not(step)}
+
+
+def why_not(step: Step) -> str | None:
+    """Why the GPUs of a workload could not be told apart, in a sentence; None where they could."""
+    return None if step.compared else f"{many(step.n, 'GPU')} measured before and after; {LEAST_GPUS} are needed"
+
+
+def notes(difference: Difference) -> Iterator[str]:
+    """What was left out, in sentences."""
+    if difference.undated:
+        yield f"left out: {difference.undated:,} runs whose time is not known"
+    if lone := difference.lone:
+        names = ", ".join(lone[:_NAMED]) + (" and others" if len(lone) > _NAMED else "")
+        gpus = f"{many(len(lone), 'GPU')} ({names})"
+        yield f"not named, as one run alone shows that it moved: {gpus}; measure again to know"
+
+
+def answer(difference: Difference, store: str | Path) -> Iterable[str | Table]:
     """What changed, for people: the fleet, then GPUs, then what else is different."""
     rows = [
         [
-            one.workload,
-            number(one.before_ms),
-            number(one.after_ms),
-            percent(one.step_pct),
-            interval(one.low_pct, one.high_pct),
-            count(one.n),
-            count(one.moved) if one.why is None else "n/a",
+            step.workload,
+            number(step.before_ms),
+            number(step.after_ms),
+            percent(step.step_pct),
+            interval(step.low_pct, step.high_pct),
+            count(step.n),
+            count(step.moved) if step.compared else "n/a",
         ]
-        for one in found.steps
+        for step in difference.steps
     ]
+    times = f"before {minute(difference.before)} and since {minute(difference.after)} (UTC)"
     yield Table(
         ("workload", "ms before", "ms after", "step %", "[95 %]", "GPUs", "moved"),
         rows,
         (1, 2, 3, 5, 6),
-        title=f"cluster {found.cluster}: before {minute(found.before)} and since {minute(found.after)} (UTC)",
+        title=f"cluster {difference.cluster}: {times}",
         leaves=(2, 1),
     )
     if not rows:
         yield "no GPU was measured both before and after in the same workload: nothing can be compared"
     yield ""
-    yield from _moved(found)
-    for one in found.steps:
-        if one.why is not None:
-            yield f"{one.workload}: which GPUs moved cannot be said: {one.why}"
-    for what, names in (("new", found.new), ("gone", found.gone)):
+    yield from _moved(difference)
+    for step in difference.steps:
+        if not step.compared:
+            yield f"{step.workload}: which GPUs moved cannot be said: {why_not(step)}"
+    for what, names in (("new", difference.new), ("gone", difference.gone)):
         if names:
             yield f"{what}, {many(len(names), 'GPU')}: {some(list(short(names).values()), 8)}"
-    for what, n in found.identity.items():
+    for what, n in difference.identity.items():
         yield f"another {what} than before: {many(n, 'GPU')}"
-    yield from found.notes
-    if found.moved:
+    yield from notes(difference)
+    if difference.moved:
         yield ""
-        where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(found.cluster)}"
-        yield Line(f"next: whorl explain {shlex.quote(_first(found))} {where}")
+        where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(difference.cluster)}"
+        yield Line(f"next: whorl explain {shlex.quote(_first(difference))} {where}")
 
 
-def _moved(found: Difference) -> Iterable[str | Table]:
-    if not found.looks:
+def _moved(difference: Difference) -> Iterable[str | Table]:
+    if not difference.looks:
         return
-    compared = f"{many(found.looks, 'comparison')}, about {100 * ERROR_RATE:g} % of those named may be false"
-    if not found.moved:
+    compared = f"{many(difference.looks, 'comparison')}, about {100 * ERROR_RATE:g} % of those named may be false"
+    if not difference.moved:
         yield f"no GPU moved against the fleet ({compared})"
         yield ""
         return
-    said = short(one.name for one in found.moved)
+    names = short(gpu.name for gpu in difference.moved)
     rows = [
         [
-            said[one.name],
-            one.workload,
-            percent(one.change_pct),
-            percent(one.against_pct),
-            interval(one.low_pct, one.high_pct),
-            "< 1e-6" if one.q < 1e-6 else number(one.q, 1),
-            f"{one.sittings_before} and {one.sittings_after}",
+            names[gpu.name],
+            gpu.workload,
+            percent(gpu.change_pct),
+            percent(gpu.against_pct),
+            interval(gpu.low_pct, gpu.high_pct),
+            "< 1e-6" if gpu.q < 1e-6 else number(gpu.q, 1),
+            f"{gpu.sittings_before} and {gpu.sittings_after}",
         ]
-        for one in found.moved[:_LISTED]
+        for gpu in difference.moved[:_LISTED]
     ]
-    gpus = len({one.gpu for one in found.moved})
+    gpus = len({gpu.gpu for gpu in difference.moved})
     yield Table(
         ("GPU", "workload", "change %", "against fleet %", "[95 %]", "q", "sittings"),
         rows,
@@ -82,11 +126,11 @@ def _moved(found: Difference) -> Iterable[str | Table]:
         title=f"{many(gpus, 'GPU')} moved against the fleet ({compared})",
         leaves=(6, 5, 2),
     )
-    if len(found.moved) > _LISTED:
-        yield f"and {len(found.moved) - _LISTED:,} more: --json has all"
+    if len(difference.moved) > _LISTED:
+        yield f"and {len(difference.moved) - _LISTED:,} more: --json has all"
     yield ""
 
 
-def _first(found: Difference) -> str:
-    name = found.moved[0].name
+def _first(difference: Difference) -> str:
+    name = difference.moved[0].name
     return short([name])[name]
