@@ -120,17 +120,18 @@ def difference(
     at = pl.col("began").cast(pl.Datetime("us"))
     runs, _ = usable(campaign)
     old, new = runs.filter(at < before), runs.filter(at >= after)
-    for part, word, when in ((old, "before", before), (new, "after", after)):
+    for part, word, limit in ((old, "before", before), (new, "after", after)):
         if part.is_empty():
             days = runs.select(pl.col("began").min().alias("first"), pl.col("began").max().alias("last"))
             first, last = days.select(pl.all().dt.date()).row(0)
             has = "none of its runs has a date" if first is None else f"it has runs from {first} to {last}"
-            raise InputError(f"cluster {campaign.cluster} has no runs {word} {when:%Y-%m-%d %H:%M}; {has}")
+            raise InputError(f"cluster {campaign.cluster} has no runs {word} {limit:%Y-%m-%d %H:%M}; {has}")
     names = names_of(campaign.gpus)
     comparison = _compared(old, new, campaign.gpus, names)
-    seen = [{*part["gpu"].unique()} for part in (old, new)]
+    measured = [{*part["gpu"].unique()} for part in (old, new)]
     newcomers, gone = (
-        tuple(sorted((names.get(gpu, gpu) for gpu in seen[1 - side] - seen[side]), key=by_number)) for side in (0, 1)
+        tuple(sorted((names.get(gpu, gpu) for gpu in gpus), key=by_number))
+        for gpus in (measured[1] - measured[0], measured[0] - measured[1])
     )
     return Difference(
         cluster=campaign.cluster,
@@ -176,8 +177,8 @@ def _compared(old: pl.DataFrame, new: pl.DataFrame, gpus: pl.DataFrame, names: M
 
     def backed(move: Moved) -> bool:
         """As the judge does: if all rests on one run, another workload must agree."""
-        alike = (key for key in clear if key[:2] == (move.gpu, move.against_pct > 0))
-        return (move.workload, move.gpu) not in single_run or any(key[2] != move.workload for key in alike)
+        same_way = (key for key in clear if key[:2] == (move.gpu, move.against_pct > 0))
+        return (move.workload, move.gpu) not in single_run or any(key[2] != move.workload for key in same_way)
 
     # Over all comparisons, also the small changes that are left out.
     p_values, sound = np.array([move.p for move in candidates]), np.array([backed(move) for move in candidates], bool)
@@ -226,20 +227,20 @@ def _of_workload(
         return step, []
     # A GPU of few sittings is known less well than the others.
     doubt = np.hypot(old.pooled, new.pooled)[on]
-    more = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
+    poorer = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
     null = Null(change, max(LEAST, math.hypot(old.sat.rounding, new.sat.rounding)))
     against = change - null.centre
     # It must also show in what one run of several that went wrong, before or after, cannot make.
     slower = (new.slow_side - old.fast_side)[on] - null.centre
     faster = (new.fast_side - old.slow_side)[on] - null.centre
     sure = np.where(against >= 0, np.maximum(slower, 0.0), np.minimum(faster, 0.0))
-    p_values = np.where(null.p(sure, more) <= SHOWS_P, null.p(against, more), 1.0)
+    p_values = np.where(null.p(sure, poorer) <= SHOWS_P, null.p(against, poorer), 1.0)
     moves = []
     for place, gpu in enumerate(on.tolist()):
         off = float(against[place])
         if abs(in_pct(off)) < RELEVANT_PCT:
             continue
-        half = REACH_95 * math.hypot(null.scale(slow=off > 0), float(more[place]))
+        half = REACH_95 * math.hypot(null.scale(slow=off > 0), float(poorer[place]))
         moves.append(
             Moved(
                 name=names.get(keys[gpu], keys[gpu]),
@@ -263,16 +264,16 @@ def _of_workload(
 
 def _identity(store: Store, campaign: Probed, before: datetime) -> dict[str, int]:
     """How many GPUs have another driver, firmware or place after than before."""
-    known = store.scan("gpus").filter(pl.col("cluster") == campaign.cluster).sort("first_seen", nulls_last=False)
-    known = known.select("gpu", "first_seen", *(pl.col(name).cast(pl.String) for name in _IDENTITY))
-    frame = store.collect(known)
+    identities = store.scan("gpus").filter(pl.col("cluster") == campaign.cluster).sort("first_seen", nulls_last=False)
+    identities = identities.select("gpu", "first_seen", *(pl.col(name).cast(pl.String) for name in _IDENTITY))
+    frame = store.collect(identities)
     at = pl.col("first_seen").cast(pl.Datetime("us"))
-    seen = (
+    first = (
         frame.filter(at.is_null() | (at < before))
         .group_by("gpu")
         .agg(pl.col(name).drop_nulls().last() for name in _IDENTITY)
     )
     last = frame.group_by("gpu").agg(pl.col(name).drop_nulls().last() for name in _IDENTITY)
-    both = seen.join(last, on="gpu", suffix="_after")
-    changed = {word: int((both[name] != both[f"{name}_after"]).sum()) for name, word in _IDENTITY.items()}
+    changes = first.join(last, on="gpu", suffix="_after")
+    changed = {word: int((changes[name] != changes[f"{name}_after"]).sum()) for name, word in _IDENTITY.items()}
     return {word: n for word, n in changed.items() if n}

@@ -59,40 +59,41 @@ def fingerprint(
     `campaign`: from `probed(..., every=True)`. `serials`: columns gpu and serial. `evidence`: of this campaign, where
     it is known already, as from judging it.
     """
-    timed, _ = usable(campaign, columns=(*_OF_RUN, "began", "value", *_OF_JOB, *(one.column for one in (CLOCK, POWER))))
+    timed, _ = usable(campaign, columns=(*_OF_RUN, "began", "value", *_OF_JOB, CLOCK.column, POWER.column))
     timed, jobs = timed.drop(_OF_JOB), timed
     classes = _classes(campaign.runs)
     keys = campaign.gpus["gpu"].to_list()
-    stood = standings(timed, campaign.gpus)
-    parts = [table(stood, keys)]
-    ours = _of_gpus(jobs, stood)
-    still = parts[0] if len(ours) == len(stood) else table(ours, keys)
+    standings_of_times = standings(timed, campaign.gpus)
+    parts = [table(standings_of_times, keys)]
+    times_of_gpus = _of_gpus(jobs, standings_of_times)
+    still = parts[0] if len(times_of_gpus) == len(standings_of_times) else table(times_of_gpus, keys)
     parts += [
-        table(standings(scaled(timed, one), campaign.gpus, least=None, weeks=weeks, times=False), keys, one)
-        for one, weeks in ((CLOCK, WEEKS), (POWER, 0.0))
+        table(standings(scaled(timed, measure), campaign.gpus, least=None, weeks=weeks, times=False), keys, measure)
+        for measure, weeks in ((CLOCK, WEEKS), (POWER, 0.0))
     ]
     parts[0] = parts[0].join(_newest(timed), on=["workload", "gpu"], how="left")
-    whole = [_stability(still), _errors(campaign)]
+    of_gpus = [_stability(still), _errors(campaign)]
     parts += _channels(campaign, evidence or Evidence.of(campaign))
-    own = _shown(pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left")).with_columns(
+    by_workload = pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left")
+    by_workload = _shown(by_workload).with_columns(
         pl.col("class").fill_null("power"), pl.when(pl.col("workload") != "").then("workload")
     )
-    whole = [one for one in (_of_class(own), *whole) if one.height]
-    found = pl.concat([own, *whole], how="diagonal_relaxed")
+    of_gpus = [part for part in (_of_class(by_workload), *of_gpus) if part.height]
+    rows = pl.concat([by_workload, *of_gpus], how="diagonal_relaxed")
     serial = pl.DataFrame(schema={"gpu": pl.String, "serial": pl.String}) if serials is None else serials
-    found = found.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster"))
-    missing = [name for name in FINGERPRINTS.names if name not in found.columns]
-    found = found.with_columns(pl.lit(None).alias(name) for name in missing)
-    return found.select(FINGERPRINTS.names).sort("gpu", "class", "workload", "figure", nulls_last=True)
+    rows = rows.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster"))
+    missing = [name for name in FINGERPRINTS.names if name not in rows.columns]
+    rows = rows.with_columns(pl.lit(None).alias(name) for name in missing)
+    return rows.select(FINGERPRINTS.names).sort("gpu", "class", "workload", "figure", nulls_last=True)
 
 
-def _of_gpus(runs: pl.DataFrame, stood: list[Standing]) -> list[Standing]:
+def _of_gpus(runs: pl.DataFrame, figures: list[Standing]) -> list[Standing]:
     """Those whose times belong to the GPU and not to the job that its GPUs finish together."""
     if runs["job_id"].null_count() == runs.height:
-        return stood
-    of = {(one.workload, one.model): one for one in stood}
-    parts = [(of[str(workload), model], some) for (workload, model), some in parted(runs, "workload", "model")]
-    return [one for one, some in parts if (jobs_share(some, one.levels) or 0.0) < JOBS_COUPLE]
+        return figures
+    by_key = {(standing.workload, standing.model): standing for standing in figures}
+    parts = [(by_key[str(workload), model], rows) for (workload, model), rows in parted(runs, "workload", "model")]
+    return [standing for standing, rows in parts if (jobs_share(rows, standing.levels) or 0.0) < JOBS_COUPLE]
 
 
 def _newest(timed: pl.DataFrame) -> pl.DataFrame:
@@ -107,8 +108,8 @@ def _newest(timed: pl.DataFrame) -> pl.DataFrame:
     rows = order[np.arange(last[-1] if len(last) else 0) + np.repeat(ends - last, sizes)]
     groups = pl.DataFrame({"group": np.repeat(np.arange(len(ends)), sizes), "run_id": timed["run_id"][rows]})
     listed = groups.group_by("group", maintain_order=True).agg("run_id")
-    told = timed.select("workload", "gpu")[order[ends - 1]]
-    return told.with_columns(listed["run_id"].alias("evidence"))
+    newest = timed.select("workload", "gpu")[order[ends - 1]]
+    return newest.with_columns(listed["run_id"].alias("evidence"))
 
 
 def _classes(runs: pl.DataFrame) -> pl.DataFrame:
@@ -116,10 +117,10 @@ def _classes(runs: pl.DataFrame) -> pl.DataFrame:
     name = pl.col("workload").str.split(" [").list.first()
     counted = runs.group_by("workload", "stresses").agg(pl.len(), pl.col("latency").is_not_null().any())
     counted = counted.sort("len", "stresses", descending=True)
-    known = counted.group_by("workload").agg(
+    stresses = counted.group_by("workload").agg(
         pl.col("stresses").drop_nulls().first(), pl.col("latency").any().alias("serial_")
     )
-    of = (
+    workload_class = (
         pl.when("serial_").then(pl.lit("latency"))
         .when(name.str.starts_with("power-") | (name == "idle")).then(pl.lit("power"))
         .when(pl.col("stresses") == COMPUTE).then(pl.lit("compute"))
@@ -127,40 +128,44 @@ def _classes(runs: pl.DataFrame) -> pl.DataFrame:
         .when(pl.col("stresses") == LINK).then(pl.lit("path"))
         .otherwise(name.replace_strict(_BY_NAME, default="other"))
     )  # fmt: skip
-    return known.select("workload", of.alias("class"))
+    return stresses.select("workload", workload_class.alias("class"))
 
 
 def _channels(campaign: Probed, evidence: Evidence) -> Iterator[pl.DataFrame]:
     """The figures besides times, at the conditions of the peers (`channels`)."""
-    found = fingerprint_figures(evidence)
+    figures = fingerprint_figures(evidence)
     for channel in FINGERPRINT:
-        rows = found.filter(pl.col("channel") == channel.name).rename({"value": "x"})
+        rows = figures.filter(pl.col("channel") == channel.name).rename({"value": "x"})
         least = None if channel.kind is None else channel.floor
         weeks = WEEKS if channel is WORK else 0.0  # times are in it
-        stood = standings(rows, campaign.gpus, least=least, weeks=weeks)
+        standings_of_figure = standings(rows, campaign.gpus, least=least, weeks=weeks)
         measure = Measure("x", channel.name.replace(" ", "_"), channel.unit, channel.log)
-        shown = table(stood, campaign.gpus["gpu"].to_list(), measure)
+        rows_of_figure = table(standings_of_figure, campaign.gpus["gpu"].to_list(), measure)
         # A normal interval of a share can reach beyond what a share can be.
-        yield shown.with_columns(pl.col("low", "high").clip(0.0, 1.0)) if channel.unit == "share" else shown
+        yield (
+            rows_of_figure.with_columns(pl.col("low", "high").clip(0.0, 1.0))
+            if channel.unit == "share"
+            else rows_of_figure
+        )
 
 
-def _shown(stood: pl.DataFrame) -> pl.DataFrame:
+def _shown(rows: pl.DataFrame) -> pl.DataFrame:
     """A GPU without peers has no ratio: it is not like the others, as there are none."""
     alone = pl.col("peers") < 2
-    return stood.with_columns(
+    return rows.with_columns(
         pl.when(~alone).then(pl.col(name)).alias(name) for name in ("ratio", "ratio_low", "ratio_high", "rank")
     )
 
 
-def _of_class(own: pl.DataFrame) -> pl.DataFrame:
+def _of_class(rows: pl.DataFrame) -> pl.DataFrame:
     """The time of a class: the median of the ratios of its workloads, and of the ends of their intervals."""
-    times = own.filter((pl.col("figure") == "time") & pl.col("ratio").is_not_null())
+    times = rows.filter((pl.col("figure") == "time") & pl.col("ratio").is_not_null())
     ratios = ("ratio", "ratio_low", "ratio_high")
-    found = times.group_by("class", "model", "gpu").agg(
+    classes = times.group_by("class", "model", "gpu").agg(
         pl.col(*ratios).median(), pl.col("n").sum(), pl.col("sittings").max()
     )
     beside = ["class", "model"]
-    return found.with_columns(
+    return classes.with_columns(
         pl.lit("time").alias("figure"),
         pl.lit("").alias("unit"),
         pl.col("ratio").alias("value"),
@@ -174,7 +179,7 @@ def _of_class(own: pl.DataFrame) -> pl.DataFrame:
 def _stability(times: pl.DataFrame) -> pl.DataFrame:
     """How far the GPU's own level moves from sitting to sitting, in % (a standard deviation over workloads)."""
     free = pl.col("sittings") - 1
-    found = (
+    spread = (
         times.drop_nulls("moved")
         .group_by("model", "gpu")
         .agg(
@@ -183,7 +188,7 @@ def _stability(times: pl.DataFrame) -> pl.DataFrame:
             pl.col("sittings").max(),
         )
     )
-    return _counted(found, "time_spread", "%", "other")
+    return _counted(spread, "time_spread", "%", "other")
 
 
 def _errors(campaign: Probed) -> pl.DataFrame:
@@ -225,58 +230,59 @@ def _errors(campaign: Probed) -> pl.DataFrame:
     )
 
 
-def _counted(found: pl.DataFrame, figure: str, unit: str, of: str) -> pl.DataFrame:
+def _counted(rows: pl.DataFrame, figure: str, unit: str, workload_class: str) -> pl.DataFrame:
     """A figure of the GPU without an interval."""
-    return found.with_columns(
+    return rows.with_columns(
         pl.lit(figure).alias("figure"),
         pl.lit(unit).alias("unit"),
-        pl.lit(of).alias("class"),
+        pl.lit(workload_class).alias("class"),
         pl.col("value").count().over("model").alias("peers"),
         pl.col("value").rank("min").over("model").cast(pl.Int64).alias("rank"),
     )
 
 
-def with_passive(found: pl.DataFrame, passive: pl.DataFrame, serials: pl.DataFrame) -> pl.DataFrame:
+def with_passive(rows: pl.DataFrame, passive: pl.DataFrame, serials: pl.DataFrame) -> pl.DataFrame:
     """With the passive fingerprints (`analysis.passive`) as figure `passive_power`: power of ordinary jobs at full load
     and clock, % above the median GPU's; who draws less is expected to be faster in compute."""
     scored = passive.filter(pl.col("score").is_not_null())
     if scored.is_empty():
-        return found
-    model = found.select("gpu", "model").unique("gpu")
-    rows = scored.select(
+        return rows
+    model = rows.select("gpu", "model").unique("gpu")
+    passive_rows = scored.select(
         "cluster", "gpu", "workload", value="score", low="low", high="high", rank="rank", n="runs",
         peers=pl.len().over("workload"), figure=pl.lit("passive_power"), unit=pl.lit("%"), **{"class": pl.lit("power")},
     ).join(model, on="gpu", how="left").join(serials, on="gpu", how="left")  # fmt: skip
-    missing = [pl.lit(None).alias(name) for name in FINGERPRINTS.names if name not in rows.columns]
-    rows = rows.with_columns(missing).select(FINGERPRINTS.names)
-    return pl.concat([found, rows], how="vertical_relaxed").sort("gpu", "class", "workload", "figure", nulls_last=True)
+    missing = [pl.lit(None).alias(name) for name in FINGERPRINTS.names if name not in passive_rows.columns]
+    whole_rows = passive_rows.with_columns(missing).select(FINGERPRINTS.names)
+    joined = pl.concat([rows, whole_rows], how="vertical_relaxed")
+    return joined.sort("gpu", "class", "workload", "figure", nulls_last=True)
 
 
 # -- in the store -----------------------------------------------------------------------------------------------
 
 
-def store_fingerprint(store: Store, found: pl.DataFrame) -> tuple[str, ...]:
+def store_fingerprint(store: Store, rows: pl.DataFrame) -> tuple[str, ...]:
     """Store a fingerprint beside the earlier ones, unless the newest is of the same runs. Returns notes for people."""
     if not store.writable():
         return (f"the fingerprint is not stored: this user may only read {store.root}",)
     same = ["cluster", "gpu", "class", "workload", "figure", "n", "sittings"]
-    with_version = found.with_columns(pl.lit(__version__).alias("version"))
-    clusters = found["cluster"].unique().to_list()
-    known = store.scan("fingerprints").filter(pl.col("cluster").is_in(clusters))
+    with_version = rows.with_columns(pl.lit(__version__).alias("version"))
+    clusters = rows["cluster"].unique().to_list()
+    stored = store.scan("fingerprints").filter(pl.col("cluster").is_in(clusters))
     last = store.collect(
-        known.filter(pl.col("made_at") == pl.col("made_at").max().over("cluster")).select(*same, "version", "made_at")
+        stored.filter(pl.col("made_at") == pl.col("made_at").max().over("cluster")).select(*same, "version", "made_at")
     )
     newest = last["made_at"].max()
     last = last.drop("made_at")
-    wanted = with_version.select(*same, "version").cast(last.schema)
-    if wanted.sort(same, nulls_last=True).equals(last.sort(same, nulls_last=True)):
+    new = with_version.select(*same, "version").cast(last.schema)
+    if new.sort(same, nulls_last=True).equals(last.sort(same, nulls_last=True)):
         return ()
     at = datetime.now(UTC).replace(tzinfo=None)
     if isinstance(newest, datetime) and newest >= at:  # by a clock that was ahead: it would stay the newest for long
         at = newest + timedelta(microseconds=1)
-    rows = with_version.with_columns(pl.lit(at).alias("made_at"))
+    stored_rows = with_version.with_columns(pl.lit(at).alias("made_at"))
     schema = arrow_schema(FINGERPRINTS.name)
-    table = rows.select(FINGERPRINTS.names).to_arrow().cast(schema.remove_metadata())
+    table = stored_rows.select(FINGERPRINTS.names).to_arrow().cast(schema.remove_metadata())
     try:
         store.append({FINGERPRINTS.name: table}, f"fingerprint-{at:%Y%m%dT%H%M%S%f}")
     except StoreError as error:
@@ -313,10 +319,10 @@ def fingerprints(store: Store | str | Path, *, cluster: str | None = None, gpu: 
     campaign = probed(opened, cluster=cluster, every=True)
     rows, names = computed(opened, campaign)
     notes = store_fingerprint(opened, rows)
-    shown = rows if key is None else rows.filter(pl.col("gpu") == key)
-    shown = shown.with_columns(pl.col("gpu").replace_strict(dict(names), default=pl.col("gpu")).alias("name"))
-    alike = () if key is None else tuple(Alike.of(rows).nearest(key, names))
-    return Fingerprints(campaign.cluster, shown, key, alike, notes)
+    chosen = rows if key is None else rows.filter(pl.col("gpu") == key)
+    chosen = chosen.with_columns(pl.col("gpu").replace_strict(dict(names), default=pl.col("gpu")).alias("name"))
+    neighbours = () if key is None else tuple(Alike.of(rows).nearest(key, names))
+    return Fingerprints(campaign.cluster, chosen, key, neighbours, notes)
 
 
 def computed(
@@ -326,9 +332,9 @@ def computed(
 
     `campaign`: from `probed(..., every=True)`. `evidence`: of it, where it is known already.
     """
-    of = f"select gpu, name, serial from gpus_now where cluster = '{campaign.cluster.replace(chr(39), chr(39) * 2)}'"
+    query = f"select gpu, name, serial from gpus_now where cluster = '{campaign.cluster.replace(chr(39), chr(39) * 2)}'"
     identities = pl.DataFrame(
-        store.sql(of).to_pylist(), schema={"gpu": pl.String, "name": pl.String, "serial": pl.String}
+        store.sql(query).to_pylist(), schema={"gpu": pl.String, "name": pl.String, "serial": pl.String}
     )
     names: Mapping[str, str] = dict(identities.select("gpu", "name").iter_rows())
     serials = identities.select("gpu", "serial")

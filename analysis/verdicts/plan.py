@@ -169,20 +169,20 @@ def planned(
     campaign = probed(store, cluster=name, every=True) if _has_runs(store, name) else None
     runs = _runs(campaign, probes, at)
     threshold = math.log1p(threshold_pct / 100)
-    known = _known(campaign, runs, gpus["gpu"].to_list(), threshold, at)
-    score, spread, passive_ranks = _passive(store, name, gpus, known)
-    bits, chance = _worth(known, score, spread, threshold)
+    knowledge = _known(campaign, runs, gpus["gpu"].to_list(), threshold, at)
+    score, spread, passive_ranks = _passive(store, name, gpus, knowledge)
+    bits, chance = _worth(knowledge, score, spread, threshold)
     remarks = _remarks(store, name)
     ranked: list[tuple[tuple[Any, ...], Next]] = []
     decided: dict[str, int] = {}
     for place, row in enumerate(gpus.iter_rows(named=True)):
         expected_slow = score[place] > 0 and chance[place] >= 0.5
-        why, remark = _why(remarks.get(row["name"], {}), known, place, expected_slow=expected_slow)
-        decision = Decision(known.decision[place]).name.lower()
-        if why is Why.UNDECIDED and known.decision[place] != Decision.OPEN:
+        why, remark = _why(remarks.get(row["name"], {}), knowledge, place, expected_slow=expected_slow)
+        decision = Decision(knowledge.decision[place]).name.lower()
+        if why is Why.UNDECIDED and knowledge.decision[place] != Decision.OPEN:
             decided[decision] = decided.get(decision, 0) + 1
             continue
-        level, half, age = (float(values[place]) for values in (known.level, known.half, known.age))
+        level, half, age = (float(values[place]) for values in (knowledge.level, knowledge.half, knowledge.age))
         gpu = Next(
             gpu=row["gpu"],
             name=row["name"],
@@ -190,8 +190,8 @@ def planned(
             why=why,
             bits=float(bits[place]),
             slow_chance=float(chance[place]),
-            sittings=int(known.sittings[place]),
-            last=known.last[place],
+            sittings=int(knowledge.sittings[place]),
+            last=knowledge.last[place],
             seconds=seconds,
             remark=remark,
             age_days=age if math.isfinite(age) else None,
@@ -223,14 +223,14 @@ def _pct(effect: float) -> float | None:
 
 
 def _why(
-    remarks: Mapping[State, Remark], known: _Known, place: int, *, expected_slow: bool
+    remarks: Mapping[State, Remark], knowledge: _Known, place: int, *, expected_slow: bool
 ) -> tuple[Why, Remark | None]:
     """Why a GPU is worth measuring, and the finding that says so.
 
     `remarks`: of the newest judgement; `expected_slow`: whether the power of its jobs says so.
     """
-    sittings = int(known.sittings[place])
-    old = sittings > 0 and float(known.age[place]) > OLD_DAYS
+    sittings = int(knowledge.sittings[place])
+    old = sittings > 0 and float(knowledge.age[place]) > OLD_DAYS
     if State.SUSPECTED in remarks and not (old and State.CONFIRMED in remarks):
         return Why.SUSPECTED, remarks[State.SUSPECTED]
     if sittings == 0:
@@ -253,8 +253,8 @@ def _gpus(store: Store, cluster: str | None) -> tuple[pl.DataFrame, str]:
         )
     name = cluster or clusters[0]
     twice = list(other_names(store, name))  # names that a GPU has beside its UUID
-    whole = (pl.col("cluster") == name) & pl.col("parent").is_null() & ~pl.col("gpu").is_in(twice)
-    return rows.filter(whole).sort("name").select("gpu", "name", "node"), name
+    whole_gpus = (pl.col("cluster") == name) & pl.col("parent").is_null() & ~pl.col("gpu").is_in(twice)
+    return rows.filter(whole_gpus).sort("name").select("gpu", "name", "node"), name
 
 
 def _has_runs(store: Store, cluster: str) -> bool:
@@ -266,8 +266,8 @@ def _runs(campaign: Probed | None, probes: Collection[str], now: datetime) -> pl
     if campaign is None:
         return None
     names = {name for probe in probes for name in same_work(probe)}
-    wanted = [name for name in campaign.probes if plain_workload(name) in names]
-    return usable(campaign, now)[0].filter(pl.col("workload").is_in(wanted))
+    workloads = [name for name in campaign.probes if plain_workload(name) in names]
+    return usable(campaign, now)[0].filter(pl.col("workload").is_in(workloads))
 
 
 @dataclass
@@ -295,7 +295,7 @@ def _known(
     campaign: Probed | None, runs: pl.DataFrame | None, gpus: Sequence[str], effect: float, now: datetime
 ) -> _Known:
     n = len(gpus)
-    known = _Known(
+    knowledge = _Known(
         level=np.full(n, np.nan),
         half=np.full(n, np.nan),
         doubt=np.full(n, np.nan),
@@ -307,28 +307,28 @@ def _known(
         silicon=_SILICON,
     )
     if campaign is None or runs is None or runs.is_empty():
-        return known
+        return knowledge
     number = {gpu: place for place, gpu in enumerate(gpus)}
     place = np.array([number.get(gpu, -1) for gpu in campaign.gpus["gpu"]])
     figures = standings(runs, campaign.gpus)
     again = [figure.levels.again for figure in figures if figure.levels.between_known]
     if again:
-        known.sd = max(_LEAST, float(np.median(again)))
+        knowledge.sd = max(_LEAST, float(np.median(again)))
     off = np.array([figure.off for figure in figures])
     if np.isfinite(off).sum() >= LEAST_GPUS:
-        known.silicon = max(_LEAST, 1.4826 * float(np.nanmedian(np.abs(off))))
+        knowledge.silicon = max(_LEAST, 1.4826 * float(np.nanmedian(np.abs(off))))
     measured = np.flatnonzero(np.isfinite(off).any(axis=0) & (place >= 0))
     worst, rows = np.nanargmax(off[:, measured], axis=0), place[measured]
-    known.level[rows] = off[worst, measured]
-    known.half[rows] = np.array([figure.half for figure in figures])[worst, measured]
-    known.sittings[rows] = np.array([figure.levels.sittings for figure in figures])[worst, measured]
-    known.doubt = known.sd / np.sqrt(np.maximum(known.sittings, 1))
+    knowledge.level[rows] = off[worst, measured]
+    knowledge.half[rows] = np.array([figure.half for figure in figures])[worst, measured]
+    knowledge.sittings[rows] = np.array([figure.levels.sittings for figure in figures])[worst, measured]
+    knowledge.doubt = knowledge.sd / np.sqrt(np.maximum(knowledge.sittings, 1))
     last = runs.group_by("gpu").agg(pl.col("began").max().cast(pl.Datetime("us")))
     for gpu, at in last.filter(pl.col("gpu").is_in(list(number))).iter_rows():
-        known.last[number[gpu]] = at
-        known.age[number[gpu]] = np.inf if at is None else (now - at).total_seconds() / 86_400
-    known.decision = _decisions(figures, place, n, effect=effect, sd=known.sd)
-    return known
+        knowledge.last[number[gpu]] = at
+        knowledge.age[number[gpu]] = np.inf if at is None else (now - at).total_seconds() / 86_400
+    knowledge.decision = _decisions(figures, place, n, effect=effect, sd=knowledge.sd)
+    return knowledge
 
 
 def _decisions(figures: Sequence[Standing], place: Ints, gpus: int, *, effect: float, sd: float) -> Ints:
@@ -336,36 +336,36 @@ def _decisions(figures: Sequence[Standing], place: Ints, gpus: int, *, effect: f
     slow, undecided = np.zeros(gpus, bool), np.zeros(gpus, bool)
     for figure in figures:
         sat = figure.levels.sat
-        wanted = place[sat.series] >= 0
-        owner = place[sat.series[wanted]]
-        deviation = (sat.value - figure.levels.steps - figure.centre[sat.series])[wanted]
+        planned_for = place[sat.series] >= 0
+        owner = place[sat.series[planned_for]]
+        deviation = (sat.value - figure.levels.steps - figure.centre[sat.series])[planned_for]
         decision, _ = decide(owner, deviation, gpus, effect=effect, sd=sd)
         slow |= decision == Decision.SLOW
         undecided[owner] |= decision[owner] == Decision.OPEN
     return np.where(slow, int(Decision.SLOW), np.where(undecided, int(Decision.OPEN), int(Decision.FINE)))
 
 
-def _worth(known: _Known, score: Floats, spread: Floats, threshold: float) -> tuple[Floats, Floats]:
+def _worth(knowledge: _Known, score: Floats, spread: Floats, threshold: float) -> tuple[Floats, Floats]:
     """(gpus,) bits that another sitting is expected to tell, and the chance of being slower than the threshold.
 
     `score`, `spread`: of `_passive`.
     """
-    n = len(known.level)
+    n = len(knowledge.level)
     healthy = _normal(_GRID[None, :] - score[:, None], spread[:, None])
     faulty = _normal(_GRID, _FAULT)[None, :]
     prior = (1 - _FAULTY) * _rows_to_one(healthy) + _FAULTY * _rows_to_one(faulty)
     bits, chance = np.empty(n), np.empty(n)
-    sees = _normal(_GRID[:, None] - _GRID[None, :], known.sd)  # (seen, level)
+    sees = _normal(_GRID[:, None] - _GRID[None, :], knowledge.sd)  # (seen, level)
     sees /= sees.sum(axis=0, keepdims=True)
     beyond = (threshold < _GRID).astype(np.float64)
     for begin in range(0, n, _CHUNK):
         chunk = slice(begin, begin + _CHUNK)
-        level, doubt = known.level[chunk, None], known.doubt[chunk, None]
-        seen = np.where(
+        level, doubt = knowledge.level[chunk, None], knowledge.doubt[chunk, None]
+        likelihood = np.where(
             np.isfinite(level), _normal(_GRID[None, :] - np.nan_to_num(level), np.nan_to_num(doubt, nan=1.0)), 1.0
         )
-        fresh = 0.5 ** (known.age[chunk, None] / _HALF_DAYS)
-        after = _rows_to_one(prior[chunk] * (seen + 1e-12))
+        fresh = 0.5 ** (knowledge.age[chunk, None] / _HALF_DAYS)
+        after = _rows_to_one(prior[chunk] * (likelihood + 1e-12))
         belief = fresh * after + (1 - fresh) * prior[chunk]
         chance[chunk] = belief @ beyond
         of_seen = belief @ sees.T
@@ -389,7 +389,7 @@ def _entropy(p: Floats) -> Floats:
 
 
 def _passive(
-    store: Store, cluster: str, gpus: pl.DataFrame, known: _Known
+    store: Store, cluster: str, gpus: pl.DataFrame, knowledge: _Known
 ) -> tuple[Floats, Floats, PassiveRanks | None]:
     """(gpus,) by how much the power of ordinary jobs expects a GPU to be slower, ln; 0 where it says nothing. And the
     standard deviation of a healthy GPU about that.
@@ -397,25 +397,25 @@ def _passive(
     A rank of power tells a rank of speed with some correlation: the expected place is that share of its own place, and
     the more it tells, the less is left to chance.
     """
-    nothing, spread = np.zeros(gpus.height), np.full(gpus.height, known.silicon)
-    never = known.sittings == 0
+    nothing, spread = np.zeros(gpus.height), np.full(gpus.height, knowledge.silicon)
+    never = knowledge.sittings == 0
     if not never.any() or not _has_runs(store, cluster):
         return nothing, spread, None
     fingerprints = passive(store, cluster=cluster)
-    telling = [each for each in fingerprints.worth if each.expected is not None and each.gpus >= LEAST_GPUS]
+    telling = [jobs for jobs in fingerprints.worth if jobs.expected is not None and jobs.gpus >= LEAST_GPUS]
     if not telling:
         return nothing, spread, None
-    best = max(telling, key=lambda each: each.gpus)
+    best = max(telling, key=lambda jobs: jobs.gpus)
     assert best.expected is not None
     scored = fingerprints.rows.filter((pl.col("workload") == best.workload) & pl.col("score").is_not_null())
     share = (scored["score"].rank("average").to_numpy() - 0.5) / max(scored.height, 1)
     place = dict(zip(scored["gpu"].to_list(), special.ndtri(share).tolist(), strict=True))
-    score = np.array([place.get(gpu, 0.0) for gpu in gpus["gpu"]]) * best.expected.spearman * known.silicon * never
+    score = np.array([place.get(gpu, 0.0) for gpu in gpus["gpu"]]) * best.expected.spearman * knowledge.silicon * never
     ranked = int((score != 0).sum())
     if not ranked:
         return nothing, spread, None
-    told = gpus["gpu"].is_in(list(place)).to_numpy() & never
-    spread[told] = max(_LEAST, known.silicon * math.sqrt(1 - best.expected.spearman**2))
+    ranked_gpus = gpus["gpu"].is_in(list(place)).to_numpy() & never
+    spread[ranked_gpus] = max(_LEAST, knowledge.silicon * math.sqrt(1 - best.expected.spearman**2))
     expected = best.expected
     return (
         score,

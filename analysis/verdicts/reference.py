@@ -48,13 +48,13 @@ class Level:
 
     def left(self, time_ms: float, at_s: float) -> Alarm | None:
         """Whether the GPU has left its own level with one more run (`online`); None where it has not."""
-        own = (
+        noise = (
             UNKNOWN if self.spread is None else replace(UNKNOWN, between=np.full(1, 2 * max(self.spread, _LEAST) ** 2))
         )
         state, alarm = None, None
         for value, at in (*self.past, (time_ms, at_s)):
-            state, told = update(state, value, at, expected=own)
-            alarm = told or alarm
+            state, new_alarm = update(state, value, at, expected=noise)
+            alarm = new_alarm or alarm
         return alarm if alarm is not None and state is not None and alarm.at_s >= state["began_s"] else None
 
 
@@ -93,31 +93,36 @@ def known(
     """
     identities = store.collect(store.scan("gpus").select("gpu", *_OF_GPU, "first_seen").sort("first_seen"))
     last = identities.group_by("gpu").agg(pl.col(name).drop_nulls().last() for name in _OF_GPU)
-    mine = last.filter(pl.col("gpu").is_in(list(gpus)))
-    models = mine["model"].drop_nulls().unique().to_list()
-    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else mine
+    asked_gpus = last.filter(pl.col("gpu").is_in(list(gpus)))
+    models = asked_gpus["model"].drop_nulls().unique().to_list()
+    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else asked_gpus
     runs = _runs(store, peers, workloads, leave_out)
-    mine_only = runs.filter(pl.col("gpu").is_in(list(gpus)) & pl.col("began").is_not_null()).sort("began")
+    dated = runs.filter(pl.col("gpu").is_in(list(gpus)) & pl.col("began").is_not_null()).sort("began")
     at = pl.col("began").cast(pl.Datetime("us")).dt.epoch("us") / 1e6
     past: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
-    for (gpu, workload), some in mine_only.group_by("gpu", "workload", maintain_order=True):
-        past[str(gpu), str(workload)] = tuple(some.select("value", at).iter_rows())
+    for (gpu, workload), rows in dated.group_by("gpu", "workload", maintain_order=True):
+        past[str(gpu), str(workload)] = tuple(rows.select("value", at).iter_rows())
     levels: dict[str, dict[str, Level]] = {}
     usual: dict[tuple[str, str | None], tuple[float, int]] = {}
     keys = peers["gpu"].to_list()
-    for one in standings(scaled(runs), peers):
-        on = np.flatnonzero(one.levels.known)
-        usual[one.workload, one.model] = math.exp(float(np.median(one.levels.level[on]))), len(on)
+    for figure in standings(scaled(runs), peers):
+        on = np.flatnonzero(figure.levels.known)
+        usual[figure.workload, figure.model] = math.exp(float(np.median(figure.levels.level[on]))), len(on)
         for number in (number for number in on if keys[number] in gpus):
-            own, half, count = one.levels.level[number], one.half[number], int(one.peers[number])
-            low, high = (None if np.isnan(half) else math.exp(own + side * half) for side in (-1, 1))
-            levels.setdefault(keys[number], {})[one.workload] = Level(
-                math.exp(own), low, high, math.exp(one.centre[number]) if len(on) >= LEAST_GPUS else None, count,
-                one.levels.again if one.levels.between_known else None, past.get((keys[number], one.workload), ()),
-            )  # fmt: skip
+            level, half, count = figure.levels.level[number], figure.half[number], int(figure.peers[number])
+            low, high = (None if np.isnan(half) else math.exp(level + side * half) for side in (-1, 1))
+            levels.setdefault(keys[number], {})[figure.workload] = Level(
+                own_ms=math.exp(level),
+                low_ms=low,
+                high_ms=high,
+                peers_ms=math.exp(figure.centre[number]) if len(on) >= LEAST_GPUS else None,
+                peers=count,
+                spread=figure.levels.again if figure.levels.between_known else None,
+                past=past.get((keys[number], figure.workload), ()),
+            )
     names = {
         gpu: f"{node}/{slot}"
-        for gpu, node, slot in mine.select("gpu", "node", "slot").iter_rows()
+        for gpu, node, slot in asked_gpus.select("gpu", "node", "slot").iter_rows()
         if node is not None and slot is not None
     }
     return Known(names, levels, findings(store, gpus), usual)
@@ -126,16 +131,16 @@ def known(
 def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_out: str | None) -> pl.DataFrame:
     """The sound runs of these GPUs and workloads under no special conditions, with their median times as `value`."""
     # The driver's own limit is no special condition; the keys are null where nothing was asked for.
-    asked = pl.any_horizontal(stated(key).is_not_null() for key in ("asked_power_limit_w", "locked_clock_mhz"))
-    of = pl.col("workload").is_in(list(workloads)) & pl.col("gpu").is_in(peers["gpu"].implode())
-    runs = store.scan("runs").filter(of & SOUND & ~asked)
+    special = pl.any_horizontal(stated(key).is_not_null() for key in ("asked_power_limit_w", "locked_clock_mhz"))
+    chosen = pl.col("workload").is_in(list(workloads)) & pl.col("gpu").is_in(peers["gpu"].implode())
+    runs = store.scan("runs").filter(chosen & SOUND & ~special)
     if leave_out is not None:
         runs = runs.filter(pl.col("campaign").ne_missing(leave_out))
     frame = store.collect(runs.select("run_id", "workload", "gpu", "began"))
-    times = store.scan("results").filter(of & pl.col("figure").is_in(["time", "time_median"]))
+    times = store.scan("results").filter(chosen & pl.col("figure").is_in(["time", "time_median"]))
     value = pl.coalesce(pl.col("value").filter(pl.col("figure") == "time_median").first(), pl.col("value").median())
-    taken = store.collect(times.group_by("run_id").agg(value.alias("value")))
-    frame = frame.join(taken, on="run_id").join(peers.select("gpu", "model"), on="gpu", how="left")
+    medians = store.collect(times.group_by("run_id").agg(value.alias("value")))
+    frame = frame.join(medians, on="run_id").join(peers.select("gpu", "model"), on="gpu", how="left")
     return frame.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
 
 
@@ -144,11 +149,11 @@ def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
     judged = store.scan("judgements").filter(pl.sql_expr(OF_ALL_RUNS)).sort("judged_at").group_by("cluster").last()
     chosen = store.collect(judged.select("judgement"))["judgement"].implode()
     rows = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
-    found: dict[str, list[Verdict]] = {}
+    verdicts: dict[str, list[Verdict]] = {}
     for row in rows.iter_rows(named=True):
         for gpu in set(keys_of(row)) & set(gpus):
-            found.setdefault(gpu, []).append(verdict_of(row))
-    return found
+            verdicts.setdefault(gpu, []).append(verdict_of(row))
+    return verdicts
 
 
 def seen_on(store: Store, node: str, now_ns: int) -> dict[str, str]:
@@ -170,8 +175,8 @@ def seen_on(store: Store, node: str, now_ns: int) -> dict[str, str]:
     ]
     retirements = store.scan("events").filter(here, pl.col("kind") == EventKind.RETIRED).select("gpu", "ts")
     retired = store.collect(retirements).group_by("gpu").agg(pl.col("ts").max().alias("retired"))
-    seen = pl.concat(sightings).group_by("gpu").agg(pl.col("at").max()).join(retired, on="gpu", how="left")
+    last_seen = pl.concat(sightings).group_by("gpu").agg(pl.col("at").max()).join(retired, on="gpu", how="left")
     recent = pl.col("at").dt.epoch("ns") >= now_ns - REMEMBERED_NS
-    counts = seen.filter(recent, pl.col("retired").is_null() | (pl.col("at") > pl.col("retired")))
+    counts = last_seen.filter(recent, pl.col("retired").is_null() | (pl.col("at") > pl.col("retired")))
     rows = newest.join(counts, on="gpu", how="semi").sort("slot", "gpu").select("gpu", "slot")
     return {gpu: gpu if slot is None else f"{node}/{slot}" for gpu, slot in rows.iter_rows()}
