@@ -75,6 +75,9 @@ def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     """The power limit (`limit`) and locked clock (`lock`) of each run, as text; null where nothing is stated."""
     if "conditions" in runs.columns:
         known = runs.select("conditions")
+        if known["conditions"].null_count() == runs.height:
+            nothing = pl.repeat(None, runs.height, dtype=pl.String, eager=True)
+            return pl.DataFrame([nothing.alias("limit"), nothing.alias("lock")])
     else:
         parts = pl.struct(map(stated, (*APART, "locked_clock_mhz"))).alias("conditions")
         known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", parts))

@@ -34,6 +34,10 @@ _STATED = (
 )  # fmt: skip
 """The fields of `conditions` that are kept in memory: of a large fleet all of them are a gigabyte."""
 
+_MAYBE_EMPTY = (
+    "conditions", "versions", "clock_events", "job_id", "mem_clock_mhz", "probe_version", "ended_by", "status_detail",
+)  # fmt: skip
+"""Columns that imports leave null: of a large fleet, to read what is not there takes a second and a gigabyte."""
 _PROGRESS = ("gpus", "probes", "stored_to", "ended")  # columns of `campaigns`
 
 COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
@@ -79,9 +83,9 @@ class Probed:
     power_limit_w, sm_clock_max_mhz, temperature_max_operating_c, temperature_slowdown_c; sorted by cabinet, node and
     slot. `name` is that of view `gpus_now`."""
     runs: pl.DataFrame
-    """One row a run: the columns of `runs` (of `conditions` some fields), those of `gpus`, `run_figures.FIGURES`, and
-    `value`, `low`, `high` (the median of its repeats with its 95 % interval, ms; null where it has none), `repeats`,
-    and `stresses`."""
+    """One row a run: the columns of `runs` (of `conditions` some fields), those of `gpus` but `uuid`,
+    `run_figures.FIGURES`, and `value`, `low`, `high` (the median of its repeats with its 95 % interval, ms; null where
+    it has none), `repeats`, and `stresses`."""
     events: pl.DataFrame
     """ts, gpu, node, kind, code, detail: of these GPUs, while the campaign ran."""
     planned: int | None = None
@@ -228,27 +232,43 @@ def with_facts(store: Store, found: Probed, since: datetime | None = None) -> Pr
 
 def _probed(store: Store, name: str | None, where: str, *, every: bool) -> Probed:
     """The runs of a campaign, or of a cluster, with what is known of their GPUs."""
-    mine = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
-    conditions = pl.when(pl.col("conditions").is_not_null()).then(pl.struct(map(stated, _STATED)))
-    every_run = store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS)
-    runs = store.collect(every_run.with_columns(conditions.alias("conditions")))
-    runs = told_apart(store, runs).drop("cluster").with_columns(pl.col("workload").cast(pl.String))
+    runs, empty = _rows(store, name, where, every=every)
+    of_kind = runs.select("run_id", "cluster", "workload", "gpu", *{"conditions"}.difference(empty))
+    of_kind = of_kind.with_columns(pl.lit(None, kind).alias(column) for column, kind in empty.items())
+    runs = runs.drop("cluster").with_columns(told_apart(store, of_kind)["workload"].cast(pl.String))
     names = other_names(store, where) if name is None else {}
     events = _events(store, where, runs)
     touched = runs["gpu"] if runs.height else events.filter(IS_FACT)["gpu"].drop_nulls()
     gpus = gpus_of(store, where, touched.cast(pl.String).unique(), names)
-    runs = runs.hstack(figures(store, runs["run_id"])).with_columns(stresses().alias("stresses"))
+    runs = runs.hstack(figures(store, runs["run_id"]))
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))
+    runs = in_time(runs, gpus.drop("name", "uuid"))
     runs = runs.with_columns(
         pl.coalesce("time_median", "time").alias("value"),
         pl.col("time_low").alias("low"),
         pl.col("time_high").alias("high"),
+        (pl.lit(OTHER) if "conditions" in empty else stresses()).alias("stresses"),
+        # Only here, as every step would copy them.
+        *(pl.repeat(None, runs.height, dtype=kind).alias(column) for column, kind in empty.items()),
     )
-    runs = in_time(runs, gpus.drop("name"))
     planned = None if name is None else _planned(store, where, name)
     missing = planned is not None and planned > runs.height
     return Probed(where, name or "", gpus, runs, events, planned if missing else None)
+
+
+def _rows(store: Store, name: str | None, where: str, *, every: bool) -> tuple[pl.DataFrame, Mapping[str, pl.DataType]]:
+    """The rows of `runs` with `cluster`, and the columns that are left out of them, as all are null."""
+    mine = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
+    has_conditions = pl.col("conditions").is_not_null()
+    conditions = pl.when(has_conditions).then(pl.struct(map(stated, _STATED))).alias("conditions")
+    rows = store.scan("runs").filter(mine & (pl.col("cluster") == where))
+    rows = rows.select("cluster", *(column for column in _RUNS if column != "conditions"), conditions)
+    counts = ", ".join(f"count({column}) AS {column}" for column in _MAYBE_EMPTY)
+    counted = store.sql(f"SELECT {counts} FROM runs WHERE cluster = '{where.replace(chr(39), chr(39) * 2)}'")
+    kinds = rows.collect_schema()
+    empty = {column: kinds[column] for column, number in counted.to_pylist()[0].items() if not number}
+    return store.collect(rows.drop(empty)), empty
 
 
 def no_runs(store: Store, has: str = "no runs") -> InputError:

@@ -5,7 +5,7 @@ A large fleet has millions of runs, so everything goes by numbers of runs and GP
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,40 +20,31 @@ FIGURES = (
 )  # fmt: skip
 """Figures of a run that become columns."""
 
-_AT_ONCE = 6  # columns
-
 
 def in_time(runs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     """`runs` by `began` and `gpu`, those without a time last, with the columns of their GPU. It empties `runs`."""
     # Numbers are sorted and joined several times as fast as names.
     known = gpus.with_row_index("row").drop_nulls("gpu").sort("gpu")
     gpu = runs["gpu"].cast(pl.Enum(known["gpu"])).to_physical()
-    order = pl.select(runs["began"].cast(pl.Int64), gpu.alias("gpu")).select(
-        pl.arg_sort_by("began", "gpu", nulls_last=True, maintain_order=True)
-    )["began"]
-    # A few columns at a time, as a second copy of all the runs of a large fleet does not fit beside the first; and
-    # all columns without a value are one in memory.
+    # One whole number for both keys is sorted several times as fast as the two.
+    times = runs["began"].cast(pl.Int64).rank("dense").cast(pl.Int64)
+    key = times.fill_null(runs.height + 1).to_numpy() * (known.height + 1) + gpu.fill_null(known.height).to_numpy()
+    order = pl.Series(np.argsort(key, kind="stable"))
+    # Column by column, as a second copy of all the runs of a large fleet does not fit beside the first; and all columns
+    # without a value are one in memory.
     nothing: dict[pl.DataType, pl.Series] = {}
 
-    def placed(part: pl.DataFrame, rows: pl.Series) -> Iterator[pl.Series]:
-        empty = {name: kind for name, kind in part.schema.items() if part[name].null_count() == part.height}
-        there = part.select(pl.col([name for name in part.columns if name not in empty]).gather(rows))
-        for name in part.columns:
-            if name in empty:
-                kind = empty[name]
-                if kind not in nothing:
-                    nothing[kind] = pl.repeat(None, len(rows), dtype=kind, eager=True)
-                yield nothing[kind].alias(name)
-            else:
-                yield there[name]
+    def placed(column: pl.Series, rows: pl.Series) -> pl.Series:
+        if column.null_count() < len(column):
+            return column.rechunk().gather(rows)
+        if column.dtype not in nothing:
+            nothing[column.dtype] = pl.repeat(None, len(rows), dtype=column.dtype, eager=True)
+        return nothing[column.dtype].alias(column.name)
 
-    found: list[pl.Series] = []
-    left = runs.columns
-    while left:
-        some, left = left[:_AT_ONCE], left[_AT_ONCE:]
-        found += placed(pl.DataFrame([runs.drop_in_place(name) for name in some]), order)
     place = pl.select(known["row"].alias("row")).select(pl.col("row").gather(gpu.gather(order)))["row"]
-    return pl.DataFrame([*found, *placed(gpus.drop("gpu"), place)])
+    del times, key, gpu
+    of_runs = [placed(runs.drop_in_place(name), order) for name in runs.columns]
+    return pl.DataFrame([*of_runs, *(placed(column, place) for column in gpus.drop("gpu"))])
 
 
 def figures(
@@ -89,6 +80,8 @@ def numbered(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:
 
 def _placed(rows: pl.DataFrame, name: str, runs: int) -> pl.Series:
     """(runs,) a column in the order of the runs; of several rows of a run the first, null where it has none."""
+    if rows.is_empty():
+        return pl.repeat(None, runs, dtype=rows.schema[name], eager=True)
     numbers = rows["number"].to_numpy()
     place = np.full(runs, rows.height)
     place[numbers[::-1]] = np.arange(rows.height)[::-1]
