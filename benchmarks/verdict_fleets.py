@@ -39,21 +39,43 @@ _POWER = 2.4  # exponent of the power on the clock
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """Figures of a fleet and the truth about it: arrays of shape (gpus,), or (gpus, runs) for what differs by run."""
+
+    faulty: npt.NDArray[np.bool_]
+    log_times: dict[str, Floats]
+    """By probe, (gpus, runs)."""
+    clocks: dict[str, Floats]
+    """By probe, (gpus,) MHz."""
+    heat: dict[str, Floats]
+    """By probe, (gpus,) what heat costs, as a logarithm of the time."""
+    inlet: Floats
+    """(gpus,) kelvin above the usual inlet."""
+
+    def levels(self) -> dict[str, Floats]:
+        """By figure, (gpus,) the median of the runs; `gemm at its clock` is what the clock does not explain."""
+        levels = {probe: np.median(times, axis=1) for probe, times in self.log_times.items()}
+        return levels | {"gemm at its clock": levels["gemm"] + _KAPPA * np.log(self.clocks["gemm"])}
+
+
+@dataclass(frozen=True)
 class Made:
     """A fleet and the truth about it."""
 
     campaign: Probed
-    faulty: npt.NDArray[np.bool_]
+    drawn: Drawn
     names: list[str]
-    medians: dict[str, Floats]
-    """Of each probe, the median time of each GPU, for rules that look at no more."""
+
+    @property
+    def faulty(self) -> npt.NDArray[np.bool_]:
+        return self.drawn.faulty
 
 
-def made(
+def drawn(
     random: np.random.Generator, gpus: int, population: str, *, faults: int = 0, fault: str = "memory",
     effect: float = 0.0, sittings: int = 2, runs: int = 3,
-) -> Made:  # fmt: skip
-    """A fleet of a population, `faults` of whose GPUs have a `fault` that costs `effect` (a share of the time)."""
+) -> Drawn:  # fmt: skip
+    """Figures of a population, `faults` of whose GPUs have a `fault` that costs `effect` (a share of the time)."""
     nodes = -(-gpus // PER_NODE)
     node = np.repeat(np.arange(nodes), PER_NODE)[:gpus]
     faulty = np.zeros(gpus, dtype=bool)
@@ -63,52 +85,104 @@ def made(
     dust = (random.random(nodes) < 0.02)[node]
     shared = random.standard_normal(nodes)[node]
     inlet = 4.2 * random.standard_normal(nodes)[node] + np.where(dust, 12.0, 0.0)
-    frames, medians = [], {}
-    each = sittings * runs
-    gpu = np.repeat(np.arange(gpus), each)
+    day = np.repeat(np.arange(sittings), runs)
+    of_all = 0.01 * random.standard_normal(sittings) if population == "days" else np.zeros(sittings)
+    log_times, clocks, heats = {}, {}, {}
+    for probe in PROBES:
+        spread = _SPREAD[probe]
+        healthy = spread * _silicon(random, gpus, population)
+        if population == "nodes share":
+            healthy = healthy + spread * shared
+        if population == "dust":
+            healthy = healthy + np.where(dust, 0.03 if probe == "gemm" else 0.0, 0.0)
+        if population == "revision":
+            healthy = healthy - 0.03 * revision
+        slow = cost if (fault == "memory") == (probe == "stream") and fault != "heat" else np.zeros(gpus)
+        heat = cost if fault == "heat" and probe == "gemm" else np.zeros(gpus)
+        held = healthy / _KAPPA if probe == "gemm" else np.zeros(gpus)
+        beside = _AT_CLOCK * random.standard_normal(gpus) if probe == "gemm" else np.zeros(gpus)
+        size = gpus, sittings * runs
+        noise = _RUN * (random.standard_t(4, size) if population == "t4 runs" else random.standard_normal(size))
+        if population == "glitches":
+            noise = noise + np.where(random.random(size) < 1e-3, random.uniform(0.05, 0.5, size), 0.0)
+        of_day = (_DAY * random.standard_normal((gpus, sittings)) + of_all)[:, day]
+        log_times[probe] = 3.0 + (healthy + beside + slow + heat)[:, None] + of_day + noise
+        clocks[probe] = (1365.0 if probe == "gemm" else 1530.0) * np.exp(-held - heat / _KAPPA)
+        heats[probe] = heat
+    return Drawn(faulty, log_times, clocks, heats, inlet)
+
+
+def made(
+    random: np.random.Generator, gpus: int, population: str, *, sittings: int = 2, runs: int = 3, **faults: Any
+) -> Made:
+    """A fleet as `drawn`, with its runs as a store has them."""
+    fleet = drawn(random, gpus, population, sittings=sittings, runs=runs, **faults)
+    node = np.repeat(np.arange(-(-gpus // PER_NODE)), PER_NODE)[:gpus]
+    gpu = np.repeat(np.arange(gpus), sittings * runs)
     day = np.tile(np.repeat(np.arange(sittings), runs), gpus)
     at = 1_790_000_000_000_000 + day * 86_400_000_000 + np.tile(np.arange(runs), gpus * sittings) * 60_000_000
-    of_all = 0.01 * random.standard_normal(sittings) if population == "days" else np.zeros(sittings)
+    frames = []
     for place, probe in enumerate(PROBES):
-        spread = _SPREAD[probe]
-        own = spread * _silicon(random, gpus, population)
-        if population == "nodes share":
-            own = own + spread * shared
-        if population == "dust":
-            own = own + np.where(dust, 0.03 if probe == "gemm" else 0.0, 0.0)
-        if population == "revision":
-            own = own - 0.03 * revision
-        slow = np.zeros(gpus)
-        if fault == "memory" and probe == "stream":
-            slow = cost
-        if fault == "compute" and probe != "stream":
-            slow = cost
-        heat = cost if fault == "heat" and probe == "gemm" else np.zeros(gpus)
-        held = own / _KAPPA if probe == "gemm" else np.zeros(gpus)
-        beside = _AT_CLOCK * random.standard_normal(gpus) if probe == "gemm" else np.zeros(gpus)
-        clock = (1365.0 if probe == "gemm" else 1530.0) * np.exp(-held - heat / _KAPPA)
-        noise = _RUN * (random.standard_t(4, len(gpu)) if population == "t4 runs" else random.standard_normal(len(gpu)))
-        if population == "glitches":
-            noise = noise + np.where(random.random(len(gpu)) < 1e-3, random.uniform(0.05, 0.5, len(gpu)), 0.0)
-        of_day = (_DAY * random.standard_normal((gpus, sittings)) + of_all)[gpu, day]
-        x = 3.0 + (own + beside + slow + heat)[gpu] + of_day + noise
-        base = {"gemm": (297.0, 64.0), "fma": (220.0, 57.0), "stream": (145.0, 45.0)}[probe]
-        power = base[0] * np.exp(-_POWER * heat / _KAPPA)[gpu] * np.exp(0.002 * random.standard_normal(len(gpu)))
-        hot = np.where(heat > 0, np.maximum(83.0 - base[1] - inlet, 0.0), 0.0)
-        warmth = base[1] + (inlet + hot)[gpu] + 0.5 * random.standard_normal(len(gpu))
-        medians[probe] = np.exp(np.median(x.reshape(gpus, each), axis=1))
+        heat, clock = fleet.heat[probe], fleet.clocks[probe]
+        watts, kelvin = {"gemm": (297.0, 64.0), "fma": (220.0, 57.0), "stream": (145.0, 45.0)}[probe]
+        power = watts * np.exp(-_POWER * heat / _KAPPA)[gpu] * np.exp(0.002 * random.standard_normal(len(gpu)))
+        hot = np.where(heat > 0, np.maximum(83.0 - kelvin - fleet.inlet, 0.0), 0.0)
+        warmth = kelvin + (fleet.inlet + hot)[gpu] + 0.5 * random.standard_normal(len(gpu))
         frames.append(
             pl.DataFrame(
                 {
                     "run_id": np.arange(len(gpu)) + place * len(gpu), "gpu_at": gpu, "workload": [probe] * len(gpu),
-                    "began": at + place * 10_000_000, "value": np.exp(x), "sm_clock_mhz": clock[gpu], "power_w": power,
-                    "temperature_c": np.round(warmth),
+                    "began": at + place * 10_000_000, "value": np.exp(fleet.log_times[probe].ravel()),
+                    "sm_clock_mhz": clock[gpu], "power_w": power, "temperature_c": np.round(warmth),
                     "stresses": [MEMORY if probe == "stream" else COMPUTE] * len(gpu),
                 }
             )
         )  # fmt: skip
     names = [f"n{number // PER_NODE}/{number % PER_NODE}" for number in range(gpus)]
-    return Made(campaign_of(pl.concat(frames), node, gpus), faulty, names, medians)
+    return Made(campaign_of(pl.concat(frames), node, gpus), fleet, names)
+
+
+class Oracle:
+    """Who knows the law of the healthy levels of a population: the best that any rule at its error rate can reach.
+
+    It names a GPU that is slower, in any figure of a time, than the quantile at which one healthy GPU of a fleet lies
+    beyond it 3 times in 100 for each fault that there is. The law is that of many drawn GPUs. What the other GPUs of a
+    node tell of a healthy one is taken out, by the best line. Of heat it knows no more than times show.
+    """
+
+    def __init__(self, population: str, *, sittings: int, runs: int = 3, seed: int = 1) -> None:
+        random = np.random.default_rng([seed, POPULATIONS.index(population), sittings])
+        healthy = [
+            drawn(random, 2000, population, sittings=sittings, runs=runs).levels() for _ in range(_ORACLE_FLEETS)
+        ]
+        self._lines: dict[str, float] = {}
+        self._law: dict[str, Floats] = {}
+        for figure in healthy[0]:
+            pairs = [_beside(fleet[figure]) for fleet in healthy]
+            off, others = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+            self._lines[figure] = float(np.cov(off, others)[0, 1] / np.var(others))
+            self._law[figure] = np.sort(off - self._lines[figure] * others)
+
+    def names(self, levels: dict[str, Floats], faults: int) -> npt.NDArray[np.bool_]:
+        """(gpus,) whom it names, from the levels of a fleet with so many faults."""
+        named = np.zeros(len(levels["gemm"]), dtype=bool)
+        share = _RATE * max(faults, 1) / len(named) / len(PROBES)
+        for figure, level in levels.items():
+            off, others = _beside(level)
+            named |= off - self._lines[figure] * others > np.quantile(self._law[figure], 1 - share)
+        return named
+
+
+_RATE = 0.03
+_ORACLE_FLEETS = 100
+
+
+def _beside(level: Floats) -> tuple[Floats, Floats]:
+    """(gpus,) deviations from the fleet's median, and the median of those of the others on the node."""
+    off = level - np.median(level)
+    by_node = off[: len(off) // PER_NODE * PER_NODE].reshape(-1, PER_NODE)
+    others = np.stack([np.median(np.delete(by_node, place, axis=1), axis=1) for place in range(PER_NODE)], axis=1)
+    return off, np.concatenate([others.ravel(), np.zeros(len(off) % PER_NODE)])
 
 
 def _silicon(random: np.random.Generator, gpus: int, population: str) -> Floats:

@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from whorl.analysis.verdicts.model import looks
 from whorl.analysis.verdicts.saying import Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
-from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, Made, made
+from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, PROBES, Made, Oracle, made
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 
@@ -83,7 +84,8 @@ RULES: dict[str, Rule] = {
 class Tally:
     """Counts over fleets of one kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
         self.fleets = self.fleets_with_false = self.gpus = self.faulty = 0
         self.found: Counter[str] = Counter()
         self.false: Counter[str] = Counter()
@@ -110,10 +112,12 @@ class Tally:
         self.gpus += int((~fleet.faulty).sum())
         self.faulty += int(fleet.faulty.sum())
         self._count("whorl", named, fleet.faulty)
+        levels = fleet.drawn.levels()
+        self._count("oracle", self._oracle.names(levels, int(fleet.faulty.sum())), fleet.faulty)
         for name, rule in RULES.items():
             said = np.zeros(len(named), dtype=bool)
-            for times in fleet.medians.values():
-                said |= rule(times)
+            for probe in PROBES:
+                said |= rule(np.exp(levels[probe]))
             self._count(name, said, fleet.faulty)
 
     def _count(self, name: str, named: npt.NDArray[np.bool_], faulty: npt.NDArray[np.bool_]) -> None:
@@ -131,7 +135,7 @@ class Tally:
                 "false_among_named": round(float(np.mean(self.discovered[name])), 4),
                 "found": share(self.found[name], self.faulty),
             }
-            for name in ("whorl", *RULES)
+            for name in ("whorl", "oracle", *RULES)
         }
         return {
             "fleets": self.fleets, "healthy_gpus": self.gpus, "faulty_gpus": self.faulty, "rules": rules,
@@ -139,8 +143,13 @@ class Tally:
         }  # fmt: skip
 
 
+@cache
+def oracle(population: str, sittings: int) -> Oracle:
+    return Oracle(population, sittings=sittings)
+
+
 def _tally(fleets: int, seed: int, gpus: int, population: str, **more: Any) -> dict[str, Any]:
-    tally = Tally()
+    tally = Tally(oracle(population, more.get("sittings", 2)))
     for number in range(fleets):
         random = np.random.default_rng([seed, number, gpus, POPULATIONS.index(population)])
         tally.add(made(random, gpus, population, **more), more.get("fault") if more.get("faults") else None)
