@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ..by_number import by_number
 from ..runs.probing import Probed, names_of
 from ..runs.sittings import are_in_order, days, in_order, latest
-from ..verdicts.answers.standing import TIME, Measure, Standing, scaled, standings
 from ..verdicts.fingerprint import CLOCK, POWER
 from ..verdicts.levels import WEEKS
+from ..verdicts.standing import TIME, Measure, Standing, scaled, standings
 from ..verdicts.states import codes
 
 Floats = NDArray[np.float64]

@@ -14,9 +14,9 @@ import polars as pl
 from ..runs.probing import Probed, parted
 from ..runs.sittings import Floats, days
 from ..statistics.ordering import median_interval, quantiles
-from ..verdicts.answers.standing import scaled
 from ..verdicts.levels import REACH_95, WEEKS, levels
 from ..verdicts.sittings import step_of
+from ..verdicts.standing import scaled
 from .runs_of import runs_of
 from .side_by_side import dated, numbered
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from ..runs.probing import Probed, probed
 from ..statistics.spread import PROBABILITIES
-from ..verdicts.answers.alike import Alike, Neighbour
+from ..verdicts.alike import Alike, Neighbour
 from ..verdicts.causes import Evidence
 from ..verdicts.fingerprint import CLASSES, computed
 

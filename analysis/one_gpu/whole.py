@@ -11,7 +11,7 @@ import polars as pl
 from ..choosing import known_gpus, meant, shared
 from ..fleet.timelines import Timelines, timelines
 from ..runs.probing import campaigns, is_simulated, probed
-from ..verdicts.answers.alike import Neighbour
+from ..verdicts.alike import Neighbour
 from ..verdicts.causes import Evidence
 from ..verdicts.judge import judged
 from . import happened, standing

@@ -24,12 +24,12 @@ from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, parted, probed
 from ..runs.sittings import begins, days, in_order
 from ..spread.passive import passive_fingerprints
 from ..spread.repeats import JOBS_COUPLE
-from .answers.alike import Alike, Neighbour
-from .answers.standing import Measure, Standing, scaled, standings, table
+from .alike import Alike, Neighbour
 from .causes import Evidence
 from .channels import FINGERPRINT, WORK, fingerprint_figures
 from .levels import WEEKS
 from .model import jobs_share, usable
+from .standing import Measure, Standing, scaled, standings, table
 from .states import codes
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from ...store.names import plain_workload, same_work
 from ..runs.probing import Probed, campaigns, other_names, probed
 from ..runs.sittings import Floats, Ints
 from ..spread.passive import passive
-from .answers.standing import Standing, standings
 from .compare import LEAST_GPUS
 from .model import usable
 from .recording import newest, watched
+from .standing import Standing, standings
 from .verdict import Kind, Level, State
 
 if TYPE_CHECKING:

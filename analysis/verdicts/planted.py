@@ -15,12 +15,12 @@ import polars as pl
 
 from ..runs.probing import Probed
 from . import Judgement, Kind
-from .answers.standing import standings, table
 from .causes import Evidence
 from .channels import RISE, channels
 from .compare import LEAST_GPUS
 from .levels import RELEVANT
 from .model import usable
+from .standing import standings, table
 
 LOOKS_LIKE = {
     "brake": Kind.BRAKED,

@@ -14,11 +14,11 @@ from ...store.names import SIMULATED
 from ...store.views import OF_ALL_RUNS
 from ...store.vocabulary import EventKind, stated
 from ..runs.measurements import SOUND
-from .answers.standing import scaled, standings
 from .compare import LEAST_GPUS
 from .noise import UNKNOWN
 from .past.online import Alarm, update
 from .recording import keys_of, verdict_of
+from .standing import scaled, standings
 from .verdict import Verdict
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from .reply import Reply, RowList, folder, opened
 if TYPE_CHECKING:
     from ...analysis import Across, Variability
     from ...analysis.verdicts import Judgement
-    from ...analysis.verdicts.answers.explaining import Explained, SharedFinding
     from ...analysis.verdicts.difference import Difference
+    from ...analysis.verdicts.explain import Explained, SharedFinding
     from ...analysis.verdicts.fingerprint import Fingerprints
     from ...analysis.verdicts.plan import Planned
     from ...store import Store
@@ -66,7 +66,7 @@ def explain(
     from ...analysis.choosing import find
     from ...analysis.runs.probing import campaigns
     from ...analysis.verdicts import Verdict
-    from ...analysis.verdicts.answers import explaining
+    from ...analysis.verdicts import explain as explaining
     from ...analysis.verdicts.recording import judgements
     from ..printed.explain import answer, shared_answer
 

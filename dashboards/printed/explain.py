@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...analysis.verdicts import Smallest, Verdict
-from ...analysis.verdicts.answers.explaining import Explained, Place, SharedFinding, Sitting, stands_in
+from ...analysis.verdicts.explain import Explained, Place, SharedFinding, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, minute, number
 from ..verdict_words import chances, interval, kin, least, measured, percent
 from .verdicts import not_judged

@@ -22,7 +22,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from whorl import dashboards
-from whorl.analysis.verdicts.answers.explaining import explain
+from whorl.analysis.verdicts.explain import explain
 from whorl.analysis.verdicts.recording import conclude
 from whorl.cli import cli
 from whorl.dashboards.app.access import LIMITS, without_prefix

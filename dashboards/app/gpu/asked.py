@@ -18,7 +18,7 @@ from ....analysis.one_gpu.runs import days_of, kinds_of, own_runs, peers_runs, t
 
 if TYPE_CHECKING:
     from ....analysis.one_gpu.standing import Figures, Standing
-    from ....analysis.verdicts.answers.alike import Neighbour
+    from ....analysis.verdicts.alike import Neighbour
     from ..reading import Reading
     from ..state import State
 

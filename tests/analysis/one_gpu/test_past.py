@@ -15,7 +15,7 @@ from whorl.analysis.one_gpu.peers import beside
 from whorl.analysis.one_gpu.runs import days_of, kinds_of, own_runs, peers_runs, timed
 from whorl.analysis.one_gpu.standing import figures, standings
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts.answers.explaining import explain
+from whorl.analysis.verdicts.explain import explain
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, judged_store, uuid

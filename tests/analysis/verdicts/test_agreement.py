@@ -13,9 +13,9 @@ import pytest
 from whorl.analysis.placement import scores
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Level, State, judge
-from whorl.analysis.verdicts.answers.explaining import explain
 from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.difference import difference
+from whorl.analysis.verdicts.explain import explain
 from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.levels import REACH_90, WEEKS
 from whorl.analysis.verdicts.model import looks

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.sittings import UNKNOWN, numbered
-from whorl.analysis.verdicts.answers.standing import Standing, scaled, standings, table
 from whorl.analysis.verdicts.fingerprint import CLOCK
 from whorl.analysis.verdicts.levels import WEEKS
+from whorl.analysis.verdicts.standing import Standing, scaled, standings, table
 from whorl.tests.analysis.longhorn import needs_longhorn
 from whorl.tests.analysis.longhorn import runs as longhorn
 from whorl.tests.sizes import count

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ....errors import InputError
-from ....store.names import by_number
-from ...choosing import find
-from ...runs.probing import Probed, probed
-from ...runs.sittings import UNKNOWN, numbered
-from ..levels import in_pct
-from ..model import usable
-from ..verdict import Judgement, Level, NotJudged, Smallest, Verdict
+from ...errors import InputError
+from ...store.names import by_number
+from ..choosing import find
+from ..runs.probing import Probed, probed
+from ..runs.sittings import UNKNOWN, numbered
+from .levels import in_pct
+from .model import usable
 from .standing import Standing, standings, table
+from .verdict import Judgement, Level, NotJudged, Smallest, Verdict
 
 if TYPE_CHECKING:
-    from ....store import Store
+    from ...store import Store
 
 _EVENTS = 20  # the newest ones
 _FEWEST = 3  # GPUs of a day, before their median says what was usual on it

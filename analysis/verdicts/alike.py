@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..states import codes
+from .states import codes
 
 _NEAREST = 3
 _NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from ...runs.probing import parted
-from ...runs.sittings import Floats, Ints, days
-from ..compare import Fleet, compare
-from ..levels import LEAST, REACH_95, WEEKS, Levels, levels
-from ..sittings import step_of
-from ..states import codes
+from ..runs.probing import parted
+from ..runs.sittings import Floats, Ints, days
+from .compare import Fleet, compare
+from .levels import LEAST, REACH_95, WEEKS, Levels, levels
+from .sittings import step_of
+from .states import codes
 
 
 @dataclass(frozen=True, slots=True)

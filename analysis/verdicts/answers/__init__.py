@@ -1,1 +1,0 @@
-"""Answers that rest on the judge: a GPU explained, fingerprints, what changed, what to probe next, what a node is."""
