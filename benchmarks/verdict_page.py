@@ -80,7 +80,8 @@ def _faulty(rows: Sequence[Result]) -> Iterator[str]:
     yield (
         "1 % of the GPUs have a fault that costs so much of the time of the probes that it concerns: *memory*: one "
         "probe is slower; *compute*: two probes are slower at the same clock; *heat*: heat holds the clock of one. Two "
-        "days. The share found, with its 95 % interval."
+        "days. The share found, with its 95 % interval, and in brackets what an oracle finds that knows the law of the "
+        "healthy GPUs, from times alone: the best that any rule on times can do at this error rate."
     )
     yield ""
     effects = sorted({row["effect"] for row in rows})
@@ -94,12 +95,16 @@ def _faulty(rows: Sequence[Result]) -> Iterator[str]:
                     if (row["gpus"], row["population"], row["fault"]) == (size, population, fault)
                 }
                 false = max(one["rules"]["whorl"]["false_among_named"] for one in own.values())
-                found = [_share(own[effect]["rules"]["whorl"]["found"]) for effect in effects]
+                found = [
+                    f"{_share(rules['whorl']['found'])} ({100 * rules['oracle']['found']['share']:.0f})"
+                    for rules in (own[effect]["rules"] for effect in effects)
+                ]
                 cells.append([population, fault, *found, f"{100 * false:.1f} %"])
         yield f"{size:,} GPUs:"
         yield ""
         header = ["population", "fault", *(f"{100 * one:g} %" for one in effects), "most false among the named"]
         yield from _table(header, cells)
+    yield from _of_oracle(rows)
     yield "Rules used elsewhere: the share found in normal fleets of 256 GPUs, all three faults together."
     yield ""
     some = [row for row in rows if row["gpus"] == 256 and row["population"] == "normal"]
@@ -112,6 +117,22 @@ def _faulty(rows: Sequence[Result]) -> Iterator[str]:
         false = sum(row["rules"][rule]["named_per_1000_healthy"] for row in some) / len(some)
         cells.append([*line, f"{false:.2g}"])
     yield from _table(["rule", *(f"{100 * one:g} %" for one in effects), "healthy GPUs named, of 1,000"], cells)
+
+
+def _of_oracle(rows: Sequence[Result]) -> Iterator[str]:
+    """What whorl finds of what the oracle finds: faults that times show, all populations and sizes together."""
+    timed = [row for row in rows if row["fault"] != "heat"]
+    parts = []
+    for effect in sorted({row["effect"] for row in rows}):
+        rules = [row["rules"] for row in timed if row["effect"] == effect]
+        found, reachable = (sum(each[name]["found"]["hits"] for each in rules) for name in ("whorl", "oracle"))
+        low, high = ends(min(found, reachable), reachable)
+        parts.append(
+            f"at {100 * effect:g} % {found} of {reachable} ({100 * found / reachable:.0f} % [{100 * low:.0f}, "
+            f"{100 * high:.0f}])"
+        )
+    yield f"Faults of memory and compute together, found by whorl of those that the oracle finds: {'; '.join(parts)}."
+    yield ""
 
 
 def _healthy_in_short(rows: Sequence[Result]) -> str:
