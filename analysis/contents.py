@@ -34,10 +34,7 @@ _CAMPAIGNS = (
     "count(*) AS runs, count(DISTINCT gpu) AS measured FROM runs WHERE campaign IS NOT NULL GROUP BY ALL) r "
     "ON c.cluster IS NOT DISTINCT FROM r.cluster AND c.campaign = r.campaign ORDER BY 3 DESC NULLS LAST, 1, 2"
 )
-_VERDICTS = (
-    "SELECT name, CASE WHEN level = 'gpu' THEN name END AS gpu, [each.name FOR each IN gpus] AS gpus, cluster, "
-    "kind, state, effect_pct, low_pct, high_pct, reference, action, looks FROM verdicts_now ORDER BY cluster, place"
-)
+_VERDICTS = "SELECT * FROM verdicts_now ORDER BY cluster, place"
 _JUDGED = (
     f"SELECT cluster, judged_at, gpus, findings FROM judgements WHERE {OF_ALL_RUNS} "
     "QUALIFY row_number() OVER (PARTITION BY cluster ORDER BY judged_at DESC) = 1 ORDER BY cluster"
@@ -101,10 +98,7 @@ def not_judged(store: Store) -> list[str]:
 
 
 def last_findings(store: Store) -> pl.DataFrame:
-    """The rows of `verdicts_now`, of each cluster the worst first.
-
-    `gpu`: the name where it is that of one GPU; `gpus`: the names of all that it covers.
-    """
+    """The rows of `verdicts_now`, of each cluster the worst first."""
     return store.sql(_VERDICTS).polars()
 
 

@@ -30,7 +30,7 @@ EXAMPLES = (
     ),
     Example(
         "What was found, worst first",
-        "select cluster, name, level, kind, state, effect_pct, low_pct, high_pct, n, looks\n"
+        "select cluster, name, level, kind, state, effect_pct, low_pct, high_pct, n, causes,\n       action\n"
         "from verdicts_now\norder by cluster, place",
     ),
     Example(

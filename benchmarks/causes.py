@@ -30,7 +30,7 @@ import polars as pl
 
 from whorl.analysis.runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed, probed
 from whorl.analysis.verdicts.causes import Evidence
-from whorl.analysis.verdicts.saying import Part
+from whorl.analysis.verdicts.verdict import Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.simulation.draws import stream
@@ -256,7 +256,11 @@ def longhorn() -> dict[str, Any] | None:
     found = {}
     for gpu, effect, runs in over.head(5).select("gpu", "effect", "len").iter_rows():
         one = evidence.slow(gpu, {"sgemm": effect})
-        found[gpu[:12]] = {"cause": str(one.main), "kind": one.kind.value, "runs": runs, "looks": one.looks}
+        found[gpu[:12]] = {
+            "cause": str(one.main),
+            "kind": one.kind.value,
+            "runs": runs,
+        }
     called = sum(found.get(gpu, {}).get("cause") == Part.HEAT for gpu in HOT)
     return {"hot": len(HOT), "called_heat": called, "the_five_slowest": found}
 

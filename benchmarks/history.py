@@ -87,10 +87,10 @@ def longhorn(folder: Path) -> dict[str, Any]:
                 "seconds": round(time.perf_counter() - began, 2),
                 "looks": told.looks,
                 "named": {
-                    kind: [one.looks for one in getattr(told, kind)]
+                    kind: [(one.gpu or one.group, one.workload, one.effect_pct) for one in getattr(told, kind)]
                     for kind in ("steps", "changes", "drifts", "unstable", "watch")
                 },
-                "not_judged": [one.why for one in told.not_judged],
+                "not_judged": [one.why.value for one in told.not_judged],
             }
             if name == "sgemm":
                 found[name] |= rolling(campaign.sound)

@@ -36,10 +36,12 @@ from whorl.analysis.verdicts.compare import Fleet, compare
 from whorl.analysis.verdicts.groups import modes
 from whorl.analysis.verdicts.levels import levels
 from whorl.analysis.verdicts.model import looks
-from whorl.analysis.verdicts.saying import Part
+from whorl.analysis.verdicts.verdict import Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, PROBES, Made, Oracle, made
+from whorl.dashboards.verdict_words import row as verdict_row
+from whorl.dashboards.verdict_words import why_not
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 
@@ -251,8 +253,8 @@ def longhorn(folder: Path) -> dict[str, Any]:
             "confirmed": sorted(confirmed), "measured_again": len(again), "named_again": len(again & names[other]),
         }  # fmt: skip
     return {
-        "rows": [{**row.as_dict(), "gpus": len(row.gpus), "runs": len(row.runs)} for row in found.rows],
-        "not_judged": [f"{one.subject}: {one.why}" for one in found.not_judged],
+        "rows": [{**verdict_row(row), "gpus": len(row.gpus), "runs": len(row.runs)} for row in found.rows],
+        "not_judged": [f"{one.subject}: {why_not(one)}" for one in found.not_judged],
         "cut": cut.isoformat(),
         "recurs": recur,
         "interval_covers": [_held(*halves), _held(*halves[::-1])],

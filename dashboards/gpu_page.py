@@ -23,7 +23,7 @@ from .figures import bands, history, reasons, timeline, waterfall
 from .page import Drawing, Facts, Section, page, refuse_unwritable, write_page
 from .report import software
 from .table import MISSING, Table, count, many, minute, number
-from .verdict_words import interval, least, percent
+from .verdict_words import interval, least, percent, why_not
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -85,7 +85,7 @@ def gpu_page(found: OneGpu, store: str) -> str:
         list(_sections(found, verdicts)),
         notes=[
             *(f"{one.says} {one.command}".strip() for one in said if not one.matters),
-            *(f"{one.subject}: {one.why}" for one in no),
+            *(f"{gap.subject}: {why_not(gap)}" for gap in no),
         ],
         tiles=say.summary(found.stands, found.found),
     )

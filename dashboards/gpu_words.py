@@ -15,7 +15,18 @@ from ..analysis.one_gpu.standing import Figures, Standing, times
 from ..analysis.verdicts import Kind, Level, State, Verdict
 from ..analysis.verdicts.alike import Neighbour
 from .table import MISSING, count, many, minute
-from .verdict_words import chances, effect, interval, kin, measured, percent, some
+from .verdict_words import (
+    action,
+    chances,
+    effect,
+    interval,
+    kin,
+    measured,
+    percent,
+    reference,
+    sentence,
+    some,
+)  # fmt: skip
 
 _IDENTITY = {
     "model": "model", "uuid": "UUID", "serial": "serial number", "vbios": "VBIOS", "driver": "driver",
@@ -56,8 +67,8 @@ def told(one: Verdict, name: str) -> Told:
     )
     covers = "" if one.level is Level.GPU and one.name == name else f" This is about {_whom(one)}."
     sure = ", ".join(part for part in (_how_sure(one), size and f"effect {size}", *_evidence(one)) if part)
-    says = f"{_capital(one.looks)}.{covers}"
-    return Told(str(one.kind), str(one.state), one.action, says, sure, one.kind is not Kind.FAST)
+    says = f"{_capital(sentence(one))}.{covers}"
+    return Told(str(one.kind), str(one.state), action(one), says, sure, one.kind is not Kind.FAST)
 
 
 def _whom(one: Verdict) -> str:
@@ -74,7 +85,7 @@ def _evidence(one: Verdict) -> list[str]:
     """What it rests on."""
     parts = chances(one)
     if one.figure:
-        parts.append(f"compared with {one.reference}" if one.reference else f"n {count(one.n)}")
+        parts.append(f"compared with {reference(one)}" if one.reference else f"n {count(one.n)}")
     if one.runs:
         parts.append(many(len(one.runs), "run"))
     if one.first_seen is not None:

@@ -29,7 +29,19 @@ from .listing import Listing, Numbers
 from .page import Drawing
 from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
-from .verdict_words import EFFECT_SAYS, chances, effect, interval, least, measured, name, percent
+from .verdict_words import (
+    EFFECT_SAYS,
+    action,
+    chances,
+    effect,
+    interval,
+    least,
+    measured,
+    name,
+    percent,
+    sentence,
+    why_not,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from .figures.drawing import Figure
@@ -130,8 +142,8 @@ def _row(one: Verdict, key: str) -> list[str]:
         what if key == one.name else f"{what} ({key})",
         f"{one.kind}, {one.state}",
         f"{size}: {causes}" if causes else size,
-        one.looks,
-        one.action,
+        sentence(one),
+        action(one),
         "; ".join([" to ".join(days) or MISSING, *chances(one)]),
     ]
 
@@ -145,7 +157,7 @@ def by_reason(judged: Judgement) -> dict[str, list[str]]:
     """Why something was not judged, with the subjects of which it is said."""
     found: dict[str, list[str]] = {}
     for no in judged.not_judged:
-        found.setdefault(no.why, []).append(no.subject)
+        found.setdefault(why_not(no), []).append(no.subject)
     return found
 
 

@@ -104,7 +104,7 @@ IMPORT = Column("import_id", "VARCHAR", "", "the row of `imports` this came from
 FORMAT = 4
 # The generation of columns in `store.toml`: one more where columns are `added`. The files of a store with this number
 # have all columns, which readers of many files need not look for.
-COLUMNS = 2
+COLUMNS = 3
 
 
 @dataclass(frozen=True)
@@ -457,6 +457,10 @@ SPANS = Table(
 
 _JUDGEMENT = Column("judgement", "VARCHAR", "", "the row of `judgements`")
 _VERSION_OF = Column("version", "VARCHAR", "", "version of whorl")
+_MEASURED = (
+    'STRUCT(figure VARCHAR, "value" DOUBLE, peers DOUBLE, unit VARCHAR, "limit" DOUBLE, n BIGINT, "at" TIMESTAMP, '
+    '"text" VARCHAR, text_before VARCHAR)[]'
+)
 
 JUDGEMENTS = Table(
     "judgements",
@@ -471,14 +475,19 @@ JUDGEMENTS = Table(
         Column("gpus", "BIGINT", "", "how many GPUs were judged"),
         Column("looks", "BIGINT", "", "how many comparisons were made"),
         Column("findings", "BIGINT", "", "how many rows of `verdicts` it has; 0 is an answer too"),
-        Column("not_judged", "STRUCT(subject VARCHAR, why VARCHAR)[]", "", "what was not judged, and why"),
         Column("watch", "VARCHAR[]", "", "names of GPUs to measure again: newly slower than their own past"),
         Column("runs", "BIGINT", "", "how many runs the cluster had"),
-        Column("changes",
-               "STRUCT(gpu VARCHAR, workload VARCHAR, effect_pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE, q DOUBLE, "
-               'n BIGINT, since TIMESTAMP, "at" TIMESTAMP, state VARCHAR, together BIGINT, joined_with VARCHAR[])[]',
-               "", "times at which the level of a GPU changed: between `since` and `at`, for better or worse"),
         Column("content", "VARCHAR", "", "hash of what was concluded: the same again is not stored again"),
+        Column("unjudged",
+               'STRUCT(subject VARCHAR, why VARCHAR, n BIGINT, total BIGINT, "share" DOUBLE, since TIMESTAMP, '
+               '"at" TIMESTAMP, model VARCHAR, "level" VARCHAR)[]',
+               "", "what was not judged, and why, a code with its numbers", added=True),
+        Column("level_changes",
+               "STRUCT(gpu VARCHAR, workload VARCHAR, effect_pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE, q DOUBLE, "
+               'n BIGINT, since TIMESTAMP, "at" TIMESTAMP, state VARCHAR, together BIGINT, '
+               f"joined_with {_MEASURED})[]",
+               "", "times at which the level of a GPU changed: between `since` and `at`, for better or worse",
+               added=True),
     ),
     sorted_by=("cluster", "judged_at"),
     key=("judgement",),
@@ -509,15 +518,18 @@ VERDICTS = Table(
         Column("n", "BIGINT", "", "GPUs, or nodes where nodes are compared, itself included; `reference` says which"),
         Column("causes", "STRUCT(what VARCHAR, pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE)[]", "",
                "parts of the effect, with the 95 % interval of each"),
-        Column("looks", "VARCHAR", "", "the finding in a sentence"),
         Column("first_seen", "TIMESTAMP", "UTC", "when the first run that shows it began"),
         Column("last_seen", "TIMESTAMP", "UTC", "when the last one began"),
         Column("runs", "VARCHAR[]", "", "`run_id` of the runs that show it"),
-        Column("action", "VARCHAR", "", "what to do, in a sentence"),
-        Column("reference", "VARCHAR", "", "what it was compared with, in words"),
+        Column("action", "VARCHAR", "", "what to do, a code: 'clean cooling', 'reset clock', ..."),
+        Column("reference", "VARCHAR", "", "what it was compared with, a code: 'gpus', 'nodes', or 'past', its own"),
         Column("figure", "VARCHAR", "",
                "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', ...; of 'throttled runs' "
                "it is in percentage points; '' of what was seen and not measured"),
+        Column("measured", _MEASURED, "", "the numbers that tell it: clock, power, temperature, XIDs, dates, ...; "
+               "`peers`: that of the peers, or, where `reference` is 'past', that before", added=True),
+        Column("at_clock", "BOOLEAN", "", "whether times were compared as they would be at the clock of the peers",
+               added=True),
     ),
     sorted_by=("cluster", "judged_at", "place"),
     key=("judgement",),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..verdicts.recording import Stored, stored
+from ..verdicts.recording import StoredJudgement, stored
 from ..verdicts.verdict import Change, Judgement, Kind, Level, NotJudged, Smallest, Verdict
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Found:
     """Runs of the cluster that are not in the judgement; None where that is not known."""
 
 
-def last_judgement(store: Store, cluster: str) -> Stored | None:
+def last_judgement(store: Store, cluster: str) -> StoredJudgement | None:
     """The newest judgement of a cluster that is stored; None where it was never judged."""
     return next(iter(stored(store, cluster)), None)
 
@@ -49,7 +49,7 @@ def runs_of_cluster(store: Store, cluster: str) -> int:
     return int(store.collect(counted).item())
 
 
-def found(of: Stored, row: Mapping[str, Any], workloads: Collection[str], runs: int) -> Found:
+def found(of: StoredJudgement, row: Mapping[str, Any], workloads: Collection[str], runs: int) -> Found:
     """What a stored judgement says of the GPU of `row` (of `known_gpus`). `runs`: how many its cluster has now."""
     said, keys = of.judgement, set(row["keys"])
     mine = tuple(one for one, covers in zip(said.rows, of.keys, strict=True) if keys & covers)

@@ -7,11 +7,10 @@ says how often it is right.
 from __future__ import annotations
 
 from .judge import judge, judged
-from .verdict import NO_FINDING, SCHEMA, TIME, Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
+from .verdict import NO_FINDING, TIME, Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 
 __all__ = [
     "NO_FINDING",
-    "SCHEMA",
     "TIME",
     "Cause",
     "Judgement",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,8 @@ from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, OF_MEMORY, OTHER, Probe
 from ..runs.sittings import Floats
 from . import states
 from .facts import Seen, frozen_power, seen_things
-from .saying import Part, action_of, kind_of, looks_of
 from .states import HELD, Slope
-from .verdict import Cause, Kind
+from .verdict import Action, Cause, Kind, Measured, Part, Quantity, action_of, kind_of
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
 _SMALLEST = 0.02
 """Parts below this share of the effect belong to what is not explained."""
 _CLASS = {COMPUTE: COMPUTE, CACHE: COMPUTE, MEMORY: MEMORY, LINK: LINK}
+_SHOWN = 0.005  # of ln clock and ln power: less is not told
+_WARMER_K = 5.0  # as much warmer than its peers is told, whatever holds its clock
 _COOL_K = 20.0  # below where heat holds a clock
 _FEW = 2e-3  # of ln time: less is no contrast
 _LOWER = 0.01  # of ln memory clock
@@ -54,9 +55,9 @@ class Explained:
     main: str
     """The largest part that has a cause, if it is a third of the effect or more; else `Part.UNEXPLAINED`."""
     kind: Kind
-    looks: str
-    """In a sentence, without a full stop."""
-    action: str
+    measured: tuple[Measured, ...]
+    """The figures that tell it."""
+    action: Action
 
 
 @dataclass
@@ -70,8 +71,8 @@ class Evidence:
     limits: Mapping[str, float]
     """By GPU, from what temperature on heat holds its clock, degC, where that is known."""
     campaign: Probed
-    frozen: Mapping[str, str]
-    """GPUs whose power reading stood still, with a sentence."""
+    frozen: Mapping[str, tuple[Measured, ...]]
+    """GPUs whose power reading stood still, with what shows it."""
     channels: pl.DataFrame | None = None
     """`channels.channels`, once they were asked for."""
     _peers: dict[tuple[str | None, str], Peers] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class Evidence:
         own = self._rows(together)
         slow = {name: effect for name, effect in effects.items() if math.isfinite(effect)}
         if not slow:
-            return Explained("", (), Part.UNEXPLAINED, Kind.SLOW, "no time of it can be compared", action_of(Kind.SLOW))
+            return Explained("", (), Part.UNEXPLAINED, Kind.SLOW, (), action_of(Kind.SLOW))
         worst = max(slow, key=lambda name: slow[name])
         effect = slow[worst]
         limit_c = min((self.limits[gpu] for gpu in together if gpu in self.limits), default=None)
@@ -112,11 +113,13 @@ class Evidence:
             causes = (Cause(Part.UNEXPLAINED, 100 * math.expm1(effect), None, None),)
         main = causes[0].what if causes[0].pct * 3 >= 100 * math.expm1(effect) else Part.UNEXPLAINED
         kind = Kind.FAST if effect < 0 else kind_of(main)
-        looks = looks_of(worst, causes, own.get(worst), limit_c, self._memory_errors(together))
+        measured = () if worst not in own else tuple(_figures(own[worst], {cause.what for cause in causes}, limit_c))
+        if any(cause.what in (Part.MEMORY, Part.UNEXPLAINED) for cause in causes):
+            measured += tuple(Measured(Quantity.XID, code) for code in self._memory_errors(together))
         at = own[worst]["temperature"] if worst in own else None
         cool = at is not None and limit_c is not None and at < limit_c - _COOL_K
         action = action_of(kind, main, of_node=len(together) > 1, cool=cool)
-        return Explained(worst, causes, main, kind, looks, action)
+        return Explained(worst, causes, main, kind, measured, action)
 
     def _memory_errors(self, gpus: Sequence[str]) -> list[int]:
         """The XIDs of these GPUs that tell of errors of their memory."""
@@ -245,6 +248,25 @@ class Evidence:
         top, peers, scatter, probes = (float(value) for value in np.median(np.array(mine, dtype=np.float64), axis=0))
         at_top = float(row["clock"]) >= top - STEP
         return probes >= 2 and scatter <= STEP and top < peers - max(0.01, 4 * scatter) and at_top
+
+
+def _figures(row: Mapping[str, Any], parts: set[str], limit_c: float | None) -> Iterator[Measured]:
+    """Clock, power, temperature and counters of a row of `levels` beside those of the peers, where they are known and
+    differ. `parts`: of the effect."""
+    for quantity, unit in ((Quantity.CLOCK, "MHz"), (Quantity.POWER, "W")):
+        own, peers = row[quantity], row[f"peers_{quantity}"]
+        if own is not None and peers is not None and abs(own - peers) >= _SHOWN:
+            yield Measured(quantity, math.exp(own), math.exp(peers), unit)
+    own, peers = row["temperature"], row["peers_temperature"]
+    if own is not None and peers is not None and (Part.HEAT in parts or abs(own - peers) >= _WARMER_K):
+        yield Measured(Quantity.TEMPERATURE, own, peers, "degC", limit_c if Part.HEAT in parts else None)
+    for name, part, quantity in (
+        ("brake", Part.BRAKE, Quantity.HELD_BY_BRAKE),
+        ("heat", Part.HEAT, Quantity.HELD_BY_HEAT),
+        ("slowed", Part.SLOWDOWN, Quantity.HELD_BY_HARDWARE),
+    ):
+        if part in parts and row[name]:
+            yield Measured(quantity, row[name], unit="share")
 
 
 def _in_per_cent(parts: Mapping[str, Floats], effect: float) -> tuple[Cause, ...]:
@@ -455,7 +477,10 @@ class Split:
 _RUNS = 8  # of one GPU, to say what its slower ones have in common
 _MOST = 0.5  # of the variance of its times, to name what goes with it
 _SAME = 1e-12  # of log times, squared: they are all the same
-_UNITS = {"sm_clock_mhz": "MHz", "power_w": "W"}
+_UNITS = {
+    "sm_clock_mhz": (Quantity.CLOCK_OF_SLOWER_RUNS, "MHz"),
+    "power_w": (Quantity.POWER_OF_SLOWER_RUNS, "W"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,9 +489,9 @@ class Moved:
 
     causes: tuple[Cause, ...]
     """They add up to the effect."""
-    looks: str
-    """In words, to add to a sentence."""
-    action: str
+    measured: tuple[Measured, ...]
+    """Temperatures, and clock and power of its slower runs beside those of its faster ones."""
+    action: Action
 
 
 def by_heat(row: Mapping[str, Any], runs: pl.DataFrame, effect_pct: float, random: np.random.Generator) -> Moved | None:
@@ -491,13 +516,12 @@ def by_heat(row: Mapping[str, Any], runs: pl.DataFrame, effect_pct: float, rando
     heat = Cause(Part.HEAT, effect_pct * share, effect_pct * low, effect_pct * high)
     rest = Cause(Part.UNEXPLAINED, effect_pct - heat.pct, effect_pct * (1 - high), effect_pct * (1 - low))
     slower = y > np.median(y)
-    slow, fast = (
-        " and ".join(f"{np.exp(x[which, at].mean()):.0f} {_UNITS[name]}" for at, name in enumerate(names))
-        for which in (slower, ~slower)
-    )
-    heated = f"{row['temperature']:.0f} °C, its peers {row['peers_temperature']:.0f}"
-    says = f"heat holds its clock ({heated}): {slow} in its slower runs, {fast} in its faster ones"
-    return Moved((heat, rest), says, action_of(Kind.HOT))
+    slow, fast = (np.exp(x[which].mean(axis=0)) for which in (slower, ~slower))
+    measured = [Measured(Quantity.TEMPERATURE, row["temperature"], row["peers_temperature"], "degC")]
+    for column, name in enumerate(names):
+        quantity, unit = _UNITS[name]
+        measured.append(Measured(quantity, float(slow[column]), float(fast[column]), unit))
+    return Moved((heat, rest), tuple(measured), Action.CLEAN_COOLING)
 
 
 def goes_with(x: Floats, y: Floats) -> float:

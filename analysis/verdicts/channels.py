@@ -39,57 +39,21 @@ class Channel:
     floor: float
     """No value is known better, on that scale (standard deviation): clocks come in steps, temperatures in degrees."""
     log: bool
-    says: str
-    """What a GPU does that differs in it, for a sentence."""
 
 
-RISE = Channel("temperature rise", "K/W", Kind.HOT, 1, math.log(1.15), 0.02, True, "it warms more a watt")
-WARM = Channel("temperature", "degC", Kind.HOT, 1, 8.0, 0.5, False, "it is hotter in the same work")
-HUNGRY = Channel(
-    "power at fixed clock", "W", Kind.POWER_HUNGRY, 1, math.log(1.08), 0.003, True,
-    "it draws more power at the same clock and temperature",
-)  # fmt: skip
-TOP = Channel(
-    "highest clock",
-    "MHz",
-    Kind.PINNED,
-    -1,
-    0.01,
-    0.0025,
-    True,
-    "its clock stays lower, whatever runs, and it is not hot",
-)
-UNDER = Channel(
-    "power under the cap", "W", Kind.UNDER_CAP, -1, math.log(1.02), 0.002, True,
-    "it draws less at no higher clock, where its peers are at their power limit",
-)  # fmt: skip
-IDLING = Channel(
-    "power at full clock", "W", Kind.STARVED, -1, math.log(1.06), 0.003, True,
-    "it draws less power at the same clock: it waits for something outside the GPU",
-)  # fmt: skip
-THROTTLED = Channel(
-    "throttled runs", "share", Kind.UNSTABLE, 1, 0.05, 0.01, False,
-    "heat, a brake or the hardware holds its clock in more of its runs",
-)  # fmt: skip
-LEAKAGE = Channel("idle power", "W", None, 1, math.log(1.1), 0.003, True, "it draws more without work")
-WORK = Channel("work per joule", "1/J", None, -1, math.log(1.03), 0.003, True, "it does less work a joule")
+RISE = Channel("temperature rise", "K/W", Kind.HOT, 1, math.log(1.15), 0.02, True)
+WARM = Channel("temperature", "degC", Kind.HOT, 1, 8.0, 0.5, False)
+HUNGRY = Channel("power at fixed clock", "W", Kind.POWER_HUNGRY, 1, math.log(1.08), 0.003, True)
+TOP = Channel("highest clock", "MHz", Kind.PINNED, -1, 0.01, 0.0025, True)
+UNDER = Channel("power under the cap", "W", Kind.UNDER_CAP, -1, math.log(1.02), 0.002, True)
+IDLING = Channel("power at full clock", "W", Kind.STARVED, -1, math.log(1.06), 0.003, True)
+THROTTLED = Channel("throttled runs", "share", Kind.UNSTABLE, 1, 0.05, 0.01, False)
+LEAKAGE = Channel("idle power", "W", None, 1, math.log(1.1), 0.003, True)
+WORK = Channel("work per joule", "1/J", None, -1, math.log(1.03), 0.003, True)
 
 CHANNELS = (RISE, WARM, HUNGRY, TOP, UNDER, IDLING, THROTTLED, LEAKAGE, WORK)
 FINGERPRINT = (RISE, HUNGRY, TOP, THROTTLED, LEAKAGE, WORK)
 """Those that describe a GPU whether they differ or not."""
-
-
-def looks_of(channel: Channel, own: float, peers: float) -> str:
-    """A GPU that differs in a channel, in a sentence without a full stop; values on the scale of `channels`."""
-    shown = [math.exp(one) if channel.log else one for one in (own, peers)]
-    digits = 3 if max(shown) < 10 else 0
-    figures = [f"{one:.{digits}f}" for one in shown]
-    if channel is THROTTLED:
-        figures = [f"{100 * one:.0f} %" for one in shown]
-        return f"{channel.says}: {figures[0]}, its peers {figures[1]}"
-    by = f" by {abs(100 * math.expm1(own - peers)):.0f} %" if channel.log else f" by {abs(own - peers):.0f} K"
-    unit = channel.unit.replace("degC", "°C")
-    return f"{channel.says}{by} ({figures[0]} {unit}, its peers {figures[1]})"
 
 
 def fingerprint_figures(evidence: Evidence) -> pl.DataFrame:

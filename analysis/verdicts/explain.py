@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -98,15 +98,6 @@ class Explained:
     judged: int = 0
     """How many GPUs of its cluster were judged."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The document of `whorl.explain/1`."""
-        found: dict[str, Any] = {"schema": "whorl.explain/1", "cluster": self.cluster, "gpu": self.gpu}
-        found |= {"name": self.name, "identity": dict(self.identity)}
-        found["verdicts"] = [one.as_dict() for one in self.verdicts]
-        for name in ("not_judged", "places", "history", "events", "smallest"):
-            found[name] = [asdict(one) for one in getattr(self, name)]
-        return found | {"conditions": {name: list(what) for name, what in self.conditions.items()}}
-
 
 @dataclass(frozen=True)
 class SharedFinding:
@@ -118,11 +109,6 @@ class SharedFinding:
     gpus: tuple[str, ...]
     """Names of the GPUs that it covers."""
     verdicts: tuple[Verdict, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document of `whorl.explain.shared/1`."""
-        document: dict[str, Any] = {"schema": "whorl.explain.shared/1", "cluster": self.cluster, "name": self.name}
-        return document | {"gpus": list(self.gpus), "verdicts": [one.as_dict() for one in self.verdicts]}
 
 
 def shared_finding(name: str, judgements: Sequence[Judgement]) -> SharedFinding | None:

@@ -15,9 +15,8 @@ from ...store.vocabulary import EventKind, Outcome
 from ..runs.measurements import SOUND
 from ..runs.probing import OF_HARDWARE, OF_MEMORY, Probed
 from ..runs.sittings import begins, days
-from .saying import action_of
 from .states import codes
-from .verdict import Kind
+from .verdict import Action, Kind, Measured, Quantity, action_of
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -35,8 +34,8 @@ class Seen:
 
     gpu: str
     kind: Kind
-    looks: str
-    action: str
+    measured: tuple[Measured, ...]
+    action: Action
     workloads: tuple[str, ...]
     runs: tuple[str, ...]
     """Ids of the runs that show it."""
@@ -46,7 +45,7 @@ class Seen:
     """In how many sittings at least 6 hours apart it was seen."""
 
 
-def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]:
+def seen_things(campaign: Probed, frozen: Mapping[str, tuple[Measured, ...]]) -> tuple[Seen, ...]:
     """All of them, the worst first: a GPU that is lost did not fail besides. `frozen`: of `frozen_power`."""
     found: dict[tuple[str, Kind], Seen] = {}
     of_frozen = pl.col("gpu").is_in(list(frozen))
@@ -63,29 +62,29 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
             continue
         own, told = gone.filter(pl.col("gpu") == gpu), events.filter(pl.col("gpu") == gpu)
         n = max(told.filter(~fell).height, 1)
-        looks = "it fell off the bus" + (f" {n} times" if n > 1 else "")
-        one = _seen(gpu, Kind.LOST, looks, own, told["ts"])
+        one = _seen(gpu, Kind.LOST, (Measured(Quantity.LOSSES, n),), own, told["ts"])
         found[gpu, Kind.LOST] = one if one.runs else _last_good(one, campaign.sound)
     for (gpu,), own in no_time.filter(pl.col("status") != Outcome.LOST.value).group_by(["gpu"], maintain_order=True):
         if (str(gpu), Kind.LOST) in found:
             continue
-        probes, detail = _listed(own), own["status_detail"].drop_nulls()
-        looks = f"{probes} did not end" + (f": {detail[0]}" if len(detail) else "")
-        found[str(gpu), Kind.FAILED] = _seen(str(gpu), Kind.FAILED, looks, own)
+        detail = own["status_detail"].drop_nulls()
+        failed = Measured(Quantity.FAILED_RUNS, own.height, text=detail[0] if len(detail) else None)
+        found[str(gpu), Kind.FAILED] = _seen(str(gpu), Kind.FAILED, (failed,), own)
     wrong = runs.filter(wrong_result)
     checked = campaign.runs.filter(pl.col("checked_elements").is_not_null()).group_by("gpu").len()
     many = dict(checked.iter_rows())
     for (gpu,), own in wrong.group_by(["gpu"], maintain_order=True):
         most = own.filter(counted)["wrong_elements"].max()
-        elements = "how many was not counted" if most is None else f"up to {int(most):,}"  # type: ignore[arg-type]
-        of = max(int(many.get(gpu, 0)), own.height)
-        looks = f"wrong elements in {own.height} of {of} checked results ({elements}): {_listed(own)}"
-        found[str(gpu), Kind.WRONG] = _seen(str(gpu), Kind.WRONG, looks, own)
-    for gpu, sentence in frozen.items():
+        wrong_measured = (
+            Measured(Quantity.WRONG_RESULTS, own.height, limit=max(int(many.get(gpu, 0)), own.height)),
+            Measured(Quantity.WRONG_ELEMENTS, None if most is None else int(most)),  # type: ignore[arg-type]
+        )
+        found[str(gpu), Kind.WRONG] = _seen(str(gpu), Kind.WRONG, wrong_measured, own)
+    for gpu, measured in frozen.items():
         own = runs.filter((pl.col("gpu") == gpu) & pl.col("power_w").is_not_null())
         # The runs at the power that occurs most often are those that show it.
         same = own.filter(pl.col("power_w") == pl.col("power_w").mode().first())
-        found[gpu, Kind.SENSOR] = _seen(gpu, Kind.SENSOR, sentence, same if same.height > 1 else own)
+        found[gpu, Kind.SENSOR] = _seen(gpu, Kind.SENSOR, measured, same if same.height > 1 else own)
     found |= {(gpu, Kind.MEMORY_ERRORS): one for gpu, one in _memory_errors(campaign, runs.clear()).items()}
     for gpu, one in _hardware_errors(campaign, runs.clear()).items():
         if (gpu, Kind.LOST) not in found:
@@ -100,10 +99,10 @@ def _last_good(one: Seen, runs: pl.DataFrame) -> Seen:
     if one.first_seen is not None:
         good = good.filter(pl.col("began") < one.first_seen)
     if good.is_empty():
-        return replace(one, looks=f"{one.looks}; no run of it ended well before")
+        return replace(one, measured=(*one.measured, Measured(Quantity.LAST_GOOD_RUN)))
     last = good.row(-1, named=True)
-    looks = f"{one.looks}; its last good run before was {last['workload']}, begun {last['began']:%Y-%m-%d %H:%M}"
-    return replace(one, looks=looks, runs=(str(last["run_id"]),))
+    good_run = Measured(Quantity.LAST_GOOD_RUN, at=last["began"], text=str(last["workload"]))
+    return replace(one, measured=(*one.measured, good_run), runs=(str(last["run_id"]),))
 
 
 def _memory_errors(campaign: Probed, none: pl.DataFrame) -> dict[str, Seen]:
@@ -111,11 +110,14 @@ def _memory_errors(campaign: Probed, none: pl.DataFrame) -> dict[str, Seen]:
     told = campaign.events.filter(pl.col("code").is_in(list(OF_MEMORY))).drop_nulls("gpu")
     found = {}
     for (gpu,), own in told.group_by(["gpu"], maintain_order=True):
-        many = own.group_by("code").len().sort("code").iter_rows()
-        listed = ", ".join(f"XID {code}{f' ({n} times)' if n > 1 else ''}: {OF_MEMORY[code]}" for code, n in many)
-        looks = f"the driver told of its memory: {listed}"
-        found[str(gpu)] = _seen(str(gpu), Kind.MEMORY_ERRORS, looks, none, own["ts"])
+        found[str(gpu)] = _seen(str(gpu), Kind.MEMORY_ERRORS, _xids(own), none, own["ts"])
     return found
+
+
+def _xids(events: pl.DataFrame) -> tuple[Measured, ...]:
+    """Each XID of these events with how often it came, the lowest number first."""
+    counted = events.group_by("code").len().sort("code").iter_rows()
+    return tuple(Measured(Quantity.XID, code, n=n) for code, n in counted)
 
 
 def _hardware_errors(campaign: Probed, none: pl.DataFrame) -> dict[str, Seen]:
@@ -125,19 +127,15 @@ def _hardware_errors(campaign: Probed, none: pl.DataFrame) -> dict[str, Seen]:
     told = campaign.events.filter(reset | pl.col("code").is_in(codes_of)).drop_nulls("gpu")
     found = {}
     for (gpu,), own in told.group_by(["gpu"], maintain_order=True):
-        many = own.filter(~reset).group_by("code").len().sort("code").iter_rows()
-        errors = [f"XID {code}{f' ({n} times)' if n > 1 else ''}: {OF_HARDWARE[code]}" for code, n in many]
-        if own.select(reset.any()).item():
-            errors.append("it cannot be used before it is reset")
-        found[str(gpu)] = _seen(str(gpu), Kind.FAILED, f"the driver told of it: {', '.join(errors)}", none, own["ts"])
+        needs_reset = (Measured(Quantity.NEEDS_RESET),) if own.select(reset.any()).item() else ()
+        errors = (*_xids(own.filter(~reset)), *needs_reset)
+        found[str(gpu)] = _seen(str(gpu), Kind.FAILED, errors, none, own["ts"])
     return found
 
 
-def _listed(runs: pl.DataFrame) -> str:
-    return ", ".join(runs["workload"].unique(maintain_order=True))
-
-
-def _seen(gpu: str, kind: Kind, looks: str, runs: pl.DataFrame, events: pl.Series | None = None) -> Seen:
+def _seen(
+    gpu: str, kind: Kind, measured: tuple[Measured, ...], runs: pl.DataFrame, events: pl.Series | None = None
+) -> Seen:
     at = [*runs["began"].drop_nulls(), *([] if events is None else events.drop_nulls())]
     at.sort()
     when = pl.DataFrame({"began": at}).select(days()).to_series().to_numpy()
@@ -145,7 +143,7 @@ def _seen(gpu: str, kind: Kind, looks: str, runs: pl.DataFrame, events: pl.Serie
     return Seen(
         gpu,
         kind,
-        looks,
+        measured,
         action_of(kind),
         tuple(str(name) for name in runs["workload"].unique(maintain_order=True)),
         tuple(str(run) for run in runs["run_id"]),
@@ -155,14 +153,14 @@ def _seen(gpu: str, kind: Kind, looks: str, runs: pl.DataFrame, events: pl.Serie
     )
 
 
-def frozen_power(campaign: Probed, store: Store | None) -> dict[str, str]:
-    """GPUs whose power reading is 0 W or stood still while their load moved, with a sentence: in the telemetry of the
-    `store`, by an event of a collector, or because runs of different load have the same power to the milliwatt."""
+def frozen_power(campaign: Probed, store: Store | None) -> dict[str, tuple[Measured, ...]]:
+    """GPUs whose power reading is 0 W or stood still while their load moved, with what shows it: in the telemetry of
+    the `store`, by an event of a collector, or because runs of different load have the same power to the milliwatt."""
     found = {} if store is None else frozen_readings(store, campaign)
     bad = [EventKind.STUCK_SENSOR.value, EventKind.ZERO_POWER.value]
     stuck = campaign.events.filter(pl.col("kind").is_in(bad)).drop_nulls("gpu")
     for gpu, detail in stuck.select("gpu", "detail").iter_rows():
-        found.setdefault(gpu, detail or "its power reading stood still while its load moved")
+        found.setdefault(gpu, (Measured(Quantity.REPORTED, text=detail),))
     known = campaign.runs.filter(pl.col("power_w").is_finite() & (pl.col("power_w") > 0))
     suspects = _repeated(known)
     if not suspects:
@@ -179,8 +177,10 @@ def frozen_power(campaign: Probed, store: Store | None) -> dict[str, str]:
     for gpu, power, n, moved in same.iter_rows():
         found.setdefault(
             gpu,
-            f"{n} runs have a power of {power:.3f} W, to the milliwatt, where the power of its peers differs by a "
-            f"factor of {moved:.1f}",
+            (
+                Measured(Quantity.STILL_POWER, power, unit="W", n=n),
+                Measured(Quantity.MOVED_POWER, moved),
+            ),
         )
     return found
 
@@ -196,8 +196,8 @@ def _repeated(runs: pl.DataFrame) -> list[str]:
     return runs["gpu"].filter(gpu.is_in(np.unique(same // 10**9))).unique().to_list() if len(same) else []
 
 
-def frozen_readings(store: Store, campaign: Probed) -> dict[str, str]:
-    """GPUs whose power reading stood still while their load moved, with a sentence.
+def frozen_readings(store: Store, campaign: Probed) -> dict[str, tuple[Measured, ...]]:
+    """GPUs whose power reading stood still while their load moved, with what shows it.
 
     The rule of `collectors.quality`, for a shorter time: ten readings or more over ten seconds or more that are the
     same to the milliwatt, while the utilisation moves by 30 points.
@@ -229,7 +229,10 @@ def frozen_readings(store: Store, campaign: Probed) -> dict[str, str]:
         .last()
     )
     return {
-        row["gpu"]: f"the power reading stayed at {row['power'] / 1000:.3f} W for {row['span_s']:.0f} s "
-        f"({row['n']} readings) while the utilisation moved by {row['moved']} points"
+        row["gpu"]: (
+            Measured(Quantity.STILL_POWER, row["power"] / 1000, unit="W", n=row["n"]),
+            Measured(Quantity.STILL_TIME, row["span_s"], unit="s"),
+            Measured(Quantity.MOVED_UTILISATION, row["moved"], unit="%"),
+        )
         for row in store.collect(rows).iter_rows(named=True)
     }

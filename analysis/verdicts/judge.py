@@ -19,15 +19,31 @@ import polars as pl
 from ..runs.probing import Probed, names_of, probed, with_facts, without_runs
 from ..runs.sittings import Bools, Floats, Ints, date_of
 from .causes import Evidence
-from .channels import looks_of as channel_looks
+from .channels import Channel
 from .compare import Shift, seen_twice
 from .levels import RELEVANT, in_pct
 from .model import Look, Looks, looks
 from .past.history import Histories, histories
 from .past.own_past import discoveries
-from .saying import action_of
 from .smallest import smallest
-from .verdict import HELD, TIME, Cause, Change, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
+from .verdict import (
+    HELD,
+    TIME,
+    Action,
+    Cause,
+    Change,
+    ComparedWith,
+    Gap,
+    Judgement,
+    Kind,
+    Level,
+    Measured,
+    NotJudged,
+    Smallest,
+    State,
+    Verdict,
+    action_of,
+)
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -42,8 +58,6 @@ MOST_P = 1e-3
 """A chance above it names no GPU, however many are faulty."""
 SHOWS_P = 0.01
 """A named GPU shows it in looks with at most this chance."""
-_NAMED = 6  # GPUs in a sentence
-_STEP = "Find out what changed then (driver, firmware, room), and try the earlier state on one node."
 _RUNS = 40  # ids in a verdict, the newest
 _MOST = 0.5  # of a batch's GPUs that must have shown it twice; some are measured once
 _TOGETHER = 64  # GPUs whose common change is told GPU by GPU; that of more shows in their peers, too
@@ -66,9 +80,9 @@ def judge(
         newest: object = found.runs["began"].max()
         found = replace(found, events=found.events.filter(pl.col("ts") >= from_)) if facts else found.since(from_)
         if found.runs.is_empty() and not facts:
-            last = f"the newest began on {newest:%Y-%m-%d}" if isinstance(newest, datetime) else "no run has a date"
-            why = f"no run began on {from_:%Y-%m-%d} or later; {last}"
-            return Judgement(found.cluster, (), (NotJudged(found.cluster, found.cluster, why),), 0, 0)
+            at = newest if isinstance(newest, datetime) else None
+            none = NotJudged(found.cluster, found.cluster, Gap.NOT_SINCE, since=from_, at=at)
+            return Judgement(found.cluster, (), (none,), 0, 0)
     if campaign is None and not facts:
         found = with_facts(store, found, from_)
     return judged(found, store)
@@ -84,7 +98,7 @@ def judged(found: Probed, store: Store | None = None, *, evidence: Evidence | No
     rows += judge_.of_the_past(past.steps + past.changes + past.drifts + past.unstable, rows)
     said = dict.fromkeys([*all_.not_judged, *(one for one in past.not_judged if one not in all_.not_judged)])
     if not all_.of and found.runs.height == 0:
-        said[NotJudged(found.cluster, found.cluster, "there are no runs")] = None
+        said[NotJudged(found.cluster, found.cluster, Gap.NO_RUNS)] = None
     many = int(sum(look.compared.p.size and np.isfinite(look.compared.effect).sum() for look in all_.of))
     some = np.zeros(len(all_.gpus), dtype=bool)
     for look in all_.of:
@@ -173,7 +187,7 @@ class _Judge:
                 Level.GPU, self._name(one.gpu), (self._name(one.gpu),), self._campaign.cluster,
                 self._models[self._place[one.gpu]] if one.gpu in self._place else None, one.workloads, one.kind,
                 State.CONFIRMED if one.sittings > 1 else State.SUSPECTED, None, None, None, None, None, None, (),
-                one.looks, one.first_seen, one.last_seen, one.runs[-_RUNS:], one.action, figure="",
+                one.first_seen, one.last_seen, one.runs[-_RUNS:], one.action, one.measured, figure="",
             )
             for one in self._all.evidence.seen()
         ]  # fmt: skip
@@ -194,20 +208,16 @@ class _Judge:
         for (what, _), shown in by_batch.items():
             look, shift = max(shown, key=lambda one: abs(one[1].effect))
             names = tuple(self._names[gpu] for gpu in shift.gpus)
+            shared: tuple[Measured, ...] = ()
             if what == "mode":
-                name, shares = f"{len(names)} GPUs", "nothing that is recorded; look for a board revision or a memory"
-                shares += f": {', '.join(names[:_NAMED])}" + (" and others" if len(names) > _NAMED else "")
+                name = f"{len(names)} GPUs"
             else:
                 value = self._all.values[what][shift.value]
-                name, shares = f"{what} {value}", f"{what} {value}"
-            slow = shift.effect > 0
-            by = f"{abs(in_pct(shift.effect)):.1f} % {'slower' if slow else 'faster'}"
-            says = f"{len(names)} GPUs are {by} than the others"
+                name, shared = f"{what} {value}", (Measured(what, text=value),)
+            kind = Kind.SLOW if shift.effect > 0 else Kind.FAST
             found.append(
                 self._of_shift(
-                    Level.BATCH, name, look, shift, shown, Kind.SLOW if slow else Kind.FAST,
-                    f"{says} in {look.workload}; they share {shares}",
-                    "Compare firmware, driver and board of these GPUs with those of the others.", shift.p,
+                    Level.BATCH, name, look, shift, shown, kind, shared, Action.COMPARE_BOARDS, shift.p,
                 )
             )  # fmt: skip
         return found
@@ -241,7 +251,7 @@ class _Judge:
             found.append(
                 self._of_shift(
                     Level.NODE, name, look, shift, shown, told.kind if slow else Kind.FAST,
-                    f"all {len(shift.gpus)} GPUs of {name} together: {told.looks}", told.action, float(joined[node]),
+                    told.measured, told.action, float(joined[node]),
                     float(q[node]), told.causes if slow and told.workload == look.workload else (),
                 )
             )  # fmt: skip
@@ -249,20 +259,20 @@ class _Judge:
 
     def _of_shift(
         self, level: Level, name: str, look: Look, shift: Shift, shown: Sequence[tuple[Look, Shift]], kind: Kind,
-        says: str, action: str, p: float, q: float | None = None, causes: tuple[Cause, ...] = (),
+        measured: tuple[Measured, ...], action: Action, p: float, q: float | None = None,
+        causes: tuple[Cause, ...] = (),
     ) -> Verdict:  # fmt: skip
         half = 2.6 * shift.error
         workloads = [one.workload for one, _ in sorted(shown, key=lambda one: -abs(one[1].effect))]
         seen = seen_twice(look.levels, look.compared, shift)[shift.gpus]
         confirmed = seen.all() if level is Level.NODE else seen.mean() > _MOST
         first, last, runs = self._evidence([self._all.gpus[gpu] for gpu in shift.gpus], workloads)
-        units = "nodes" if shift.what != "mode" and (self._all.fleet.node >= 0).any() else "GPUs"
+        of_nodes = shift.what != "mode" and (self._all.fleet.node >= 0).any()
         return Verdict(
             level, name, tuple(self._names[gpu] for gpu in shift.gpus), self._campaign.cluster, look.model,
             tuple(dict.fromkeys(workloads)), kind, State.CONFIRMED if confirmed else State.SUSPECTED,
             in_pct(shift.effect), in_pct(shift.effect - half), in_pct(shift.effect + half), p, p if q is None else q,
-            shift.n, causes, says, first, last, runs, action,
-            f"{shift.n} {units} of the same {'model' if look.model else 'cluster'}",
+            shift.n, causes, first, last, runs, action, measured, ComparedWith.NODES if of_nodes else ComparedWith.GPUS,
         )  # fmt: skip
 
     # -- GPUs ---------------------------------------------------------------------------------------------
@@ -285,8 +295,7 @@ class _Judge:
             found.append(self._slow(gpu, timed, slow, shown))
         elif timed:
             look = max(timed, key=lambda one: abs(one.compared.effect[gpu]))
-            says = f"{abs(in_pct(look.compared.effect[gpu])):.1f} % faster in {look.workload}{_how(look)}"
-            found.append(self._row(gpu, look, timed, Kind.FAST, (), says, action_of(Kind.FAST)))
+            found.append(self._row(gpu, look, timed, Kind.FAST, (), (), Action.NOTHING))
         kinds = {one.kind for one in found}
         for look in sorted(others, key=lambda one: float(self._p[self._all.of.index(one), gpu])):
             channel = look.channel
@@ -299,9 +308,9 @@ class _Judge:
             if kind in kinds or held:
                 continue
             kinds.add(kind)
-            own = look.levels.level[gpu]
-            says = channel_looks(channel, float(own), float(own - look.compared.effect[gpu]))
-            found.append(self._row(gpu, look, [look], kind, (), says, action_of(kind)))
+            own = float(look.levels.level[gpu])
+            value = _beside(channel, own, own - float(look.compared.effect[gpu]))
+            found.append(self._row(gpu, look, [look], kind, (), (value,), action_of(kind)))
         return found
 
     def _slow(self, gpu: int, timed: Sequence[Look], slow: Sequence[Look], shown: Sequence[Look]) -> Verdict:
@@ -314,27 +323,24 @@ class _Judge:
             effects.setdefault(look.workload, float(look.compared.effect[gpu]))
         told = self._all.evidence.slow(self._all.gpus[gpu], effects)
         look = next(look for look in (*slow, *sure) if look.workload == told.workload)
-        says = told.looks + ("" if look.what == "time" else f"; {look.what}")
         kind = told.kind if told.kind is not Kind.FAST else Kind.SLOW
-        return self._row(gpu, look, [*slow, *sure], kind, told.causes, says, told.action, shown)
+        return self._row(gpu, look, [*slow, *sure], kind, told.causes, told.measured, told.action, shown)
 
     def _row(
-        self, gpu: int, look: Look, over: Sequence[Look], kind: Kind, causes: tuple[Cause, ...], says: str,
-        action: str, shown: Sequence[Look] = (),
+        self, gpu: int, look: Look, over: Sequence[Look], kind: Kind, causes: tuple[Cause, ...],
+        measured: tuple[Measured, ...], action: Action, shown: Sequence[Look] = (),
     ) -> Verdict:  # fmt: skip
         one = look.compared
         ranked = sorted((other for other in over if other.workload), key=lambda other: -abs(other.compared.effect[gpu]))
         workloads = tuple(dict.fromkeys([look.workload, *(other.workload for other in ranked)])) if ranked else ()
         first, last, runs = self._evidence([self._all.gpus[gpu]], workloads, look, gpu)
         confirmed = any(other.compared.confirmed[gpu] for other in (look, *shown))
-        of_model = f" of {look.model}" if look.model else " of its cluster"
         effect, low, high = (_inin_pct(look, float(value[gpu])) for value in (one.effect, one.low, one.high))
         return Verdict(
             Level.GPU, self._names[gpu], (self._names[gpu],), self._campaign.cluster, self._models[gpu], workloads,
             kind, State.CONFIRMED if confirmed else State.SUSPECTED,
             effect, low, high, float(self._own[gpu]), float(self._q[gpu]), int(one.peers[gpu]),
-            causes, says, first, last, runs, action,
-            f"{one.peers[gpu]} GPUs{of_model}" + (f", {look.what}" if look.what != "time" else ""),
+            causes, first, last, runs, action, measured, ComparedWith.GPUS, look.timed and look.what != "time",
             TIME if look.timed else look.what,
         )  # fmt: skip
 
@@ -360,14 +366,16 @@ class _Judge:
             moved = None
             if one.gpu is not None and kind is Kind.UNSTABLE:
                 moved = self._all.evidence.moves(one.gpu, one.workload, one.effect_pct)
-            says = one.looks if moved is None else f"{one.looks}; {moved.looks}"
-            action = _STEP if level is Level.BATCH else action_of(kind) if moved is None else moved.action
+            measured = (*one.measured, *one.joined_with, *(() if moved is None else moved.measured))
+            action = action_of(kind) if moved is None else moved.action
+            if level is Level.BATCH:
+                action = Action.FIND_COMMON_CHANGE
             model = next((self._models[self._place[gpu]] for gpu in (one.gpu, *one.gpus) if gpu in self._place), None)
             found.append(
                 Verdict(
                     level, name, names, self._campaign.cluster, model, (one.workload,), kind, one.state, one.effect_pct,
-                    one.low_pct, one.high_pct, one.p, one.q, one.n, () if moved is None else moved.causes, says,
-                    one.first_seen, one.last_seen, one.runs[-_RUNS:], action, "its own earlier sittings",
+                    one.low_pct, one.high_pct, one.p, one.q, one.n, () if moved is None else moved.causes,
+                    one.first_seen, one.last_seen, one.runs[-_RUNS:], action, measured, ComparedWith.PAST,
                 )
             )  # fmt: skip
         return found
@@ -407,8 +415,11 @@ class _Judge:
         return first, None if began.is_empty() else began[-1], tuple(rows["run_id"].cast(pl.String).to_list()[-_RUNS:])
 
 
-def _how(look: Look) -> str:
-    return "" if look.what == "time" else " at the clock that it has"
+def _beside(channel: Channel, own: float, peers: float) -> Measured:
+    """A value of a channel beside that of the peers, in its unit; both are given on the scale of `channels`."""
+    if channel.log:
+        own, peers = math.exp(own), math.exp(peers)
+    return Measured(channel.name, own, peers, channel.unit)
 
 
 def _backed(place: int, of: Sequence[Look]) -> Floats:

@@ -28,7 +28,7 @@ from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels import RELEVANT, WEEKS, Levels, levels
 from .sittings import groups_median, step_of
 from .states import codes, line
-from .verdict import NotJudged
+from .verdict import Gap, NotJudged
 
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
@@ -102,8 +102,8 @@ def looks(campaign: Probed, evidence: Evidence) -> Looks:
 def usable(
     campaign: Probed, now: datetime | None = None, columns: Sequence[str] = _COLUMNS
 ) -> tuple[pl.DataFrame, list[NotJudged]]:
-    """The runs that are compared, with the number of their GPU `gpu_no`, `at` (days) and `x` (ln time); and a sentence
-    for each kind of run that is left out. `columns`: of the runs."""
+    """The runs that are compared, with the number of their GPU `gpu_no`, `at` (days) and `x` (ln time); and why others
+    are left out. `columns`: of the runs."""
     until = now or latest()
     until = until.astimezone(UTC).replace(tzinfo=None) if until.tzinfo else until
     runs = campaign.sound.select(columns).with_columns(
@@ -114,57 +114,51 @@ def usable(
     ahead = now is None and campaign.simulated  # a simulated clock runs faster: its dates are right
     late = pl.lit(value=False) if ahead else (pl.col("began") > until).fill_null(value=False)
     said: list[NotJudged] = []
-    for what, bad in (
-        ("no time above 0", ~pl.col("x").is_finite()),
-        ("a date in the future: correct the clock of their node", late),
+    for why, bad in (
+        (Gap.NO_TIME, ~pl.col("x").is_finite()),
+        (Gap.FUTURE, late),
     ):
-        runs = without(runs, bad, what, campaign.cluster, said)
+        runs = without(runs, bad, why, campaign.cluster, said)
     return runs, said
 
 
-def without(runs: pl.DataFrame, bad: pl.Expr, what: str, cluster: str, said: list[NotJudged]) -> pl.DataFrame:
-    """`runs` without the bad ones, and a sentence for each of their workloads. `what`: that they have."""
+def without(runs: pl.DataFrame, bad: pl.Expr, why: Gap, cluster: str, said: list[NotJudged]) -> pl.DataFrame:
+    """`runs` without the bad ones, of whose workloads `said` then says why."""
     if not runs.select(bad.any()).item():
         return runs
     for workload, n in runs.filter(bad).group_by("workload").len().sort("workload").iter_rows():
-        many = f"1 run was left out, as it has {what}" if n == 1 else f"{n:,} runs were left out, as they have {what}"
-        said.append(NotJudged(cluster, str(workload), many))
+        said.append(NotJudged(cluster, str(workload), why, n=n))
     return runs.filter(~bad)
 
 
 def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame) -> Iterator[Look]:
     """The looks at a workload's times."""
     gpu, at, x = (runs[name].to_numpy() for name in ("gpu_no", "at", "x"))
-    of_model = (
-        f" of {model}" if model and workload == plain_workload(workload) and len(all_.campaign.models) > 1 else ""
-    )
+    several = workload == plain_workload(workload) and len(all_.campaign.models) > 1
 
-    def no(why: str) -> None:
-        all_.not_judged.append(NotJudged(all_.campaign.cluster, workload, why))
+    def no(why: Gap, n: int | None = None, total: int | None = None, *, share: float | None = None) -> None:
+        of_model = model if several and why is Gap.FEW_GPUS else None
+        all_.not_judged.append(
+            NotJudged(all_.campaign.cluster, workload, why, n=n, total=total, share=share, model=of_model)
+        )
 
     many = runs["gpu_no"].n_unique()
     if many < LEAST_GPUS:
-        no(f"{many} GPU{'' if many == 1 else 's'}{of_model} ran it; {LEAST_GPUS} are needed to tell which differ")
+        no(Gap.FEW_GPUS, many, LEAST_GPUS)
         return
     step = step_of(x)
     times = levels(gpu, at, x, len(all_.gpus), step)
     together = jobs_share(runs, times)
     if together is not None and together >= JOBS_COUPLE:
-        no(
-            "the GPUs of a job finish together, so a time belongs to the job and not to the GPU (of what differs from "
-            f"run to run, {100 * together:.0f} % is the job's): measure with jobs on one GPU"
-        )
+        no(Gap.JOBS, share=together)
         return
     if times.repeats is None:
-        no("no GPU has two runs: a GPU is named only where another figure agrees; measure again")
+        no(Gap.RUN_ONCE)
     elif np.ptp(x) == 0:
-        no(f"all {runs.height:,} runs took the same time: it is rounded, or its clock stood still")
+        no(Gap.SAME_TIME, runs.height)
         return
     elif times.repeats < SOME:
-        no(
-            f"the differences between GPUs do not repeat (ICC {times.repeats:.2f}; {many:,} GPUs, {runs.height:,} "
-            "runs): they belong to the runs"
-        )
+        no(Gap.NOT_REPEATED, many, runs.height, share=times.repeats)
         return
     compared = compare(times, all_.fleet, weeks=WEEKS)
     if compared is not None:

@@ -17,13 +17,24 @@ from ...store.schema import VERDICTS, arrow_rows
 from ...store.views import OF_ALL_RUNS
 from ..runs.probing import campaigns, clusters_with_facts
 from .judge import judge
+from .verdict import (
+    Action,
+    Change,
+    ComparedWith,
+    Gap,
+    Judgement,
+    Kind,
+    Level,
+    Measured,
+    NotJudged,
+    State,
+    Verdict,
+    action_of,
+)
 from .verdict import Cause as Part
-from .verdict import Change, Judgement, Kind, Level, NotJudged, State, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
-
-_NEWER = "this finding is of a newer whorl, which this one cannot read: install a newer whorl"
 
 
 @dataclass(frozen=True)
@@ -94,9 +105,9 @@ def record(
         rows["judgements"].append(
             common
             | {"campaign": campaign, "since": since, "gpus": one.gpus, "looks": one.looks, "findings": len(one.rows)}
-            | {"not_judged": [{"subject": no.subject, "why": no.why} for no in one.not_judged]}
+            | {"unjudged": [asdict(no) for no in one.not_judged]}
             | {"watch": [each.name for each in one.watch], "content": content}
-            | {"runs": one.runs, "changes": [asdict(each) for each in one.changes]}
+            | {"runs": one.runs, "level_changes": [asdict(each) for each in one.changes]}
         )
         rows["verdicts"] += [common | _row(each, place, keys) for place, each in enumerate(one.rows)]
     tables = {
@@ -113,7 +124,7 @@ def record(
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredJudgement:
     """The newest judgement of a cluster, of those about every run."""
 
     judgement: Judgement
@@ -134,7 +145,7 @@ def newest(store: Store) -> list[Judgement]:
     return [one.judgement for one in stored(store)]
 
 
-def stored(store: Store, cluster: str | None = None) -> list[Stored]:
+def stored(store: Store, cluster: str | None = None) -> list[StoredJudgement]:
     """The same of a cluster, or of every one, with what else is stored of it."""
     whole = pl.sql_expr(OF_ALL_RUNS)
     of = whole if cluster is None else whole & (pl.col("cluster") == cluster)
@@ -148,19 +159,19 @@ def stored(store: Store, cluster: str | None = None) -> list[Stored]:
     return [_stored(row, by_judgement.get(row["judgement"], ())) for row in judgements.iter_rows(named=True)]
 
 
-def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> Stored:
+def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> StoredJudgement:
     cluster = row["cluster"]
-    no = [NotJudged(cluster, each["subject"], each["why"]) for each in row["not_judged"] or ()]
-    read = [one for one in verdicts if _is_known(one)]
-    no += [NotJudged(cluster, one["name"], _NEWER) for one in verdicts if not _is_known(one)]
-    return Stored(
+    no = [_not_judged(cluster, fields) for fields in row["unjudged"] or ()]
+    read = [one for one in verdicts if is_known(one)]
+    no += [NotJudged(cluster, one["name"], Gap.NEWER) for one in verdicts if not is_known(one)]
+    return StoredJudgement(
         Judgement(
             cluster,
             tuple(verdict_of(one) for one in read),
             tuple(no),
             row["gpus"],
             row["looks"],
-            changes=tuple(map(_change, row["changes"] or ())),
+            changes=tuple(map(_change, row["level_changes"] or ())),
             runs=row["runs"],
         ),
         row["judged_at"],
@@ -169,12 +180,22 @@ def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> St
     )
 
 
-def _is_known(row: Mapping[str, Any]) -> bool:
+def is_known(row: Mapping[str, Any]) -> bool:
+    """Whether this whorl knows the codes of a row of `verdicts`."""
     return row["kind"] in set(Kind) and row["level"] in set(Level) and row["state"] in set(State)
 
 
 def _change(fields: Mapping[str, Any]) -> Change:
-    return Change(**{**fields, "state": State(fields["state"]), "joined_with": tuple(fields["joined_with"] or ())})
+    return Change(**{**fields, "state": State(fields["state"]), "joined_with": _measured(fields["joined_with"])})
+
+
+def _measured(values: Sequence[Mapping[str, Any]] | None) -> tuple[Measured, ...]:
+    return tuple(Measured(**value) for value in values or ())
+
+
+def _not_judged(cluster: str, fields: Mapping[str, Any]) -> NotJudged:
+    why = Gap(fields["why"]) if fields["why"] in set(Gap) else Gap.NEWER
+    return NotJudged(cluster, **{**fields, "why": why, "level": Level(fields["level"])})
 
 
 def keys_of(row: Mapping[str, Any]) -> list[str]:
@@ -188,7 +209,7 @@ def watched(store: Store, cluster: str) -> set[str]:
 
 
 def _content(judgement: Judgement) -> str:
-    said = json.dumps(judgement.as_dict(), ensure_ascii=False, default=str)
+    said = json.dumps(asdict(judgement), ensure_ascii=False, default=str)
     return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {said}".encode()).hexdigest()[:16]
 
 
@@ -210,7 +231,11 @@ def _keys(store: Store) -> dict[tuple[str, str], str]:
 def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(one, name) for name in VERDICTS.names if hasattr(one, name)}
     gpus = [{"name": name, "gpu": keys.get((one.cluster, name), name)} for name in one.gpus]
-    return found | {"place": place, "gpus": gpus, "causes": [asdict(each) for each in one.causes]}
+    return (
+        found
+        | {"place": place, "gpus": gpus, "causes": [asdict(each) for each in one.causes]}
+        | {"measured": [asdict(value) for value in one.measured]}
+    )
 
 
 def verdict_of(row: Mapping[str, Any]) -> Verdict:
@@ -219,5 +244,9 @@ def verdict_of(row: Mapping[str, Any]) -> Verdict:
     lists = {name: tuple(found[name] or ()) for name in ("workloads", "runs")}
     lists["gpus"] = tuple(each["name"] for each in row["gpus"] or ())
     lists["causes"] = tuple(Part(**each) for each in row["causes"] or ())
-    codes = {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])}
-    return Verdict(**found | lists | codes)
+    lists["measured"] = _measured(row["measured"])
+    codes: dict[str, Any] = {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])}
+    # A text that is no code of this whorl tells a program nothing.
+    codes["action"] = Action(row["action"]) if row["action"] in set(Action) else action_of(codes["kind"])
+    codes["reference"] = ComparedWith(row["reference"]) if row["reference"] in set(ComparedWith) else None
+    return Verdict(**found | lists | codes | {"at_clock": bool(row["at_clock"])})

@@ -13,7 +13,7 @@ import numpy as np
 from ..runs.sittings import Bools, Floats
 from .compare import Compared
 from .model import Look
-from .verdict import Smallest
+from .verdict import Gap, Smallest
 
 _GRID = np.linspace(np.log(0.001), np.log(1.5), 400)
 """Of the logarithm of an effect."""
@@ -30,9 +30,7 @@ def smallest(of: Sequence[Look], known: Bools, rate: float, most_p: float) -> It
         looks = float(np.median(known[:, here].sum(axis=0)))
         sittings = int(np.median(one.levels.sittings[here]))
         alone = one.compared.single[here]
-        says = None
-        if np.mean(alone) > 0.5:
-            says = "most GPUs have one run, which names no GPU alone: measure again"
+        why = Gap.ALONE if np.mean(alone) > 0.5 else None
         by_time = _chances(one.compared)
         either = by_time if other is None else np.minimum(by_time, _chances(of[other].compared))
         both = np.minimum(either, np.maximum(by_time, either) / 2)
@@ -41,11 +39,11 @@ def smallest(of: Sequence[Look], known: Bools, rate: float, most_p: float) -> It
             named = (joined * looks <= rate) & (p <= most_p) & (np.exp(_GRID) >= relevant)
             return 100 * float(np.expm1(np.exp(_GRID[np.argmax(named)]))) if named.any() else None
 
-        pct = None if says else least(either, both)
-        if pct is None and says is None:
-            says = f"{int(here.sum())} GPUs with {sittings} sittings each name no GPU for this workload alone"
-        whatever = None if says else least(by_time, by_time)
-        yield Smallest(one.workload, one.model, pct, whatever, int(here.sum()), sittings, says)
+        pct = None if why else least(either, both)
+        if pct is None:
+            why = why or Gap.TOO_FEW_TO_NAME
+        whatever = None if why else least(by_time, by_time)
+        yield Smallest(one.workload, one.model, pct, whatever, int(here.sum()), sittings, why)
 
 
 def _chances(of: Compared) -> Floats:

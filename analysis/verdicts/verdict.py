@@ -1,18 +1,20 @@
-"""A verdict: a named finding about a GPU, a node or a batch, with its evidence and its error rate."""
+"""A verdict: a named finding about a GPU, a node or a batch, with its evidence and its error rate.
+
+It holds codes and numbers. The sentences that people read are made of them in `dashboards.verdict_words`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..runs.probing import names_of
 
 if TYPE_CHECKING:
     import polars as pl
 
-SCHEMA = "whorl.verdicts/1"
 TIME = "time"
 
 
@@ -66,6 +68,235 @@ HELD = frozenset({Kind.BRAKED, Kind.SLOWED, Kind.LIMITED, Kind.UNDER_CAP, Kind.P
 """The kinds that say why a clock is held, heat apart."""
 
 
+class Part(StrEnum):
+    """What a part of an effect comes from."""
+
+    LIMIT = "lower power limit"
+    CAP = "power cap"
+    """Its silicon needs more power for a clock than that of its peers, so the same cap means a lower clock."""
+    HEAT = "heat"
+    BRAKE = "power brake"
+    SLOWDOWN = "hardware slowdown"
+    PINNED = "pinned clock"
+    UNTOLD = "clock held, reason not recorded"
+    MEMORY = "memory"
+    MEMORY_CLOCK = "lower memory clock"
+    LINK = "link to the host"
+    PEER = "link to other GPUs"
+    STARVED = "waiting for the host or its input"
+    UNEXPLAINED = "unexplained"
+
+
+class Action(StrEnum):
+    """What to do about a finding."""
+
+    SET_POWER_LIMIT = "set power limit"
+    CHECK_POWER_SUPPLY = "check power supply"
+    CHECK_POWER_THEN_COOLING = "check power then cooling"
+    RECORD_CLOCK_REASONS = "record clock reasons"
+    CLEAN_COOLING = "clean cooling"
+    CHECK_HOT_SPOT = "check hot spot"
+    RESET_CLOCK = "reset clock"
+    RESET_MEMORY_CLOCK = "reset memory clock"
+    CHECK_HOST = "check host"
+    CHECK_HOST_OF_NODE = "check host of node"
+    GIVE_LIGHTER_WORK = "give lighter work"
+    CHECK_MEMORY = "check memory"
+    CHECK_PCIE = "check pcie"
+    CHECK_NVLINK = "check nvlink"
+    RUN_FULL_SUITE = "run full suite"
+    CHECK_LEAKAGE = "check leakage"
+    PROBE_LONGER = "probe longer"
+    FIND_CHANGE = "find change"
+    FIND_COMMON_CHANGE = "find common change"
+    COMPARE_BOARDS = "compare boards"
+    PLAN_REPAIR = "plan repair"
+    DISTRUST_SENSOR = "distrust sensor"
+    READ_MEMORY_COUNTERS = "read memory counters"
+    STOP_USING = "stop using"
+    RESET_AND_PROBE = "reset and probe"
+    REBOOT_NODE = "reboot node"
+    NOTHING = "nothing"
+
+
+_KIND_OF_PART = {
+    Part.LIMIT: Kind.LIMITED,
+    Part.HEAT: Kind.HOT,
+    Part.BRAKE: Kind.BRAKED,
+    Part.SLOWDOWN: Kind.SLOWED,
+    Part.PINNED: Kind.PINNED,
+    Part.UNTOLD: Kind.UNDER_CAP,
+    Part.STARVED: Kind.STARVED,
+}
+_ACTION_OF_KIND = {
+    Kind.LOST: Action.REBOOT_NODE,
+    Kind.WRONG: Action.STOP_USING,
+    Kind.FAILED: Action.RESET_AND_PROBE,
+    Kind.SLOW: Action.RUN_FULL_SUITE,
+    Kind.HOT: Action.CLEAN_COOLING,
+    Kind.BRAKED: Action.CHECK_POWER_SUPPLY,
+    Kind.SLOWED: Action.CHECK_POWER_THEN_COOLING,
+    Kind.LIMITED: Action.SET_POWER_LIMIT,
+    Kind.UNDER_CAP: Action.RECORD_CLOCK_REASONS,
+    Kind.PINNED: Action.RESET_CLOCK,
+    Kind.POWER_HUNGRY: Action.CHECK_LEAKAGE,
+    Kind.UNSTABLE: Action.PROBE_LONGER,
+    Kind.SLOWER: Action.FIND_CHANGE,
+    Kind.DRIFTING: Action.PLAN_REPAIR,
+    Kind.STARVED: Action.CHECK_HOST,
+    Kind.SENSOR: Action.DISTRUST_SENSOR,
+    Kind.MEMORY_ERRORS: Action.READ_MEMORY_COUNTERS,
+    Kind.FAST: Action.NOTHING,
+}
+_ACTION_OF_PART = {
+    Part.CAP: Action.GIVE_LIGHTER_WORK,
+    Part.MEMORY: Action.CHECK_MEMORY,
+    Part.MEMORY_CLOCK: Action.RESET_MEMORY_CLOCK,
+    Part.LINK: Action.CHECK_PCIE,
+    Part.PEER: Action.CHECK_NVLINK,
+}
+
+
+def kind_of(main: str) -> Kind:
+    """The kind of verdict whose largest part is this one."""
+    return _KIND_OF_PART.get(Part(main), Kind.SLOW)
+
+
+def action_of(kind: Kind, main: str = "", *, of_node: bool = False, cool: bool = False) -> Action:
+    """What to do about a kind of verdict, and about its largest part; of one GPU or of those of a node.
+
+    `cool`: its temperature is far below where heat holds a clock.
+    """
+    if cool and main == Part.HEAT:
+        return Action.CHECK_HOT_SPOT
+    if of_node and main in (Part.UNEXPLAINED, Part.LINK, Part.PEER, Part.STARVED):
+        return Action.CHECK_HOST_OF_NODE
+    of_part = _ACTION_OF_PART.get(Part(main)) if main and kind is Kind.SLOW else None
+    return of_part or _ACTION_OF_KIND[kind]
+
+
+class ComparedWith(StrEnum):
+    """What a GPU, a node or a batch was compared with; its number is `Verdict.n`."""
+
+    GPUS = "gpus"
+    """Those of its model, or of its cluster where the model is not known."""
+    NODES = "nodes"
+    PAST = "past"
+    """Its own earlier sittings."""
+
+
+class Quantity(StrEnum):
+    """What a `Measured` of a finding is; where a finding is of a channel, also the name of one of `CHANNELS`."""
+
+    CLOCK = "clock"
+    POWER = "power"
+    TEMPERATURE = "temperature"
+    HELD_BY_HEAT = "held by heat"
+    """Share of the time, as the next two."""
+    HELD_BY_BRAKE = "held by brake"
+    HELD_BY_HARDWARE = "held by hardware"
+    CLOCK_OF_SLOWER_RUNS = "clock of slower runs"
+    POWER_OF_SLOWER_RUNS = "power of slower runs"
+    XID = "xid"
+    """`value` is its number, `n` how often it came."""
+    NEEDS_RESET = "needs reset"
+    LOSSES = "losses"
+    LAST_GOOD_RUN = "last good run"
+    """Of a GPU that was lost: `text` is the workload and `at` when it began; both None where there was none."""
+    FAILED_RUNS = "failed runs"
+    """`text` is what the first of them told."""
+    WRONG_RESULTS = "wrong results"
+    """Of `limit` checked ones."""
+    WRONG_ELEMENTS = "wrong elements"
+    """Of the worst result; None where nobody counted."""
+    STILL_POWER = "still power"
+    """A power that `n` readings, or `n` runs, have to the milliwatt."""
+    STILL_TIME = "still time"
+    MOVED_UTILISATION = "moved utilisation"
+    """By how many points, while the power reading stood still."""
+    MOVED_POWER = "moved power"
+    """The factor by which the power of the peers differs where that of this GPU stands still."""
+    REPORTED = "reported"
+    """`text` is what a collector wrote of it."""
+    LAST_BEFORE = "last before"
+    """`at`: the last sitting at the level before."""
+    SITTINGS = "sittings"
+    UNTIL = "until"
+    """`at`: when the level changed again, or, of many GPUs, None: it did not last."""
+    SPAN = "span"
+    """From the first sitting of a drift to the last."""
+    SLOWER_RUNS = "slower runs"
+    """Slower than their sitting, of `limit` runs; `peers` is the share in the fleet."""
+    FAR_SITTINGS = "far sittings"
+    """Away from the GPU's level, of `limit` sittings; `peers` is the share in the fleet."""
+    VBIOS = "vbios"
+    """What GPUs share, or what changed: `text`, and `text_before`. So are the next seven."""
+    DRIVER = "driver"
+    CABINET = "cabinet"
+    CUBLAS = "cublas"
+    KERNEL = "kernel"
+    PROBE_VERSION = "probe_version"
+    NODE = "node"
+    SLOT = "slot"
+    NEIGHBOUR = "neighbour"
+    """`text` is a GPU that came to its node."""
+    NEIGHBOURS_TEMPERATURE = "temperature of neighbours"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One number of a finding's evidence."""
+
+    figure: str
+    """A `Quantity`, or the name of a channel."""
+    value: float | None = None
+    peers: float | None = None
+    """That of its peers; of what changed, that before."""
+    unit: str = ""
+    limit: float | None = None
+    """The highest that it can be, or from which on it has an effect."""
+    n: int | None = None
+    at: datetime | None = None
+    text: str | None = None
+    """As others recorded it: a version, a workload, the message of a program."""
+    text_before: str | None = None
+
+
+class Gap(StrEnum):
+    """Why something was not judged, or could not have been named."""
+
+    NO_TIME = "no time"
+    """`n` runs have no time above 0."""
+    FUTURE = "future"
+    """`n` runs have a date in the future."""
+    NO_DATE = "no date"
+    """`n` runs have no date."""
+    FEW_GPUS = "few gpus"
+    """`n` GPUs ran it; `total` are needed."""
+    JOBS = "jobs"
+    """The GPUs of a job finish together: `share` of what differs from run to run is the job's."""
+    RUN_ONCE = "run once"
+    SAME_TIME = "same time"
+    """All `n` runs took the same time."""
+    NOT_REPEATED = "not repeated"
+    """The differences between `n` GPUs do not repeat: `share` of the variance of `total` runs is theirs."""
+    NO_RUNS = "no runs"
+    NOT_SINCE = "not since"
+    """No run began at `since` or later; the newest began at `at`."""
+    PAST_OF_NODES = "past of nodes"
+    """GPUs run together in jobs, so nodes were compared with their past."""
+    PAST_ONE_SITTING = "past of one sitting"
+    """`n` of `total` were measured in one sitting only."""
+    PAST_TOO_FEW = "past of too few"
+    """Too few have two sittings to know how much a healthy one moves."""
+    NEWER = "newer"
+    """The finding is of a newer whorl."""
+    ALONE = "alone"
+    """Most GPUs have one run, which names no GPU by itself."""
+    TOO_FEW_TO_NAME = "too few to name"
+    """So few GPUs with so few sittings name no GPU for one workload."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """A part of an effect, in per cent of the time; the parts of a verdict add up to its effect."""
@@ -102,16 +333,17 @@ class Verdict:
     n: int | None
     """GPUs, or nodes where nodes are compared, that it was compared with, itself included; `reference` says which."""
     causes: tuple[Cause, ...]
-    looks: str
-    """The finding in a sentence."""
     first_seen: datetime | None
     last_seen: datetime | None
     runs: tuple[str, ...]
     """Ids of the runs that show it."""
-    action: str
-    """What to do, in a sentence."""
-    reference: str = ""
-    """What it was compared with, in words."""
+    action: Action
+    measured: tuple[Measured, ...] = ()
+    """The numbers that tell it: a clock, a temperature, XIDs, dates."""
+    reference: ComparedWith | None = None
+    """What `n` counts; None of what was seen and not compared."""
+    at_clock: bool = False
+    """Whether times were compared as they would be at the clock of the peers."""
     figure: str = TIME
     """What the effect is of: "time", or the name of a channel (`channels.CHANNELS`). Of "throttled runs" it is the
     difference of two shares of runs, in percentage points. "" of what was seen and not measured."""
@@ -122,19 +354,25 @@ class Verdict:
         of_times = self.kind in (Kind.SLOW, Kind.FAST, Kind.SLOWER, Kind.DRIFTING)
         return bool(self.workloads) and (bool(self.causes) or self.level is not Level.GPU or of_times)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The row of `whorl.verdicts/1`."""
-        return _dated(asdict(self), "first_seen", "last_seen")
-
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:
-    """Something that could not be judged, and why, in a sentence."""
+    """Something that could not be judged, and why."""
 
     cluster: str
     subject: str
     """A workload, a GPU's name, or the whole cluster."""
-    why: str
+    why: Gap
+    n: int | None = None
+    """What it counts, `why` says; so for the next four."""
+    total: int | None = None
+    share: float | None = None
+    since: datetime | None = None
+    at: datetime | None = None
+    model: str | None = None
+    """Of the GPUs, where the workload ran on several models."""
+    level: Level = Level.GPU
+    """What is counted: GPUs or nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +388,8 @@ class Smallest:
     gpus: int
     sittings: int
     """Of a GPU, in the median."""
-    why: str | None
-    """Why none could have been, in words."""
+    why: Gap | None
+    """Why none could have been."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +413,8 @@ class Change:
     state: State
     together: int
     """GPUs that changed then; 1: it alone."""
-    joined_with: tuple[str, ...]
-    """What else changed then, in words."""
+    joined_with: tuple[Measured, ...]
+    """What else changed then."""
 
 
 @dataclass(frozen=True)
@@ -226,20 +464,3 @@ class Judgement:
         named = {gpu: f"{own[0].kind}, {own[0].state}" for gpu, own in self.by_key(gpus).items()}
         without = NO_FINDING if self.gpus else None
         return pl.Series("finding", [named.get(gpu, without) for gpu in gpus["gpu"].to_list()], dtype=pl.String)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document of `whorl.verdicts/1`."""
-        return {
-            "schema": SCHEMA,
-            "rows": [one.as_dict() for one in self.rows],
-            "not_judged": [asdict(one) for one in self.not_judged],
-            "watch": [one.as_dict() for one in self.watch],
-            "smallest": [asdict(one) for one in self.smallest],
-            "changes": [_dated(asdict(one), "since", "at") for one in self.changes],
-        }
-
-
-def _dated(row: dict[str, Any], *names: str) -> dict[str, Any]:
-    """A row with these times as text, UTC."""
-    at: dict[str, datetime | None] = {name: row[name] for name in names}
-    return row | {name: None if one is None else f"{one.isoformat()}Z" for name, one in at.items()}

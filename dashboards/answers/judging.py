@@ -39,16 +39,16 @@ def verdicts(
     `frame` has a row for each finding, the worst first. `since`: a time (UTC), or how long ago: "30d".
     Raises InputError where there are no runs, StoreError where there is no store.
     """
-    from ...analysis.verdicts import Verdict
     from ...analysis.verdicts.recording import conclude
     from ..printed import verdicts as printed
+    from ..verdict_words import ROW, document
 
     concluded = conclude(opened(store), cluster=cluster, campaign=campaign, since=time_of(since))
     return Reply(
         concluded.judgements,
-        partial(printed.document, concluded.judgements),
+        partial(document, concluded.judgements),
         partial(printed.answer, concluded.judgements, folder(store)),
-        rows=RowList(of=Verdict),
+        rows=RowList(of=ROW),
         notes=concluded.notes,
     )
 
@@ -65,10 +65,10 @@ def explain(
     """
     from ...analysis.choosing import find
     from ...analysis.runs.probing import campaigns
-    from ...analysis.verdicts import Verdict
     from ...analysis.verdicts import explain as explaining
     from ...analysis.verdicts.recording import judgements
-    from ..printed.explain import answer, shared_answer
+    from ..printed.explain import answer, document, shared_answer, shared_document
+    from ..verdict_words import ROW
 
     read = opened(store)
     try:
@@ -79,12 +79,12 @@ def explain(
         if (shared := explaining.shared_finding(name, every)) is None:
             raise
         parts = partial(shared_answer, shared, folder(store))
-        return Reply(shared, shared.as_dict, parts, rows=RowList("verdicts", Verdict))
+        return Reply(shared, partial(shared_document, shared), parts, rows=RowList("verdicts", ROW))
     where, gpu = str(row["cluster"]), str(row["gpu"])
     explained = explaining.explain(read, gpu, judgements(read, where), cluster=where)
     return Reply(
         explained,
-        explained.as_dict,
+        partial(document, explained),
         partial(answer, explained, folder(store)),
         rows=RowList("places", explaining.Place),
     )

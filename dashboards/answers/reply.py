@@ -27,13 +27,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RowList:
-    """Which list of a document its frame has, and the dataclass of a row: its fields are the columns of no rows.
+    """Which list of a document its frame has, and the columns of no rows: the fields of a dataclass, or their names.
 
     Without a key the document is the one row.
     """
 
     key: str = "rows"
-    of: type | None = None
+    of: type | tuple[str, ...] | None = None
 
 
 class Reply(Generic[Result]):
@@ -88,7 +88,8 @@ class Reply(Generic[Result]):
         whole = {key: value for key, value in document.items() if key != "schema"}
         rows = list(document[self._rows.key]) if self._rows.key else [whole]
         if not rows and self._rows.of is not None:
-            return pl.DataFrame(schema=[field.name for field in fields(self._rows.of)])
+            of = self._rows.of
+            return pl.DataFrame(schema=of if isinstance(of, tuple) else [field.name for field in fields(of)])
         return pl.DataFrame(rows, infer_schema_length=None, strict=False)
 
     def _with_notes(self) -> Iterable[str | Table]:

@@ -68,15 +68,14 @@ def report(
 
 
 def _looked(looked: Looked, store: Store | str | Path, page: str | Path | None = None) -> Reply[Looked]:
-    from ...analysis.verdicts import Verdict
     from ..printed import campaign
-    from ..printed.verdicts import document
+    from ..verdict_words import ROW, document
 
     return Reply(
         looked,
         partial(document, [looked.judged]),
         partial(campaign.answer, looked, folder(store), page),
-        rows=RowList(of=Verdict),
+        rows=RowList(of=ROW),
     )
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from dash import Input, Output, dcc, html
 
-from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns, not_judged
+from ...analysis.contents import held, last_judgements, newest_campaigns, not_judged
 from ..table import MISSING, many
 from ..verdict_words import interval, percent, short
-from .first import MOST_CAMPAIGNS
+from .first import MOST_CAMPAIGNS, worded_findings
 from .grid import MOST, Column, table
 from .page import RUNS, URL, VERDICTS, Page, following, heading, prose, rows, section, tiles, told
 from .state import parse
@@ -58,7 +58,7 @@ def _found(reading: Reading, state: State) -> Component:
             kind="empty",
         )
         return section("Who stands out", todo)
-    found = reading.answer(last_findings)
+    found = reading.answer(worded_findings)
     about = "; ".join(
         f"{one['cluster'] or 'no cluster'}: {_judging(one)} on {_when(one['judged_at'])} UTC" for one in judged
     )

@@ -10,7 +10,7 @@ from ...analysis.one_gpu.past import Line, Sitting
 from ...analysis.verdicts.verdict import Change
 from ..style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, layout, room
 from ..table import MISSING, many, minus, number
-from ..verdict_words import interval, percent
+from ..verdict_words import changed_with, interval, percent
 from .drawing import Figure, Scatter, figure_of
 from .looks import plain
 
@@ -181,7 +181,8 @@ def _changes(changes: Sequence[Change], high: float) -> list[Any]:
 
 def _change_says(one: Change) -> str:
     also = "" if one.together < 2 else f"<br>{one.together} GPUs changed then"
-    beside = "" if not one.joined_with else f"<br>then: {plain(', '.join(one.joined_with), 120)}"
+    joined = ", ".join(words for value in one.joined_with if (words := changed_with(value)))
+    beside = "" if not joined else f"<br>then: {plain(joined, 120)}"
     return (
         f"changed by {percent(one.effect_pct)} % {interval(one.low_pct, one.high_pct)}<br>between {one.since:%Y-%m-%d} "
         f"and {one.at:%Y-%m-%d}; {many(one.n, 'sitting')}, q {one.q:.1g}{also}{beside}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
 from ..table import Line, Table, many
+from ..verdict_words import not_judged_row, row, sentence
 from .campaign import caught, next_commands, notes, sound, spread, stand_out
 
 if TYPE_CHECKING:
@@ -60,10 +61,10 @@ def document(result: DemoResult) -> dict[str, Any]:
         "variability": [row.as_dict() for row in result.looked.spread if row.level == "gpu"],
         "comparisons": judged.looks,
         "error_rate": ERROR_RATE,
-        "not_judged": [asdict(one) for one in judged.not_judged],
+        "not_judged": [not_judged_row(gap) for gap in judged.not_judged],
         "wrong_runs": result.looked.campaign.untrusted,
         "stand_out": _stand_out(result.looked),
-        "verdicts": [one.as_dict() for one in judged.rows],
+        "verdicts": [row(verdict) for verdict in judged.rows],
         "planted": None
         if result.planted is None
         else [
@@ -83,7 +84,7 @@ def _stand_out(looked: Looked) -> list[dict[str, Any]]:
     """One row a GPU that has verdicts: the worst of them."""
     places = {row["gpu"]: row for row in looked.campaign.gpus.select("gpu", "node", "cabinet", "slot").to_dicts()}
     return [
-        {**places[gpu], "name": looked.names[gpu], "cause": own[0].kind, "looks": own[0].looks, "p": own[0].p}
+        {**places[gpu], "name": looked.names[gpu], "cause": own[0].kind, "looks": sentence(own[0]), "p": own[0].p}
         for gpu, own in looked.verdicts.items()
     ]
 

@@ -4,15 +4,59 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ...analysis.verdicts import Smallest, Verdict
 from ...analysis.verdicts.explain import Explained, Place, SharedFinding, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, minute, number
-from ..verdict_words import chances, interval, kin, least, measured, percent
+from ..verdict_words import (
+    action,
+    chances,
+    interval,
+    kin,
+    least,
+    measured,
+    not_judged_row,
+    percent,
+    reference,
+    row,
+    sentence,
+    smallest_row,
+)  # fmt: skip
 from .verdicts import not_judged
 
 _WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all
+
+
+def document(found: Explained) -> dict[str, Any]:
+    """The document of `whorl.explain/1`."""
+    return {
+        "schema": "whorl.explain/1",
+        "cluster": found.cluster,
+        "gpu": found.gpu,
+        "name": found.name,
+        "identity": dict(found.identity),
+        "verdicts": [row(verdict) for verdict in found.verdicts],
+        "not_judged": [not_judged_row(gap) for gap in found.not_judged],
+        "places": [asdict(place) for place in found.places],
+        "history": [asdict(sitting) for sitting in found.history],
+        "events": [asdict(event) for event in found.events],
+        "smallest": [smallest_row(each) for each in found.smallest],
+        "conditions": {subject: list(values) for subject, values in found.conditions.items()},
+    }
+
+
+def shared_document(shared: SharedFinding) -> dict[str, Any]:
+    """The document of `whorl.explain.shared/1`."""
+    return {
+        "schema": "whorl.explain.shared/1",
+        "cluster": shared.cluster,
+        "name": shared.name,
+        "gpus": list(shared.gpus),
+        "verdicts": [row(verdict) for verdict in shared.verdicts],
+    }
 
 
 def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
@@ -79,17 +123,17 @@ def findings(name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest
         effect = ""
         if one.effect_pct is not None:
             effect = f" {percent(one.effect_pct)} % {interval(one.low_pct, one.high_pct)} of {measured(one)}"
-        yield f"{one.kind}, {one.state}{effect}{covers}: {one.looks}"
+        yield f"{one.kind}, {one.state}{effect}{covers}: {sentence(one)}"
         if one.causes:
             shown = [f"{part.pct:+.1f} % {part.what} {interval(part.low_pct, part.high_pct)}" for part in one.causes]
             yield f"  cause: {', '.join(shown)}"
         seen = [f"first seen {minute(one.first_seen)}, last {minute(one.last_seen)}"] if one.first_seen else []
         chance = chances(one)
-        of = f"compared with {one.reference}" if one.reference else f"n {count(one.n)}"
+        of = f"compared with {reference(one)}" if one.reference else f"n {count(one.n)}"
         of = of if one.figure else "seen, which needs no test"
         runs = many(len(one.runs), "run") if one.runs else "no run shows it"
         yield f"  evidence: {', '.join([of, *chance, runs, *seen])}"
-        yield f"  what to do: {one.action}"
+        yield f"  what to do: {action(one)}"
     yield ""
 
 

@@ -1,32 +1,31 @@
-"""What `whorl verdicts` says: findings worst first, then what was not judged and why; and the same for programs."""
+"""What `whorl verdicts` says: findings worst first, then what was not judged and why."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from ...analysis.verdicts import SCHEMA, TIME, Judgement, NotJudged, Verdict
+from ...analysis.verdicts import TIME, Judgement, NotJudged, Verdict
 from ..table import Line, Table, many
-from ..verdict_words import EFFECT_SAYS, causes, effect, interval, least, measured, name, percent, short, some
+from ..verdict_words import (
+    EFFECT_SAYS,
+    action,
+    causes,
+    effect,
+    interval,
+    least,
+    measured,
+    name,
+    percent,
+    short,
+    some,
+    why_not,
+)  # fmt: skip
 
 _LISTED = 40
 """Findings and subjects that are listed for people; --json has all."""
-
-
-def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """The document of `whorl.verdicts/1` over all clusters."""
-    return {
-        "schema": SCHEMA,
-        "rows": [row.as_dict() for one in judgements for row in one.rows],
-        "not_judged": [asdict(no) for one in judgements for no in one.not_judged],
-        "watch": [row.as_dict() for one in judgements for row in one.watch],
-        "smallest": [{"cluster": one.cluster, **asdict(each)} for one in judgements for each in one.smallest],
-        "changes": [{"cluster": one.cluster, **row} for one in judgements for row in one.as_dict()["changes"]],
-    }
 
 
 def answer(judgements: Sequence[Judgement], store: str | Path) -> Iterable[str | Table]:
@@ -110,17 +109,17 @@ def what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:
     by_action: dict[str, list[str]] = {}
     said = short(one.name for one in rows)
     for one in rows:
-        by_action.setdefault(one.action, []).append(said[one.name])
+        by_action.setdefault(action(one), []).append(said[one.name])
     yield "what to do:"
-    for action, names in by_action.items():
-        yield f"  {some(list(dict.fromkeys(names)))}: {action}"
+    for advice, names in by_action.items():
+        yield f"  {some(list(dict.fromkeys(names)))}: {advice}"
 
 
 def not_judged(given: Sequence[NotJudged]) -> Iterable[str]:
     """What was not judged: each reason once, with its subjects."""
     by_why: dict[str, list[str]] = {}
     for no in given:
-        by_why.setdefault(no.why, []).append(no.subject)
+        by_why.setdefault(why_not(no), []).append(no.subject)
     if by_why:
         yield ""
         yield "not judged:"

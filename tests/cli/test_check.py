@@ -18,6 +18,7 @@ import pytest
 
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.recording import record
+from whorl.analysis.verdicts.verdict import Action
 from whorl.collectors.backend import Device
 from whorl.errors import DeviceError, InputError
 from whorl.jobs import checking
@@ -165,7 +166,7 @@ def finding(gpu: int, kind: Kind, state: State, effect: float | None) -> Verdict
     figure = "temperature rise" if kind is Kind.HOT else "time"
     return Verdict(
         Level.GPU, name, (name,), CLUSTER, MODEL, ("gemm-fp32",), kind, state, effect, None, None, None, None, None, (),
-        "", None, None, (), "", "", figure,
+        None, None, (), Action.RUN_FULL_SUITE, figure=figure,
     )  # fmt: skip
 
 

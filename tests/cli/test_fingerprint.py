@@ -14,6 +14,7 @@ from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
 from whorl.analysis.verdicts.recording import record
+from whorl.analysis.verdicts.verdict import Action
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.dashboards.printed.plan import reason
 from whorl.store import Store
@@ -195,7 +196,7 @@ def suspected(gpu: int) -> Verdict:
     name = f"n{gpu // 4 + 1:02}/{gpu % 4}"
     return Verdict(
         Level.GPU, name, (name,), CLUSTER, MODEL, ("gemm-fp32",), Kind.SLOW, State.SUSPECTED, 4.0, None, None, None,
-        None, None, (), "", None, None, (), "",
+        None, None, (), None, None, (), Action.RUN_FULL_SUITE,
     )  # fmt: skip
 
 

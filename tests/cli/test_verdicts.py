@@ -15,10 +15,12 @@ from click.testing import CliRunner, Result
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict, judge
 from whorl.analysis.verdicts.recording import newest, record, watched
+from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap
 from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer
 from whorl.dashboards.table import Table
-from whorl.dashboards.verdict_words import short
+from whorl.dashboards.verdict_words import document as verdicts_document
+from whorl.dashboards.verdict_words import row, short
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
@@ -48,14 +50,14 @@ def finding(**other: Any) -> Verdict:
         "causes": (
             Cause("the power cap", 4.0, 3.1, 4.9), Cause("heat", 1.3, 0.6, 2.0), Cause("unexplained", 0.8, None, None)
         ),
-        "looks": "6.1 % slower in gemm-fp32", "first_seen": datetime.fromisoformat("2026-09-01T00:00:05"),
+        "first_seen": datetime.fromisoformat("2026-09-01T00:00:05"),
         "last_seen": AT,
-        "runs": ("a", "b"), "action": "check its power limit", "reference": "16 GPUs of its model",
+        "runs": ("a", "b"), "action": Action.SET_POWER_LIMIT, "reference": ComparedWith.GPUS,
     }  # fmt: skip
     return Verdict(**values | other)
 
 
-def judgement(*rows: Verdict, why: str = "each GPU has one run") -> Judgement:
+def judgement(*rows: Verdict, why: Gap = Gap.RUN_ONCE) -> Judgement:
     return Judgement(CLUSTER, rows, (NotJudged(CLUSTER, "bert", why),), 16, 32)
 
 
@@ -153,8 +155,8 @@ def test_findings_are_listed_with_what_to_do_and_what_was_not_judged() -> None:
     assert "| gpu | n02/1 | slow | confirmed | +6.1 % | [+4.9, +7.2] |" in said
     assert "4.0 the power cap, 1.3 heat, 0.8 unexplained" in said
     assert "VBIOS 2 (2 GPUs)" in said
-    assert "n02/1, VBIOS 2: check its power limit" in said
-    assert "bert: each GPU has one run" in said
+    assert "n02/1, VBIOS 2: Set its power limit" in said
+    assert "bert: no GPU has two runs" in said
     assert "whorl explain n02/1 --store S --cluster judged" in said
 
 
@@ -166,12 +168,12 @@ def test_each_finding_says_of_what_its_effect_is() -> None:
     assert "| hot | confirmed | +62.0 % of K/W | [+40.0, +80.0] |" in said
     assert "| unstable | confirmed | +12.0 % of its runs | [+4.9, +7.2] |" in said
     assert "| lost | confirmed | n/a | n/a |" in said
-    assert hot.as_dict()["figure"] == "temperature rise"
+    assert row(hot)["figure"] == "temperature rise"
 
 
 def test_times_have_one_form_in_every_document() -> None:
-    assert finding().as_dict()["last_seen"] == "2026-09-03T12:00:00Z"
-    assert judgement(finding()).as_dict()["rows"][0]["first_seen"] == "2026-09-01T00:00:05Z"
+    assert row(finding())["last_seen"] == "2026-09-03T12:00:00Z"
+    assert verdicts_document([judgement(finding())])["rows"][0]["first_seen"] == "2026-09-01T00:00:05Z"
 
 
 def test_uuids_are_cut_where_no_other_gpu_begins_alike() -> None:
@@ -192,17 +194,17 @@ def test_what_could_not_have_been_named_is_said() -> None:
         "A GPU slower by less than about 1.0 % in stream-triad (16 GPUs, 2 sittings each) or 2.3 % in gemm-fp32 "
         "(16 GPUs, 2 sittings each) could not have been named." in said
     )
-    none = replace(one, pct=None, any_clock_pct=None, why="most GPUs have one run")
+    none = replace(one, pct=None, any_clock_pct=None, why=Gap.ALONE)
     said = texts(answer([replace(judgement(), smallest=(none,))], "S"))
-    assert "No GPU could have been named for one workload alone: most GPUs have one run." in said
+    assert "No GPU could have been named for one workload alone: most GPUs have one run, which" in said
 
 
 def test_nothing_found_and_nothing_judged_are_different_sentences() -> None:
     assert "nothing was found (16 GPUs judged, 32 comparisons)" in texts(answer([judgement()], "S"))
-    blank = Judgement(CLUSTER, (), (NotJudged(CLUSTER, CLUSTER, "there is one GPU"),), 0, 0)
+    blank = Judgement(CLUSTER, (), (NotJudged(CLUSTER, CLUSTER, Gap.FEW_GPUS, n=1, total=8),), 0, 0)
     said = texts(answer([blank], "S"))
     assert "nothing could be judged" in said
-    assert "there is one GPU" in said
+    assert "1 GPU ran it; 8 are needed" in said
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -30,6 +30,7 @@ from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.printed.explain import findings
 from whorl.dashboards.serving import Server
+from whorl.dashboards.verdict_words import action
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.attacks import attacked
@@ -73,7 +74,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Store:
             "runs": arrow_rows("runs", {"run_id": ["r"], **gpu, "campaign": [HOSTILE], "workload": [HOSTILE]}),
             "campaigns": arrow_rows("campaigns", {"cluster": ["c"], "campaign": [HOSTILE]}),
             "judgements": arrow_rows("judgements", {**judged, "gpus": [1], "findings": [1]}),
-            "verdicts": arrow_rows("verdicts", {**judged, "level": ["gpu"], "name": [HOSTILE], "looks": [HOSTILE]}),
+            "verdicts": arrow_rows("verdicts", {**judged, "level": ["gpu"], "name": [HOSTILE]}),
         },
         "hostile",
     )
@@ -88,7 +89,9 @@ def client(hostile: Store) -> Any:
 def test_the_first_page_shows_the_findings_with_what_is_not_known_as_n_a(client: Any) -> None:
     said = _text(_show(client, "/"))
     assert "c: 1 finding, 1 GPU judged on 20" in said
-    assert said.count('"n/a"') == 9, "three of the figures above, kind, state, effect, interval, n and what to do"
+    assert said.count('"n/a"') == 10, (
+        "three of the figures above, kind, state, effect, interval, n, what to do and the sentence"
+    )
     assert "n/a %" not in said
 
 
@@ -554,7 +557,7 @@ def test_the_first_page_says_what_to_do_which_gpus_a_batch_has_and_that_the_othe
     [judgement] = conclude(store).judgements
     assert [row.name for row in judgement.rows] == ["12 GPUs"]
     said = Asked(store).said("")
-    assert judgement.rows[0].action in said
+    assert action(judgement.rows[0]) in said
     assert all(f"gpu?cluster={CLUSTER}&gpu={quote(name, safe='')}" in said for name in judgement.rows[0].gpus)
     assert "other 36 GPUs" in said
 

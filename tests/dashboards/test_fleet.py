@@ -15,6 +15,7 @@ from plotly.utils import PlotlyJSONEncoder
 from whorl.analysis.fleet.beside import Beside, Range
 from whorl.analysis.fleet.runs_of import Comparable, Work, comparable
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
+from whorl.analysis.verdicts.verdict import Action
 from whorl.dashboards.app.fleet import parts
 from whorl.dashboards.app.fleet.linking import _changed, _pointed, _whole, brushed_state
 from whorl.dashboards.app.fleet.view import Asked, View, placed
@@ -39,7 +40,7 @@ _COLUMNS = ("time", "slower_pct", "power_w", "power_pct", "sm_clock_mhz", "clock
 def _verdict(name: str) -> Verdict:
     return Verdict(
         Level.GPU, name, (name,), "c", None, ("w",), Kind.SLOW, State.CONFIRMED, 5.0, 4.0, 6.0, None, None, None, (),
-        "", None, None, (), "",
+        None, None, (), Action.RUN_FULL_SUITE,
     )  # fmt: skip
 
 

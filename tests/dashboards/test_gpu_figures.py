@@ -15,7 +15,7 @@ from whorl.analysis.one_gpu.reasons import Held, Reasons
 from whorl.analysis.one_gpu.standing import Standing
 from whorl.analysis.verdicts import Kind, Level, State, Verdict
 from whorl.analysis.verdicts.alike import Neighbour
-from whorl.analysis.verdicts.verdict import Cause, Change
+from whorl.analysis.verdicts.verdict import Action, Cause, Change, Measured, Quantity
 from whorl.dashboards.figures import bands, history, reasons
 from whorl.dashboards.figures.bent import bent, bent_axis
 from whorl.dashboards.figures.waterfall import waterfall
@@ -38,7 +38,7 @@ def _verdict(*causes: Cause) -> Verdict:
     effect = sum(one.pct for one in causes)
     return Verdict(
         Level.GPU, "n1/0", ("n1/0",), "c", None, ("gemm",), Kind.SLOW, State.CONFIRMED, effect, effect - 1, effect + 1,
-        None, None, None, causes, "", None, None, (), "",
+        None, None, None, causes, None, None, (), Action.RUN_FULL_SUITE,
     )  # fmt: skip
 
 
@@ -188,7 +188,8 @@ def test_a_gpu_alone_is_said_to_be_beside_itself() -> None:
 
 def test_a_change_is_a_band_from_the_last_sitting_before_to_the_first_after() -> None:
     since, at = DAY, DAY + timedelta(1)
-    change = Change("g", "gemm", 7.0, 5.0, 9.0, 0.01, 12, since, at, State.CONFIRMED, 3, (HTML,))
+    driver = Measured(Quantity.DRIVER, text=HTML)
+    change = Change("g", "gemm", 7.0, 5.0, 9.0, 0.01, 12, since, at, State.CONFIRMED, 3, (driver,))
     other = replace(change, workload="stream")
     unknown = replace(change, since=None)
     drawn = history.history(_line(_sitting(0, 0.0), _sitting(1, 7.0)), [change, other, unknown])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from ..verdict import NotJudged, State
+from ..verdict import Measured, NotJudged, State
 
 
 class Shape(StrEnum):
@@ -52,9 +52,10 @@ class Finding:
     last_seen: datetime | None
     runs: tuple[str, ...]
     """Ids of runs that show it: the newest, where there are many."""
-    looks: str
-    joined_with: tuple[str, ...]
-    """What else changed then, in words."""
+    measured: tuple[Measured, ...]
+    """The numbers that tell it: dates, sittings."""
+    joined_with: tuple[Measured, ...]
+    """What else changed then."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import polars as pl
 from ...runs.measurements import coupled_jobs
 from ...runs.probing import parted
 from ..model import usable, without
-from ..verdict import State
+from ..verdict import Gap, State
 from .finding import Finding, Histories, Shape
 from .regimes import identities_seen, neighbours, with_regimes
 from .scatter import poisson_tail
@@ -46,7 +46,7 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
     the present and an hour where None) are left out, and `not_judged` says so.
     """
     runs, said = usable(campaign, now, _COLUMNS)
-    runs = without(runs, pl.col("began").is_null(), "no date: its past is not looked at", campaign.cluster, said)
+    runs = without(runs, pl.col("began").is_null(), Gap.NO_DATE, campaign.cluster, said)
     runs = runs.with_columns(pl.lit(campaign.cluster).alias("cluster"))
     found: list[Finding] = []
     watched: list[Finding] = []
@@ -99,7 +99,7 @@ def _dates_together(found: list[Finding], campaign: Probed) -> list[Finding]:
             if few or poisson_tail(np.array([len(members)]), np.array([usual]))[0] > _BATCH_P:
                 continue
             gone |= {id(one) for one in members}
-            joined.append(_together(f"{len(members)} GPUs of {len(nodes)} nodes", members, f"on {len(nodes)} nodes"))
+            joined.append(_together(f"{len(members)} GPUs of {len(nodes)} nodes", members))
     return [one for one in found if id(one) not in gone] + joined
 
 
@@ -137,11 +137,11 @@ def _nodes_together(found: list[Finding], campaign: Probed) -> list[Finding]:
         if len({one.gpu for one in members}) < max(_NODE_GPUS, _NODE_SHARE * sizes[node]):
             continue
         gone |= {id(one) for one in members}
-        joined.append(_together(f"node {node}", members, f"of node {node}"))
+        joined.append(_together(f"node {node}", members))
     return [one for one in found if id(one) not in gone] + joined
 
 
-def _together(group: str, members: list[Finding], where: str) -> Finding:
+def _together(group: str, members: list[Finding]) -> Finding:
     """The change of GPUs together: the middle one of them stands for it."""
     members = sorted(members, key=_clear)
     middle = sorted(members, key=lambda one: one.effect_pct)[len(members) // 2]
@@ -149,7 +149,6 @@ def _together(group: str, members: list[Finding], where: str) -> Finding:
     shared = [what for what in members[0].joined_with if all(what in one.joined_with for one in members)]
     at = min((one.at for one in members if one.at is not None), default=None)
     since = [one.since for one in members if one.since is not None and at is not None and one.since < at]
-    ways = "slower" if middle.effect_pct > 0 else "faster"
     return replace(
         middle,
         kind=Shape.STEP,
@@ -163,6 +162,5 @@ def _together(group: str, members: list[Finding], where: str) -> Finding:
         since=max(since, default=None),
         state=State.CONFIRMED if all(one.state is State.CONFIRMED for one in members) else State.SUSPECTED,
         runs=tuple(run for one in members for run in one.runs),
-        looks=f"{len(names)} GPUs {where} became {ways} between the same sittings: {middle.looks}",
         joined_with=tuple(shared),
     )

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 SOFTWARE = ("driver", "vbios", "cublas", "kernel", "probe_version")
 """What makes a regime: a change of it may move the times of every GPU alike."""
 PLACE = ("node", "slot")
-WORDS: Mapping[str, str] = {
-    "driver": "driver", "vbios": "VBIOS", "cublas": "cuBLAS", "kernel": "kernel of the probe",
-    "probe_version": "version of the probe", "node": "node", "slot": "slot",
-}  # fmt: skip
 
 _TIME = pl.Datetime("us")
 _FIELDS = ("driver", "vbios", *PLACE)

@@ -1,4 +1,4 @@
-"""What was found in the past of one workload, with names, dates and sentences, and with what else changed then."""
+"""What was found in the past of one workload, with names and dates, and with what else changed then."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import polars as pl
 from ...runs.sittings import PAUSE, Ints, date_of
 from ..levels import in_pct
 from ..states import codes
-from ..verdict import NotJudged, State
+from ..verdict import Gap, Level, Measured, NotJudged, Quantity, State
 from .finding import Finding, Shape
 from .one_workload import past
 from .own_past import interval
-from .regimes import PLACE, SOFTWARE, WORDS, Neighbours
+from .regimes import PLACE, SOFTWARE, Neighbours
 from .together import Common
 
 _DAY_NS = 86_400_000_000_000
 _NEWEST_RUNS = 40
-_WEEK = 7.0
 _KELVIN = 5.0  # differences in the conditions that are told beside a change
 _READ = ("temperature_c", "sm_clock_mhz", "power_w")
-_SHARES = {"sm_clock_mhz": (0.01, "SM clock", "MHz"), "power_w": (0.05, "power", "W")}
+_SHARES = {"sm_clock_mhz": (0.01, Quantity.CLOCK, "MHz"), "power_w": (0.05, Quantity.POWER, "W")}
 
 
 class Telling:
@@ -36,7 +35,7 @@ class Telling:
         self.members: dict[str, tuple[str, ...]] = {name: (name,) for name in runs["gpu"].unique().sort().to_list()}
         self.of_nodes = coupled
         if coupled:
-            self._say("its GPUs run together in jobs, so nodes were compared with their past and not GPUs")
+            self._leave_out(Gap.PAST_OF_NODES)
             runs, self.members = _by_job(runs)
         self.runs = runs
         self.names = sorted(self.members)
@@ -85,19 +84,17 @@ class Telling:
             end = first + int(of.per_series[shapes.series[row]])
             yield self._change(row, float(shapes.newest_p[row]), first, end - 1, end, newest=True)
 
-    def _say(self, why: str) -> None:
-        self.said.append(NotJudged(self.cluster, self.workload, f"history: {why}"))
+    def _leave_out(self, why: Gap, n: int | None = None) -> None:
+        level = Level.NODE if self.of_nodes else Level.GPU
+        total = None if n is None else len(self.names)
+        self.said.append(NotJudged(self.cluster, self.workload, why, n=n, total=total, level=level))
 
     def _left_out(self) -> None:
-        whom = "node" if self.of_nodes else "GPU"
         alone = int((self.past.of.per_series == 1).sum())
         if alone:
-            every = alone == len(self.names)
-            of = f"every {whom}" if every else f"{alone:,} of {len(self.names):,} {whom}s"
-            of += " was" if every or alone == 1 else " were"
-            self._say(f"{of} measured in one sitting only; measure again 6 hours later or more")
+            self._leave_out(Gap.PAST_ONE_SITTING, alone)
         if self.past.noise is None and alone < len(self.names):
-            self._say(f"too few {whom}s have two sittings to know how much a healthy one moves; measure more of them")
+            self._leave_out(Gap.PAST_TOO_FEW)
 
     # the kinds of findings
 
@@ -109,19 +106,14 @@ class Telling:
         effect, low, high = (in_pct(value) for value in (common.effect, common.low, common.high))
         of = self.past.of
         mine = np.flatnonzero((of.at >= common.began) & np.isin(of.series, common.series))
-        ways = "slower" if effect > 0 else "faster"
-        with_what = f" with {' and '.join(joined)}" if joined else ""
-        stays = "" if common.lasts else "; it did not last"
-        looks = (
-            f"{len(gpus):,} GPUs became {abs(effect):.1f} % {ways} [{low:+.1f}, {high:+.1f}] together in "
-            f"{self.workload}, between {before:%Y-%m-%d} and {began:%Y-%m-%d}{with_what}{stays}"
-        )
+        ended = () if common.lasts else (Measured(Quantity.UNTIL),)
         several = bool(len(mine)) and float(of.at[mine].max()) - common.began >= PAUSE
         return Finding(
-            Shape.STEP, None, " and ".join(joined) or f"all, on {began:%Y-%m-%d}", gpus, self.workload, effect, low,
+            Shape.STEP, None, " and ".join(map(_renewed, joined)) or f"all, on {began:%Y-%m-%d}", gpus, self.workload,
+            effect, low,
             high, common.p, common.p, len(gpus), began, before,
             State.CONFIRMED if several and common.lasts else State.SUSPECTED, began, self._last(mine), self._ids(mine),
-            looks, joined,
+            (Measured(Quantity.LAST_BEFORE, at=before), *ended), joined,
         )  # fmt: skip
 
     def _change(self, row: int, p: float, first: int, split: int, end: int, *, newest: bool = False) -> Finding:
@@ -140,19 +132,13 @@ class Telling:
         effect, low, high = (in_pct(value) for value in (move, low, high))
         since, at = date_of(self.past.of.at[before[-1]]), date_of(self.past.of.at[after[0]])
         joined = tuple(self._beside(series, before, after))
-        ways = "slower" if effect > 0 else "faster"
-        sittings = "1 sitting" if len(after) == 1 else f"{len(after)} sittings"
-        looks = (
-            f"{abs(effect):.1f} % {ways} [{low:+.1f}, {high:+.1f}] than its own level before, in {self.workload} "
-            f"since {at:%Y-%m-%d} ({sittings}; last seen as before on {since:%Y-%m-%d})"
-        )
+        measured = [Measured(Quantity.LAST_BEFORE, at=since), Measured(Quantity.SITTINGS, len(after))]
         if end < self.past.of.first[series] + self.past.of.per_series[series]:
-            looks += f", until {date_of(self.past.of.at[end]):%Y-%m-%d}"
-        looks += f"; then: {', '.join(joined)}" if joined else ""
+            measured.append(Measured(Quantity.UNTIL, at=date_of(self.past.of.at[end])))
         state = State.CONFIRMED if len(after) >= 2 else State.SUSPECTED
         return self._finding(
             Shape.CHANGE, series, (effect, low, high), p, float(self.past.change_q[row]), (since, at), state, after,
-            looks, joined,
+            tuple(measured), joined,
         )  # fmt: skip
 
     def _drift(self, row: int) -> Finding:
@@ -164,17 +150,11 @@ class Telling:
         low, high = interval(slope, np.array([shapes.slope_sd[row]]), np.array([shapes.slope_df[row]]))
         days = float(self.past.of.at[mine[-1]] - self.past.of.at[mine[0]])
         sizes = tuple(in_pct(float(value[0]) * days) for value in (slope, low, high))
-        weekly = tuple(in_pct(float(value[0]) * _WEEK) for value in (slope, low, high))
         joined = tuple(self._beside(series, mine[: len(mine) // 2], mine[len(mine) // 2 :]))
-        ways = "slower" if slope[0] > 0 else "faster"
-        looks = (
-            f"becomes {ways} by {abs(weekly[0]):.2f} % a week [{weekly[1]:+.2f}, {weekly[2]:+.2f}] in {self.workload}: "
-            f"{sizes[0]:+.1f} % in {days:.0f} days ({len(mine)} sittings)"
-        )
-        looks += f"; meanwhile: {', '.join(joined)}" if joined else ""
+        measured = (Measured(Quantity.SPAN, days, unit="d"), Measured(Quantity.SITTINGS, len(mine)))
         return self._finding(
             Shape.DRIFT, series, (sizes[0], sizes[1], sizes[2]), float(shapes.slope_p[row]),
-            float(self.past.drift_q[row]), (None, None), State.CONFIRMED, mine, looks, joined,
+            float(self.past.drift_q[row]), (None, None), State.CONFIRMED, mine, measured, joined,
         )  # fmt: skip
 
     def _unstable(self, series: int) -> Finding:
@@ -188,26 +168,24 @@ class Telling:
         rate = scatter.run_rate if by_runs else scatter.sitting_rate
         effect, low, high = (in_pct(float(one[series])) for one in (sizes.median, sizes.low, sizes.high))
         many, all_of = int(counts[series]), int(of[series])
-        what = "runs are slower than their sitting" if by_runs else "sittings are away from its level"
-        looks = (
-            f"unstable in {self.workload}: {many} of {all_of} {what}, by {effect:.1f} % in the median "
-            f"[{low:.1f}, {high:.1f}] (fleet: {100 * rate:.1f} %)"
-        )
+        quantity = Quantity.SLOWER_RUNS if by_runs else Quantity.FAR_SITTINGS
+        measured = (Measured(quantity, many, rate, limit=all_of),)
         state = State.CONFIRMED if len(mine) >= 2 else State.SUSPECTED
         return self._finding(
             Shape.UNSTABLE, series, (effect, low, high), float(scatter.p[series]),
-            float(self.past.scatter_q[series]), (None, None), state, mine, looks, (),
+            float(self.past.scatter_q[series]), (None, None), state, mine, measured, (),
         )  # fmt: skip
 
     def _finding(
         self, kind: Shape, series: int, effect: tuple[float, float | None, float | None], p: float, q: float,
-        when: tuple[datetime | None, datetime | None], state: State, shown: Ints, looks: str, joined: tuple[str, ...],
+        when: tuple[datetime | None, datetime | None], state: State, shown: Ints, measured: tuple[Measured, ...],
+        joined: tuple[Measured, ...],
     ) -> Finding:  # fmt: skip
         name = self.names[series]
         return Finding(
             kind, None if self.of_nodes else name, f"node {name}" if self.of_nodes else None, self.members[name],
             self.workload, effect[0], effect[1], effect[2], p, q, int(self.past.of.per_series[series]), when[1],
-            when[0], state, date_of(self.past.of.at[shown[0]]), self._last(shown), self._ids(shown), looks, joined,
+            when[0], state, date_of(self.past.of.at[shown[0]]), self._last(shown), self._ids(shown), measured, joined,
         )  # fmt: skip
 
     # the way back to runs
@@ -227,34 +205,34 @@ class Telling:
 
     # what else changed
 
-    def _software(self, old: int, new: int) -> Iterator[str]:
+    def _software(self, old: int, new: int) -> Iterator[Measured]:
         pairs = zip(self.software, self.regimes[old].split("\n"), self.regimes[new].split("\n"), strict=True)
         for name, was, became in pairs:
             if was != became:
-                yield f"{WORDS[name]} {was or 'unknown'} to {became or 'unknown'}"
+                yield Measured(name, text=became or None, text_before=was or None)
 
-    def _beside(self, series: int, before: Ints, after: Ints) -> Iterator[str]:
+    def _beside(self, series: int, before: Ints, after: Ints) -> Iterator[Measured]:
         """What else is different after: software, place, neighbours, temperature, clock, power."""
         was, became = self._rows(before), self._rows(after)
         last, now = self._rows(before[-1:]), self._rows(after[:1])
         for name, (had, words) in self.had.items():
             old, new = (had[rows][had[rows] >= 0] for rows in (last, now))
             if len(old) and len(new) and old[-1] != new[0]:
-                yield f"{WORDS[name]} {words[old[-1]]} to {words[new[0]]}"
+                yield Measured(name, text=words[new[0]], text_before=words[old[-1]])
         if not self.of_nodes:
             since, until = (date_of(self.past.of.at[one]) for one in (before[-1], after[0]))
             for other in self.beside.new(self.nodes[series], self.names[series], since, until):
-                yield f"GPU {other} came to its node"
+                yield Measured(Quantity.NEIGHBOUR, text=other)
         own = self._moved(was, became, "temperature_c")
         if own is not None and abs(own[1] - own[0]) >= _KELVIN:
-            yield f"its temperature {own[0]:.0f} to {own[1]:.0f} °C"
+            yield Measured(Quantity.TEMPERATURE, own[1], own[0], "degC")
             others = self._neighbours_temperature(series, before, after)
             if others is not None and np.sign(others[1] - others[0]) == np.sign(own[1] - own[0]) != 0:
-                yield f"that of the other GPUs of its node {others[0]:.0f} to {others[1]:.0f} °C"
-        for name, (least, word, unit) in _SHARES.items():
+                yield Measured(Quantity.NEIGHBOURS_TEMPERATURE, others[1], others[0], "degC")
+        for name, (least, quantity, unit) in _SHARES.items():
             moved = self._moved(was, became, name)
             if moved is not None and moved[0] > 0 and abs(moved[1] / moved[0] - 1) >= least:
-                yield f"{word} {moved[0]:,.0f} to {moved[1]:,.0f} {unit}"
+                yield Measured(quantity, moved[1], moved[0], unit)
 
     def _neighbours_temperature(self, series: int, before: Ints, after: Ints) -> tuple[float, float] | None:
         """The median temperature of the node's other GPUs in the same days."""
@@ -293,3 +271,8 @@ def _by_job(runs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]
     )
     members = jobs.group_by("gpu").agg(pl.col("members").explode().unique().sort())
     return jobs.drop("members"), {str(node): tuple(gpus) for node, gpus in members.iter_rows()}
+
+
+def _renewed(change: Measured) -> str:
+    """A change of software as the name of the GPUs that have it."""
+    return f"{change.figure} {change.text_before or 'unknown'} to {change.text or 'unknown'}"

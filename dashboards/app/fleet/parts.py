@@ -19,6 +19,7 @@ from ...figures.scale import Scale
 from ...figures.words import MEASURED_WORDS, Words
 from ...style import layout, nothing
 from ...table import MISSING, many, minus, signed
+from ...verdict_words import why_not
 from ..grid import Column, table
 from ..page import VERDICTS, graph, heading, section, told
 from .view import LEVELS, Asked, View, trend_of
@@ -212,7 +213,7 @@ def said(of: View, problems: Sequence[str], store: Path) -> list[Component]:
         found.append(told(*todo, VERDICTS.command(store, asked.cluster.cluster), kind="empty"))
     else:
         notes += [
-            f"Not judged in {asked.workload}: {no.why}."
+            f"Not judged in {asked.workload}: {why_not(no)}."
             for no in of.judgement.not_judged
             if no.subject == asked.workload
         ]

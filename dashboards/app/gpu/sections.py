@@ -16,6 +16,7 @@ from ....analysis.runs.probing import is_simulated
 from ... import gpu_words as say
 from ...figures import bands, history, reasons, waterfall
 from ...table import many, minus
+from ...verdict_words import sentence, why_not
 from ..grid import MOST, Column, table
 from ..page import VERDICTS, command, graph, labelled, prose, section, tiles, told
 from . import asked
@@ -50,7 +51,7 @@ def nothing_chosen(reading: Reading) -> Component:
             {
                 "name": one.name, "gpu": one.gpu, "cluster": one.cluster, "finding": str(one.verdict.kind),
                 "state": str(one.verdict.state), "effect": one.verdict.effect_pct, "low": one.verdict.low_pct,
-                "high": one.verdict.high_pct, "looks": one.verdict.looks,
+                "high": one.verdict.high_pct, "looks": sentence(one.verdict),
             }
             for one in found[:MOST]
         ],
@@ -92,7 +93,7 @@ def head(reading: Reading, row: Row, state: State) -> list[Any]:
         parts.append(told(html.P(say.verdict_in_short(found, runs))))
     parts += [_note(one) for one in notes if not one.matters]
     if found is not None and found.not_judged:
-        reasons_ = [html.Li(f"{one.subject}: {one.why}") for one in found.not_judged]
+        reasons_ = [html.Li(f"{gap.subject}: {why_not(gap)}") for gap in found.not_judged]
         parts.append(html.Details([html.Summary("What was not judged, and why"), html.Ul(reasons_)]))
     return [*parts, _links(reading, runs, row, state), _identity(reading, row, store)]
 

@@ -14,8 +14,8 @@ import pytest
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes import Evidence, Explained
-from whorl.analysis.verdicts.saying import Part
 from whorl.analysis.verdicts.states import sittings
+from whorl.analysis.verdicts.verdict import Action, Measured, Part, Quantity
 from whorl.tests.analysis.verdicts.made import COPY, FMA, GEMM, PROBES, RUN_S, STREAM, Change, campaign_of, fleet
 
 GPU = "GPU-007"
@@ -81,8 +81,7 @@ CASES: dict[str, tuple[Mapping[str, Change], str, Kind]] = {
 def test_each_cause_is_told_by_its_signs(case: str) -> None:
     change, main, kind = CASES[case]
     found = explained(fleet({7: change}))
-    assert (found.main, found.kind) == (main, kind), found.looks
-    assert found.action
+    assert (found.main, found.kind) == (main, kind)
 
 
 @pytest.mark.parametrize("power", [1.0, 0.9])
@@ -108,8 +107,7 @@ def test_heat_that_the_sensor_does_not_show_has_another_remedy() -> None:
     cool = explained(fleet({7: {"gemm": {"events": events, "slower": 1.15, "temperature": -25}}}))
     warm = explained(fleet({7: {"gemm": {"events": events, "slower": 1.15, "temperature": 15}}}))
     assert (cool.main, warm.main) == (Part.HEAT, Part.HEAT)
-    assert "hot spot" in cool.action
-    assert "heat sink" in warm.action
+    assert (cool.action, warm.action) == (Action.CHECK_HOT_SPOT, Action.CLEAN_COOLING)
 
 
 def test_errors_of_the_memory_are_named_beside_slow_memory() -> None:
@@ -118,7 +116,7 @@ def test_errors_of_the_memory_are_named_beside_slow_memory() -> None:
     xid = xid.select(pl.col(name) for name in campaign.events.columns)
     found = explained(Probed("made", "", campaign.gpus, campaign.runs, xid))
     assert found.main == Part.MEMORY
-    assert "errors of its memory: XID 63" in found.looks
+    assert Measured(Quantity.XID, 63) in found.measured
 
 
 def test_a_link_between_gpus_is_told_from_that_to_the_host() -> None:
@@ -201,7 +199,7 @@ def test_gpus_of_a_node_that_are_slow_alike_are_explained_together() -> None:
     assert (found.main, found.kind) == (Part.HEAT, Kind.HOT)
     found = evidence.slow([f"GPU-{number:03d}" for number in range(8, 12)], {"fma": 0.09})
     assert found.kind == Kind.STARVED
-    assert "host" in found.action
+    assert found.action is Action.CHECK_HOST_OF_NODE
 
 
 def test_a_batch_is_compared_with_itself() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import polars as pl
 import pytest
@@ -23,7 +22,6 @@ from whorl.analysis.verdicts.channels import (
     Channel,
     channels,
     fingerprint_figures,
-    looks_of,
 )
 from whorl.tests.analysis.verdicts.made import GEMM, RUN_S, Change, Probe, fleet
 
@@ -106,15 +104,3 @@ def test_a_row_a_sitting_and_figures_of_the_fingerprint() -> None:
     figures = fingerprint_figures(evidence)
     assert set(figures["channel"]) >= {RISE.name, HUNGRY.name, TOP.name, WORK.name}
     assert figures.filter(pl.col("workload") == "fma")["stresses"].unique().to_list() == [COMPUTE]
-
-
-SENTENCES: dict[str, tuple[Any, ...]] = {
-    "it warms more a watt by 65 % (0.220 K/W, its peers 0.133)": (RISE, -1.514, -2.015),
-    "it is hotter in the same work by 12 K (78 °C, its peers 66)": (WARM, 78.0, 66.0),
-    "heat, a brake or the hardware holds its clock in more of its runs: 15 %, its peers 0 %": (THROTTLED, 0.15, 0.0),
-}
-
-
-@pytest.mark.parametrize("sentence", SENTENCES)
-def test_a_channel_is_said_in_a_sentence(sentence: str) -> None:
-    assert looks_of(*SENTENCES[sentence]) == sentence

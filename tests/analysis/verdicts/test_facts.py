@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from whorl.analysis.verdicts import Kind, judge
+from whorl.analysis.verdicts.verdict import Gap
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 
@@ -27,7 +28,7 @@ def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
     assert {(row.name, row.kind) for row in judgement.rows} == {
         ("n1/0", Kind.LOST), ("n1/1", Kind.FAILED), ("n1/2", Kind.FAILED)
     }  # fmt: skip
-    assert [one.why for one in judgement.not_judged] == ["there are no runs"]
+    assert [one.why for one in judgement.not_judged] == [Gap.NO_RUNS]
     later = judge(store, cluster="c", since=datetime(2026, 1, 2, tzinfo=UTC))
     assert [row.name for row in later.rows] == ["n1/2"]
     runs = {"run_id": ["r"], "cluster": ["c"], "gpu": ["GPU-3"], "workload": ["gemm"], "status": ["ok"]}

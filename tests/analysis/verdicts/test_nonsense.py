@@ -84,7 +84,7 @@ def test_nonsense_gives_sums_that_hold_and_no_error(seed: int) -> None:
     evidence = Evidence.of(nonsense(seed))
     assert channels(evidence)["value"].is_finite().all()
     fingerprint_figures(evidence)
-    assert all(one.looks and one.action for one in evidence.seen())
+    assert all(one.measured and one.action for one in evidence.seen())
     random = np.random.default_rng(seed)
     for gpus in ("g0", "g1", "g2", ["g0", "g1"]):
         effects = {f"w{place}": float(random.choice(EFFECTS)) for place in range(4)}

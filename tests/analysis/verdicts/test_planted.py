@@ -14,7 +14,7 @@ from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.channels import RISE, THROTTLED, channels
 from whorl.analysis.verdicts.compare import LEAST_GPUS
 from whorl.analysis.verdicts.facts import Seen, frozen_power, frozen_readings, seen_things
-from whorl.analysis.verdicts.saying import Part
+from whorl.analysis.verdicts.verdict import Gap, Measured, Part, Quantity
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
@@ -94,7 +94,7 @@ def test_power_that_stands_still_is_seen_without_telemetry(tmp_path: Path) -> No
     [one] = evidence.seen()
     assert uuids(fleet) == {one.gpu: "stuck_sensor"}
     assert one.kind == Kind.SENSOR
-    assert "to the milliwatt" in one.looks
+    assert [value.figure for value in one.measured] == [Quantity.STILL_POWER, Quantity.MOVED_POWER]
     assert len(one.runs) == 4
     assert evidence.levels.filter(pl.col("gpu") == one.gpu)["power"].is_null().all()
 
@@ -129,7 +129,7 @@ def test_one_run_that_stands_alone_names_nobody_and_two_days_do(tmp_path: Path) 
     campaign = probed(store)
     once = judged(campaign, store)
     assert once.rows == ()
-    assert any("no GPU has two runs" in one.why for one in once.not_judged)
+    assert any(one.why is Gap.RUN_ONCE for one in once.not_judged)
     [one] = judged(twice(campaign), store).rows
     assert (one.level, one.name, one.kind, one.state) == (Level.GPU, "c001-2/1", Kind.SLOW, State.CONFIRMED)
     assert one.workloads == ("copy-h2d",)
@@ -145,7 +145,7 @@ def test_few_gpus_are_not_compared(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "few", LEAST_GPUS - 1, kinds=("slow_memory",), telemetry=False)
     found = judged(probed(store), store)
     assert (found.rows, found.looks) == ((), 0)
-    few = {one.subject for one in found.not_judged if "7 GPUs ran it; 8 are needed" in one.why}
+    few = {one.subject for one in found.not_judged if (one.why, one.n, one.total) == (Gap.FEW_GPUS, 7, 8)}
     assert few == {probe.name for probe in PROBES if probe.time_ms is not None}
 
 
@@ -178,7 +178,7 @@ def test_a_failure_that_is_no_loss_is_a_failure(tmp_path: Path) -> None:
     runs = campaign.runs.with_columns(pl.when(chosen).then(None).otherwise("value").alias("value"))
     [one] = judged(replace(campaign, runs=runs)).rows
     assert one.kind is Kind.FAILED
-    assert one.looks == f"gemm-fp32 did not end: {why}"
+    assert (one.workloads, one.measured) == (("gemm-fp32",), (Measured(Quantity.FAILED_RUNS, 1, text=why),))
     assert one.p is None
 
 
@@ -221,7 +221,8 @@ def test_a_reading_is_frozen_only_where_the_load_moves_for_long(
     found = frozen_readings(store, probed(store))
     assert list(found) == ([gpu] if frozen else [])
     if frozen:
-        assert found[gpu].startswith("the power reading stayed at 151.500 W for 12 s (")
+        power, seconds_still, _ = found[gpu]
+        assert (power.value, seconds_still.value) == (151.5, 12.0)
 
 
 @pytest.mark.long(short=1)
@@ -230,7 +231,7 @@ def test_what_a_collector_says_of_a_power_sensor_is_enough(kind: str, tmp_path: 
     campaign = probed(stored(tmp_path / "s", 8, telemetry=False)[0])
     row = {"ts": None, "gpu": campaign.gpus["gpu"][3], "node": None, "kind": kind, "code": None, "detail": "all 0 W"}
     told = replace(campaign, events=pl.DataFrame([row], schema=campaign.events.schema))
-    assert frozen_power(told, None) == {row["gpu"]: "all 0 W"}
+    assert frozen_power(told, None) == {row["gpu"]: (Measured(Quantity.REPORTED, text="all 0 W"),)}
 
 
 def test_retired_pages_and_losses_are_told_with_what_the_store_has_of_them(tmp_path: Path) -> None:
@@ -252,9 +253,9 @@ def test_retired_pages_and_losses_are_told_with_what_the_store_has_of_them(tmp_p
 
     errors = seen(retired, campaign.runs)
     assert (errors.kind, errors.first_seen, errors.runs) == (Kind.MEMORY_ERRORS, told["ts"][1], ())
-    assert errors.looks == "the driver told of its memory: XID 63: a page retired or a row remapped"
+    assert errors.measured == (Measured(Quantity.XID, 63, n=1),)
     gone = seen(lost, campaign.runs)
     assert (gone.kind, gone.runs) == (Kind.LOST, (mine["run_id"][1],))
-    assert f"its last good run before was {mine['workload'][1]}" in gone.looks
+    assert gone.measured[1].text == mine["workload"][1]
     never = seen(lost, campaign.runs.filter(pl.col("gpu") != lost))
-    assert (never.runs, never.looks) == ((), "it fell off the bus; no run of it ended well before")
+    assert (never.runs, never.measured[1]) == ((), Measured(Quantity.LAST_GOOD_RUN))

@@ -13,6 +13,7 @@ from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Smallest, judged
 from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.model import looks
+from whorl.analysis.verdicts.verdict import Gap
 from whorl.tests.analysis.verdicts.made import Change, fleet
 
 
@@ -53,4 +54,4 @@ def test_a_larger_effect_is_named_and_a_smaller_one_is_not(seed: int) -> None:
 def test_one_run_of_each_gpu_names_none() -> None:
     one = told(made(1, sittings=1))
     assert (one.pct, one.any_clock_pct) == (None, None)
-    assert one.why == "most GPUs have one run, which names no GPU alone: measure again"
+    assert one.why is Gap.ALONE
