@@ -44,6 +44,21 @@ if TYPE_CHECKING:
 @click.option("--at", metavar="TIME", help="When it was measured, if a file has no times: '2026-11-23 14:05:00'.")
 @click.option("--every", type=float, metavar="SECONDS", help="Time between two readings, if a stream has no times.")
 @click.option("--header", metavar="NAMES", help="Names of the columns, with commas, for files without a header line.")
+@click.option(
+    "--job", metavar="NAME", help="The training job of a timeline; else its layout file's, or the file's name."
+)
+@click.option(
+    "--layout",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="How the ranks of a timeline are laid out (YAML: dp_size, pp_size, tp_size); else meta-X.yaml beside trace-X.",
+)
+@click.option(
+    "--ranks",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Which rank of a timeline has which GPU: CSV (rank,uuid or rank,node,index) or YAML (rank: UUID).",
+)
 @json_option
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def import_files(
@@ -58,8 +73,9 @@ def import_files(
 
     The format is found from the content: the files of the SC'22 variability study and its successors,
     nvidia-smi (--query-gpu, dmon, -q), dcgmi dmon, pages of dcgm-exporter, Omnistat, nvbandwidth, SuperBench,
-    gpu-burn, nvprof, nsys, ncu, allocations of jobs, and any CSV or Parquet with --map; plain, .gz or .zst. Every row
-    is accounted for: kept, a duplicate, or refused with its line and the reason. Importing a file again adds nothing.
+    gpu-burn, nvprof, nsys, ncu, allocations of jobs, timelines of training jobs, and any CSV or Parquet with --map;
+    plain, .gz or .zst. Every row is accounted for: kept, a duplicate, or refused with its line and the reason.
+    Importing a file again adds nothing.
     One file is stored whole or not at all; the others of the command go on. A file may also be a store, or a file of a
     store's table: what whorl stored is taken in as it is.
     """

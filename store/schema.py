@@ -453,6 +453,31 @@ SPANS = Table(
     key=("cluster", "span"),
 )
 
+OPERATIONS = Table(
+    "operations",
+    "an operation of a rank of a training job: a part of a step, such as the forward pass of a microbatch",
+    (
+        CLUSTER,
+        Column("job", "VARCHAR", "", "the training job: what --job says, else its layout file, else the file's name"),
+        Column("rank", "BIGINT", "", "the rank that it is of"),
+        Column("dp_rank", "BIGINT", "", "its place in data parallelism: which data it works on; NULL where unknown"),
+        Column("stage", "BIGINT", "", "its stage of the pipeline: which layers it computes; NULL where unknown"),
+        Column("tp_size", "BIGINT", "",
+               "how many ranks compute each layer together (tensor parallelism), of which one may be recorded for all; "
+               "NULL where unknown"),
+        Column("gpu", "VARCHAR", "", "the GPU of the rank, as in `gpus`; NULL where nobody said it"),
+        Column("step", "BIGINT", "", "number of the training step"),
+        Column("optype", "VARCHAR", "", "what it is, in the words of the file: 'forward-compute', 'forward-send', ..."),
+        Column("model_chunk", "BIGINT", "",
+               "which of the rank's parts of the model (interleaved pipeline); NULL where it is of none"),
+        Column("microbatch", "BIGINT", "", "which microbatch of the step; NULL where it is of none"),
+        Column("began_s", "DOUBLE", "s", "when it began, by the file's own clock; NULL where unknown"),
+        Column("duration_s", "DOUBLE", "s", "how long it lasted"),
+        IMPORT,
+    ),
+    sorted_by=("cluster", "job", "optype", "rank", "step"),
+)
+
 # -- what whorl concluded -------------------------------------------------------------------------------------
 
 _JUDGEMENT = Column("judgement", "VARCHAR", "", "the row of `judgements`")
@@ -495,14 +520,15 @@ JUDGEMENTS = Table(
 
 VERDICTS = Table(
     "verdicts",
-    "a finding of a judgement about a GPU, a node or a batch; nothing is changed later, a new judgement adds its own",
+    "a finding of a judgement about a GPU, a rank, a node or a batch; nothing is changed later: a new judgement adds "
+    "its own",
     (
         _JUDGEMENT,
         CLUSTER,
         Column("judged_at", "TIMESTAMP", "UTC", "when"),
         _VERSION_OF,
         Column("place", "BIGINT", "", "its place in the judgement, from 0; the worst comes first"),
-        Column("level", "VARCHAR", "", "'gpu', 'node' or 'batch'"),
+        Column("level", "VARCHAR", "", "'gpu', 'rank', 'node' or 'batch'"),
         Column("name", "VARCHAR", "", "of the GPU (`node/slot` where known), the node, or what the batch shares"),
         Column("gpus", 'STRUCT("name" VARCHAR, gpu VARCHAR)[]', "",
                "the GPUs that it covers: the name, and `gpu` (the UUID), which stays when a card moves"),
@@ -621,7 +647,7 @@ OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns fo
 
 TABLES: tuple[Table, ...] = (
     GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, FINGERPRINTS, TRUTH,
-    SPANS, LATEST, MINUTES,
+    SPANS, OPERATIONS, LATEST, MINUTES,
 )  # fmt: skip
 
 KEY = ("cluster", "gpu", "ts")

@@ -36,6 +36,12 @@ class ImportOptions(TypedDict, total=False):
     at: str | None
     every: float | None
     header: str | None
+    job: str | None
+    """The training job of a timeline."""
+    layout: Path | None
+    """The file that says how the ranks of a timeline are laid out."""
+    ranks: Path | None
+    """The file that says which rank of a timeline has which GPU."""
     progress: Callable[[int, int, str], None] | None
     """Called with how many files are done, of how many, and what goes on."""
     done: Callable[[Report | Merged | WhorlError], None] | None

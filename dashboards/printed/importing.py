@@ -17,7 +17,9 @@ def answer(report: Report) -> Iterable[str]:
         return
     yield (
         f"{report.file}: {many(total.rows, 'row')} of {_what(report)}: {count(total.kept)} kept, "
-        f"{many(total.duplicates, 'duplicate')} dropped, {count(total.refused)} refused; {many(report.gpus, 'GPU')}"
+        f"{many(total.duplicates, 'duplicate')} dropped, {count(total.refused)} refused; "
+        + (f"{many(report.ranks, 'rank')}, " if report.kind == "timelines" else "")
+        + many(report.gpus, "GPU")
     )
     sources: dict[str, dict[str, list[str]]] = {}
     for name, unit in report.units.items():
@@ -41,4 +43,6 @@ def answer(report: Report) -> Iterable[str]:
 def _what(report: Report) -> str:
     if report.kind == "jobs":
         return "jobs"
+    if report.kind == "timelines":
+        return "timelines"
     return "telemetry" if not report.workloads else " and ".join(report.workloads)

@@ -17,7 +17,7 @@ from ...errors import InputError
 from .. import views
 from ..names import by_number
 from ..vocabulary import JobSource
-from . import allocations, formats, runs, superseding, telemetry
+from . import allocations, formats, runs, superseding, telemetry, timelines
 from .content import LINE, Sheet
 from .layout import Layout, recognise
 from .meanings import BOARD, LIMITS
@@ -37,10 +37,11 @@ _RUN_COLUMNS = [
 
 @dataclass
 class Parsed:
-    """What a file holds, before anything is stored: rows of runs, telemetry or jobs, and the report on them."""
+    """What a file holds, before anything is stored: rows of runs, telemetry, jobs or timelines, and the report on
+    them."""
 
     sheet: Sheet
-    kind: str  # runs | telemetry | jobs
+    kind: str  # runs | telemetry | jobs | timelines
     frame: pl.DataFrame  # the columns of the tables, and `LINE`
     events: pl.DataFrame
     duplicates: list[int]  # line numbers
@@ -50,6 +51,7 @@ class Parsed:
 
 def read_file(path: Path, options: Options) -> Parsed:
     """Read and parse one file; nothing is stored. Raises InputError (UnitError) if it cannot be used."""
+    options = timelines.with_layout(path, options)
     return _parse(formats.read(formats.load(path), options), options)
 
 
@@ -61,6 +63,7 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     """
     from ..store import Store
 
+    options = timelines.with_layout(path, options)
     loaded = formats.load(path)
     provenance = Provenance(loaded, options)
     store = None if isinstance(into, Path) else into
@@ -103,11 +106,13 @@ def _cards(store: Store, cluster: str) -> pl.DataFrame:
 
 def _parse(sheet: Sheet, options: Options) -> Parsed:
     layout = recognise(sheet, options)
+    if layout.kind != "timelines":
+        timelines.check_none(sheet, options)
     remarks = Remarks(notes=layout.notes)
     if options.model is not None and "model" in layout.bound:
         remarks.notes.append("the file names the model of its GPUs, so --model is not used")
     workloads = _workloads(sheet, layout, options)
-    parse = {"runs": runs.parse, "jobs": allocations.parse, "telemetry": telemetry.parse}[layout.kind]
+    parse = _PARSERS[layout.kind]
     frame, events, duplicates = parse(sheet, layout, options, remarks)
     if options.at is not None and "at" not in sheet.used:
         remarks.notes.append("the file has its own times, so --at is not used")
@@ -116,6 +121,7 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     counts = Counts(sheet.rows, frame[LINE].n_unique(), len(duplicates), sheet.refused.count)
     report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, counts, layout.kind)
     report.gpus = frame["gpu"].drop_nulls().n_unique()
+    report.ranks = frame["rank"].n_unique() if layout.kind == "timelines" else 0
     report.refusals = sheet.refusals()
     report.placeholders, report.units, report.notes = remarks.placeholders, remarks.units, remarks.notes
     report.ignored = layout.ignored(sheet)
@@ -289,4 +295,15 @@ def _jobs(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFr
     return {"jobs": kept, "events": superseding.new_events(store, parsed.events, options.cluster)}
 
 
-_TABLES = {"runs": _runs, "telemetry": _telemetry, "jobs": _jobs}
+def _timelines(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:
+    """The rows of each table. Operations that the store already has are counted as duplicates."""
+    new, gpus = timelines.unseen(store, parsed.frame, options)
+    parsed.report.total.duplicates += parsed.frame.height - new.height
+    parsed.report.total.kept = new.height
+    return {"operations": new.drop(LINE), "gpus": gpus}
+
+
+_PARSERS = {
+    "runs": runs.parse, "jobs": allocations.parse, "telemetry": telemetry.parse, "timelines": timelines.parse,
+}  # fmt: skip
+_TABLES = {"runs": _runs, "telemetry": _telemetry, "jobs": _jobs, "timelines": _timelines}

@@ -13,13 +13,15 @@ from difflib import get_close_matches
 from ...errors import InputError, UnitError
 from . import figures
 from .content import Sheet, headless, listed
-from .meanings import JOB_MEANINGS, OTHER_NAMES, RUN_MEANINGS, TELEMETRY_MEANINGS, Meaning
+from .meanings import JOB_MEANINGS, OTHER_NAMES, RUN_MEANINGS, TELEMETRY_MEANINGS, TIMELINE_MEANINGS, Meaning
 from .options import Options, typed
 from .units import DIFFERENCE, UNITS, Unit, find, named, split_label
 
 METRIC_KINDS = ("number", "hex", "pstate")
 _CAPITAL = re.compile("^(.*[a-z0-9])([A-Z][A-Za-z]{0,2})$")
-_MEANINGS = {"runs": RUN_MEANINGS, "telemetry": TELEMETRY_MEANINGS, "jobs": JOB_MEANINGS}
+_MEANINGS = {
+    "runs": RUN_MEANINGS, "telemetry": TELEMETRY_MEANINGS, "jobs": JOB_MEANINGS, "timelines": TIMELINE_MEANINGS,
+}  # fmt: skip
 _NAMES_A_GPU = {"gpu", "cabinet", "node", "slot", "index"}
 _EITHER = {"began": "timestamp", "timestamp": "began"}  # what --map may call the time of any row
 
@@ -29,7 +31,7 @@ class TableLayout:
     """A known layout of tables: what must be there, and the units of columns that state none."""
 
     name: str  # as reports and the table `imports` have it
-    kind: str  # runs | telemetry | jobs
+    kind: str  # runs | telemetry | jobs | timelines
     has: frozenset[str] = frozenset()  # meanings that columns have by their names
     needs: frozenset[str] = frozenset()  # meanings that columns have by their names, or by --map
     columns: tuple[str, ...] = ()  # names of columns that must be there, in lower case
@@ -47,6 +49,7 @@ LAYOUTS = (
     TableLayout("sc22", "runs", needs=frozenset({"time"}), columns=("exp", "node", "device"), units=_SC22_UNITS),
     TableLayout("nvidia-smi", "telemetry", needs=frozenset({"timestamp"}), metric=r"\.", units=_SMI_UNITS),
     TableLayout("allocations", "jobs", needs=frozenset({"job", "began", "ended"}), units={"share": "ratio"}),
+    TableLayout("timeline", "timelines", needs=frozenset({"rank", "step", "optype", "time"}), units={"time": "s"}),
 )
 
 
@@ -70,7 +73,7 @@ class Layout:
     """A recognised layout: which meanings the file has, by the meaning's name."""
 
     name: str  # of `LAYOUTS`, `mapped`, or of a row of `formats.FORMATS`
-    kind: str  # runs | telemetry | jobs
+    kind: str  # runs | telemetry | jobs | timelines
     bound: dict[str, Bound]
     units: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -105,9 +108,9 @@ def _of_table(sheet: Sheet, options: Options) -> Layout:
     dated = mapped | ({"timestamp"} if options.at is not None else set())
     of_jobs = mapped & ({m.name for m in JOB_MEANINGS} - {m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS)})
     names = {split_label(name)[0].lower() for name in sheet.names}
-    by_kind = {kind: _bind(sheet, meanings) for kind, meanings in _MEANINGS.items()}
+    by_kind = {kind: _bind(sheet, meanings) for kind, meanings in _MEANINGS.items() if kind != "timelines"}
     for row in LAYOUTS:
-        bound = by_kind[row.kind]
+        bound = by_kind.get(row.kind) or _bind(sheet, _MEANINGS[row.kind])  # of what fits no other, the plain words
         metrics = [b.column for b in bound.values() if b.meaning.kind in METRIC_KINDS]
         fits = row.has <= bound.keys() and row.needs <= bound.keys() | dated and names.issuperset(row.columns)
         if row.kind == "jobs":  # a file of runs may name jobs and times, too

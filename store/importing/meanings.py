@@ -218,6 +218,24 @@ JOB_MEANINGS: tuple[Meaning, ...] = (
     ),
 )
 
+# An operation of a rank of a training job: a row of the table `operations`.
+_INDEX: dict[str, object] = {"low": 0.0, "high": 1e9}
+TIMELINE_MEANINGS: tuple[Meaning, ...] = (
+    _number("rank", "number of the rank", ("rank", "global_rank"), "rank", **_INDEX),
+    _number("step", "number of the training step", ("step", "iteration", "iter"), "step", **_INDEX),
+    Meaning("optype", "text", "what the operation is", ("optype", "op_type"), column="optype"),
+    _number(
+        "time", "duration of the operation", ("duration",), "duration_s", dimension="time", unit="s", low=0.0, high=1e6
+    ),
+    _number(
+        "start", "when it began, by the file's clock", ("start_ts", "start"), "began_s", dimension="time", unit="s"
+    ),
+    _number("stage", "stage of the pipeline", ("stage", "pp_rank"), "stage", **_INDEX),
+    _number("dp_rank", "place in data parallelism", ("dp_rank",), "dp_rank", **_INDEX),
+    _number("microbatch", "number of the microbatch", ("mb_id", "microbatch"), "microbatch", **_INDEX),
+    _number("model_chunk", "part of the model that the rank has", ("mc", "model_chunk"), "model_chunk", **_INDEX),
+)
+
 # Texts that stand for "unknown" (compared in lower case). nvidia-smi writes in brackets why it has no value.
 _WHY = (
     "n/a", "not supported", "unknown error", "insufficient permissions", "not found", "function not found", "no data",

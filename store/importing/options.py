@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import polars as pl
 
@@ -12,7 +14,7 @@ from ...errors import InputError
 
 FLEET = pl.Schema(dict.fromkeys(("gpu", "name", "model", "node", "pci_bus_id", "serial"), pl.String()))
 """What an import asks the store of the GPUs of its cluster."""
-_OF_FILE = ("model", "node", "at", "every", "header")
+_OF_FILE = ("model", "node", "at", "every", "header", "job")
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,14 @@ class Options:
     at: str | None = None  # when it was measured where the file has no times
     every: float | None = None  # seconds between two readings of a stream without times
     header: str | None = None  # the names of the columns, separated by commas, where the file has none
+    job: str | None = None  # the training job of a timeline
+    layout: Path | None = None  # the file that says how the ranks of a timeline are laid out
+    ranks: Path | None = None  # the file that says which rank of a timeline has which GPU
     fleet: Callable[[], pl.DataFrame] = FLEET.to_frame  # the cluster's GPUs in the store
     cards: Callable[[], pl.DataFrame] = pl.DataFrame  # name, card, since: of slots in which several cards were
 
     def __post_init__(self) -> None:
-        for option in ("cluster", "gpu", "workload", "model", "node", "at", "header"):
+        for option in ("cluster", "gpu", "workload", "model", "node", "at", "header", "job"):
             name = getattr(self, option)
             if name is not None and not name.strip():
                 raise InputError(f"--{option} is empty: give it a name")
@@ -51,7 +56,16 @@ class Options:
             "unit": dict(sorted(self.units.items())),
             "time_zone": self.time_zone,
             **{name: value for name in _OF_FILE if (value := getattr(self, name)) is not None},
+            **{name: _of_content(path) for name in ("layout", "ranks") if (path := getattr(self, name)) is not None},
         }
+
+
+def _of_content(path: Path) -> str:
+    """A file by its name and its content, as the provenance of what was read with it has it. Raises InputError."""
+    try:
+        return f"{path.name}#{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): give the path of a file that can") from error
 
 
 def typed(flag: str, column: str, value: str) -> str:

@@ -30,9 +30,10 @@ class Report:
     cluster: str
     sha256: str
     total: Counts
-    kind: str = ""  # runs | telemetry | jobs
+    kind: str = ""  # runs | telemetry | jobs | timelines
     workloads: dict[str, Counts] = field(default_factory=dict)
     gpus: int = 0
+    ranks: int = 0  # of a timeline
     refusals: dict[str, list[int]] = field(default_factory=dict)  # reason -> lines
     placeholders: dict[str, int] = field(default_factory=dict)  # column -> values turned into NULL
     units: dict[str, dict[str, str]] = field(default_factory=dict)  # column -> {unit, from}
@@ -58,4 +59,5 @@ class Report:
             "units": self.units,
             "ignored_columns": self.ignored,
             "notes": self.notes,
+            **({"ranks": self.ranks} if self.kind == "timelines" else {}),
         }
