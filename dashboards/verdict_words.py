@@ -33,7 +33,7 @@ def name(one: Verdict, shorter: Mapping[str, str] | None = None) -> str:
     """The name, with the number of GPUs where it is not that of one and does not say it."""
     counted = many(len(one.gpus), "GPU")
     plain = (shorter or {}).get(one.name, one.name)
-    return plain if one.level == Level.GPU or one.name == counted else f"{plain} ({counted})"
+    return plain if one.level in (Level.GPU, Level.RANK) or one.name == counted else f"{plain} ({counted})"
 
 
 def short(names: Iterable[str]) -> dict[str, str]:
@@ -150,6 +150,10 @@ _ACTIONS = {
     Action.RESET_AND_PROBE: "Read the node's log for its XID errors, reset it and run the probes again.",
     Action.REBOOT_NODE: "Take the node out of service; check its XID errors, its seating and its power, then reboot "
     "it.",
+    Action.PROBE_RANKS: "Run the full suite of probes on the GPU of this rank and on that of a peer, to find what is "
+    "slow.",
+    Action.PROBE_TENSOR_GROUP: "Run the full suite of probes on the GPUs of all ranks that compute these layers "
+    "together (tensor parallelism): they wait for each other, so any of them may be the slow one.",
     Action.NOTHING: "Nothing to do; see whether its settings differ from those of its peers.",
 }
 
@@ -165,6 +169,11 @@ def reference(verdict: Verdict) -> str:
         return ""
     if verdict.reference is ComparedWith.PAST:
         return "its own earlier sittings"
+    if verdict.reference is ComparedWith.RANKS:
+        by_figure = {value.figure: value for value in verdict.measured}
+        stage, job = by_figure[Quantity.RANKS].value, by_figure[Quantity.TRAINING_JOB].text
+        steps = _number(by_figure[Quantity.RATIO].limit)
+        return f"{verdict.n} ranks of stage {_number(stage):.0f} with the same work, {steps:.0f} steps of {job}"
     if verdict.level is not Level.GPU:
         return f"{verdict.n} {_PEERS[verdict.reference]} of the same {'model' if verdict.model else 'cluster'}"
     of = f" of {verdict.model}" if verdict.model else " of its cluster"
@@ -212,6 +221,8 @@ def sentence(verdict: Verdict) -> str:
         return by_kind(verdict, {value.figure: value for value in verdict.measured})
     if verdict.reference is ComparedWith.PAST:
         return _of_past(verdict)
+    if verdict.reference is ComparedWith.RANKS:
+        return _of_rank(verdict)
     if verdict.figure != TIME:
         return _of_channel(verdict)
     if verdict.level is Level.BATCH:
@@ -259,6 +270,16 @@ def _of_channel(verdict: Verdict) -> str:
     if value.unit == "degC":
         by = f"{abs(value.value - value.peers):.0f} K"
     return f"{says} by {by} ({value.value:.{digits}f} {_unit(value)}, its peers {value.peers:.{digits}f})"
+
+
+def _of_rank(verdict: Verdict) -> str:
+    """How many times as long as its peers it takes in each operation, and in how many steps."""
+    ratios = [value for value in verdict.measured if value.figure == Quantity.RATIO]
+    ranks = next((value.text or "" for value in verdict.measured if value.figure == Quantity.RANKS), "")
+    times = ", ".join(f"{_number(value.value):.2f} times in {value.text}" for value in ratios)
+    whom, takes = (f"ranks {ranks}", "take") if "," in ranks else (f"rank {ranks}", "takes")
+    seen = f"; slower in {ratios[0].n} of {_number(ratios[0].limit):.0f} steps" if ratios else ""
+    return f"{whom} {takes} longer than its peers for the same work: {times}{seen}"
 
 
 def _of_batch(verdict: Verdict) -> str:
@@ -472,6 +493,15 @@ def why_not(gap: NotJudged) -> str:
         return f"history: {of} {was} measured in one sitting only; measure again 6 hours later or more"
     if gap.why is Gap.PAST_TOO_FEW:
         return f"history: too few {whom}s have two sittings to know how much a healthy one moves; measure more of them"
+    if gap.why is Gap.FEW_STEPS:
+        return f"{many(n, 'step')} with peers: record {total} or more, to tell a slow rank from a slow moment"
+    if gap.why is Gap.LONE_RANK:
+        return f"no other rank does the same work, and {total} are compared at least"
+    if gap.why is Gap.TWO_RANKS:
+        return (
+            f"only two ranks do the same work, and {total} are needed: rank {n} takes {share:.1f} % longer than the "
+            "other, and nobody can say which of the two is at fault"
+        )
     return _WHY[gap.why]
 
 
@@ -484,6 +514,13 @@ _WHY = {
     Gap.RUN_ONCE: "no GPU has two runs: a GPU is named only where another figure agrees; measure again",
     Gap.NO_RUNS: "there are no runs",
     Gap.PAST_OF_NODES: "history: its GPUs run together in jobs, so nodes were compared with their past and not GPUs",
+    Gap.NO_COMPUTING: "none of its operations has compute in its name, as forward-compute has: who sends, receives or "
+    "waits is not judged",
+    Gap.NO_STAGE: "the stage of the pipeline is not known, so nobody knows whose work is equal: import the trace into "
+    "a new store with --layout and a file that states pp_size, dp_size and tp_size",
+    Gap.SLOW_BY_DATA: "slower than its peers, and so are the other stages with the same data: unequal sequences do "
+    "that, and no GPU is named",
+    Gap.TIMELINES_UNDATED: "timelines of training jobs have no dates: leave out --since",
     Gap.NEWER: "this finding is of a newer whorl, which this one cannot read: install a newer whorl",
 }
 

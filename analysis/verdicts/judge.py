@@ -25,6 +25,7 @@ from .levels import RELEVANT, in_pct
 from .model import Look, Looks, looks
 from .past.history import Histories, histories
 from .past.own_past import discoveries
+from .ranks import Ranks, judged_ranks, timelines_alone
 from .smallest import smallest
 from .verdict import (
     HELD,
@@ -68,11 +69,18 @@ def judge(
 ) -> Judgement:
     """Everything that is concluded about a cluster, from all its runs, or from those of a campaign.
 
-    Without a campaign, facts are concluded too that need no run, such as a GPU that was lost, whenever they were.
+    Without a campaign, facts are concluded too that need no run, such as a GPU that was lost, whenever they were; and
+    what timelines of training jobs say about their ranks, if all times are asked for, as those have no dates.
 
     `since`: runs that began before are left out. InputError as of `probed`.
     """
     facts = without_runs(store, cluster) if campaign is None and cluster is not None else None
+    if campaign is None and not facts and cluster is not None and cluster in timelines_alone(store):
+        judgement = Judgement(cluster, (), (), 0, 0, runs=0)
+        if since is None:
+            return with_ranks(judgement, judged_ranks(store, cluster))
+        no_dates = NotJudged(cluster, cluster, Gap.TIMELINES_UNDATED)
+        return replace(judgement, not_judged=(no_dates,))
     found = facts or probed(store, campaign, cluster, every=campaign is None)
     from_ = None
     if since is not None:
@@ -85,7 +93,21 @@ def judge(
             return Judgement(found.cluster, (), (none,), 0, 0)
     if campaign is None and not facts:
         found = with_facts(store, found, from_)
-    return judged(found, store)
+    judgement = judged(found, store)
+    if campaign is not None or since is not None:
+        return judgement
+    return with_ranks(judgement, judged_ranks(store, found.cluster))
+
+
+def with_ranks(judgement: Judgement, ranks: Ranks) -> Judgement:
+    """The judgement with what is said of ranks of training jobs."""
+    return replace(
+        judgement,
+        rows=tuple(sorted((*judgement.rows, *ranks.rows), key=_severity)),
+        not_judged=(*judgement.not_judged, *ranks.not_judged),
+        looks=judgement.looks + ranks.comparisons,
+        ranks=ranks.ranks,
+    )
 
 
 def judged(found: Probed, store: Store | None = None, *, evidence: Evidence | None = None) -> Judgement:

@@ -17,6 +17,7 @@ from ...store.schema import VERDICTS, arrow_rows
 from ...store.views import OF_ALL_RUNS
 from ..runs.probing import campaigns, clusters_with_facts
 from .judge import judge
+from .ranks import clusters_with_timelines
 from .verdict import (
     Action,
     Change,
@@ -61,20 +62,24 @@ def conclude(
 
 
 def judgements(store: Store, cluster: str) -> tuple[Judgement, ...]:
-    """What all runs of a cluster say, and events that need none, not stored; nothing where it has neither."""
-    known = {*campaigns(store)["cluster"].to_list(), *clusters_with_facts(store)}
-    return (judge(store, cluster=cluster),) if cluster in known else ()
+    """What all runs of a cluster say, and what needs no runs, not stored; nothing where it has neither."""
+    return (judge(store, cluster=cluster),) if cluster in clusters(store) else ()
+
+
+def clusters(store: Store) -> list[str]:
+    """The clusters of which something can be judged: from runs, from events that need none, or from timelines."""
+    with_runs = set(campaigns(store)["cluster"])
+    return sorted({*with_runs, *clusters_with_facts(store), *clusters_with_timelines(store)})
 
 
 def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequence[str | None]:
     """The clusters to judge; None for `judge` to say what is wrong."""
     if cluster is not None:
         return [cluster]
-    known = campaigns(store)
-    if campaign is not None:
-        known = known.filter(pl.col("campaign") == campaign)
-    more = clusters_with_facts(store) if campaign is None else []
-    return sorted({*known["cluster"].to_list(), *more}) or [None]
+    if campaign is None:
+        return clusters(store) or [None]
+    known = campaigns(store).filter(pl.col("campaign") == campaign)
+    return sorted(set(known["cluster"])) or [None]
 
 
 def record(

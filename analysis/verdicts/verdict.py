@@ -22,6 +22,8 @@ class Level(StrEnum):
     """What a verdict is about."""
 
     GPU = "gpu"
+    RANK = "rank"
+    """A rank of a training job whose GPU is not known."""
     NODE = "node"
     BATCH = "batch"
     """GPUs on two nodes or more that share something: a firmware, a driver, a cabinet, or nothing that is recorded."""
@@ -116,6 +118,9 @@ class Action(StrEnum):
     STOP_USING = "stop using"
     RESET_AND_PROBE = "reset and probe"
     REBOOT_NODE = "reboot node"
+    PROBE_RANKS = "probe ranks"
+    PROBE_TENSOR_GROUP = "probe tensor group"
+    """Ranks of tensor parallelism wait for each other: any of them may be the slow one."""
     NOTHING = "nothing"
 
 
@@ -183,6 +188,8 @@ class ComparedWith(StrEnum):
     NODES = "nodes"
     PAST = "past"
     """Its own earlier sittings."""
+    RANKS = "ranks"
+    """Ranks of a training job that do the same work."""
 
 
 class Quantity(StrEnum):
@@ -241,6 +248,11 @@ class Quantity(StrEnum):
     NEIGHBOUR = "neighbour"
     """`text` is a GPU that came to its node."""
     NEIGHBOURS_TEMPERATURE = "temperature of neighbours"
+    RATIO = "ratio to peers"
+    """Of a rank: the factor by which it takes longer in the operation `text`, in `n` of `limit` steps."""
+    RANKS = "ranks"
+    """`text` are the ranks of a finding, and `value` the stage of the pipeline."""
+    TRAINING_JOB = "training job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +305,20 @@ class Gap(StrEnum):
     """The finding is of a newer whorl."""
     ALONE = "alone"
     """Most GPUs have one run, which names no GPU by itself."""
+    NO_COMPUTING = "no computing"
+    """No operation of a timeline is one that computes."""
+    NO_STAGE = "no stage"
+    """Nobody said the stage of these ranks."""
+    FEW_STEPS = "few steps"
+    """They have `n` steps with peers; `total` are needed."""
+    LONE_RANK = "lone rank"
+    """No other rank does this work; `total` are needed."""
+    TWO_RANKS = "two ranks"
+    """Rank `n` takes longer than the only other one with the same work, by `share`; `total` are needed."""
+    SLOW_BY_DATA = "slow by data"
+    """They are slower than their peers, and so are the other stages with the same data."""
+    TIMELINES_UNDATED = "timelines undated"
+    """Only runs since a time were asked for, and timelines have no dates."""
     TOO_FEW_TO_NAME = "too few to name"
     """So few GPUs with so few sittings name no GPU for one workload."""
 
@@ -372,7 +398,7 @@ class NotJudged:
     model: str | None = None
     """Of the GPUs, where the workload ran on several models."""
     level: Level = Level.GPU
-    """What is counted: GPUs or nodes."""
+    """What is counted: GPUs, nodes or ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +466,8 @@ class Judgement:
     """Of GPUs that changed alone or with a few others. What most GPUs did together is in `rows`, where it is worse."""
     runs: int | None = None
     """How many runs the cluster had."""
+    ranks: int = 0
+    """How many ranks of training jobs were judged, by timelines."""
 
     def by_key(self, gpus: pl.DataFrame, *, batches: bool = False) -> dict[str, tuple[Verdict, ...]]:
         """The verdicts of each GPU and of its node, by the GPU's key, the worst first; those of `batches` if asked for.

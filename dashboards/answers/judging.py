@@ -60,13 +60,12 @@ def explain(
 
     `name` is node/slot, the UUID, the serial number, or a part that no other GPU has: then the answer has rank,
     history, cause and what to do, and `frame` a row for each workload in which it was measured, the slowest first. Or
-    it is the name of a node or batch that has a finding: `frame` has a row for each finding. Raises InputError where
-    nothing or several fit.
+    it is the name of a node, batch or rank that has a finding: `frame` has a row for each finding. Raises InputError
+    where nothing or several fit.
     """
     from ...analysis.choosing import find
-    from ...analysis.runs.probing import campaigns
     from ...analysis.verdicts import explain as explaining
-    from ...analysis.verdicts.recording import judgements
+    from ...analysis.verdicts.recording import clusters, judgements
     from ..printed.explain import answer, document, shared_answer, shared_document
     from ..verdict_words import ROW
 
@@ -74,8 +73,8 @@ def explain(
     try:
         row = find(read, name, cluster)
     except InputError:
-        clusters = [cluster] if cluster is not None else sorted(set(campaigns(read)["cluster"]))
-        every = [one for where in clusters for one in judgements(read, where)]
+        wanted = [cluster] if cluster is not None else clusters(read)
+        every = [judgement for where in wanted for judgement in judgements(read, where)]
         if (shared := explaining.shared_finding(name, every)) is None:
             raise
         parts = partial(shared_answer, shared, folder(store))

@@ -91,12 +91,16 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
 
 
 def shared_answer(shared: SharedFinding, store: str | Path) -> Iterable[str | Table]:
-    """What was found about a node or a batch, for people: what to do, and each of its GPUs."""
-    yield f"{shared.name}: {many(len(shared.gpus), 'GPU')}, cluster {shared.cluster}"
+    """What was found about a node, a batch or a rank, for people: what to do, and each of its GPUs."""
+    counted = many(len(shared.gpus), "GPU") if shared.gpus else "its GPU is not known"
+    yield f"{shared.name}: {counted}, cluster {shared.cluster}"
     yield ""
     yield from findings(shared.name, shared.verdicts, (), None)
-    yield f"its GPUs: {', '.join(shared.gpus)}"
     where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(shared.cluster)}"
+    if not shared.gpus:
+        yield Line(f"next: whorl verdicts {where}")
+        return
+    yield f"its GPUs: {', '.join(shared.gpus)}"
     yield Line(f"next: whorl explain {shlex.quote(shared.gpus[0])} {where}")
     yield Line(f"      whorl verdicts {where}")
 

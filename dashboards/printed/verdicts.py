@@ -35,7 +35,9 @@ def answer(judgements: Sequence[Judgement], store: str | Path) -> Iterable[str |
 
 
 def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
-    compared = f"{many(one.gpus, 'GPU')} judged, {many(one.looks, 'comparison')}"
+    subjects = [many(one.gpus, "GPU")] if one.gpus or not one.ranks else []
+    subjects += [many(one.ranks, "rank")] if one.ranks else []
+    compared = f"{' and '.join(subjects)} judged, {many(one.looks, 'comparison')}"
     if one.rows:
         states = Counter(str(row.state) for row in one.rows)
         counted = ", ".join(f"{n:,} {state}" for state, n in sorted(states.items()))
@@ -51,7 +53,7 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
             f"{EFFECT_SAYS}. A sitting: runs without a pause of 6 hours. Suspected: seen in one sitting, so measure "
             "again on another day. Confirmed: seen in two or more"
         )
-    elif one.gpus:
+    elif one.gpus or one.ranks:
         yield f"cluster {one.cluster}: nothing was found ({compared})"
     else:
         yield f"cluster {one.cluster}: nothing could be judged"

@@ -1,0 +1,248 @@
+"""Timelines of training jobs: imported and judged on the command line. Real ones are read beside the clone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "timelines"
+STEPS = range(12)
+OPTYPES = {"forward-compute": 0.2, "backward-compute": 0.4}
+
+
+def whorl(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def verdicts(store: Path) -> dict[str, Any]:
+    result = whorl("verdicts", "--store", store, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def timeline(
+    peers: int = 4, stages: int = 2, *, slow: dict[int, float] | None = None, steps: Sequence[int] = STEPS,
+    sequences: float = 0.0, lasting: float = 0.0, seed: int = 1,
+) -> pl.DataFrame:  # fmt: skip
+    """A made-up timeline in the published layout. The last stage has 40 % more work, and microbatches differ by
+    `sequences`; `lasting`: how much more of that one data-parallel rank always has. `slow`: factor of a rank's times.
+
+    The ranks with the slow ones wait: their send and receive take long.
+    """
+    rng = np.random.default_rng(seed)
+    work = sequences * rng.standard_normal((len(steps), 4, peers))
+    work[:, :, 0] += lasting
+    rows = []
+    for optype, seconds in OPTYPES.items():
+        for stage in range(stages):
+            for peer in range(peers):
+                rank = stage * peers + peer
+                factor = (slow or {}).get(rank, 1.0) * (1.4 if stage == stages - 1 else 1.0)
+                for number, step in enumerate(steps):
+                    for microbatch in range(4):
+                        took = seconds * factor * np.exp(work[number, microbatch, peer] + 0.01 * rng.standard_normal())
+                        rows.append((peer, stage, rank, step, optype, number + microbatch, took, microbatch))
+                        if (slow or {}) and rank not in (slow or {}):
+                            rows.append((peer, stage, rank, step, "forward-recv", number, 1.0 + took, microbatch))
+    names = ["dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id"]
+    return pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.lit(0).alias("mc"))
+
+
+def imported(folder: Path, frame: pl.DataFrame, *options: object, name: str = "trace-x.parquet") -> Path:
+    frame.write_parquet(folder / name)
+    result = whorl("import", "--store", folder / "S", folder / name, *options)
+    assert result.exit_code == 0, result.output
+    return folder / "S"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"real timelines are not at {REAL}")
+def test_real_jobs(tmp_path: Path) -> None:
+    """In one published job a rank is 2.5 times slower, in another one the stages have unequal work."""
+    for name in ("AR", "ST"):
+        steps = pl.read_parquet(REAL / f"trace-{name}.parquet").filter(pl.col("mb_id") < 4)
+        steps.write_parquet(tmp_path / f"trace-{name}.parquet")
+        (tmp_path / f"meta-{name}.yaml").write_bytes((REAL / f"meta-{name}.yaml").read_bytes())
+        files = tmp_path / f"trace-{name}.parquet"
+        assert whorl("import", "--store", tmp_path / "S", "--cluster", name, files).exit_code == 0
+    document = verdicts(tmp_path / "S")
+    (row,) = document["rows"]
+    assert (row["level"], row["name"], row["cluster"], row["gpus"], row["n"]) == ("rank", "rank 0", "AR", [], 4)
+    assert row["workloads"] == ["forward-compute", "backward-compute"]
+    assert 145 < row["low_pct"] < row["effect_pct"] < row["high_pct"] < 160
+    assert row["p"] < 1e-6
+    assert row["q"] < 1e-5
+    assert "2.28 times" in row["looks"]
+    assert "tensor parallelism" in row["action"]
+    assert {no["cluster"] for no in document["not_judged"]} == {"ST"}
+    assert all("two" in no["why"] for no in document["not_judged"])
+
+
+def test_a_slow_rank_is_named_by_its_gpu_where_a_file_says_it(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks.csv"
+    ranks.write_text("rank,node,index\n0,n01,0\n1,n01,1\n2,n02,0\n")
+    store = imported(tmp_path, timeline(slow={1: 1.5}), "--ranks", ranks)
+    (row,) = verdicts(store)["rows"]
+    assert (row["level"], row["name"], row["gpus"]) == ("gpu", "n01/1", ["n01/1"])
+    assert 45 < row["effect_pct"] < 55
+    found = whorl("explain", "n01/1", "--store", store)
+    assert found.exit_code == 0
+    assert "1.5" in found.output
+    stored = whorl("sql", "--store", store, "select level, name, gpus[1].gpu from verdicts_now")
+    assert "n01/1" in stored.output
+
+
+def test_uuids_of_a_yaml_file_and_the_layout_beside_it(tmp_path: Path) -> None:
+    """Stage and place in data parallelism follow from the sizes; a rank without a GPU keeps the level `rank`."""
+    (tmp_path / "meta-x.yaml").write_text("trial_name: big\nrun_id: 3\ndp_size: 4\npp_size: 2\ntp_size: 1\n")
+    (tmp_path / "ranks.yaml").write_text("# map\n0: GPU-00000000-aaaa-bbbb-cccc-000000000000\n")
+    frame = timeline(slow={5: 2.0}).drop("stage", "dp_rank")
+    store = imported(tmp_path, frame, "--ranks", tmp_path / "ranks.yaml")
+    (row,) = verdicts(store)["rows"]
+    assert (row["level"], row["name"]) == ("rank", "rank 5")
+    assert "big run 3" in row["reference"]
+    assert whorl("explain", "rank 5", "--store", store).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("peers", "stages", "sequences", "lasting"),
+    [(8, 1, 0.4, 0.0), (4, 4, 0.4, 0.0), (4, 4, 0.3, 0.9), (3, 1, 0.0, 0.0)],
+)
+def test_unequal_work_names_nobody(tmp_path: Path, peers: int, stages: int, sequences: float, lasting: float) -> None:
+    """Stages of unequal work, sequences of unequal lengths, and a rank that always gets the longer ones."""
+    document = verdicts(imported(tmp_path, timeline(peers, stages, sequences=sequences, lasting=lasting)))
+    assert document["rows"] == []
+    assert any("sequences" in no["why"] for no in document["not_judged"]) == bool(lasting)
+
+
+def test_among_unequal_sequences_a_slow_rank_is_found(tmp_path: Path) -> None:
+    """What the other stages needed for the same data tells how much work it was."""
+    document = verdicts(imported(tmp_path, timeline(4, 4, slow={6: 2.0}, sequences=0.3)))
+    assert [row["name"] for row in document["rows"]] == ["rank 6"]
+
+
+def test_who_waits_is_no_suspect(tmp_path: Path) -> None:
+    """Of operations that send and receive alone nothing is concluded."""
+    frame = timeline(slow={0: 2.0}).filter(pl.col("optype") == "forward-recv")
+    (no,) = verdicts(imported(tmp_path, frame))["not_judged"]
+    assert "compute in its name" in no["why"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (timeline(2, slow={0: 2.0}), "only two ranks"),
+        (timeline(1, slow={0: 2.0}), "no other rank"),
+        (timeline(slow={0: 2.0}, steps=[7]), "1 step with peers"),
+        (timeline(slow={0: 2.0}).drop("stage"), "stage of the pipeline is not known"),
+    ],
+)
+def test_what_cannot_be_concluded_is_said(tmp_path: Path, frame: pl.DataFrame, why: str) -> None:
+    store = imported(tmp_path, frame)
+    document = verdicts(store)
+    assert document["rows"] == []
+    assert any(why in no["why"] for no in document["not_judged"])
+    assert whorl("verdicts", "--store", store).exit_code == 0
+    assert "no dates" in whorl("verdicts", "--store", store, "--since", "30d").output
+
+
+def test_rows_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    frame = timeline(slow={2: 1.6}).with_row_index()
+    bad = (
+        frame.with_columns(
+            pl.when(pl.col("index") == 0).then(float("nan")).when(pl.col("index") == 1).then(-1.0)
+            .when(pl.col("index") == 2).then(float("inf")).otherwise("duration").alias("duration"),
+            pl.when(pl.col("index") == 3).then(-1).otherwise("rank").alias("rank"),
+            pl.when(pl.col("index") == 4).then(None).otherwise("optype").alias("optype"),
+        ).drop("index")
+    )  # fmt: skip
+    store = imported(tmp_path, bad)
+    counts = json.loads(whorl("sql", "--store", store, "select refused, kept from imports", "--json").stdout)["rows"]
+    assert [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in counts] == [(5, bad.height - 5)]
+    assert [row["name"] for row in verdicts(store)["rows"]] == ["rank 2"]
+
+
+def test_another_unit_is_read_where_the_file_says_it(tmp_path: Path) -> None:
+    frame = timeline(slow={2: 1.6})
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    in_ms = frame.with_columns(pl.col("duration") * 1000).rename({"duration": "duration_ms"})
+    seconds = "select max(duration_s) from operations"
+    stores = imported(tmp_path / "a", frame), imported(tmp_path / "b", in_ms)
+    one, other = (json.loads(whorl("sql", "--store", store, seconds, "--json").stdout)["rows"] for store in stores)
+    assert list(one[0].values() if isinstance(one[0], dict) else one[0]) == pytest.approx(
+        list(other[0].values() if isinstance(other[0], dict) else other[0])
+    )
+    assert [row["name"] for row in verdicts(stores[1])["rows"]] == ["rank 2"]
+
+
+def test_two_jobs_keep_apart(tmp_path: Path) -> None:
+    """A file adds nothing twice; another job needs a name of its own, and then the names of ranks have it."""
+    store = imported(tmp_path, timeline(slow={0: 2.0}))
+    again = whorl("import", "--store", store, tmp_path / "trace-x.parquet")
+    assert "nothing added" in again.output
+    timeline(slow={3: 2.0}, seed=2).write_parquet(tmp_path / "trace-x.parquet")
+    refused = whorl("import", "--store", store, tmp_path / "trace-x.parquet")
+    assert refused.exit_code == 2
+    assert "--job NAME" in refused.output
+    assert whorl("import", "--store", store, "--job", "second", tmp_path / "trace-x.parquet").exit_code == 0
+    assert {row["name"] for row in verdicts(store)["rows"]} == {"rank 0 of trace-x", "rank 3 of second"}
+
+
+def test_ranks_that_compute_each_layer_together_are_one(tmp_path: Path) -> None:
+    """Of four ranks of tensor parallelism all are slow if one is."""
+    frame = timeline(slow={1: 1.8})
+    every = pl.concat([frame.with_columns(pl.col("rank") * 4 + part) for part in range(4)])
+    (tmp_path / "trace-x.yaml").write_text("dp_size: 4\npp_size: 2\ntp_size: 4\n")
+    (row,) = verdicts(imported(tmp_path, every))["rows"]
+    assert (row["level"], row["name"]) == ("rank", "ranks 4, 5, 6, 7")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("ranks.csv", "rank,uuid\n0,seven\n", "names no GPU"),
+        ("ranks.csv", "rank,uuid\nzero,GPU-00000000-aaaa\n", "no whole number"),
+        ("ranks.csv", "node,index\nn1,0\n", "it needs rank"),
+        ("ranks.csv", "rank,node,index\n0,n1,0\n1,n1,0\n", "of rank 0"),
+        ("ranks.csv", "rank,node,index\n0,n1,0\n0,n1,1\n", "second time"),
+        ("ranks.csv", "", "names no rank"),
+        ("ranks.yaml", "- GPU-00000000-aaaa\n", "NAME: VALUE"),
+        ("layout.yaml", "pp_size: many\n", "no number of ranks"),
+        ("layout.yaml", None, "cannot be read"),
+    ],
+)
+def test_a_small_file_that_is_wrong_is_named(tmp_path: Path, name: str, text: str | None, sentence: str) -> None:
+    timeline().write_parquet(tmp_path / "trace.parquet")
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    result = whorl(
+        "import", "--store", tmp_path / "S", f"--{name.partition('.')[0]}", tmp_path / name, tmp_path / "trace.parquet"
+    )
+    assert result.exit_code == 2
+    assert name in result.output
+    assert sentence in result.output
+    assert not (tmp_path / "S").exists()
+
+
+def test_files_that_are_no_timelines(tmp_path: Path) -> None:
+    whole = tmp_path / "trace.parquet"
+    timeline().write_parquet(whole)
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(whole.read_bytes()[:-200])
+    result = whorl("import", "--store", tmp_path / "S", cut)
+    assert result.exit_code == 2
+    assert "damaged" in result.output
+    runs = tmp_path / "runs.csv"
+    runs.write_text("exp,uuid,perf\na,GPU-1,5\n")
+    result = whorl("import", "--store", tmp_path / "S", "--unit", "ms", "--job", "x", runs)
+    assert result.exit_code == 2
+    assert "no timeline" in result.output
