@@ -126,7 +126,7 @@ class _Chances:
     known: Ints
     """The GPUs; the other arrays are of theirs."""
     seen: Floats
-    """From the centre of the null: what the sittings that lie nearest to it say."""
+    """From the centre of the null: what the sittings that lie nearest to it say; above 0 it is worse."""
     more: Floats
     alone: Bools
     stray: Bools
@@ -145,10 +145,13 @@ class _Chances:
         return found
 
 
-def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) -> Compared | None:
+def compare(
+    of: Levels, fleet: Fleet, least: float = LEAST, *, weeks: float = 0.0, worse: int = 1
+) -> Compared | None:  # fmt: skip
     """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`.
 
-    `least`: no level is known better. `weeks`: as of `Levels.later`; the intervals allow for it.
+    `least`: no level is known better. `weeks`: as of `Levels.later`; the intervals allow for it. `worse`: 1 where a
+    higher figure is worse, -1 where a lower one is.
     """
     known = np.flatnonzero(of.known)
     if len(known) < LEAST_GPUS:
@@ -172,14 +175,15 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     _shifted_nodes(nodes, node, error, shifts, known)
     # What is left when the node's effect is taken out: all of it where the node is shifted.
     rest = off - nodes.expected
-    null = Null(rest[~stray], floor)
+    null = Null(worse * rest[~stray], floor)
     # A GPU with fewer sittings than most is known less well. That its own sittings differ is no excuse: of these the
     # ones nearest to the fleet count.
     doubt = of.pooled[known]
     more = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
     slow = of.slow_side[known] - centre - nodes.expected
     fast = of.fast_side[known] - centre - nodes.expected
-    seen = np.where(rest >= 0, np.maximum(slow - null.centre, 0.0), np.minimum(fast - null.centre, 0.0))
+    centre_of_null = worse * null.centre
+    seen = np.where(rest >= 0, np.maximum(slow - centre_of_null, 0.0), np.minimum(fast - centre_of_null, 0.0))
     apart = off - nodes.others
     alone = (np.sign(apart) == np.sign(off)) & (np.abs(apart) >= _MATES * np.abs(off)) | ~nodes.has
     alone |= stray & ~np.isin(node, node[~stray], invert=True)  # several on one node, but not all of it
@@ -194,7 +198,7 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     return Compared(
         **found, confirmed=_confirmed(of, found["centre"], found["effect"]), single=of.runs == 1, peers=peers,
         shifts=tuple(shifts),
-        chances=_Chances(null, known, seen, more, alone, stray, float(np.median(level - of.slow_side[known]))),
+        chances=_Chances(null, known, worse * seen, more, alone, stray, float(np.median(level - of.slow_side[known]))),
     )  # fmt: skip
 
 
@@ -263,7 +267,7 @@ def _all_beyond(theirs: Floats, ours: Floats, floor: float) -> float:
     """The chance that so many nodes lie so far out on one side: two nodes alike say more than their median does."""
     if len(ours) < LEAST_GPUS:
         return 1.0
-    null = Null(ours, max(floor / 2, LEAST))
+    null = Null(ours, max(floor / 2, LEAST), slow_share=0.5)
     off = theirs - null.centre
     off *= np.sign(np.median(off))
     k = len(off)

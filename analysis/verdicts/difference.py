@@ -228,7 +228,7 @@ def _of_workload(
     # A GPU of few sittings is known less well than the others.
     doubt = np.hypot(old.pooled, new.pooled)[on]
     poorer = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
-    null = Null(change, max(LEAST, math.hypot(old.sat.rounding, new.sat.rounding)))
+    null = Null(change, max(LEAST, math.hypot(old.sat.rounding, new.sat.rounding)), slow_share=0.5)
     against = change - null.centre
     # It must also show in what one run of several that went wrong, before or after, cannot make.
     slower = (new.slow_side - old.fast_side)[on] - null.centre

@@ -51,10 +51,8 @@ if TYPE_CHECKING:
 
 ERROR_RATE = 0.03
 """Of the GPUs that are named, the share that is healthy."""
-ERROR_RATE_HEAVY = 0.005
-"""The same where one workload was measured, and the tail of its healthy GPUs may be heavy."""
-HEAVY = 0.3
-"""The probability of a heavy tail from which it may be."""
+ERROR_RATE_ALONE = 0.012
+"""The same where one workload was measured: one figure does not tell well how heavy its tail is."""
 MOST_P = 1e-3
 """A chance above it names no GPU, however many are faulty."""
 SHOWS_P = 0.01
@@ -155,10 +153,7 @@ def simes(p: Floats, counted: Bools) -> Floats:
 
 def error_rate(of: Sequence[Look]) -> float:
     """Of the GPUs that these looks name, the share that may be healthy."""
-    timed = [look for look in of if look.timed]
-    alone = len({look.workload for look in timed}) == 1
-    heavy = any(look.compared.chances.null.heavy > HEAVY for look in timed)
-    return ERROR_RATE_HEAVY if alone and heavy else ERROR_RATE
+    return ERROR_RATE_ALONE if len({look.workload for look in of if look.timed}) == 1 else ERROR_RATE
 
 
 _ORDER = {kind: place for place, kind in enumerate(Kind)}

@@ -217,6 +217,6 @@ def _of_channels(all_: Looks) -> Iterator[Look]:
         of = levels(gpu, at, some["value"].to_numpy(), len(all_.gpus))
         runs = np.bincount(gpu, some["runs"].to_numpy(), minlength=len(all_.gpus)).astype(np.int64)
         of = replace(of, runs=runs)  # a channel has one figure a sitting
-        compared = compare(of, all_.fleet, channel.floor)
+        compared = compare(of, all_.fleet, channel.floor, worse=channel.sign)
         if compared is not None:
             yield Look(channel.name, str(workload), None if model is None else str(model), channel, of, compared)

@@ -1,39 +1,48 @@
 """What healthy GPUs look like in one figure, without a law known beforehand: p-values of GPUs far from their peers.
 
-The model of the deviations x from the fleet's centre is a mixture. With probability 1 - e a GPU is healthy, and x has
-a shape: Student's t with so many degrees of freedom, or lognormal on the slow side, with one scale on the slow side and
-another on the fast side. With probability e the GPU is faulty, and x lies anywhere, so that faults do not make the tail
-of the healthy look heavy. Shape, scales and e are averaged over what the values leave possible (Bayes, on a grid). All
-figures of a fleet together say how common each shape is (`common_shapes`): one figure of 64 GPUs cannot tell its tail,
-ten figures of 256 can.
+The deviations x from the fleet's median are a mixture. With probability 1 - f a GPU is healthy. Half of the healthy lie
+on each side, and |x| has a shape: on both sides that of Student's t with the same degrees of freedom, or on the slow
+side that of a lognormal or a gamma distribution above its median and on the fast side that of the normal distribution.
+Each side has a scale of its own. With probability f the GPU is faulty, and x lies anywhere, most often on the slow
+side, so that faults do not make the tail of the healthy look heavy. Shape, scales and f are averaged over what the
+values leave possible (Bayes, on a grid). All figures of a fleet together say how common each shape is
+(`common_shapes`): one figure of 64 GPUs cannot tell its tail, ten figures of 256 can.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from ..runs.sittings import Floats
 
-FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, 1e6)
+FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, np.inf)
 """Degrees of freedom of Student's t on the grid; the last is the normal distribution."""
-SKEW = (0.5, 1.0)
-"""Skews g of shapes whose fast side is normal and slow side lognormal: (exp(g z) - 1) / g of a standard normal z."""
-PRIOR = np.array([0.02, 0.06, 0.14, 0.20, 0.18, 0.13, 0.07, 0.12, 0.05, 0.03])
-"""How likely each shape is before any figures: most measured populations lie between 4 and 10 degrees of freedom."""
-_HEAVY = np.array([1, 1, 1, 0, 0, 0, 0, 0, 0, 1])
-_SCALES = np.exp(np.linspace(-0.7, 0.7, 13))
-"""Mean of the two scales, over a robust standard deviation."""
-_RATIOS = np.exp(np.linspace(-1.0, 1.0, 5))
-"""The slow side's scale over the fast side's."""
+SIGMA = (0.5, 0.75, 1.0)
+"""Standard deviations of the logarithm, of lognormal slow sides."""
+GAMMA = (1.0, 2.0, 4.0)
+"""Shape parameters of gamma slow sides; 1 is the exponential distribution."""
+PRIOR = np.array([0.02, 0.06, 0.14, 0.20, 0.18, 0.13, 0.07, 0.12, 0.025, 0.025, 0.05, 0.05, 0.05, 0.05])
+"""How likely each shape is before any figures, in parts: most measured populations lie between 4 and 10 degrees of
+freedom. `benchmarks/verdict_one_figure.py` shows what comes of it."""
+PRIOR /= PRIOR.sum()
+SLOW_SHARE = 0.9
+"""Of the chance that a healthy GPU is named, and of the faults, the share that lies on the slow side."""
+_SCALES = np.exp(np.linspace(-1.0, 1.0, 17))
+"""Scale of a side over a robust standard deviation of all values."""
+_RATIO_SD = 0.25
+"""Standard deviation, before any values, of the logarithm of the ratio of the two scales where both sides have one
+shape. Where they have two, all ratios are as likely."""
 _FAULTY = np.array([0.003, 0.02, 0.08, 0.2])
 _FAULTY_PRIOR = np.array([0.70, 0.20, 0.07, 0.03])
-"""Shares of faulty GPUs, and how likely each is before any figures."""
-_REACH = 20.0
-"""Robust standard deviations up to which a faulty GPU may lie anywhere; farther where one does."""
-_MOST = 250
+"""Shares of faulty GPUs, and how likely each is before any values."""
+_NEAREST_REACH, _FARTHEST_REACH = 10.0, 30.0
+"""A faulty GPU lies anywhere up to so many robust standard deviations: the first number, or more where a GPU lies
+farther; a GPU beyond the second counts as there."""
+_MOST = 350
 """Values that are looked at, evenly over their order. No population is one of the laws exactly: with thousands of
 values the best of them would seem certain, far out where it was never tried."""
 _FEWEST = 8
@@ -42,78 +51,91 @@ _TIES = 0.1
 """Share of values equal to the centre from which a figure says nothing about a tail: its readings are rounded."""
 _FROM = 1.5
 """Scales from which a p-value is worth computing."""
-_FLEET_SAYS_NOTHING = 3.0
+_PRIOR_FIGURES = 3.0
 """Figures that the prior counts for, beside those of the fleet."""
 _TURNS = 100
-_FACTORS = 32
+_FACTORS = 24
 """Densities that are multiplied before a logarithm is taken."""
-_NOTHING = 1e-10
-"""A weight that no p-value shows."""
-_STEP, _TABLE_END = 0.05, 80.0
-_DISTANCES = np.geomspace(0.5, 5e3, 400)
+_STEP = 0.05
+_DISTANCES = np.geomspace(0.5, 5e3, 250)
 """Robust standard deviations at which tails are tabulated."""
 
 
 class Null:
     """The healthy population of one figure: p-values of deviations from its centre."""
 
-    def __init__(self, values: Floats, floor: float) -> None:
-        """`values`: (n,) finite, one a GPU; `floor`: the least scale, in their unit (what a measurement cannot tell).
+    def __init__(self, values: Floats, floor: float, slow_share: float = SLOW_SHARE) -> None:
+        """`values`: (n,) finite, one a GPU; above the centre is slow.
 
-        How common each shape is, `PRIOR` says until `tell` knows better.
+        `floor`: the least scale, in the unit of the values (what a measurement cannot tell). `slow_share`: 0.5 where
+        one side is as good as the other. How common each shape is, `PRIOR` says until `tell` knows better.
         """
         self.centre = float(np.median(values))
         self.n = len(values)
+        self._slow_share = slow_share
         deviations = np.sort(values - self.centre)
         ties = float((np.abs(deviations) < floor / 100).mean()) if self.n else 1.0
         if self.n > _MOST:
-            deviations = deviations[np.linspace(0, self.n - 1, _MOST).astype(np.intp)]
+            deviations = deviations[((np.arange(_MOST) + 0.5) * self.n / _MOST).astype(np.intp)]
         robust = 1.4826 * float(np.median(np.abs(deviations))) if self.n else 0.0
         self._unit = max(robust, floor)
         self._scales = np.maximum(self._unit * _SCALES, floor)
-        self._log_likelihood = _log_likelihood(deviations, self._scales, self._unit)
-        whole = np.logaddexp.reduce(self._log_likelihood.reshape(len(PRIOR), -1), axis=1)
+        log_likelihood = self._likelihood(deviations / self._unit, self._scales / self._unit)
+        self._evidence: Floats = special.logsumexp(log_likelihood, axis=(1, 2))
+        joint = np.exp(log_likelihood - self._evidence[:, None, None])
+        self._weights = {True: joint.sum(axis=2), False: joint.sum(axis=1)}  # (shapes, scales) by side, slow or not
         tells = self.n >= _FEWEST and ties <= _TIES and robust > 2 * floor
-        self.evidence: Floats = whole if tells else np.zeros(len(PRIOR))
+        self.evidence: Floats = self._evidence if tells else np.zeros(len(PRIOR))
         """(shapes,) the log likelihood of each shape; 0 where the figure does not tell."""
         self.tell(PRIOR)
 
+    def _likelihood(self, distances: Floats, scales: Floats) -> Floats:
+        """(shapes, slow scales, fast scales) the log likelihood, over the shares of faulty GPUs.
+
+        `distances` and `scales`: in robust standard deviations.
+        """
+        reach = np.clip(np.abs(distances).max(initial=0.0), _NEAREST_REACH, _FARTHEST_REACH)
+        slow, fast = (
+            _side(tables, np.minimum(part, reach), scales, share / reach)
+            for tables, part, share in (
+                (_shapes().slow, distances[distances >= 0], self._slow_share),
+                (_shapes().fast, -distances[distances < 0], 1 - self._slow_share),
+            )
+        )
+        with np.errstate(divide="ignore"):
+            of_both = slow[:, :, None, :] + fast[:, None, :, :] + np.log(_FAULTY_PRIOR)
+        found: Floats = special.logsumexp(of_both, axis=3)
+        ratio = np.log(_SCALES)[:, None] - np.log(_SCALES)[None, :]
+        alike = stats.norm.logpdf(ratio, scale=_RATIO_SD)
+        alike -= special.logsumexp(alike)
+        found[: len(FREEDOM)] += alike
+        found[len(FREEDOM) :] -= np.log(ratio.size)
+        return found
+
     def tell(self, common: Floats) -> None:
         """How common each shape is in this fleet: (shapes,) shares that sum to 1."""
-        log_weights = self._log_likelihood + np.log(common)[:, None, None, None]
-        weights = np.exp(log_weights - log_weights.max())
-        weights /= weights.sum()
-        healthy = weights.sum(axis=3)  # (shapes, scales, ratios)
-        self.heavy = float(healthy.sum(axis=(1, 2)) @ _HEAVY)
-        """The probability that the tail is as heavy as that of t with 4 degrees of freedom, or lognormal."""
-        self._healthy = healthy
-        self._mean_scales = tuple(
-            float(np.einsum("fsr,s,r->", healthy, self._scales, _widths(slow=slow))) for slow in (True, False)
-        )
+        self._shape_weights: Floats = special.softmax(self._evidence + np.log(common))
         self._log_tails: dict[bool, Floats] = {}  # by side, once they are needed: whether it is the slow one
 
     def _log_tail(self, *, slow: bool) -> Floats:
         """(distances,) the logarithm of the p-value at each distance on a side."""
-        if slow in self._log_tails:
-            return self._log_tails[slow]
-        weights = self._healthy
-        width = _widths(slow=slow)
-        share = width / (_widths(slow=True) + _widths(slow=False))  # of the healthy that lie on this side
-        tail = np.zeros(len(_DISTANCES))
-        for scale, ratio in np.argwhere(weights.sum(axis=0) > _NOTHING):
-            stretch = np.log(self._unit / (self._scales[scale] * width[ratio]))
-            two_sided = _tails(np.log(_DISTANCES) + stretch, slow=slow)
-            tail += 2 * share[ratio] * weights[:, scale, ratio] @ two_sided
-        self._log_tails[slow] = np.log(np.maximum(np.minimum(tail, 1.0), 1e-300))
+        if slow not in self._log_tails:
+            weights = self._shape_weights[:, None] * self._weights[slow]
+            tail = np.zeros(len(_DISTANCES))
+            for place, scale in enumerate(self._scales):
+                tail += weights[:, place] @ _tails(np.log(_DISTANCES * (self._unit / scale)), slow=slow)
+            tail /= 2 * (self._slow_share if slow else 1 - self._slow_share)
+            self._log_tails[slow] = np.log(np.clip(tail, 1e-300, 1.0))
         return self._log_tails[slow]
 
     def p(self, deviation: Floats, more: Floats | float = 0.0) -> Floats:
-        """The p-value of each deviation from `centre`: the chance that a healthy GPU lies so far out, of both sides.
+        """The p-value of each deviation from `centre`: the chance that a healthy GPU lies so far out on its side, over
+        the share of all chances that this side has.
 
         `more`: the scale of what a GPU's own measurement is poorer than the usual one's, added in squares. Deviations
         of less than one and a half scales have the p-value 1.
         """
-        found = np.ones(len(deviation))
+        p_values = np.ones(len(deviation))
         poorer = np.broadcast_to(np.asarray(more, dtype=np.float64), deviation.shape)
         for slow, side in ((True, deviation >= 0), (False, deviation < 0)):
             scale = self.scale(slow=slow)
@@ -121,12 +143,12 @@ class Null:
             log_p = np.interp(
                 np.log(np.maximum(distance / self._unit, 1e-9)), np.log(_DISTANCES), self._log_tail(slow=slow)
             )
-            found[side] = np.where(distance < _FROM * scale, 1.0, np.exp(log_p))
-        return found
+            p_values[side] = np.where(distance < _FROM * scale, 1.0, np.exp(log_p))
+        return p_values
 
     def scale(self, *, slow: bool) -> float:
         """The scale of a side: of a normal population its standard deviation."""
-        return self._mean_scales[0 if slow else 1]
+        return float(self._shape_weights @ self._weights[slow] @ self._scales)
 
 
 def common_shapes(evidence: Floats) -> Floats:
@@ -135,50 +157,34 @@ def common_shapes(evidence: Floats) -> Floats:
     Shares that make the evidence likely (expectation maximisation), beside the prior as some figures of its own.
     """
     likelihood = np.exp(evidence - evidence.max(axis=1, keepdims=True))
-    prior = PRIOR / PRIOR.sum()
-    common: Floats = prior
+    common: Floats = PRIOR
     for _ in range(_TURNS):
         belongs = likelihood * common
         belongs /= belongs.sum(axis=1, keepdims=True)
-        common = (_FLEET_SAYS_NOTHING * prior + belongs.sum(axis=0)) / (_FLEET_SAYS_NOTHING + len(belongs))
+        common = (_PRIOR_FIGURES * PRIOR + belongs.sum(axis=0)) / (_PRIOR_FIGURES + len(belongs))
     return common
 
 
-def _widths(*, slow: bool) -> Floats:
-    """(ratios,) the scale of a side over the mean of the two."""
-    return np.asarray(_RATIOS**0.5 if slow else _RATIOS**-0.5)
+def _side(tables: Floats, distances: Floats, scales: Floats, anywhere: float) -> Floats:
+    """(shapes, scales, shares of faulty) the log likelihood of the distances on one side.
 
-
-def _log_likelihood(deviations: Floats, scales: Floats, unit: float) -> Floats:
-    """(shapes, scales, ratios, shares of faulty) the log likelihood of the deviations, with the prior of the shares."""
-    distances = np.abs(deviations)
-    reach = max(float(distances.max(initial=0.0)) * 1.0001, _REACH * unit)
-    anywhere = unit / (2 * reach)
-    sides = [
-        (distances[on_side], densities)
-        for on_side, densities in zip((deviations >= 0, deviations < 0), _densities(), strict=True)
-    ]
-    found = np.empty((len(PRIOR), len(scales), len(_RATIOS), len(_FAULTY)))
-    widths = _widths(slow=True), _widths(slow=False)
+    `anywhere`: the density of faulty GPUs there.
+    """
+    log_likelihood = np.empty((len(PRIOR), len(scales), len(_FAULTY)))
     for place, scale in enumerate(scales):
-        for ratio in range(len(_RATIOS)):
-            both = [scale * width[ratio] for width in widths]
-            healthy = np.concatenate(
-                [_lookup(densities, at / width) for (at, densities), width in zip(sides, both, strict=True)], axis=1
-            )
-            healthy *= 2 * unit / sum(both)
-            for share, faulty in enumerate(_FAULTY):
-                found[:, place, ratio, share] = _sum_of_logs((1 - faulty) * healthy + faulty * anywhere)
-    found -= len(deviations) * np.log(unit)
-    found += np.log(_FAULTY_PRIOR / _FAULTY_PRIOR.sum())
-    return found
+        healthy = _lookup(tables, distances / scale) / (2 * scale)
+        for share, faulty in enumerate(_FAULTY):
+            log_likelihood[:, place, share] = _sum_of_logs((1 - faulty) * healthy + faulty * anywhere)
+    return log_likelihood
 
 
 def _sum_of_logs(values: Floats) -> Floats:
     """(rows,) the sum of the logarithms of each row, which lie between 1e-6 and 1e6: a product has one logarithm."""
     edges = np.arange(0, values.shape[1], _FACTORS)
-    found: Floats = np.log(np.multiply.reduceat(values, edges, axis=1)).sum(axis=1)
-    return found
+    sums: Floats = (
+        np.log(np.multiply.reduceat(values, edges, axis=1)).sum(axis=1) if len(edges) else np.zeros(len(values))
+    )
+    return sums
 
 
 def _lookup(tables: Floats, at: Floats) -> Floats:
@@ -186,35 +192,44 @@ def _lookup(tables: Floats, at: Floats) -> Floats:
     place = np.minimum(at / _STEP, tables.shape[1] - 2)
     low = place.astype(np.intp)
     begin = tables[:, low]
-    found: Floats = begin + (place - low) * (tables[:, low + 1] - begin)
-    return found
+    values: Floats = begin + (place - low) * (tables[:, low + 1] - begin)
+    return values
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """Laws of |x| on each side, of which half lies within 1 / 1.4826, as of a standard normal x."""
+
+    slow: Floats
+    """(shapes, steps) densities at multiples of the step."""
+    fast: Floats
+    log_slow: Floats
+    """(shapes, distances) logarithms of the probability beyond `log_distances`."""
+    log_fast: Floats
+    log_distances: Floats
 
 
 @cache
-def _densities() -> tuple[Floats, Floats]:
-    """(shapes, steps) densities at multiples of the step on the slow and on the fast side, beyond the table as at its
-    end."""
-    at = np.arange(0.0, _TABLE_END + _STEP / 2, _STEP)
-    of_t = [stats.t.pdf(at, freedom) for freedom in FREEDOM]
-    slow = np.array([*of_t, *(stats.norm.pdf(np.log1p(skew * at) / skew) / (1 + skew * at) for skew in SKEW)])
-    fast = np.array([*of_t, *(stats.norm.pdf(at) for _ in SKEW)])
-    return slow, fast
+def _shapes() -> _Shapes:
+    centred = [stats.norm() if np.isinf(freedom) else stats.t(freedom) for freedom in FREEDOM]
+    skewed = [*map(stats.lognorm, SIGMA), *map(stats.gamma, GAMMA)]
+    at = np.arange(0.0, _FARTHEST_REACH / _SCALES[0] + 2 * _STEP, _STEP)
+    log_distances = np.linspace(np.log(1e-2), np.log(1e5), 1200)
+    densities, log_tails = [], []
+    for law in (*centred, *skewed):
+        median = law.median()
+        unit = 1.4826 * (law.ppf(0.75) - median)  # of the slow half, half lies below
+        densities.append(2 * unit * law.pdf(median + unit * at))
+        log_tails.append(np.log(2) + law.logsf(median + unit * np.exp(log_distances)))
+    normal = [len(centred) - 1] * len(skewed)
+    fast = [*range(len(centred)), *normal]
+    slow, log_slow = np.array(densities), np.maximum(np.array(log_tails), -700.0)
+    return _Shapes(slow, slow[fast], log_slow, log_slow[fast], log_distances)
 
 
 def _tails(log_distances: Floats, *, slow: bool) -> Floats:
     """(shapes, distances) the probability beyond each distance, given as a logarithm, of what lies on this side."""
-    logs, *tables = _log_tails()
-    found: Floats = np.exp(np.array([np.interp(log_distances, logs, table) for table in tables[not slow]]))
+    shapes = _shapes()
+    tables = shapes.log_slow if slow else shapes.log_fast
+    found: Floats = np.exp(np.array([np.interp(log_distances, shapes.log_distances, table) for table in tables]))
     return found
-
-
-@cache
-def _log_tails() -> tuple[Floats, Floats, Floats]:
-    """Logarithms of distances, and (shapes, distances) those of the probability beyond, of what lies on the slow and on
-    the fast side."""
-    logs = np.linspace(np.log(1e-2), np.log(1e5), 1200)
-    at = np.exp(logs)
-    of_t = [stats.t.logsf(at, freedom) for freedom in FREEDOM]
-    slow = np.array([*of_t, *(stats.norm.logsf(np.log1p(skew * at) / skew) for skew in SKEW)]) + np.log(2)
-    fast = np.array([*of_t, *(stats.norm.logsf(at) for _ in SKEW)]) + np.log(2)
-    return logs, slow, fast

@@ -82,7 +82,7 @@ def standings(
         if "runs" in some.columns:
             of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=gpus.height).astype(np.int64))
         change = weeks if times else min(weeks, float(np.nan_to_num(of.again)))
-        compared = None if least is None or fleet is None else compare(of, fleet, least, change)
+        compared = None if least is None or fleet is None else compare(of, fleet, least, weeks=change)
         if compared is None:
             centre = np.where(of.known, np.median(of.level[of.known]), np.nan)
             peers = np.where(of.known, int(of.known.sum()), 0)

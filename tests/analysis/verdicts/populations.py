@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
-from whorl.analysis.verdicts.judge import ERROR_RATE, ERROR_RATE_HEAVY, HEAVY, MOST_P
+from whorl.analysis.verdicts.judge import ERROR_RATE_ALONE, MOST_P
 from whorl.analysis.verdicts.levels import RELEVANT, levels
 from whorl.analysis.verdicts.past.own_past import discoveries
 from whorl.analysis.verdicts.sittings import step_of
@@ -82,5 +82,4 @@ def named(found: Compared) -> npt.NDArray[np.bool_]:
     """(gpus,) those that a judge with this one look names."""
     large = np.abs(found.effect) >= RELEVANT
     p = np.where(large, found.p, 1.0)
-    rate = ERROR_RATE_HEAVY if found.chances.null.heavy > HEAVY else ERROR_RATE
-    return np.asarray((discoveries(p, len(p)) <= rate) & (p <= MOST_P))
+    return np.asarray((discoveries(p, len(p)) <= ERROR_RATE_ALONE) & (p <= MOST_P))

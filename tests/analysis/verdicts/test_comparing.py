@@ -113,7 +113,6 @@ def test_shifted_nodes_hide_neither_each_other_nor_single_gpus(shifted: int, shi
 
 @pytest.mark.parametrize("population", ["lognormal", "t3"])
 def test_a_heavy_tail_names_few_in_one_file(population: str) -> None:
-    """One figure alone does not tell its tail well: where it may be heavy, the error rate is lower."""
     random = np.random.default_rng(31)
     fleets, with_named = count(40, 12), 0
     for _ in range(fleets):
@@ -121,6 +120,19 @@ def test_a_heavy_tail_names_few_in_one_file(population: str) -> None:
         runs = draw(random, 256, "normal", spread=0.0)
         with_named += bool(named(compared(replace(runs, x=runs.x + 0.005 * own[runs.gpu]))).any())
     assert with_named <= 0.05 * fleets + 3 * np.sqrt(0.05 * fleets)
+
+
+@pytest.mark.parametrize("population", ["gamma", "t5"])
+def test_a_gpu_far_out_is_named_though_the_tail_is_not_known(population: str) -> None:
+    random = np.random.default_rng(32)
+    fleets, hits = count(20, 6), 0
+    for _ in range(fleets):
+        own = 0.006 * random.gamma(2, 1, 256) if population == "gamma" else 0.008 * random.standard_t(5, 256)
+        slow = random.permutation(64)[:3] * 4
+        own[slow] += 0.1
+        runs = draw(random, 256, "normal", spread=0.0)
+        hits += int(named(compared(replace(runs, x=runs.x + own[runs.gpu])))[slow].sum())
+    assert hits >= 0.6 * 3 * fleets
 
 
 def test_gpus_that_share_a_firmware_are_one_batch() -> None:
