@@ -34,12 +34,10 @@ import numpy.typing as npt
 import polars as pl
 
 from whorl.analysis.runs.probing import probed
+from whorl.analysis.verdicts.changes import ALARM, LevelChange, OwnPast, own_past, search, update
+from whorl.analysis.verdicts.history import histories
 from whorl.analysis.verdicts.levels import RELEVANT
 from whorl.analysis.verdicts.noise import Noise, estimate
-from whorl.analysis.verdicts.past.history import histories
-from whorl.analysis.verdicts.past.one_workload import ALARM, Past, past
-from whorl.analysis.verdicts.past.online import update
-from whorl.analysis.verdicts.past.own_past import interval, shapes
 from whorl.analysis.verdicts.sittings import Runs, Sittings, groups_median, sittings
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, ends
@@ -85,12 +83,12 @@ def longhorn(folder: Path) -> dict[str, Any]:
             told = histories(campaign, store)
             found[name] = {
                 "seconds": round(time.perf_counter() - began, 2),
-                "looks": told.looks,
+                "looks": told.comparisons,
                 "named": {
-                    kind: [(one.gpu or one.group, one.workload, one.effect_pct) for one in getattr(told, kind)]
+                    kind: [(departure.name, round(departure.effect_pct, 2)) for departure in getattr(told, kind)]
                     for kind in ("steps", "changes", "drifts", "unstable", "watch")
                 },
-                "not_judged": [one.why.value for one in told.not_judged],
+                "not_judged": [(gap.why, gap.n, gap.total) for gap in told.not_judged],
             }
             if name == "sgemm":
                 found[name] |= rolling(campaign.sound)
@@ -103,7 +101,7 @@ def rolling(runs: pl.DataFrame) -> dict[str, Any]:
     names = runs["gpu"].unique().sort().to_list()
     numbers = {name: number for number, name in enumerate(names)}
     series = np.array([numbers[name] for name in runs["gpu"]])
-    at = runs["began"].cast(pl.Int64).to_numpy() / (DAY_S * 1e9)
+    at = runs["began"].dt.epoch("us").to_numpy() / (DAY_S * 1e6)
     value, warmth = np.log(runs["value"].to_numpy()), runs["temperature_c"].to_numpy()
     of, by_run = sittings(series, at, value, len(names), warmth)
     half = float(np.quantile(of.at, 0.5))
@@ -147,10 +145,11 @@ def _held_out(
     for tested, mask in in_half.items():
         noise, some = noises[other[tested]], later[mask]
         for plant in (0.0, *PLANTED):
-            prefix, own = _prefixes(of, some, most, plant)
+            prefix = _prefixes(of, some, most, plant)
             base = prefix.warmth[prefix.first][prefix.series]
-            result = shapes(prefix.less(np.nan_to_num(noise.a_kelvin * (prefix.warmth - base))), noise, own)
-            alarmed = (result.newest_p <= ALARM) & (result.newest >= RELEVANT)
+            prefix = prefix.less(np.nan_to_num(noise.a_kelvin * (prefix.warmth - base)))
+            newest = search(prefix, noise, prefix.first, prefix.per_series)["newest"]
+            alarmed = (newest["p"] <= ALARM) & (newest["effect"] >= RELEVANT)
             last = prefix.first + prefix.per_series - 1
             earlier = prefix.keep(np.isin(np.arange(len(prefix)), last, invert=True))
             simple = prefix.value[last] - groups_median(earlier.value, earlier.series, prefix.count) > FIXED
@@ -160,12 +159,12 @@ def _held_out(
                 continue
             fixed_alarms += int(simple.sum())
             for row in np.flatnonzero(alarmed):
-                sitting = some[result.series[row]]
+                sitting = some[row]
                 alarms.append(
                     {
                         "gpu": names[of.series[sitting]][:12],
                         "date": str(np.datetime64(int(of.at[sitting] * DAY_S), "s"))[:10],
-                        "slower_pct": round(100 * float(result.newest[row]), 2),
+                        "slower_pct": round(100 * float(newest["effect"][row]), 2),
                     }
                 )
     n = len(later)
@@ -180,7 +179,7 @@ def _held_out(
     }
 
 
-def _prefixes(of: Sittings, newest: Ints, most: int | None, plant: float) -> tuple[Sittings, Ints]:
+def _prefixes(of: Sittings, newest: Ints, most: int | None, plant: float) -> Sittings:
     """A series for each of these sittings: it and those before it (at most so many), `plant` added to it."""
     first = of.first[of.series[newest]]
     if most is not None:
@@ -190,7 +189,7 @@ def _prefixes(of: Sittings, newest: Ints, most: int | None, plant: float) -> tup
     found = of.take(places, np.repeat(np.arange(len(newest)), sizes), len(newest))
     added = np.zeros(len(found))
     added[found.first + found.per_series - 1] = -plant
-    return found.less(added), np.arange(len(newest))
+    return found.less(added)
 
 
 def _online(
@@ -336,11 +335,15 @@ def make(kind: Population, gpus: int, rng: np.random.Generator) -> Made:
     return Made(value, at, regime)
 
 
-def judged(made: Made) -> Past:
+def judged(made: Made) -> OwnPast:
     gpus, weeks, runs = made.value.shape
     series = np.repeat(np.arange(gpus), weeks * runs)
     regime = None if made.regime is None else np.repeat(made.regime.ravel(), runs)
-    return past(series, made.at.ravel(), made.value.ravel(), count=gpus, node=np.arange(gpus) // 4, regime=regime)
+    return own_past(series, made.at.ravel(), made.value.ravel(), count=gpus, node=np.arange(gpus) // 4, regime=regime)
+
+
+def series_of(changes: Sequence[LevelChange]) -> set[int]:
+    return {change.series for change in changes}
 
 
 def quiet(kind: Population, gpus: int, fleets: int, seed: int) -> dict[str, Any]:
@@ -349,16 +352,15 @@ def quiet(kind: Population, gpus: int, fleets: int, seed: int) -> dict[str, Any]
     healthy = named = steps = 0
     for fleet in range(fleets):
         found = judged(make(kind, gpus, np.random.default_rng((seed, gpus, fleet))))
-        rows = found.shapes.series
         mine = {
-            "changes": set(rows[found.changed].tolist()), "drifts": set(rows[found.drifting].tolist()),
-            "unstable": set(found.unstable.tolist()), "watch": set(rows[found.watched].tolist()),
+            "changes": series_of(found.steps), "drifts": series_of(found.drifts),
+            "unstable": series_of(found.unstable), "watch": series_of(found.watch),
         }  # fmt: skip
         for key, value in mine.items():
             counts[key] += len(value)
         named += bool(mine["changes"] | mine["drifts"] | mine["unstable"])
         healthy += len(mine["changes"] | mine["drifts"] | mine["unstable"])
-        steps += len(found.common)
+        steps += len(found.shared)
     n = gpus * fleets
     return {
         "false_gpus": per_thousand(healthy, n),
@@ -415,10 +417,9 @@ def faulty(kind: Population, gpus: int, fleets: int, seed: int, share_of_gpus: f
         before = made.value.copy()
         chosen = plant(made, rng, share_of_gpus)
         found = judged(made)
-        rows = found.shapes.series
         by_kind = {
-            "change": set(rows[found.changed].tolist()), "drift": set(rows[found.drifting].tolist()),
-            "throttling": set(found.unstable.tolist()), "newest": set(rows[found.watched].tolist()),
+            "change": series_of(found.steps), "drift": series_of(found.drifts),
+            "throttling": series_of(found.unstable), "newest": series_of(found.watch),
         }  # fmt: skip
         sure = by_kind["change"] | by_kind["drift"] | by_kind["throttling"]
         ill = {gpu for mine in chosen.values() for gpu in mine}
@@ -461,19 +462,18 @@ def faulty(kind: Population, gpus: int, fleets: int, seed: int, share_of_gpus: f
 
 
 def _sizes(
-    tally: Tally, found: Past, planted: Floats, mine: list[int], kind: Population, rng: np.random.Generator
+    tally: Tally, found: OwnPast, planted: Floats, mine: list[int], kind: Population, rng: np.random.Generator
 ) -> None:
     """Whether the intervals hold what another sitting would show, and the dates the week."""
-    for row in found.changed:
-        gpu = int(found.shapes.series[row])
-        if gpu not in mine or found.start[row]:
-            continue
+    first: dict[int, LevelChange] = {}
+    for change in found.steps:
+        first.setdefault(change.series, change)
+    for gpu in set(mine) & set(first):
         another = SITTING * kind.sitting(rng, 1)[0] + RUN * np.mean(kind.run(rng, kind.runs))
         size = float(planted[gpu].max()) + float(another)
-        low, high = interval(found.shapes.change[[row]], found.shapes.another_sd[[row]], found.shapes.change_df[[row]])
         tally.intervals += 1
-        tally.covered += bool(low[0] <= size <= high[0])
-        tally.dated += int(np.argmax(planted[gpu, :, 0] > 0)) == int(found.shapes.split[row])
+        tally.covered += bool(first[gpu].low <= size <= first[gpu].high)
+        tally.dated += int(np.argmax(planted[gpu, :, 0] > 0) == found.sittings.place[first[gpu].place])
 
 
 # Speed

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from whorl.analysis.verdicts.changes import discoveries
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
 from whorl.analysis.verdicts.judge import ERROR_RATE_ALONE, MOST_P
 from whorl.analysis.verdicts.levels import RELEVANT, levels
-from whorl.analysis.verdicts.past.own_past import discoveries
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.one_figure_rules import PEERS, of_oracle, of_peers, of_rival
 from whorl.benchmarks.reporting import as_json, say, share

@@ -21,12 +21,12 @@ from ...errors import InputError
 from ...store.names import by_number
 from ..runs.probing import Probed, names_of, probed
 from ..statistics.ordering import median_interval
+from .changes import discoveries
 from .compare import LEAST_GPUS
 from .judge import SHOWS_P
 from .levels import LEAST, REACH_95, Levels, in_pct
 from .model import usable
 from .null import Null
-from .past.own_past import discoveries
 from .standing import standings
 
 if TYPE_CHECKING:

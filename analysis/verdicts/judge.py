@@ -19,12 +19,12 @@ import polars as pl
 from ..runs.probing import Probed, names_of, probed, with_facts, without_runs
 from ..runs.sittings import Bools, Floats, Ints, date_of
 from .causes import Evidence
+from .changes import discoveries
 from .channels import Channel
 from .compare import Shift, seen_twice
+from .history import Departure, DepartureKind, Histories, histories
 from .levels import RELEVANT, in_pct
 from .model import Look, Looks, looks
-from .past.history import Histories, histories
-from .past.own_past import discoveries
 from .ranks import Ranks, judged_ranks, timelines_alone
 from .smallest import smallest
 from .verdict import (
@@ -125,21 +125,19 @@ def judged(found: Probed, store: Store | None = None, *, evidence: Evidence | No
         some |= np.isfinite(look.compared.effect)
     watch = judge_.of_the_past(past.watch, rows)
     return Judgement(
-        found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.looks,
+        found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.comparisons,
         tuple(sorted(watch, key=_severity)), judge_.smallest(), tuple(_changes(past)), found.runs.height,
     )  # fmt: skip
 
 
 def _changes(past: Histories) -> Iterator[Change]:
     """The dates at which GPUs changed, GPU by GPU."""
-    for one in (*past.changes, *past.steps):
-        gpus = one.gpus if one.gpu is None else (one.gpu,)
-        if len(gpus) <= _TOGETHER:
-            for gpu in gpus:
-                yield Change(
-                    gpu, one.workload, one.effect_pct, one.low_pct, one.high_pct, one.q, one.n, one.since, one.at,
-                    one.state, len(gpus), one.joined_with,
-                )  # fmt: skip
+    shared = ("workload", "effect_pct", "low_pct", "high_pct", "q", "n", "since", "at", "state", "joined_with")
+    for departure in (*past.changes, *past.steps):
+        together = len(departure.gpus)
+        if together <= _TOGETHER:
+            fields = {name: getattr(departure, name) for name in shared}
+            yield from (Change(gpu=gpu, together=together, **fields) for gpu in departure.gpus)
 
 
 def simes(p: Floats, counted: Bools) -> Floats:
@@ -363,39 +361,46 @@ class _Judge:
 
     # -- history ------------------------------------------------------------------------------------------
 
-    def of_the_past(self, findings: Iterable[object], rows: Sequence[Verdict]) -> list[Verdict]:
-        """Findings about a GPU's own past, of GPUs whose verdict does not say it already."""
-        from .past.finding import Finding, Shape
-
-        kinds = {Shape.DRIFT: Kind.DRIFTING, Shape.UNSTABLE: Kind.UNSTABLE}
-        found = []
-        for one in findings:
-            assert isinstance(one, Finding)
-            if one.effect_pct <= 0:
+    def of_the_past(self, departures: Iterable[Departure], rows: Sequence[Verdict]) -> list[Verdict]:
+        """Departures from a GPU's own past that are worse, of GPUs whose verdict does not say it already."""
+        kinds = {DepartureKind.DRIFT: Kind.DRIFTING, DepartureKind.UNSTABLE: Kind.UNSTABLE}
+        verdicts = []
+        for departure in departures:
+            kind, gpu = kinds.get(departure.kind, Kind.SLOWER), departure.gpu
+            is_known = kind is Kind.UNSTABLE and any(row.kind is kind and gpu in row.gpus for row in rows)
+            if departure.effect_pct <= 0 or is_known:
                 continue
-            of_node = one.group is not None and one.group.startswith("node ")
-            kind = kinds.get(one.kind, Kind.SLOWER)
-            if kind is Kind.UNSTABLE and any(row.kind is kind and one.gpu in row.gpus for row in rows):
-                continue
-            level = Level.GPU if one.gpu else Level.NODE if of_node else Level.BATCH
-            name = self._name(one.gpu) if one.gpu else (one.group or "").removeprefix("node ")
-            names = (name,) if one.gpu else tuple(self._name(gpu) for gpu in one.gpus)
             moved = None
-            if one.gpu is not None and kind is Kind.UNSTABLE:
-                moved = self._all.evidence.moves(one.gpu, one.workload, one.effect_pct)
-            measured = (*one.measured, *one.joined_with, *(() if moved is None else moved.measured))
+            if gpu is not None and kind is Kind.UNSTABLE:
+                moved = self._all.evidence.moves(gpu, departure.workload, departure.effect_pct)
             action = action_of(kind) if moved is None else moved.action
-            if level is Level.BATCH:
-                action = Action.FIND_COMMON_CHANGE
-            model = next((self._models[self._place[gpu]] for gpu in (one.gpu, *one.gpus) if gpu in self._place), None)
-            found.append(
+            models = (self._models[self._place[key]] for key in departure.gpus if key in self._place)
+            verdicts.append(
                 Verdict(
-                    level, name, names, self._campaign.cluster, model, (one.workload,), kind, one.state, one.effect_pct,
-                    one.low_pct, one.high_pct, one.p, one.q, one.n, () if moved is None else moved.causes,
-                    one.first_seen, one.last_seen, one.runs[-_RUNS:], action, measured, ComparedWith.PAST,
+                    level=departure.level,
+                    name=departure.name if gpu is None else self._name(gpu),
+                    gpus=tuple(map(self._name, departure.gpus)),
+                    cluster=self._campaign.cluster,
+                    model=next(models, None),
+                    workloads=(departure.workload,),
+                    kind=kind,
+                    state=departure.state,
+                    effect_pct=departure.effect_pct,
+                    low_pct=departure.low_pct,
+                    high_pct=departure.high_pct,
+                    p=departure.p,
+                    q=departure.q,
+                    n=departure.n,
+                    causes=() if moved is None else moved.causes,
+                    first_seen=departure.first_seen,
+                    last_seen=departure.last_seen,
+                    runs=departure.runs[-_RUNS:],
+                    action=Action.FIND_COMMON_CHANGE if departure.level is Level.BATCH else action,
+                    measured=(*departure.measured, *departure.joined_with, *(() if moved is None else moved.measured)),
+                    reference=ComparedWith.PAST,
                 )
-            )  # fmt: skip
-        return found
+            )
+        return verdicts
 
     # -- evidence -----------------------------------------------------------------------------------------
 

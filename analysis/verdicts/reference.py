@@ -14,9 +14,9 @@ from ...store.names import SIMULATED
 from ...store.views import OF_ALL_RUNS
 from ...store.vocabulary import EventKind, stated
 from ..runs.measurements import SOUND
+from .changes import Alarm, update
 from .compare import LEAST_GPUS
 from .noise import UNKNOWN
-from .past.online import Alarm, update
 from .recording import keys_of, verdict_of
 from .standing import scaled, standings
 from .verdict import Verdict

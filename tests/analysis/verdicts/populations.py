@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from whorl.analysis.verdicts.changes import discoveries
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
 from whorl.analysis.verdicts.judge import ERROR_RATE_ALONE, MOST_P
 from whorl.analysis.verdicts.levels import RELEVANT, levels
-from whorl.analysis.verdicts.past.own_past import discoveries
 from whorl.analysis.verdicts.sittings import step_of
 
 PER_NODE = 4

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from whorl.analysis.runs.sittings import UNKNOWN
+from whorl.analysis.verdicts.changes import own_past
 from whorl.analysis.verdicts.compare import Fleet, compare
 from whorl.analysis.verdicts.groups import modes, valley
 from whorl.analysis.verdicts.levels import levels
 from whorl.analysis.verdicts.null import Null
-from whorl.analysis.verdicts.past.one_workload import past
 from whorl.analysis.verdicts.sittings import step_of
 from whorl.tests.analysis.verdicts.populations import POPULATIONS, Runs, compared, draw, named
 from whorl.tests.sizes import count
@@ -257,8 +257,8 @@ def test_times_in_whole_ms_do_not_make_gpus_change(sittings: int) -> None:
     random = np.random.default_rng(1)
     for _ in range(count(8, 3)):
         runs = _in_ms(random, sittings)
-        found = past(runs.gpu, runs.at, runs.x)
-        assert (len(found.changed), len(found.drifting), len(found.unstable)) == (0, 0, 0)
+        found = own_past(runs.gpu, runs.at, runs.x)
+        assert (found.steps, found.drifts, found.unstable) == ([], [], [])
         assert not named(compared(runs)).any()
 
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.verdicts.causes import by_heat, goes_with
-from whorl.analysis.verdicts.past.scatter import sizes
+from whorl.analysis.verdicts.changes import typical_size
 from whorl.analysis.verdicts.verdict import Action, Measured, Part, Quantity
 from whorl.tests.sizes import count
 
@@ -70,13 +70,13 @@ def test_chance_alone_explains_little() -> None:
 def test_the_interval_of_an_unstable_gpu_holds_the_middle_of_its_sizes(n: int) -> None:
     random, many = np.random.default_rng(3), count(4000, short=2000)
     size = 0.02 * np.exp(random.normal(0, 0.4, many * n))
-    found = sizes(size, np.repeat(np.arange(many), n), np.full(many, n))
-    holds = np.mean((found.low <= 0.02) & (found.high >= 0.02))
+    median, low, high = typical_size(size, np.repeat(np.arange(many), n), np.full(many, n))
+    holds = np.mean((low <= 0.02) & (high >= 0.02))
     assert 0.935 <= holds <= 0.99
-    assert bool(((found.low <= found.median) & (found.median <= found.high)).all())
+    assert bool(((low <= median) & (median <= high)).all())
 
 
 def test_one_alone_has_no_interval() -> None:
-    found = sizes(np.array([0.03]), np.array([1]), np.array([0, 1]))
-    assert np.isnan(found.low).all()
-    assert found.median[1] == pytest.approx(0.03)
+    median, low, _ = typical_size(np.array([0.03]), np.array([1]), np.array([0, 1]))
+    assert np.isnan(low).all()
+    assert median[1] == pytest.approx(0.03)

@@ -14,11 +14,10 @@ import pytest
 
 from whorl.analysis import measurements
 from whorl.analysis.runs.probing import probed
+from whorl.analysis.verdicts.changes import own_past
+from whorl.analysis.verdicts.history import DepartureKind, Histories, histories
 from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.model import usable
-from whorl.analysis.verdicts.past.finding import Histories, Shape
-from whorl.analysis.verdicts.past.history import histories
-from whorl.analysis.verdicts.past.one_workload import past
 from whorl.analysis.verdicts.recording import conclude, newest
 from whorl.analysis.verdicts.verdict import Gap, Kind, Level, Measured, Quantity, State
 from whorl.store import Store
@@ -80,7 +79,7 @@ def test_a_gpu_that_became_slower_is_found_with_its_date(tmp_path: Path) -> None
     past.times[7, 5:] *= 1.03
     past.temperature[7, 5:] = 75.0
     (one,) = past.found(tmp_path / "S").changes
-    assert (one.gpu, one.kind, one.state) == ("g07", Shape.CHANGE, State.CONFIRMED)
+    assert (one.gpu, one.kind, one.state) == ("g07", DepartureKind.CHANGE, State.CONFIRMED)
     assert one.low_pct is not None
     assert one.high_pct is not None
     assert one.low_pct < 3.0 < one.high_pct
@@ -166,7 +165,7 @@ def test_the_gpus_of_a_node_that_change_together_are_one_finding(tmp_path: Path)
     past.times[8:12, 5:] *= 1.04
     found = past.found(tmp_path / "S")
     (step,) = found.steps
-    assert (step.group, step.gpus) == ("node n2", ("g08", "g09", "g10", "g11"))
+    assert (step.level, step.name, step.gpus) == (Level.NODE, "n2", ("g08", "g09", "g10", "g11"))
     assert found.changes == ()
 
 
@@ -232,7 +231,7 @@ def test_jobs_that_couple_gpus_are_one_look(tmp_path: Path) -> None:
     past = _in_jobs_of_a_node()
     past.times[8:12, -1] *= 1.08
     found = past.found(tmp_path / "S")
-    assert found.looks == 12
+    assert found.comparisons == 12
     assert all(one.gpu is None for one in (*found.changes, *found.watch, *found.unstable))
     assert any(one.why is Gap.PAST_OF_NODES for one in found.not_judged)
 
@@ -244,7 +243,7 @@ def test_probes_in_one_job_are_looks_of_their_own(tmp_path: Path) -> None:
     past.times[7, -2:] *= 1.08
     store = past.stored(tmp_path / "S")
     found = histories(probed(store, every=True), store, now=NOW)
-    assert found.looks == 48
+    assert found.comparisons == 48
     assert [one.gpu for one in found.changes] == ["g07"]
     assert found.not_judged == ()
     assert measurements(store)["job_id"].null_count() == past.times.size
@@ -292,7 +291,7 @@ def test_a_simulated_clock_may_be_far_ahead(tmp_path: Path) -> None:
 
 def test_one_sitting_is_no_past(tmp_path: Path) -> None:
     found = Past(weeks=1).found(tmp_path / "S")
-    assert found.looks == 0
+    assert found.comparisons == 0
     (said,) = found.not_judged
     assert (said.why, said.n, said.total) == (Gap.PAST_ONE_SITTING, 48, 48)
 
@@ -315,12 +314,10 @@ def test_a_long_past_has_its_dates_to_the_sitting() -> None:
     value[(gpu == 3) & (day >= 251)] += 0.03
     value[gpu == 5] += 0.0002 * day[gpu == 5]
     value[(gpu == 7) & (day == 399)] += 0.03
-    found = past(gpu, day.astype(float), value)
-    assert found.shapes.series[found.changed].tolist() == [3]
-    assert found.shapes.split[found.changed].tolist() == [251]
-    assert found.shapes.series[found.drifting].tolist() == [5]
-    newest = found.shapes.series[found.shapes.newest_p < 0.01]
-    assert 7 in newest
+    found = own_past(gpu, day.astype(float), value)
+    assert [(step.series, found.sittings.at[step.place]) for step in found.steps] == [(3, 251.0)]
+    assert [drift.series for drift in found.drifts] == [5]
+    assert 7 in [newest.series for newest in found.watch]
 
 
 def test_a_gpu_that_changed_twice_has_both_sizes(tmp_path: Path) -> None:
@@ -342,7 +339,7 @@ def test_a_step_of_a_part_of_the_fleet_that_nobody_recorded_is_one_finding(tmp_p
     found = past.found(tmp_path / "S")
     (step,) = found.steps
     assert step.gpus == tuple(f"g{i:02}" for i in range(0, 48, 4))
-    assert step.group == "12 GPUs of 12 nodes"
+    assert (step.level, step.name) == (Level.BATCH, "12 GPUs of 12 nodes")
     assert (step.since, step.at) == (BEGAN + timedelta(weeks=5), BEGAN + timedelta(weeks=6))
     assert sorted(one.gpu or "" for one in found.changes) == ["g01", "g07"]
 

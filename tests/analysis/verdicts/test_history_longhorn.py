@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from whorl.analysis.verdicts.changes import ALARM, search
 from whorl.analysis.verdicts.levels import RELEVANT
 from whorl.analysis.verdicts.noise import Noise, estimate
-from whorl.analysis.verdicts.past.one_workload import ALARM
-from whorl.analysis.verdicts.past.own_past import shapes
 from whorl.analysis.verdicts.sittings import Sittings, sittings
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
 
@@ -27,8 +26,9 @@ def _newest(of: Sittings, later: np.ndarray, planted: float) -> Sittings:
 def _alarms(of: Sittings, noise: Noise, later: np.ndarray, planted: float) -> int:
     some = _newest(of, later, planted)
     base = some.warmth[some.first][some.series]
-    found = shapes(some.less(noise.a_kelvin * (some.warmth - base)), noise, np.arange(some.count))
-    return int(((found.newest_p <= ALARM) & (found.newest >= RELEVANT)).sum())
+    some = some.less(noise.a_kelvin * (some.warmth - base))
+    newest = search(some, noise, some.first, some.per_series)["newest"]
+    return int(((newest["p"] <= ALARM) & (newest["effect"] >= RELEVANT)).sum())
 
 
 @needs_longhorn

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from whorl.analysis.verdicts.changes import SITTINGS, Alarm, update
 from whorl.analysis.verdicts.noise import UNKNOWN, Noise, estimate
-from whorl.analysis.verdicts.past.online import SITTINGS, Alarm, update
 from whorl.analysis.verdicts.sittings import sittings
 
 WEEK_S = 7 * 86_400.0
