@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..errors import InputError
+from ..store.catalog import quoted
 from ..store.names import LISTED, no_such_gpu, several_gpus
+from ..store.views import now_of
 from .by_number import by_number
 from .runs.probing import other_names
 
@@ -20,14 +22,16 @@ _NAMES = ("name", "uuid", "serial", "place", "gpu")
 _APART = "\n"  # between the names of a GPU, and around them
 
 
-def known_gpus(store: Store) -> pl.DataFrame:
+def known_gpus(store: Store, gpus: str = "gpus") -> pl.DataFrame:
     """A row a GPU: the columns of `gpus_now`, `names` (all of them in lower case, a line each), and `keys` (what it is
     called in other tables). By cluster, cabinet, node, slot and key.
 
-    A GPU that some files name by its place and others by its UUID has one row, that of the UUID.
+    A GPU that some files name by its place and others by its UUID has one row, that of the UUID. `gpus`: an SQL
+    query for those rows of `gpus` that count.
     """
     # Python's times have no nanoseconds.
-    rows = store.sql("select * replace (cast(first_seen as timestamp) as first_seen) from gpus_now").polars()
+    query = f"select * replace (cast(first_seen as timestamp) as first_seen) from ({now_of(gpus)})"
+    rows = store.sql(query).polars()
     own = pl.concat_str(
         (pl.col(name).cast(pl.String).str.replace_all(_APART, " ", literal=True) for name in _NAMES),
         separator=_APART,
@@ -62,7 +66,15 @@ def find(store: Store, said: str, cluster: str | None = None) -> Mapping[str, An
 
     InputError where there are no GPUs, and where none or several fit.
     """
-    return meant(known_gpus(store), said, cluster, str(store.root))
+    # Who has the name, and all that were ever on the same nodes, as these decide who has it now.
+    names = f"concat_ws('{_APART}', gpu, uuid, serial, place, node || '/' || slot)"
+    named = f"contains(lower({names}), {quoted(said.strip().lower())})"
+    beside = f"(select node from gpus where {named})"
+    some = f"(select * from gpus where gpu in (select gpu from gpus where {named} or node in {beside}))"
+    try:
+        return meant(known_gpus(store, some), said, cluster, str(store.root))
+    except InputError:  # the sentence tells of all GPUs
+        return meant(known_gpus(store), said, cluster, str(store.root))
 
 
 def meant(known: pl.DataFrame, said: str, cluster: str | None, where: str) -> Mapping[str, Any]:

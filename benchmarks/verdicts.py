@@ -30,10 +30,11 @@ import numpy.typing as npt
 import polars as pl
 
 from whorl.analysis.runs.probing import Probed, probed
-from whorl.analysis.verdicts import Level, State, judged
+from whorl.analysis.verdicts import Level, State
 from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.compare import Fleet, compare
 from whorl.analysis.verdicts.groups import modes
+from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.levels import levels
 from whorl.analysis.verdicts.model import looks
 from whorl.analysis.verdicts.verdict import Part

@@ -14,6 +14,7 @@ import polars as pl
 
 from .. import __version__
 from ..analysis.one_gpu.past import Scatter
+from ..analysis.one_gpu.runs import timed
 from ..analysis.one_gpu.standing import Standing
 from ..analysis.one_gpu.whole import OneGpu, whole
 from ..analysis.verdicts import Verdict
@@ -77,7 +78,7 @@ def gpu_page(found: OneGpu, store: str) -> str:
     summary += [one.says for one in told]
     if found.found is not None and not verdicts and (smallest := least(found.found.smallest)) is not None:
         summary.append(smallest)
-    no = () if found.found is None else found.found.not_judged
+    no = () if found.found is None else found.not_judged
     model = found.row["model"] or "a GPU of unknown model"
     return page(
         f"GPU {found.name}: {model}",
@@ -96,7 +97,8 @@ def _sections(found: OneGpu, verdicts: Sequence[Verdict]) -> Iterator[Section]:
     if verdicts:
         yield Section("What was found", "", [*(_finding(one, found.name) for one in verdicts), *_causes(verdicts)])
     if found.stands:
-        yield Section("Beside its peers", "", [*_bands(found.stands), _figures(found.stands)])
+        older = say.older_figures(found.figures, found.stands, timed(found.runs).height)
+        yield Section("Beside its peers", older, [*_bands(found.stands), _figures(found.stands)])
     if found.lines:
         yield Section("Its past", "", list(_past(found)))
     clock = list(_clock(found))

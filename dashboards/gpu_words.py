@@ -17,6 +17,7 @@ from ..analysis.verdicts.alike import Neighbour
 from .table import MISSING, count, many, minute
 from .verdict_words import (
     action,
+    as_judged,
     chances,
     effect,
     interval,
@@ -192,11 +193,8 @@ def _judged(found: Found, command: str) -> Iterator[Note]:
         yield Note(
             "Its newest sitting is slower than its earlier ones, but not surely enough for a finding: measure it again."
         )
-    if found.judged_at is None:
-        return
-    if found.newer:
-        came = "1 run of its cluster came" if found.newer == 1 else f"{found.newer:,} runs of its cluster came"
-        yield Note(f"As judged on {minute(found.judged_at)} UTC; {came} since:", command)
+    if any(found.newer):
+        yield Note(as_judged(found.judged_at, found.newer), command)
 
 
 def without_figures(row: Mapping[str, Any], store: str) -> Note:

@@ -25,7 +25,8 @@ from ..analysis.fleet.trend import Trend, trend_of
 from ..analysis.runs.probing import Probed, probed
 from ..analysis.spread.findings import Leading
 from ..analysis.spread.summary import leading_of, leading_workload
-from ..analysis.verdicts import Judgement, Verdict, judge, judged
+from ..analysis.verdicts import Judgement, Verdict
+from ..analysis.verdicts.judge import judge, judged
 from ..analysis.verdicts.planted import Planted
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload

@@ -13,8 +13,9 @@ from ..analysis.runs.probing import OF_HARDWARE, OF_MEMORY
 from ..analysis.verdicts import Judgement, Kind, Level, NotJudged, Smallest, Verdict
 from ..analysis.verdicts import channels as of_channels
 from ..analysis.verdicts.channels import CHANNELS, THROTTLED
+from ..analysis.verdicts.recording import Newer
 from ..analysis.verdicts.verdict import TIME, Action, Change, ComparedWith, Gap, Measured, Part, Quantity
-from .table import MISSING, many
+from .table import MISSING, many, minute
 
 SCHEMA = "whorl.verdicts/1"
 
@@ -606,3 +607,10 @@ def _at(by_figure: Mapping[str, Measured], figure: Quantity) -> datetime | None:
 
 def _day(at: datetime | None) -> str:
     return MISSING if at is None else f"{at:%Y-%m-%d}"
+
+
+def as_judged(judged_at: datetime | None, newer: Newer, command: str = "") -> str:
+    """That runs or events came after the judging, in a sentence that ends with what to type."""
+    counted = [many(n, word) for n, word in ((newer.runs, "run"), (newer.facts, "event")) if n]
+    came = f"{' and '.join(counted)} of its cluster came since"
+    return f"As judged on {minute(judged_at)} UTC; {came}. To judge again: {command}".rstrip(" ")

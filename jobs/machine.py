@@ -197,10 +197,10 @@ def _slurm() -> Finding:
 def _store(path: str) -> list[Finding]:
     from ..errors import WhorlError
     from ..store import Store
-    from ..store.folder import missing_folders
+    from ..store.folder import missing_folders, read_about
 
     try:
-        gone = missing_folders(Path(path))  # opening makes them again
+        gone = missing_folders(Path(path), read_about(Path(path)))  # opening makes them again
         opened = Store.open(path)
         unsound = opened.check()
     except WhorlError as error:

@@ -165,9 +165,10 @@ def made_at(root: Path) -> str | None:
 # -- furniture ------------------------------------------------------------------------------------------------
 
 
-def missing_folders(root: Path) -> list[Path]:
-    """The folders of tables that a store had when it was made, and has not."""
-    return [folder for spec in TABLES if not (folder := root / spec.name).is_dir()]
+def missing_folders(root: Path, about: Mapping[str, Any]) -> list[Path]:
+    """The folders of tables that a store had when it was made, and has not. `about`: what its `store.toml` says."""
+    had = [spec.name for spec in TABLES if not spec.added or about.get("columns") == COLUMNS]
+    return [folder for name in had if not (folder := root / name).is_dir()]
 
 
 def is_furnished(root: Path, place: object) -> bool:
@@ -206,4 +207,5 @@ def _has_duckdb() -> bool:
 
 def is_writable(root: Path) -> bool:
     """Whether this user may append to the store."""
-    return all(os.access(root / spec.name, os.W_OK | os.X_OK) for spec in TABLES)
+    folders = (root / spec.name for spec in TABLES)
+    return all(os.access(path if path.is_dir() else root, os.W_OK | os.X_OK) for path in folders)

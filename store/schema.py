@@ -61,6 +61,7 @@ class Table:
     key: tuple[str, ...] = ()  # columns that say in a merge whether rows are stored; none: a row is its own key
     partitioned: bool = False  # files lie in day=YYYY-MM-DD folders, by `ts`
     made: bool = False  # whorl makes its rows from other tables; nobody else appends to it
+    added: bool = False  # stores that were made before there was this table lack its folder
 
     @property
     def names(self) -> list[str]:
@@ -476,6 +477,7 @@ OPERATIONS = Table(
         IMPORT,
     ),
     sorted_by=("cluster", "job", "optype", "rank", "step"),
+    added=True,
 )
 
 # -- what whorl concluded -------------------------------------------------------------------------------------
@@ -513,6 +515,15 @@ JUDGEMENTS = Table(
                f"joined_with {_MEASURED})[]",
                "", "times at which the level of a GPU changed: between `since` and `at`, for better or worse",
                added=True),
+        Column("smallest",
+               "STRUCT(workload VARCHAR, model VARCHAR, pct DOUBLE, any_clock_pct DOUBLE, gpus BIGINT, "
+               "sittings BIGINT, why VARCHAR)[]",
+               "", "by workload, the smallest effect that could have been named", added=True),
+        Column("levels", "BIGINT", "", "how many rows of `levels` it has; NULL: it was stored without them",
+               added=True),
+        Column("facts", "BIGINT", "", "how many events that need no run, and operations of training jobs, there were",
+               added=True),
+        Column("ranks", "BIGINT", "", "how many ranks of training jobs were judged", added=True),
     ),
     sorted_by=("cluster", "judged_at"),
     key=("judgement",),
@@ -559,6 +570,59 @@ VERDICTS = Table(
     ),
     sorted_by=("cluster", "judged_at", "place"),
     key=("judgement",),
+)
+
+LEVELS = Table(
+    "levels",
+    "the time of a GPU in a workload, as a judgement has it: its level and its peers'; one row for each GPU judged",
+    (
+        _JUDGEMENT,
+        CLUSTER,
+        Column("judged_at", "TIMESTAMP", "UTC", "when"),
+        _GPU,
+        Column("model", "VARCHAR", "", "product name"),
+        Column("workload", "VARCHAR", "", "the workload"),
+        Column("time_ms", "DOUBLE", "ms", "median over the GPU's sittings, without what a day did to all"),
+        Column("low_ms", "DOUBLE", "ms", "lower end of the 95 % interval of the time in another sitting"),
+        Column("high_ms", "DOUBLE", "ms", "upper end of it; NULL where no GPU has two runs"),
+        Column("ratio", "DOUBLE", "", "`time_ms` over that of the peers; NULL without peers"),
+        Column("ratio_low", "DOUBLE", "", "lower end of its interval, as of `low_ms`"),
+        Column("ratio_high", "DOUBLE", "", "upper end of it"),
+        Column("rank", "BIGINT", "", "its place among the peers, from 1, the fastest"),
+        Column("rank_low", "BIGINT", "", "the lowest rank that it may have in another sitting"),
+        Column("rank_high", "BIGINT", "", "the highest one"),
+        Column("peers", "BIGINT", "", "how many GPUs were compared, itself included"),
+        Column("n", "BIGINT", "", "its runs"),
+        Column("sittings", "BIGINT", "", "its sittings: runs without a pause of 6 hours or more"),
+        Column("within_pct", "DOUBLE", "%", "standard deviation of its runs within sittings; NULL without two in one"),
+        Column("within_freedom", "BIGINT", "", "degrees of freedom of `within_pct`"),
+        Column("between_pct", "DOUBLE", "%", "standard deviation of its sittings, with `sittings` - 1 degrees"),
+    ),
+    sorted_by=("cluster", "judged_at", "gpu"),
+    key=("judgement",),
+    added=True,
+)
+
+DAY_LEVELS = Table(
+    "day_levels",
+    "what was usual on a day, as a judgement has it: quantiles of the times of all GPUs of a model in a workload",
+    (
+        _JUDGEMENT,
+        CLUSTER,
+        Column("judged_at", "TIMESTAMP", "UTC", "when"),
+        Column("workload", "VARCHAR", "", "the workload"),
+        Column("model", "VARCHAR", "", "product name"),
+        Column("day", "TIMESTAMP", "UTC", "midnight of the day on which these sittings began"),
+        Column("gpus", "BIGINT", "", "how many GPUs were measured on it"),
+        Column("time_5_ms", "DOUBLE", "ms", "5 % of their sittings were faster"),
+        Column("time_25_ms", "DOUBLE", "ms", "25 % were faster"),
+        Column("time_50_ms", "DOUBLE", "ms", "the median"),
+        Column("time_75_ms", "DOUBLE", "ms", "75 % were faster"),
+        Column("time_95_ms", "DOUBLE", "ms", "95 % were faster"),
+    ),
+    sorted_by=("cluster", "judged_at", "workload", "day"),
+    key=("judgement",),
+    added=True,
 )
 
 FINGERPRINTS = Table(
@@ -646,8 +710,8 @@ OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns fo
 """Columns of `latest` and `telemetry_minutes` that follow from those of `telemetry`."""
 
 TABLES: tuple[Table, ...] = (
-    GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, FINGERPRINTS, TRUTH,
-    SPANS, OPERATIONS, LATEST, MINUTES,
+    GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, LEVELS, DAY_LEVELS,
+    FINGERPRINTS, TRUTH, SPANS, OPERATIONS, LATEST, MINUTES,
 )  # fmt: skip
 
 KEY = ("cluster", "gpu", "ts")

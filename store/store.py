@@ -81,7 +81,7 @@ class Store:
         replacing.tidy(self.root)
         if folder.is_furnished(self.root, about.get("place")) or not os.access(self.root, os.W_OK):
             return
-        for path in folder.missing_folders(self.root):
+        for path in folder.missing_folders(self.root, about):
             log.warning("%s is missing, and with it its rows: restore it from a copy; it is made again empty", path)
         try:
             folder.furnish(self.root, about)

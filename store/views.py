@@ -29,7 +29,7 @@ _HOLDS_SLOT = (
 )
 
 
-def _now_of(gpus: str) -> str:
+def now_of(gpus: str) -> str:
     """The view `gpus_now` of these rows of `gpus`."""
     return (
         f"SELECT cluster, gpu, CASE WHEN parent IS NULL AND node IS NOT NULL AND slot IS NOT NULL AND ({_HOLDS_SLOT}) "
@@ -47,7 +47,7 @@ GPUS_NOW = View(
     "a GPU: its newest identity and its name, which is node/slot where these are known and the card is the last one "
     "there, else the key `gpu`; joins with `runs` and `telemetry` by cluster and gpu. A study that names a GPU by "
     "place in one file and by UUID in another has a row for each",
-    _now_of("gpus"),
+    now_of("gpus"),
     (_NAME,),
 )
 

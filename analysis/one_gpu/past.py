@@ -1,36 +1,65 @@
-"""The past of one GPU, sitting by sitting, beside its peers of the same days; and how well its runs repeat."""
+"""Where one GPU stands in each workload, and its past, sitting by sitting, beside what was usual on the same days.
+
+Both come from what is stored with a judgement (`levels`, `day_levels`) and from the GPU's own runs: no other GPU's runs
+are read.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from ..runs.sittings import UNKNOWN, Floats, date_of, numbered
-from ..statistics.deviation import interval_of_sd
+from ..runs.sittings import UNKNOWN, Floats, Ints, date_of, numbered
 from ..statistics.ordering import quantiles
 from ..statistics.spread import PROBABILITIES
-from ..verdicts.levels import in_pct
-from ..verdicts.sittings import Runs, Sittings, sittings
-from .peers import FEWEST, NO_PEERS, Peers, Sds, scatter, squares
-from .standing import Five, Standing
 
+if TYPE_CHECKING:
+    from ...store import Store
+    from ..verdicts.recording import StoredJudgement
+
+FEWEST = 3  # GPUs of a day, before their median says what was usual on it
 _MEDIAN = 1.2533  # standard error of a median over that of a mean, of normal values
 _REACH = 1.96
 _SAYS = 2  # degrees of freedom from which on a standard deviation has an interval
 _OWN_FREEDOM = 5  # with so many degrees a GPU's own scatter is known, else that of its peers counts
+_ILL = 4.0  # usual standard deviations of the peers
 _READ = ("sm_clock_mhz", "power_w", "temperature_c")
+_DAY_QUANTILES = tuple(f"time_{100 * q:g}_ms" for q in PROBABILITIES)
+Five = tuple[float, float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a GPU stands in a workload. Slower is positive; None where it is unknown."""
+
+    workload: str
+    effect_pct: float | None
+    """Of the median of the peers."""
+    low_pct: float | None
+    high_pct: float | None
+    """95 % interval of its level in another sitting; None where no GPU has two runs."""
+    rank: int
+    """From the fastest, 1."""
+    rank_low: int | None
+    rank_high: int | None
+    peers: int
+    """GPUs compared, itself included."""
+    n: int
+    """Its runs."""
+    sittings: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
     """Its runs of one workload without a pause of 6 hours. Slower is positive; None where it is unknown."""
 
-    began: datetime
+    began: datetime | None
     n: int
     off_pct: float
     """From the level of its peers over all time; where it has none, from its own median."""
@@ -38,10 +67,11 @@ class Sitting:
     high_pct: float | None
     """95 % interval of the sitting's median, from the scatter of runs within sittings; None where no two runs are."""
     that_day_pct: float | None
-    """From the median of the peers of the same day; None for fewer than three of them."""
+    """From the median of all GPUs that were measured on the same day; None for fewer than three of them."""
     peers_pct: Five | None
-    """Those peers: 5, 25, 50, 75 and 95 %, as `off_pct`."""
+    """Those GPUs: 5, 25, 50, 75 and 95 %, as `off_pct`."""
     peers: int
+    """How many they are."""
     sm_clock_mhz: float | None
     power_w: float | None
     temperature_c: float | None
@@ -68,110 +98,178 @@ class Line:
 
     workload: str
     sittings: tuple[Sitting, ...]
+    """Those with a date, by time."""
     beside_peers: bool
     """Whether `off_pct` is from the peers; else the GPU has none."""
     runs: int
     undated: int
-    """Runs without a time, which stand nowhere in `sittings`."""
+    """Runs without a time."""
     within: Scatter | None
-    """Of runs within a sitting; None where no sitting has two."""
+    """Of runs within a sitting; None where no sitting has two, and where it was not judged."""
     between: Scatter | None
     """Of the medians of sittings, without what the day did to its peers too; None for fewer than two."""
+    without_date: Sitting | None = None
+    """The runs without a time as one sitting."""
 
 
-def past(runs: pl.DataFrame, others: Mapping[str, Peers], stands: Iterable[Standing]) -> list[Line]:
-    """The past in each workload, in which it is slowest first. `runs`: of `timed`; `others`: of `beside`."""
-    centres = {one.workload: _centre(one) for one in stands if one.figure == "time" and one.workload is not None}
-    of = runs.partition_by("workload", as_dict=True)
-    order = [*centres, *sorted({str(workload) for (workload,) in of} - set(centres))]
-    return [
-        _line(workload, mine, others.get(workload, NO_PEERS), centres.get(workload))
-        for workload in order
-        if (mine := of.get((workload,))) is not None
-    ]
+@dataclass(frozen=True)
+class Compared:
+    """What a judgement has of a GPU and its peers, in the workloads in which the GPU was compared."""
 
+    own: pl.DataFrame
+    """The rows of `levels` of the GPU, that in which it is slowest first."""
+    days: pl.DataFrame
+    """The rows of `day_levels` of its model in these workloads."""
+    peers: pl.DataFrame | None
+    """Of `levels`, those of the other GPUs of its model in these workloads; None where they were not read."""
 
-def _centre(one: Standing) -> float | None:
-    """The level of the peers, ln ms."""
-    if one.off_pct is None or not one.value:
-        return None
-    return math.log(one.value) - math.log1p(one.off_pct / 100)
+    @classmethod
+    def read(cls, store: Store, judged: StoredJudgement | None, keys: Sequence[str], *, peers: bool) -> Compared:
+        """From the levels of a judgement. `keys`: of the GPU. `peers`: whether to read those of other GPUs, too."""
+        if judged is None:
+            own, days = (store.scan(name).head(0).collect() for name in ("levels", "day_levels"))
+            return cls(own, days, None)
+        is_own = pl.col("gpu").is_in(list(keys))
+        own = store.collect(judged.of_gpus(store).filter(is_own)).sort("ratio", descending=True, nulls_last=True)
+        compared = own.select("workload", "model").unique().lazy()
 
+        def alike(rows: pl.LazyFrame) -> pl.DataFrame:
+            return store.collect(rows.join(compared, on=["workload", "model"], how="semi", nulls_equal=True))
 
-def _line(workload: str, runs: pl.DataFrame, others: Peers, centre: float | None) -> Line:
-    dated = runs.filter(pl.col("at") > UNKNOWN).sort("at", maintain_order=True)
-    sat, each = sittings(np.zeros(dated.height, np.int64), dated["at"].to_numpy(), dated["x"].to_numpy())
-    centre = others.middle if centre is None else centre
-    usual = float(np.median(sat.value)) if centre is None and dated.height else centre or 0.0
-    within, between = scatter(sat, each, others.step(sat.at))
-    runs_scatter = _scatter(within, others.within)
-    error = _error(sat, each, runs_scatter, others)
-    listed = []
-    for at, value, n, read in zip(sat.at.tolist(), sat.value.tolist(), sat.runs.tolist(), _read(dated), strict=True):
-        day, half = others.on(at), None if error is None else _REACH * _MEDIAN * error / math.sqrt(n)
-        listed.append(
-            Sitting(
-                date_of(at), n, in_pct(value - usual),
-                None if half is None else in_pct(value - usual - half),
-                None if half is None else in_pct(value - usual + half),
-                in_pct(value - float(np.median(day.values))) if day.is_known else None,
-                _five(np.expm1(day.values - usual) * 100) if day.is_known else None, day.peers, *read,
+        others = alike(judged.of_gpus(store).filter(~is_own)) if peers else None
+        return cls(own, alike(judged.of_days(store)), others)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where the GPU stands, that in which it is slowest first."""
+        return tuple(
+            Place(
+                row["workload"], _pct(row["ratio"]), _pct(row["ratio_low"]), _pct(row["ratio_high"]),
+                *(row[name] for name in ("rank", "rank_low", "rank_high", "peers", "n", "sittings")),
             )
+            for row in self.own.iter_rows(named=True)
         )  # fmt: skip
-    undated = runs.height - dated.height
-    return Line(
-        workload, tuple(listed), centre is not None, runs.height, undated, runs_scatter,
-        _scatter(between, others.between),
+
+    def lines(self, runs: pl.DataFrame) -> tuple[Line, ...]:
+        """The past in each workload, in the order of `places`, then of those that were not judged. `runs`: of
+        `runs.timed`."""
+        of_workload = {str(workload): part for (workload,), part in runs.partition_by("workload", as_dict=True).items()}
+        levels = {row["workload"]: row for row in self.own.iter_rows(named=True)}
+        order = [*levels, *sorted(set(of_workload) - set(levels))]
+        return tuple(self._line(name, of_workload[name], levels.get(name)) for name in order if name in of_workload)
+
+    def _line(self, workload: str, runs: pl.DataFrame, level: Mapping[str, Any] | None) -> Line:
+        runs = runs.sort("at", maintain_order=True)
+        sitting = numbered(np.zeros(runs.height, np.int64), runs["at"].to_numpy())
+        medians = (pl.col(name).cast(pl.Float64).fill_nan(None).median() for name in _READ)
+        by_sitting = runs.with_columns(pl.Series("sitting", sitting)).group_by("sitting", maintain_order=True)
+        rows = by_sitting.agg(pl.col("at").first(), pl.len().alias("n"), pl.col("x").median(), *medians)
+        centre = None
+        if level is not None and level["ratio"] is not None:
+            centre = math.log(level["time_ms"] / level["ratio"])
+        usual = float(rows["x"].median()) if centre is None else centre  # type: ignore[arg-type]
+        days = {row["day"]: row for row in self.days.filter(pl.col("workload") == workload).iter_rows(named=True)}
+        peers = None if self.peers is None else self.peers.filter(pl.col("workload") == workload)
+        error = None if peers is None else _error(level, peers)
+        listed = [_sitting(row, usual, error, days) for row in rows.iter_rows(named=True)]
+        undated = runs.height - int((runs["at"] > UNKNOWN).sum())
+        within, between = (None, None) if level is None or peers is None else _scatters(level, peers)
+        return Line(
+            workload, tuple(one for one in listed if one.began is not None), centre is not None, runs.height, undated,
+            within, between, next((one for one in listed if one.began is None), None),
+        )  # fmt: skip
+
+
+def _sitting(
+    row: Mapping[str, Any], usual: float, error: float | None, days: Mapping[Any, Mapping[str, Any]]
+) -> Sitting:
+    off, half = row["x"] - usual, None if error is None else _REACH * _MEDIAN * error / math.sqrt(row["n"])
+    began = None if row["at"] <= UNKNOWN else date_of(row["at"])
+    day = None if began is None else days.get(began.replace(hour=0, minute=0, second=0, microsecond=0))
+    if day is not None and day["gpus"] < FEWEST:
+        day = None
+    peers = None if day is None else _five([_off_pct(math.log(day[name]) - usual) for name in _DAY_QUANTILES])
+    return Sitting(
+        began, row["n"], _off_pct(off),
+        None if half is None else _off_pct(off - half),
+        None if half is None else _off_pct(off + half),
+        None if day is None else _off_pct(row["x"] - math.log(day["time_50_ms"])),
+        peers, 0 if day is None else day["gpus"], *(row[name] for name in _READ),
     )  # fmt: skip
 
 
-def _scatter(mine: Sds, others: Sds) -> Scatter | None:
-    if not len(mine.freedom) or mine.freedom[0] < 1:
+def _scatters(level: Mapping[str, Any], peers: pl.DataFrame) -> tuple[Scatter | None, Scatter | None]:
+    """Of runs within sittings, and between sittings, beside those of the peers."""
+    between = peers.select("between_pct", freedom=pl.col("sittings") - 1)
+    return (
+        _scatter(level["within_pct"], level["within_freedom"], peers["within_pct"], peers["within_freedom"]),
+        _scatter(level["between_pct"], level["sittings"] - 1, between["between_pct"], between["freedom"]),
+    )
+
+
+def _scatter(pct: float | None, freedom: int, peers_pct: pl.Series, peers_freedom: pl.Series) -> Scatter | None:
+    from ..statistics.deviation import interval_of_sd
+
+    if pct is None or freedom < 1:
         return None
-    own, freedom = float(mine.sd[0]), int(mine.freedom[0])
-    ends = None if freedom < _SAYS else interval_of_sd(own, freedom, others.kurtosis)
-    known = others.sd[others.freedom >= min(2, freedom)]
-    band = _five(100 * known) if len(known) >= FEWEST else None
-    low, high = (None, None) if ends is None else (100 * ends[0], 100 * ends[1])
-    return Scatter(100 * own, low, high, freedom, band, len(known))
+    sd, degrees = peers_pct.fill_null(np.nan).to_numpy(), peers_freedom.to_numpy()
+    low, high = (None, None) if freedom < _SAYS else interval_of_sd(pct, freedom, _kurtosis(sd, degrees))
+    known = sd[np.isfinite(sd) & (degrees >= min(2, freedom))]
+    band = _five(quantiles(np.sort(known), PROBABILITIES).tolist()) if len(known) >= FEWEST else None
+    return Scatter(pct, low, high, freedom, band, len(known))
 
 
-def _error(sat: Sittings, each: Runs, own: Scatter | None, others: Peers) -> float | None:
+def _kurtosis(sd: Floats, freedom: Ints) -> float:
+    """The kurtosis of the values behind the standard deviations of the peers, from how far these differ: the variance
+    of s² is (k - 1) / (n - 1) sigma⁴ (see `interval_of_sd`). Those that scatter more by far are ill, and are left
+    out."""
+    known = np.isfinite(sd) & (freedom > 0)
+    known[known] = sd[known] <= _ILL * np.median(sd[known]) if known.any() else False
+    if not known.any():
+        return 3.0
+    squares, degrees = sd[known] ** 2, freedom[known]
+    usual = float((squares * degrees).sum() / degrees.sum())
+    return 1 + float((degrees * (squares / usual - 1) ** 2).mean()) if usual > 0 else 3.0
+
+
+def _error(level: Mapping[str, Any] | None, peers: pl.DataFrame) -> float | None:
     """Standard deviation of a run within a sitting: the GPU's own where it is known, else that of all."""
-    if own is not None and own.freedom >= _OWN_FREEDOM:
-        return own.pct / 100
-    total, freedom = squares(sat, each)
-    freedom += others.freedom
-    return math.sqrt((total + others.squares) / freedom) if freedom else None
+    own = (0.0, 0) if level is None or level["within_pct"] is None else (level["within_pct"], level["within_freedom"])
+    if own[1] >= _OWN_FREEDOM:
+        return own[0] / 100
+    known = peers.drop_nulls("within_pct")
+    freedom = own[1] + int(known["within_freedom"].sum())
+    squares = own[1] * own[0] ** 2 + float((known["within_freedom"] * known["within_pct"] ** 2).sum())
+    return math.sqrt(squares / freedom) / 100 if freedom else None
 
 
-def _read(runs: pl.DataFrame) -> list[tuple[float | None, float | None, float | None]]:
-    """By sitting, the medians of what was read in its runs. `runs`: by time."""
-    number = numbered(np.zeros(runs.height, np.int64), runs["at"].to_numpy())
-    medians = (pl.col(name).cast(pl.Float64).fill_nan(None).median() for name in _READ)
-    each = runs.with_columns(pl.Series("sitting", number)).group_by("sitting").agg(*medians).sort("sitting")
-    return list(each.select(_READ).iter_rows())
-
-
-def _five(values: Floats) -> Five:
-    low, first, middle, third, high = quantiles(np.sort(values), PROBABILITIES).tolist()
+def _five(values: Sequence[float]) -> Five:
+    low, first, middle, third, high = values
     return low, first, middle, third, high
+
+
+def _off_pct(effect: float) -> float:
+    return 100 * math.expm1(effect)
+
+
+def _pct(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * (ratio - 1)
 
 
 def frame(lines: Iterable[Line]) -> pl.DataFrame:
     """How well the times repeat, as a table: workload, runs, sittings, and for `within` and `between`: the standard
     deviation in per cent, _low and _high of its interval, _peers_low and _peers_high (5 and 95 %), _peers."""
     rows = []
-    for one in lines:
-        row: dict[str, object] = {"workload": one.workload, "runs": one.runs, "sittings": len(one.sittings)}
-        for name, of in (("within", one.within), ("between", one.between)):
-            band = None if of is None else of.peers_pct
-            row[name] = None if of is None else of.pct
-            row[f"{name}_low"] = None if of is None else of.low_pct
-            row[f"{name}_high"] = None if of is None else of.high_pct
+    for line in lines:
+        row: dict[str, object] = {"workload": line.workload, "runs": line.runs, "sittings": len(line.sittings)}
+        for name, scatter in (("within", line.within), ("between", line.between)):
+            band = None if scatter is None else scatter.peers_pct
+            row[name] = None if scatter is None else scatter.pct
+            row[f"{name}_low"] = None if scatter is None else scatter.low_pct
+            row[f"{name}_high"] = None if scatter is None else scatter.high_pct
             row[f"{name}_peers_low"] = None if band is None else band[0]
             row[f"{name}_peers_high"] = None if band is None else band[4]
-            row[f"{name}_peers"] = None if of is None else of.peers
+            row[f"{name}_peers"] = None if scatter is None else scatter.peers
         rows.append(row)
     ends = ("", "_low", "_high", "_peers_low", "_peers_high")
     schema: dict[str, pl.DataType] = {"workload": pl.String(), "runs": pl.Int64(), "sittings": pl.Int64()}

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..runs.probing import Probed, probed
+from ..runs.probing import probed
 from ..statistics.spread import PROBABILITIES
 from ..verdicts.alike import Alike, Neighbour
-from ..verdicts.causes import Evidence
 from ..verdicts.fingerprint import CLASSES, computed
 
 if TYPE_CHECKING:
     from ...store import Store
 
 COMPUTED_RUNS = 50_000
-"""Up to so many runs of a cluster, fingerprints that nobody stored are computed."""
+"""Up to so many runs of a cluster, a page that must come at once computes fingerprints that nobody stored."""
 _OF = ("model", "class", "workload", "figure", "unit")
 _ENDS = tuple(f"{column}_{100 * q:g}" for column in ("value", "ratio") for q in PROBABILITIES)
 Five = tuple[float, float, float, float, float]
@@ -77,20 +76,18 @@ class Figures:
     """Those of all GPUs, where they were computed now; else they are read when they are needed."""
 
 
-def figures(store: Store, cluster: str) -> Figures | None:
-    """The fingerprints of a cluster; None where none are stored, and there are no runs or too many to compute them."""
+def figures(store: Store, cluster: str, most_runs: float = COMPUTED_RUNS) -> Figures | None:
+    """The fingerprints of a cluster; None where none are stored, and there are no runs, or more than `most_runs`."""
     mine = store.scan("fingerprints").filter(pl.col("cluster") == cluster)
     made: datetime | None = store.collect(mine.select(pl.col("made_at").max())).item()
     if made is not None:
         return Figures(cluster, made, store.collect(_bands(_made(store, cluster, made))))
     count = store.collect(store.scan("runs").filter(pl.col("cluster") == cluster).select(pl.len())).item()
-    return of_campaign(store, probed(store, cluster=cluster, every=True)) if 0 < count <= COMPUTED_RUNS else None
+    if not 0 < count <= most_runs:
+        return None
 
-
-def of_campaign(store: Store, campaign: Probed, evidence: Evidence | None = None) -> Figures:
-    """The fingerprints that runs show which are read already: of `probed(..., every=True)`. `evidence`: of these."""
-    rows, _ = computed(store, campaign, evidence)
-    return Figures(campaign.cluster, None, _bands(rows.lazy()).collect(), rows)
+    rows, _ = computed(store, probed(store, cluster=cluster, every=True))
+    return Figures(cluster, None, _bands(rows.lazy()).collect(), rows)
 
 
 def standings(store: Store, of: Figures, gpu: str) -> list[Standing]:

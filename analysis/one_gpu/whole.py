@@ -1,64 +1,38 @@
-"""All that a store says of one GPU as of now: it is judged beside all runs of its cluster, and nothing is stored."""
+"""All that a store says of one GPU, for its page: what explains it, its fingerprint, its clock and its telemetry."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..choosing import known_gpus, meant, shared
+from ..choosing import known_gpus
 from ..fleet.timelines import Timelines, timelines
-from ..runs.probing import campaigns, is_simulated, probed
+from ..runs.probing import probed
 from ..verdicts.alike import Neighbour
-from ..verdicts.causes import Evidence
-from ..verdicts.judge import judged
 from . import happened, standing
-from .found import Found, found_now
-from .past import Line, past
-from .peers import beside
+from .explain import Explained, explain
 from .reasons import Reasons, reasons
-from .runs import days_of, kinds_of, own_runs, peers_runs, timed
 
 if TYPE_CHECKING:
     from ...store import Store
 
 
 @dataclass(frozen=True)
-class OneGpu:
+class OneGpu(Explained):
     """All that is known of a GPU."""
 
-    row: Mapping[str, Any]
-    """Of `known_gpus`."""
-    shared: Mapping[str, tuple[int, int]]
-    """How many GPUs of its model share its driver, VBIOS and power limit, of how many."""
-    found: Found | None
-    """None where its cluster has no runs."""
     stands: tuple[standing.Standing, ...]
+    """Its figures beside its peers, of the newest fingerprints."""
+    figures: standing.Figures | None
+    """Those fingerprints; None where its cluster has no runs."""
     alike: tuple[Neighbour, ...]
-    lines: tuple[Line, ...]
     marks: tuple[happened.Mark, ...]
-    events: tuple[happened.Happened, ...]
-    runs: pl.DataFrame = field(repr=False)
-    """Of `own_runs`."""
     reasons: Reasons | None
     telemetry: Timelines | None
     """Of its last campaign."""
-
-    @property
-    def gpu(self) -> str:
-        """Its key in the tables."""
-        return str(self.row["gpu"])
-
-    @property
-    def name(self) -> str:
-        """`node/slot` where known."""
-        return str(self.row["name"])
-
-    @property
-    def simulated(self) -> bool:
-        return is_simulated(self.runs)
 
 
 def whole(
@@ -66,39 +40,24 @@ def whole(
 ) -> OneGpu:
     """Everything about the GPU that `said` means. InputError where no GPU or several fit."""
     tell = progress or (lambda _: None)
-    known = known_gpus(store)
-    row = meant(known, said, cluster, str(store.root))
-    where, gpu, keys = str(row["cluster"]), str(row["gpu"]), list(row["keys"])
-    found, stands, near = None, [], []
-    if where in campaigns(store)["cluster"].to_list():
-        tell("judging the GPUs")
-        campaign = probed(store, cluster=where, every=True)
-        evidence = Evidence.of(campaign, store)
-        judgement = judged(campaign, store, evidence=evidence)
-        tell("computing the fingerprint")
-        figures = standing.of_campaign(store, campaign, evidence)
+    tell("reading its past and what was judged")
+    explained = explain(store, said, cluster=cluster, peers=True)
+    where, gpu, keys = explained.cluster, explained.gpu, list(explained.row["keys"])
+    tell("reading the fingerprints")
+    figures = standing.figures(store, where, float("inf"))
+    stands, near = [], []
+    if figures is not None:
         stands = standing.standings(store, figures, gpu)
-        near = standing.neighbours(
-            standing.alike(store, figures), gpu, dict(campaign.gpus.select("gpu", "name").iter_rows())
-        )
-        found = found_now(judgement, row, {one.workload for one in standing.times(stands) if one.workload})
-        del campaign, evidence
-    tell("reading its past")
-    runs = own_runs(store, where, keys, stands)
-    mine = timed(runs)
-    peers = peers_runs(store, where, known, row["model"], kinds_of(mine), days_of(mine))
+        names = known_gpus(store).filter(pl.col("cluster") == where).select("gpu", "name")
+        near = standing.neighbours(standing.alike(store, figures), gpu, dict(names.iter_rows()))
     return OneGpu(
-        row,
-        shared(known, row),
-        found,
-        tuple(stands),
-        tuple(near),
-        tuple(past(mine, beside(peers, keys), stands)),
-        tuple(happened.marks(store, where, keys, row["node"])),
-        tuple(happened.events(store, where, keys, row["node"])),
-        runs,
-        reasons(store, where, keys),
-        _telemetry(store, where, runs, gpu),
+        **vars(explained),
+        stands=tuple(stands),
+        figures=figures,
+        alike=tuple(near),
+        marks=tuple(happened.marks(store, where, keys, explained.row["node"])),
+        reasons=reasons(store, where, keys),
+        telemetry=_telemetry(store, where, explained.runs, gpu),
     )
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...store.names import plain_workload
-from ..verdicts import Kind, Level, Verdict, judge
+from ..verdicts import Kind, Level, Verdict
+from ..verdicts.judge import judge
 from .scores import Scores
 
 if TYPE_CHECKING:

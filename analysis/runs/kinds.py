@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 APART = ("asked_power_limit_w", "clock")
 """The fields of `runs.conditions` that part the runs of a workload."""
+_UNKNOWN = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
 _FEW = 10_000  # runs: of so few, only the rows of their own GPUs are read
 
 
@@ -29,7 +32,6 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
         seen = seen.filter(pl.col("gpu").is_in(runs["gpu"].drop_nulls().unique().cast(pl.String).to_list()))
     seen = store.collect(seen.sort("first_seen", nulls_last=False, maintain_order=True)).lazy()  # it is asked thrice
     models = seen.group_by("cluster", "gpu").agg(pl.col("model").last())
-    kinds = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
     keys = ["cluster", "workload"]
     told = limits(store, runs)
     # Most stores have one kind of each workload: then no row needs a name of its own.
@@ -46,11 +48,22 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
         named = named.with_columns(pl.coalesce("then", "model").alias("model"))
     parts = [
         pl.when(pl.col(kind).n_unique().over(keys) > 1).then(pl.col(kind).fill_null(unknown))
-        for kind, unknown in kinds.items()
+        for kind, unknown in _UNKNOWN.items()
     ]
     kind = pl.concat_str(parts, separator=", ", ignore_nulls=True)
     named = named.select(pl.when(kind == "").then("workload").otherwise(pl.format("{} [{}]", "workload", kind)))
     return runs.with_columns(store.collect(named)["workload"].cast(pl.Categorical))
+
+
+def kind_of(
+    workload: str, limit: str | None, lock: str | None, *, model: str | None, names: Collection[str]
+) -> str | None:
+    """Of `names` that `told_apart` gave, that of the runs of a workload with this model, power limit and locked clock;
+    None where none fits. `limit`, `lock`: of `limits`."""
+    known = (model, limit, lock)
+    parts = [unknown if value is None else value for value, unknown in zip(known, _UNKNOWN.values(), strict=True)]
+    said = (", ".join(chosen) for n in range(1, len(parts) + 1) for chosen in combinations(parts, n))
+    return next((name for name in (workload, *(f"{workload} [{kind}]" for kind in said)) if name in names), None)
 
 
 def _models_then(store: Store, seen: pl.LazyFrame) -> pl.LazyFrame | None:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from ...errors import InputError
+from ...store.catalog import quoted
 from ...store.names import gpu_name
 from ...store.vocabulary import EventKind, stated
 from ..by_number import by_number
@@ -265,7 +266,7 @@ def _rows(store: Store, name: str | None, where: str, *, every: bool) -> tuple[p
     rows = store.scan("runs").filter(mine & (pl.col("cluster") == where))
     rows = rows.select("cluster", *(column for column in _RUNS if column != "conditions"), conditions)
     counts = ", ".join(f"count({column}) AS {column}" for column in _MAYBE_EMPTY)
-    counted = store.sql(f"SELECT {counts} FROM runs WHERE cluster = '{where.replace(chr(39), chr(39) * 2)}'")
+    counted = store.sql(f"SELECT {counts} FROM runs WHERE cluster = {quoted(where)}")
     kinds = rows.collect_schema()
     empty = {column: kinds[column] for column, number in counted.to_pylist()[0].items() if not number}
     return store.collect(rows.drop(empty)), empty

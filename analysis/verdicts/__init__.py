@@ -1,12 +1,11 @@
 """The one place where a GPU is judged: against its peers and its own past, at the levels batch, node and GPU.
 
-`judge` reads a store and gives a `Judgement`. docs/verdicts.md says what it rests on; docs/operating-characteristics.md
-says how often it is right.
+`judge.judge` reads a store and gives a `Judgement`; `recording.last_judgement` gives the one that is stored.
+docs/verdicts.md says what it rests on; docs/operating-characteristics.md says how often it is right.
 """
 
 from __future__ import annotations
 
-from .judge import judge, judged
 from .verdict import NO_FINDING, TIME, Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 
 __all__ = [
@@ -20,6 +19,4 @@ __all__ = [
     "Smallest",
     "State",
     "Verdict",
-    "judge",
-    "judged",
 ]

@@ -27,6 +27,7 @@ from .levels import RELEVANT, in_pct
 from .model import Look, Looks, looks
 from .ranks import Ranks, judged_ranks, timelines_alone
 from .smallest import smallest
+from .standing import PeerLevels
 from .verdict import (
     HELD,
     TIME,
@@ -127,6 +128,7 @@ def judged(found: Probed, store: Store | None = None, *, evidence: Evidence | No
     return Judgement(
         found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.comparisons,
         tuple(sorted(watch, key=_severity)), judge_.smallest(), tuple(_changes(past)), found.runs.height,
+        peers=PeerLevels.of(all_),
     )  # fmt: skip
 
 

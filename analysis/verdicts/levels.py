@@ -64,6 +64,8 @@ class Levels:
     steps: Floats
     """(sittings,) what the day did to all, which `level` is without."""
     sat: Sittings
+    within: Floats
+    """Standard deviation of the GPU's runs within their sittings; NaN where no sitting has two."""
 
     @property
     def known(self) -> Bools:
@@ -134,8 +136,10 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int, step: float = 0.0) 
         # A GPU that changes more than the fleet's usual one is known less well; few sittings say little about that.
         pooled = np.sqrt((again**2 * 4 + mine**2 * (count - 1)) / (4 + np.maximum(count - 1, 0)))
         error = np.where(count > 0, pooled / np.sqrt(np.maximum(count, 1)), np.nan)
-    repeats = _repeats(sat, middle, count, runs, within, again if between_known else 0.0)
-    return Levels(middle, low, high, count, runs, error, again, between_known, repeats, steps, sat)
+        repeats = _repeats(sat, middle, count, runs, within, again if between_known else 0.0)
+    return Levels(
+        middle, low, high, count, runs, error, again, between_known, repeats, steps, sat, _own_within(sat, runs_of)
+    )
 
 
 def _within(sat: Sittings, runs: Runs) -> Floats:
@@ -144,6 +148,14 @@ def _within(sat: Sittings, runs: Runs) -> Floats:
     several = sat.runs[runs.sitting] > 1
     reach = _FAR * max(spread(off[several]) if several.any() else 0.0, LEAST)
     return np.bincount(runs.sitting, np.clip(off, -reach, reach) ** 2, minlength=len(sat)).astype(np.float64)
+
+
+def _own_within(sat: Sittings, runs: Runs) -> Floats:
+    """(gpus,) of `Levels.within`: about the means of sittings, so that it is not biased by how few runs they have."""
+    mean = np.bincount(runs.sitting, runs.value, len(sat)) / sat.runs
+    squares = np.bincount(sat.series[runs.sitting], (runs.value - mean[runs.sitting]) ** 2, sat.count)
+    freedom = np.bincount(sat.series, sat.runs - 1, sat.count)
+    return np.asarray(np.sqrt(np.divide(squares, freedom, out=np.full(sat.count, np.nan), where=freedom > 0)))
 
 
 def _repeats(sat: Sittings, middle: Floats, count: Ints, runs: Ints, within: float, again: float) -> float | None:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from ... import __version__
 from ...errors import StoreError
-from ...store.schema import VERDICTS, arrow_rows
+from ...store.schema import DAY_LEVELS, LEVELS, VERDICTS, arrow_rows, arrow_schema
 from ...store.views import OF_ALL_RUNS
-from ..runs.probing import campaigns, clusters_with_facts
-from .judge import judge
-from .ranks import clusters_with_timelines
+from ..runs.probing import IS_FACT, campaigns, clusters_with_facts
 from .verdict import (
     Action,
     Change,
@@ -28,6 +26,7 @@ from .verdict import (
     Level,
     Measured,
     NotJudged,
+    Smallest,
     State,
     Verdict,
     action_of,
@@ -35,6 +34,8 @@ from .verdict import (
 from .verdict import Cause as Part
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ...store import Store
 
 
@@ -54,22 +55,57 @@ def conclude(
 
     A store that this user may not write to is read; a note says that nothing was stored.
     """
-    judgements = [
-        judge(store, cluster=name, campaign=campaign, since=since) for name in _clusters(store, cluster, campaign)
-    ]
+    from .judge import judge
+
+    judgements = []
+    for name in _clusters(store, cluster, campaign):
+        facts = None if name is None else facts_of(store, name)  # counted first: what comes meanwhile is newer
+        judgements.append(replace(judge(store, cluster=name, campaign=campaign, since=since), facts=facts))
     at = datetime.now(UTC).replace(tzinfo=None)
     return Concluded(tuple(judgements), record(store, judgements, at, campaign=campaign, since=since))
 
 
-def judgements(store: Store, cluster: str) -> tuple[Judgement, ...]:
-    """What all runs of a cluster say, and what needs no runs, not stored; nothing where it has neither."""
-    return (judge(store, cluster=cluster),) if cluster in clusters(store) else ()
+def last_judgement(store: Store, cluster: str) -> StoredJudgement | None:
+    """The newest judgement of a cluster of those about every run, with the levels of its GPUs.
+
+    It is the stored one. Where none is stored, or its levels cannot be read, the cluster is judged, and that is stored
+    if this user may write. None where there is nothing to judge.
+    """
+    known = next(iter(stored(store, cluster)), None)
+    if known is not None and known.is_complete(store):
+        return known
+    if cluster not in clusters(store):
+        return None
+    made = made_judgement(store, cluster)
+    record(store, [made.judgement], datetime.now(UTC).replace(tzinfo=None), again=known is not None)
+    return made
+
+
+def made_judgement(store: Store, cluster: str) -> StoredJudgement:
+    """The judgement of all runs of a cluster, made now and not stored. InputError as of `judge`."""
+    from .judge import judge  # only here, as to answer from what is stored needs no statistics
+
+    facts = facts_of(store, cluster)
+    judgement = replace(judge(store, cluster=cluster), facts=facts)
+    keys = _keys(store)
+    covered = tuple(frozenset(keys.get((cluster, name), name) for name in row.gpus) for row in judgement.rows)
+    return StoredJudgement(judgement, None, tuple(one.name for one in judgement.watch), covered, "", None)
 
 
 def clusters(store: Store) -> list[str]:
     """The clusters of which something can be judged: from runs, from events that need none, or from timelines."""
+    from .ranks import clusters_with_timelines
+
     with_runs = set(campaigns(store)["cluster"])
     return sorted({*with_runs, *clusters_with_facts(store), *clusters_with_timelines(store)})
+
+
+def facts_of(store: Store, cluster: str) -> int:
+    """How many events of a cluster tell what needs no run, and operations of training jobs."""
+    mine = pl.col("cluster") == cluster
+    events = store.scan("events").filter(mine & IS_FACT & pl.col("gpu").is_not_null()).select(pl.len())
+    operations = store.scan("operations").filter(mine).select(pl.len())
+    return int(store.collect(events).item()) + int(store.collect(operations).item())
 
 
 def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequence[str | None]:
@@ -89,17 +125,23 @@ def record(
     *,
     campaign: str | None = None,
     since: datetime | None = None,
+    again: bool = False,
 ) -> tuple[str, ...]:
-    """Store judgements, each unless the newest one of its kind says the same. Returns notes for people."""
+    """Store judgements, each unless the newest one of its kind says the same; with `again` then, too.
+
+    Those of all runs are stored with the levels of all GPUs. Returns notes for people.
+    """
     if not store.writable():
         return (f"the findings are not stored: this user may only read {store.root}",)
     last = _last(store)
     kind = campaign, since is not None
-    new = [one for one in judgements if last.get((one.cluster, *kind), ("",))[0] != _content(one)]
+    whole = campaign is None and since is None
+    new = [one for one in judgements if again or last.get((one.cluster, *kind), ("",))[0] != _content(one)]
     if not new:
         return ()
     keys = _keys(store)
     rows: dict[str, list[dict[str, Any]]] = {"judgements": [], "verdicts": []}
+    levels: dict[str, list[pl.DataFrame]] = {LEVELS.name: [], DAY_LEVELS.name: []}
     for one in new:
         content = _content(one)
         when = at
@@ -113,13 +155,21 @@ def record(
             | {"unjudged": [asdict(no) for no in one.not_judged]}
             | {"watch": [each.name for each in one.watch], "content": content}
             | {"runs": one.runs, "level_changes": [asdict(each) for each in one.changes]}
+            | {"smallest": [asdict(each) for each in one.smallest]}
+            | {"levels": (0 if one.peers is None else one.peers.levels.height) if whole else None}
+            | {"facts": one.facts, "ranks": one.ranks}
         )
+        if whole and one.peers is not None:
+            beside = [pl.lit(common[column]).alias(column) for column in ("judgement", "cluster", "judged_at")]
+            for table, frame in zip(levels, (one.peers.levels, one.peers.days), strict=True):
+                levels[table].append(frame.with_columns(beside))
         rows["verdicts"] += [common | _row(each, place, keys) for place, each in enumerate(one.rows)]
     tables = {
         name: arrow_rows(name, {key: [row[key] for row in listed] for key in listed[0]})
         for name, listed in rows.items()
         if listed
     }
+    tables |= {name: _arrow(name, frames) for name, frames in levels.items() if frames}
     name = "judgement-" + "-".join(row["judgement"] for row in rows["judgements"][:1])
     try:
         store.append(tables, name)
@@ -128,18 +178,58 @@ def record(
     return ()
 
 
+class Newer(NamedTuple):
+    """What came after a judgement."""
+
+    runs: int
+    facts: int
+    """Events that need no run, and operations of training jobs."""
+
+
 @dataclass(frozen=True)
 class StoredJudgement:
     """The newest judgement of a cluster, of those about every run."""
 
     judgement: Judgement
-    """Without `watch` and `smallest`."""
-    judged_at: datetime
-    """UTC, without a zone."""
+    """Without `watch` and `peers` where it was read."""
+    judged_at: datetime | None
+    """UTC, without a zone; None: it was made just now."""
     watch: tuple[str, ...]
     """Names of GPUs to measure again."""
     keys: tuple[frozenset[str], ...]
     """Of each of its rows, the keys of the GPUs that it covers: they stay when a card moves."""
+    identity: str
+    levels: int | None
+    """How many levels are stored with it; None where none were."""
+
+    def newer(self, store: Store) -> Newer:
+        """What of the cluster came since."""
+        if self.judged_at is None:
+            return Newer(0, 0)
+        cluster, judgement = self.judgement.cluster, self.judgement
+        runs = store.scan("runs").filter(pl.col("cluster") == cluster).select(pl.len())
+        return Newer(
+            max(0, int(store.collect(runs).item()) - (judgement.runs or 0)),
+            max(0, facts_of(store, cluster) - (judgement.facts or 0)),
+        )
+
+    def is_complete(self, store: Store) -> bool:
+        """Whether all levels that were stored with it can be read."""
+        rows = store.scan(LEVELS.name).filter(pl.col("judgement") == self.identity).select(pl.len())
+        return self.levels is not None and int(store.collect(rows).item()) == self.levels
+
+    def of_gpus(self, store: Store) -> pl.LazyFrame:
+        """The rows of `levels`."""
+        return self._rows(store, LEVELS.name, None if self.judgement.peers is None else self.judgement.peers.levels)
+
+    def of_days(self, store: Store) -> pl.LazyFrame:
+        """The rows of `day_levels`."""
+        return self._rows(store, DAY_LEVELS.name, None if self.judgement.peers is None else self.judgement.peers.days)
+
+    def _rows(self, store: Store, name: str, made: pl.DataFrame | None) -> pl.LazyFrame:
+        if made is not None:
+            return made.lazy()
+        return store.scan(name).filter(pl.col("judgement") == self.identity)
 
 
 def newest(store: Store) -> list[Judgement]:
@@ -176,18 +266,28 @@ def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> St
             tuple(no),
             row["gpus"],
             row["looks"],
+            smallest=tuple(map(_smallest, row["smallest"] or ())),
             changes=tuple(map(_change, row["level_changes"] or ())),
             runs=row["runs"],
+            ranks=row["ranks"] or 0,
+            facts=row["facts"],
         ),
         row["judged_at"],
         tuple(row["watch"] or ()),
         tuple(frozenset(keys_of(one)) for one in read),
+        row["judgement"],
+        row["levels"],
     )
 
 
 def is_known(row: Mapping[str, Any]) -> bool:
     """Whether this whorl knows the codes of a row of `verdicts`."""
     return row["kind"] in set(Kind) and row["level"] in set(Level) and row["state"] in set(State)
+
+
+def _smallest(fields: Mapping[str, Any]) -> Smallest:
+    why = fields["why"]
+    return Smallest(**{**fields, "why": None if why is None else Gap(why) if why in set(Gap) else Gap.NEWER})
 
 
 def _change(fields: Mapping[str, Any]) -> Change:
@@ -214,8 +314,14 @@ def watched(store: Store, cluster: str) -> set[str]:
 
 
 def _content(judgement: Judgement) -> str:
-    said = json.dumps(asdict(judgement), ensure_ascii=False, default=str)
+    said = json.dumps(asdict(replace(judgement, peers=None, facts=None)), ensure_ascii=False, default=str)
     return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {said}".encode()).hexdigest()[:16]
+
+
+def _arrow(name: str, frames: Sequence[pl.DataFrame]) -> pa.Table:
+    schema = arrow_schema(name)
+    rows = pl.concat(frames).select(schema.names).to_arrow()
+    return rows.cast(schema.remove_metadata())
 
 
 def _last(store: Store) -> dict[tuple[str, str | None, bool], tuple[str, datetime]]:

@@ -1,22 +1,33 @@
 """Where each GPU stands among its peers, figure by figure: the levels and the comparison of the judge, as tables.
 
 `explain`, `fingerprint`, `check`, `plan` and `diff` read them, so that they say of a GPU what `verdicts` says of it.
+`PeerLevels` is what is stored of them with a judgement, so that one GPU can be explained without judging all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from ...store.schema import LEVELS
 from ..runs.probing import parted
-from ..runs.sittings import Floats, Ints, days
+from ..runs.sittings import UNKNOWN, Floats, Ints, days
+from ..statistics.spread import PROBABILITIES
 from .compare import Fleet, compare
 from .levels import LEAST, REACH_95, WEEKS, Levels, levels
 from .sittings import step_of
 from .states import codes
+
+if TYPE_CHECKING:
+    from .model import Looks
+
+_DAY_US = 86_400_000_000
+QUANTILES = {f"time_{100 * q:g}_ms": q for q in PROBABILITIES}
+"""The columns of `day_levels` with quantiles of times, and which ones these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +105,19 @@ def standings(
 
 
 _WHOLE = ("rank", "rank_low", "rank_high", "peers", "n", "sittings")
+_PARTS = ("value", "low", "high", "ratio", "ratio_low", "ratio_high", "moved", "within_pct")
 _COLUMNS = (
     dict.fromkeys(("workload", "model", "gpu", "figure", "unit"), pl.String())
-    | dict.fromkeys(("value", "low", "high", "ratio", "ratio_low", "ratio_high", "moved"), pl.Float64())
-    | dict.fromkeys(_WHOLE, pl.Int64())
+    | dict.fromkeys(_PARTS, pl.Float64())
+    | dict.fromkeys((*_WHOLE, "within_freedom"), pl.Int64())
 )
 
 
 def table(of: Iterable[Standing], gpus: Sequence[str], measure: Measure = TIME) -> pl.DataFrame:
     """One row a workload and GPU that have the measure: workload, model, gpu, figure, unit, value, low, high, ratio,
     ratio_low, ratio_high (all null where unknown; of a difference, `ratio` is null), rank with rank_low and rank_high
-    (of a rank in another sitting, among the peers), peers, n, sittings, and moved (variance of its own sittings)."""
+    (of a rank in another sitting, among the peers), peers, n, sittings, moved (variance of its own sittings), and
+    within_pct with within_freedom (standard deviation of its runs within sittings and its degrees of freedom)."""
     return pl.concat([pl.DataFrame(schema=_COLUMNS), *(_rows(one, gpus, measure) for one in of)])
 
 
@@ -120,6 +133,7 @@ def _rows(one: Standing, gpus: Sequence[str], measure: Measure) -> pl.DataFrame:
         columns[end or "value"] = np.exp(at) if measure.ratio else at
         columns[f"ratio_{end}".rstrip("_")] = np.exp(apart) if measure.ratio else np.full(len(on), np.nan)
     columns |= {"peers": one.peers[on], "n": of.runs[on], "sittings": of.sittings[on]}
+    columns |= {"within_pct": 100 * of.within[on], "within_freedom": (of.runs - of.sittings)[on]}
     columns |= zip(_WHOLE[:3], _ranks(x, half, one.centre[on]), strict=True)
     columns |= {"workload": one.workload, "model": one.model, "figure": measure.name, "unit": measure.unit}
     columns["gpu"] = [gpus[gpu] for gpu in on.tolist()]
@@ -140,3 +154,59 @@ def _ranks(x: Floats, half: Floats, centre: Floats) -> Floats:
             found[1, mine] = np.searchsorted(ranked, its - reach) + 1
             found[2, mine] = np.searchsorted(ranked, its + reach, side="right")
     return found
+
+
+# -- what is stored with a judgement ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PeerLevels:
+    """The times of all GPUs of a cluster, and what was usual day by day: rows of the tables `levels` and `day_levels`
+    without `judgement`, `cluster` and `judged_at`."""
+
+    levels: pl.DataFrame
+    days: pl.DataFrame
+
+    @classmethod
+    def of(cls, compared: Looks) -> PeerLevels:
+        """Of all that was compared; workloads that could not be judged are there, too."""
+        judged = {
+            (look.workload, look.model): Standing(
+                look.workload, look.model, look.levels, look.compared.centre,
+                REACH_95 * look.levels.apart(WEEKS), look.compared.peers,
+            )
+            for look in compared.of
+            if look.what == "time"
+        }  # fmt: skip
+        parts = parted(compared.runs.drop("run_id", "value"), "workload", "model")
+        others = [rows for (workload, model), rows in parts if (workload, model) not in judged]
+        figures = [*judged.values(), *(standings(pl.concat(others), compared.campaign.gpus) if others else ())]
+        return cls(_levels(figures, compared.gpus), _days(figures))
+
+
+def _levels(figures: Iterable[Standing], gpus: Sequence[str]) -> pl.DataFrame:
+    rows = table(figures, gpus)
+    alone = pl.col("peers") < 2
+    ratios = (pl.when(~alone).then(pl.col(name)).alias(name) for name in ("ratio", "ratio_low", "ratio_high"))
+    rows = rows.with_columns(*ratios, (100 * pl.col("moved").sqrt()).alias("between_pct"))
+    return rows.rename({"value": "time_ms", "low": "low_ms", "high": "high_ms"}).select(LEVELS.names[3:])
+
+
+def _days(figures: Iterable[Standing]) -> pl.DataFrame:
+    """The quantiles of the sittings of each day."""
+    kinds: dict[str, pl.DataType] = {"workload": pl.String(), "model": pl.String(), "day": pl.Datetime("us")}
+    found = [pl.DataFrame(schema={**kinds, "gpus": pl.Int64(), **dict.fromkeys(QUANTILES, pl.Float64())})]
+    for figure in figures:
+        sat = figure.levels.sat
+        sittings = pl.DataFrame({"day": np.floor(sat.at), "gpu": sat.series, "value": sat.value})
+        by_day = sittings.filter(pl.col("day") > UNKNOWN).group_by("day").agg(
+            pl.col("gpu").n_unique().cast(pl.Int64).alias("gpus"),
+            *(pl.col("value").quantile(q, "linear").exp().alias(name) for name, q in QUANTILES.items()),
+        )  # fmt: skip
+        found.append(
+            by_day.select(
+                pl.lit(figure.workload, pl.String).alias("workload"), pl.lit(figure.model, pl.String).alias("model"),
+                (_DAY_US * pl.col("day").cast(pl.Int64)).cast(pl.Datetime("us")).alias("day"), "gpus", *QUANTILES,
+            )
+        )  # fmt: skip
+    return pl.concat(found).sort("workload", "model", "day")

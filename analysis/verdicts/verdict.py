@@ -5,7 +5,7 @@ It holds codes and numbers. The sentences that people read are made of them in `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -14,6 +14,8 @@ from ..runs.probing import names_of
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from .standing import PeerLevels
 
 TIME = "time"
 
@@ -468,6 +470,12 @@ class Judgement:
     """How many runs the cluster had."""
     ranks: int = 0
     """How many ranks of training jobs were judged, by timelines."""
+
+    facts: int | None = None
+    """How many events that need no run, and operations of training jobs, there were; None where nobody counted."""
+
+    peers: PeerLevels | None = field(default=None, repr=False, compare=False)
+    """The levels of all GPUs; None where none was compared."""
 
     def by_key(self, gpus: pl.DataFrame, *, batches: bool = False) -> dict[str, tuple[Verdict, ...]]:
         """The verdicts of each GPU and of its node, by the GPU's key, the worst first; those of `batches` if asked for.

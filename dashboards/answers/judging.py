@@ -14,9 +14,9 @@ from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
     from ...analysis import Across, Variability
+    from ...analysis.one_gpu.explain import Explained, SharedFinding
     from ...analysis.verdicts import Judgement
     from ...analysis.verdicts.difference import Difference
-    from ...analysis.verdicts.explain import Explained, SharedFinding
     from ...analysis.verdicts.fingerprint import Fingerprints
     from ...analysis.verdicts.plan import Planned
     from ...store import Store
@@ -63,29 +63,24 @@ def explain(
     it is the name of a node, batch or rank that has a finding: `frame` has a row for each finding. Raises InputError
     where nothing or several fit.
     """
-    from ...analysis.choosing import find
-    from ...analysis.verdicts import explain as explaining
-    from ...analysis.verdicts.recording import clusters, judgements
+    from ...analysis.one_gpu import explain as explaining
+    from ...analysis.one_gpu.past import Place
     from ..printed.explain import answer, document, shared_answer, shared_document
     from ..verdict_words import ROW
 
     read = opened(store)
     try:
-        row = find(read, name, cluster)
+        explained = explaining.explain(read, name, cluster=cluster)
     except InputError:
-        wanted = [cluster] if cluster is not None else clusters(read)
-        every = [judgement for where in wanted for judgement in judgements(read, where)]
-        if (shared := explaining.shared_finding(name, every)) is None:
+        if (shared := explaining.shared_finding(read, name, cluster)) is None:
             raise
         parts = partial(shared_answer, shared, folder(store))
         return Reply(shared, partial(shared_document, shared), parts, rows=RowList("verdicts", ROW))
-    where, gpu = str(row["cluster"]), str(row["gpu"])
-    explained = explaining.explain(read, gpu, judgements(read, where), cluster=where)
     return Reply(
         explained,
         partial(document, explained),
         partial(answer, explained, folder(store)),
-        rows=RowList("places", explaining.Place),
+        rows=RowList("places", Place),
     )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ...errors import InputError
 from ..table import Line, Table, many
-from .judging import explain
 from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
@@ -51,14 +50,14 @@ def report(
     """
     from ..gpu_page import gpu_report
     from ..page import refuse_unwritable
+    from ..printed.explain import document
     from ..store_report import look
 
     if gpu is not None:
         if campaign is not None:
             raise InputError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
         whole = gpu_report(opened(store), out, gpu, cluster, progress=progress)
-        explained = partial(explain, store, whole.gpu, cluster=cluster)
-        return Reply(whole, lambda: explained().document(), partial(_of_gpu, whole, out), rows=RowList("places"))
+        return Reply(whole, partial(document, whole), partial(_of_gpu, whole, out), rows=RowList("places"))
     refuse_unwritable(Path(out), "--out")
     looked = look(opened(store), campaign, cluster, progress=progress)
     if progress is not None:

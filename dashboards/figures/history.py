@@ -67,7 +67,11 @@ def history(line: Line, changes: Sequence[Change] = (), marks: Sequence[Mark] = 
                 "automargin": True,
                 "zeroline": False,
                 "showgrid": False,
-                **room([one.began for one in sat] + [one.at for one in shown] + [one.at for one in mine if one.at]),
+                **room(
+                    [one.began for one in sat if one.began is not None]
+                    + [one.at for one in shown]
+                    + [one.at for one in mine if one.at]
+                ),
             },
             yaxis={"title": {"text": against}, "zeroline": True, "range": [low, high + _ROOM * (high - low)]},
         ),

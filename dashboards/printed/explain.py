@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ...analysis.one_gpu.explain import Explained, SharedFinding, stands_in
+from ...analysis.one_gpu.past import Line as Past
+from ...analysis.one_gpu.past import Place, Sitting
 from ...analysis.verdicts import Smallest, Verdict
-from ...analysis.verdicts.explain import Explained, Place, SharedFinding, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, minute, number
 from ..verdict_words import (
     action,
+    as_judged,
     chances,
     interval,
     kin,
@@ -27,7 +30,9 @@ from ..verdict_words import (
 )  # fmt: skip
 from .verdicts import not_judged
 
-_WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all
+_WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all sittings, and the newest 20 events
+_LISTED_EVENTS = 20
+_SHARED = {"driver": ("driver", 1), "vbios": ("VBIOS", 1), "power_limit_mw": ("power limit, W", 1000)}
 
 
 def document(found: Explained) -> dict[str, Any]:
@@ -38,13 +43,27 @@ def document(found: Explained) -> dict[str, Any]:
         "gpu": found.gpu,
         "name": found.name,
         "identity": dict(found.identity),
+        "judged": judged_document(found),
         "verdicts": [row(verdict) for verdict in found.verdicts],
         "not_judged": [not_judged_row(gap) for gap in found.not_judged],
         "places": [asdict(place) for place in found.places],
-        "history": [asdict(sitting) for sitting in found.history],
-        "events": [asdict(event) for event in found.events],
+        "history": [_history_row(line, sitting) for line in found.lines for sitting in _all_sittings(line)],
+        "events": [{"ts": each.ts, "kind": each.kind, "detail": each.detail} for each in found.events[:_LISTED_EVENTS]],
         "smallest": [smallest_row(each) for each in found.smallest],
-        "conditions": {subject: list(values) for subject, values in found.conditions.items()},
+        "conditions": {subject: [text] for subject, text in _conditions(found)},
+    }
+
+
+def judged_document(found: Explained) -> dict[str, Any]:
+    """When the GPUs were judged, of how many, and how many runs are newer."""
+    judged = found.found
+    if judged is None:
+        return {"at": None, "gpus": 0, "newer_runs": None, "newer_events": None}
+    return {
+        "at": judged.judged_at,
+        "gpus": judged.judged,
+        "newer_runs": judged.newer.runs,
+        "newer_events": judged.newer.facts,
     }
 
 
@@ -59,6 +78,33 @@ def shared_document(shared: SharedFinding) -> dict[str, Any]:
     }
 
 
+def _all_sittings(line: Past) -> Iterator[Sitting]:
+    if line.without_date is not None:
+        yield line.without_date
+    yield from line.sittings
+
+
+def _history_row(line: Past, sitting: Sitting) -> dict[str, Any]:
+    return {
+        "workload": line.workload,
+        "began": sitting.began,
+        "n": sitting.n,
+        "effect_pct": sitting.off_pct if line.beside_peers else None,
+        "that_day_pct": sitting.that_day_pct,
+        "sm_clock_mhz": sitting.sm_clock_mhz,
+        "power_w": sitting.power_w,
+        "temperature_c": sitting.temperature_c,
+    }
+
+
+def _conditions(found: Explained) -> Iterator[tuple[str, str]]:
+    """What is recorded of the GPU, and how many of its model share it."""
+    for column, (alike, known) in found.shared.items():
+        subject, unit = _SHARED[column]
+        value = found.row[column] if unit == 1 else f"{found.row[column] / unit:g}"
+        yield subject, f"{value}: {alike:,} of {known:,} GPUs"
+
+
 def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     """The GPU for people: what it is, what was found, where it stands, its past, what happened."""
     identity = found.identity
@@ -69,13 +115,17 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     key = "" if found.gpu == found.name else f" ({found.gpu})"
     yield f"{found.name}{key}: {model}; {', '.join([f'cluster {found.cluster}', *said])}"
     yield ""
-    yield from findings(found.name, found.verdicts, found.smallest, found.judged if found.places else None)
+    command = f"whorl verdicts --store {shlex.quote(str(store))} --cluster {shlex.quote(found.cluster)}"
+    if found.found is not None and any(found.found.newer):
+        yield as_judged(found.found.judged_at, found.found.newer, command)
+        yield ""
+    yield from findings(found.name, found.verdicts, found.smallest, found.judged if found.lines else None)
     yield from places(found.places, peers)
     yield from _history(found)
-    if found.conditions:
-        yield f"conditions of its runs, and how many {peers} share them:"
-        for what, values in found.conditions.items():
-            yield f"  {what} {'; '.join(values)}"
+    if found.lines and found.shared:
+        yield f"its settings, and how many {peers} share them:"
+        for subject, text in _conditions(found):
+            yield f"  {subject} {text}"
         yield ""
     yield from events(found)
     yield from not_judged(found.not_judged)
@@ -172,13 +222,14 @@ def places(given: Sequence[Place], peers: str) -> Iterable[str | Table]:
 def _history(found: Explained) -> Iterable[str | Table]:
     shown = stands_in(found.places, found.verdicts)[:_WORKLOADS]
     for workload in shown:
-        past = [one for one in found.history if one.workload == workload]
-        if not past:
+        line = next((line for line in found.lines if line.workload == workload), None)
+        if line is None:
             continue
+        past = list(_all_sittings(line))
         of = f", the last {_SITTINGS} of {len(past):,} sittings" if len(past) > _SITTINGS else ""
         yield Table(
             ("began", "runs", "slower %", "than that day %", "MHz", "W", "°C"),
-            [_sitting(one) for one in past[-_SITTINGS:]],
+            [_sitting(one, beside_peers=line.beside_peers) for one in past[-_SITTINGS:]],
             (1, 2, 3, 4, 5, 6),
             title=f"{workload}{of}",
             leaves=(3, 5),
@@ -186,11 +237,11 @@ def _history(found: Explained) -> Iterable[str | Table]:
         yield ""
 
 
-def _sitting(one: Sitting) -> list[str]:
+def _sitting(one: Sitting, *, beside_peers: bool) -> list[str]:
     return [
         minute(one.began),
         count(one.n),
-        percent(one.effect_pct),
+        percent(one.off_pct if beside_peers else None),
         percent(one.that_day_pct),
         number(one.sm_clock_mhz, 4),
         number(one.power_w, 3),

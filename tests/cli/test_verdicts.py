@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict, judge
+from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
+from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.recording import newest, record, watched
 from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap
 from whorl.cli import cli

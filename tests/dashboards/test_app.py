@@ -22,7 +22,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from whorl import dashboards
-from whorl.analysis.verdicts.explain import explain
+from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.verdicts.recording import conclude
 from whorl.cli import cli
 from whorl.dashboards.app.access import LIMITS, without_prefix
@@ -621,7 +621,7 @@ def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_pa
     assert f"{CLUSTER}: none of its GPUs could be judged on " in first
     assert "No GPU could be judged: the page Fleet says why" in first
     assert "No GPU of its cluster could be judged: nothing can be said of it." in asked.said("gpu?gpu=n01/1")
-    explained = explain(store, "n01/1", [judgement])
+    explained = explain(store, "n01/1")
     printed = findings(explained.name, explained.verdicts, explained.smallest, explained.judged)
     assert next(iter(printed)) == "no GPU of its cluster could be judged: nothing can be said of it"
 

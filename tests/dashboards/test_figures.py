@@ -18,7 +18,7 @@ from whorl.analysis.fleet.side_by_side import PLACED, Against, by_place, level_o
 from whorl.analysis.fleet.timelines import Timelines, Window
 from whorl.analysis.fleet.trend import trend_of
 from whorl.analysis.runs.probing import Probed, probed
-from whorl.analysis.verdicts import judged
+from whorl.analysis.verdicts.judge import judged
 from whorl.dashboards.figures import drawing
 from whorl.dashboards.figures.campaigns import over_campaigns
 from whorl.dashboards.figures.drawing import Scatter, figure_of

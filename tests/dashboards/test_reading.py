@@ -11,9 +11,7 @@ from weakref import ref
 import pytest
 
 from whorl.analysis.fleet.runs_of import comparable, runs_of
-from whorl.analysis.one_gpu import runs as of_one
-from whorl.analysis.one_gpu.past import past
-from whorl.analysis.one_gpu.peers import beside
+from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.recording import conclude
@@ -227,25 +225,9 @@ def test_the_first_page_finds_all_that_it_asks_for_already_read(
     assert tuple(sorted({need.table for page in PAGES for need in page.needs})) == first.NEEDED
 
 
-def test_gpus_that_are_no_peers_have_the_same_peers_and_those_that_are_do_without_themselves(
-    fleet: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(of_one, "PEERS", 4)
-    monkeypatch.setattr(of_one, "_LEAST_PEERS", 3)
-    counted: list[int] = []
-
-    def counting(*given: Any) -> Any:
-        counted.append(len(given))
-        return beside(*given)
-
-    monkeypatch.setattr(of_page, "beside", counting)
-    reading, known = Reading(fleet.store), of_page.known(fleet)
-    for row in known.iter_rows(named=True):
-        found, mine = of_page.lines(reading, row), of_one.timed(of_page.runs(reading, row))
-        of = row["model"], of_one.kinds_of(mine), of_one.days_of(mine)
-        peers = of_one.peers_runs(fleet.store, row["cluster"], known, *of)
-        assert found == past(mine, beside(peers, row["keys"]), of_page.stands(reading, row))
-        among = set(peers["gpu"]) & set(row["keys"])
-        assert {one.peers for line in found for one in line.sittings} == {3 if among else 4}
-    assert counted.count(1) == 1, "once for all four that are no peers"
-    assert counted.count(2) == 4
+def test_the_page_of_a_gpu_shows_the_past_that_explain_prints(fleet: Reading) -> None:
+    reading = Reading(fleet.store)
+    for row in of_page.known(fleet).head(3).iter_rows(named=True):
+        explained = explain(fleet.store, row["gpu"], cluster=row["cluster"], peers=True)
+        assert explained.lines
+        assert tuple(of_page.lines(reading, row)) == explained.lines

@@ -19,7 +19,8 @@ from whorl.analysis.fleet.side_by_side import against, labels, side_by_side
 from whorl.analysis.fleet.timelines import timelines
 from whorl.analysis.one_gpu.whole import whole
 from whorl.analysis.runs.probing import Probed, probed
-from whorl.analysis.verdicts import Judgement, judged
+from whorl.analysis.verdicts import Judgement
+from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.planted import Planted
 from whorl.dashboards.figures.looks import looks
 from whorl.dashboards.figures.map import Grid

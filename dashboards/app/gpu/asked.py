@@ -10,22 +10,24 @@ import polars as pl
 
 from ....analysis.choosing import known_gpus, meant
 from ....analysis.one_gpu import happened, standing
-from ....analysis.one_gpu.found import Found, Named, found, last_judgement, named, runs_of_cluster
-from ....analysis.one_gpu.past import Line, past
-from ....analysis.one_gpu.peers import beside
+from ....analysis.one_gpu.found import Found, Named, named
+from ....analysis.one_gpu.past import Compared, Line
 from ....analysis.one_gpu.reasons import Reasons, reasons
-from ....analysis.one_gpu.runs import days_of, kinds_of, own_runs, peers_runs, timed
+from ....analysis.one_gpu.runs import own_runs, timed
+from ....analysis.verdicts.recording import StoredJudgement, made_judgement, stored
 
 if TYPE_CHECKING:
     from ....analysis.one_gpu.standing import Figures, Standing
     from ....analysis.verdicts.alike import Neighbour
+    from ....store import Store
     from ..reading import Reading
     from ..state import State
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
 _FIGURES = ("fingerprints", "runs")
-_RUNS = ("gpus", "runs", "results", "fingerprints")
+_JUDGED = ("judgements", "verdicts", "levels", "day_levels")
+_RUNS = ("gpus", "runs", "results", *_JUDGED)
 
 
 def known(reading: Reading) -> pl.DataFrame:
@@ -77,36 +79,48 @@ def _names(reading: Reading, cluster: str | None) -> dict[str, str]:
 
 def runs(reading: Reading, row: Row) -> pl.DataFrame:
     """Its runs."""
-    own = stands(reading, row)
-    return _kept(reading, "runs", row, lambda: own_runs(reading.store, row["cluster"], row["keys"], own), _RUNS)
+    names = set(compared(reading, row).own["workload"])
+    make = lambda: own_runs(reading.store, row["cluster"], row["keys"], row["model"], workloads=names)  # noqa: E731
+    return _kept(reading, "runs", row, make, _RUNS)
+
+
+def _judgement(reading: Reading, row: Row) -> StoredJudgement | None:
+    """The newest judgement of its cluster that is stored; None where it was never judged."""
+    return reading.answer(_stored, row["cluster"], tables=_JUDGED)
+
+
+def _stored(store: Store, cluster: str) -> StoredJudgement | None:
+    return next(iter(stored(store, cluster)), None)
+
+
+def _made(store: Store, cluster: str) -> StoredJudgement | None:
+    """A judgement for the levels of a cluster that was never judged; None where it has many runs, which takes long."""
+    runs = store.collect(store.scan("runs").filter(pl.col("cluster") == cluster).select(pl.len())).item()
+    return made_judgement(store, cluster) if 0 < runs <= standing.COMPUTED_RUNS else None
+
+
+def compared(reading: Reading, row: Row) -> Compared:
+    """Its levels and those of its peers, as judged."""
+    of = _judgement(reading, row)
+    if of is None or not of.is_complete(reading.store):
+        of = reading.answer(_made, row["cluster"], tables=(*_RUNS, "events"))
+    make = lambda: Compared.read(reading.store, of, row["keys"], peers=True)  # noqa: E731
+    return _kept(reading, "compared", row, make, _RUNS)
 
 
 def lines(reading: Reading, row: Row) -> Sequence[Line]:
     """Its past, by workload."""
-
-    def make() -> Sequence[Line]:
-        mine = timed(runs(reading, row))
-        kinds, days = kinds_of(mine), days_of(mine)
-        of = row["cluster"], row["model"], kinds, days
-        read = lambda: peers_runs(reading.store, row["cluster"], known(reading), row["model"], kinds, days)  # noqa: E731
-        peers = reading.kept(("peers", *of), read, tables=_RUNS)
-        if peers["gpu"].is_in(list(row["keys"])).any():
-            others = beside(peers, row["keys"])
-        else:
-            others = reading.kept(("beside", *of), lambda: beside(peers), tables=_RUNS)
-        return past(mine, others, stands(reading, row))
-
-    return _kept(reading, "lines", row, make, _RUNS)
+    make = lambda: compared(reading, row).lines(timed(runs(reading, row)))  # noqa: E731
+    return _kept(reading, "lines", row, make, (*_RUNS, *_JUDGED))
 
 
 def judged(reading: Reading, row: Row) -> Found | None:
     """What the newest judgement says of it; None where its cluster was never judged."""
-    of = reading.answer(last_judgement, row["cluster"], tables=("judgements", "verdicts"))
+    of = _judgement(reading, row)
     if of is None:
         return None
-    count = reading.answer(runs_of_cluster, row["cluster"], tables=("runs",))
-    workloads = {one.workload for one in standing.times(stands(reading, row)) if one.workload}
-    return found(of, row, workloads, count)
+    newer = reading.kept(("newer", row["cluster"]), lambda: of.newer(reading.store), tables=("runs", *_JUDGED))
+    return Found.of(of, row, set(compared(reading, row).own["workload"]), newer)
 
 
 def marks(reading: Reading, row: Row) -> Sequence[happened.Mark]:

@@ -8,14 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.choosing import find, known_gpus
-from whorl.analysis.one_gpu import runs as reading
-from whorl.analysis.one_gpu.past import Line, past
-from whorl.analysis.one_gpu.peers import beside
-from whorl.analysis.one_gpu.runs import days_of, kinds_of, own_runs, peers_runs, timed
-from whorl.analysis.one_gpu.standing import figures, standings
+from whorl.analysis.one_gpu.explain import explain
+from whorl.analysis.one_gpu.past import Line
+from whorl.analysis.one_gpu.runs import own_runs, timed
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts.explain import explain
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, judged_store, uuid
@@ -24,13 +20,8 @@ SLOW = 5
 
 
 def lines(store: Store, gpu: str) -> dict[str, Line]:
-    """The past of a GPU, as a page reads it."""
-    row = find(store, gpu)
-    of = figures(store, CLUSTER)
-    stands = [] if of is None else standings(store, of, gpu)
-    mine = timed(own_runs(store, CLUSTER, row["keys"], stands))
-    peers = peers_runs(store, CLUSTER, known_gpus(store), row["model"], kinds_of(mine), days_of(mine))
-    return {one.workload: one for one in past(mine, beside(peers, row["keys"]), stands)}
+    """The past of a GPU, as its page shows it."""
+    return {line.workload: line for line in explain(store, gpu, peers=True).lines}
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +31,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Store:
         tmp_path_factory.mktemp("past") / "S", 16, (0, 2, 4, 6), runs=lambda _: 3,
         time=lambda gpu, day: 1.05 if gpu == SLOW and day >= 4 else 1.0,
     )  # fmt: skip
-
-
-@pytest.mark.long
-def test_the_past_is_that_of_explain(fleet: Store) -> None:
-    mine = lines(fleet, uuid(SLOW))
-    told = explain(fleet, uuid(SLOW), ())
-    assert set(mine) == {one.workload for one in told.history}
-    for workload, line in mine.items():
-        theirs = [one for one in told.history if one.workload == workload]
-        for own, other in zip(line.sittings, theirs, strict=True):
-            assert own.n == other.n == 3
-            assert own.off_pct == pytest.approx(other.effect_pct, abs=1e-6)
-            # The GPU is not one of its own peers here.
-            assert own.that_day_pct == pytest.approx(other.that_day_pct, abs=0.25)
-            assert own.peers == 15
-            assert (own.sm_clock_mhz, own.power_w) == (other.sm_clock_mhz, other.power_w)
-            assert own.peers_pct is not None
-            assert abs(own.peers_pct[2]) < 0.5
 
 
 @pytest.mark.long
@@ -101,7 +74,7 @@ def test_one_run_is_a_point_without_a_spread(tmp_path: Path) -> None:
     assert len(line.sittings) == 1
     assert (line.within, line.between) == (None, None)
     assert line.sittings[0].low_pct is None
-    assert line.sittings[0].peers == 3
+    assert line.sittings[0].peers == 4
 
 
 @pytest.mark.long
@@ -141,30 +114,10 @@ def test_runs_at_another_power_limit_have_the_name_of_their_kind(tmp_path: Path)
     assert set(every["workload"]) == {"gemm-fp32 [power limit not set]", "gemm-fp32 [200 W]"}
     for gpu in (1, 6):
         assert set(lines(store, uuid(gpu))) == set(every.filter(pl.col("gpu") == uuid(gpu))["workload"])
-    assert lines(store, uuid(6))["gemm-fp32 [200 W]"].sittings[0].peers == 4
+    assert lines(store, uuid(6))["gemm-fp32 [200 W]"].sittings[0].peers == 5
 
 
 @pytest.mark.long
 def test_peers_are_those_of_the_model(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 16, (0,), model=lambda gpu: "A" if gpu < 6 else "B")
-    assert {line.sittings[0].peers for line in lines(store, uuid(1)).values()} == {5}
-
-
-def test_of_many_peers_some_stand_for_all_the_same_on_each_day(fleet: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PEERS", 6)
-    monkeypatch.setattr(reading, "_LEAST_PEERS", 4)
-    mine = timed(own_runs(fleet, CLUSTER, [uuid(SLOW)]))
-    peers = peers_runs(fleet, CLUSTER, known_gpus(fleet), "V100-SXM2", kinds_of(mine), days_of(mine))
-    by_day = peers.group_by(pl.col("at").floor()).agg(pl.col("gpu").unique().sort())
-    assert by_day["gpu"].n_unique() == 1
-    assert len(by_day["gpu"][0]) == 6
-
-
-@pytest.mark.long
-def test_on_a_day_when_few_were_measured_these_are_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PEERS", 6)
-    monkeypatch.setattr(reading, "_LEAST_PEERS", 4)
-    store = judged_store(tmp_path / "S", 16, (0,))
-    for gpu in range(4):
-        add_run(store, uuid(gpu), BEGAN_NS + 9 * DAY_NS, 100.0 + gpu)
-    assert lines(store, uuid(0))["gemm-fp32"].sittings[-1].peers == 3
+    assert {line.sittings[0].peers for line in lines(store, uuid(1)).values()} == {6}

@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.placement import scores
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts import Level, State, judge
+from whorl.analysis.verdicts import Level, State
 from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.difference import difference
-from whorl.analysis.verdicts.explain import explain
 from whorl.analysis.verdicts.fingerprint import fingerprint
+from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.levels import REACH_90, WEEKS
 from whorl.analysis.verdicts.model import looks
 from whorl.analysis.verdicts.plan import planned
@@ -45,7 +46,7 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(tmp_path: Path)
     workload = verdict.workloads[0]
     expected = pytest.approx((verdict.effect_pct, verdict.low_pct, verdict.high_pct, verdict.n))
 
-    [place] = [one for one in explain(store, verdict.name, [judgement]).places if one.workload == workload]
+    [place] = [one for one in explain(store, verdict.name).places if one.workload == workload]
     assert (place.effect_pct, place.low_pct, place.high_pct, place.peers) == expected
 
     rows = fingerprint(probed(store, every=True))

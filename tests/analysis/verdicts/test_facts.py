@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from whorl.analysis.verdicts import Kind, judge
+from whorl.analysis.verdicts import Kind
+from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.store import Store
 from whorl.store.schema import arrow_rows

@@ -7,8 +7,9 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge
+from whorl.analysis.verdicts import Judgement, Kind, Level, State
 from whorl.analysis.verdicts.fingerprint import fingerprint
+from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.store import Store
 from whorl.tests.analysis.longhorn import needs_longhorn, runs

@@ -9,11 +9,12 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import Probed, probed
-from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge, judged
+from whorl.analysis.verdicts import Judgement, Kind, Level, State
 from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.channels import RISE, THROTTLED, channels
 from whorl.analysis.verdicts.compare import LEAST_GPUS
 from whorl.analysis.verdicts.facts import Seen, frozen_power, frozen_readings, seen_things
+from whorl.analysis.verdicts.judge import judge, judged
 from whorl.analysis.verdicts.verdict import Gap, Measured, Part, Quantity
 from whorl.store import Store
 from whorl.store.schema import arrow_rows

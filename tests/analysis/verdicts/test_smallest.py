@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import Probed
-from whorl.analysis.verdicts import Smallest, judged
+from whorl.analysis.verdicts import Smallest
 from whorl.analysis.verdicts.causes import Evidence
+from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.model import looks
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.tests.analysis.verdicts.made import Change, fleet

@@ -1,0 +1,158 @@
+"""One GPU explained: where it stands among its peers, its past, what was found about it, and what happened.
+
+Nothing is judged where a judgement of its cluster is stored: its rows are read, and the runs of this GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ...errors import InputError
+from ...store.names import by_number
+from ..choosing import find
+from ..runs.probing import is_simulated
+from ..verdicts.recording import clusters, last_judgement
+from ..verdicts.verdict import Level, NotJudged, Smallest, Verdict
+from .found import Found
+from .happened import Happened, events
+from .past import Compared, Line, Place
+from .runs import own_runs, timed
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+_SHARED = ("driver", "vbios", "power_limit_mw")
+_NOT_IDENTITY = ("cluster", "gpu", "name", "names", "keys")
+
+
+@dataclass(frozen=True)
+class Explained:
+    """All that a store says of one GPU beside its peers."""
+
+    row: Mapping[str, Any]
+    """Of `known_gpus`."""
+    found: Found | None
+    """None where its cluster has neither runs nor events that need none."""
+    places: tuple[Place, ...]
+    """The workload in which it is slowest first."""
+    lines: tuple[Line, ...]
+    """Its past, in the order of `places`."""
+    shared: Mapping[str, tuple[int, int]]
+    """By driver, vbios and power_limit_mw: how many GPUs of its model have the same, of how many it is known."""
+    events: tuple[Happened, ...]
+    """The newest first."""
+    runs: pl.DataFrame = field(repr=False)
+    """Of `own_runs`."""
+
+    @property
+    def cluster(self) -> str:
+        return str(self.row["cluster"])
+
+    @property
+    def gpu(self) -> str:
+        """Its key in the tables."""
+        return str(self.row["gpu"])
+
+    @property
+    def name(self) -> str:
+        """`node/slot` where known."""
+        return str(self.row["name"])
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """node, slot, cabinet, model, uuid, serial, vbios, driver, power_limit_mw, and others; None where unknown."""
+        return {column: value for column, value in self.row.items() if column not in _NOT_IDENTITY}
+
+    @property
+    def simulated(self) -> bool:
+        return is_simulated(self.runs)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return () if self.found is None else self.found.verdicts
+
+    @property
+    def not_judged(self) -> tuple[NotJudged, ...]:
+        return () if self.found is None else self.found.not_judged
+
+    @property
+    def smallest(self) -> tuple[Smallest, ...]:
+        """In its workloads, the smallest effect that could have been named."""
+        return () if self.found is None else self.found.smallest
+
+    @property
+    def judged(self) -> int:
+        """How many GPUs of its cluster were judged."""
+        return 0 if self.found is None else self.found.judged
+
+
+def explain(store: Store, said: str, *, cluster: str | None = None, peers: bool = False) -> Explained:
+    """Explain the GPU that `said` means, by the newest judgement of its cluster, which is made where none is stored.
+
+    `peers`: with how its times repeat beside those of its peers. InputError where no GPU or several fit.
+    """
+    row = find(store, said, cluster)
+    where, keys = str(row["cluster"]), list(row["keys"])
+    judged = last_judgement(store, where)
+    compared = Compared.read(store, judged, keys, peers=peers)
+    workloads = set(compared.own["workload"])
+    runs = own_runs(store, where, keys, row["model"], workloads=workloads)
+    return Explained(
+        row,
+        None if judged is None else Found.of(judged, row, workloads, judged.newer(store)),
+        compared.places,
+        compared.lines(timed(runs)),
+        _shared(store, row),
+        tuple(events(store, where, keys, row["node"])),
+        runs,
+    )
+
+
+def _shared(store: Store, row: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Of `Explained.shared`."""
+    seen = store.scan("gpus").filter(pl.col("cluster") == row["cluster"]).sort("first_seen", nulls_last=False)
+    now = seen.group_by("gpu").agg(pl.col("model", *_SHARED).drop_nulls().last())
+    alike = store.collect(now.filter(pl.col("model").eq_missing(pl.lit(row["model"]))))
+    names = [name for name in _SHARED if row[name] is not None]
+    return {name: (int((alike[name] == row[name]).sum()), alike[name].count()) for name in names}
+
+
+@dataclass(frozen=True)
+class SharedFinding:
+    """What was found about a node or a batch, and which GPUs it is about."""
+
+    cluster: str
+    name: str
+    """Of the node, or what the batch shares, as the findings have it."""
+    gpus: tuple[str, ...]
+    """Names of the GPUs that it covers."""
+    verdicts: tuple[Verdict, ...]
+
+
+def shared_finding(store: Store, name: str, cluster: str | None = None) -> SharedFinding | None:
+    """What was found about the node or batch of this name; None where no finding has it, in upper or lower case.
+
+    InputError where findings of several clusters have it.
+    """
+    searched = clusters(store) if cluster is None else [cluster]
+    judgements = [judged.judgement for where in searched if (judged := last_judgement(store, where)) is not None]
+    shared = [row for judgement in judgements for row in judgement.rows if row.level is not Level.GPU]
+    rows = [row for row in shared if row.name.lower() == name.strip().lower()]
+    having = sorted({row.cluster for row in rows})
+    if len(having) > 1:
+        raise InputError(f"{name!r} has findings on {', '.join(having)}: choose one with --cluster")
+    if not rows:
+        return None
+    gpus = dict.fromkeys(gpu for row in rows for gpu in row.gpus)
+    return SharedFinding(having[0], rows[0].name, tuple(sorted(gpus, key=by_number)), tuple(rows))
+
+
+def stands_in(places: Sequence[Place], verdicts: Sequence[Verdict]) -> list[str]:
+    """The workloads worth showing first: those of the findings, else those in which it is farthest from its peers."""
+    named = [workload for verdict in verdicts for workload in verdict.workloads]
+    far = sorted(places, key=lambda place: -abs(place.effect_pct or 0.0))
+    return list(dict.fromkeys([*named, *(place.workload for place in far)]))
