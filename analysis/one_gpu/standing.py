@@ -76,14 +76,15 @@ class Figures:
     """Those of all GPUs, where they were computed now; else they are read when they are needed."""
 
 
-def figures(store: Store, cluster: str, most_runs: float = COMPUTED_RUNS) -> Figures | None:
-    """The fingerprints of a cluster; None where none are stored, and there are no runs, or more than `most_runs`."""
+def figures(store: Store, cluster: str, most_runs: float | None = None) -> Figures | None:
+    """The fingerprints of a cluster; None where none are stored, and there are no runs, or more than `most_runs`
+    (`COMPUTED_RUNS` where not given)."""
     mine = store.scan("fingerprints").filter(pl.col("cluster") == cluster)
     made: datetime | None = store.collect(mine.select(pl.col("made_at").max())).item()
     if made is not None:
         return Figures(cluster, made, store.collect(_bands(_made(store, cluster, made))))
     count = store.collect(store.scan("runs").filter(pl.col("cluster") == cluster).select(pl.len())).item()
-    if not 0 < count <= most_runs:
+    if not 0 < count <= (COMPUTED_RUNS if most_runs is None else most_runs):
         return None
 
     rows, _ = computed(store, probed(store, cluster=cluster, every=True))

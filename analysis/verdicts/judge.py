@@ -27,7 +27,7 @@ from .levels import RELEVANT, in_pct
 from .model import Look, Looks, looks
 from .ranks import Ranks, judged_ranks, timelines_alone
 from .smallest import smallest
-from .standing import PeerLevels
+from .standing import peer_levels
 from .verdict import (
     HELD,
     TIME,
@@ -128,7 +128,7 @@ def judged(found: Probed, store: Store | None = None, *, evidence: Evidence | No
     return Judgement(
         found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.comparisons,
         tuple(sorted(watch, key=_severity)), judge_.smallest(), tuple(_changes(past)), found.runs.height,
-        peers=PeerLevels.of(all_),
+        peers=peer_levels(all_),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Where each GPU stands among its peers, figure by figure: the levels and the comparison of the judge, as tables.
 
 `explain`, `fingerprint`, `check`, `plan` and `diff` read them, so that they say of a GPU what `verdicts` says of it.
-`PeerLevels` is what is stored of them with a judgement, so that one GPU can be explained without judging all.
+`peer_levels` is what is stored of them with a judgement, so that one GPU can be explained without judging all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .compare import Fleet, compare
 from .levels import LEAST, REACH_95, WEEKS, Levels, levels
 from .sittings import step_of
 from .states import codes
+from .verdict import PeerLevels
 
 if TYPE_CHECKING:
     from .model import Looks
@@ -159,29 +160,20 @@ def _ranks(x: Floats, half: Floats, centre: Floats) -> Floats:
 # -- what is stored with a judgement ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PeerLevels:
-    """The times of all GPUs of a cluster, and what was usual day by day: rows of the tables `levels` and `day_levels`
-    without `judgement`, `cluster` and `judged_at`."""
-
-    levels: pl.DataFrame
-    days: pl.DataFrame
-
-    @classmethod
-    def of(cls, compared: Looks) -> PeerLevels:
-        """Of all that was compared; workloads that could not be judged are there, too."""
-        judged = {
-            (look.workload, look.model): Standing(
-                look.workload, look.model, look.levels, look.compared.centre,
-                REACH_95 * look.levels.apart(WEEKS), look.compared.peers,
-            )
-            for look in compared.of
-            if look.what == "time"
-        }  # fmt: skip
-        parts = parted(compared.runs.drop("run_id", "value"), "workload", "model")
-        others = [rows for (workload, model), rows in parts if (workload, model) not in judged]
-        figures = [*judged.values(), *(standings(pl.concat(others), compared.campaign.gpus) if others else ())]
-        return cls(_levels(figures, compared.gpus), _days(figures))
+def peer_levels(compared: Looks) -> PeerLevels:
+    """The levels of all that was compared; workloads that could not be judged are there, too."""
+    judged = {
+        (look.workload, look.model): Standing(
+            look.workload, look.model, look.levels, look.compared.centre,
+            REACH_95 * look.levels.apart(WEEKS), look.compared.peers,
+        )
+        for look in compared.of
+        if look.what == "time"
+    }  # fmt: skip
+    parts = parted(compared.runs.drop("run_id", "value"), "workload", "model")
+    others = [rows for (workload, model), rows in parts if (workload, model) not in judged]
+    figures = [*judged.values(), *(standings(pl.concat(others), compared.campaign.gpus) if others else ())]
+    return PeerLevels(_levels(figures, compared.gpus), _days(figures))
 
 
 def _levels(figures: Iterable[Standing], gpus: Sequence[str]) -> pl.DataFrame:

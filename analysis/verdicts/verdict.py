@@ -15,8 +15,6 @@ from ..runs.probing import names_of
 if TYPE_CHECKING:
     import polars as pl
 
-    from .standing import PeerLevels
-
 TIME = "time"
 
 
@@ -443,6 +441,15 @@ class Change:
     """GPUs that changed then; 1: it alone."""
     joined_with: tuple[Measured, ...]
     """What else changed then."""
+
+
+@dataclass(frozen=True)
+class PeerLevels:
+    """The times of all GPUs of a cluster, and what was usual day by day: rows of the tables `levels` and `day_levels`
+    without `judgement`, `cluster` and `judged_at`. `standing.peer_levels` makes them."""
+
+    levels: pl.DataFrame
+    days: pl.DataFrame
 
 
 @dataclass(frozen=True)
