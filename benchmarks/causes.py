@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,11 @@ import polars as pl
 
 from whorl.analysis.runs.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed, probed
 from whorl.analysis.verdicts.causes import Evidence
-from whorl.analysis.verdicts.verdict import Part
+from whorl.analysis.verdicts.judge import judged as judge_runs
+from whorl.analysis.verdicts.verdict import Action, Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
+from whorl.benchmarks.verdict_fleets import made
 from whorl.simulation.draws import stream
 from whorl.simulation.fleet import Fleet, Steady
 from whorl.simulation.models import V100
@@ -242,6 +244,28 @@ def _median(values: list[float]) -> float | None:
     return round(float(np.median(values)), 2) if values else None
 
 
+def at_same_clock(fleets: int, gpus: int) -> dict[str, Any]:
+    """How often the judge calls GPUs "power cap" that are slow in compute at the clock that they have.
+
+    The clocks of `gemm` differ by 1.8 %, as caps hold them, and the times at one clock by 0.25 %.
+    """
+    sizes: dict[str, Any] = {}
+    for effect in (0.02, 0.03, 0.05, 0.1):
+        called: dict[str, int] = defaultdict(int)
+        for population in ("normal", "t5 silicon", "gamma silicon"):
+            for number in range(fleets):
+                random = np.random.default_rng([38, number, int(1000 * effect), len(population)])
+                fleet = made(random, gpus, population, faults=3, fault="compute", effect=effect)
+                verdicts = {row.name: row for row in judge_runs(fleet.campaign).rows}
+                for gpu in np.flatnonzero(fleet.faulty):
+                    verdict = verdicts.get(fleet.names[gpu])
+                    light = verdict is not None and verdict.action == Action.GIVE_LIGHTER_WORK
+                    called["not found" if verdict is None else Part.CAP if light else verdict.causes[0].what] += 1
+        named = sum(called.values()) - called["not found"]
+        sizes[f"{effect:.0%}"] = {"called_power_cap": share(called[Part.CAP], named), "called": dict(called)}
+    return sizes
+
+
 def longhorn() -> dict[str, Any] | None:
     """What the hot GPUs of the public cluster are called; None where its files are not there."""
     if not LONGHORN.is_dir():
@@ -260,6 +284,7 @@ def longhorn() -> dict[str, Any] | None:
             "cause": str(one.main),
             "kind": one.kind.value,
             "runs": runs,
+            "measured": [asdict(value) for value in one.measured],
         }
     called = sum(found.get(gpu, {}).get("cause") == Part.HEAT for gpu in HOT)
     return {"hot": len(HOT), "called_heat": called, "the_five_slowest": found}
@@ -292,6 +317,7 @@ def main() -> None:
             say(f"{population}: fleet {number + 1} of {given.fleets}")
         right = [hit for cell in cells.values() for hit in cell["right"]]
         result["populations"][population] = {"all": share(sum(right), len(right)), **summed(cells)}
+    result["slow_at_the_same_clock"] = at_same_clock(given.fleets, given.gpus)
     result["longhorn"] = longhorn()
     result["wall_s"] = round(time.perf_counter() - start, 1)
     print(as_json(result))

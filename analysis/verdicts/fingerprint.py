@@ -26,7 +26,7 @@ from ..spread.passive import passive_fingerprints
 from ..spread.repeats import JOBS_COUPLE
 from .alike import Alike, Neighbour
 from .causes import Evidence
-from .channels import FINGERPRINT, WORK, fingerprint_figures
+from .channels import FINGERPRINT, WORK, channels
 from .levels import WEEKS
 from .model import jobs_share, usable
 from .standing import Measure, Standing, scaled, standings, table
@@ -133,9 +133,9 @@ def _classes(runs: pl.DataFrame) -> pl.DataFrame:
 
 def _channels(campaign: Probed, evidence: Evidence) -> Iterator[pl.DataFrame]:
     """The figures besides times, at the conditions of the peers (`channels`)."""
-    figures = fingerprint_figures(evidence)
+    by_channel = channels(evidence)
     for channel in FINGERPRINT:
-        rows = figures.filter(pl.col("channel") == channel.name).rename({"value": "x"})
+        rows = by_channel[channel].rename({"value": "x"})
         least = None if channel.kind is None else channel.floor
         weeks = WEEKS if channel is WORK else 0.0  # times are in it
         standings_of_figure = standings(rows, campaign.gpus, least=least, weeks=weeks)

@@ -114,7 +114,7 @@ def judged(found: Probed, store: Store | None = None, *, evidence: Evidence | No
     evidence = evidence or Evidence.of(found, store)
     all_ = looks(found, evidence)
     judge_ = _Judge(all_)
-    rows = judge_.seen() + judge_.shared() + judge_.nodes() + judge_.gpus()
+    rows = judge_.facts() + judge_.shared() + judge_.nodes() + judge_.gpus()
     past = histories(found, store)
     rows += judge_.of_the_past(past.steps + past.changes + past.drifts + past.unstable, rows)
     said = dict.fromkeys([*all_.not_judged, *(one for one in past.not_judged if one not in all_.not_judged)])
@@ -198,15 +198,15 @@ class _Judge:
 
     # -- what needs no test -------------------------------------------------------------------------------
 
-    def seen(self) -> list[Verdict]:
+    def facts(self) -> list[Verdict]:
         return [
             Verdict(
-                Level.GPU, self._name(one.gpu), (self._name(one.gpu),), self._campaign.cluster,
-                self._models[self._place[one.gpu]] if one.gpu in self._place else None, one.workloads, one.kind,
-                State.CONFIRMED if one.sittings > 1 else State.SUSPECTED, None, None, None, None, None, None, (),
-                one.first_seen, one.last_seen, one.runs[-_RUNS:], one.action, one.measured, figure="",
+                Level.GPU, self._name(fact.gpu), (self._name(fact.gpu),), self._campaign.cluster,
+                self._models[self._place[fact.gpu]] if fact.gpu in self._place else None, fact.workloads, fact.kind,
+                State.CONFIRMED if fact.sittings > 1 else State.SUSPECTED, None, None, None, None, None, None, (),
+                fact.first_seen, fact.last_seen, fact.runs[-_RUNS:], action_of(fact.kind), fact.measured, figure="",
             )
-            for one in self._all.evidence.seen()
+            for fact in self._all.evidence.facts()
         ]  # fmt: skip
 
     # -- batches and nodes --------------------------------------------------------------------------------
@@ -335,13 +335,16 @@ class _Judge:
         if sure:  # then what is merely usual for a GPU among its peers is not part of it
             at = {look.workload for look in sure}
             slow = [look for look in slow if look.workload in at]
-        effects = {look.workload: float(look.compared.effect[gpu]) for look in slow}
-        for look in sure:
-            effects.setdefault(look.workload, float(look.compared.effect[gpu]))
-        told = self._all.evidence.slow(self._all.gpus[gpu], effects)
-        look = next(look for look in (*slow, *sure) if look.workload == told.workload)
+        timed_looks = [*slow, *sure]
+        effects, at_clock = (
+            {look.workload: float(look.compared.effect[gpu]) for look in timed_looks if (look.what == "time") is raw}
+            for raw in (True, False)
+        )
+        told = self._all.evidence.slow(self._all.gpus[gpu], effects, at_clock)
+        figure = "time at its clock" if told.at_clock else "time"
+        look = next(look for look in timed_looks if (look.workload, look.what) == (told.workload, figure))
         kind = told.kind if told.kind is not Kind.FAST else Kind.SLOW
-        return self._row(gpu, look, [*slow, *sure], kind, told.causes, told.measured, told.action, shown)
+        return self._row(gpu, look, timed_looks, kind, told.causes, told.measured, told.action, shown)
 
     def _row(
         self, gpu: int, look: Look, over: Sequence[Look], kind: Kind, causes: tuple[Cause, ...],

@@ -23,7 +23,7 @@ from ..spread.repeats import JOBS_COUPLE
 from ..statistics.ordering import bounds
 from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
-from .channels import CHANNELS, Channel, channels
+from .channels import Channel, channels
 from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels import RELEVANT, WEEKS, Levels, levels
 from .sittings import groups_median, step_of
@@ -206,17 +206,17 @@ def _without_clock(gpu: Ints, x: Floats, clock: Floats, gpus: int) -> Floats | N
 
 
 def _of_channels(all_: Looks) -> Iterator[Look]:
-    rows = channels(all_.evidence)
-    by_name = {one.name: one for one in CHANNELS}
-    for (name, model, workload), some in rows.group_by("channel", "model", "workload", maintain_order=True):
-        channel = by_name[str(name)]
-        if channel.kind is None or some["gpu"].n_unique() < LEAST_GPUS:
+    for channel, rows in channels(all_.evidence).items():
+        if channel.kind is None:
             continue
-        gpu = codes(some["gpu"], all_.gpus)
-        at = some.select(days()).to_series().to_numpy()
-        of = levels(gpu, at, some["value"].to_numpy(), len(all_.gpus))
-        runs = np.bincount(gpu, some["runs"].to_numpy(), minlength=len(all_.gpus)).astype(np.int64)
-        of = replace(of, runs=runs)  # a channel has one figure a sitting
-        compared = compare(of, all_.fleet, channel.floor, worse=channel.sign)
-        if compared is not None:
-            yield Look(channel.name, str(workload), None if model is None else str(model), channel, of, compared)
+        for (model, workload), some in parted(rows, "model", "workload"):
+            if some["gpu_no"].n_unique() < LEAST_GPUS:
+                continue
+            gpu = some["gpu_no"].to_numpy()
+            at = some.select(days()).to_series().to_numpy()
+            of = levels(gpu, at, some["value"].to_numpy(), len(all_.gpus))
+            runs = np.bincount(gpu, some["runs"].to_numpy(), minlength=len(all_.gpus)).astype(np.int64)
+            of = replace(of, runs=runs)  # a channel has one figure a sitting
+            compared = compare(of, all_.fleet, channel.floor, worse=channel.sign)
+            if compared is not None:
+                yield Look(channel.name, str(workload), model, channel, of, compared)

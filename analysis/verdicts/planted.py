@@ -116,6 +116,6 @@ def _missed(fault: Fault, slow: int, judged: Judgement, ended_ns: int | None, ca
 
 def _rise(campaign: Probed, gpu: str) -> float | None:
     """By how much its temperature rises more a watt than that of its peers (ln); None where that is not known."""
-    rises = channels(Evidence.of(campaign)).filter(pl.col("channel") == RISE.name)
+    rises = channels(Evidence.of(campaign))[RISE]
     by_gpu = dict(rises.group_by("gpu").agg(pl.col("value").median()).iter_rows())
     return by_gpu[gpu] - float(np.median(list(by_gpu.values()))) if gpu in by_gpu else None

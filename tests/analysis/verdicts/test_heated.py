@@ -8,7 +8,7 @@ import pytest
 
 from whorl.analysis.verdicts.causes import by_heat, goes_with
 from whorl.analysis.verdicts.changes import typical_size
-from whorl.analysis.verdicts.verdict import Action, Measured, Part, Quantity
+from whorl.analysis.verdicts.verdict import Action, Part, Quantity
 from whorl.tests.sizes import count
 
 ROW = {"temperature": 82.0, "peers_temperature": 66.0}
@@ -36,8 +36,13 @@ def test_runs_that_are_slower_with_less_power_are_held_by_heat() -> None:
     assert heat.low_pct is not None
     assert heat.high_pct is not None
     assert heat.low_pct <= heat.pct <= heat.high_pct <= 1.5
-    assert found.measured[0] == Measured(Quantity.TEMPERATURE, 82.0, 66.0, "degC")
-    assert found.action is Action.CLEAN_COOLING
+    figures = {figure.figure: (figure.value, figure.peers) for figure in found.measured}
+    assert figures[Quantity.TEMPERATURE] == (82.0, 66.0)
+    slower, faster = figures[Quantity.POWER_OF_SLOWER_RUNS]
+    assert slower is not None
+    assert faster is not None
+    assert slower < faster
+    assert found.action == Action.CLEAN_COOLING
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from whorl.analysis.verdicts import Judgement, Kind, Level, State
 from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.channels import RISE, THROTTLED, channels
 from whorl.analysis.verdicts.compare import LEAST_GPUS
-from whorl.analysis.verdicts.facts import Seen, frozen_power, frozen_readings, seen_things
+from whorl.analysis.verdicts.facts import Fact, facts, still_power, still_readings
 from whorl.analysis.verdicts.judge import judge, judged
 from whorl.analysis.verdicts.verdict import Gap, Measured, Part, Quantity
 from whorl.store import Store
@@ -64,18 +64,18 @@ def test_every_planted_fault_is_told_for_what_it_is(tmp_path: Path, seed: int) -
     store, fleet = stored(tmp_path / "s", 96, seed, kinds=(*CAUSES, *SEEN))
     planted = uuids(fleet)
     evidence = Evidence.of(probed(store), store)
-    seen = evidence.seen()
-    assert {planted.get(one.gpu): one.kind for one in seen} == SEEN
-    assert all(one.runs and one.first_seen and one.action and one.sittings == 1 for one in seen)
+    seen = evidence.facts()
+    assert {planted.get(fact.gpu): fact.kind for fact in seen} == SEEN
+    assert all(fact.runs and fact.first_seen and fact.sittings == 1 for fact in seen)
     # The rule for who is slow is a rough one, and names a warm healthy GPU now and then.
     causes = {planted[gpu]: evidence.slow(gpu, its).main for gpu, its in slow(evidence).items() if gpu in planted}
     # A hot GPU is slow only where it warms enough; its temperature rise tells it in any case.
     assert causes == {kind: cause for kind, cause in CAUSES.items() if kind in causes}
     assert {"brake", "pinned", "slow_memory"} <= set(causes)
     rows = channels(evidence)
-    rise = rows.filter(pl.col("channel") == RISE.name).sort("value", descending=True)
+    rise = rows[RISE].sort("value", descending=True)
     assert {planted.get(gpu) for gpu in rise["gpu"][:2]} == {"hot", "brake"}
-    throttled = rows.filter((pl.col("channel") == THROTTLED.name) & (pl.col("value") > 0.05))
+    throttled = rows[THROTTLED].filter(pl.col("value") > 0.05)
     assert [planted.get(gpu) for gpu in throttled["gpu"]] == ["brake"]
 
 
@@ -83,8 +83,8 @@ def test_every_planted_fault_is_told_for_what_it_is(tmp_path: Path, seed: int) -
 def test_a_healthy_fleet_has_nothing_to_see(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "s", 64, seed=4)
     evidence = Evidence.of(probed(store), store)
-    assert evidence.seen() == ()
-    assert evidence.frozen == {}
+    assert evidence.facts() == ()
+    assert evidence.still == {}
 
 
 def test_power_that_stands_still_is_seen_without_telemetry(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_power_that_stands_still_is_seen_without_telemetry(tmp_path: Path) -> No
     store, fleet = stored(tmp_path / "s", 32, kinds=("stuck_sensor",), telemetry=False)
     campaign = probed(Store.open(store.root))
     evidence = Evidence.of(campaign)
-    [one] = evidence.seen()
+    [one] = evidence.facts()
     assert uuids(fleet) == {one.gpu: "stuck_sensor"}
     assert one.kind == Kind.SENSOR
     assert [value.figure for value in one.measured] == [Quantity.STILL_POWER, Quantity.MOVED_POWER]
@@ -190,7 +190,7 @@ def test_a_gpu_that_ran_fewer_probes_is_not_compared_by_its_temperature_rise(tmp
     gpu = campaign.gpus["gpu"][2]
     gone = (pl.col("gpu") == gpu) & (pl.col("workload") == "idle")  # which has no time to compare
     rows = channels(Evidence.of(replace(campaign, runs=campaign.runs.filter(~gone))))
-    rises = rows.filter(pl.col("channel") == RISE.name)["gpu"]
+    rises = rows[RISE]["gpu"]
     assert set(rises) == set(campaign.gpus["gpu"]) - {gpu}
 
 
@@ -219,7 +219,7 @@ def test_a_reading_is_frozen_only_where_the_load_moves_for_long(
         "utilization": [100 if since < busy_until or busy_until == seconds else 0 for since in at],
     }
     store.append({"telemetry": arrow_rows("telemetry", rows)}, "frozen")
-    found = frozen_readings(store, probed(store))
+    found = still_readings(store, probed(store))
     assert list(found) == ([gpu] if frozen else [])
     if frozen:
         power, seconds_still, _ = found[gpu]
@@ -232,7 +232,7 @@ def test_what_a_collector_says_of_a_power_sensor_is_enough(kind: str, tmp_path: 
     campaign = probed(stored(tmp_path / "s", 8, telemetry=False)[0])
     row = {"ts": None, "gpu": campaign.gpus["gpu"][3], "node": None, "kind": kind, "code": None, "detail": "all 0 W"}
     told = replace(campaign, events=pl.DataFrame([row], schema=campaign.events.schema))
-    assert frozen_power(told, None) == {row["gpu"]: (Measured(Quantity.REPORTED, text="all 0 W"),)}
+    assert still_power(told, None) == {row["gpu"]: (Measured(Quantity.REPORTED, text="all 0 W"),)}
 
 
 def test_retired_pages_and_losses_are_told_with_what_the_store_has_of_them(tmp_path: Path) -> None:
@@ -248,9 +248,9 @@ def test_retired_pages_and_losses_are_told_with_what_the_store_has_of_them(tmp_p
     ]
     told = pl.DataFrame(rows, schema=campaign.events.schema)
 
-    def seen(gpu: str, runs: pl.DataFrame) -> Seen:
-        [one] = [one for one in seen_things(replace(campaign, events=told, runs=runs), {}) if one.gpu == gpu]
-        return one
+    def seen(gpu: str, runs: pl.DataFrame) -> Fact:
+        [fact] = [fact for fact in facts(replace(campaign, events=told, runs=runs), {}) if fact.gpu == gpu]
+        return fact
 
     errors = seen(retired, campaign.runs)
     assert (errors.kind, errors.first_seen, errors.runs) == (Kind.MEMORY_ERRORS, told["ts"][1], ())
