@@ -35,7 +35,6 @@ from .verdict import Action, Cause, Kind, Measured, Part, Quantity, action_of, k
 
 if TYPE_CHECKING:
     from ...store import Store
-    from .channels import Channel
 
 State = Mapping[str, Any]
 """A row of `states.levels`."""
@@ -99,9 +98,9 @@ def hottest_c(gpus: pl.DataFrame) -> dict[str, float]:
     for gpu, model, operating, slowdown in gpus.with_columns(missing).select("gpu", "model", *names).iter_rows():
         upper = (model or "").upper()
         of_model = (limit for words, limit in MAX_OPERATING_C if all(word in upper for word in words))
-        known = [limit for limit in (operating or next(of_model, None), slowdown) if limit]
-        if known:
-            limits[str(gpu)] = float(min(known))
+        lowest = min((limit for limit in (operating or next(of_model, None), slowdown) if limit), default=None)
+        if lowest is not None:
+            limits[str(gpu)] = float(lowest)
     return limits
 
 
@@ -137,8 +136,8 @@ class Evidence:
     campaign: Probed
     still: Still
     """GPUs whose power reading stood still, with what shows it."""
-    channels: dict[Channel, pl.DataFrame] = field(default_factory=dict)
-    """`channels.channels`, once they were asked for."""
+    channels: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """The rows of `channels.channels` by the name of the channel, once they were asked for."""
 
     @classmethod
     def of(cls, campaign: Probed, store: Store | None = None, batches: Mapping[str, str] | None = None) -> Evidence:
@@ -210,19 +209,12 @@ class Evidence:
     def _peers_of(self, row: State) -> Peers:
         return self.peers[row["model"], row["workload"]]
 
-    @cached_property
-    def _places(self) -> dict[str, tuple[int, int]]:
-        """By GPU, where its rows of `levels` begin, and how many they are."""
-        lengths = self.levels["gpu"].rle()
-        lengths_, gpus = lengths.struct.field("len").to_list(), lengths.struct.field("value").to_list()
-        starts = np.cumsum([0, *lengths_]).tolist()
-        return {gpu: (start, length) for gpu, start, length in zip(gpus, starts, lengths_, strict=False)}
-
     def _states(self, gpus: Sequence[str]) -> dict[str, State]:
         """By workload, the row of `levels` of a GPU, or the medians of several."""
         by_workload: dict[str, list[State]] = {}
         for gpu in gpus:
-            for row in self.levels.slice(*self._places.get(gpu, (0, 0))).iter_rows(named=True):
+            begin, end = (self.levels["gpu"].search_sorted(gpu, side) for side in ("left", "right"))
+            for row in self.levels[begin:end].iter_rows(named=True):
                 by_workload.setdefault(row["workload"], []).append(row)
         return {name: _middle(rows) for name, rows in sorted(by_workload.items())}
 
@@ -296,16 +288,16 @@ class Evidence:
         row = rows[workload]
         clock = HeldClock(row, self._peers_of(row), slow[workload], limit_c, _random(gpus, workload))
         parts = clock.parts(pinned=self._pinned(gpus, row))
-        rest = clock.effect - sum(parts.values(), np.zeros(_DRAWS + 1))
+        unexplained = clock.effect - sum(parts.values(), np.zeros(_DRAWS + 1))
         for part, most in self._beside_the_clock(rows, workload, slow, clock).items():
-            time = np.minimum(np.maximum(rest, 0.0), most)
+            time = np.minimum(np.maximum(unexplained, 0.0), most)
             parts[part] = parts.get(part, np.zeros(_DRAWS + 1)) + time
-            rest = rest - time
+            unexplained = unexplained - time
         main = max(parts, key=lambda part: float(parts[part][0]), default=Part.CAP)
         if main != Part.CAP:  # its silicon is its luck
             luck = clock.luck()
-            parts[main], rest = parts[main] + luck, rest - luck
-        return parts | {Part.UNEXPLAINED: rest}
+            parts[main], unexplained = parts[main] + luck, unexplained - luck
+        return parts | {Part.UNEXPLAINED: unexplained}
 
     def _beside_the_clock(
         self, rows: Mapping[str, State], workload: str, slow: Mapping[str, float], clock: HeldClock
@@ -315,9 +307,9 @@ class Evidence:
         residuals = {name: self._residual(row, slow.get(name)) for name, row in rows.items()}
         residual = residuals.pop(workload) or 0.0
         by_class: dict[str, list[float]] = {}
-        for name, other in residuals.items():
-            if other is not None:
-                by_class.setdefault(_CLASS.get(str(rows[name]["stresses"]), OTHER), []).append(other)
+        for name, value in residuals.items():
+            if value is not None:
+                by_class.setdefault(_CLASS.get(str(rows[name]["stresses"]), OTHER), []).append(value)
         middle = {stressed: float(np.median(values)) for stressed, values in by_class.items()}
         own_class = _CLASS.get(stresses, OTHER)
         beside = [value for stressed, value in middle.items() if stressed != own_class]
@@ -400,14 +392,14 @@ class HeldClock:
         """The parts of ln time that the clock takes. `pinned`: whether it stands at a ceiling below its peers'."""
         visible, kappa = self._visible()
         parts: dict[str, Floats] = {}
-        left = visible.copy()
+        untaken = visible.copy()
 
         def take(part: str, most: Floats | float = math.inf) -> None:
-            nonlocal left
-            time = np.clip(most, 0.0, left)
+            nonlocal untaken
+            time = np.clip(most, 0.0, untaken)
             if np.any(time > 0):
                 parts[part] = parts.get(part, np.zeros(_DRAWS + 1)) + time
-            left = left - time
+            untaken = untaken - time
 
         at_own_cap = False
         limit = self._row["limit"]
@@ -448,17 +440,17 @@ class HeldClock:
             return np.zeros(_DRAWS + 1), drawn
         return np.clip(-drawn * self._own("clock"), 0.0, self.effect), drawn
 
-    def _hidden(self, left: Floats, kappa: Floats) -> dict[str, Floats]:
+    def _hidden(self, most: Floats, kappa: Floats) -> dict[str, Floats]:
         """What a clock takes that was held for part of the time only, which it does not show."""
         total = sum(self._reasons.values())
         if self._reasons:
             depth = np.clip(self._drawn(*_DEPTH), 0.1, 0.9)
-            lost = np.minimum(-kappa * np.log1p(-depth * min(total, 1.0)), left)
+            lost = np.minimum(-kappa * np.log1p(-depth * min(total, 1.0)), most)
             return {_REASONS[reason][0]: lost * (share / total) for reason, share in self._reasons.items()}
         if self._recorded or not self._under_cap or self.starved or self._clock is None:
             return {}
         # Below the cap at the clock of its peers or less: where nobody recorded why, its power says how long.
-        lost = np.minimum(np.maximum(-self._own("power"), 0.0) * np.clip(self._drawn(1.0, 0.2), 0.3, 1.5), left)
+        lost = np.minimum(np.maximum(-self._own("power"), 0.0) * np.clip(self._drawn(1.0, 0.2), 0.3, 1.5), most)
         return {Part.HEAT if self.heat_holds else Part.UNTOLD: lost}
 
     def _drawn(self, value: float, sd: float) -> Floats:
@@ -550,11 +542,11 @@ def by_heat(row: State, runs: pl.DataFrame, effect_pct: float, random: np.random
     half of the variance does, or with fewer than 8 runs.
     """
     names = [name for name in _OF_SLOWER_RUNS if name in runs.columns and 2 * runs[name].null_count() < runs.height]
-    known = runs.select("value", *names).drop_nulls().cast(pl.Float64).to_numpy()
-    known = known[np.all(np.isfinite(known) & (known > 0), axis=1)]
-    if not names or len(known) < _UNSTABLE_RUNS:
+    figures = runs.select("value", *names).drop_nulls().cast(pl.Float64).to_numpy()
+    figures = figures[np.all(np.isfinite(figures) & (figures > 0), axis=1)]
+    if not names or len(figures) < _UNSTABLE_RUNS:
         return None
-    y, x = np.log(known[:, 0]), np.log(known[:, 1:])
+    y, x = np.log(figures[:, 0]), np.log(figures[:, 1:])
     share = goes_with(x, y)
     resampled = [goes_with(x[places], y[places]) for places in random.integers(0, len(y), (_DRAWS, len(y)))]
     low, high = (float(value) for value in np.quantile(resampled, (0.025, 0.975)))
@@ -562,7 +554,7 @@ def by_heat(row: State, runs: pl.DataFrame, effect_pct: float, random: np.random
         return None
     low, high = min(low, share), max(high, share)
     heat = Cause(Part.HEAT, effect_pct * share, effect_pct * low, effect_pct * high)
-    rest = Cause(Part.UNEXPLAINED, effect_pct - heat.pct, effect_pct * (1 - high), effect_pct * (1 - low))
+    unexplained = Cause(Part.UNEXPLAINED, effect_pct - heat.pct, effect_pct * (1 - high), effect_pct * (1 - low))
     slower = y > np.median(y)
     slow, fast = (np.exp(x[which].mean(axis=0)).tolist() for which in (slower, ~slower))
     measured = [Measured(Quantity.TEMPERATURE, row["temperature"], row["peers_temperature"], "degC")]
@@ -570,7 +562,7 @@ def by_heat(row: State, runs: pl.DataFrame, effect_pct: float, random: np.random
         quantity, unit = _OF_SLOWER_RUNS[name]
         measured.append(Measured(quantity, of_slow, of_fast, unit))
     workload = str(row.get("workload", ""))
-    return Explanation(workload, (heat, rest), Part.HEAT, Kind.UNSTABLE, tuple(measured), action_of(Kind.HOT))
+    return Explanation(workload, (heat, unexplained), Part.HEAT, Kind.UNSTABLE, tuple(measured), action_of(Kind.HOT))
 
 
 def goes_with(x: Floats, y: Floats) -> float:
@@ -580,5 +572,5 @@ def goes_with(x: Floats, y: Floats) -> float:
     total, (n, columns) = float(dy @ dy), x.shape
     if total <= _SAME * n or n <= columns + 1 or not any(float(column @ dy) < 0 for column in dx.T):
         return 0.0
-    rest = dy - dx @ np.linalg.lstsq(dx, dy, rcond=None)[0]
-    return max(0.0, float(1 - (rest @ rest) / total * (n - 1) / (n - 1 - columns)))
+    residual = dy - dx @ np.linalg.lstsq(dx, dy, rcond=None)[0]
+    return max(0.0, float(1 - (residual @ residual) / total * (n - 1) / (n - 1 - columns)))

@@ -65,8 +65,8 @@ def channels(evidence: Evidence) -> dict[Channel, pl.DataFrame]:
     """
     if not evidence.channels:  # verdicts and fingerprints both read them
         for channel, rows in _channels(evidence):
-            evidence.channels[channel] = rows.select(_COLUMNS).filter(pl.col("value").is_finite())
-    return evidence.channels
+            evidence.channels[channel.name] = rows.select(_COLUMNS).filter(pl.col("value").is_finite())
+    return {channel: evidence.channels[channel.name] for channel in CHANNELS}
 
 
 def _channels(evidence: Evidence) -> Iterator[tuple[Channel, pl.DataFrame]]:
@@ -100,17 +100,17 @@ def _beside_peers(evidence: Evidence) -> pl.DataFrame:
     """The rows of `states.sittings` with what the peers show, and how far they are over it (`over_`)."""
     compared = ("clock", "top", "power", "temperature")
     medians = evidence.levels.unique(PEER_KEYS).select(*PEER_KEYS, *(f"peers_{name}" for name in (*compared, "time")))
-    peers = evidence.peers.values()
     of_peers = pl.DataFrame(
-        {
-            "model": pl.Series([model for model, _ in evidence.peers], dtype=pl.String),
-            "workload": pl.Series([workload for _, workload in evidence.peers], dtype=pl.String),
-            "at_cap": pl.Series([shown.at_cap for shown in peers], dtype=pl.Boolean),
-            "same_clock": pl.Series([shown.same_clock for shown in peers], dtype=pl.Boolean),
-            "power_per_kelvin": pl.Series([shown.power_per_kelvin for shown in peers], dtype=pl.Float64),
-            "follows_clock": pl.Series([shown.follows_clock for shown in peers], dtype=pl.Boolean),
-        }
-    )
+        [
+            (*key, peers.at_cap, peers.same_clock, peers.follows_clock, peers.power_per_kelvin)
+            for key, peers in evidence.peers.items()
+        ],
+        schema={
+            "model": pl.String(), "workload": pl.String(), "at_cap": pl.Boolean(), "same_clock": pl.Boolean(),
+            "follows_clock": pl.Boolean(), "power_per_kelvin": pl.Float64(),
+        },
+        orient="row",
+    )  # fmt: skip
     beside = medians.join(of_peers, on=PEER_KEYS, nulls_equal=True)
     rows = evidence.by_sitting.join(beside, on=PEER_KEYS, how="left", nulls_equal=True, maintain_order="left")
     return rows.with_columns((pl.col(name) - pl.col(f"peers_{name}")).alias(f"over_{name}") for name in compared)
@@ -141,8 +141,8 @@ def _rises(rows: pl.DataFrame) -> pl.DataFrame:
     watts, heat = pl.col("watts"), pl.col("temperature")
     slope = (watts.mean() * heat.mean() - (watts * heat).mean()) / (watts.mean() ** 2 - (watts**2).mean())
     reach, probes = (watts.max() - watts.min()).alias("reach"), pl.len().alias("probes")
-    known = rows.drop_nulls(["power", "temperature"]).with_columns(watts=pl.col("power").exp())
-    slopes = _by_sitting(known, slope, reach, probes)
+    measured = rows.drop_nulls(["power", "temperature"]).with_columns(watts=pl.col("power").exp())
+    slopes = _by_sitting(measured, slope, reach, probes)
     # The slope of probes of seconds depends on which probes: only those that ran as many as most are compared.
     usual_reach, usual_probes = (pl.col(name).median().over("model") for name in ("reach", "probes"))
     comparable = (

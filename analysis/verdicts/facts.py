@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,7 +83,7 @@ def facts(campaign: Probed, still: Still) -> tuple[Fact, ...]:
         of_errors[gpu] = (*of_errors.get(gpu, ()), Measured(Quantity.NEEDS_RESET))
     still_runs = runs.filter(pl.col("gpu").is_in(list(still))).drop_nulls("power_w")
     return (
-        *_facts(Kind.LOST, of_losses, lost_runs, losses, last_good=last_good),
+        *_facts(Kind.LOST, of_losses, lost_runs, losses, last_good.select("gpu", "run_id")),
         *_facts(Kind.WRONG, _wrong_results(campaign.runs, wrong_runs), wrong_runs),
         *_facts(Kind.FAILED, of_failures | of_errors, failed_runs, hardware_errors),
         *_facts(Kind.SENSOR, still, _at_one_power(still_runs)),
@@ -91,30 +91,22 @@ def facts(campaign: Probed, still: Still) -> tuple[Fact, ...]:
     )
 
 
-def _facts(kind: Kind, measured: Still, *shown: pl.DataFrame, last_good: pl.DataFrame | None = None) -> Iterator[Fact]:
-    """The facts of one kind, by GPU. `shown`: runs or events that show them; `last_good`: runs that stand for none."""
-    signs = [pl.DataFrame(schema=_SIGN)]
-    for frame in shown:
-        at = pl.col("began" if "began" in frame.columns else "ts").cast(_SIGN["at"]).alias("at")
-        missing = [pl.lit(None, pl.String).alias(name) for name in ("workload", "run_id") if name not in frame.columns]
-        signs.append(frame.with_columns(at, *missing).select(pl.col(name).cast(of) for name, of in _SIGN.items()))
+def _facts(kind: Kind, measured: Still, *signs: pl.DataFrame) -> Iterator[Fact]:
+    """The facts of one kind, by GPU. `signs`: runs or events that show them, in time."""
+    frames = [pl.DataFrame(schema=_SIGN)]
+    for sign in signs:
+        renamed = sign.rename({"began": "at", "ts": "at"}, strict=False)
+        missing = [pl.lit(None, dtype).alias(name) for name, dtype in _SIGN.items() if name not in renamed.columns]
+        frames.append(renamed.with_columns(missing).select(pl.col(name).cast(dtype) for name, dtype in _SIGN.items()))
     at = pl.col("at").drop_nulls()
-    by_gpu = (
-        pl.concat(signs)
-        .group_by("gpu")
-        .agg(
-            pl.col("workload").drop_nulls().unique(maintain_order=True),
-            pl.col("run_id").drop_nulls(),
-            at.min().alias("first"),
-            at.max().alias("last"),
-            (1 + (at.sort().diff() >= pl.duration(days=PAUSE)).sum()).alias("sittings"),
-        )
-    )
+    pauses = at.sort().diff() >= timedelta(days=PAUSE)
+    by_gpu = pl.concat(frames).group_by("gpu").agg(
+        pl.col("workload").drop_nulls().unique(maintain_order=True), pl.col("run_id").drop_nulls(),
+        at.min().alias("first"), at.max().alias("last"), (1 + pauses.sum()).alias("sittings"),
+    )  # fmt: skip
     rows = {gpu: figures for gpu, *figures in by_gpu.iter_rows()}
-    good = {} if last_good is None else dict(last_good.drop_nulls("run_id").select("gpu", "run_id").iter_rows())
     for gpu in sorted(measured):
         workloads, run_ids, first, last, sittings = rows.get(gpu, ([], [], None, None, 1))
-        run_ids = run_ids or [good[gpu]] if gpu in good else run_ids
         yield Fact(gpu, kind, measured[gpu], tuple(workloads), tuple(run_ids), first, last, sittings)
 
 

@@ -112,9 +112,9 @@ class _RunGroups:
         """The mean of each group; `trimmed`: without the lowest and the highest of three or more."""
         if not len(values):
             return values
-        known = np.isfinite(values)
-        n = np.add.reduceat(known, self.starts, dtype=np.int64)
-        total = np.add.reduceat(np.where(known, values, 0.0), self.starts)
+        finite = np.isfinite(values)
+        n = np.add.reduceat(finite, self.starts, dtype=np.int64)
+        total = np.add.reduceat(np.where(finite, values, 0.0), self.starts)
         with np.errstate(invalid="ignore", divide="ignore"):
             if not trimmed or not (n > 2).any():
                 return np.asarray(total / n)
@@ -251,25 +251,25 @@ class Peers:
 
 
 def _kappa(rows: pl.DataFrame, stresses: str) -> Slope | None:
-    shown = _line(rows, "clock", "time", least_x=0.003)
-    if shown is None or shown[1] > 0.12:
+    slope = _line(rows, "clock", "time", least_x=0.003)
+    if slope is None or slope[1] > 0.12:
         return _NOT_MEASURED.get(stresses)
-    return Slope(float(np.clip(-shown[0], 0.0, 1.1)), shown[1], measured=True)
+    return Slope(float(np.clip(-slope[0], 0.0, 1.1)), slope[1], measured=True)
 
 
 def _clock_per_kelvin(rows: pl.DataFrame) -> Slope:
-    shown = _line(rows, "temperature", "clock", least_x=1.5, least_y=0.002)
-    if shown is None or shown[1] > 0.002:
+    slope = _line(rows, "temperature", "clock", least_x=1.5, least_y=0.002)
+    if slope is None or slope[1] > 0.002:
         return Slope(-0.0013, 0.0006, measured=False)
-    return Slope(min(shown[0], 0.0), shown[1], measured=True)
+    return Slope(min(slope[0], 0.0), slope[1], measured=True)
 
 
 def _line(
     rows: pl.DataFrame, x_name: str, y_name: str, *, least_x: float, least_y: float = 0.0
 ) -> tuple[float, float] | None:
     """The line of one figure on another over GPUs; None for few GPUs, or where they differ too little in a figure."""
-    known = rows.select(x_name, y_name).drop_nulls()
-    x, y = known[x_name].to_numpy(), known[y_name].to_numpy()
+    points = rows.select(x_name, y_name).drop_nulls()
+    x, y = points[x_name].to_numpy(), points[y_name].to_numpy()
     if len(x) < _FEWEST or spread(x) < least_x or (least_y and spread(y) < least_y):
         return None
     return line(x, y)
