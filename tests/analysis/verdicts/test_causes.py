@@ -13,8 +13,9 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import Probed
-from whorl.analysis.verdicts import Kind, judged
+from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes import Evidence, Explanation
+from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.states import sittings
 from whorl.analysis.verdicts.verdict import Action, Part, Quantity
 from whorl.benchmarks.verdict_fleets import made
