@@ -170,7 +170,7 @@ def look(
     report_progress = progress or (lambda _: None)
     opened = store if isinstance(store, Store) else Store.open(store)
     report_progress("reading the store")
-    found = probed(opened, campaign, cluster)
+    found = probed(opened, campaign, cluster, facts=True)
     report_progress("judging the GPUs")
     whole = campaign is None if every is None else every
     verdicts = judge(opened, cluster=found.cluster) if whole and found.campaign else judged(found, opened)

@@ -151,6 +151,10 @@ _ACTIONS = {
     Action.RESET_AND_PROBE: "Read the node's log for its XID errors, reset it and run the probes again.",
     Action.REBOOT_NODE: "Take the node out of service; check its XID errors, its seating and its power, then reboot "
     "it.",
+    Action.CHECK_PLACE: "Put no other card there before you have checked the place: slots, risers, power supplies and "
+    "cables, cooling. The cards that failed there may be sound: test them in another node.",
+    Action.COMPARE_PLACES: "Compare this place in several nodes with the others: airflow, temperature, risers, power "
+    "cables. If it is the chassis, ask its vendor.",
     Action.PROBE_RANKS: "Run the full suite of probes on the GPU of this rank and on that of a peer, to find what is "
     "slow.",
     Action.PROBE_TENSOR_GROUP: "Run the full suite of probes on the GPUs of all ranks that compute these layers "
@@ -175,6 +179,8 @@ def reference(verdict: Verdict) -> str:
         stage, job = by_figure[Quantity.RANKS].value, by_figure[Quantity.TRAINING_JOB].text
         steps = _number(by_figure[Quantity.RATIO].limit)
         return f"{verdict.n} ranks of stage {_number(stage):.0f} with the same work, {steps:.0f} steps of {job}"
+    if verdict.reference is ComparedWith.PLACES:
+        return f"{verdict.n} {verdict.name.partition(' ')[0]}s of the same cluster"
     if verdict.level is not Level.GPU:
         return f"{verdict.n} {_PEERS[verdict.reference]} of the same {'model' if verdict.model else 'cluster'}"
     of = f" of {verdict.model}" if verdict.model else " of its cluster"
@@ -220,6 +226,8 @@ def sentence(verdict: Verdict) -> str:
     by_kind = _SEEN.get(verdict.kind)
     if by_kind is not None and not verdict.figure:
         return by_kind(verdict, {value.figure: value for value in verdict.measured})
+    if verdict.kind is Kind.LOSES:
+        return _loses(verdict, {value.figure: value for value in verdict.measured})
     if verdict.reference is ComparedWith.PAST:
         return _of_past(verdict)
     if verdict.reference is ComparedWith.RANKS:
@@ -394,6 +402,18 @@ def _lost(_: Verdict, by_figure: Mapping[str, Measured]) -> str:
     return f"{text}; its last good run before was {good.text}, begun {good.at:%Y-%m-%d %H:%M}"
 
 
+def _loses(verdict: Verdict, by_figure: Mapping[str, Measured]) -> str:
+    lost, in_turn = by_figure[Quantity.CARDS_LOST], by_figure.get(Quantity.LOST_IN_TURN)
+    here, elsewhere = (f"{_number(number):.0f}" for number in (lost.value, lost.peers))
+    times = "" if verdict.effect_pct is None else f": {1 + verdict.effect_pct / 100:.1f} times as many a day and GPU"
+    kind = "node" if verdict.level is Level.NODE else verdict.name.partition(" ")[0]
+    others = f"and {elsewhere} in the other {(verdict.n or 1) - 1} {kind}s{times}"
+    if verdict.level is Level.NODE:
+        turn = "" if in_turn is None else f", {in_turn.n} of them one after another in slot {in_turn.text}"
+        return f"{here} different cards failed there{turn}, {others}"
+    return f"{here} GPUs were lost there, {others}"
+
+
 def _wrong(verdict: Verdict, by_figure: Mapping[str, Measured]) -> str:
     results, elements = by_figure.get(Quantity.WRONG_RESULTS), by_figure.get(Quantity.WRONG_ELEMENTS)
     if results is None or results.limit is None:
@@ -494,6 +514,8 @@ def why_not(gap: NotJudged) -> str:
         return f"history: {of} {was} measured in one sitting only; measure again 6 hours later or more"
     if gap.why is Gap.PAST_TOO_FEW:
         return f"history: too few {whom}s have two sittings to know how much a healthy one moves; measure more of them"
+    if gap.why in _EVENTS:
+        return f"places that lose GPUs: {many(n, 'event')} {_EVENTS[gap.why]}"
     if gap.why is Gap.FEW_STEPS:
         return f"{many(n, 'step')} with peers: record {total} or more, to tell a slow rank from a slow moment"
     if gap.why is Gap.LONE_RANK:
@@ -510,6 +532,11 @@ _LEFT_OUT = {
     Gap.NO_TIME: "no time above 0",
     Gap.FUTURE: "a date in the future: correct the clock of their node",
     Gap.NO_DATE: "no date: its past is not looked at",
+}
+_EVENTS = {
+    Gap.EVENTS_NOWHERE: "left out, as the node of the GPU is not known",
+    Gap.EVENTS_UNDATED: "left out, without a time or of the future",
+    Gap.EVENTS_TOGETHER: "left out, at moments at which several nodes lost GPUs",
 }
 _WHY = {
     Gap.RUN_ONCE: "no GPU has two runs: a GPU is named only where another figure agrees; measure again",

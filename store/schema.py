@@ -539,7 +539,7 @@ VERDICTS = Table(
         Column("judged_at", "TIMESTAMP", "UTC", "when"),
         _VERSION_OF,
         Column("place", "BIGINT", "", "its place in the judgement, from 0; the worst comes first"),
-        Column("level", "VARCHAR", "", "'gpu', 'rank', 'node' or 'batch'"),
+        Column("level", "VARCHAR", "", "'gpu', 'rank', 'node', 'batch' or 'slot'"),
         Column("name", "VARCHAR", "", "of the GPU (`node/slot` where known), the node, or what the batch shares"),
         Column("gpus", 'STRUCT("name" VARCHAR, gpu VARCHAR)[]', "",
                "the GPUs that it covers: the name, and `gpu` (the UUID), which stays when a card moves"),

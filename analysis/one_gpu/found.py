@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..verdicts.recording import Newer, StoredJudgement, stored
-from ..verdicts.verdict import Change, Kind, Level, NotJudged, Smallest, Verdict
+from ..verdicts.verdict import ACROSS_NODES, Change, Kind, NotJudged, Smallest, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -73,7 +73,7 @@ def named(store: Store) -> list[Named]:
     found: dict[tuple[str, str], Named] = {}
     for judged in stored(store):
         for verdict, keys in zip(judged.judgement.rows, judged.keys, strict=True):
-            if verdict.level is not Level.BATCH and verdict.kind is not Kind.FAST:
+            if verdict.level not in ACROSS_NODES and verdict.kind is not Kind.FAST:
                 alone = len(verdict.gpus) == 1
                 for gpu in sorted(keys):
                     name = verdict.gpus[0] if alone else gpu

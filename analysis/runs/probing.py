@@ -190,21 +190,31 @@ def campaigns(store: Store) -> pl.DataFrame:
     return store.collect(known.sort("began", "cluster", "campaign", nulls_last=False))
 
 
-def probed(store: Store, campaign: str | None = None, cluster: str | None = None, *, every: bool = False) -> Probed:
+def probed(
+    store: Store, campaign: str | None = None, cluster: str | None = None, *, every: bool = False, facts: bool = False
+) -> Probed:
     """A campaign of a store: the last one where none is named; where there is none, all runs of the cluster.
 
-    `every`: all runs of the cluster, whatever their campaign. InputError where there are no runs, no campaign or
-    cluster of that name, and where several clusters have runs of no campaign and none is named.
+    `every`: all runs of the cluster, whatever their campaign. `facts`: a cluster without runs will do, if an event
+    tells of its GPUs what needs none. InputError where there are no runs, no campaign or cluster of that name, and
+    where several clusters have runs of no campaign and none is named.
     """
+    bare = _without_runs(store, cluster) if facts and campaign is None else None
+    if bare is not None:
+        return _probed(store, None, bare, every=True)
     name, where = _chosen(store, campaign, cluster, every)
     return _probed(store, name, where, every=every)
 
 
-def without_runs(store: Store, cluster: str) -> Probed | None:
-    """A cluster that has no runs, with the GPUs of which an event tells what needs none; None where none does."""
-    if cluster in campaigns(store)["cluster"].to_list() or cluster not in clusters_with_facts(store):
+def _without_runs(store: Store, cluster: str | None) -> str | None:
+    """The cluster, or the only one of the store, if it has facts and no runs. InputError where several have."""
+    with_runs = campaigns(store)["cluster"].to_list()
+    if cluster in with_runs or (cluster is None and with_runs):
         return None
-    return _probed(store, None, cluster, every=True)
+    known = clusters_with_facts(store)
+    if cluster is None and len(known) > 1:
+        raise InputError(f"{store.root} has events of {', '.join(known)}, and no runs: choose one by --cluster")
+    return cluster if cluster in known else known[0] if cluster is None and known else None
 
 
 def clusters_with_facts(store: Store) -> list[str]:
@@ -221,11 +231,11 @@ def with_facts(store: Store, found: Probed, since: datetime | None = None) -> Pr
     facts = store.scan("events").filter((pl.col("cluster") == found.cluster) & IS_FACT & pl.col("gpu").is_not_null())
     if since is not None:
         facts = facts.filter(pl.col("ts") >= since)
-    more = store.collect(facts.select(found.events.columns))
-    more = more.join(found.events, on=["ts", "gpu", "kind", "code"], how="anti", nulls_equal=True)
-    if more.is_empty():
+    told = store.collect(facts.select(found.events.columns))
+    if told.is_empty():
         return found
-    others = more["gpu"].filter(~more["gpu"].is_in(found.gpus["gpu"].implode())).unique()
+    more = told.join(found.events, on=["ts", "gpu", "kind", "code"], how="anti", nulls_equal=True)
+    others = told["gpu"].filter(~told["gpu"].is_in(found.gpus["gpu"].implode())).unique()
     gpus = pl.concat([found.gpus, gpus_of(store, found.cluster, others, {})]) if len(others) else found.gpus
     events = pl.concat([found.events, more]).sort("ts", "gpu", nulls_last=True)
     return replace(found, gpus=gpus, events=events)

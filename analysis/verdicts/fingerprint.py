@@ -316,7 +316,7 @@ def fingerprints(store: Store | str | Path, *, cluster: str | None = None, gpu: 
     if gpu is not None:
         row = find(opened, gpu, cluster)
         cluster, key = str(row["cluster"]), str(row["gpu"])
-    campaign = probed(opened, cluster=cluster, every=True)
+    campaign = probed(opened, cluster=cluster, every=True, facts=True)
     rows, names = computed(opened, campaign)
     notes = store_fingerprint(opened, rows)
     chosen = rows if key is None else rows.filter(pl.col("gpu") == key)

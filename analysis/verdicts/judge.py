@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ..runs.probing import Probed, names_of, probed, with_facts, without_runs
+from ..runs.probing import Probed, clusters_with_facts, names_of, probed, with_facts
 from ..runs.sittings import Bools, Floats, Ints, date_of
 from .causes import Evidence
 from .changes import discoveries
@@ -25,6 +25,7 @@ from .compare import Shift, seen_twice
 from .history import Departure, DepartureKind, Histories, histories
 from .levels import RELEVANT, in_pct
 from .model import Look, Looks, looks
+from .places import Lossy, places_of
 from .ranks import Ranks, judged_ranks, timelines_alone
 from .smallest import smallest
 from .standing import peer_levels
@@ -73,29 +74,38 @@ def judge(
 
     `since`: runs that began before are left out. InputError as of `probed`.
     """
-    facts = without_runs(store, cluster) if campaign is None and cluster is not None else None
-    if campaign is None and not facts and cluster is not None and cluster in timelines_alone(store):
-        judgement = Judgement(cluster, (), (), 0, 0, runs=0)
-        if since is None:
-            return with_ranks(judgement, judged_ranks(store, cluster))
-        no_dates = NotJudged(cluster, cluster, Gap.TIMELINES_UNDATED)
-        return replace(judgement, not_judged=(no_dates,))
-    found = facts or probed(store, campaign, cluster, every=campaign is None)
-    from_ = None
+    alone = cluster is not None and cluster in timelines_alone(store) and cluster not in clusters_with_facts(store)
+    if campaign is None and cluster is not None and alone:
+        if since is not None:
+            return Judgement(cluster, (), (NotJudged(cluster, cluster, Gap.TIMELINES_UNDATED),), 0, 0, runs=0)
+        return with_ranks(Judgement(cluster, (), (), 0, 0, runs=0), judged_ranks(store, cluster))
+    found = probed(store, campaign, cluster, every=campaign is None, facts=True)
+    newest: object = found.runs["began"].max()
+    had_runs, from_ = found.runs.height > 0, None
     if since is not None:
         from_ = since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since
-        newest: object = found.runs["began"].max()
-        found = replace(found, events=found.events.filter(pl.col("ts") >= from_)) if facts else found.since(from_)
-        if found.runs.is_empty() and not facts:
-            at = newest if isinstance(newest, datetime) else None
-            none = NotJudged(found.cluster, found.cluster, Gap.NOT_SINCE, since=from_, at=at)
-            return Judgement(found.cluster, (), (none,), 0, 0)
-    if campaign is None and not facts:
+        found = found.since(from_)
+    if campaign is None:
         found = with_facts(store, found, from_)
     judgement = judged(found, store)
-    if campaign is not None or since is not None:
+    if had_runs and found.runs.is_empty():
+        at = newest if isinstance(newest, datetime) else None
+        none = NotJudged(found.cluster, found.cluster, Gap.NOT_SINCE, since=from_, at=at)
+        judgement = replace(judgement, not_judged=(none,))
+    if campaign is not None:
         return judgement
-    return with_ranks(judgement, judged_ranks(store, found.cluster))
+    judgement = with_places(judgement, places_of(store, found.cluster, from_))
+    return judgement if since is not None else with_ranks(judgement, judged_ranks(store, found.cluster))
+
+
+def with_places(judgement: Judgement, lossy: Lossy) -> Judgement:
+    """The judgement with what is said of places that lose GPUs."""
+    return replace(
+        judgement,
+        rows=tuple(sorted((*judgement.rows, *lossy.verdicts), key=_severity)),
+        not_judged=(*judgement.not_judged, *lossy.not_judged),
+        looks=judgement.looks + lossy.tests,
+    )
 
 
 def with_ranks(judgement: Judgement, ranks: Ranks) -> Judgement:
@@ -157,7 +167,7 @@ def error_rate(of: Sequence[Look]) -> float:
 
 
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
-_FIRST = (Kind.LOST, Kind.WRONG, Kind.FAILED)
+_FIRST = (Kind.LOSES, Kind.LOST, Kind.WRONG, Kind.FAILED)
 
 
 def _severity(one: Verdict) -> tuple[int, bool, float, str]:

@@ -28,7 +28,7 @@ from .compare import LEAST_GPUS
 from .model import usable
 from .recording import newest, watched
 from .standing import Standing, standings
-from .verdict import Kind, Level, State
+from .verdict import ACROSS_NODES, Kind, Level, State
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -429,7 +429,11 @@ def _remarks(store: Store, cluster: str) -> dict[str, dict[State, Remark]]:
     slower = Remark(None, State.SUSPECTED, of_node=False)
     remarks: dict[str, dict[State, Remark]] = {name: {State.SUSPECTED: slower} for name in watched(store, cluster)}
     for row in (row for judgement in newest(store) if judgement.cluster == cluster for row in judgement.rows):
-        if row.level is Level.BATCH or (row.kind is Kind.FAST and row.state is State.CONFIRMED):
+        if (
+            row.level in ACROSS_NODES
+            or row.kind is Kind.LOSES
+            or (row.kind is Kind.FAST and row.state is State.CONFIRMED)
+        ):
             continue
         remark = Remark(row.kind, row.state, of_node=row.level is not Level.GPU)
         for name in row.gpus:

@@ -27,6 +27,12 @@ class Level(StrEnum):
     NODE = "node"
     BATCH = "batch"
     """GPUs on two nodes or more that share something: a firmware, a driver, a cabinet, or nothing that is recorded."""
+    SLOT = "slot"
+    """The same place in all nodes or cabinets: a slot, a cage."""
+
+
+ACROSS_NODES = frozenset({Level.BATCH, Level.SLOT})
+"""The levels of findings that may be about half of a fleet, so they say little about each of its GPUs."""
 
 
 class State(StrEnum):
@@ -41,6 +47,8 @@ class State(StrEnum):
 class Kind(StrEnum):
     """What a verdict says."""
 
+    LOSES = "loses GPUs"
+    """Cards fail in this place more often than elsewhere, whichever card is there."""
     LOST = "lost"
     WRONG = "wrong results"
     FAILED = "failed"
@@ -65,6 +73,8 @@ class Kind(StrEnum):
     FAST = "fast"
 
 
+LOSSES = "losses"
+"""The figure of the kind LOSES."""
 NO_FINDING = "none"
 HELD = frozenset({Kind.BRAKED, Kind.SLOWED, Kind.LIMITED, Kind.UNDER_CAP, Kind.PINNED})
 """The kinds that say why a clock is held, heat apart."""
@@ -118,6 +128,8 @@ class Action(StrEnum):
     STOP_USING = "stop using"
     RESET_AND_PROBE = "reset and probe"
     REBOOT_NODE = "reboot node"
+    CHECK_PLACE = "check place"
+    COMPARE_PLACES = "compare places"
     PROBE_RANKS = "probe ranks"
     PROBE_TENSOR_GROUP = "probe tensor group"
     """Ranks of tensor parallelism wait for each other: any of them may be the slow one."""
@@ -134,6 +146,7 @@ _KIND_OF_PART = {
     Part.STARVED: Kind.STARVED,
 }
 _ACTION_OF_KIND = {
+    Kind.LOSES: Action.CHECK_PLACE,
     Kind.LOST: Action.REBOOT_NODE,
     Kind.WRONG: Action.STOP_USING,
     Kind.FAILED: Action.RESET_AND_PROBE,
@@ -190,6 +203,8 @@ class ComparedWith(StrEnum):
     """Its own earlier sittings."""
     RANKS = "ranks"
     """Ranks of a training job that do the same work."""
+    PLACES = "places"
+    """Slots, cages or cabinets."""
 
 
 class Quantity(StrEnum):
@@ -253,6 +268,10 @@ class Quantity(StrEnum):
     RANKS = "ranks"
     """`text` are the ranks of a finding, and `value` the stage of the pipeline."""
     TRAINING_JOB = "training job"
+    CARDS_LOST = "cards lost"
+    """In a place; `peers` is the number in all others of its kind."""
+    LOST_IN_TURN = "lost in turn"
+    """`n` cards of a node were lost one after another in slot `text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +338,12 @@ class Gap(StrEnum):
     """They are slower than their peers, and so are the other stages with the same data."""
     TIMELINES_UNDATED = "timelines undated"
     """Only runs since a time were asked for, and timelines have no dates."""
+    EVENTS_NOWHERE = "events nowhere"
+    """`n` events tell of GPUs whose node is not known, so they count for no place."""
+    EVENTS_UNDATED = "events undated"
+    """`n` events have no time, or one of the future."""
+    EVENTS_TOGETHER = "events together"
+    """`n` GPUs were lost at moments at which several nodes lost GPUs."""
     TOO_FEW_TO_NAME = "too few to name"
     """So few GPUs with so few sittings name no GPU for one workload."""
 
@@ -494,10 +519,11 @@ class Judgement:
             keys.setdefault(name, []).append(gpu)
         found: dict[str, tuple[Verdict, ...]] = {}
         for one in self.rows:
-            for name in one.gpus if batches or one.level is not Level.BATCH else ():
+            for name in one.gpus if batches or one.level not in ACROSS_NODES else ():
                 for key in keys.get(name, ()):
                     found[key] = (*found.get(key, ()), one)
-        return found
+        # That its node loses GPUs says less about a GPU than any other finding does.
+        return {key: tuple(sorted(rows, key=lambda row: row.kind is Kind.LOSES)) for key, rows in found.items()}
 
     def worst(self, gpus: pl.DataFrame) -> pl.Series:
         """The worst finding about each GPU or its node, as `hot, confirmed`; NO_FINDING without one, null where no GPU

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ...analysis.verdicts.verdict import Level, State
+from ...analysis.verdicts.verdict import ACROSS_NODES, State
 from ...store.views import OF_ALL_RUNS
 from ...store.vocabulary import EventKind
 from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Labels, Point, Series, Who, identity, series
@@ -78,7 +78,7 @@ def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], who: Who, now_ns
     count: Counter[tuple[str, str, str, str]] = Counter()
     for row in verdicts:
         count[row["cluster"], row["level"], row["kind"], row["state"]] += 1
-        for gpu in row["keys"] or () if row["level"] != Level.BATCH else ():
+        for gpu in row["keys"] or () if row["level"] not in ACROSS_NODES else ():
             mine = who[row["cluster"], gpu].having(level=row["level"], kind=row["kind"])
             found["state"] += [(mine.having(state=one.value), int(row["state"] == one), now_ns) for one in State]
             if row["effect_pct"] is not None:

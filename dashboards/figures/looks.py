@@ -28,6 +28,7 @@ _DRAWN = {
     Kind.LOST: (RED, "x"),
     Kind.WRONG: (PINK, "square"),
     Kind.FAILED: (GREY, "x"),
+    Kind.LOSES: (ORANGE, "x"),
     Kind.SLOW: (SKY, "square"),
     Kind.HOT: (RED, "star"),
     Kind.BRAKED: (ORANGE, "triangle-down"),
