@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from whorl.analysis.verdicts.changes import discoveries
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
-from whorl.analysis.verdicts.judge import ERROR_RATE_ALONE, MOST_P
+from whorl.analysis.verdicts.judge import ERROR_RATE, ERROR_RATE_ALONE, MOST_P
 from whorl.analysis.verdicts.levels import RELEVANT, levels
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.one_figure_rules import PEERS, of_oracle, of_peers, of_rival
@@ -123,7 +123,10 @@ def named(fleet: Drawn) -> tuple[Bools, Bools, Bools]:
         else:
             in_batch[shift.gpus] = True
     p_of_gpus = np.where(np.abs(compared.effect) >= RELEVANT, compared.p, 1.0)
-    of_gpus, of_nodes = ((discoveries(p, len(p)) <= ERROR_RATE_ALONE) & (p <= MOST_P) for p in (p_of_gpus, p_of_nodes))
+    of_gpus, of_nodes = (
+        (discoveries(p, len(p)) <= rate) & (p <= MOST_P)
+        for p, rate in ((p_of_gpus, ERROR_RATE_ALONE), (p_of_nodes, ERROR_RATE))
+    )
     return of_gpus, of_nodes, in_batch
 
 

@@ -39,7 +39,7 @@ _SINGLE_SLOW = 5.0
 model that differ in revision differ by less."""
 _MINOR = 0.25
 _WHOLE = 0.8
-"""Share of the nodes that lie in one mode as a whole, from which nodes are what modes are made of."""
+"""Share of the nodes, or of their GPUs, that lie in one mode as a whole, from which modes are made of nodes."""
 _IN_MODE = 3.0
 """That many GPUs lie there together says as much as three times the distance's chance: a mode of its own is clear."""
 _SHOWS = 0.5
@@ -166,12 +166,15 @@ def compare(
     floor = max(float(np.median(error)), least)
     # A few shifted nodes are no mode of the fleet.
     before_modes = level - centre
-    nodes = node_effects(before_modes, node, floor)
-    of_nodes = _few_shifted(nodes, node)
-    stray = _modes(level - of_nodes, centre, node, error, shifts, known, np.sqrt(12) * of.sat.rounding)
+    nodes = node_effects(before_modes, node, floor, worse=worse)
+    few = _few_shifted(nodes)
+    of_nodes = np.where(node >= 0, np.append(np.where(few, nodes.effect, 0.0), 0.0)[node], 0.0)
+    step = max(quantum(np.sort(level - of_nodes)), np.sqrt(12) * of.sat.rounding)
+    mode = _mode_of_each(before_modes - of_nodes, node, np.where(few, 0.0, nodes.effect), step)
+    stray = _modes(level - of_nodes, centre, node, mode, error, shifts, known)
     off = level - centre
     if (off != before_modes).any():
-        nodes = node_effects(off, node, floor)
+        nodes = node_effects(off, node, floor, worse=worse)
     _shifted_nodes(nodes, node, error, shifts, known)
     # What is left when the node's effect is taken out: all of it where the node is shifted.
     rest = off - nodes.expected
@@ -282,14 +285,42 @@ def _all_beyond(theirs: Floats, ours: Floats, floor: float) -> float:
     return min(1.0, 2 * min(chances, default=1.0))
 
 
+def _mode_of_each(off: Floats, node: Ints, effect: Floats, step: float) -> Ints:
+    """(gpus,) the mode of each GPU; 0 where there is one mode. `effect`: (nodes,) as in `NodeEffects`; `step`: between
+    readings.
+
+    Where nodes have modes, a GPU is of its node's: a slow GPU on a fast node is no GPU of the slow mode.
+    """
+    several = np.isfinite(effect)
+    on_node = np.append(several, False)[node]
+    mode_of_nodes = modes(effect[several], step)
+    if mode_of_nodes.any():
+        middles = [np.median(effect[several][mode_of_nodes == number]) for number in np.unique(mode_of_nodes)]
+        nearest = np.argmin(np.abs(off[:, None] - np.array(middles)), axis=1)
+        of_node = np.zeros(len(effect), dtype=np.int64)
+        of_node[several] = mode_of_nodes
+        of_gpu = np.where(on_node, of_node[node], nearest)
+        minor = of_gpu != np.argmax(np.bincount(of_gpu))
+        if (nearest == of_gpu)[minor].mean() >= _WHOLE:  # not nodes of which half of the GPUs are slow
+            return of_gpu
+    mode = modes(off, step)
+    if mode.any() and on_node.any():
+        sizes, sums, squares = (
+            np.bincount(node[on_node], weights, minlength=len(effect))[several]
+            for weights in (None, mode[on_node], mode[on_node] ** 2)
+        )
+        if (squares * sizes == sums**2).mean() >= _WHOLE:  # nodes are what modes are made of, and they have none
+            return np.zeros(len(off), dtype=np.int64)
+    return mode
+
+
 def _modes(
-    level: Floats, centre: Floats, node: Ints, error: Floats, shifts: list[Shift], known: Ints, step: float
+    level: Floats, centre: Floats, node: Ints, mode: Ints, error: Floats, shifts: list[Shift], known: Ints
 ) -> Bools:  # fmt: skip
     """Centres every mode on itself. Scattered GPUs far on the slow side stay where they are: which they are."""
     off = level - centre
-    mode = modes(off, max(quantum(np.sort(level)), step))
     stray = np.zeros(len(level), dtype=bool)
-    if not mode.any() or not _is_of_gpus(off, mode, node):
+    if not mode.any():
         return stray
     many = np.bincount(mode)
     main = int(np.argmax(many))
@@ -313,19 +344,10 @@ def _modes(
     return stray
 
 
-def _is_of_gpus(off: Floats, mode: Ints, node: Ints) -> bool:
-    """Whether modes are more than an accident of a few nodes: if nodes lie in one mode as a whole, nodes are what is
-    counted, and they must have modes, too."""
-    alike = [len(np.unique(mode[node == one])) == 1 for one in np.unique(node[node >= 0])]
-    return not alike or float(np.mean(alike)) < _WHOLE or bool(modes(_units(off, node)).any())
-
-
-def _few_shifted(nodes: NodeEffects, node: Ints) -> Floats:
-    """(known,) the effect of the node of each GPU, where few nodes are shifted and its node is one of them; else 0."""
+def _few_shifted(nodes: NodeEffects) -> Bools:
+    """(nodes,) which nodes are shifted, if they are few; else none."""
     compared = int(np.isfinite(nodes.effect).sum())
-    if nodes.shifted.sum() > _FEW_NODES * compared:
-        return np.zeros(len(node))
-    return np.where((node >= 0) & np.append(nodes.shifted, False)[node], np.append(nodes.effect, 0.0)[node], 0.0)
+    return np.asarray(nodes.shifted & (nodes.shifted.sum() <= _FEW_NODES * compared))
 
 
 def _shifted_nodes(nodes: NodeEffects, node: Ints, error: Floats, shifts: list[Shift], known: Ints) -> None:

@@ -268,7 +268,7 @@ class _Judge:
         joined = simes(p, known)
         q = discoveries(joined, len(joined))
         found = []
-        for node in map(int, np.flatnonzero((q <= self._rate) & (joined <= MOST_P))):
+        for node in map(int, np.flatnonzero((q <= ERROR_RATE) & (joined <= MOST_P))):
             shown = [(look, shift) for look, shift in shifts[node] if shift.p <= SHOWS_P]
             look, shift = max(shown, key=lambda one: abs(one[1].effect))
             effects = {one.workload: its.effect for one, its in shown}

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from ..runs.sittings import Bools, Floats, Ints
+from .null import SLOW_SHARE
 
 LEAST_NODES = 8
 """Nodes without which no node is said to be shifted."""
@@ -51,10 +52,10 @@ class NodeEffects:
     """(gpus,) the part of it that is expected of the GPU: all where the node is shifted."""
 
 
-def node_effects(deviations: Floats, node: Ints, floor: float) -> NodeEffects:
+def node_effects(deviations: Floats, node: Ints, floor: float, *, worse: int = 1) -> NodeEffects:
     """The effects of nodes from (gpus,) deviations from the fleet's centre. `node`: numbers, -1 where unknown.
 
-    `floor`: no deviation is known better.
+    `floor`: no deviation is known better. `worse`: 1 where a higher deviation is worse, -1 where a lower one is.
     """
     count = int(node.max(initial=-1)) + 1
     members = _members(node, count)
@@ -84,19 +85,20 @@ def node_effects(deviations: Floats, node: Ints, floor: float) -> NodeEffects:
         together = np.all(
             np.isnan(values) | (values * np.sign(estimate)[:, None] >= TOGETHER * np.abs(estimate)[:, None]), axis=1
         )
-        p_values = np.where(together, 2 * stats.t.sf(np.abs(estimate) / error, freedom), 1.0)
+        share = np.where(worse * estimate >= 0, SLOW_SHARE, 1 - SLOW_SHARE)
+        p_values = np.where(together, np.minimum(stats.t.sf(np.abs(estimate) / error, freedom) / share, 1.0), 1.0)
         if len(values) < LEAST_NODES:
             p_values = np.ones(len(values))
         before, shifted = shifted, p_values <= _TAKEN_OUT_P
         if (before == shifted).all():
             break
-    share = np.where(shifted, 1.0, variance / (variance + alone**2 * np.median(sizes) / np.maximum(sizes - 1, 1)))
+    of_others = np.where(shifted, 1.0, variance / (variance + alone**2 * np.median(sizes) / np.maximum(sizes - 1, 1)))
     for place in range(values.shape[1]):
         rows = np.flatnonzero(there[:, place])
         theirs = _huber_means(np.delete(speaking, place, axis=1)[rows], spread)
         theirs = np.nan_to_num(theirs)
         others[members[rows, place]] = theirs
-        expected[members[rows, place]] = share[rows] * theirs
+        expected[members[rows, place]] = of_others[rows] * theirs
     rows = np.flatnonzero(several)
     effect[rows], p[rows], taken_out[rows] = estimate, p_values, shifted
     return NodeEffects(effect, p, taken_out, has, others, expected)

@@ -147,6 +147,33 @@ def test_gpus_that_share_a_firmware_are_one_batch() -> None:
     assert not named(found).any()
 
 
+def test_a_batch_of_nodes_that_nobody_recorded_hides_neither_gpus_nor_nodes() -> None:
+    """A third of the nodes is 5 % slower. A GPU or a node that is 8 or 10 % slower for itself belongs to its nodes."""
+    random = np.random.default_rng(33)
+    for _ in range(count(12, 4)):
+        nodes = random.permutation(64)
+        slow = nodes[20:23] * 4 + random.integers(4, size=3)
+        runs = draw(random, 256, "normal", spread=0.008)
+        longer = 0.05 * np.isin(np.arange(256) // 4, nodes[:20]) + 0.1 * np.isin(np.arange(256) // 4, nodes[-2:])
+        longer[slow] += 0.08
+        found = compared(replace(runs, x=runs.x + longer[runs.gpu]))
+        assert set(np.flatnonzero(named(found))) == set(slow)
+        (batch,) = [one for one in found.shifts if one.what == "mode"]
+        assert set(np.repeat(nodes[:20], 4)) <= set(batch.gpus // 4) <= {*nodes[:20], *nodes[-2:]}
+        assert {one.value for one in found.shifts if one.what == "node" and one.p < 1e-3} >= set(nodes[-2:])
+
+
+def test_a_cabinet_that_is_slow_hides_no_gpu_in_it() -> None:
+    random = np.random.default_rng(34)
+    cabinet = np.arange(256) // 32
+    for effect in (0.03, 0.1):
+        runs = draw(random, 256, "normal", spread=0.008)
+        longer = effect * (cabinet == 3) + 0.09 * np.isin(np.arange(256), (100, 200))
+        found = compared(replace(runs, x=runs.x + longer[runs.gpu], fleet=Fleet(runs.fleet.node, {"cabinet": cabinet})))
+        assert set(np.flatnonzero(named(found))) == {100, 200}
+        assert [(one.what, one.value) for one in found.shifts if one.p < 1e-3] == [("cabinet", 3)]
+
+
 def test_a_mode_that_nobody_recorded_is_found() -> None:
     random = np.random.default_rng(2)
     runs = draw(random, 512, "revision")
