@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from enum import StrEnum
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -178,13 +179,16 @@ class _Cluster:
         self.run_id, self.workload = runs["run_id"], runs["workload"]
         self.job = _setting(runs["job_id"].cast(pl.String)).numbers
         self.read = {name: runs[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in _READ}
-        sightings = _identities(campaign, store)
-        last = {name: _last_seen(sightings.drop_nulls(name), name, self.gpu, self.at) for name in _SEEN}
-        stated = {name: _setting(runs["versions"].struct.field(name)) for name in _STATED}
-        stated["probe_version"] = _setting(runs["probe_version"].cast(pl.String))
-        self.settings = {name: _either(stated.get(name), last.get(name)) for name in (*_SOFTWARE, "node", "slot")}
+        stated = {name: runs["versions"].struct.field(name) for name in _STATED}
+        stated["probe_version"] = runs["probe_version"].cast(pl.String)
+        self.settings = {name: _setting(column) for name, column in stated.items() if column.null_count() < len(column)}
+        sightings = _sightings(campaign, store)
+        for name in _SEEN:  # what no GPU has changed tells nothing
+            seen = sightings.drop_nulls(name)
+            if name in self.settings or seen.select("gpu_no", name).n_unique() > seen["gpu_no"].n_unique():
+                self.settings[name] = _either(self.settings.get(name), _last_seen(seen, name, self.gpu, self.at))
         node = _setting(campaign.gpus["node"].cast(pl.String))
-        self.place = _either(_Setting(node.numbers[self.gpu], node.values), last["node"])
+        self.place = _Setting(node.numbers[self.gpu], node.values)
         self.arrivals = _arrivals(campaign, store)
 
     def by_workload(self) -> Iterator[tuple[str, Ints]]:
@@ -195,16 +199,14 @@ class _Cluster:
 
 
 def _setting(column: pl.Series) -> _Setting:
-    if column.null_count() == len(column):
-        return _Setting(np.full(len(column), -1), [])
     values = column.drop_nulls().unique().sort().to_list()
     return _Setting(codes(column, values), values)
 
 
-def _either(first: _Setting | None, second: _Setting | None) -> _Setting:
+def _either(first: _Setting | None, second: _Setting) -> _Setting:
     """The first, and where that is unknown the second."""
-    if first is None or second is None or not first.values:
-        return second or first or _Setting(np.zeros(0, np.int64), [])
+    if first is None:
+        return second
     values = sorted({*first.values, *second.values})
     place = {value: number for number, value in enumerate(values)}
     first_numbers, second_numbers = (
@@ -233,7 +235,7 @@ def _last_seen(sightings: pl.DataFrame, name: str, gpu: Ints, at: Floats) -> _Se
     return _Setting(np.where(owner[place] == gpu, setting.numbers[place], -1), setting.values)
 
 
-def _identities(campaign: Probed, store: Store | None) -> pl.DataFrame:
+def _sightings(campaign: Probed, store: Store | None) -> pl.DataFrame:
     """gpu_no, at (days) and `_SEEN`, by GPU and time: identities with a time, and drivers that events tell of."""
     frames = [pl.DataFrame(schema={"gpu": pl.String, "at": pl.Float64, **dict.fromkeys(_SEEN, pl.String)})]
     if store is not None:
@@ -289,8 +291,6 @@ class _Past:
             self.members = {name: (name,) for name in self.names}
         self.node = np.full(len(numbers), -1)
         self.node[series] = cluster.place.numbers[rows]
-        varying = [name for name, s in cluster.settings.items() if len(rows) and np.ptp(s.numbers[rows])]
-        self.settings = {name: cluster.settings[name] for name in varying}
         regime, self.examples = self._regimes(rows)
         self.found = own_past(
             series, cluster.at[rows], x, count=len(numbers), node=self.node, regime=regime,
@@ -303,12 +303,11 @@ class _Past:
 
     def _regimes(self, rows: Ints) -> tuple[Ints | None, Ints]:
         """The number of each run's software, None where all runs have the same; and of each a run that has it."""
-        software = [setting for name, setting in self.settings.items() if name in _SOFTWARE]
-        if not software:
-            return None, rows[:0]
         number = np.zeros(len(rows), np.int64)
-        for setting in software:
+        for setting in (self.cluster.settings[name] for name in _SOFTWARE if name in self.cluster.settings):
             number = number * (len(setting.values) + 1) + setting.numbers[rows] + 1
+        if not number.any() or not np.ptp(number):
+            return None, rows[:0]
         _, first, regime = np.unique(number, return_index=True, return_inverse=True)
         return regime, rows[first]
 
@@ -400,7 +399,7 @@ class _Past:
         """When the newest run of these sittings began, and the ids of the newest ones."""
         runs = [self._runs(place, place + 1) for place in places[-_NEWEST_RUNS:].tolist()]
         rows = np.concatenate(runs)[-_NEWEST_RUNS:]
-        return date_of(self.cluster.at[rows].max()), tuple(map(str, self.cluster.run_id[rows.tolist()]))
+        return date_of(self.cluster.at[rows].max()), tuple(self.cluster.run_id.gather(rows).cast(pl.String))
 
     def _runs(self, begin: int, end: int) -> Ints:
         """The runs of the sittings from one place to another."""
@@ -410,19 +409,20 @@ class _Past:
 
     def _renewed(self, old: int, new: int) -> Iterator[Measured]:
         """The software that differs between two runs."""
-        for name in filter(self.settings.__contains__, _SOFTWARE):
-            yield from self._differs(name, *self.settings[name].numbers[[old, new]].tolist())
+        for name in _SOFTWARE:
+            if name in self.cluster.settings:
+                yield from self._differs(name, *self.cluster.settings[name].numbers[[old, new]].tolist())
 
     def _differs(self, name: str, old: int, new: int) -> Iterator[Measured]:
         if old != new:
-            setting = self.settings[name]
+            setting = self.cluster.settings[name]
             yield Measured(Quantity(name), text=setting.value(new), text_before=setting.value(old))
 
     def _beside(self, series: int, begin: int, place: int, end: int) -> Iterator[Measured]:
         """What is different from `place` on: software, place, neighbours, temperature, clock, power."""
         before, after = self._runs(begin, place), self._runs(place, end)
         last, first = self._runs(place - 1, place), self._runs(place, place + 1)
-        for name, setting in self.settings.items():
+        for name, setting in self.cluster.settings.items():
             olds, news = ([n for n in setting.numbers[rows].tolist() if n >= 0] for rows in (last, first))
             if olds and news:
                 yield from self._differs(name, olds[-1], news[0])
@@ -453,8 +453,8 @@ class _Past:
     def _medians(self, name: str, before: Ints, after: Ints) -> tuple[float, float]:
         """The medians of what was read in these runs; NaN where nothing was."""
         read = self.cluster.read[name]
-        old, new = (values[np.isfinite(values)] for values in (read[before], read[after]))
-        return (float(np.median(old)), float(np.median(new))) if len(old) and len(new) else (np.nan, np.nan)
+        old, new = (values[np.isfinite(values)].tolist() for values in (read[before], read[after]))
+        return (median(old), median(new)) if old and new else (np.nan, np.nan)
 
 
 def _state(*, is_confirmed: bool) -> State:
