@@ -97,7 +97,7 @@ def test_dates_of_change_are_stored_for_better_and_for_worse(tmp_path: Path) -> 
     past.times[9, 3:] *= 0.96
     store = past.stored(tmp_path / "S")
     said = conclude(store).judgements
-    assert newest(store) == [replace(said[0], smallest=(), watch=(), peers=None)]
+    assert newest(store) == [replace(said[0], watch=(), peers=None)]
     worse, better = sorted(said[0].changes, key=lambda one: one.gpu)
     assert (worse.gpu, worse.at, worse.together) == ("g07", BEGAN + timedelta(weeks=5), 1)
     assert (better.gpu, better.since, better.at) == ("g09", BEGAN + timedelta(weeks=2), BEGAN + timedelta(weeks=3))
