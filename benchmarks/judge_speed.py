@@ -155,17 +155,18 @@ class Timed:
 
 def whorl(store: Store) -> dict[str, Any]:
     from whorl.analysis.runs.probing import probed
-    from whorl.analysis.verdicts.causes import Evidence
     from whorl.analysis.verdicts.fingerprint import fingerprint
     from whorl.analysis.verdicts.judge import judged
+    from whorl.analysis.verdicts.model import Model
 
     timed = Timed()
 
     def both() -> dict[str, Any]:
         campaign = timed("read", lambda: probed(store, every=True))
-        evidence = timed("evidence", lambda: Evidence.of(campaign, store))
-        found = timed("verdicts", lambda: judged(campaign, store, evidence=evidence))
-        rows = timed("fingerprints", lambda: fingerprint(campaign, evidence=evidence))
+        model = Model(campaign, store)
+        timed("evidence", lambda: model.evidence)
+        found = timed("verdicts", lambda: judged(campaign, store, model=model))
+        rows = timed("fingerprints", lambda: fingerprint(campaign, evidence=model.evidence))
         kinds = [f"{row.level} {row.kind}" for row in found.rows]
         return {
             "runs": campaign.runs.height, "fingerprint_rows": rows.height, "looks": found.looks,

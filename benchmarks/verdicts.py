@@ -31,13 +31,12 @@ import polars as pl
 
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Level, State
-from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.compare import Fleet, compare
 from whorl.analysis.verdicts.groups import modes
 from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.levels import levels
-from whorl.analysis.verdicts.model import looks
-from whorl.analysis.verdicts.verdict import Part
+from whorl.analysis.verdicts.model import Model
+from whorl.analysis.verdicts.verdict import TIME, Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, PROBES, Made, Oracle, made
@@ -289,10 +288,10 @@ def _of_runs(whole: Probed, runs: pl.DataFrame) -> Probed:
 def _held(one: Probed, other: Probed) -> dict[str, Any]:
     """How often a GPU's level in the one half lies in its 95 % interval from the other."""
     found = [
-        {gpu: (look.compared, look.levels, number) for number, gpu in enumerate(its.gpus)}
-        for its in (looks(half, Evidence.of(half)) for half in (one, other))
-        for look in its.of
-        if look.what == "time"
+        {gpu: (figure.compared, figure.levels, number) for number, gpu in enumerate(model.gpus)}
+        for model in (Model(half) for half in (one, other))
+        for figure in model.figures
+        if figure.name == TIME
     ]
     hits = n = 0
     for gpu, (compared, _, number) in found[0].items():

@@ -15,7 +15,8 @@ from ..runs.probing import Probed, names_of
 from ..runs.sittings import are_in_order, days, in_order, latest
 from ..verdicts.fingerprint import CLOCK, POWER
 from ..verdicts.levels import WEEKS
-from ..verdicts.standing import TIME, Measure, Standing, scaled, standings
+from ..verdicts.model import Figure
+from ..verdicts.standing import TIME, Measure, scaled, standings
 from ..verdicts.states import codes
 
 Floats = NDArray[np.float64]
@@ -95,13 +96,13 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
     needed = {"workload", "model", "gpu", "gpu_no", "began", *(shown.measure.column for shown in MEASURED)}
     runs = numbered(runs.select(name for name in runs.columns if name in needed), keys)
 
-    def stood(shown: Shown) -> list[Standing]:
+    def stood(shown: Shown) -> list[Figure]:
         rows = scaled(runs.select("workload", "model", "gpu_no", "began", shown.measure.column), shown.measure)
         if not rows.height:
             return []
         return standings(rows, campaign.gpus, least=None, weeks=shown.weeks, times=shown.measure is TIME)
 
-    parts: dict[tuple[str, str | None], list[tuple[Shown, Standing]]] = {}
+    parts: dict[tuple[str, str | None], list[tuple[Shown, Figure]]] = {}
     with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them
         for shown, found in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
             for one in found:
@@ -136,7 +137,7 @@ def dated(campaign: Probed) -> pl.DataFrame:
     return runs.filter(~late.fill_null(value=False))
 
 
-def _rows(workload: str, found: Sequence[tuple[Shown, Standing]], keys: Sequence[str]) -> pl.DataFrame:
+def _rows(workload: str, found: Sequence[tuple[Shown, Figure]], keys: Sequence[str]) -> pl.DataFrame:
     """The rows of one workload and model."""
     known = np.zeros(len(keys), dtype=bool)
     for _, one in found:
@@ -152,7 +153,7 @@ def _rows(workload: str, found: Sequence[tuple[Shown, Standing]], keys: Sequence
             value = apart = np.full(len(on), np.nan)
             if of is not None:
                 beyond = side * of.half[on] if side else 0.0
-                x, off = of.levels.level[on] + beyond, of.off[on] + beyond
+                x, off = of.levels.level[on] + beyond, of.effect[on] + beyond
                 value, apart = (np.exp(x), 100 * np.expm1(off)) if shown.measure.ratio else (x, off)
             columns[f"{shown.name}{end}"], columns[f"{shown.apart}{end}"] = value, apart
     columns |= {"n": n, "sittings": sittings}

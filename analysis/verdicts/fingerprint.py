@@ -28,8 +28,8 @@ from .alike import Alike, Neighbour
 from .causes import Evidence
 from .channels import FINGERPRINT, WORK, channels
 from .levels import WEEKS
-from .model import jobs_share, usable
-from .standing import Measure, Standing, scaled, standings, table
+from .model import Figure, jobs_share, usable
+from .standing import Measure, scaled, standings, table
 from .states import codes
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def fingerprint(
     return rows.select(FINGERPRINTS.names).sort("gpu", "class", "workload", "figure", nulls_last=True)
 
 
-def _of_gpus(runs: pl.DataFrame, figures: list[Standing]) -> list[Standing]:
+def _of_gpus(runs: pl.DataFrame, figures: list[Figure]) -> list[Figure]:
     """Those whose times belong to the GPU and not to the job that its GPUs finish together."""
     if runs["job_id"].null_count() == runs.height:
         return figures

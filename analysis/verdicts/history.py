@@ -129,7 +129,7 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
     the present and an hour where None) are left out, and `not_judged` says so.
     """
     runs, not_judged = usable(campaign, now, _COLUMNS)
-    runs = without(runs, pl.col("began").is_null(), Gap.NO_DATE, campaign.cluster, not_judged)
+    runs = without(runs, pl.col("began").is_null(), Gap.NO_DATE, cluster=campaign.cluster, left_out=not_judged)
     departures: list[Departure] = []
     watch: list[Departure] = []
     comparisons = 0

@@ -1,6 +1,6 @@
-"""The judge: from all looks at a fleet to verdicts, with one error rate over all of them.
+"""The judge: from the model of a fleet to verdicts, with one error rate over all its figures.
 
-A GPU's chances over its looks are joined by Simes' rule, and the GPUs are named by Benjamini and Hochberg's (J. R.
+A GPU's chances over its figures are joined by Simes' rule, and the GPUs are named by Benjamini and Hochberg's (J. R.
 Statist. Soc. B 57, 1995), so that at most 3 in 100 of the named are healthy; no chance above one in a thousand names a
 GPU. Nodes are named alike. docs/operating-characteristics.md has the rates that were realised.
 """
@@ -9,31 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from ..runs.probing import Probed, clusters_with_facts, names_of, probed, with_facts
-from ..runs.sittings import Bools, Floats, Ints, date_of
-from .causes import Evidence
+from ..runs.probing import Probed, clusters_with_facts, probed, with_facts
+from ..runs.sittings import Bools, Floats, date_of
 from .changes import discoveries
 from .channels import Channel
 from .compare import Shift, seen_twice
 from .history import Departure, DepartureKind, Histories, histories
 from .levels import RELEVANT, in_pct
-from .model import Look, Looks, looks
+from .model import TIME_AT_CLOCK, Figure, Model
 from .places import Lossy, places_of
 from .ranks import Ranks, judged_ranks, timelines_alone
-from .smallest import smallest
 from .standing import peer_levels
 from .verdict import (
     HELD,
     TIME,
     Action,
-    Cause,
     Change,
     ComparedWith,
     Gap,
@@ -58,7 +55,7 @@ ERROR_RATE_ALONE = 0.012
 MOST_P = 1e-3
 """A chance above it names no GPU, however many are faulty."""
 SHOWS_P = 0.01
-"""A named GPU shows it in looks with at most this chance."""
+"""A named GPU shows it in figures with at most this chance."""
 _RUNS = 40  # ids in a verdict, the newest
 _MOST = 0.5  # of a batch's GPUs that must have shown it twice; some are measured once
 _TOGETHER = 64  # GPUs whose common change is told GPU by GPU; that of more shows in their peers, too
@@ -79,23 +76,23 @@ def judge(
         if since is not None:
             return Judgement(cluster, (), (NotJudged(cluster, cluster, Gap.TIMELINES_UNDATED),), 0, 0, runs=0)
         return with_ranks(Judgement(cluster, (), (), 0, 0, runs=0), judged_ranks(store, cluster))
-    found = probed(store, campaign, cluster, every=campaign is None, facts=True)
-    newest: object = found.runs["began"].max()
-    had_runs, from_ = found.runs.height > 0, None
+    runs = probed(store, campaign, cluster, every=campaign is None, facts=True)
+    newest: object = runs.runs["began"].max()
+    had_runs, from_ = runs.runs.height > 0, None
     if since is not None:
         from_ = since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since
-        found = found.since(from_)
+        runs = runs.since(from_)
     if campaign is None:
-        found = with_facts(store, found, from_)
-    judgement = judged(found, store)
-    if had_runs and found.runs.is_empty():
+        runs = with_facts(store, runs, from_)
+    judgement = judged(runs, store)
+    if had_runs and runs.runs.is_empty():
         at = newest if isinstance(newest, datetime) else None
-        none = NotJudged(found.cluster, found.cluster, Gap.NOT_SINCE, since=from_, at=at)
+        none = NotJudged(runs.cluster, runs.cluster, Gap.NOT_SINCE, since=from_, at=at)
         judgement = replace(judgement, not_judged=(none,))
     if campaign is not None:
         return judgement
-    judgement = with_places(judgement, places_of(store, found.cluster, from_))
-    return judgement if since is not None else with_ranks(judgement, judged_ranks(store, found.cluster))
+    judgement = with_places(judgement, places_of(store, runs.cluster, from_))
+    return judgement if since is not None else with_ranks(judgement, judged_ranks(store, runs.cluster))
 
 
 def with_places(judgement: Judgement, lossy: Lossy) -> Judgement:
@@ -119,27 +116,127 @@ def with_ranks(judgement: Judgement, ranks: Ranks) -> Judgement:
     )
 
 
-def judged(found: Probed, store: Store | None = None, *, evidence: Evidence | None = None) -> Judgement:
-    """The same of runs that are read already. `evidence`: of these runs, where it is known already."""
-    evidence = evidence or Evidence.of(found, store)
-    all_ = looks(found, evidence)
-    judge_ = _Judge(all_)
-    rows = judge_.facts() + judge_.shared() + judge_.nodes() + judge_.gpus()
-    past = histories(found, store)
-    rows += judge_.of_the_past(past.steps + past.changes + past.drifts + past.unstable, rows)
-    said = dict.fromkeys([*all_.not_judged, *(one for one in past.not_judged if one not in all_.not_judged)])
-    if not all_.of and found.runs.height == 0:
-        said[NotJudged(found.cluster, found.cluster, Gap.NO_RUNS)] = None
-    many = int(sum(look.compared.p.size and np.isfinite(look.compared.effect).sum() for look in all_.of))
-    some = np.zeros(len(all_.gpus), dtype=bool)
-    for look in all_.of:
-        some |= np.isfinite(look.compared.effect)
-    watch = judge_.of_the_past(past.watch, rows)
+def judged(campaign: Probed, store: Store | None = None, *, model: Model | None = None) -> Judgement:
+    """The same of runs that are read already. `model`: of these runs, where it is known already."""
+    model = model or Model(campaign, store)
+    judging = _Judging.of(model)
+    past = histories(campaign, store)
+    verdicts = [*_facts(model), *judging.batches(), *judging.nodes(), *judging.gpus()]
+    verdicts += _of_past(model, past.steps + past.changes + past.drifts + past.unstable, verdicts)
+    gaps = dict.fromkeys([*model.not_judged, *past.not_judged])
+    if not model.figures and campaign.runs.is_empty():
+        gaps[NotJudged(campaign.cluster, campaign.cluster, Gap.NO_RUNS)] = None
     return Judgement(
-        found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.comparisons,
-        tuple(sorted(watch, key=_severity)), judge_.smallest(), tuple(_changes(past)), found.runs.height,
-        peers=peer_levels(all_),
-    )  # fmt: skip
+        cluster=campaign.cluster,
+        rows=tuple(sorted(verdicts, key=_severity)),
+        not_judged=tuple(gaps),
+        gpus=int(judging.known.any(axis=0).sum()),
+        looks=int(judging.known.sum()) + past.comparisons,
+        watch=tuple(sorted(_of_past(model, past.watch, verdicts), key=_severity)),
+        smallest=judging.smallest(),
+        changes=tuple(_changes(past)),
+        runs=campaign.runs.height,
+        peers=peer_levels(model),
+    )
+
+
+def simes(p: Floats, counted: Bools) -> Floats:
+    """(gpus,) one chance for each GPU of its (figures, gpus) chances, of those that are `counted`: Simes' rule
+    (Biometrika 73, 1986)."""
+    ranked = np.sort(np.where(counted, p, 2.0), axis=0)
+    n = counted.sum(axis=0)
+    rank = np.arange(1, len(p) + 1)[:, None]
+    joined: Floats = np.where(rank <= n, ranked * n / rank, 1.0).min(axis=0, initial=1.0)
+    return joined
+
+
+def error_rate(figures: Sequence[Figure]) -> float:
+    """Of the GPUs that these figures name, the share that may be healthy."""
+    return ERROR_RATE_ALONE if len({figure.workload for figure in figures if figure.timed}) == 1 else ERROR_RATE
+
+
+_ORDER = {kind: place for place, kind in enumerate(Kind)}
+_FACTS = (Kind.LOSES, Kind.LOST, Kind.WRONG, Kind.FAILED)
+
+
+def _severity(verdict: Verdict) -> tuple[int, bool, float, str]:
+    """Facts first, then what costs time, then what does not, then what is no harm; confirmed before suspected, and each
+    by its size."""
+    harm = 0 if verdict.kind in _FACTS else 3 if verdict.kind is Kind.FAST else 1 if verdict.timed else 2
+    return (
+        harm * 100 + (_ORDER[verdict.kind] if harm == 0 else 0),
+        verdict.state is not State.CONFIRMED,
+        -abs(verdict.effect_pct or 0),
+        verdict.name,
+    )
+
+
+# -- what needs no peers ------------------------------------------------------------------------------------------
+
+
+def _facts(model: Model) -> Iterator[Verdict]:
+    for fact in model.evidence.facts():
+        place = model.place.get(fact.gpu)
+        name = fact.gpu if place is None else model.names[place]
+        yield Verdict(
+            level=Level.GPU,
+            name=name,
+            gpus=(name,),
+            cluster=model.campaign.cluster,
+            model=None if place is None else model.models[place],
+            workloads=fact.workloads,
+            kind=fact.kind,
+            state=State.CONFIRMED if fact.sittings > 1 else State.SUSPECTED,
+            first_seen=fact.first_seen,
+            last_seen=fact.last_seen,
+            runs=fact.runs[-_RUNS:],
+            action=action_of(fact.kind),
+            measured=fact.measured,
+            figure="",
+        )
+
+
+def _of_past(model: Model, departures: Iterable[Departure], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What became worse than its own past, where no verdict says it already."""
+    kinds = {DepartureKind.DRIFT: Kind.DRIFTING, DepartureKind.UNSTABLE: Kind.UNSTABLE}
+    of_past = []
+    for departure in departures:
+        kind, gpu = kinds.get(departure.kind, Kind.SLOWER), departure.gpu
+        known = kind is Kind.UNSTABLE and any(verdict.kind is kind and gpu in verdict.gpus for verdict in verdicts)
+        if departure.effect_pct <= 0 or known:
+            continue
+        moved = None
+        if gpu is not None and kind is Kind.UNSTABLE:
+            moved = model.evidence.moves(gpu, departure.workload, departure.effect_pct)
+        action = action_of(kind) if moved is None else moved.action
+        places = [model.place.get(key) for key in departure.gpus]
+        names = [key if at is None else model.names[at] for key, at in zip(departure.gpus, places, strict=True)]
+        of_past.append(
+            Verdict(
+                level=departure.level,
+                name=departure.name if gpu is None else names[0],
+                gpus=tuple(names),
+                cluster=model.campaign.cluster,
+                model=next((model.models[at] for at in places if at is not None), None),
+                workloads=(departure.workload,),
+                kind=kind,
+                state=departure.state,
+                effect_pct=departure.effect_pct,
+                low_pct=departure.low_pct,
+                high_pct=departure.high_pct,
+                p=departure.p,
+                q=departure.q,
+                n=departure.n,
+                causes=() if moved is None else moved.causes,
+                first_seen=departure.first_seen,
+                last_seen=departure.last_seen,
+                runs=departure.runs[-_RUNS:],
+                action=Action.FIND_COMMON_CHANGE if departure.level is Level.BATCH else action,
+                measured=(*departure.measured, *departure.joined_with, *(() if moved is None else moved.measured)),
+                reference=ComparedWith.PAST,
+            )
+        )
+    return of_past
 
 
 def _changes(past: Histories) -> Iterator[Change]:
@@ -152,304 +249,263 @@ def _changes(past: Histories) -> Iterator[Change]:
             yield from (Change(gpu=gpu, together=together, **fields) for gpu in departure.gpus)
 
 
-def simes(p: Floats, counted: Bools) -> Floats:
-    """(gpus,) one chance for each GPU of its (looks, gpus) chances, of those that are `counted`."""
-    ranked = np.sort(np.where(counted, p, 2.0), axis=0)
-    n = counted.sum(axis=0)
-    rank = np.arange(1, len(p) + 1)[:, None]
-    joined: Floats = np.where(rank <= n, ranked * n / rank, 1.0).min(axis=0, initial=1.0)
-    return joined
+# -- beside its peers ---------------------------------------------------------------------------------------------
 
 
-def error_rate(of: Sequence[Look]) -> float:
-    """Of the GPUs that these looks name, the share that may be healthy."""
-    return ERROR_RATE_ALONE if len({look.workload for look in of if look.timed}) == 1 else ERROR_RATE
+@dataclass(frozen=True)
+class _Judging:
+    """The chances of all GPUs in all figures, and who is named for them."""
 
+    model: Model
+    p: Floats
+    """(figures, gpus) the chance that a healthy GPU lies so far out; 1 where it is too little to matter."""
+    known: Bools
+    """(figures, gpus) which GPUs have which figure."""
+    q: Floats
+    """(gpus,) the share of false findings among the GPUs that are at least as clear."""
+    rate: float
+    """The q up to which a GPU is named."""
 
-_ORDER = {kind: place for place, kind in enumerate(Kind)}
-_FIRST = (Kind.LOSES, Kind.LOST, Kind.WRONG, Kind.FAILED)
+    @classmethod
+    def of(cls, model: Model) -> _Judging:
+        figures = model.figures
+        shape = (len(figures), len(model.gpus))
+        p = np.array([_naming(figure, figures) for figure in figures]).reshape(shape)
+        known = np.array([np.isfinite(figure.effect) for figure in figures], dtype=bool).reshape(shape)
+        joined = simes(p, known)
+        return cls(model, p, known, discoveries(joined, len(joined)), error_rate(figures))
 
-
-def _severity(one: Verdict) -> tuple[int, bool, float, str]:
-    """What was seen first, then what costs time, then what does not, then what is no harm; confirmed before suspected,
-    and each by its size."""
-    harm = 0 if one.kind in _FIRST else 3 if one.kind is Kind.FAST else 1 if one.timed else 2
-    return (
-        harm * 100 + (_ORDER[one.kind] if harm == 0 else 0),
-        one.state is not State.CONFIRMED,
-        -abs(one.effect_pct or 0),
-        one.name,
-    )
-
-
-class _Judge:
-    def __init__(self, all_: Looks) -> None:
-        self._all = all_
-        self._campaign = all_.campaign
-        self._names = list(names_of(all_.campaign.gpus).values())
-        self._models: list[str | None] = all_.campaign.gpus["model"].to_list()
-        self._place = {gpu: place for place, gpu in enumerate(all_.gpus)}
-        of = all_.of
-        shape = (len(of), len(all_.gpus))
-        self._p = np.array([_backed(place, of) for place in range(len(of))]).reshape(shape)
-        known = np.array([np.isfinite(look.compared.effect) for look in of], dtype=bool).reshape(shape)
-        joined = simes(self._p, known)
-        self._q = discoveries(joined, len(joined))
-        self._own = self._p.min(axis=0, initial=1.0)
-        self._known = known
-        self._rate = error_rate(of)
-        self._by_gpu: tuple[pl.DataFrame, Ints] | None = None
+    @property
+    def named(self) -> Bools:
+        """(gpus,) whom a verdict names."""
+        return np.asarray((self.q <= self.rate) & (self.p.min(axis=0, initial=1.0) <= MOST_P))
 
     def smallest(self) -> tuple[Smallest, ...]:
         """What could have been named beside those that are."""
-        named = int(((self._q <= self._rate) & (self._own <= MOST_P)).sum())
-        rate = self._rate * (named + 1) / max(len(self._q), 1)
-        return tuple(smallest(self._all.of, self._known, rate, MOST_P))
+        rate = self.rate * (int(self.named.sum()) + 1) / max(len(self.q), 1)
+        return tuple(_smallest(self.model.figures, self.known, rate))
 
-    # -- what needs no test -------------------------------------------------------------------------------
+    # batches and nodes
 
-    def facts(self) -> list[Verdict]:
-        return [
-            Verdict(
-                Level.GPU, self._name(fact.gpu), (self._name(fact.gpu),), self._campaign.cluster,
-                self._models[self._place[fact.gpu]] if fact.gpu in self._place else None, fact.workloads, fact.kind,
-                State.CONFIRMED if fact.sittings > 1 else State.SUSPECTED, None, None, None, None, None, None, (),
-                fact.first_seen, fact.last_seen, fact.runs[-_RUNS:], action_of(fact.kind), fact.measured, figure="",
-            )
-            for fact in self._all.evidence.facts()
-        ]  # fmt: skip
-
-    # -- batches and nodes --------------------------------------------------------------------------------
-
-    def shared(self) -> list[Verdict]:
-        """One verdict for each batch, from the looks at times that show it."""
-        by_batch: dict[tuple[str, object], list[tuple[Look, Shift]]] = {}
-        for look in self._all.of:
-            if look.what != "time":
-                continue
-            for shift in look.compared.shifts:
-                if shift.what != "node" and abs(shift.effect) >= RELEVANT:
-                    key = (shift.what, shift.value) if shift.what != "mode" else ("mode", frozenset(shift.gpus))
-                    by_batch.setdefault(key, []).append((look, shift))
-        found = []
+    def batches(self) -> Iterator[Verdict]:
+        """One verdict for each batch, from the times that show it."""
+        by_batch: dict[tuple[str, object], list[tuple[Figure, Shift]]] = {}
+        for figure, shift in self._shifts():
+            if shift.what != "node":
+                key = (shift.what, frozenset(shift.gpus) if shift.what == "mode" else shift.value)
+                by_batch.setdefault(key, []).append((figure, shift))
         for (what, _), shown in by_batch.items():
-            look, shift = max(shown, key=lambda one: abs(one[1].effect))
-            names = tuple(self._names[gpu] for gpu in shift.gpus)
-            shared: tuple[Measured, ...] = ()
-            if what == "mode":
-                name = f"{len(names)} GPUs"
-            else:
-                value = self._all.values[what][shift.value]
-                name, shared = f"{what} {value}", (Measured(what, text=value),)
+            _, shift = _largest(shown)
+            name, measured = f"{len(shift.gpus)} GPUs", tuple[Measured, ...]()
+            if what != "mode":
+                value = self.model.values[what][shift.value]
+                name, measured = f"{what} {value}", (Measured(what, text=value),)
             kind = Kind.SLOW if shift.effect > 0 else Kind.FAST
-            found.append(
-                self._of_shift(
-                    Level.BATCH, name, look, shift, shown, kind, shared, Action.COMPARE_BOARDS, shift.p,
-                )
-            )  # fmt: skip
-        return found
+            yield replace(self._of_shift(shown), name=name, kind=kind, action=Action.COMPARE_BOARDS, measured=measured)
 
-    def nodes(self) -> list[Verdict]:
-        timed = [look for look in self._all.of if look.what == "time"]
-        count = len(self._all.values["node"])
-        if not timed or not count:
-            return []
-        p = np.ones((len(timed), count))
-        known = np.zeros((len(timed), count), dtype=bool)
-        shifts: dict[int, list[tuple[Look, Shift]]] = {}
-        for row, look in enumerate(timed):
-            known[
-                row, np.unique(self._all.fleet.node[np.isfinite(look.compared.effect) & (self._all.fleet.node >= 0)])
-            ] = True
-            for shift in look.compared.shifts:
-                if shift.what == "node" and abs(shift.effect) >= RELEVANT:
-                    p[row, shift.value] = shift.p
-                    shifts.setdefault(shift.value, []).append((look, shift))
+    def nodes(self) -> Iterator[Verdict]:
+        """One verdict for each node whose GPUs are slower or faster together."""
+        times = [figure for figure in self.model.figures if figure.name == TIME]
+        nodes = len(self.model.values["node"])
+        if not times or not nodes:
+            return
+        row = {id(figure): number for number, figure in enumerate(times)}
+        p, known = np.ones((len(times), nodes)), np.zeros((len(times), nodes), dtype=bool)
+        for figure in times:
+            node_of_gpu = self.model.fleet.node[np.isfinite(figure.effect)]
+            known[row[id(figure)], node_of_gpu[node_of_gpu >= 0]] = True
+        by_node: dict[int, list[tuple[Figure, Shift]]] = {}
+        for figure, shift in self._shifts():
+            if shift.what == "node":
+                p[row[id(figure)], shift.value] = shift.p
+                by_node.setdefault(shift.value, []).append((figure, shift))
         joined = simes(p, known)
         q = discoveries(joined, len(joined))
-        found = []
         for node in map(int, np.flatnonzero((q <= ERROR_RATE) & (joined <= MOST_P))):
-            shown = [(look, shift) for look, shift in shifts[node] if shift.p <= SHOWS_P]
-            look, shift = max(shown, key=lambda one: abs(one[1].effect))
-            effects = {one.workload: its.effect for one, its in shown}
-            told = self._all.evidence.slow([self._all.gpus[gpu] for gpu in shift.gpus], effects)
+            shown = [(figure, shift) for figure, shift in by_node[node] if shift.p <= SHOWS_P]
+            figure, shift = _largest(shown)
+            effects = {of.workload: each.effect for of, each in shown}
+            why = self.model.evidence.slow([self.model.gpus[gpu] for gpu in shift.gpus], effects)
             slow = shift.effect > 0
-            name = self._all.values["node"][node]
-            found.append(
-                self._of_shift(
-                    Level.NODE, name, look, shift, shown, told.kind if slow else Kind.FAST,
-                    told.measured, told.action, float(joined[node]),
-                    float(q[node]), told.causes if slow and told.workload == look.workload else (),
-                )
-            )  # fmt: skip
-        return found
+            yield replace(
+                self._of_shift(shown),
+                level=Level.NODE,
+                name=self.model.values["node"][node],
+                kind=why.kind if slow else Kind.FAST,
+                p=float(joined[node]),
+                q=float(q[node]),
+                causes=why.causes if slow and why.workload == figure.workload else (),
+                action=why.action,
+                measured=why.measured,
+            )
 
-    def _of_shift(
-        self, level: Level, name: str, look: Look, shift: Shift, shown: Sequence[tuple[Look, Shift]], kind: Kind,
-        measured: tuple[Measured, ...], action: Action, p: float, q: float | None = None,
-        causes: tuple[Cause, ...] = (),
-    ) -> Verdict:  # fmt: skip
+    def _shifts(self) -> Iterator[tuple[Figure, Shift]]:
+        """What batches and nodes differ in, where it matters."""
+        for figure in self.model.figures:
+            if figure.name == TIME and figure.compared is not None:
+                yield from ((figure, shift) for shift in figure.compared.shifts if abs(shift.effect) >= RELEVANT)
+
+    def _of_shift(self, shown: Sequence[tuple[Figure, Shift]]) -> Verdict:
+        """The verdict of a batch or node, but for its name, kind and action. `shown`: in which figures it shows."""
+        model = self.model
+        figure, shift = _largest(shown)
+        assert figure.compared is not None
         half = 2.6 * shift.error
-        workloads = [one.workload for one, _ in sorted(shown, key=lambda one: -abs(one[1].effect))]
-        seen = seen_twice(look.levels, look.compared, shift)[shift.gpus]
-        confirmed = seen.all() if level is Level.NODE else seen.mean() > _MOST
-        first, last, runs = self._evidence([self._all.gpus[gpu] for gpu in shift.gpus], workloads)
-        of_nodes = shift.what != "mode" and (self._all.fleet.node >= 0).any()
+        ranked = sorted(shown, key=lambda pair: -abs(pair[1].effect))
+        workloads = tuple(dict.fromkeys(of.workload for of, _ in ranked))
+        twice = seen_twice(figure.levels, figure.compared, shift)[shift.gpus]
+        of_node = shift.what == "node"
+        confirmed = twice.all() if of_node else twice.mean() > _MOST
+        of_nodes = shift.what != "mode" and (model.fleet.node >= 0).any()
+        first, last, runs = self._seen([model.gpus[gpu] for gpu in shift.gpus], workloads)
         return Verdict(
-            level, name, tuple(self._names[gpu] for gpu in shift.gpus), self._campaign.cluster, look.model,
-            tuple(dict.fromkeys(workloads)), kind, State.CONFIRMED if confirmed else State.SUSPECTED,
-            in_pct(shift.effect), in_pct(shift.effect - half), in_pct(shift.effect + half), p, p if q is None else q,
-            shift.n, causes, first, last, runs, action, measured, ComparedWith.NODES if of_nodes else ComparedWith.GPUS,
-        )  # fmt: skip
+            level=Level.NODE if of_node else Level.BATCH,
+            name="",
+            gpus=tuple(model.names[gpu] for gpu in shift.gpus),
+            cluster=model.campaign.cluster,
+            model=figure.model,
+            workloads=workloads,
+            kind=Kind.SLOW,
+            state=State.CONFIRMED if confirmed else State.SUSPECTED,
+            effect_pct=in_pct(shift.effect),
+            low_pct=in_pct(shift.effect - half),
+            high_pct=in_pct(shift.effect + half),
+            p=shift.p,
+            q=shift.p,
+            n=shift.n,
+            first_seen=first,
+            last_seen=last,
+            runs=runs,
+            reference=ComparedWith.NODES if of_nodes else ComparedWith.GPUS,
+        )
 
-    # -- GPUs ---------------------------------------------------------------------------------------------
+    # GPUs
 
-    def gpus(self) -> list[Verdict]:
-        found = []
-        for gpu in np.flatnonzero((self._q <= self._rate) & (self._own <= MOST_P)):
-            found += self._of_gpu(int(gpu))
-        return found
+    def gpus(self) -> Iterator[Verdict]:
+        """The verdicts of each GPU that is named."""
+        for gpu in map(int, np.flatnonzero(self.named)):
+            yield from self._of_gpu(gpu)
 
-    def _of_gpu(self, gpu: int) -> list[Verdict]:
-        shown = [look for place, look in enumerate(self._all.of) if self._p[place, gpu] <= SHOWS_P]
-        timed = [look for look in shown if look.timed]
-        others = [look for look in shown if not look.timed]
+    def _of_gpu(self, gpu: int) -> Iterator[Verdict]:
+        figures = self.model.figures
+        shown = [figure for figure, p in zip(figures, self.p[:, gpu], strict=True) if p <= SHOWS_P]
+        times = [figure for figure in shown if figure.timed]
+        order = np.argsort(self.p[:, gpu], kind="stable")
+        others = [figures[at] for at in order if self.p[at, gpu] <= SHOWS_P and not figures[at].timed]
         # A GPU that is named for its power or clock is slow for that, however usual such times are among its peers.
-        raw = [look for look in self._all.of if look.what == "time" and look.matters[gpu]]
-        slow = [look for look in raw if look.compared.effect[gpu] > 0 and look.compared.low[gpu] > 0]
-        found: list[Verdict] = []
-        if any(look.compared.effect[gpu] > 0 for look in timed) or (slow and others):
-            found.append(self._slow(gpu, timed, slow, shown))
-        elif timed:
-            look = max(timed, key=lambda one: abs(one.compared.effect[gpu]))
-            found.append(self._row(gpu, look, timed, Kind.FAST, (), (), Action.NOTHING))
-        kinds = {one.kind for one in found}
-        for look in sorted(others, key=lambda one: float(self._p[self._all.of.index(one), gpu])):
-            channel = look.channel
+        slow = [
+            figure
+            for figure in figures
+            if figure.compared is not None
+            and figure.name == TIME
+            and figure.matters[gpu]
+            and figure.compared.low[gpu] > 0
+        ]
+        kinds: set[Kind] = set()
+        if any(figure.effect[gpu] > 0 for figure in times) or (slow and others):
+            verdict = self._slow(gpu, times, slow, shown)
+            kinds.add(verdict.kind)
+            yield verdict
+        elif times:
+            figure = max(times, key=lambda time: abs(time.effect[gpu]))
+            kinds.add(Kind.FAST)
+            yield replace(self._of_figure(gpu, figure, times), kind=Kind.FAST)
+        told = bool(kinds)
+        for figure in others:
+            channel = figure.channel
             if channel is None or channel.kind is None:
                 continue
-            kind = channel.kind
             # A held clock is told by the causes of the time; and the power of a braked GPU tells no kelvin a watt.
-            held = found and kind in (*HELD, Kind.STARVED, Kind.UNSTABLE)
-            held = held or (kind is Kind.HOT and bool(kinds & HELD))
-            if kind in kinds or held:
+            held = told and channel.kind in (*HELD, Kind.STARVED, Kind.UNSTABLE)
+            if channel.kind in kinds or held or (channel.kind is Kind.HOT and kinds & HELD):
                 continue
-            kinds.add(kind)
-            own = float(look.levels.level[gpu])
-            value = _beside(channel, own, own - float(look.compared.effect[gpu]))
-            found.append(self._row(gpu, look, [look], kind, (), (value,), action_of(kind)))
-        return found
+            kinds.add(channel.kind)
+            own = float(figure.levels.level[gpu])
+            value = _beside(channel, own, own - float(figure.effect[gpu]))
+            yield replace(
+                self._of_figure(gpu, figure, [figure]),
+                kind=channel.kind,
+                action=action_of(channel.kind),
+                measured=(value,),
+            )
 
-    def _slow(self, gpu: int, timed: Sequence[Look], slow: Sequence[Look], shown: Sequence[Look]) -> Verdict:
-        sure = [look for look in timed if look.compared.effect[gpu] > 0]
+    def _slow(self, gpu: int, times: Sequence[Figure], slow: Sequence[Figure], shown: Sequence[Figure]) -> Verdict:
+        """The verdict of a slow GPU. `times`: that show it; `slow`: in which it is slower than most; `shown`: all."""
+        sure = [figure for figure in times if figure.effect[gpu] > 0]
         if sure:  # then what is merely usual for a GPU among its peers is not part of it
-            at = {look.workload for look in sure}
-            slow = [look for look in slow if look.workload in at]
-        timed_looks = [*slow, *sure]
+            at = {figure.workload for figure in sure}
+            slow = [figure for figure in slow if figure.workload in at]
+        times = [*slow, *sure]
         effects, at_clock = (
-            {look.workload: float(look.compared.effect[gpu]) for look in timed_looks if (look.what == "time") is raw}
+            {figure.workload: float(figure.effect[gpu]) for figure in times if (figure.name == TIME) is raw}
             for raw in (True, False)
         )
-        told = self._all.evidence.slow(self._all.gpus[gpu], effects, at_clock)
-        figure = "time at its clock" if told.at_clock else "time"
-        look = next(look for look in timed_looks if (look.workload, look.what) == (told.workload, figure))
-        kind = told.kind if told.kind is not Kind.FAST else Kind.SLOW
-        return self._row(gpu, look, timed_looks, kind, told.causes, told.measured, told.action, shown)
+        why = self.model.evidence.slow(self.model.gpus[gpu], effects, at_clock)
+        name = TIME_AT_CLOCK if why.at_clock else TIME
+        figure = next(figure for figure in times if (figure.workload, figure.name) == (why.workload, name))
+        verdict = self._of_figure(gpu, figure, times, shown)
+        kind = why.kind if why.kind is not Kind.FAST else Kind.SLOW
+        return replace(verdict, kind=kind, causes=why.causes, action=why.action, measured=why.measured)
 
-    def _row(
-        self, gpu: int, look: Look, over: Sequence[Look], kind: Kind, causes: tuple[Cause, ...],
-        measured: tuple[Measured, ...], action: Action, shown: Sequence[Look] = (),
-    ) -> Verdict:  # fmt: skip
-        one = look.compared
-        ranked = sorted((other for other in over if other.workload), key=lambda other: -abs(other.compared.effect[gpu]))
-        workloads = tuple(dict.fromkeys([look.workload, *(other.workload for other in ranked)])) if ranked else ()
-        first, last, runs = self._evidence([self._all.gpus[gpu]], workloads, look, gpu)
-        confirmed = any(other.compared.confirmed[gpu] for other in (look, *shown))
-        effect, low, high = (_inin_pct(look, float(value[gpu])) for value in (one.effect, one.low, one.high))
+    def _of_figure(self, gpu: int, figure: Figure, over: Sequence[Figure], shown: Sequence[Figure] = ()) -> Verdict:
+        """The verdict of a GPU in a figure, but for its kind and what goes with that. `over`: the figures whose
+        workloads it names; `shown`: one of these, or `figure`, must have shown it twice for it to be confirmed."""
+        compared = figure.compared
+        assert compared is not None
+        ranked = sorted((of for of in over if of.workload), key=lambda of: -abs(of.effect[gpu]))
+        workloads = tuple(dict.fromkeys([figure.workload, *(of.workload for of in ranked)])) if ranked else ()
+        twice = any(of.compared is not None and of.compared.confirmed[gpu] for of in (figure, *shown))
+        first, last, runs = self._seen([self.model.gpus[gpu]], workloads)
+        name = self.model.names[gpu]
         return Verdict(
-            Level.GPU, self._names[gpu], (self._names[gpu],), self._campaign.cluster, self._models[gpu], workloads,
-            kind, State.CONFIRMED if confirmed else State.SUSPECTED,
-            effect, low, high, float(self._own[gpu]), float(self._q[gpu]), int(one.peers[gpu]),
-            causes, first, last, runs, action, measured, ComparedWith.GPUS, look.timed and look.what != "time",
-            TIME if look.timed else look.what,
-        )  # fmt: skip
+            level=Level.GPU,
+            name=name,
+            gpus=(name,),
+            cluster=self.model.campaign.cluster,
+            model=self.model.models[gpu],
+            workloads=workloads,
+            kind=Kind.SLOW,
+            state=State.CONFIRMED if twice else State.SUSPECTED,
+            effect_pct=_in_pct(figure, compared.effect[gpu]),
+            low_pct=_in_pct(figure, compared.low[gpu]),
+            high_pct=_in_pct(figure, compared.high[gpu]),
+            p=float(self.p[:, gpu].min()),
+            q=float(self.q[gpu]),
+            n=int(compared.peers[gpu]),
+            first_seen=_first_shown(figure, gpu) or first,
+            last_seen=last,
+            runs=runs,
+            reference=ComparedWith.GPUS,
+            at_clock=figure.timed and figure.name != TIME,
+            figure=TIME if figure.timed else figure.name,
+        )
 
-    # -- history ------------------------------------------------------------------------------------------
-
-    def of_the_past(self, departures: Iterable[Departure], rows: Sequence[Verdict]) -> list[Verdict]:
-        """Departures from a GPU's own past that are worse, of GPUs whose verdict does not say it already."""
-        kinds = {DepartureKind.DRIFT: Kind.DRIFTING, DepartureKind.UNSTABLE: Kind.UNSTABLE}
-        verdicts = []
-        for departure in departures:
-            kind, gpu = kinds.get(departure.kind, Kind.SLOWER), departure.gpu
-            is_known = kind is Kind.UNSTABLE and any(row.kind is kind and gpu in row.gpus for row in rows)
-            if departure.effect_pct <= 0 or is_known:
-                continue
-            moved = None
-            if gpu is not None and kind is Kind.UNSTABLE:
-                moved = self._all.evidence.moves(gpu, departure.workload, departure.effect_pct)
-            action = action_of(kind) if moved is None else moved.action
-            models = (self._models[self._place[key]] for key in departure.gpus if key in self._place)
-            verdicts.append(
-                Verdict(
-                    level=departure.level,
-                    name=departure.name if gpu is None else self._name(gpu),
-                    gpus=tuple(map(self._name, departure.gpus)),
-                    cluster=self._campaign.cluster,
-                    model=next(models, None),
-                    workloads=(departure.workload,),
-                    kind=kind,
-                    state=departure.state,
-                    effect_pct=departure.effect_pct,
-                    low_pct=departure.low_pct,
-                    high_pct=departure.high_pct,
-                    p=departure.p,
-                    q=departure.q,
-                    n=departure.n,
-                    causes=() if moved is None else moved.causes,
-                    first_seen=departure.first_seen,
-                    last_seen=departure.last_seen,
-                    runs=departure.runs[-_RUNS:],
-                    action=Action.FIND_COMMON_CHANGE if departure.level is Level.BATCH else action,
-                    measured=(*departure.measured, *departure.joined_with, *(() if moved is None else moved.measured)),
-                    reference=ComparedWith.PAST,
-                )
-            )
-        return verdicts
-
-    # -- evidence -----------------------------------------------------------------------------------------
-
-    def _name(self, gpu: str) -> str:
-        return self._names[self._place[gpu]] if gpu in self._place else gpu
-
-    def _runs_of(self, gpu: str) -> pl.DataFrame:
-        """The runs of a GPU: workload, began, run_id."""
-        if self._by_gpu is None:
-            runs = self._all.runs.select("gpu_no", "workload", "began", "run_id").sort("gpu_no")
-            starts = np.searchsorted(runs["gpu_no"].to_numpy(), np.arange(len(self._all.gpus) + 1))
-            self._by_gpu = runs, starts
-        runs, edges = self._by_gpu
-        place = self._place[gpu]
-        return runs.slice(int(edges[place]), int(edges[place + 1] - edges[place])).drop("gpu_no")
-
-    def _evidence(
-        self, gpus: Sequence[str], workloads: Sequence[str], look: Look | None = None, gpu: int = -1
+    def _seen(
+        self, gpus: Sequence[str], workloads: Sequence[str]
     ) -> tuple[datetime | None, datetime | None, tuple[str, ...]]:
-        """When it was seen first and last, and the newest runs that show it."""
-        rows = pl.concat([self._runs_of(one) for one in gpus])
+        """When runs of these GPUs and workloads began first and last, and the newest of them; of all workloads if none
+        is given."""
+        rows = pl.concat([self.model.runs_of(gpu) for gpu in gpus])
         if workloads:
             rows = rows.filter(pl.col("workload").is_in(list(workloads)))
         rows = rows.sort("began", nulls_last=False)
         began = rows["began"].drop_nulls()
-        first = None if began.is_empty() else began[0]
-        if look is not None:
-            sat, whole = look.levels.sat, look.compared.effect[gpu]
-            own = sat.series == gpu
-            off = (sat.value - look.levels.steps)[own] - look.compared.centre[gpu]
-            shows = sat.at[own][off * np.sign(whole) >= abs(whole) / 2]
-            if len(shows) and shows[0] > 0:
-                first = date_of(shows[0])
-        return first, None if began.is_empty() else began[-1], tuple(rows["run_id"].cast(pl.String).to_list()[-_RUNS:])
+        newest = tuple(rows["run_id"].cast(pl.String).to_list()[-_RUNS:])
+        return (None, None, newest) if began.is_empty() else (began[0], began[-1], newest)
+
+
+def _largest(shown: Sequence[tuple[Figure, Shift]]) -> tuple[Figure, Shift]:
+    """The figure in which a batch or node differs most."""
+    return max(shown, key=lambda pair: abs(pair[1].effect))
+
+
+def _first_shown(figure: Figure, gpu: int) -> datetime | None:
+    """The first sitting of a GPU that has half of its effect; None where none with a date has it."""
+    sat, effect = figure.levels.sat, figure.effect[gpu]
+    mine = sat.series == gpu
+    off = (sat.value - figure.levels.steps)[mine] - figure.centre[gpu]
+    at = sat.at[mine][off * np.sign(effect) >= abs(effect) / 2]
+    return date_of(at[0]) if len(at) and at[0] > 0 else None
 
 
 def _beside(channel: Channel, own: float, peers: float) -> Measured:
@@ -459,26 +515,68 @@ def _beside(channel: Channel, own: float, peers: float) -> Measured:
     return Measured(channel.name, own, peers, channel.unit)
 
 
-def _backed(place: int, of: Sequence[Look]) -> Floats:
-    """(gpus,) the chances of a look that name: of a difference that matters, and not of one run that stands alone."""
-    look = of[place]
-    p = np.where(look.matters, look.compared.p, 1.0)
-    lone = look.compared.single & (p <= SHOWS_P)
+def _naming(figure: Figure, figures: Sequence[Figure]) -> Floats:
+    """(gpus,) the chances of a figure that name: of a difference that matters, and not of one run that stands alone."""
+    p = np.where(figure.matters, figure.p, 1.0)
+    assert figure.compared is not None
+    lone = figure.compared.single & (p <= SHOWS_P)
     if lone.any():
-        sign = np.sign(look.compared.effect)
+        sign = np.sign(figure.effect)
         backed = np.zeros(len(p), dtype=bool)
-        for other in of:
-            if other.workload != look.workload and other.timed and look.timed:
-                same = np.sign(other.compared.effect) == sign
-                backed |= same & (other.compared.p <= SHOWS_P)
+        for other in figures:
+            if other.workload != figure.workload and other.timed and figure.timed:
+                backed |= (np.sign(other.effect) == sign) & (other.p <= SHOWS_P)
         p = np.where(lone & ~backed, 1.0, p)
     return p
 
 
-def _inin_pct(look: Look, value: float) -> float | None:
-    """An effect of a look in per cent; None where it has none: the sentence of a temperature says how many kelvin."""
-    if not math.isfinite(value):
+def _in_pct(figure: Figure, effect: float) -> float | None:
+    """An effect in per cent; None where it has none: of a temperature `measured` has both values."""
+    if not math.isfinite(effect):
         return None
-    if look.channel is None or look.channel.log:
-        return in_pct(value)
-    return 100 * value if look.channel.unit == "share" else None
+    if figure.channel is None or figure.channel.log:
+        return in_pct(effect)
+    return 100 * float(effect) if figure.channel.unit == "share" else None
+
+
+# -- what could have been named -----------------------------------------------------------------------------------
+
+_EFFECTS = np.geomspace(0.001, 1.5, 400)
+"""Of which the least is looked for, as logarithms of a ratio."""
+
+
+def _smallest(figures: Sequence[Figure], known: Bools, rate: float) -> Iterator[Smallest]:
+    """The smallest effect that could have been named, for each workload with times.
+
+    A GPU is imagined that lies in the middle of its peers, but for one workload in which all its sittings are slower.
+    It gets the chances that the judge would have given it, joined by the judge's rule over its figures. `known`:
+    (figures, gpus) which GPUs have which figure; `rate`: the joined chance at which a GPU is named.
+    """
+    at_clock = {(figure.model, figure.workload): figure for figure in figures if figure.name == TIME_AT_CLOCK}
+    for time, here in zip(figures, known, strict=True):
+        if time.name != TIME:
+            continue
+        assert time.compared is not None
+        number = float(np.median(known[:, here].sum(axis=0)))
+        free = at_clock.get((time.model, time.workload))
+        by_time = time.compared.chances.of_the_middle(_EFFECTS)
+        by_clock = by_time if free is None or free.compared is None else free.compared.chances.of_the_middle(_EFFECTS)
+        either = np.minimum(by_time, by_clock)
+        both = np.minimum(either, np.maximum(by_time, by_clock) / 2)
+        why = Gap.ALONE if np.mean(time.compared.single[here]) > _MOST else None
+        pct, any_clock_pct = (
+            None if why else _least_pct(p, (joined * number <= rate) & (time.relevant <= _EFFECTS))
+            for p, joined in ((either, both), (by_time, by_time))
+        )
+        if pct is None:
+            why, any_clock_pct = why or Gap.TOO_FEW_TO_NAME, None
+        yield Smallest(
+            time.workload, time.model, pct, any_clock_pct=any_clock_pct, gpus=int(here.sum()),
+            sittings=int(np.median(time.levels.sittings[here])), why=why,
+        )  # fmt: skip
+
+
+def _least_pct(p: Floats, named: Bools) -> float | None:
+    """The least of `_EFFECTS`, in per cent, that is named; None where none is. `p`: the chance of each."""
+    named = named & (p <= MOST_P)
+    return in_pct(float(_EFFECTS[np.argmax(named)])) if named.any() else None

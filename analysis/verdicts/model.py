@@ -1,7 +1,8 @@
-"""Every look at a fleet: each figure of each workload, with the comparison of all GPUs in it.
+"""The model of a fleet: one pass over a cluster's runs, to every figure of every GPU beside its peers.
 
-A look is a time, a time at its clock (what is left of a time when the clock's part is taken out), or one of `channels`.
-What cannot be compared is said.
+A figure is a time, a time at its clock (what is left of a time when the clock's part is taken out), or one of
+`channels`. Each holds levels and, worked out once when it is asked for, the comparison of all GPUs in them. Verdicts,
+fingerprints and explanations are views of one `Model`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from ...store.names import plain_workload
 from ..runs.measurements import coupled_jobs
-from ..runs.probing import Probed, parted
+from ..runs.probing import Probed, names_of, parted
 from ..runs.sittings import Bools, Floats, Ints, days, latest
 from ..spread.findings import SOME
 from ..spread.repeats import JOBS_COUPLE
@@ -25,78 +27,226 @@ from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
 from .channels import Channel, channels
 from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
-from .levels import RELEVANT, WEEKS, Levels, levels
+from .levels import LEAST, REACH_95, RELEVANT, WEEKS, Levels, levels
 from .sittings import groups_median, step_of
 from .states import codes, line
-from .verdict import Gap, NotJudged
+from .verdict import TIME, Gap, NotJudged
 
+if TYPE_CHECKING:
+    from ...store import Store
+
+TIME_AT_CLOCK = "time at its clock"
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
 _COLUMNS = (
     "run_id", "gpu", "model", "workload", "node", "job_id", "began", "value", "sm_clock_mhz", "probe_version",
 )  # fmt: skip
-"""Of a run, what is looked at."""
+"""Of a run, what is compared."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """One figure of one workload over all GPUs of a model."""
+class Figure:
+    """One figure of one workload over all GPUs of a model: arrays of shape (gpus,), NaN for a GPU without it."""
 
-    what: str
-    """"time", "time at its clock" or the name of a channel."""
+    name: str
+    """`TIME`, `TIME_AT_CLOCK`, or that of a channel or of another figure of runs."""
     workload: str
     """'' for a channel over all workloads."""
     model: str | None
-    channel: Channel | None
     levels: Levels
-    compared: Compared
+    """On the scale of the comparison: logarithms of what is compared by ratio."""
+    fleet: Fleet | None
+    """None: all GPUs with the figure are peers, and no GPU is named for it."""
+    floor: float = LEAST
+    """No level is known better."""
+    weeks: float = 0.0
+    """How much weeks change a level, as of `Levels.later`."""
+    channel: Channel | None = None
+    jobs_share: float | None = None
+    """Of what differs between runs of one GPU, the share that the GPUs of a job have in common; None without jobs."""
+    gap: NotJudged | None = None
+    """Why no GPU, or none for this figure alone, can be named for it."""
+
+    @cached_property
+    def compared(self) -> Compared | None:
+        """The comparison of all GPUs; None with too few of them."""
+        if self.fleet is None:
+            return None
+        worse = 1 if self.channel is None else self.channel.sign
+        return compare(self.levels, self.fleet, self.floor, weeks=self.weeks, worse=worse)
 
     @property
     def timed(self) -> bool:
+        """Whether it is a time."""
         return self.channel is None
 
     @property
+    def named(self) -> bool:
+        """Whether a GPU can be named for it."""
+        return (self.gap is None or self.gap.why is Gap.RUN_ONCE) and self.compared is not None
+
+    @property
     def relevant(self) -> float:
+        """The least difference that matters, on the scale of the levels."""
         return RELEVANT if self.channel is None else self.channel.relevant
 
     @cached_property
     def matters(self) -> Bools:
         """(gpus,) whether the difference is large enough to matter, and of the kind's side."""
         with np.errstate(invalid="ignore"):
-            effect = self.compared.effect * (1 if self.channel is None else self.channel.sign)
+            effect = self.effect * (1 if self.channel is None else self.channel.sign)
             large: Bools = (np.abs(effect) if self.channel is None else effect) >= self.relevant
         return large
 
+    @property
+    def p(self) -> Floats:
+        """(gpus,) the chance that a healthy GPU lies so far out; 1 where no GPU is named."""
+        return np.ones(len(self.levels.level)) if self.compared is None else self.compared.p
 
-@dataclass
-class Looks:
-    """All looks at a cluster."""
+    @property
+    def effect(self) -> Floats:
+        """(gpus,) from the level that each GPU is compared with."""
+        return self.levels.level - self.centre if self.compared is None else self.compared.effect
 
-    campaign: Probed
-    evidence: Evidence
-    gpus: list[str]
-    """The keys, in the order of the arrays."""
-    fleet: Fleet
-    values: dict[str, list[str]]
-    """The values of what GPUs may share, by its name and number; nodes are under "node"."""
-    runs: pl.DataFrame
-    """Those that are compared, with `gpu_no` and `at` (days)."""
-    of: list[Look]
-    not_judged: list[NotJudged]
+    @cached_property
+    def centre(self) -> Floats:
+        """(gpus,) the level that each GPU is compared with."""
+        if self.compared is not None:
+            return self.compared.centre
+        known = self.levels.known
+        return np.where(known, np.median(self.levels.level[known]) if known.any() else np.nan, np.nan)
+
+    @property
+    def half(self) -> Floats:
+        """(gpus,) half of the 95 % interval of the level in another sitting."""
+        return REACH_95 * self.levels.apart(self.weeks)
+
+    @property
+    def peers(self) -> Ints:
+        """(gpus,) how many GPUs each was compared with, itself included."""
+        if self.compared is not None:
+            return self.compared.peers
+        return np.where(self.levels.known, int(self.levels.known.sum()), 0)
 
 
-def looks(campaign: Probed, evidence: Evidence) -> Looks:
-    """All looks at the GPUs of `campaign`."""
-    gpus = [str(gpu) for gpu in campaign.gpus["gpu"]]
-    fleet, values = Fleet.of(campaign.gpus)
-    runs, said = usable(campaign)
-    found = Looks(campaign, evidence, gpus, fleet, values, runs, [], said)
-    for (model, workload), some in parted(runs.drop("run_id", "value"), "model", "workload"):
-        found.of += _of_times(found, model, str(workload), some)
-    if found.of:
-        found.of += _of_channels(found)
-    share_tails([look.compared for look in found.of])
-    return found
+class Model:
+    """The GPUs of a cluster, what they share, and their figures, each worked out when it is first asked for."""
+
+    def __init__(self, campaign: Probed, store: Store | None = None, *, evidence: Evidence | None = None) -> None:
+        """`campaign`: from `probed`. `store`: telemetry is looked at too. `evidence`: of these runs, where known."""
+        self.campaign = campaign
+        self.gpus: list[str] = campaign.gpus["gpu"].cast(pl.String).to_list()
+        """The keys, in the order of the arrays."""
+        self.names: list[str] = list(names_of(campaign.gpus).values())
+        self.models: list[str | None] = campaign.gpus["model"].to_list()
+        self.place = {gpu: place for place, gpu in enumerate(self.gpus)}
+        self.fleet, self.values = Fleet.of(campaign.gpus)
+        """What GPUs share, as numbers; and the values that these stand for, by name: nodes are under "node"."""
+        self.runs, self.left_out = usable(campaign)
+        """Those that are compared, with `gpu_no` and `at` (days); and of which runs that is not so."""
+        self._store, self._evidence = store, evidence
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """In what state each GPU ran, beside its peers."""
+        return self._evidence or Evidence.of(self.campaign, self._store)
+
+    @cached_property
+    def times(self) -> tuple[Figure, ...]:
+        """The times of each workload and model, whether GPUs can be named for them or not."""
+        return tuple(self._time(model, workload, runs) for model, workload, runs in self._parts)
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """All figures for which GPUs can be named."""
+        named: list[Figure] = []
+        for time, (_, _, runs) in zip(self.times, self._parts, strict=True):
+            if time.named:
+                named += [time, *self._at_clock(time, runs)]
+        if named:
+            named += self._of_channels()
+        share_tails([figure.compared for figure in named if figure.compared is not None])
+        return tuple(named)
+
+    @property
+    def not_judged(self) -> list[NotJudged]:
+        """Of which runs and workloads nothing, or not all, can be concluded."""
+        return [*self.left_out, *(figure.gap for figure in self.times if figure.gap is not None)]
+
+    def runs_of(self, gpu: str) -> pl.DataFrame:
+        """The runs of a GPU: workload, began, run_id."""
+        place = self.place[gpu]
+        rows, edges = self._runs_by_gpu
+        return rows.slice(int(edges[place]), int(edges[place + 1] - edges[place]))
+
+    @cached_property
+    def _runs_by_gpu(self) -> tuple[pl.DataFrame, Ints]:
+        rows = self.runs.select("gpu_no", "workload", "began", "run_id").sort("gpu_no")
+        edges = np.searchsorted(rows["gpu_no"].to_numpy(), np.arange(len(self.gpus) + 1))
+        return rows.drop("gpu_no"), edges
+
+    @cached_property
+    def _parts(self) -> list[tuple[str | None, str, pl.DataFrame]]:
+        """The runs of each model and workload."""
+        parts = parted(self.runs.drop("run_id", "value"), "model", "workload")
+        return [(None if model is None else str(model), str(workload), runs) for (model, workload), runs in parts]
+
+    def _time(self, model: str | None, workload: str, runs: pl.DataFrame) -> Figure:
+        gpu, at, x = (runs[name].to_numpy() for name in ("gpu_no", "at", "x"))
+        of_gpus = levels(gpu, at, x, len(self.gpus), step_of(x))
+        share = jobs_share(runs, of_gpus)
+        gap = self._gap(model, workload, of_gpus, x=x, share=share)
+        return Figure(TIME, workload, model, levels=of_gpus, fleet=self.fleet, weeks=WEEKS, jobs_share=share, gap=gap)
+
+    def _gap(
+        self, model: str | None, workload: str, of_gpus: Levels, *, x: Floats, share: float | None
+    ) -> NotJudged | None:
+        """Why no GPU can be named for these times, or none for them alone; None where one can. `x`: of the runs."""
+        gap = NotJudged(self.campaign.cluster, workload, Gap.RUN_ONCE)
+        gpus = int(of_gpus.known.sum())
+        if gpus < LEAST_GPUS:
+            several = workload == plain_workload(workload) and len(self.campaign.models) > 1
+            of_model = model if several else None
+            return replace(gap, why=Gap.FEW_GPUS, n=gpus, total=LEAST_GPUS, model=of_model)
+        if share is not None and share >= JOBS_COUPLE:
+            return replace(gap, why=Gap.JOBS, share=share)
+        if of_gpus.repeats is None:
+            return gap
+        if np.ptp(x) == 0:
+            return replace(gap, why=Gap.SAME_TIME, n=len(x))
+        if of_gpus.repeats < SOME:
+            return replace(gap, why=Gap.NOT_REPEATED, n=gpus, total=len(x), share=of_gpus.repeats)
+        return None
+
+    def _at_clock(self, time: Figure, runs: pl.DataFrame) -> Iterator[Figure]:
+        """The times of a workload as they would be at the fleet's usual clock, where clocks differ."""
+        clock = runs["sm_clock_mhz"].cast(pl.Float64).log().fill_nan(None)
+        if clock.null_count() > (1 - _KNOWN) * runs.height:
+            return
+        on = clock.is_not_null().to_numpy()
+        gpu, at, x = (runs[name].to_numpy()[on] for name in ("gpu_no", "at", "x"))
+        free = _without_clock(gpu, x, clock.drop_nulls().to_numpy(), len(self.gpus))
+        if free is not None:
+            at_clock = levels(gpu, at, free, len(self.gpus), step_of(runs["x"].to_numpy()))
+            figure = replace(time, name=TIME_AT_CLOCK, levels=at_clock)
+            if figure.named:
+                yield figure
+
+    def _of_channels(self) -> Iterator[Figure]:
+        for channel, rows in channels(self.evidence).items():
+            if channel.kind is None:
+                continue
+            for (model, workload), values in parted(rows, "model", "workload"):
+                gpu, at = values["gpu_no"].to_numpy(), values.select(days()).to_series().to_numpy()
+                of_gpus = levels(gpu, at, values["value"].to_numpy(), len(self.gpus))
+                # A channel has one value a sitting.
+                runs = np.bincount(gpu, values["runs"].to_numpy(), minlength=len(self.gpus)).astype(np.int64)
+                figure = Figure(
+                    channel.name, str(workload), None if model is None else str(model),
+                    levels=replace(of_gpus, runs=runs), fleet=self.fleet, floor=channel.floor, channel=channel,
+                )  # fmt: skip
+                if figure.named:
+                    yield figure
 
 
 def usable(
@@ -113,66 +263,19 @@ def usable(
     )
     ahead = now is None and campaign.simulated  # a simulated clock runs faster: its dates are right
     late = pl.lit(value=False) if ahead else (pl.col("began") > until).fill_null(value=False)
-    said: list[NotJudged] = []
-    for why, bad in (
-        (Gap.NO_TIME, ~pl.col("x").is_finite()),
-        (Gap.FUTURE, late),
-    ):
-        runs = without(runs, bad, why, campaign.cluster, said)
-    return runs, said
+    left_out: list[NotJudged] = []
+    for why, bad in ((Gap.NO_TIME, ~pl.col("x").is_finite()), (Gap.FUTURE, late)):
+        runs = without(runs, bad, why, cluster=campaign.cluster, left_out=left_out)
+    return runs, left_out
 
 
-def without(runs: pl.DataFrame, bad: pl.Expr, why: Gap, cluster: str, said: list[NotJudged]) -> pl.DataFrame:
-    """`runs` without the bad ones, of whose workloads `said` then says why."""
+def without(runs: pl.DataFrame, bad: pl.Expr, why: Gap, *, cluster: str, left_out: list[NotJudged]) -> pl.DataFrame:
+    """`runs` without the bad ones; `left_out` gets how many each workload has of them."""
     if not runs.select(bad.any()).item():
         return runs
-    for workload, n in runs.filter(bad).group_by("workload").len().sort("workload").iter_rows():
-        said.append(NotJudged(cluster, str(workload), why, n=n))
+    counted = runs.filter(bad).group_by("workload").len().sort("workload")
+    left_out += [NotJudged(cluster, str(workload), why, n=n) for workload, n in counted.iter_rows()]
     return runs.filter(~bad)
-
-
-def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame) -> Iterator[Look]:
-    """The looks at a workload's times."""
-    gpu, at, x = (runs[name].to_numpy() for name in ("gpu_no", "at", "x"))
-    several = workload == plain_workload(workload) and len(all_.campaign.models) > 1
-
-    def no(why: Gap, n: int | None = None, total: int | None = None, *, share: float | None = None) -> None:
-        of_model = model if several and why is Gap.FEW_GPUS else None
-        all_.not_judged.append(
-            NotJudged(all_.campaign.cluster, workload, why, n=n, total=total, share=share, model=of_model)
-        )
-
-    many = runs["gpu_no"].n_unique()
-    if many < LEAST_GPUS:
-        no(Gap.FEW_GPUS, many, LEAST_GPUS)
-        return
-    step = step_of(x)
-    times = levels(gpu, at, x, len(all_.gpus), step)
-    together = jobs_share(runs, times)
-    if together is not None and together >= JOBS_COUPLE:
-        no(Gap.JOBS, share=together)
-        return
-    if times.repeats is None:
-        no(Gap.RUN_ONCE)
-    elif np.ptp(x) == 0:
-        no(Gap.SAME_TIME, runs.height)
-        return
-    elif times.repeats < SOME:
-        no(Gap.NOT_REPEATED, many, runs.height, share=times.repeats)
-        return
-    compared = compare(times, all_.fleet, weeks=WEEKS)
-    if compared is not None:
-        yield Look("time", workload, model, None, times, compared)
-    clock = runs["sm_clock_mhz"].cast(pl.Float64).log().fill_nan(None)
-    if clock.null_count() > (1 - _KNOWN) * runs.height:
-        return
-    on = clock.is_not_null().to_numpy()
-    free = _without_clock(gpu[on], x[on], clock.drop_nulls().to_numpy(), len(all_.gpus))
-    if free is not None:
-        at_clock = levels(gpu[on], at[on], free, len(all_.gpus), step)
-        compared = compare(at_clock, all_.fleet, weeks=WEEKS)
-        if compared is not None:
-            yield Look("time at its clock", workload, model, None, at_clock, compared)
 
 
 def jobs_share(runs: pl.DataFrame, times: Levels) -> float | None:
@@ -188,8 +291,7 @@ def jobs_share(runs: pl.DataFrame, times: Levels) -> float | None:
     if 2 * jobs.height < runs.height:
         return None
     number = jobs["job_id"].rank("dense").cast(pl.Int64).to_numpy() - 1
-    found = icc(Moments.of(jobs["off"].to_numpy(), bounds(number, int(number[-1]) + 1)), "job")
-    return found.value
+    return icc(Moments.of(jobs["off"].to_numpy(), bounds(number, int(number[-1]) + 1)), "job").value
 
 
 def _without_clock(gpu: Ints, x: Floats, clock: Floats, gpus: int) -> Floats | None:
@@ -199,24 +301,7 @@ def _without_clock(gpu: Ints, x: Floats, clock: Floats, gpus: int) -> Floats | N
     spread = 1.4826 * float(np.median(np.abs(by_gpu[known] - np.median(by_gpu[known]))))
     if spread < _SPREAD:
         return None
-    found = line(by_gpu[known], groups_median(x, gpu, gpus)[known])
-    if found is None or found[0] >= 0:
+    fitted = line(by_gpu[known], groups_median(x, gpu, gpus)[known])
+    if fitted is None or fitted[0] >= 0:
         return None
-    return np.asarray(x - found[0] * (clock - float(np.median(by_gpu[known]))))
-
-
-def _of_channels(all_: Looks) -> Iterator[Look]:
-    for channel, rows in channels(all_.evidence).items():
-        if channel.kind is None:
-            continue
-        for (model, workload), some in parted(rows, "model", "workload"):
-            if some["gpu_no"].n_unique() < LEAST_GPUS:
-                continue
-            gpu = some["gpu_no"].to_numpy()
-            at = some.select(days()).to_series().to_numpy()
-            of = levels(gpu, at, some["value"].to_numpy(), len(all_.gpus))
-            runs = np.bincount(gpu, some["runs"].to_numpy(), minlength=len(all_.gpus)).astype(np.int64)
-            of = replace(of, runs=runs)  # a channel has one figure a sitting
-            compared = compare(of, all_.fleet, channel.floor, worse=channel.sign)
-            if compared is not None:
-                yield Look(channel.name, str(workload), model, channel, of, compared)
+    return np.asarray(x - fitted[0] * (clock - float(np.median(by_gpu[known]))))

@@ -25,9 +25,9 @@ from ..runs.probing import Probed, campaigns, other_names, probed
 from ..runs.sittings import Floats, Ints
 from ..spread.passive import passive
 from .compare import LEAST_GPUS
-from .model import usable
+from .model import Figure, usable
 from .recording import newest, watched
-from .standing import Standing, standings
+from .standing import standings
 from .verdict import ACROSS_NODES, Kind, Level, State
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def _known(
     again = [figure.levels.again for figure in figures if figure.levels.between_known]
     if again:
         knowledge.sd = max(_LEAST, float(np.median(again)))
-    off = np.array([figure.off for figure in figures])
+    off = np.array([figure.effect for figure in figures])
     if np.isfinite(off).sum() >= LEAST_GPUS:
         knowledge.silicon = max(_LEAST, 1.4826 * float(np.nanmedian(np.abs(off))))
     measured = np.flatnonzero(np.isfinite(off).any(axis=0) & (place >= 0))
@@ -331,7 +331,7 @@ def _known(
     return knowledge
 
 
-def _decisions(figures: Sequence[Standing], place: Ints, gpus: int, *, effect: float, sd: float) -> Ints:
+def _decisions(figures: Sequence[Figure], place: Ints, gpus: int, *, effect: float, sd: float) -> Ints:
     """Decided: slow in any workload, or fine in all that it was measured in. `place`: of each GPU of the arrays."""
     slow, undecided = np.zeros(gpus, bool), np.zeros(gpus, bool)
     for figure in figures:

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from ...store.schema import LEVELS
 from ..runs.probing import parted
-from ..runs.sittings import UNKNOWN, Floats, Ints, days
+from ..runs.sittings import UNKNOWN, Floats, days
 from ..statistics.spread import PROBABILITIES
-from .compare import Fleet, compare
-from .levels import LEAST, REACH_95, WEEKS, Levels, levels
+from .compare import Fleet
+from .levels import LEAST, WEEKS, levels
+from .model import Figure, Model
 from .sittings import step_of
 from .states import codes
 from .verdict import PeerLevels
-
-if TYPE_CHECKING:
-    from .model import Looks
 
 _DAY_US = 86_400_000_000
 QUANTILES = {f"time_{100 * q:g}_ms": q for q in PROBABILITIES}
@@ -45,27 +42,6 @@ class Measure:
 TIME = Measure("value", "time", "ms")
 
 
-@dataclass(frozen=True)
-class Standing:
-    """One figure of one workload over all GPUs: arrays of shape (gpus,), NaN for a GPU without it."""
-
-    workload: str
-    model: str | None
-    levels: Levels
-    """On the scale of the comparison (logarithms for a ratio)."""
-    centre: Floats
-    """The level that each GPU is compared with."""
-    half: Floats
-    """Half of the 95 % interval of the level in another sitting."""
-    peers: Ints
-    """GPUs compared, itself included."""
-
-    @property
-    def off(self) -> Floats:
-        """From the centre."""
-        return self.levels.level - self.centre
-
-
 def scaled(runs: pl.DataFrame, measure: Measure = TIME) -> pl.DataFrame:
     """`runs` with a measure as `x`, on the scale of the comparison; without those where it is not finite."""
     value = pl.col(measure.column).cast(pl.Float64)
@@ -75,7 +51,7 @@ def scaled(runs: pl.DataFrame, measure: Measure = TIME) -> pl.DataFrame:
 
 def standings(
     rows: pl.DataFrame, gpus: pl.DataFrame, *, least: float | None = LEAST, weeks: float = WEEKS, times: bool = True
-) -> list[Standing]:
+) -> list[Figure]:
     """By workload and model, from rows with workload, model, gpu, began, x and, where a row is of several, runs.
 
     `gpus`: their keys, in the order of the arrays, and what they may share. `least`, `weeks`: as of `compare`; without
@@ -94,14 +70,12 @@ def standings(
         if "runs" in some.columns:
             of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=gpus.height).astype(np.int64))
         change = weeks if times else min(weeks, float(np.nan_to_num(of.again)))
-        compared = None if least is None or fleet is None else compare(of, fleet, least, weeks=change)
-        if compared is None:
-            centre = np.where(of.known, np.median(of.level[of.known]), np.nan)
-            peers = np.where(of.known, int(of.known.sum()), 0)
-        else:
-            centre, peers = compared.centre, compared.peers
-        half = REACH_95 * of.apart(change)
-        found.append(Standing(str(workload), None if model is None else str(model), of, centre, half, peers))
+        found.append(
+            Figure(
+                "", str(workload), None if model is None else str(model), levels=of, fleet=fleet, weeks=change,
+                floor=LEAST if least is None else least,
+            )
+        )  # fmt: skip
     return sorted(found, key=lambda one: (one.workload, one.model or ""))
 
 
@@ -114,7 +88,7 @@ _COLUMNS = (
 )
 
 
-def table(of: Iterable[Standing], gpus: Sequence[str], measure: Measure = TIME) -> pl.DataFrame:
+def table(of: Iterable[Figure], gpus: Sequence[str], measure: Measure = TIME) -> pl.DataFrame:
     """One row a workload and GPU that have the measure: workload, model, gpu, figure, unit, value, low, high, ratio,
     ratio_low, ratio_high (all null where unknown; of a difference, `ratio` is null), rank with rank_low and rank_high
     (of a rank in another sitting, among the peers), peers, n, sittings, moved (variance of its own sittings), and
@@ -122,10 +96,10 @@ def table(of: Iterable[Standing], gpus: Sequence[str], measure: Measure = TIME) 
     return pl.concat([pl.DataFrame(schema=_COLUMNS), *(_rows(one, gpus, measure) for one in of)])
 
 
-def _rows(one: Standing, gpus: Sequence[str], measure: Measure) -> pl.DataFrame:
+def _rows(one: Figure, gpus: Sequence[str], measure: Measure) -> pl.DataFrame:
     of = one.levels
     on = np.flatnonzero(of.known)
-    x, half, off = of.level[on], one.half[on], one.off[on]
+    x, half, off = of.level[on], one.half[on], one.effect[on]
     strayed = of.sat.value - of.steps - of.level[of.sat.series]
     moved = np.bincount(of.sat.series, strayed**2, minlength=of.sat.count) / np.maximum(of.sittings - 1, 1)
     columns: dict[str, object] = {"moved": np.where(of.sittings > 1, moved, np.nan)[on]}
@@ -160,23 +134,12 @@ def _ranks(x: Floats, half: Floats, centre: Floats) -> Floats:
 # -- what is stored with a judgement ------------------------------------------------------------------------------
 
 
-def peer_levels(compared: Looks) -> PeerLevels:
-    """The levels of all that was compared; workloads that could not be judged are there, too."""
-    judged = {
-        (look.workload, look.model): Standing(
-            look.workload, look.model, look.levels, look.compared.centre,
-            REACH_95 * look.levels.apart(WEEKS), look.compared.peers,
-        )
-        for look in compared.of
-        if look.what == "time"
-    }  # fmt: skip
-    parts = parted(compared.runs.drop("run_id", "value"), "workload", "model")
-    others = [rows for (workload, model), rows in parts if (workload, model) not in judged]
-    figures = [*judged.values(), *(standings(pl.concat(others), compared.campaign.gpus) if others else ())]
-    return PeerLevels(_levels(figures, compared.gpus), _days(figures))
+def peer_levels(model: Model) -> PeerLevels:
+    """The levels of all times, of workloads that could not be judged too."""
+    return PeerLevels(_levels(model.times, model.gpus), _days(model.times))
 
 
-def _levels(figures: Iterable[Standing], gpus: Sequence[str]) -> pl.DataFrame:
+def _levels(figures: Iterable[Figure], gpus: Sequence[str]) -> pl.DataFrame:
     rows = table(figures, gpus)
     alone = pl.col("peers") < 2
     ratios = (pl.when(~alone).then(pl.col(name)).alias(name) for name in ("ratio", "ratio_low", "ratio_high"))
@@ -184,7 +147,7 @@ def _levels(figures: Iterable[Standing], gpus: Sequence[str]) -> pl.DataFrame:
     return rows.rename({"value": "time_ms", "low": "low_ms", "high": "high_ms"}).select(LEVELS.names[3:])
 
 
-def _days(figures: Iterable[Standing]) -> pl.DataFrame:
+def _days(figures: Iterable[Figure]) -> pl.DataFrame:
     """The quantiles of the sittings of each day."""
     kinds: dict[str, pl.DataType] = {"workload": pl.String(), "model": pl.String(), "day": pl.Datetime("us")}
     found = [pl.DataFrame(schema={**kinds, "gpus": pl.Int64(), **dict.fromkeys(QUANTILES, pl.Float64())})]

@@ -373,22 +373,22 @@ class Verdict:
     """In which it shows, the largest effect first; empty for what was seen and not measured."""
     kind: Kind
     state: State
-    effect_pct: float | None
+    effect_pct: float | None = None
     """In the first of `workloads`; None for what was seen and not measured, and so for the next five."""
-    low_pct: float | None
-    high_pct: float | None
+    low_pct: float | None = None
+    high_pct: float | None = None
     """95 % interval of the level in another sitting."""
-    p: float | None
-    q: float | None
+    p: float | None = None
+    q: float | None = None
     """The share of false findings among those that are at least as clear."""
-    n: int | None
+    n: int | None = None
     """GPUs, or nodes where nodes are compared, that it was compared with, itself included; `reference` says which."""
-    causes: tuple[Cause, ...]
-    first_seen: datetime | None
-    last_seen: datetime | None
-    runs: tuple[str, ...]
+    causes: tuple[Cause, ...] = ()
+    first_seen: datetime | None = None
+    last_seen: datetime | None = None
+    runs: tuple[str, ...] = ()
     """Ids of the runs that show it."""
-    action: Action
+    action: Action = Action.NOTHING
     measured: tuple[Measured, ...] = ()
     """The numbers that tell it: a clock, a temperature, XIDs, dates."""
     reference: ComparedWith | None = None

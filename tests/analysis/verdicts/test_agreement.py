@@ -14,12 +14,11 @@ from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.placement import scores
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Level, State
-from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.difference import difference
 from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.levels import REACH_90, WEEKS
-from whorl.analysis.verdicts.model import looks
+from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.plan import planned
 from whorl.analysis.verdicts.reference import known
 from whorl.store.schema import arrow_rows
@@ -65,9 +64,7 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(tmp_path: Path)
     times = rows.filter((pl.col("workload") == workload) & (pl.col("figure") == "time")).sort("gpu")["value"].to_numpy()
     assert np.sort(at) == pytest.approx(np.sort(times / row["value"]))
     campaign = probed(store, every=True)
-    judged = next(
-        one for one in looks(campaign, Evidence.of(campaign)).of if one.what == "time" and one.workload == workload
-    )
+    judged = next(figure for figure in Model(campaign).times if figure.workload == workload)
     reach = REACH_90 * judged.levels.later(WEEKS)
     number = int(np.argmax(score.raw))
     unit = score.unit[number]

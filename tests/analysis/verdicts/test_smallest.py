@@ -11,9 +11,8 @@ import pytest
 
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Smallest
-from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.judge import judged
-from whorl.analysis.verdicts.model import looks
+from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.tests.analysis.verdicts.made import Change, fleet
 
@@ -32,8 +31,8 @@ def told(campaign: Probed, workload: str = "gemm") -> Smallest:
 
 def middle(campaign: Probed, workload: str) -> int:
     """The GPU that is most like its peers, at its clock and in all."""
-    timed = [one for one in looks(campaign, Evidence.of(campaign)).of if one.timed and one.workload == workload]
-    return int(np.argmin(np.sum([np.abs(one.compared.effect) for one in timed], axis=0)))
+    times = [figure for figure in Model(campaign).figures if figure.timed and figure.workload == workload]
+    return int(np.argmin(np.sum([np.abs(figure.effect) for figure in times], axis=0)))
 
 
 @pytest.mark.long

@@ -9,7 +9,8 @@ import pytest
 from whorl.analysis.runs.sittings import UNKNOWN, numbered
 from whorl.analysis.verdicts.fingerprint import CLOCK
 from whorl.analysis.verdicts.levels import WEEKS
-from whorl.analysis.verdicts.standing import Standing, scaled, standings, table
+from whorl.analysis.verdicts.model import Figure
+from whorl.analysis.verdicts.standing import scaled, standings, table
 from whorl.tests.analysis.longhorn import needs_longhorn
 from whorl.tests.analysis.longhorn import runs as longhorn
 from whorl.tests.sizes import count
@@ -21,7 +22,7 @@ def starts(*hours: float | None) -> int:
     return len(np.unique(numbered(np.zeros(len(at), np.int64), at)))
 
 
-def stood(runs: pl.DataFrame, weeks: float = 0.0) -> tuple[list[Standing], list[str]]:
+def stood(runs: pl.DataFrame, weeks: float = 0.0) -> tuple[list[Figure], list[str]]:
     """Of the times of runs; nothing is known of what GPUs share. And the GPUs in the order of the arrays."""
     gpus = runs.select("gpu").unique().sort("gpu")
     gpus = gpus.with_columns(pl.lit(None, pl.String).alias(name) for name in ("node", "vbios", "driver", "cabinet"))
