@@ -17,14 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ..analysis.verdicts.ranks import Context, judged_job
+from ..analysis.verdicts.ranks import ClusterContext, judged_job
 
-CONTEXT = Context("c", pl.DataFrame(schema={"gpu": pl.String, "name": pl.String, "model": pl.String}), only_job=True)
+CONTEXT = ClusterContext(
+    "c", pl.DataFrame(schema={"gpu": pl.String, "name": pl.String, "model": pl.String}), only_job=True
+)
 OPERATIONS = {"forward-compute": 0.2, "backward-compute": 0.4}  # s
 
 
 @dataclass(frozen=True)
-class Population:
+class JobPopulation:
     """A made-up kind of training job; spreads are standard deviations of logarithms."""
 
     name: str
@@ -48,29 +50,29 @@ class Population:
 
 
 POPULATIONS = (
-    Population("equal work"),
-    Population("three peers, one stage", peers=3, stages=1),
-    Population("eight peers, one stage", peers=8, stages=1),
-    Population("64 peers", peers=64, stages=2, steps=12, microbatches=2),
-    Population("ranks differ by 2 %, three peers, one stage", peers=3, stages=1, ranks=0.02),
-    Population("ranks differ by 2 %", ranks=0.02),
-    Population("ranks differ as t3", heavy=True),
-    Population("ranks differ as t3, three peers, one stage", peers=3, stages=1, heavy=True),
-    Population("neighbouring steps alike", neighbours=0.95, operations=0.03),
-    Population("neighbouring steps alike, three peers, one stage", 3, 1, neighbours=0.95, operations=0.03),
-    Population("pauses of the host", pauses=0.1),
-    Population("unequal sequences", sequences=0.4),
-    Population("unequal sequences, one stage", stages=1, peers=8, sequences=0.4),
-    Population("unequal sequences, three peers, one stage", 3, 1, sequences=0.4),
-    Population("lastingly longer sequences", sequences=0.4, lasting=0.5),
-    Population("lastingly longer sequences, one stage", 8, 1, sequences=0.4, lasting=0.5),
-    Population("lastingly longer sequences, three peers, one stage", 3, 1, sequences=0.4, lasting=0.5),
-    Population("few steps", steps=5, microbatches=1, operations=0.03),
-    Population("few steps, unequal sequences, one stage", 4, 1, steps=5, microbatches=1, sequences=0.4),
+    JobPopulation("equal work"),
+    JobPopulation("three peers, one stage", peers=3, stages=1),
+    JobPopulation("eight peers, one stage", peers=8, stages=1),
+    JobPopulation("64 peers", peers=64, stages=2, steps=12, microbatches=2),
+    JobPopulation("ranks differ by 2 %, three peers, one stage", peers=3, stages=1, ranks=0.02),
+    JobPopulation("ranks differ by 2 %", ranks=0.02),
+    JobPopulation("ranks differ as t3", heavy=True),
+    JobPopulation("ranks differ as t3, three peers, one stage", peers=3, stages=1, heavy=True),
+    JobPopulation("neighbouring steps alike", neighbours=0.95, operations=0.03),
+    JobPopulation("neighbouring steps alike, three peers, one stage", 3, 1, neighbours=0.95, operations=0.03),
+    JobPopulation("pauses of the host", pauses=0.1),
+    JobPopulation("unequal sequences", sequences=0.4),
+    JobPopulation("unequal sequences, one stage", stages=1, peers=8, sequences=0.4),
+    JobPopulation("unequal sequences, three peers, one stage", 3, 1, sequences=0.4),
+    JobPopulation("lastingly longer sequences", sequences=0.4, lasting=0.5),
+    JobPopulation("lastingly longer sequences, one stage", 8, 1, sequences=0.4, lasting=0.5),
+    JobPopulation("lastingly longer sequences, three peers, one stage", 3, 1, sequences=0.4, lasting=0.5),
+    JobPopulation("few steps", steps=5, microbatches=1, operations=0.03),
+    JobPopulation("few steps, unequal sequences, one stage", 4, 1, steps=5, microbatches=1, sequences=0.4),
 )
 
 
-def made(kind: Population, rng: np.random.Generator, slower: float = 1.0) -> pl.DataFrame:
+def made(kind: JobPopulation, rng: np.random.Generator, slower: float = 1.0) -> pl.DataFrame:
     """The operations of a job; the first rank of stage 0 takes `slower` times as long."""
     shape = (kind.stages, kind.peers, kind.steps, kind.microbatches)
     work = kind.sequences * (
@@ -81,8 +83,8 @@ def made(kind: Population, rng: np.random.Generator, slower: float = 1.0) -> pl.
     fixed = np.where(np.isin(np.arange(kind.stages), (0, kind.stages - 1)), 0.3, 0.1)[:, None, None, None]
     rows = []
     for optype, seconds in OPERATIONS.items():
-        own = rng.standard_t(3, shape[:2]) if kind.heavy else rng.standard_normal(shape[:2])
-        y = np.log(seconds * (fixed + (1 - fixed) * np.exp(work))) + kind.ranks * own[:, :, None, None]
+        spread = rng.standard_t(3, shape[:2]) if kind.heavy else rng.standard_normal(shape[:2])
+        y = np.log(seconds * (fixed + (1 - fixed) * np.exp(work))) + kind.ranks * spread[:, :, None, None]
         y = y + rng.normal(0, 0.3, (kind.stages, 1, 1, 1))
         y = y + kind.operations * rng.standard_t(4, shape)
         if kind.neighbours:
@@ -122,8 +124,8 @@ def measured(jobs: int, effects: tuple[float, ...], seed: int, only: str = "") -
             slow = {"rank 0"} if slower > 1 else set()
             for _ in range(count):
                 operations = made(kind, rng, slower)
-                named = {verdict.name for verdict in judged_job("j", operations, CONTEXT).rows}
-                for rule, names in (("whorl", named), ("rule", usual_rule(operations))):
+                suspects = {verdict.name for verdict in judged_job("j", operations, CONTEXT).rows}
+                for rule, names in (("whorl", suspects), ("rule", usual_rule(operations))):
                     hits[rule] += bool(names & slow)
                     false[rule] += bool(names - slow)
             row["healthy" if slower == 1 else f"x{slower:g}"] = {"jobs": count, "false": false, "found": hits}

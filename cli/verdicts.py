@@ -9,7 +9,7 @@ import click
 from .options import When, cluster_option, json_option, store_option
 
 
-@click.command("verdicts", short_help="What was found about GPUs, nodes and batches, worst first.")
+@click.command("verdicts", short_help="What was found about GPUs, nodes, batches and ranks, worst first.")
 @store_option
 @cluster_option
 @click.option("--campaign", metavar="NAME", help="Only the runs of this campaign.")
@@ -22,6 +22,7 @@ def verdicts(store: str, cluster: str | None, campaign: str | None, since: datet
     suspected  seen in one sitting: measure again on another day
     confirmed  seen in two sittings that are at least 6 hours apart
 
+    Timelines of training jobs are judged too: ranks that compute slower than those with the same work.
     The findings are stored in table `verdicts`, beside the earlier ones. docs/verdicts.md explains them.
     """
     from ..dashboards.answers.judging import verdicts as judged

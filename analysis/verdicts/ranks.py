@@ -67,7 +67,7 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Context:
+class ClusterContext:
     """What a verdict says beside the job: the cluster, its GPUs (gpu, name, model), and whether it has one job."""
 
     cluster: str
@@ -76,7 +76,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedOperation:
     """One operation over the workers of a job: ranks, or the ranks that compute each layer together."""
 
     optype: str
@@ -134,8 +134,8 @@ class _Job:
 
 def clusters_with_timelines(store: Store) -> list[str]:
     """The clusters of which a store has timelines of training jobs."""
-    known = store.scan("operations").select("cluster").drop_nulls().unique().sort("cluster")
-    return [str(name) for name in store.collect(known)["cluster"]]
+    clusters = store.scan("operations").select("cluster").drop_nulls().unique().sort("cluster")
+    return [str(name) for name in store.collect(clusters)["cluster"]]
 
 
 def timelines_alone(store: Store) -> list[str]:
@@ -146,14 +146,14 @@ def timelines_alone(store: Store) -> list[str]:
 
 def judged_ranks(store: Store, cluster: str) -> Ranks:
     """What the timelines of a cluster's training jobs say about their ranks; nothing where there are none."""
-    every = store.scan("operations").filter(pl.col("cluster") == cluster)
-    names = store.collect(every.select("job").unique().sort("job"))["job"].to_list()
+    operations = store.scan("operations").filter(pl.col("cluster") == cluster)
+    names = store.collect(operations.select("job").unique().sort("job"))["job"].to_list()
     if not names:
         return Ranks()
     gpus = store.sql("select cluster, gpu, name, model from gpus_now").polars().filter(pl.col("cluster") == cluster)
-    context = Context(cluster, gpus, len(names) == 1)
+    context = ClusterContext(cluster, gpus, len(names) == 1)
     parts = [
-        judged_job(name, store.collect(every.filter(pl.col("job") == name)).with_columns(_TEXT), context)
+        judged_job(name, store.collect(operations.filter(pl.col("job") == name)).with_columns(_TEXT), context)
         for name in names
     ]
     return Ranks(
@@ -164,7 +164,7 @@ def judged_ranks(store: Store, cluster: str) -> Ranks:
     )
 
 
-def judged_job(name: str, operations: pl.DataFrame, context: Context) -> Ranks:
+def judged_job(name: str, operations: pl.DataFrame, context: ClusterContext) -> Ranks:
     """What the timeline of one training job says about its ranks. `operations`: its rows of table `operations`."""
     job = _job(context.cluster, name, operations.join(context.gpus.select("gpu", "model"), on="gpu", how="left"))
     cells = _cells(job)
@@ -256,7 +256,7 @@ def _beyond_data(cells: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns((pl.col("ratio") - pl.col("data")).alias("beyond")).drop("data")
 
 
-def _compared(optype: str, cells: pl.DataFrame) -> Compared:
+def _compared(optype: str, cells: pl.DataFrame) -> ComparedOperation:
     """The workers in one operation: levels and p-values."""
     workers = cells["worker"].unique().sort().to_list()
     ratio, beyond = (_levels(cells, column, workers) for column in ("ratio", "beyond"))
@@ -267,7 +267,7 @@ def _compared(optype: str, cells: pl.DataFrame) -> Compared:
     of_stage = slow & (beyond.level >= RELEVANT) & (ratio.level >= beyond.level / 2)
     p_values = np.where(slow & alone, p_ratio, np.where(of_stage, p_beyond, 1.0))
     of_data = slow & (p_ratio <= MOST_P) & (p_values > SHOWS_P)
-    return Compared(optype=optype, cells=cells, workers=workers, p=p_values, of_data=of_data & ~alone)
+    return ComparedOperation(optype=optype, cells=cells, workers=workers, p=p_values, of_data=of_data & ~alone)
 
 
 def _levels(cells: pl.DataFrame, column: str, workers: Sequence[int]) -> _Levels:
@@ -282,20 +282,20 @@ def _levels(cells: pl.DataFrame, column: str, workers: Sequence[int]) -> _Levels
     )
     rows = pl.DataFrame({"worker": workers}).join(by_worker, on="worker", how="left", maintain_order="left")
     level, sd, blocks = (rows[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in ("level", "sd", "blocks"))
-    known = np.isfinite(sd)
-    return _Levels(*(np.where(known, values, np.nan) for values in (level, sd, blocks)))
+    finite = np.isfinite(sd)
+    return _Levels(*(np.where(finite, values, np.nan) for values in (level, sd, blocks)))
 
 
 def _p_values(levels: _Levels, data: Floats) -> Floats:
     """(workers,) p-values of levels among those of all workers; 1 where there is no level. `data`: (workers,) how far
     the data of a worker may move its level, as a standard deviation."""
     p_values = np.ones(len(levels.level))
-    known: Bools = np.isfinite(levels.level)
-    if known.any():
-        values = levels.level[known]
+    finite: Bools = np.isfinite(levels.level)
+    if finite.any():
+        values = levels.level[finite]
         null = Null(values, _FLOOR if len(values) >= _FEW else _FLOOR_OF_FEW)
-        error = levels.sd[known] / np.sqrt(levels.blocks[known])
-        p_values[known] = null.p(values - null.centre, np.hypot(error, data[known]))
+        error = levels.sd[finite] / np.sqrt(levels.blocks[finite])
+        p_values[finite] = null.p(values - null.centre, np.hypot(error, data[finite]))
     return p_values
 
 
@@ -309,7 +309,7 @@ def _spread(cells: pl.DataFrame) -> float:
 # -- from p-values to names -----------------------------------------------------------------------------------
 
 
-def _named(job: _Job, compared: Sequence[Compared], context: Context) -> list[Verdict]:
+def _named(job: _Job, compared: Sequence[ComparedOperation], context: ClusterContext) -> list[Verdict]:
     """A verdict for each worker that is slow by the rule of Benjamini and Hochberg."""
     if not compared:
         return []
@@ -317,46 +317,50 @@ def _named(job: _Job, compared: Sequence[Compared], context: Context) -> list[Ve
     p_values = np.full((len(compared), count), np.nan)
     for row, comparison in enumerate(compared):
         p_values[row, comparison.workers] = comparison.p
-    known = np.isfinite(p_values).sum(axis=0)
+    counts = np.isfinite(p_values).sum(axis=0)
     p_values = np.where(np.isfinite(p_values), p_values, 1.0)
-    ranked = np.sort(p_values, axis=0) * known / np.arange(1, len(compared) + 1)[:, None]
+    ranked = np.sort(p_values, axis=0) * counts / np.arange(1, len(compared) + 1)[:, None]
     joined = np.minimum(ranked.min(axis=0), 1.0)  # by Simes' rule
     q_values = np.ones(count)
-    q_values[known > 0] = stats.false_discovery_control(joined[known > 0])
+    q_values[counts > 0] = stats.false_discovery_control(joined[counts > 0])
     rows = []
-    for worker in np.flatnonzero((known > 0) & (q_values <= ERROR_RATE) & (p_values.min(axis=0) <= MOST_P)):
-        shown = [comparison for row, comparison in enumerate(compared) if p_values[row, worker] <= SHOWS_P]
-        effects = sorted((_effect(comparison, int(worker)) for comparison in shown), reverse=True)
+    for worker in np.flatnonzero((counts > 0) & (q_values <= ERROR_RATE) & (p_values.min(axis=0) <= MOST_P)):
+        showing = [comparison for row, comparison in enumerate(compared) if p_values[row, worker] <= SHOWS_P]
+        effects = sorted((_effect(comparison, int(worker)) for comparison in showing), reverse=True)
         about = job.workers.filter(pl.col("worker") == int(worker)).row(0, named=True)
         rows.append(_verdict(job, effects, about, (float(joined[worker]), float(q_values[worker])), context))
     return rows
 
 
-def _note_data(job: _Job, compared: Sequence[Compared]) -> None:
+def _note_data(job: _Job, compared: Sequence[ComparedOperation]) -> None:
     """Say which workers are slower together with the other stages that had the same data."""
     workers = {worker for look in compared for worker, flag in zip(look.workers, look.of_data, strict=True) if flag}
     if workers:
         job.leave_out(Gap.SLOW_BY_DATA, _ranks(job.workers.filter(pl.col("worker").is_in(list(workers)))))
 
 
-def _effect(comparison: Compared, worker: int) -> _Effect:
+def _effect(comparison: ComparedOperation, worker: int) -> _Effect:
     """How much slower a named worker is than the median of the others that did the same work."""
-    mine = pl.col("worker") == worker
-    others = comparison.cells.filter(~mine).group_by(_WORK).agg(pl.col("y").median().alias("others"))
-    own = comparison.cells.filter(mine).join(others, on=_WORK, nulls_equal=True)
-    own = own.with_columns((pl.col("y") - pl.col("others")).alias("ratio"))
-    levels = _levels(own, "ratio", [worker])
+    of_worker = pl.col("worker") == worker
+    others = comparison.cells.filter(~of_worker).group_by(_WORK).agg(pl.col("y").median().alias("others"))
+    pairs = comparison.cells.filter(of_worker).join(others, on=_WORK, nulls_equal=True)
+    pairs = pairs.with_columns((pl.col("y") - pl.col("others")).alias("ratio"))
+    levels = _levels(pairs, "ratio", [worker])
     level, sd, blocks = float(levels.level[0]), float(levels.sd[0]), float(levels.blocks[0])
     half = float(stats.t.ppf(0.975, blocks - 1)) * sd * math.sqrt(1 + 1 / blocks)
-    steps = own.group_by("step").agg(pl.col("ratio").median())["ratio"]
+    steps = pairs.group_by("step").agg(pl.col("ratio").median())["ratio"]
     return _Effect(
-        level, level - half, level + half, comparison.optype, int(own["peers"].to_numpy().min()), len(steps),
+        level, level - half, level + half, comparison.optype, int(pairs["peers"].to_numpy().min()), len(steps),
         int((steps > 0).sum()),
     )  # fmt: skip
 
 
 def _verdict(
-    job: _Job, effects: Sequence[_Effect], about: Mapping[str, Any], chances: tuple[float, float], context: Context
+    job: _Job,
+    effects: Sequence[_Effect],
+    about: Mapping[str, Any],
+    chances: tuple[float, float],
+    context: ClusterContext,
 ) -> Verdict:
     first, ranks = effects[0], about["ranks"]
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_some(ranks)}"

@@ -151,16 +151,16 @@ def unseen(store: Store, frame: pl.DataFrame, options: Options) -> tuple[pl.Data
     if stored.height:
         stored = stored.with_columns(pl.col("optype").cast(pl.String)).unique()
         frame = frame.join(stored, on=key, how="anti", nulls_equal=True, maintain_order="left")
-        other = frame.join(stored, on=key[:5], how="semi", nulls_equal=True)
-        if other.height:
+        differing = frame.join(stored, on=key[:5], how="semi", nulls_equal=True)
+        if differing.height:
             raise InputError(
                 f"the store has another timeline of job {jobs[0]!r} in cluster {options.cluster!r}, with other times "
-                f"of rank {other['rank'][0]} in step {other['step'][0]}: name this one with --job NAME"
+                f"of rank {differing['rank'][0]} in step {differing['step'][0]}: name this one with --job NAME"
             )
-    known = set(options.fleet()["gpu"])
+    stored_gpus = set(options.fleet()["gpu"])
     rows = []
     for gpu in frame["gpu"].drop_nulls().unique().sort():
-        if gpu in known:
+        if gpu in stored_gpus:
             continue
         slot = None if _UUID.match(gpu) else _SLOT.match(gpu)
         place = (None, slot[1], int(slot[2])) if slot else (gpu, None, None)
@@ -194,20 +194,22 @@ def read_ranks(path: Path, options: Options) -> dict[int, str]:
     keys = {str(name).lower(): str(gpu) for name, gpu in fleet.select("name", "gpu").iter_rows() if name}
     keys |= {str(gpu).lower(): str(gpu) for gpu in fleet["gpu"]}
     gpus: dict[int, str] = {}
-    for where, rank, gpu in entries:
+    for place, rank, gpu in entries:
         if not (rank.isascii() and rank.isdigit()):
-            raise InputError(f"{path}: {where} has the rank {rank!r}, which is no whole number from 0")
+            raise InputError(f"{path}: {place} has the rank {rank!r}, which is no whole number from 0")
         if gpu.lower() not in keys and not _UUID.match(gpu) and not _SLOT.match(gpu):
             raise InputError(
-                f"{path}: {where} has {gpu!r}, which names no GPU: write its UUID (GPU-...), or its node and index "
+                f"{path}: {place} has {gpu!r}, which names no GPU: write its UUID (GPU-...), or its node and index "
                 "(n01/3, or the columns node and index)"
             )
         key = keys.get(gpu.lower(), gpu)
         if int(rank) in gpus:
-            raise InputError(f"{path}: {where} names rank {rank} a second time; keep one of the two")
+            raise InputError(f"{path}: {place} names rank {rank} a second time; keep one of the two")
         if key in gpus.values():
-            other = next(number for number, name in gpus.items() if name == key)
-            raise InputError(f"{path}: {where} gives rank {rank} the GPU {gpu} of rank {other}; mend one of the two")
+            first_rank = next(number for number, name in gpus.items() if name == key)
+            raise InputError(
+                f"{path}: {place} gives rank {rank} the GPU {gpu} of rank {first_rank}; mend one of the two"
+            )
         gpus[int(rank)] = key
     if not gpus:
         raise InputError(f"{path} names no rank: write a line for each, such as 0,GPU-... under the header rank,uuid")

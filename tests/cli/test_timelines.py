@@ -32,14 +32,14 @@ def verdicts(store: Path) -> dict[str, Any]:
 
 def timeline(
     peers: int = 4, stages: int = 2, *, slow: dict[int, float] | None = None, steps: Sequence[int] = STEPS,
-    sequences: float = 0.0, lasting: float = 0.0, seed: int = 1,
+    sequences: float = 0.0, lasting: float = 0.0,
 ) -> pl.DataFrame:  # fmt: skip
     """A made-up timeline in the published layout. The last stage has 40 % more work, and microbatches differ by
     `sequences`; `lasting`: how much more of that one data-parallel rank always has. `slow`: factor of a rank's times.
 
     The ranks with the slow ones wait: their send and receive take long.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     work = sequences * rng.standard_normal((len(steps), 4, peers))
     work[:, :, 0] += lasting
     rows = []
@@ -94,11 +94,13 @@ def test_a_slow_rank_is_named_by_its_gpu_where_a_file_says_it(tmp_path: Path) ->
     (row,) = verdicts(store)["rows"]
     assert (row["level"], row["name"], row["gpus"]) == ("gpu", "n01/1", ["n01/1"])
     assert 45 < row["effect_pct"] < 55
-    found = whorl("explain", "n01/1", "--store", store)
-    assert found.exit_code == 0
-    assert "1.5" in found.output
+    explained = whorl("explain", "n01/1", "--store", store)
+    assert explained.exit_code == 0
+    assert "1.5" in explained.output
     stored = whorl("sql", "--store", store, "select level, name, gpus[1].gpu from verdicts_now")
     assert "n01/1" in stored.output
+    page = tmp_path / "page.html"
+    assert "1 finding" in whorl("report", "--store", store, "--gpu", "n01/1", "--out", page).output
 
 
 def test_uuids_of_a_yaml_file_and_the_layout_beside_it(tmp_path: Path) -> None:
@@ -128,6 +130,24 @@ def test_among_unequal_sequences_a_slow_rank_is_found(tmp_path: Path) -> None:
     """What the other stages needed for the same data tells how much work it was."""
     document = verdicts(imported(tmp_path, timeline(4, 4, slow={6: 2.0}, sequences=0.3)))
     assert [row["name"] for row in document["rows"]] == ["rank 6"]
+
+
+def test_a_csv_of_other_names_beside_runs(tmp_path: Path) -> None:
+    """A cluster may have runs, and timelines too: both are judged. The GPU is one that the store knows."""
+    runs = [f"app,GPU-00000000-0000-0000-0000-00000000000{gpu},n1,{gpu},{5 + gpu / 100}" for gpu in range(4)]
+    (tmp_path / "runs.csv").write_text("\n".join(["exp,uuid,node,device,perf_ms", *runs]))
+    assert whorl("import", "--store", tmp_path / "S", tmp_path / "runs.csv").exit_code == 0
+    trace = tmp_path / "trace.csv"
+    timeline(slow={0: 1.7}).rename({"rank": "worker", "mb_id": "piece"}).write_csv(trace)
+    (tmp_path / "ranks.csv").write_text("rank,gpu\n0,gpu-00000000-0000-0000-0000-000000000003\n")
+    options = ["--map", "worker=rank", "--map", "piece=microbatch", "--ranks", tmp_path / "ranks.csv"]
+    assert whorl("import", "--store", tmp_path / "S", *options, trace).exit_code == 0
+    document = verdicts(tmp_path / "S")
+    (row,) = document["rows"]
+    assert row["level"] == "gpu"
+    assert "app" in {no["subject"] for no in document["not_judged"]}
+    stored = whorl("sql", "--store", tmp_path / "S", "select count(distinct gpu) from gpus")
+    assert "4" in stored.output
 
 
 def test_who_waits_is_no_suspect(tmp_path: Path) -> None:
@@ -173,7 +193,8 @@ def test_rows_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 def test_another_unit_is_read_where_the_file_says_it(tmp_path: Path) -> None:
     frame = timeline(slow={2: 1.6})
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    for name in "ab":
+        (tmp_path / name).mkdir()
     in_ms = frame.with_columns(pl.col("duration") * 1000).rename({"duration": "duration_ms"})
     seconds = "select max(duration_s) from operations"
     stores = imported(tmp_path / "a", frame), imported(tmp_path / "b", in_ms)
@@ -189,7 +210,7 @@ def test_two_jobs_keep_apart(tmp_path: Path) -> None:
     store = imported(tmp_path, timeline(slow={0: 2.0}))
     again = whorl("import", "--store", store, tmp_path / "trace-x.parquet")
     assert "nothing added" in again.output
-    timeline(slow={3: 2.0}, seed=2).write_parquet(tmp_path / "trace-x.parquet")
+    timeline(slow={3: 2.0}).write_parquet(tmp_path / "trace-x.parquet")
     refused = whorl("import", "--store", store, tmp_path / "trace-x.parquet")
     assert refused.exit_code == 2
     assert "--job NAME" in refused.output
@@ -200,9 +221,9 @@ def test_two_jobs_keep_apart(tmp_path: Path) -> None:
 def test_ranks_that_compute_each_layer_together_are_one(tmp_path: Path) -> None:
     """Of four ranks of tensor parallelism all are slow if one is."""
     frame = timeline(slow={1: 1.8})
-    every = pl.concat([frame.with_columns(pl.col("rank") * 4 + part) for part in range(4)])
+    ranks = pl.concat([frame.with_columns(pl.col("rank") * 4 + part) for part in range(4)])
     (tmp_path / "trace-x.yaml").write_text("dp_size: 4\npp_size: 2\ntp_size: 4\n")
-    (row,) = verdicts(imported(tmp_path, every))["rows"]
+    (row,) = verdicts(imported(tmp_path, ranks))["rows"]
     assert (row["level"], row["name"]) == ("rank", "ranks 4, 5, 6, 7")
 
 
