@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +27,9 @@ from ..analysis.runs.probing import Probed, probed
 from ..analysis.spread.findings import Leading
 from ..analysis.spread.summary import leading_of, leading_workload
 from ..analysis.verdicts import Judgement, Verdict
-from ..analysis.verdicts.judge import judge, judged
+from ..analysis.verdicts.judge import judged
 from ..analysis.verdicts.planted import Planted
+from ..analysis.verdicts.recording import Newer, last_judgement
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
 from .figures.drawing import for_notebook
@@ -37,6 +39,7 @@ from .figures.spread import closely, overview
 from .figures.timeline import over_time
 from .page import write_page
 from .report import probe_report, to_show
+from .verdict_words import as_judged
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -65,6 +68,15 @@ class Looked:
     """The workload that is shown first, and whether its spread belongs to the GPUs."""
     energy: Summary | None = None
     """The energy of the cluster over the last 30 days or less; None where there is no telemetry."""
+    since_judged: tuple[datetime | None, Newer] | None = None
+    """When the stored verdicts were made, and what came since; None where they are of these runs."""
+
+    @property
+    def stale_says(self) -> str | None:
+        """That runs or events came after the judging, in a sentence; None where none did."""
+        if self.since_judged is None or not any(self.since_judged[1]):
+            return None
+        return as_judged(*self.since_judged, f"whorl verdicts --cluster {self.campaign.cluster}")
 
     def __repr__(self) -> str:
         found = self.judged.rows
@@ -140,7 +152,7 @@ class Looked:
             self.spread,
             self.lines,
             planted=planted,
-            notes=notes,
+            notes=[*notes, *([self.stale_says] if self.stale_says else [])],
             trends=self.trends,
             leading=self.leading,
             energy=self.energy,
@@ -173,7 +185,9 @@ def look(
     found = probed(opened, campaign, cluster, facts=True)
     report_progress("judging the GPUs")
     whole = campaign is None if every is None else every
-    verdicts = judge(opened, cluster=found.cluster) if whole and found.campaign else judged(found, opened)
+    stored = last_judgement(opened, found.cluster) if whole else None
+    verdicts = judged(found, opened) if stored is None else stored.judgement
+    newer = None if stored is None else (stored.judged_at, stored.newer(opened))
     runs = measurements(opened, clusters=[found.cluster], run_ids=True)
     # Kinds of a workload are those among the runs that are shown, not those among all of the store.
     shown = found.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
@@ -190,7 +204,7 @@ def look(
     lines = timelines(opened, found, to_show(found, verdicts))
     first = leading_workload(opened, found.cluster, {row.workload for row in spread}) or leading_of(spread)
     trends, energy = _trends(opened, found), _energy(opened, found.cluster, progress)
-    return Looked(found, verdicts, spread, lines, trends, first, energy)
+    return Looked(found, verdicts, spread, lines, trends, first, energy, newer)
 
 
 def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> Summary | None:

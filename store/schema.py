@@ -93,7 +93,7 @@ def record(fields: Mapping[str, str]) -> str:
     return f"STRUCT({', '.join(parts)})"
 
 
-_KEYWORDS = frozenset({"at", "each", "input", "load", "name", "precision", "values"})
+_KEYWORDS = frozenset({"at", "each", "input", "level", "load", "name", "precision", "values"})
 """Names of fields that SQL knows as words of its own: DuckDB writes them in quotes."""
 
 CLUSTER = Column("cluster", "VARCHAR", "", "name of the cluster, as given at import or in the configuration")
@@ -489,6 +489,38 @@ _MEASURED = (
     '"text" VARCHAR, text_before VARCHAR)[]'
 )
 
+_FINDING = (
+    Column("place", "BIGINT", "", "its place in the judgement, from 0; the worst comes first"),
+    Column("level", "VARCHAR", "", "'gpu', 'rank', 'node', 'batch' or 'slot'"),
+    Column("name", "VARCHAR", "", "of the GPU (`node/slot` where known), the node, or what the batch shares"),
+    Column("gpus", 'STRUCT("name" VARCHAR, gpu VARCHAR)[]', "",
+           "the GPUs that it covers: the name, and `gpu` (the UUID), which stays when a card moves"),
+    Column("model", "VARCHAR", "", "product name; NULL where it covers several or none is known"),
+    Column("workloads", "VARCHAR[]", "", "in which it shows, the largest effect first"),
+    Column("kind", "VARCHAR", "", "what it says, a code: 'slow', 'hot', 'lost', ..."),
+    Column("state", "VARCHAR", "", "'suspected': seen in one sitting; 'confirmed': in two or more"),
+    Column("effect_pct", "DOUBLE", "%", "in the first of `workloads`, of the peers' level; slower is positive"),
+    Column("low_pct", "DOUBLE", "%", "lower end of the 95 % interval of the level in another sitting"),
+    Column("high_pct", "DOUBLE", "%", "upper end of it"),
+    Column("p", "DOUBLE", "", "chance that a healthy one shows this"),
+    Column("q", "DOUBLE", "", "share of false findings among those that are at least as clear"),
+    Column("n", "BIGINT", "", "GPUs, or nodes where nodes are compared, itself included; `reference` says which"),
+    Column("causes", "STRUCT(what VARCHAR, pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE)[]", "",
+           "parts of the effect, with the 95 % interval of each"),
+    Column("first_seen", "TIMESTAMP", "UTC", "when the first run that shows it began"),
+    Column("last_seen", "TIMESTAMP", "UTC", "when the last one began"),
+    Column("runs", "VARCHAR[]", "", "`run_id` of the runs that show it"),
+    Column("action", "VARCHAR", "", "what to do, a code: 'clean cooling', 'reset clock', ..."),
+    Column("reference", "VARCHAR", "", "what it was compared with, a code: 'gpus', 'nodes', or 'past', its own"),
+    Column("figure", "VARCHAR", "",
+           "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', ...; of 'throttled runs' "
+           "it is in percentage points; '' of what was seen and not measured"),
+    Column("measured", _MEASURED, "", "the numbers that tell it: clock, power, temperature, XIDs, dates, ...; "
+           "`peers`: that of the peers, or, where `reference` is 'past', that before", added=True),
+    Column("at_clock", "BOOLEAN", "", "whether times were compared as they would be at the clock of the peers",
+           added=True),
+)
+
 JUDGEMENTS = Table(
     "judgements",
     "a time at which the GPUs of a cluster were judged: what was looked at, and what could not be judged",
@@ -524,6 +556,8 @@ JUDGEMENTS = Table(
         Column("facts", "BIGINT", "", "how many events that need no run, and operations of training jobs, there were",
                added=True),
         Column("ranks", "BIGINT", "", "how many ranks of training jobs were judged", added=True),
+        Column("watched", f"{record({column.name: column.type for column in _FINDING})}[]", "",
+               "findings about the GPUs of `watch`, with the columns of `verdicts`", added=True),
     ),
     sorted_by=("cluster", "judged_at"),
     key=("judgement",),
@@ -538,35 +572,7 @@ VERDICTS = Table(
         CLUSTER,
         Column("judged_at", "TIMESTAMP", "UTC", "when"),
         _VERSION_OF,
-        Column("place", "BIGINT", "", "its place in the judgement, from 0; the worst comes first"),
-        Column("level", "VARCHAR", "", "'gpu', 'rank', 'node', 'batch' or 'slot'"),
-        Column("name", "VARCHAR", "", "of the GPU (`node/slot` where known), the node, or what the batch shares"),
-        Column("gpus", 'STRUCT("name" VARCHAR, gpu VARCHAR)[]', "",
-               "the GPUs that it covers: the name, and `gpu` (the UUID), which stays when a card moves"),
-        Column("model", "VARCHAR", "", "product name; NULL where it covers several or none is known"),
-        Column("workloads", "VARCHAR[]", "", "in which it shows, the largest effect first"),
-        Column("kind", "VARCHAR", "", "what it says, a code: 'slow', 'hot', 'lost', ..."),
-        Column("state", "VARCHAR", "", "'suspected': seen in one sitting; 'confirmed': in two or more"),
-        Column("effect_pct", "DOUBLE", "%", "in the first of `workloads`, of the peers' level; slower is positive"),
-        Column("low_pct", "DOUBLE", "%", "lower end of the 95 % interval of the level in another sitting"),
-        Column("high_pct", "DOUBLE", "%", "upper end of it"),
-        Column("p", "DOUBLE", "", "chance that a healthy one shows this"),
-        Column("q", "DOUBLE", "", "share of false findings among those that are at least as clear"),
-        Column("n", "BIGINT", "", "GPUs, or nodes where nodes are compared, itself included; `reference` says which"),
-        Column("causes", "STRUCT(what VARCHAR, pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE)[]", "",
-               "parts of the effect, with the 95 % interval of each"),
-        Column("first_seen", "TIMESTAMP", "UTC", "when the first run that shows it began"),
-        Column("last_seen", "TIMESTAMP", "UTC", "when the last one began"),
-        Column("runs", "VARCHAR[]", "", "`run_id` of the runs that show it"),
-        Column("action", "VARCHAR", "", "what to do, a code: 'clean cooling', 'reset clock', ..."),
-        Column("reference", "VARCHAR", "", "what it was compared with, a code: 'gpus', 'nodes', or 'past', its own"),
-        Column("figure", "VARCHAR", "",
-               "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', ...; of 'throttled runs' "
-               "it is in percentage points; '' of what was seen and not measured"),
-        Column("measured", _MEASURED, "", "the numbers that tell it: clock, power, temperature, XIDs, dates, ...; "
-               "`peers`: that of the peers, or, where `reference` is 'past', that before", added=True),
-        Column("at_clock", "BOOLEAN", "", "whether times were compared as they would be at the clock of the peers",
-               added=True),
+        *_FINDING,
     ),
     sorted_by=("cluster", "judged_at", "place"),
     key=("judgement",),

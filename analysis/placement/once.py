@@ -14,7 +14,7 @@ import numpy as np
 
 from ...store.names import plain_workload
 from ..verdicts import Kind, Level, Verdict
-from ..verdicts.judge import judge
+from ..verdicts.recording import last_judgement
 from .scores import Scores
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def suspects(store: Store, scores: Scores, workloads: Iterable[str], soft: float
     once = [name for name in workloads if scores.one(name).p is None]
     if not once:
         return {}
-    found = judge(store, cluster=scores.cluster).rows
+    judged = last_judgement(store, scores.cluster)
+    found = () if judged is None else judged.judgement.rows
     slow = [one for one in found if one.level is not Level.BATCH and one.kind is not Kind.FAST and one.timed]
     return {name: _in(scores, name, slow, soft) for name in once}
 

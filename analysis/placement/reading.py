@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import InputError, StoreError
+from ...store.catalog import quoted
 from ...store.names import plain_workload, spellings
-from ...store.vocabulary import EventKind, stated
+from ...store.vocabulary import EventKind
 from ..runs.kinds import told_apart
 from ..runs.measurements import SOUND, identities, measurements
 from ..spread.across_workloads import linked_names
@@ -154,8 +155,9 @@ def _check_readable(store: Store) -> None:
 
 def _simulated(store: Store, cluster: str, frame: pl.DataFrame) -> set[str]:
     """The GPUs of `frame` whose runs all say in their conditions that the GPU is simulated."""
-    runs = store.scan("runs").filter(pl.col("cluster") == cluster, stated("simulated"))
-    rows = store.collect(runs.select("run_id", stated("simulated").alias("simulated")))
+    # By SQL: Polars would read all conditions of all runs.
+    of_cluster = f"conditions.simulated and cluster = {quoted(cluster)}"
+    rows = store.sql(f"select run_id, true as simulated from runs where {of_cluster}").polars()
     if rows.is_empty():
         return set()
     by_gpu = frame.select("run_id", "gpu").join(rows, on="run_id", how="left").group_by("gpu")

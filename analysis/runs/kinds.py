@@ -89,18 +89,27 @@ def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     if "conditions" in runs.columns:
         known = runs.select("conditions")
         if known["conditions"].null_count() == runs.height:
-            nothing = pl.repeat(None, runs.height, dtype=pl.String, eager=True)
-            return pl.DataFrame([nothing.alias("limit"), nothing.alias("lock")])
+            return _nothing_stated(runs.height)
     else:
-        parts = pl.struct(map(stated, (*APART, "locked_clock_mhz"))).alias("conditions")
-        known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", parts))
-        known = runs.select("run_id").join(known, on="run_id", how="left", maintain_order="left")
+        # By SQL: Polars would read all conditions of all runs.
+        names = (*APART, "locked_clock_mhz")
+        any_of = " or ".join(f"conditions.{name} is not null" for name in names)
+        packed = ", ".join(f"{name} := conditions.{name}" for name in names)
+        stated_of = store.sql(f"select run_id, struct_pack({packed}) as conditions from runs where {any_of}").polars()
+        if stated_of.is_empty():
+            return _nothing_stated(runs.height)
+        known = runs.select("run_id").join(stated_of, on="run_id", how="left", maintain_order="left")
     return known.select(
         pl.format("{} W", _number("asked_power_limit_w")).alias("limit"),
         pl.when(stated("clock") == ClockSetting.LOCKED.value)
         .then(pl.format("locked at {} MHz", _number("locked_clock_mhz").fill_null("none")))
         .alias("lock"),
     )
+
+
+def _nothing_stated(runs: int) -> pl.DataFrame:
+    nothing = pl.repeat(None, runs, dtype=pl.String, eager=True)
+    return pl.DataFrame([nothing.alias("limit"), nothing.alias("lock")])
 
 
 def _number(key: str) -> pl.Expr:

@@ -158,6 +158,7 @@ def record(
             | {"smallest": [asdict(each) for each in one.smallest]}
             | {"levels": (0 if one.peers is None else one.peers.levels.height) if whole else None}
             | {"facts": one.facts, "ranks": one.ranks}
+            | {"watched": [_row(each, place, keys) for place, each in enumerate(one.watch)]}
         )
         if whole and one.peers is not None:
             beside = [pl.lit(common[column]).alias(column) for column in ("judgement", "cluster", "judged_at")]
@@ -191,7 +192,7 @@ class StoredJudgement:
     """The newest judgement of a cluster, of those about every run."""
 
     judgement: Judgement
-    """Without `watch` and `peers` where it was read."""
+    """Without `peers` where it was read."""
     judged_at: datetime | None
     """UTC, without a zone; None: it was made just now."""
     watch: tuple[str, ...]
@@ -269,6 +270,7 @@ def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> St
             smallest=tuple(map(_smallest, row["smallest"] or ())),
             changes=tuple(map(_change, row["level_changes"] or ())),
             runs=row["runs"],
+            watch=tuple(verdict_of(each | {"cluster": cluster}) for each in row["watched"] or () if is_known(each)),
             ranks=row["ranks"] or 0,
             facts=row["facts"],
         ),

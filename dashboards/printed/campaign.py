@@ -27,6 +27,8 @@ def answer(looked: Looked, store: str | Path, page: str | Path | None) -> Iterab
     yield f"{_what(looked.campaign)}, {sound(looked.campaign):,} of them valid"
     if looked.campaign.cut_says:
         yield f"not complete: {looked.campaign.cut_says}"
+    if looked.stale_says:
+        yield looked.stale_says
     yield ""
     yield from spread(looked)
     yield from stand_out(looked)
