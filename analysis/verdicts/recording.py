@@ -316,7 +316,7 @@ def watched(store: Store, cluster: str) -> set[str]:
 
 
 def _content(judgement: Judgement) -> str:
-    said = json.dumps(asdict(replace(judgement, peers=None, facts=None)), ensure_ascii=False, default=str)
+    said = json.dumps(asdict(replace(judgement, peers=None)), ensure_ascii=False, default=str)
     return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {said}".encode()).hexdigest()[:16]
 
 
