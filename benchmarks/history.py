@@ -13,7 +13,7 @@ Three parts, which assert nothing:
     populations  fleets without a fault: findings for 1,000 GPUs, and the share of fleets with any. Fleets with faults:
                  the share that is found, of what size and how surely; beside the fixed rules 1.5 % and 5 % of the
                  newest sitting against the earlier ones, and 3 standard deviations of the GPU's own past.
-    speed        the arrays of 27,648 GPUs x 20 runs for 12 workloads.
+    speed        CPU seconds for the arrays of 27,648 GPUs x 21 runs and 12 workloads.
 """
 
 from __future__ import annotations
@@ -483,19 +483,19 @@ def speed(gpus: int, workloads: int) -> dict[str, Any]:
     """The search in arrays, beside the fixed rule of 1.5 % as Polars expressions over the same runs."""
     kind = Population(normal, tailed(4), weeks=7, runs=3)
     made = make(kind, gpus, np.random.default_rng(1))
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(workloads):
         judged(made)
-    ours = time.perf_counter() - began
+    ours = time.process_time() - began
     series = np.repeat(np.arange(gpus), kind.weeks * kind.runs)
     runs = pl.DataFrame({"gpu": series, "at": made.at.ravel(), "value": made.value.ravel()})
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(workloads):
         _fixed_rule(runs)
-    plain = time.perf_counter() - began
+    plain = time.process_time() - began
     return {
-        "gpus": gpus, "runs_a_gpu": kind.weeks * kind.runs, "workloads": workloads, "seconds": round(ours, 2),
-        "fixed_rule_in_polars_seconds": round(plain, 2), "times_the_fixed_rule": round(ours / plain, 2),
+        "gpus": gpus, "runs_a_gpu": kind.weeks * kind.runs, "workloads": workloads, "cpu_seconds": round(ours, 2),
+        "fixed_rule_in_polars_cpu_seconds": round(plain, 2), "times_the_fixed_rule": round(ours / plain, 2),
         "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }  # fmt: skip
 
