@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -209,11 +210,16 @@ class Evidence:
     def _peers_of(self, row: State) -> Peers:
         return self.peers[row["model"], row["workload"]]
 
+    @cached_property
+    def _gpus(self) -> list[str]:
+        """Of the rows of `levels`, which are sorted by them."""
+        return self.levels["gpu"].to_list()
+
     def _states(self, gpus: Sequence[str]) -> dict[str, State]:
         """By workload, the row of `levels` of a GPU, or the medians of several."""
         by_workload: dict[str, list[State]] = {}
         for gpu in gpus:
-            begin, end = (self.levels["gpu"].search_sorted(gpu, side) for side in ("left", "right"))
+            begin, end = bisect_left(self._gpus, gpu), bisect_right(self._gpus, gpu)
             for row in self.levels[begin:end].iter_rows(named=True):
                 by_workload.setdefault(row["workload"], []).append(row)
         return {name: _middle(rows) for name, rows in sorted(by_workload.items())}

@@ -113,8 +113,8 @@ class _RunGroups:
         if not len(values):
             return values
         finite = np.isfinite(values)
-        n = np.add.reduceat(finite, self.starts, dtype=np.int64)
-        total = np.add.reduceat(np.where(finite, values, 0.0), self.starts)
+        n = self.runs if finite.all() else np.add.reduceat(finite, self.starts, dtype=np.int64)
+        total = np.add.reduceat(values if n is self.runs else np.where(finite, values, 0.0), self.starts)
         with np.errstate(invalid="ignore", divide="ignore"):
             if not trimmed or not (n > 2).any():
                 return np.asarray(total / n)
