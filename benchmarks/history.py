@@ -37,8 +37,8 @@ from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.changes import ALARM, LevelChange, OwnPast, own_past, search, update
 from whorl.analysis.verdicts.history import histories
 from whorl.analysis.verdicts.levels import RELEVANT
-from whorl.analysis.verdicts.noise import Noise, estimate
 from whorl.analysis.verdicts.sittings import Runs, Sittings, groups_median, sittings
+from whorl.analysis.verdicts.variance import Noise, estimate
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, ends
 from whorl.store import Store

@@ -2,7 +2,7 @@
 
     python benchmarks/replay_real.py > benchmarks/results/replay_real.json
 
-Longhorn's runs are split in two as in `score_intervals.py`: SGEMM by its dates, the other workloads, which have one day
+Longhorn's runs are split in two: SGEMM by its dates, the other workloads, which have one day
 for most GPUs, in odd and even runs. Policies see the scores of one half. The true gain is that over itself without
 scores where jobs run at the levels which the other half measured (GPUs without one: the median), as a mean over 10 new
 traces. A fleet is 8 nodes of the cluster, and no node is in two fleets; each has its own trace of 60 jobs and 20 seeds.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,6 +32,7 @@ from whorl.analysis.replay.findings import BETTER, of_control
 from whorl.analysis.replay.from_store import measured
 from whorl.analysis.replay.setting import Setting
 from whorl.analysis.replay.study import General
+from whorl.benchmarks.intervals import LONGHORN, part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.placement import PER_NODE
 from whorl.benchmarks.replay_findings import (
@@ -46,9 +48,24 @@ from whorl.benchmarks.replay_findings import (
     true_gain,
 )
 from whorl.benchmarks.reporting import as_json, say, share
-from whorl.benchmarks.score_intervals import FILES, LONGHORN, halves, part
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
+
+FILES = ("sgemm", "pagerank", "resnet50", "bert")
+
+
+def halves(runs: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame, pl.DataFrame]]:
+    """The ways to split the runs of a workload."""
+    runs = runs.drop_nulls("began").sort("began").with_columns(date=pl.col("began").dt.date())
+    dates = runs["date"].unique().sort().to_list()
+    if len(dates) >= 8:
+        late = pl.col("date") >= dates[len(dates) // 2]
+        yield "dates", runs.filter(~late), runs.filter(late)
+        odd = pl.col("date").is_in(dates[1::2])
+        yield "alternate_dates", runs.filter(~odd), runs.filter(odd)
+    else:
+        runs = runs.with_columns(odd=pl.int_range(pl.len()).over("gpu") % 2 == 1)
+        yield "runs", runs.filter(~pl.col("odd")), runs.filter("odd")
 
 
 def levels(seen: Scores, other: Scores, workload: str) -> tuple[Floats, int]:

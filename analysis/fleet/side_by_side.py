@@ -14,7 +14,6 @@ from ..by_number import by_number
 from ..runs.probing import Probed, names_of
 from ..runs.sittings import are_in_order, days, in_order, latest
 from ..verdicts.fingerprint import CLOCK, POWER
-from ..verdicts.levels import WEEKS
 from ..verdicts.model import Figure
 from ..verdicts.standing import TIME, Measure, scaled, standings
 from ..verdicts.states import codes
@@ -72,13 +71,12 @@ class Shown:
     apart: str
     """Of how far it is from the median GPU of its model."""
     measure: Measure
-    weeks: float = 0.0
 
 
 MEASURED = (
-    Shown("time", "slower_pct", TIME, WEEKS),
+    Shown("time", "slower_pct", TIME),
     Shown("power_w", "power_pct", POWER),
-    Shown("sm_clock_mhz", "clock_pct", CLOCK, WEEKS),
+    Shown("sm_clock_mhz", "clock_pct", CLOCK),
     Shown("temperature_c", "hotter_c", Measure("temperature_c", "temperature", "°C", ratio=False)),
 )
 
@@ -100,7 +98,7 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
         rows = scaled(runs.select("workload", "model", "gpu_no", "began", shown.measure.column), shown.measure)
         if not rows.height:
             return []
-        return standings(rows, campaign.gpus, least=None, weeks=shown.weeks, times=shown.measure is TIME)
+        return standings(rows, campaign.gpus, least=None, times=shown.measure is TIME)
 
     parts: dict[tuple[str, str | None], list[tuple[Shown, Figure]]] = {}
     with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them

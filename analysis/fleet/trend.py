@@ -14,7 +14,7 @@ import polars as pl
 from ..runs.probing import Probed, parted
 from ..runs.sittings import Floats, days
 from ..statistics.ordering import median_interval, quantiles
-from ..verdicts.levels import REACH_95, WEEKS, levels
+from ..verdicts.levels import Levels, levels
 from ..verdicts.sittings import step_of
 from ..verdicts.standing import scaled
 from .runs_of import runs_of
@@ -66,21 +66,24 @@ def trend(runs: Probed) -> Trend | None:
     timed, by = _periods(numbered(timed, keys))
     names = timed.group_by("period").agg(pl.col("began").min()).sort("began", "period")
     place = {name: number for number, name in enumerate(names["period"])}
-    centre, own, later = (np.full(len(keys), np.nan) for _ in range(3))
+    centre = np.full(len(keys), np.nan)
+    whole: list[Levels] = []
     step = step_of(timed["x"].to_numpy())
     for _, some in parted(timed, "model"):
         gpu = some["gpu_no"].to_numpy()
         of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), len(keys), step)
         centre[of.known] = np.median(of.level[of.known])
-        # One period does not tell how sittings differ: of the fleet, and of a GPU that moves more. All together do.
-        own[of.known] = (np.maximum(of.error, of.pooled) * np.sqrt(of.sittings))[of.known]
-        later[of.known] = of.later(WEEKS)
+        whole.append(of)
     rows, found = [], []
     for (name,), some in parted(timed, "period"):
         gpu = some["gpu_no"].to_numpy()
         of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), len(keys), step)
         on = np.flatnonzero(of.known)
-        off, half = of.level[on] - centre[on], REACH_95 * np.hypot(own[on] / np.sqrt(of.sittings[on]), later[on])
+        # One period does not tell how sittings differ. All together do.
+        half = np.full(len(keys), np.nan)
+        for of_model in whole:
+            half[of_model.known] = of_model.half(of=of)[of_model.known]
+        off, half = of.level[on] - centre[on], half[on]
         found.append({"period": name, "gpus": len(on), "runs": some.height, **_spread(100 * np.expm1(np.sort(off)))})
         each = {"slower_pct": off, "low": off - half, "high": off + half}
         columns = {column: (100 * np.expm1(values)).astype(np.float32) for column, values in each.items()}

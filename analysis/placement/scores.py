@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from ...store.names import gpu_name
 from ..runs.columns import OTHERS, Runs, gpu_medians
 from ..runs.columns import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
-from ..verdicts.levels import REACH_90, WEEKS, Levels
+from ..verdicts.levels import Levels
 from .coupling import Units, units
 from .posterior import posterior
 from .reading import Place, Readings, read
@@ -234,6 +235,8 @@ def _scored(
         reference=_spread(variant, at, len(place), -1),
         unit=unit,
         posterior=found,
+        later=apart.levels.later(),
+        freedom=math.inf if apart.levels.noise is None else apart.levels.noise.freedom,
         usual_ms=float(np.exp(middle)),
         run_ids=ids,
         notes=tuple(notes),
@@ -246,7 +249,7 @@ def in_another_sitting(of: Levels, belief: Floats, lower: Floats, upper: Floats)
     Runs of one sitting repeat far better than sittings do, and sittings of one week better than those of another month.
     So how well a GPU's runs agree does not say how well its score will hold; the judge says how sittings differ.
     """
-    reach = REACH_90 * of.later(WEEKS)
+    reach = math.nan if of.noise is None else of.noise.reach(0.9) * of.later()
     down, up = (np.exp(np.hypot(np.log(end / belief), reach)) for end in (lower, upper))
     return belief / down, belief * up
 

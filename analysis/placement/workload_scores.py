@@ -55,6 +55,10 @@ class WorkloadScores:
     unit: Ints
     """(gpus,) the set of GPUs that a GPU is scored with; -1 for a GPU not measured."""
     posterior: Posterior
+    later: Floats
+    """(units,) the scale of Student's t with `freedom` degrees by which another sitting differs from the score in the
+    long run, as a logarithm; NaN where it is not known."""
+    freedom: float
     usual_ms: float
     """The time of the fleet's median GPU."""
     run_ids: Mapping[str, tuple[str, ...]]
@@ -66,6 +70,11 @@ class WorkloadScores:
         """(gpus,) what the scores may be, one draw of all together."""
         drawn = self.posterior.draw(rng)
         return np.where(self.unit >= 0, drawn[self.unit], np.nan) * self.usual
+
+    def draw_sitting(self, rng: np.random.Generator) -> Floats:
+        """(gpus,) the same in another sitting, at another time."""
+        moved = np.nan_to_num(self.later) * rng.standard_t(self.freedom, len(self.later))
+        return self.draw(rng) * np.exp(np.where(self.unit >= 0, moved[self.unit], np.nan))
 
     @cached_property
     def usual(self) -> Floats:

@@ -81,7 +81,7 @@ def worth(
     numbers = {name: number for number, name in enumerate(sorted({node for node in scores.nodes if node is not None}))}
     node = np.array([-1 if place is None else numbers[place] for place in scores.nodes], dtype=np.intp)[usable]
     ground = sets.Ground(node, locality)
-    draws = np.array([one.draw(rng)[usable] for _ in range(replicates)], dtype=np.float32)
+    draws = np.array([one.draw_sitting(rng)[usable] for _ in range(replicates)], dtype=np.float32)
     belief = one.belief[usable]
     left, kept = ~drained[usable], ~excluded[usable]
     gains: list[Gain] = []

@@ -28,8 +28,8 @@ from scipy.special import pdtrc
 from ..runs.sittings import LONGEST, PAUSE, Bools, Floats, Ints
 from ..statistics.student import quantile, upper_tail
 from .levels import RELEVANT
-from .noise import UNKNOWN, Noise, estimate, mean_size
 from .sittings import Runs, Sittings, groups_median, sittings, spread, step_of
+from .variance import UNKNOWN, Noise, estimate, mean_size
 
 RATE = 0.02
 """The false discovery rate of steps, of drifts and of unstable GPUs, each: together at most 6 in 100 findings."""

@@ -18,11 +18,12 @@ from ..runs.sittings import UNKNOWN, Bools, Floats, Ints
 from ..statistics.dip import quantum
 from ..statistics.student import upper_tail
 from .groups import CHANCE, modes
-from .levels import LEAST, REACH_95, Levels
+from .levels import Levels
 from .nodes import NodeEffects, node_effects
 from .null import Null, common_shapes
 from .sittings import groups_median
 from .states import codes
+from .variance import LEAST
 
 LEAST_GPUS = 8
 """Of one kind, to judge any: with fewer there is no population to differ from."""
@@ -145,13 +146,10 @@ class _Chances:
         return found
 
 
-def compare(
-    of: Levels, fleet: Fleet, least: float = LEAST, *, weeks: float = 0.0, worse: int = 1
-) -> Compared | None:  # fmt: skip
+def compare(of: Levels, fleet: Fleet, least: float = LEAST, *, worse: int = 1) -> Compared | None:
     """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`.
 
-    `least`: no level is known better. `weeks`: as of `Levels.later`; the intervals allow for it. `worse`: 1 where a
-    higher figure is worse, -1 where a lower one is.
+    `least`: no level is known better. `worse`: 1 where a higher figure is worse, -1 where a lower one is.
     """
     known = np.flatnonzero(of.known)
     if len(known) < LEAST_GPUS:
@@ -160,7 +158,7 @@ def compare(
     node = fleet.node[known]
     centre = np.full(len(known), float(np.median(level)))
     shifts: list[Shift] = []
-    error = np.nan_to_num(of.apart()[known], nan=LEAST)
+    error = np.nan_to_num(np.hypot(of.pooled, of.again)[known], nan=LEAST)
     for name, value in fleet.shared.items():
         _recorded(name, value[known], level, centre, node, error, shifts, known)
     floor = max(float(np.median(error)), least)
@@ -191,7 +189,7 @@ def compare(
     alone = (np.sign(apart) == np.sign(off)) & (np.abs(apart) >= _MATES * np.abs(off)) | ~nodes.has
     alone |= stray & ~np.isin(node, node[~stray], invert=True)  # several on one node, but not all of it
     alone &= np.sign(seen) == np.sign(off)
-    half = REACH_95 * of.apart(weeks)[known]
+    half = of.half()[known]
     found = {name: np.full(len(fleet), np.nan) for name in ("effect", "low", "high", "centre")}
     for name, values in (("effect", off), ("low", off - half), ("high", off + half), ("centre", centre)):
         found[name][known] = values

@@ -24,10 +24,11 @@ from ..statistics.ordering import median_interval
 from .changes import discoveries
 from .compare import LEAST_GPUS
 from .judge import SHOWS_P
-from .levels import LEAST, REACH_95, Levels, in_pct
+from .levels import REACH_95, Levels, in_pct
 from .model import usable
 from .null import Null
 from .standing import standings
+from .variance import LEAST
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -27,7 +27,6 @@ from ..spread.repeats import JOBS_COUPLE
 from .alike import Alike, Neighbour
 from .causes import Evidence
 from .channels import FINGERPRINT, WORK, channels
-from .levels import WEEKS
 from .model import Figure, jobs_share, usable
 from .standing import Measure, scaled, standings, table
 from .states import codes
@@ -68,8 +67,8 @@ def fingerprint(
     times_of_gpus = _of_gpus(jobs, standings_of_times)
     still = parts[0] if len(times_of_gpus) == len(standings_of_times) else table(times_of_gpus, keys)
     parts += [
-        table(standings(scaled(timed, measure), campaign.gpus, least=None, weeks=weeks, times=False), keys, measure)
-        for measure, weeks in ((CLOCK, WEEKS), (POWER, 0.0))
+        table(standings(scaled(timed, measure), campaign.gpus, least=None, times=False), keys, measure)
+        for measure in (CLOCK, POWER)
     ]
     parts[0] = parts[0].join(_newest(timed), on=["workload", "gpu"], how="left")
     of_gpus = [_stability(still), _errors(campaign)]
@@ -137,8 +136,7 @@ def _channels(campaign: Probed, evidence: Evidence) -> Iterator[pl.DataFrame]:
     for channel in FINGERPRINT:
         rows = by_channel[channel].rename({"value": "x"})
         least = None if channel.kind is None else channel.floor
-        weeks = WEEKS if channel is WORK else 0.0  # times are in it
-        standings_of_figure = standings(rows, campaign.gpus, least=least, weeks=weeks)
+        standings_of_figure = standings(rows, campaign.gpus, least=least, times=channel is WORK)  # times are in it
         measure = Measure("x", channel.name.replace(" ", "_"), channel.unit, channel.log)
         rows_of_figure = table(standings_of_figure, campaign.gpus["gpu"].to_list(), measure)
         # A normal interval of a share can reach beyond what a share can be.

@@ -27,9 +27,10 @@ from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
 from .channels import Channel, channels
 from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
-from .levels import LEAST, REACH_95, RELEVANT, WEEKS, Levels, levels
+from .levels import RELEVANT, Levels, levels
 from .sittings import groups_median, step_of
 from .states import codes, line
+from .variance import LEAST
 from .verdict import TIME, Gap, NotJudged
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ class Figure:
     """None: all GPUs with the figure are peers, and no GPU is named for it."""
     floor: float = LEAST
     """No level is known better."""
-    weeks: float = 0.0
-    """How much weeks change a level, as of `Levels.later`."""
     channel: Channel | None = None
     jobs_share: float | None = None
     """Of what differs between runs of one GPU, the share that the GPUs of a job have in common; None without jobs."""
@@ -73,7 +72,7 @@ class Figure:
         if self.fleet is None:
             return None
         worse = 1 if self.channel is None else self.channel.sign
-        return compare(self.levels, self.fleet, self.floor, weeks=self.weeks, worse=worse)
+        return compare(self.levels, self.fleet, self.floor, worse=worse)
 
     @property
     def timed(self) -> bool:
@@ -116,10 +115,10 @@ class Figure:
         known = self.levels.known
         return np.where(known, np.median(self.levels.level[known]) if known.any() else np.nan, np.nan)
 
-    @property
+    @cached_property
     def half(self) -> Floats:
         """(gpus,) half of the 95 % interval of the level in another sitting."""
-        return REACH_95 * self.levels.apart(self.weeks)
+        return self.levels.half()
 
     @property
     def peers(self) -> Ints:
@@ -196,7 +195,7 @@ class Model:
         of_gpus = levels(gpu, at, x, len(self.gpus), step_of(x))
         share = jobs_share(runs, of_gpus)
         gap = self._gap(model, workload, of_gpus, x=x, share=share)
-        return Figure(TIME, workload, model, levels=of_gpus, fleet=self.fleet, weeks=WEEKS, jobs_share=share, gap=gap)
+        return Figure(TIME, workload, model, levels=of_gpus, fleet=self.fleet, jobs_share=share, gap=gap)
 
     def _gap(
         self, model: str | None, workload: str, of_gpus: Levels, *, x: Floats, share: float | None

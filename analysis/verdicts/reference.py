@@ -16,9 +16,9 @@ from ...store.vocabulary import EventKind, stated
 from ..runs.measurements import SOUND
 from .changes import Alarm, update
 from .compare import LEAST_GPUS
-from .noise import UNKNOWN
 from .recording import keys_of, verdict_of
 from .standing import scaled, standings
+from .variance import UNKNOWN
 from .verdict import Verdict
 
 if TYPE_CHECKING:

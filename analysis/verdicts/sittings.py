@@ -142,7 +142,7 @@ def step_of(value: Floats) -> float:
     twice = np.flatnonzero(np.diff(gaps) <= _ALIKE * gaps[1:])
     if len(twice):
         return float(gaps[twice[0]])
-    return _decimal(times) if len(times) * _EACH <= len(value) else 0.0
+    return _decimal(times) if 1 < len(times) <= len(value) / _EACH else 0.0
 
 
 def _are_fine(value: Floats) -> bool:

@@ -17,10 +17,11 @@ from ..runs.probing import parted
 from ..runs.sittings import UNKNOWN, Floats, days
 from ..statistics.spread import PROBABILITIES
 from .compare import Fleet
-from .levels import LEAST, WEEKS, levels
+from .levels import levels
 from .model import Figure, Model
 from .sittings import step_of
 from .states import codes
+from .variance import LEAST
 from .verdict import PeerLevels
 
 _DAY_US = 86_400_000_000
@@ -50,14 +51,13 @@ def scaled(runs: pl.DataFrame, measure: Measure = TIME) -> pl.DataFrame:
 
 
 def standings(
-    rows: pl.DataFrame, gpus: pl.DataFrame, *, least: float | None = LEAST, weeks: float = WEEKS, times: bool = True
+    rows: pl.DataFrame, gpus: pl.DataFrame, *, least: float | None = LEAST, times: bool = True
 ) -> list[Figure]:
     """By workload and model, from rows with workload, model, gpu, began, x and, where a row is of several, runs.
 
-    `gpus`: their keys, in the order of the arrays, and what they may share. `least`, `weeks`: as of `compare`; without
-    `least` (the judge has no look at such a figure), and for fewer than eight GPUs, all GPUs of a model are peers.
-    `times`: whether these are times. Another figure moves from week to week at most as much as from day to day: a clock
-    that always stands at its highest does not move at all.
+    `gpus`: their keys, in the order of the arrays, and what they may share. `least`: as of `compare`; without it
+    (the judge has no look at such a figure), and for fewer than eight GPUs, all GPUs of a model are peers. `times`:
+    whether these are times, which may come in steps.
     """
     fleet = None if least is None else Fleet.of(gpus)[0]
     found = []
@@ -65,14 +65,13 @@ def standings(
         rows = rows.with_columns(pl.Series("gpu_no", codes(rows["gpu"], gpus["gpu"].to_list())))
     for (workload, model), some in parted(rows, "workload", "model"):
         gpu, x = some["gpu_no"].to_numpy(), some["x"].to_numpy()
-        step = step_of(x) if weeks and times else 0.0
+        step = step_of(x) if times else 0.0
         of = levels(gpu, some.select(days()).to_series().to_numpy(), x, gpus.height, step)
         if "runs" in some.columns:
             of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=gpus.height).astype(np.int64))
-        change = weeks if times else min(weeks, float(np.nan_to_num(of.again)))
         found.append(
             Figure(
-                "", str(workload), None if model is None else str(model), levels=of, fleet=fleet, weeks=change,
+                "", str(workload), None if model is None else str(model), levels=of, fleet=fleet,
                 floor=LEAST if least is None else least,
             )
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,12 +11,12 @@ import pytest
 
 from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.placement import scores
+from whorl.analysis.placement.scores import in_another_sitting
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Level, State
 from whorl.analysis.verdicts.difference import difference
 from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.judge import judge
-from whorl.analysis.verdicts.levels import REACH_90, WEEKS
 from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.plan import planned
 from whorl.analysis.verdicts.reference import known
@@ -65,15 +64,14 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(tmp_path: Path)
     assert np.sort(at) == pytest.approx(np.sort(times / row["value"]))
     campaign = probed(store, every=True)
     judged = next(figure for figure in Model(campaign).times if figure.workload == workload)
-    reach = REACH_90 * judged.levels.later(WEEKS)
     number = int(np.argmax(score.raw))
     unit = score.unit[number]
     assert 100 * (score.slow(score.raw)[slow] - 1) == pytest.approx(verdict.effect_pct, abs=0.1)
     assert [one.vbios for one in score.references] == ["old", "new"]
     belief = score.slow(score.belief)[number]
-    down, up = (abs(math.log(end / belief)) for end in (score.posterior.lower[unit], score.posterior.upper[unit]))
-    ends = belief * np.exp([-math.hypot(down, reach), math.hypot(up, reach)])
-    assert tuple(score.slow(ends_)[number] for ends_ in (score.lower, score.upper)) == pytest.approx(tuple(ends))
+    long_run = (score.posterior.lower[unit], score.posterior.upper[unit])
+    ends = [end[number] for end in in_another_sitting(judged.levels, belief, *long_run)]
+    assert [score.slow(ends_)[number] for ends_ in (score.lower, score.upper)] == pytest.approx(ends)
 
     day = datetime.fromtimestamp(BEGAN_NS / 1e9, UTC).replace(tzinfo=None)
     found = difference(store, day + timedelta(days=1), day + timedelta(days=1))

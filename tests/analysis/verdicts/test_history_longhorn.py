@@ -7,8 +7,8 @@ import polars as pl
 
 from whorl.analysis.verdicts.changes import ALARM, search
 from whorl.analysis.verdicts.levels import RELEVANT
-from whorl.analysis.verdicts.noise import Noise, estimate
 from whorl.analysis.verdicts.sittings import Sittings, sittings
+from whorl.analysis.verdicts.variance import Noise, estimate
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
 
 

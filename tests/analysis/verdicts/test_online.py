@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from whorl.analysis.verdicts.changes import SITTINGS, Alarm, update
-from whorl.analysis.verdicts.noise import UNKNOWN, Noise, estimate
 from whorl.analysis.verdicts.sittings import sittings
+from whorl.analysis.verdicts.variance import UNKNOWN, Noise, estimate
 
 WEEK_S = 7 * 86_400.0
 QUIET = Noise(np.zeros(1), np.full(1, 2 * 0.001**2), 0.0008**2, 5.0, 0)
