@@ -6,12 +6,13 @@ statistics. docs/history.md says how often it is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from enum import StrEnum
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -141,7 +142,7 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
             watch += (past.change(step, is_newest=True) for step in past.found.watch)
             not_judged += past.not_judged()
             comparisons += past.found.compared
-    departures = _nodes_together(_dates_together(departures, campaign), campaign)
+    departures = _grouped(departures, campaign)
     by_kind = {kind: tuple(sorted((d for d in departures if d.kind is kind), key=_clearest)) for kind in DepartureKind}
     return Histories(
         by_kind[DepartureKind.STEP], by_kind[DepartureKind.CHANGE], by_kind[DepartureKind.DRIFT],
@@ -340,14 +341,11 @@ class _Past:
         several = bool(len(places)) and float(self.at[places].max()) - step.began >= PAUSE
         until = () if step.lasts else (Measured(Quantity.UNTIL),)
         versions = (f"{c.figure} {c.text_before or 'unknown'} to {c.text or 'unknown'}" for c in joined)
-        effect, low, high = map(in_pct, (step.effect, step.low, step.high))
-        last_seen, runs = self._evidence(places)
-        return Departure(
-            kind=DepartureKind.STEP, level=Level.BATCH, name=" and ".join(versions) or f"all, on {began:%Y-%m-%d}",
-            gpus=gpus, workload=self.workload, effect_pct=effect, low_pct=low, high_pct=high, p=step.p, q=step.p,
-            n=len(gpus), since=before, at=began, state=_state(is_confirmed=several and step.lasts), first_seen=began,
-            last_seen=last_seen, runs=runs, measured=(Measured(Quantity.LAST_BEFORE, at=before), *until),
-            joined_with=joined,
+        return self._departure(
+            DepartureKind.STEP, step, places, level=Level.BATCH, gpus=gpus, n=len(gpus), q=step.p,
+            name=" and ".join(versions) or f"all, on {began:%Y-%m-%d}", since=before, at=began,
+            state=_state(is_confirmed=several and step.lasts), first_seen=began,
+            measured=(Measured(Quantity.LAST_BEFORE, at=before), *until), joined_with=joined,
         )  # fmt: skip
 
     def change(self, change: LevelChange, *, is_newest: bool = False) -> Departure:
@@ -358,48 +356,45 @@ class _Past:
         if change.end < last:
             measured.append(Measured(Quantity.UNTIL, at=date_of(self.at[change.end])))
         return self._departure(
-            DepartureKind.CHANGE, change, np.arange(change.place, change.end), tuple(measured), since=since, at=at,
-            joined_with=tuple(self._beside(change.series, change.begin, change.place, change.end)),
+            DepartureKind.CHANGE, change, np.arange(change.place, change.end), measured=tuple(measured), since=since,
+            at=at, joined_with=tuple(self._beside(change.series, change.begin, change.place, change.end)),
             state=_state(is_confirmed=after >= 2 and not is_newest),
         )  # fmt: skip
 
     def drift(self, drift: LevelChange) -> Departure:
-        middle = (drift.begin + drift.end) // 2
         span = Measured(Quantity.SPAN, float(self.at[drift.end - 1] - self.at[drift.begin]), unit="d")
         measured = span, Measured(Quantity.SITTINGS, drift.end - drift.begin)
-        joined = tuple(self._beside(drift.series, drift.begin, middle, drift.end))
-        places = np.arange(drift.begin, drift.end)
-        return self._departure(DepartureKind.DRIFT, drift, places, measured, joined_with=joined, state=State.CONFIRMED)
+        joined = tuple(self._beside(drift.series, drift.begin, (drift.begin + drift.end) // 2, drift.end))
+        return self._departure(
+            DepartureKind.DRIFT, drift, np.arange(drift.begin, drift.end), measured=measured, joined_with=joined,
+            state=State.CONFIRMED,
+        )  # fmt: skip
 
     def unstable(self, change: LevelChange) -> Departure:
         row = self.found.instability[change.series]
         quantity = Quantity.SLOWER_RUNS if row["by_runs"] else Quantity.FAR_SITTINGS
         measured = Measured(quantity, int(row["far"]), float(row["rate"]), limit=int(row["total"]))
-        places = np.arange(change.begin, change.end)
         return self._departure(
-            DepartureKind.UNSTABLE, change, places, (measured,), state=_state(is_confirmed=len(places) >= 2)
-        )
-
-    def _departure(
-        self, kind: DepartureKind, change: LevelChange, places: Ints, measured: tuple[Measured, ...], *, state: State,
-        since: datetime | None = None, at: datetime | None = None, joined_with: tuple[Measured, ...] = (),
-    ) -> Departure:  # fmt: skip
-        """Of one series; `places`: the sittings that show it."""
-        name, level = self.names[change.series], Level.NODE if self.of_nodes else Level.GPU
-        effect, low, high = map(in_pct, (change.effect, change.low, change.high))
-        last_seen, runs = self._evidence(places)
-        return Departure(
-            kind=kind, level=level, name=name, gpus=self.members[name], workload=self.workload, effect_pct=effect,
-            low_pct=low, high_pct=high, p=change.p, q=change.q, n=int(self.found.sittings.per_series[change.series]),
-            since=since, at=at, state=state, first_seen=date_of(self.at[places[0]]), last_seen=last_seen, runs=runs,
-            measured=measured, joined_with=joined_with,
+            DepartureKind.UNSTABLE, change, np.arange(change.begin, change.end), measured=(measured,),
+            state=_state(is_confirmed=change.end - change.begin >= 2),
         )  # fmt: skip
 
-    def _evidence(self, places: Ints) -> tuple[datetime, tuple[str, ...]]:
-        """When the newest run of these sittings began, and the ids of the newest ones."""
-        runs = [self._runs(place, place + 1) for place in places[-_NEWEST_RUNS:].tolist()]
-        rows = np.concatenate(runs)[-_NEWEST_RUNS:]
-        return date_of(self.cluster.at[rows].max()), tuple(self.cluster.run_id.gather(rows).cast(pl.String))
+    def _departure(
+        self, kind: DepartureKind, change: LevelChange | SharedStep, places: Ints, **fields: Any
+    ) -> Departure:
+        """`places`: the sittings that show it; `fields`: of `Departure`."""
+        if isinstance(change, LevelChange):
+            name, n = self.names[change.series], int(self.found.sittings.per_series[change.series])
+            fields |= {"name": name, "gpus": self.members[name], "n": n, "q": change.q}
+            fields |= {"level": Level.NODE if self.of_nodes else Level.GPU, "first_seen": date_of(self.at[places[0]])}
+        effect, low, high = map(in_pct, (change.effect, change.low, change.high))
+        newest = [self._runs(place, place + 1) for place in places[-_NEWEST_RUNS:].tolist()]
+        rows = np.concatenate(newest)[-_NEWEST_RUNS:]
+        runs = tuple(self.cluster.run_id.gather(rows).cast(pl.String))
+        return Departure(
+            kind=kind, workload=self.workload, effect_pct=effect, low_pct=low, high_pct=high, p=change.p,
+            last_seen=date_of(self.cluster.at[rows].max()), runs=runs, **fields,
+        )  # fmt: skip
 
     def _runs(self, begin: int, end: int) -> Ints:
         """The runs of the sittings from one place to another."""
@@ -481,70 +476,50 @@ def _by_job(cluster: _Cluster, rows: Ints) -> tuple[Ints, Floats, Ints, dict[str
 # -- several together ------------------------------------------------------------------------------------------------
 
 
-def _dates_together(departures: Sequence[Departure], campaign: Probed) -> list[Departure]:
-    """Changes of many more GPUs on one date than on others, the same way and alike in size, are one departure.
+def _grouped(departures: Sequence[Departure], campaign: Probed) -> list[Departure]:
+    """The departures, of which changes of several GPUs the same way may be one.
 
-    A part of the fleet got something that nobody recorded.
+    Changes of many more GPUs on one date than on others, alike in size, are one of a batch: a part of the fleet got
+    something that nobody recorded. Changes of most GPUs of a node between the same sittings are one of the node.
     """
-    nodes_of = dict(campaign.gpus.select("gpu", "node").iter_rows())
+    nodes = dict(campaign.gpus.select("gpu", "node").iter_rows())
+    gpus_of_node = Counter(nodes.values())
+    single = {
+        id(departure): departure
+        for departure in departures
+        if departure.kind is DepartureKind.CHANGE and departure.level is Level.GPU
+    }
+    groups = [departure for departure in departures if id(departure) not in single]
 
-    def batches(changes: list[Departure]) -> Iterator[tuple[str, Level, list[Departure]]]:
+    def join(name: str, level: Level, members: list[Departure]) -> None:
+        groups.append(_joined(name, level, members))
+        for change in members:
+            del single[id(change)]
+
+    for changes in _by_key(single.values(), lambda change: (change.workload, change.effect_pct > 0)):
         dates = sorted({change.at.date() for change in changes if change.at is not None})
-        total = len(changes)
         for day in dates:
-            members = _alike([change for change in changes if _spans(change, day)])
-            nodes = {nodes_of.get(change.name) or change.name for change in members}
-            usual = 1 + (total - len(members)) / max(len(dates) - 1, 1)
-            few = len(members) < _BATCH_GPUS or len(nodes) < _BATCH_NODES or len(dates) < _BATCH_DATES
-            if not few and at_least(np.array([len(members)]), np.array([usual]))[0] <= _BATCH_P:
-                changes = _without(changes, members)
-                yield f"{len(members)} GPUs of {len(nodes)} nodes", Level.BATCH, members
-
-    return _together(departures, lambda change: (change.workload, change.effect_pct > 0), batches)
-
-
-def _nodes_together(departures: Sequence[Departure], campaign: Probed) -> list[Departure]:
-    """Changes of most GPUs of a node, the same way and between the same sittings, are one departure of the node."""
-    places = campaign.gpus.drop_nulls("node")
-    node_of = dict(places.select("gpu", "node").iter_rows())
-    sizes = dict(places.group_by("node").len().iter_rows())
-
-    def of_node(changes: list[Departure]) -> Iterator[tuple[str, Level, list[Departure]]]:
-        node = node_of.get(changes[0].name)
-        if node is not None and len({c.name for c in changes}) >= max(_NODE_GPUS, _NODE_SHARE * sizes[node]):
-            yield node, Level.NODE, changes
-
-    def key(change: Departure) -> tuple[object, ...]:
-        day = None if change.at is None else change.at.date()
-        return node_of.get(change.name), change.workload, change.effect_pct > 0, day
-
-    return _together(departures, key, of_node)
+            members = _alike([change for change in changes if id(change) in single and _spans(change, day)])
+            on_nodes = len({nodes.get(change.name) or change.name for change in members})
+            usual = 1 + (len(changes) - len(members)) / max(len(dates) - 1, 1)
+            few = len(members) < _BATCH_GPUS or on_nodes < _BATCH_NODES or len(dates) < _BATCH_DATES
+            if not few and at_least(len(members), usual) <= _BATCH_P:
+                join(f"{len(members)} GPUs of {on_nodes} nodes", Level.BATCH, members)
+    for changes in _by_key(
+        single.values(), lambda c: (nodes.get(c.name), c.workload, c.effect_pct > 0, c.at and c.at.date())
+    ):
+        node = nodes.get(changes[0].name)
+        together = len({change.name for change in changes})
+        if node is not None and together >= max(_NODE_GPUS, _NODE_SHARE * gpus_of_node[node]):
+            join(node, Level.NODE, changes)
+    return [*groups, *single.values()]
 
 
-_Groups = Callable[[list[Departure]], Iterator[tuple[str, Level, list[Departure]]]]
-
-
-def _together(
-    departures: Sequence[Departure], key: Callable[[Departure], tuple[object, ...]], groups: _Groups
-) -> list[Departure]:
-    """The departures, of which changes of GPUs with the same key may be one: `groups` gives their name and level."""
-    others: list[Departure] = []
-    changes_by_key: dict[tuple[object, ...], list[Departure]] = {}
-    for departure in departures:
-        of_gpu = departure.kind is DepartureKind.CHANGE and departure.level is Level.GPU
-        (changes_by_key.setdefault(key(departure), []) if of_gpu else others).append(departure)
-    for changes in changes_by_key.values():
-        single = changes
-        for name, level, members in groups(changes):
-            single = _without(single, members)
-            others.append(_joined(name, level, members))
-        others += single
-    return others
-
-
-def _without(changes: list[Departure], members: list[Departure]) -> list[Departure]:
-    identities = set(map(id, members))
-    return [change for change in changes if id(change) not in identities]
+def _by_key(changes: Iterable[Departure], key: Callable[[Departure], object]) -> list[list[Departure]]:
+    by_key: dict[object, list[Departure]] = {}
+    for change in changes:
+        by_key.setdefault(key(change), []).append(change)
+    return list(by_key.values())
 
 
 def _spans(change: Departure, day: date) -> bool:
