@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ..analysis import Variability, measurements, variability
-from ..analysis.energy.metering import has_telemetry
+from ..analysis.energy.metering import covered
 from ..analysis.energy.summary import Summary, summary
 from ..analysis.fleet.runs_of import comparable
 from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
@@ -209,7 +209,8 @@ def look(
 
 def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> Summary | None:
     """The energy of a cluster, where any was metered."""
-    if not has_telemetry(store, cluster):
+    times = covered(store, cluster=cluster)
+    if not (times["last"] > times["first"]).any():  # no telemetry, or that of one instant
         return None
     found = summary(store, cluster, progress=progress)
     return found if found.total.get("measured_s") else None

@@ -48,6 +48,15 @@ class Status(IntEnum):
         return (0, 2, 3, 1)[self]
 
 
+_HAPPENED = {
+    "lost": "it was lost",
+    "needs_reset": "it needs a reset",
+    "wrong_result": "wrong results",
+    "probe_failed": "a run failed",
+}
+"""What `check` says of the kinds of events that tell a fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class Now:
     """A probe, now, beside what is known of the GPU; slower is positive, None where it is unknown."""
@@ -365,6 +374,7 @@ class _Check:
     def _stored(self, one: OfGpu, levels: Known) -> None:
         """What the newest judgement says of the GPU."""
         from ..analysis.verdicts import TIME, Kind, State
+        from ..store.vocabulary import EventKind
 
         for verdict in levels.verdicts.get(one.gpu, ()):
             if verdict.kind is Kind.FAST:
@@ -376,7 +386,15 @@ class _Check:
             of = "" if verdict.figure == TIME else f" of its {verdict.figure}"
             by = "" if effect is None else f" {effect:+.1f} %{of}"
             sentence = f"judged {verdict.kind}{by}, {verdict.state}"
+            if verdict.kind is Kind.LOSES:
+                sentence = f"its node loses GPUs, {verdict.state}"
             one.found(Status.CRITICAL if grave and confirmed else Status.WARNING, sentence)
+        for happened in levels.happened.get(one.gpu, ()):
+            what = _HAPPENED.get(happened.kind.value) or f"XID {happened.code}"
+            often = f" {happened.n} times" if happened.n > 1 else ""
+            when = "" if happened.last is None else f", last at {happened.last:%Y-%m-%d %H:%M} UTC"
+            status = Status.CRITICAL if happened.kind is EventKind.WRONG_RESULT else Status.WARNING
+            one.found(status, f"{what}{often}{when}, and nobody has judged that yet: whorl verdicts")
 
     def _measured(self, one: OfGpu, report: Report, levels: Known) -> None:
         """What the probes say, now."""

@@ -16,7 +16,7 @@ from ...store.names import by_number
 from ..choosing import find
 from ..runs.probing import is_simulated
 from ..verdicts.recording import clusters, last_judgement
-from ..verdicts.verdict import Level, NotJudged, Smallest, Verdict
+from ..verdicts.verdict import NotJudged, Smallest, Verdict
 from .found import Found
 from .happened import Happened, events
 from .past import Compared, Line, Place
@@ -134,13 +134,14 @@ class SharedFinding:
 
 
 def shared_finding(store: Store, name: str, cluster: str | None = None) -> SharedFinding | None:
-    """What was found about the node or batch of this name; None where no finding has it, in upper or lower case.
+    """What was found about the node or batch of this name, or about a GPU that the store knows by its place alone.
 
+    None where no finding has the name, in upper or lower case.
     InputError where findings of several clusters have it.
     """
     searched = clusters(store) if cluster is None else [cluster]
     judgements = [judged.judgement for where in searched if (judged := last_judgement(store, where)) is not None]
-    shared = [row for judgement in judgements for row in judgement.rows if row.level is not Level.GPU]
+    shared = [row for judgement in judgements for row in judgement.rows]
     rows = [row for row in shared if row.name.lower() == name.strip().lower()]
     having = sorted({row.cluster for row in rows})
     if len(having) > 1:

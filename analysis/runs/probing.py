@@ -70,6 +70,9 @@ IS_FACT = pl.col("kind").is_in([EventKind.LOST.value, EventKind.NEEDS_RESET.valu
     [*OF_HARDWARE, *OF_MEMORY]
 )
 """Of an event: whether it tells what needs no run and no peers."""
+FACT_GPU = pl.coalesce(pl.col("gpu").cast(pl.String), pl.concat_str("node", pl.lit("/"), "pci_bus_id"))
+"""Of an event: the GPU, else its place on the node where nobody knows which GPU is there; null where neither is known.
+"""
 
 
 @dataclass(frozen=True)
@@ -219,7 +222,7 @@ def _without_runs(store: Store, cluster: str | None) -> str | None:
 
 def clusters_with_facts(store: Store) -> list[str]:
     """The clusters with an event that tells what needs no run: a GPU that is lost, or an error of the hardware."""
-    known = store.scan("events").filter(IS_FACT & pl.col("gpu").is_not_null()).select("cluster")
+    known = store.scan("events").filter(IS_FACT & FACT_GPU.is_not_null()).select("cluster")
     return [str(name) for name in store.collect(known.drop_nulls().unique().sort("cluster"))["cluster"]]
 
 
@@ -228,10 +231,10 @@ def with_facts(store: Store, found: Probed, since: datetime | None = None) -> Pr
 
     `since` (UTC, without zone): facts that are older are left out.
     """
-    facts = store.scan("events").filter((pl.col("cluster") == found.cluster) & IS_FACT & pl.col("gpu").is_not_null())
+    facts = store.scan("events").filter((pl.col("cluster") == found.cluster) & IS_FACT & FACT_GPU.is_not_null())
     if since is not None:
         facts = facts.filter(pl.col("ts") >= since)
-    told = store.collect(facts.select(found.events.columns))
+    told = store.collect(facts.with_columns(FACT_GPU.alias("gpu")).select(found.events.columns))
     if told.is_empty():
         return found
     more = told.join(found.events, on=["ts", "gpu", "kind", "code"], how="anti", nulls_equal=True)
@@ -405,9 +408,8 @@ def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
     if began is not None and ended is not None:
         margin = pl.duration(minutes=1)
         events = events.filter(pl.col("ts").is_between(pl.lit(began) - margin, pl.lit(ended) + margin))
-    return store.collect(
-        events.select("ts", "gpu", "node", "kind", "code", "detail").sort("ts", "gpu", nulls_last=True)
-    )
+    named = events.with_columns(pl.when(IS_FACT).then(FACT_GPU).otherwise("gpu").alias("gpu"))
+    return store.collect(named.select("ts", "gpu", "node", "kind", "code", "detail").sort("ts", "gpu", nulls_last=True))
 
 
 def names_of(gpus: pl.DataFrame) -> dict[str, str]:

@@ -15,7 +15,7 @@ from ... import __version__
 from ...errors import StoreError
 from ...store.schema import DAY_LEVELS, LEVELS, VERDICTS, arrow_rows, arrow_schema
 from ...store.views import OF_ALL_RUNS
-from ..runs.probing import IS_FACT, campaigns, clusters_with_facts
+from ..runs.probing import FACT_GPU, IS_FACT, campaigns, clusters_with_facts
 from .verdict import (
     Action,
     Change,
@@ -103,7 +103,7 @@ def clusters(store: Store) -> list[str]:
 def facts_of(store: Store, cluster: str) -> int:
     """How many events of a cluster tell what needs no run, and operations of training jobs."""
     mine = pl.col("cluster") == cluster
-    events = store.scan("events").filter(mine & IS_FACT & pl.col("gpu").is_not_null()).select(pl.len())
+    events = store.scan("events").filter(mine & IS_FACT & FACT_GPU.is_not_null()).select(pl.len())
     operations = store.scan("operations").filter(mine).select(pl.len())
     return int(store.collect(events).item()) + int(store.collect(operations).item())
 

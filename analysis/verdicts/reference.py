@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from ...store.names import SIMULATED
 from ...store.views import OF_ALL_RUNS
 from ...store.vocabulary import EventKind, stated
 from ..runs.measurements import SOUND
+from ..runs.probing import IS_FACT
 from .changes import Alarm, update
 from .compare import LEAST_GPUS
 from .recording import keys_of, verdict_of
@@ -58,6 +60,17 @@ class Level:
         return alarm if alarm is not None and state is not None and alarm.at_s >= state["began_s"] else None
 
 
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Events of one kind about a GPU, of those that tell a fault without any run."""
+
+    kind: EventKind
+    code: int | None
+    """Of an XID, its number."""
+    n: int
+    last: datetime | None
+
+
 @dataclass(frozen=True)
 class Known:
     """What a store knows of a few GPUs."""
@@ -69,6 +82,8 @@ class Known:
     """GPU -> findings of the newest judgement that cover it."""
     usual: Mapping[tuple[str, str | None], tuple[float, int]] = field(default_factory=dict)
     """(workload, model) -> median of the GPUs, and how many there are."""
+    happened: Mapping[str, Sequence[Happened]] = field(default_factory=dict)
+    """GPU -> what no judgement has seen yet."""
 
     def peers_of(self, gpu: str, workload: str, model: str | None) -> Level | None:
         """What its peers take, for a GPU that has no level of its own."""
@@ -125,7 +140,7 @@ def known(
         for gpu, node, slot in asked_gpus.select("gpu", "node", "slot").iter_rows()
         if node is not None and slot is not None
     }
-    return Known(names, levels, findings(store, gpus), usual)
+    return Known(names, levels, findings(store, gpus), usual, unjudged(store, gpus))
 
 
 def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_out: str | None) -> pl.DataFrame:
@@ -154,6 +169,24 @@ def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
         for gpu in set(keys_of(row)) & set(gpus):
             verdicts.setdefault(gpu, []).append(verdict_of(row))
     return verdicts
+
+
+def unjudged(store: Store, gpus: Collection[str]) -> dict[str, list[Happened]]:
+    """By GPU, the faults that events tell since the newest judgement of all runs, the last ones first."""
+    judged = (
+        store.scan("judgements").filter(pl.sql_expr(OF_ALL_RUNS)).group_by("cluster").agg(pl.col("judged_at").max())
+    )
+    results = pl.col("kind").is_in([EventKind.WRONG_RESULT.value, EventKind.PROBE_FAILED.value])
+    faults = store.scan("events").filter((IS_FACT | results) & pl.col("gpu").is_in(list(gpus)))
+    new = store.collect(faults.select("cluster", "gpu", "kind", "code", "ts")).join(
+        store.collect(judged), on="cluster", how="left"
+    )
+    new = new.filter(pl.col("judged_at").is_null() | (pl.col("ts") > pl.col("judged_at")))
+    by_kind = new.group_by("gpu", "kind", "code").agg(pl.len(), pl.col("ts").max()).sort("ts", descending=True)
+    happened: dict[str, list[Happened]] = {}
+    for gpu, kind, code, n, last in by_kind.iter_rows():
+        happened.setdefault(str(gpu), []).append(Happened(EventKind(kind), code, n, last))
+    return happened
 
 
 def seen_on(store: Store, node: str, now_ns: int) -> dict[str, str]:

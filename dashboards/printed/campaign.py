@@ -59,6 +59,9 @@ def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
     """Commands that show more of the same store."""
     quoted = shlex.quote(str(store))
     yield Line(f"next: whorl dashboard --store {quoted}")
+    if looked.campaign.runs.is_empty():
+        yield Line(f"      whorl verdicts --store {quoted}")
+        return
     yield Line(f"      whorl variability --store {quoted}")
     workload = looked.leading.workload if looked.leading else next((row.workload for row in looked.spread), None)
     if workload is not None:

@@ -38,7 +38,8 @@ def document(found: Fingerprints) -> dict[str, Any]:
 def answer(found: Fingerprints, store: str | Path) -> Iterable[str | Table]:
     """The fingerprints for people."""
     if found.rows.is_empty():
-        yield "it has no runs: there is no fingerprint" if found.gpu else "there are no runs that ended well"
+        none = "it has no runs: there is no fingerprint" if found.gpu else "there are no runs that ended well"
+        yield f"{none}; what was seen of GPUs stands in: whorl verdicts --store {shlex.quote(str(store))}"
     elif found.gpu is None:
         yield from _fleet(found, store)
     else:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import xml.etree.ElementTree as ET
+from datetime import UTC
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -191,6 +192,28 @@ def test_what_was_judged_counts(
     said = {one["name"]: one["says"] for one in found["gpus"]}
     assert bool(said["n01/1"]) == bool(status)
     assert not said["n01/0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "status"), [("xid", 79, 1), ("needs_reset", None, 1), ("wrong_result", None, 2), ("xid", 31, 0)]
+)
+def test_what_happened_since_the_last_judgement_counts(
+    kind: str, code: int | None, status: int, here: list[Any], tmp_path: Path
+) -> None:
+    """XID 31 is an error of a program."""
+    store = judged_store(tmp_path / "S", 4, (0,))
+    seen(store, "n01", *map(uuid, range(4)))
+    record(store, [Judgement(CLUSTER, (), (), 4, 4)], AT)
+    before, since = (AT.replace(tzinfo=UTC).timestamp() + days * 86_400 for days in (-1, 1))
+    events = {"cluster": CLUSTER, "gpu": uuid(1), "node": "n01", "kind": kind, "code": code}
+    for at in (before, since):
+        row = {name: [value] for name, value in events.items()} | {"ts": [int(at) * 10**9]}
+        store.append({"events": arrow_rows("events", row)}, f"happened-{at}")
+    here += [Shown(gpu) for gpu in range(4)]
+    found = checked("--store", str(store.root), "--quick", status=status)
+    words = {one["name"]: one["says"] for one in found["gpus"]}
+    assert len(words["n01/1"]) == bool(status)  # what happened before was judged
+    assert not words["n01/0"]
 
 
 def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from click.testing import CliRunner
+
 from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.verdict import Gap
+from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.hints import run_hints
 
 
 def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
@@ -35,3 +39,26 @@ def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
     runs = {"run_id": ["r"], "cluster": ["c"], "gpu": ["GPU-3"], "workload": ["gemm"], "status": ["ok"]}
     store.append({"runs": arrow_rows("runs", runs)}, "measured")
     assert {row.name for row in judge(store, cluster="c").rows} == {"n1/0", "n1/1", "n1/2"}
+
+
+def test_facts_without_runs_are_reported(tmp_path: Path) -> None:
+    """A lost GPU of which a log tells the PCI address alone, and no run: every verb that is asked answers."""
+    store = Store.create(tmp_path / "S")
+    rows = {"cluster": ["c"], "node": ["n1"], "pci_bus_id": ["00000000:02:00.0"], "kind": ["lost"], "ts": [10**18]}
+    store.append({"events": arrow_rows("events", rows)}, "collected")
+    name, page = "n1/00000000:02:00.0", tmp_path / "report.html"
+
+    def answer(*arguments: str) -> str:
+        done = CliRunner().invoke(cli, [*arguments, "--store", str(store.root)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    judged = answer("verdicts")
+    assert name in judged
+    run_hints(judged)
+    assert "it fell off the bus" in answer("explain", name)
+    report = answer("report", "--out", str(page))
+    assert name in report
+    assert name in page.read_text()
+    assert "variability" not in report  # it needs runs
+    assert "whorl verdicts" in answer("fingerprint")
