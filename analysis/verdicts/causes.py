@@ -47,6 +47,7 @@ _MAIN = 1 / 3  # of the effect: a smaller part does not say what a GPU is
 _FEW = 2e-3  # of ln time: less is no contrast
 _LOWER = 0.01  # of ln power limit or ln memory clock
 _ALIKE = 0.01  # of ln clock
+_RARE = 3.0  # robust standard deviations
 _NEAR_K, _FAR_K = 3.0, 8.0
 """Kelvin below the highest temperature: there heat holds the clock; and where a hot spot may, of a GPU far above its
 peers whose power is below its cap."""
@@ -93,16 +94,18 @@ def hottest_c(gpus: pl.DataFrame) -> dict[str, float]:
 
     `gpus`: of `probing.Probed`. What the driver says counts more than what is known of the model.
     """
-    limits: dict[str, float] = {}
     names = ("temperature_max_operating_c", "temperature_slowdown_c")
-    missing = [pl.lit(None, pl.Float64).alias(name) for name in names if name not in gpus.columns]
-    for gpu, model, operating, slowdown in gpus.with_columns(missing).select("gpu", "model", *names).iter_rows():
-        upper = (model or "").upper()
-        of_model = (limit for words, limit in MAX_OPERATING_C if all(word in upper for word in words))
-        lowest = min((limit for limit in (operating or next(of_model, None), slowdown) if limit), default=None)
-        if lowest is not None:
-            limits[str(gpu)] = float(lowest)
-    return limits
+    missing = [pl.lit(None).alias(name) for name in names if name not in gpus.columns]
+    of_model = {
+        model: float(limit)
+        for model in gpus["model"].drop_nulls().unique()
+        for words, limit in MAX_OPERATING_C[::-1]
+        if all(word in model.upper() for word in words)
+    }
+    known_model = pl.col("model").replace_strict(of_model, default=None, return_dtype=pl.Float64)
+    operating, slowdown = (pl.when(pl.col(name) > 0).then(name).cast(pl.Float64) for name in names)
+    limit = pl.min_horizontal(pl.coalesce(operating, known_model), slowdown)
+    return dict(gpus.with_columns(missing).select("gpu", limit.alias("limit")).drop_nulls().iter_rows())
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +167,8 @@ class Evidence:
         """Why a GPU is slow, or GPUs that are slow alike, as those of a node.
 
         `effects`: ln(time / time of the peers) by workload, of those in which it is slow. `at_clock`: the same at its
-        clock, of those in which it surely is slow at the clock that it has. Where the clock has no other cause than the
-        power cap, it is this that is explained.
+        clock, of those in which it surely is slow at the clock that it has. Where its clock is lower for no reason but
+        the power cap, and not by more than those of its peers differ, it is this that is explained.
         """
         together = [gpus] if isinstance(gpus, str) else sorted(gpus)
         at_clock = {name: effect for name, effect in (at_clock or {}).items() if math.isfinite(effect)}
@@ -176,10 +179,9 @@ class Evidence:
         if slow:
             explanation = self._explained(together, rows, rows, slow)
             capped = explanation.causes[0].what == Part.CAP
-            worth = _MAIN * slow[explanation.workload]
-            if not capped or max(at_clock.values(), default=-math.inf) < worth:
+            if not capped or not at_clock or _is_rare(rows[explanation.workload], "clock"):
                 return explanation
-        # Clocks that a cap holds differ by luck: what is left at its own clock, and where its clock is no lower.
+        # Its clock is lower by luck: what remains is the time at its clock, and that where its clock is no lower.
         levelled = {name: _at_clock(row) if name in at_clock else row for name, row in rows.items()}
         clocks = {name: apart(row, "clock") or 0.0 for name, row in rows.items()}
         slow = {name: effect for name, effect in slow.items() if clocks.get(name, 0.0) >= -CLOCK_STEP} | at_clock
@@ -476,6 +478,11 @@ def apart(row: State, name: str) -> float | None:
     """A figure of a GPU less that of its peers."""
     value, peers = row[name], row[f"peers_{name}"]
     return None if value is None or peers is None else float(value) - float(peers)
+
+
+def _is_rare(row: State, name: str) -> bool:
+    """Whether few healthy GPUs are so far below their peers in a figure."""
+    return (apart(row, name) or 0.0) < -_RARE * float(row[f"spread_{name}"] or 0.0)
 
 
 def _at_clock(row: State) -> State:
