@@ -5,12 +5,13 @@ The rows are sent as packed columns and not as HTML; the page draws only those t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,18 @@ class Listing:
 
     def _rounded(self, columns: Sequence[Sequence[float | None]]) -> list[list[float | int | None]]:
         pairs = zip(self.numbers, columns, strict=True)
-        return [[_short(value, one.digits) for value in column] for one, column in pairs]
+        return [_short(column, one.digits) for one, column in pairs]
 
 
-def _short(value: float | None, digits: int) -> float | int | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return round(value, digits) if digits else round(value)
+def _short(values: Sequence[float | None], digits: int) -> list[float | int | None]:
+    """The values to so many digits; None for what is not known."""
+    column = np.array(values, dtype=np.float64).round(digits)
+    known = np.isfinite(column)
+    whole = np.where(known, column, 0.0)
+    numbers = (whole if digits else whole.astype(np.int64)).tolist()
+    if known.all():
+        return list(numbers)
+    return [number if there else None for number, there in zip(numbers, known.tolist(), strict=True)]
 
 
 def placed(listing: Listing, number: int) -> str:

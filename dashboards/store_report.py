@@ -23,7 +23,7 @@ from ..analysis.fleet.runs_of import comparable
 from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
 from ..analysis.fleet.timelines import Timelines, timelines
 from ..analysis.fleet.trend import Trend, trend_of
-from ..analysis.runs.probing import Probed, probed
+from ..analysis.runs.probing import Probed, has_rows, probed
 from ..analysis.spread.findings import Leading
 from ..analysis.spread.summary import leading_of, leading_workload
 from ..analysis.verdicts import Judgement, Verdict
@@ -188,10 +188,10 @@ def look(
     stored = last_judgement(opened, found.cluster) if whole else None
     verdicts = judged(found, opened) if stored is None else stored.judgement
     newer = None if stored is None else (stored.judged_at, stored.newer(opened))
-    runs = measurements(opened, clusters=[found.cluster], run_ids=True)
+    measured = measurements(opened, clusters=[found.cluster], run_ids=True)
     # Kinds of a workload are those among the runs that are shown, not those among all of the store.
     shown = found.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
-    runs = runs.drop("workload").join(shown, on="run_id", maintain_order="left")
+    runs = measured.drop("workload").join(shown, on="run_id", maintain_order="left")
     spread = (
         variability(
             runs,
@@ -201,8 +201,8 @@ def look(
         if runs.height
         else []
     )
-    lines = timelines(opened, found, to_show(found, verdicts))
-    first = leading_workload(opened, found.cluster, {row.workload for row in spread}) or leading_of(spread)
+    lines = timelines(opened, found, to_show(found, verdicts)) if has_rows(opened, "telemetry") else None
+    first = leading_workload(opened, found.cluster, {row.workload for row in spread}, measured) or leading_of(spread)
     trends, energy = _trends(opened, found), _energy(opened, found.cluster, progress)
     return Looked(found, verdicts, spread, lines, trends, first, energy, newer)
 

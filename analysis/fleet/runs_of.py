@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import InputError
+from ...store.catalog import quoted
 from ...store.names import plain_workload
 from ..runs.kinds import APART, told_apart
 from ..runs.probing import Probed, gpus_of, other_names
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from ...store import Store
 
 _RUNS = (
-    "run_id", "cluster", "workload", "gpu", "campaign", "began", "sm_clock_mhz", "temperature_c", "power_w",
-    "conditions", "status",
+    "run_id", "cluster", "workload", "gpu", "campaign", "began", "sm_clock_mhz", "temperature_c", "power_w", "status",
 )  # fmt: skip
 _TIMES = ("time_median", "time")
 _KNOWN = "FROM runs WHERE cluster IS NOT NULL AND workload IS NOT NULL AND gpu IS NOT NULL"
 _STATED = "{" + ", ".join(f"'{name}': conditions.{name}" for name in (*APART, "locked_clock_mhz")) + "}"
+_FIELDS = (*APART, "locked_clock_mhz", "simulated")
+_ANY_FIELD = f"coalesce({', '.join(f'conditions.{name}::VARCHAR' for name in _FIELDS)}) IS NOT NULL"
+_PACKED = ", ".join(f"{name} := conditions.{name}" for name in _FIELDS)
+_CONDITIONS = f"CASE WHEN {_ANY_FIELD} THEN struct_pack({_PACKED}) END"
 _WORKS = (  # the first and the last run of each: another card may stand in the place now
     f"SELECT cluster, workload, gpu, {_STATED} AS conditions, "
     "unnest([arg_min(run_id, began), arg_max(run_id, began)]) AS run_id "
@@ -110,7 +114,9 @@ def runs_of(
     InputError where there are no such runs.
     """
     of = (pl.col("cluster") == cluster) & (pl.col("workload") == plain_workload(workload))
-    runs = store.collect(store.scan("runs").filter(of & pl.col("gpu").is_not_null()).select(_RUNS))
+    where = f"cluster = {quoted(cluster)} AND workload = {quoted(plain_workload(workload))} AND gpu IS NOT NULL"
+    # By SQL: Polars would read all conditions of all runs.
+    runs = store.sql(f"SELECT {', '.join(_RUNS)}, {_CONDITIONS} AS conditions FROM runs WHERE {where}").polars()
     times = store.scan("results").filter(of & pl.col("figure").is_in(_TIMES))
     found = store.collect(times.select("run_id", "figure", "value"))
     value = pl.Series("value", [None] * runs.height, dtype=pl.Float64)

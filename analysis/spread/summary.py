@@ -129,13 +129,16 @@ def variability(
     return rows
 
 
-def leading_workload(store: Store, cluster: str, among: Collection[str] | None = None) -> Leading | None:
+def leading_workload(
+    store: Store, cluster: str, among: Collection[str] | None = None, frame: pl.DataFrame | None = None
+) -> Leading | None:
     """The workload of a cluster to lead with: over all its runs the widest spread that belongs to the GPUs.
 
     `among`: only these workloads, as `measurements` names them. Without intervals, which take long: so it is the same
-    wherever it is shown. None where fewer than two GPUs have times.
+    wherever it is shown. None where fewer than two GPUs have times. `frame`: of `measurements`, where it is
+    read already.
     """
-    frame = measurements(store, clusters=[cluster])
+    frame = measurements(store, clusters=[cluster]) if frame is None else frame
     try:
         return leading(_width(runs) for runs in workloads(frame) if among is None or runs.workload in among)
     except InputError:  # a workload mixes units

@@ -48,7 +48,6 @@ def report(
     `frame` and `json()` have the findings, as `whorl.verdicts`; of one GPU, what `whorl.explain` says. Raises
     InputError where there are no such runs and where the page cannot be written.
     """
-    from ..gpu_page import gpu_report
     from ..page import refuse_unwritable
     from ..printed.explain import document
     from ..store_report import look
@@ -56,6 +55,8 @@ def report(
     if gpu is not None:
         if campaign is not None:
             raise InputError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
+        from ..gpu_page import gpu_report
+
         whole = gpu_report(opened(store), out, gpu, cluster, progress=progress)
         return Reply(whole, partial(document, whole), partial(_of_gpu, whole, out), rows=RowList("places"))
     refuse_unwritable(Path(out), "--out")
