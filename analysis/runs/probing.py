@@ -226,6 +226,12 @@ def clusters_with_facts(store: Store) -> list[str]:
     return [str(name) for name in store.collect(known.drop_nulls().unique().sort("cluster"))["cluster"]]
 
 
+def clusters_with_timelines(store: Store) -> list[str]:
+    """The clusters with timelines of training jobs."""
+    clusters = store.scan("operations").select("cluster").drop_nulls().unique().sort("cluster")
+    return [str(name) for name in store.collect(clusters)["cluster"]]
+
+
 def with_facts(store: Store, found: Probed, since: datetime | None = None) -> Probed:
     """The same with all facts about GPUs of its cluster, whenever they were, also of GPUs without runs.
 

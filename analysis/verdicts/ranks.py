@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from ..runs.probing import campaigns
+from ..runs.probing import campaigns, clusters_with_timelines
 from ..runs.sittings import Bools, Floats
 from .levels import RELEVANT, in_pct
 from .null import Null
@@ -132,14 +132,8 @@ class _Job:
         self.unjudged.append(NotJudged(self.cluster, name, cause, level=Level.RANK, **numbers))
 
 
-def clusters_with_timelines(store: Store) -> list[str]:
-    """The clusters of which a store has timelines of training jobs."""
-    clusters = store.scan("operations").select("cluster").drop_nulls().unique().sort("cluster")
-    return [str(name) for name in store.collect(clusters)["cluster"]]
-
-
 def timelines_alone(store: Store) -> list[str]:
-    """Those of them that have no runs."""
+    """The clusters with timelines of training jobs that have no runs."""
     with_runs = set(campaigns(store)["cluster"])
     return [name for name in clusters_with_timelines(store) if name not in with_runs]
 

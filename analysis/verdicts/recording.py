@@ -15,7 +15,7 @@ from ... import __version__
 from ...errors import StoreError
 from ...store.schema import DAY_LEVELS, LEVELS, VERDICTS, arrow_rows, arrow_schema
 from ...store.views import OF_ALL_RUNS
-from ..runs.probing import FACT_GPU, IS_FACT, campaigns, clusters_with_facts
+from ..runs.probing import FACT_GPU, IS_FACT, campaigns, clusters_with_facts, clusters_with_timelines
 from .verdict import (
     Action,
     Change,
@@ -94,8 +94,6 @@ def made_judgement(store: Store, cluster: str) -> StoredJudgement:
 
 def clusters(store: Store) -> list[str]:
     """The clusters of which something can be judged: from runs, from events that need none, or from timelines."""
-    from .ranks import clusters_with_timelines
-
     with_runs = set(campaigns(store)["cluster"])
     return sorted({*with_runs, *clusters_with_facts(store), *clusters_with_timelines(store)})
 
