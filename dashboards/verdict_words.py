@@ -542,8 +542,8 @@ _WHY = {
     Gap.RUN_ONCE: "no GPU has two runs: a GPU is named only where another figure agrees; measure again",
     Gap.NO_RUNS: "there are no runs",
     Gap.PAST_OF_NODES: "history: its GPUs run together in jobs, so nodes were compared with their past and not GPUs",
-    Gap.NO_COMPUTING: "none of its operations has compute in its name, as forward-compute has: who sends, receives or "
-    "waits is not judged",
+    Gap.NO_COMPUTING: "no operation that lasts above 0 s has compute in its name, as forward-compute has: who sends, "
+    "receives or waits is not judged",
     Gap.NO_STAGE: "the stage of the pipeline is not known, so nobody knows whose work is equal: import the trace into "
     "a new store with --layout and a file that states pp_size, dp_size and tp_size",
     Gap.SLOW_BY_DATA: "slower than its peers, and so are the other stages with the same data: unequal sequences do "
