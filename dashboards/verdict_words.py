@@ -438,8 +438,13 @@ def _failed(verdict: Verdict, by_figure: Mapping[str, Measured]) -> str:
     return f"{', '.join(verdict.workloads) or 'a run'} did not end{detail}"
 
 
-def _memory_errors(verdict: Verdict, _: Mapping[str, Measured]) -> str:
-    return f"the driver told of its memory: {', '.join(_xids(verdict, OF_MEMORY)) or 'errors'}"
+def _memory_errors(verdict: Verdict, by_figure: Mapping[str, Measured]) -> str:
+    errors = list(_xids(verdict, OF_MEMORY))
+    if Quantity.ROW_REMAP_FAILED in by_figure:
+        errors.append("a row could not be remapped")
+    if uncorrected := by_figure.get(Quantity.UNCORRECTED_ERRORS):
+        errors.append(f"{many(int(_number(uncorrected.value)), 'error')} that ECC could not correct")
+    return f"the driver told of its memory: {', '.join(errors) or 'errors'}"
 
 
 def _xids(verdict: Verdict, meanings: Mapping[int, str]) -> Iterator[str]:

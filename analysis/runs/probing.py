@@ -95,6 +95,10 @@ class Probed:
     planned: int | None = None
     """How many runs it was to have, where the store knows that some of them are missing."""
 
+    counters: pl.DataFrame | None = None
+    """gpu, first, last, row_remap_failed, ecc_uncorrected: of GPUs whose telemetry tells of memory that failed; None
+    where nobody looked."""
+
     @property
     def models(self) -> list[str]:
         return sorted(str(name) for name in self.gpus["model"].drop_nulls().unique())
@@ -221,9 +225,31 @@ def _without_runs(store: Store, cluster: str | None) -> str | None:
 
 
 def clusters_with_facts(store: Store) -> list[str]:
-    """The clusters with an event that tells what needs no run: a GPU that is lost, or an error of the hardware."""
+    """The clusters with an event that tells what needs no run: a GPU that is lost, or an error of the hardware.
+
+    Of a store without such events and without runs, those whose telemetry tells of memory that failed.
+    """
     known = store.scan("events").filter(IS_FACT & FACT_GPU.is_not_null()).select("cluster")
-    return [str(name) for name in store.collect(known.drop_nulls().unique().sort("cluster"))["cluster"]]
+    told = store.collect(known.drop_nulls().unique().sort("cluster"))["cluster"]
+    if not len(told) and not has_rows(store, "runs"):
+        told = failed_memory(store)["cluster"].unique()
+    return sorted(map(str, told))
+
+
+def failed_memory(store: Store) -> pl.DataFrame:
+    """The GPUs whose telemetry tells of rows that could not be remapped, or of errors that ECC could not correct.
+
+    cluster, gpu, first, last (when it told so), row_remap_failed, ecc_uncorrected (the highest readings).
+    """
+    counters = ("row_remap_failed", "ecc_uncorrected")
+    told = store.scan("telemetry").filter(pl.any_horizontal(pl.col(name) > 0 for name in counters))
+    names = pl.col("cluster", "gpu").cast(pl.String)
+    by_gpu = (
+        told.select(names, "ts", *counters)
+        .group_by("cluster", "gpu")
+        .agg(pl.col("ts").min().alias("first"), pl.col("ts").max().alias("last"), pl.col(counters).max())
+    )
+    return store.collect(by_gpu.drop_nulls(["cluster", "gpu"]).sort("cluster", "gpu"))
 
 
 def clusters_with_timelines(store: Store) -> list[str]:
@@ -241,13 +267,16 @@ def with_facts(store: Store, found: Probed, since: datetime | None = None) -> Pr
     if since is not None:
         facts = facts.filter(pl.col("ts") >= since)
     told = store.collect(facts.with_columns(FACT_GPU.alias("gpu")).select(found.events.columns))
-    if told.is_empty():
+    counters = failed_memory(store).filter(pl.col("cluster") == found.cluster).drop("cluster")
+    counters = counters if since is None else counters.filter(pl.col("last") >= since)
+    if told.is_empty() and counters.is_empty():
         return found
     more = told.join(found.events, on=["ts", "gpu", "kind", "code"], how="anti", nulls_equal=True)
-    others = told["gpu"].filter(~told["gpu"].is_in(found.gpus["gpu"].implode())).unique()
+    named = pl.concat([told["gpu"], counters["gpu"]])
+    others = named.filter(~named.is_in(found.gpus["gpu"].implode())).unique()
     gpus = pl.concat([found.gpus, gpus_of(store, found.cluster, others, {})]) if len(others) else found.gpus
     events = pl.concat([found.events, more]).sort("ts", "gpu", nulls_last=True)
-    return replace(found, gpus=gpus, events=events)
+    return replace(found, gpus=gpus, events=events, counters=counters)
 
 
 def _probed(store: Store, name: str | None, where: str, *, every: bool) -> Probed:

@@ -29,6 +29,7 @@ _STILL, _STILL_S = 10, 10.0  # readings that are the same to the milliwatt, and 
 _UTILISATION = 30  # ... while the utilisation moves by this many points, as in `collectors.quality`
 _STILL_RUNS = 4  # runs whose power is the same to the milliwatt ...
 _MOVED = 1.2  # ... where that of the peers' runs differs by this factor
+_COUNTERS = ("row_remap_failed", "ecc_uncorrected")
 _SIGN = {"gpu": pl.String(), "workload": pl.String(), "run_id": pl.String(), "at": pl.Datetime("us")}
 
 Still = Mapping[str, tuple[Measured, ...]]
@@ -81,13 +82,21 @@ def facts(campaign: Probed, still: Still) -> tuple[Fact, ...]:
     of_errors = _xids(hardware_errors)
     for gpu in hardware_errors.filter(reset)["gpu"].unique():
         of_errors[gpu] = (*of_errors.get(gpu, ()), Measured(Quantity.NEEDS_RESET))
+    of_memory, counted_memory = _xids(memory_errors), pl.DataFrame(schema={"gpu": pl.String, "ts": pl.Datetime("us")})
+    if campaign.counters is not None:
+        for gpu, failed, uncorrected in campaign.counters.select("gpu", *_COUNTERS).iter_rows():
+            of_row = (Measured(Quantity.ROW_REMAP_FAILED),) if failed else ()
+            of_errors_of_gpu = (Measured(Quantity.UNCORRECTED_ERRORS, uncorrected),) if uncorrected else ()
+            of_memory[gpu] = (*of_memory.get(gpu, ()), *of_row, *of_errors_of_gpu)
+        ends = [campaign.counters.select("gpu", pl.col(end).alias("ts")) for end in ("first", "last")]
+        counted_memory = pl.concat(ends).unique(maintain_order=True)
     still_runs = runs.filter(pl.col("gpu").is_in(list(still))).drop_nulls("power_w")
     return (
         *_facts(Kind.LOST, of_losses, lost_runs, losses, last_good.select("gpu", "run_id")),
         *_facts(Kind.WRONG, _wrong_results(campaign.runs, wrong_runs), wrong_runs),
         *_facts(Kind.FAILED, of_failures | of_errors, failed_runs, hardware_errors),
         *_facts(Kind.SENSOR, still, _at_one_power(still_runs)),
-        *_facts(Kind.MEMORY_ERRORS, _xids(memory_errors), memory_errors),
+        *_facts(Kind.MEMORY_ERRORS, of_memory, memory_errors, counted_memory),
     )
 
 

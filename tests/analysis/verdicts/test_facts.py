@@ -11,6 +11,7 @@ from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.cli import cli
+from whorl.dashboards.verdict_words import sentence
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.hints import run_hints
@@ -62,3 +63,20 @@ def test_facts_without_runs_are_reported(tmp_path: Path) -> None:
     assert name in page.read_text()
     assert "variability" not in report  # it needs runs
     assert "whorl verdicts" in answer("fingerprint")
+
+
+def test_counters_of_the_memory_are_facts(tmp_path: Path) -> None:
+    """Telemetry alone: a row could not be remapped, and ECC could not correct three errors."""
+    store = Store.create(tmp_path / "S")
+    columns = {
+        "cluster": ["c"] * 4, "gpu": ["GPU-0", "GPU-0", "GPU-1", "GPU-2"],
+        "ts": [10**18, 10**18 + 30 * 3600 * 10**9, 10**18, 10**18], "row_remap_failed": [None, 1, 0, None],
+        "ecc_uncorrected": [None, None, 0, 3],
+    }  # fmt: skip
+    store.append({"telemetry": arrow_rows("telemetry", columns)}, "collected")
+    rows = {row.name: row for row in judge(store).rows}
+    assert {(name, row.kind) for name, row in rows.items()} == {
+        ("GPU-0", Kind.MEMORY_ERRORS), ("GPU-2", Kind.MEMORY_ERRORS)
+    }  # fmt: skip
+    assert "a row could not be remapped" in sentence(rows["GPU-0"])
+    assert "3 errors that ECC could not correct" in sentence(rows["GPU-2"])
