@@ -345,7 +345,8 @@ def of_variability(fleets: int) -> list[dict[str, Any]]:
     for effects, shares in (("none", (0.0, 0.0)), ("nodes", (0.0, 0.5)), ("cabinets", (0.4, 0.2))):
         for name, shape in SHAPES.items():
             true = truth(shape, shares)
-            for groups in ((4, 8, 4), (8, 8, 4), (24, 4, 4)):
+            sizes = ((4, 8), (8, 8), (24, 4)) if effects == "cabinets" else ((1, 6), (1, 25), (1, 100))
+            for groups in ((*size, PER_NODE) for size in sizes):
                 say(f"variability: {effects}, {name}, {groups}")
                 given: dict[str, list[bool]] = {figure: [] for figure in true}
                 widths: dict[str, list[float]] = {figure: [] for figure in true}

@@ -1,4 +1,4 @@
-"""The 95 % intervals of a workload's figures: what is resampled, nodes or GPUs, and what can be had from how many."""
+"""The 95 % intervals of a workload's figures: what is resampled (cabinets, nodes or GPUs), and how many it needs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ..statistics.ordering import Floats, Ints, tie_ranks
 
 FEW = 20
 """Units below which every interval is too narrow."""
-LEAST_NODES = 6
-"""Nodes below which GPUs are resampled even if those of a node are alike; the intervals are then too narrow."""
 _WIDEST = 5.0
 """Times its lower end, the most that the upper end of the coefficient of variation may be: beyond it a few values
 decide the figure, and no resampling says what others would do."""
+LEAST_GROUPS = 6
+"""Nodes or cabinets below which the data can hardly show that they differ: they count as different, unless they are
+more alike than chance makes them."""
 FEW_FOR_TAILS = 50
 """Units below which there is no interval for what rests on the outer twentieth of the values."""
 
@@ -27,25 +28,21 @@ class Units:
     """What the bootstrap draws."""
 
     what: str
-    """"GPU" or "node"."""
+    """"GPU", "node" or "cabinet"."""
     count: int
     of: Ints | None = None
     """(gpus,) the unit of each GPU; None where each GPU is one."""
-    nodes: int | None = None
-    """How many nodes there are, if GPUs of a node are alike and they are too few to be resampled."""
 
     @property
     def narrow(self) -> str | None:
-        """Why the intervals are too narrow; None if they are not."""
-        if self.nodes is not None:
-            return f"GPUs of a node are alike, and there are only {self.nodes} nodes"
+        """Why the intervals may be too narrow; None if they are not."""
         return f"they come from fewer than {FEW} {self.what}s" if self.count < FEW else None
 
     def says(self, found: dict[str, bootstrap.Interval | None]) -> str:
         """What was resampled and what has no interval, a sentence."""
         text = f"from {self.count:,} {self.what}s that were resampled"
-        if self.what == "node":
-            text += ", because GPUs of a node are alike"
+        if self.what != "GPU":
+            text += f", because GPUs of a {self.what} are alike"
         why = {"whisk_pct": "its ends are two single values", "cov_pct": "a few values decide it"}
         if self.count < FEW_FOR_TAILS:
             why["p95p5_pct"] = f"fewer than {FEW_FOR_TAILS} {self.what}s"
@@ -54,42 +51,45 @@ class Units:
 
 
 def units(names: list[str], ordered: Floats, owners: Ints, where: pl.DataFrame | None) -> Units:
-    """Nodes, if several GPUs are on one and those of a node are more alike than others; else GPUs.
+    """Cabinets, if several nodes are in one and those of a cabinet are more alike than others; else nodes, if that is
+    so of the GPUs of a node; else GPUs.
 
-    `ordered`: the medians of the GPUs, ascending; `owners`: whose they are; `where`: `gpu` and `node`.
+    `ordered`: the medians of the GPUs, ascending; `owners`: whose they are; `where`: `gpu`, `node` and `cabinet`.
     """
-    alone = Units("GPU", len(names))
-    if where is None or "node" not in where.columns:
-        return alone
-    found = pl.DataFrame({"gpu": names}).join(where.select("gpu", "node"), on="gpu", how="left", maintain_order="left")
-    known = found["node"].is_not_null().to_numpy()
-    node, nodes = numbers(found["node"].drop_nulls())
-    if len(nodes) < 2 or len(nodes) == len(node):
-        return alone
+    found = Units("GPU", len(names))
+    if where is None:
+        return found
     rank = np.empty(len(names))
     rank[owners] = tie_ranks(ordered)
-    gpus = len(node)
-    clear = 1.0 + np.sqrt(2.0 / (len(nodes) - 1) + 2.0 / (gpus - len(nodes)))
-    if _ratio(rank[known], node, len(nodes)) <= clear:
-        return alone
-    if len(nodes) < LEAST_NODES:
-        return Units("GPU", len(names), nodes=len(nodes))
-    unit = np.empty(len(names), dtype=np.intp)
-    unit[known] = node
-    unit[~known] = len(nodes) + np.arange(int((~known).sum()))
-    return Units("node", len(nodes) + int((~known).sum()), unit)
+    places = pl.DataFrame({"gpu": names}).join(where, on="gpu", how="left", maintain_order="left")
+    unit = np.arange(len(names))
+    for what in ("node", "cabinet"):
+        if what not in places.columns:
+            continue
+        known = places[what].is_not_null().to_numpy()
+        group, groups = numbers(places[what].drop_nulls())
+        # Of what was found to be alike, the mean is one value.
+        lower, first, of_lower = np.unique(unit[known], return_index=True, return_inverse=True)
+        mean = np.bincount(of_lower, rank[known]) / np.bincount(of_lower)
+        if not 1 < len(groups) < len(lower) or not _alike(mean, group[first], len(groups)):
+            continue
+        unit = np.full(len(names), -1)
+        unit[known] = group
+        unit[~known] = len(groups) + np.arange(int((~known).sum()))
+        found = Units(what, len(groups) + int((~known).sum()), unit)
+    return found
 
 
-def _ratio(rank: Floats, node: Ints, nodes: int) -> float:
-    """The mean square between nodes over that within: 1 give or take its standard error if nodes do not matter. Of
-    ranks, so that no GPU that is far off decides."""
-    size = np.bincount(node, minlength=nodes)
-    away = rank - rank.mean()
-    between = float((np.bincount(node, away, nodes) ** 2 / size).sum())
+def _alike(value: Floats, group: Ints, groups: int) -> bool:
+    """Whether values of a group are more alike than others: the mean square between groups over that within is 1, give
+    or take its standard error, if groups do not matter."""
+    size = np.bincount(group, minlength=groups)
+    away = value - value.mean()
+    between = float((np.bincount(group, away, groups) ** 2 / size).sum())
     within = float((away**2).sum()) - between
-    if within <= 0:
-        return np.inf
-    return between / (nodes - 1) / (within / (len(rank) - nodes))
+    freedom = groups - 1, len(value) - groups
+    clear = 1.0 if groups < LEAST_GROUPS else 1.0 + np.sqrt(2.0 / freedom[0] + 2.0 / freedom[1])
+    return bool(between / freedom[0] > clear * within / freedom[1])
 
 
 def intervals(
@@ -97,14 +97,14 @@ def intervals(
 ) -> tuple[dict[str, bootstrap.Interval | None], bootstrap.Interval | None]:
     """The intervals of the headline figures, and that of the ICC."""
     once = resampled.figures(np.ones((1, of.count), dtype=np.int32))
-    found = {name: bootstrap.percentile_interval(replicated[name]) for name in bootstrap.FIGURES}
-    of_icc = bootstrap.percentile_interval(replicated["icc"])
-    if of.count >= LEAST_NODES:
-        found["cov_pct"] = cov = bootstrap.cov_interval(once, replicated)
-        if cov is not None and cov[1] > _WIDEST * cov[0]:
-            found["cov_pct"] = None
-        of_icc = bootstrap.icc_interval(once, replicated, resampled.moments)
+    found = {
+        name: bootstrap.percentile_interval(replicated[name], float(once[name][0]), of.count)
+        for name in bootstrap.FIGURES
+    }
+    found["cov_pct"] = cov = bootstrap.cov_interval(once, replicated, of.count)
+    if cov is not None and cov[1] > _WIDEST * cov[0]:
+        found["cov_pct"] = None
     found["whisk_pct"] = None
     if of.count < FEW_FOR_TAILS:
         found["p95p5_pct"] = None
-    return found, of_icc
+    return found, bootstrap.icc_interval(once, replicated, resampled.moments, of.count)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from .ordering import Floats, Ints, bounds, by_group
 from .repeatability import Moments, components, icc_from, sums
@@ -172,37 +173,57 @@ def logarithms(weights: Floats, columns: Floats, centre: float) -> dict[str, Flo
     return {"log_cov": log_cov, "log_f": log_f, **error}
 
 
-def percentile_interval(replicated: Floats) -> Interval | None:
-    """The central 95 % of the replicates that are finite, or None when fewer than half are."""
+def _wider(units: int) -> float:
+    """How much wider an interval from so few units must be."""
+    return float(stats.t.ppf(0.975, units - 1) / stats.norm.ppf(0.975)) * math.sqrt(units / (units - 1))
+
+
+def percentile_interval(replicated: Floats, figure: float = math.nan, units: int = 0) -> Interval | None:
+    """The central 95 % of the replicates that are finite, or None when fewer than half are.
+
+    `figure`, `units`: of few units the ends are moved away from the figure, as far as Student's t with `units` - 1
+    degrees of freedom is wider than the normal law, and by the root of units / (units - 1), which replicates lack;
+    and what the replicates lie below the figure is added twice. All in proportion.
+    """
     finite = replicated[np.isfinite(replicated)]
     if len(finite) == 0 or 2 * len(finite) < len(replicated):
         return None
-    low, high = np.quantile(finite, (0.025, 0.975))
-    return float(low), float(high)
+    low, high = (float(end) for end in np.quantile(finite, (0.025, 0.975)))
+    middle = float(np.median(finite))
+    if units > 1 and min(figure, middle) > 0:
+        wider = _wider(units)
+        # Resamples of few units vary less than the units do, which vary less than the population: twice the same bias.
+        shift = figure / middle
+        low, high = (figure * shift * (end * shift / figure) ** wider for end in (low, high))
+    return low, high
 
 
-def studentised_interval(once: Mapping[str, Floats], replicated: Mapping[str, Floats], name: str) -> Interval | None:
-    """The 95 % interval of the figure whose logarithm is `name`: how far replicates lie from it, in standard errors of
-    each."""
+def studentised_interval(
+    once: Mapping[str, Floats], replicated: Mapping[str, Floats], name: str, units: int
+) -> Interval | None:
+    """The 95 % interval of the figure whose logarithm is `name`, from so many units: how far replicates lie from it, in
+    standard errors of each."""
     figure, error = float(once[name][0]), float(once[f"{name}_error"][0])
     with np.errstate(all="ignore"):
         away = percentile_interval((replicated[name] - figure) / replicated[f"{name}_error"])
     if away is None or not math.isfinite(figure) or not math.isfinite(error):
         return None
     with np.errstate(all="ignore"):
-        low, high = np.exp([figure - away[1] * error, figure - away[0] * error])
+        low, high = np.exp(figure - _wider(units) * error * np.array(away[::-1]))
     return (float(low), float(high)) if math.isfinite(high) else None
 
 
-def cov_interval(once: Mapping[str, Floats], replicated: Mapping[str, Floats]) -> Interval | None:
+def cov_interval(once: Mapping[str, Floats], replicated: Mapping[str, Floats], units: int) -> Interval | None:
     """Of the coefficient of variation, in %."""
-    ends = studentised_interval(once, replicated, "log_cov")
+    ends = studentised_interval(once, replicated, "log_cov", units)
     return None if ends is None else (100.0 * ends[0], 100.0 * ends[1])
 
 
-def icc_interval(once: Mapping[str, Floats], replicated: Mapping[str, Floats], moments: Moments) -> Interval | None:
-    """Of the ICC of groups with these `moments`."""
-    ends = studentised_interval(once, replicated, "log_f")
+def icc_interval(
+    once: Mapping[str, Floats], replicated: Mapping[str, Floats], moments: Moments, units: int
+) -> Interval | None:
+    """Of the ICC of groups with these `moments`, of which so many `units` are drawn."""
+    ends = studentised_interval(once, replicated, "log_f", units)
     return None if ends is None else (icc_from(ends[0], moments), icc_from(ends[1], moments))
 
 
@@ -236,4 +257,4 @@ def replicate_icc(moments: Moments, seed: int, replicates: int) -> Interval | No
         for drawn in weights(seed, len(moments.size), replicates)
     ]
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return icc_interval(logarithms(np.ones((1, len(columns))), columns, moments.centre), found, moments)
+    return icc_interval(logarithms(np.ones((1, len(columns))), columns, moments.centre), found, moments, len(columns))

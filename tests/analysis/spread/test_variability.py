@@ -315,9 +315,25 @@ def test_nodes_are_resampled_where_their_gpus_are_alike() -> None:
 
 def test_few_nodes_of_like_gpus_give_intervals_that_are_called_too_narrow() -> None:
     row = _in_nodes(4.0, 3, each=10)[0]
-    assert row.reasons["interval"].startswith(
-        "too narrow: GPUs of a node are alike, and there are only 3 nodes; from 30 GPUs that were resampled"
-    )
+    assert row.reasons["interval"].startswith("too narrow: they come from fewer than 20 nodes; from 3 nodes that were")
+
+
+def test_cabinets_are_resampled_where_their_nodes_are_alike() -> None:
+    """Percentile intervals of nodes held the figures of the population in 50 to 80 of 100 such fleets."""
+    held = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        cabinet = np.repeat(np.arange(16), 16)
+        level = 100.0 + np.repeat(rng.normal(0.0, 1.5, 16), 16) + np.repeat(rng.normal(0.0, 1.0, 64), 4)
+        values = (level + rng.normal(0.0, 1.0, 256)).repeat(2)
+        gpu = np.arange(256).repeat(2)
+        places = {"node": [f"n{one // 4}" for one in gpu], "cabinet": [f"r{cabinet[one]}" for one in gpu]}
+        row = variability(frame([f"g{one}" for one in gpu], values.tolist(), **places), replicates=100)[1]
+        assert "from 16 cabinets that were resampled, because GPUs of a cabinet are alike" in row.reasons["interval"]
+        for figure, true in (("median", 100.0), ("fence_pct", 400 * 1.349 * math.sqrt(4.25) / 100)):
+            low, high = row.interval[figure] or (0.0, 0.0)
+            held.append(low <= true <= high)
+    assert sum(held) >= 20
 
 
 def test_a_spread_that_one_run_decides_has_no_interval() -> None:
