@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from ..runs.sittings import Bools, Floats, Ints
+from ..statistics.student import upper_tail
 from .null import SLOW_SHARE
 
 LEAST_NODES = 8
@@ -86,7 +86,7 @@ def node_effects(deviations: Floats, node: Ints, floor: float, *, worse: int = 1
             np.isnan(values) | (values * np.sign(estimate)[:, None] >= TOGETHER * np.abs(estimate)[:, None]), axis=1
         )
         share = np.where(worse * estimate >= 0, SLOW_SHARE, 1 - SLOW_SHARE)
-        p_values = np.where(together, np.minimum(stats.t.sf(np.abs(estimate) / error, freedom) / share, 1.0), 1.0)
+        p_values = np.where(together, np.minimum(upper_tail(np.abs(estimate) / error, freedom) / share, 1.0), 1.0)
         if len(values) < LEAST_NODES:
             p_values = np.ones(len(values))
         before, shifted = shifted, p_values <= _TAKEN_OUT_P

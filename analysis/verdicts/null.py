@@ -11,13 +11,16 @@ values leave possible (Bayes, on a grid). All figures of a fleet together say ho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from ..runs.sittings import Floats
+from ..statistics.student import log_density, quantile, upper_tail
 
 FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, np.inf)
 """Degrees of freedom of Student's t on the grid; the last is the normal distribution."""
@@ -106,7 +109,7 @@ class Null:
             of_both = slow[:, :, None, :] + fast[:, None, :, :] + np.log(_FAULTY_PRIOR)
         found: Floats = special.logsumexp(of_both, axis=3)
         ratio = np.log(_SCALES)[:, None] - np.log(_SCALES)[None, :]
-        alike = stats.norm.logpdf(ratio, scale=_RATIO_SD)
+        alike = -((ratio / _RATIO_SD) ** 2) / 2
         alike -= special.logsumexp(alike)
         found[: len(FREEDOM)] += alike
         found[len(FREEDOM) :] -= np.log(ratio.size)
@@ -209,18 +212,62 @@ class _Shapes:
     log_distances: Floats
 
 
+class _Law(NamedTuple):
+    """A law of healthy values. `scipy.stats` has all of them, and takes a second to import."""
+
+    median: float
+    upper_quartile: float
+    density: Callable[[Floats], Floats]
+    log_tail: Callable[[Floats], Floats]
+    """The logarithm of the probability beyond."""
+
+
+_UPPER_QUARTILE = float(special.ndtri(0.75))
+
+
+def _normal_density(x: Floats) -> Floats:
+    return np.asarray(np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi))
+
+
+def _normal() -> _Law:
+    return _Law(0.0, _UPPER_QUARTILE, _normal_density, lambda x: special.log_ndtr(-x))
+
+
+def _student(freedom: float) -> _Law:
+    quartile = float(quantile(0.25, freedom))
+    return _Law(0.0, quartile, lambda x: np.exp(log_density(x, freedom)), lambda x: np.log(upper_tail(x, freedom)))
+
+
+def _lognormal(sigma: float) -> _Law:
+    return _Law(
+        1.0,
+        float(np.exp(sigma * _UPPER_QUARTILE)),
+        lambda x: _normal_density(np.log(x) / sigma) / (sigma * x),
+        lambda x: special.log_ndtr(-np.log(x) / sigma),
+    )
+
+
+def _gamma(shape: float) -> _Law:
+    return _Law(
+        float(special.gammaincinv(shape, 0.5)),
+        float(special.gammaincinv(shape, 0.75)),
+        lambda x: np.exp((shape - 1) * np.log(x) - x - special.gammaln(shape)),
+        lambda x: np.log(special.gammaincc(shape, x)),
+    )
+
+
 @cache
 def _shapes() -> _Shapes:
-    centred = [stats.norm() if np.isinf(freedom) else stats.t(freedom) for freedom in FREEDOM]
-    skewed = [*map(stats.lognorm, SIGMA), *map(stats.gamma, GAMMA)]
+    centred = [_normal() if np.isinf(freedom) else _student(freedom) for freedom in FREEDOM]
+    skewed = [*map(_lognormal, SIGMA), *map(_gamma, GAMMA)]
     at = np.arange(0.0, _FARTHEST_REACH / _SCALES[0] + 2 * _STEP, _STEP)
     log_distances = np.linspace(np.log(1e-2), np.log(1e5), 1200)
     densities, log_tails = [], []
     for law in (*centred, *skewed):
-        median = law.median()
-        unit = 1.4826 * (law.ppf(0.75) - median)  # of the slow half, half lies below
-        densities.append(2 * unit * law.pdf(median + unit * at))
-        log_tails.append(np.log(2) + law.logsf(median + unit * np.exp(log_distances)))
+        unit = 1.4826 * (law.upper_quartile - law.median)  # of the slow half, half lies below
+        densities.append(2 * unit * law.density(law.median + unit * at))
+        with np.errstate(divide="ignore"):
+            log_tails.append(np.log(2) + law.log_tail(law.median + unit * np.exp(log_distances)))
     normal = [len(centred) - 1] * len(skewed)
     fast = [*range(len(centred)), *normal]
     slow, log_slow = np.array(densities), np.maximum(np.array(log_tails), -700.0)

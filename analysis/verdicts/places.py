@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from scipy import stats
+import scipy  # it loads its parts when they are first used
 
-from ...store.importing.identity import address
 from ..runs.probing import IS_FACT, OF_MEMORY, gpus_of
 from ..runs.sittings import Floats, Ints
 from .verdict import (
@@ -168,6 +167,8 @@ def _sites(cards: pl.DataFrame) -> pl.DataFrame:
 
 def _address() -> pl.Expr:
     """The PCI address, written in one way."""
+    from ...store.importing.identity import address  # the import of files takes long to load
+
     return (
         pl.col("pci_bus_id")
         .cast(pl.String)
@@ -231,7 +232,7 @@ def _moments(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     per_us = incidents.height / max(int(at[-1] - at[0]), _DAY_US)
     expected = incidents.select(window.alias("window"))["window"].to_numpy() * per_us
     storm = (incidents["nodes"] > 2).to_numpy() & (
-        stats.poisson.sf(incidents["nodes"].to_numpy() - 2, expected) < _UNLIKELY
+        scipy.stats.poisson.sf(incidents["nodes"].to_numpy() - 2, expected) < _UNLIKELY
     )
     moments = (
         incidents.filter(pl.Series(~storm))
@@ -375,8 +376,8 @@ def rate_tails(losses: Ints, days: Floats) -> Floats:
     means = _MEANS * (losses.sum() + 0.5) / days.sum()
     expected = exposure[:, None, None] * means[None, :, None] * _RATES
     shapes = _shapes()
-    density = stats.poisson.pmf(counts[:, None, None], expected) @ shapes  # (kinds, means, shapes)
-    tail = stats.poisson.sf(counts[:, None, None] - 1, expected) @ shapes
+    density = scipy.stats.poisson.pmf(counts[:, None, None], expected) @ shapes  # (kinds, means, shapes)
+    tail = scipy.stats.poisson.sf(counts[:, None, None] - 1, expected) @ shapes
     log_density = np.log(np.maximum(density, 1e-300))
     prior = np.log([*_DISPERSION.values(), *_LOG_SPREAD.values()]) + 0.5 * np.log(means)[:, None]
     log_weight = np.tensordot(many, log_density, axes=1) - log_density + prior
@@ -388,8 +389,8 @@ def rate_tails(losses: Ints, days: Floats) -> Floats:
 def _shapes() -> Floats:
     """(rates, shapes) the weights of `_RATES` under each law, of a mean of 1."""
     log_rates = np.log(_RATES)
-    laws = [stats.gamma.pdf(_RATES, shape, scale=1 / shape) * _RATES for shape in _DISPERSION]
-    laws += [stats.norm.pdf(log_rates, -(spread**2) / 2, spread) for spread in _LOG_SPREAD]
+    laws = [scipy.stats.gamma.pdf(_RATES, shape, scale=1 / shape) * _RATES for shape in _DISPERSION]
+    laws += [scipy.stats.norm.pdf(log_rates, -(spread**2) / 2, spread) for spread in _LOG_SPREAD]
     weights = np.column_stack(laws)
     return np.asarray(weights / weights.sum(axis=0), dtype=np.float64)
 
@@ -399,7 +400,7 @@ def _compound(sizes: Ints, share: float) -> Floats:
     law = np.ones(1)
     for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
         spread = np.zeros(int(size) * int(count) + 1)
-        spread[:: int(size)] = stats.binom.pmf(np.arange(count + 1), count, share)
+        spread[:: int(size)] = scipy.stats.binom.pmf(np.arange(count + 1), count, share)
         law = np.convolve(law, spread)
     return law
 
@@ -423,7 +424,7 @@ def _named(kind: str, looks: list[_Tested], moments: list[pl.DataFrame], exposed
         known = dict(zip(look.names, look.p, strict=True))
         p[row] = [known.get(name, 1.0) for name in names]
     joined = _simes(p)
-    q = stats.false_discovery_control(joined)
+    q = scipy.stats.false_discovery_control(joined)
     named = []
     for place in np.flatnonzero((q <= ERROR_RATE) & (joined <= _MOST_P.get(kind, 1.0))):
         shown = int(p[:, place].argmin())
@@ -458,7 +459,7 @@ def _ratio(look: _Tested, at: int) -> tuple[float | None, float | None, float | 
     share = look.days[at] / look.days.sum()
     if mine == losses:
         return None, None, None
-    inside = stats.binomtest(mine, losses).proportion_ci(0.95, "exact")
+    inside = scipy.stats.binomtest(mine, losses).proportion_ci(0.95, "exact")
     low, ratio, high = (part / (1 - part) * (1 - share) / share for part in (inside.low, mine / losses, inside.high))
     return low, ratio, high
 

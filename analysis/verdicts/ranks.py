@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from scipy import stats
+import scipy  # it loads its parts when they are first used
 
 from ..runs.probing import campaigns, clusters_with_timelines
 from ..runs.sittings import Bools, Floats
@@ -316,7 +316,7 @@ def _named(job: _Job, compared: Sequence[ComparedOperation], context: ClusterCon
     ranked = np.sort(p_values, axis=0) * counts / np.arange(1, len(compared) + 1)[:, None]
     joined = np.minimum(ranked.min(axis=0), 1.0)  # by Simes' rule
     q_values = np.ones(count)
-    q_values[counts > 0] = stats.false_discovery_control(joined[counts > 0])
+    q_values[counts > 0] = scipy.stats.false_discovery_control(joined[counts > 0])
     rows = []
     for worker in np.flatnonzero((counts > 0) & (q_values <= ERROR_RATE) & (p_values.min(axis=0) <= MOST_P)):
         showing = [comparison for row, comparison in enumerate(compared) if p_values[row, worker] <= SHOWS_P]
@@ -341,7 +341,7 @@ def _effect(comparison: ComparedOperation, worker: int) -> _Effect:
     pairs = pairs.with_columns((pl.col("y") - pl.col("others")).alias("ratio"))
     levels = _levels(pairs, "ratio", [worker])
     level, sd, blocks = float(levels.level[0]), float(levels.sd[0]), float(levels.blocks[0])
-    half = float(stats.t.ppf(0.975, blocks - 1)) * sd * math.sqrt(1 + 1 / blocks)
+    half = float(scipy.stats.t.ppf(0.975, blocks - 1)) * sd * math.sqrt(1 + 1 / blocks)
     steps = pairs.group_by("step").agg(pl.col("ratio").median())["ratio"]
     return _Effect(
         level, level - half, level + half, comparison.optype, int(pairs["peers"].to_numpy().min()), len(steps),
