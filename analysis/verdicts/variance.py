@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ..runs.sittings import UNKNOWN as UNDATED
 from ..runs.sittings import Floats, Ints
+from ..statistics.student import quantile
 from .sittings import Runs, Sittings, spread
 
 LEAST = 1e-4
@@ -122,7 +123,7 @@ class Noise:
 
     def reach(self, share: float) -> float:
         """Half of the interval that holds this share, over the root of the variance."""
-        return float(stats.t.isf((1 - share) / 2, self.freedom))
+        return float(quantile((1 - share) / 2, self.freedom))
 
     def excess(self, of: Sittings) -> Floats:
         """(series,) by how much the variance of each series is larger than the fleet's, from its own sittings: 1 where
@@ -198,7 +199,7 @@ def _square(sizes: Floats, freedom: float) -> float:
 
 def as_normal(freedom: float) -> float:
     """What makes the square of a scale of t the variance of a normal law with the same 90 % interval."""
-    return float(stats.t.isf(0.05, freedom) / stats.norm.isf(0.05)) ** 2
+    return float(quantile(0.05, freedom) / -special.ndtri(0.05)) ** 2
 
 
 def _grown(own: Sequence[float] | Floats, dates: Sequence[int], freedom: float, prior: int) -> Floats:
@@ -296,14 +297,14 @@ def _tails(moves: Floats, *, published: bool) -> float:
 @cache
 def _middle(freedom: float) -> float:
     """Half of the sizes of t are below this."""
-    return float(stats.t.isf(0.25, freedom))
+    return float(quantile(0.25, freedom))
 
 
 @cache
 def _expected() -> Floats:
     """(freedoms, quantiles) the logarithms of quantiles of the sizes of t, over their middle."""
     tails = (1 - np.array([0.5, *_FITTED_AT])) / 2
-    found: Floats = np.log(stats.t.isf(tails, _FREEDOMS[:, None]))
+    found: Floats = np.log(quantile(tails, _FREEDOMS[:, None]))
     return found[:, 1:] - found[:, :1]
 
 
@@ -311,4 +312,4 @@ def _expected() -> Floats:
 def mean_size(freedom: float, most: float) -> float:
     """The mean size of t, of which no value counts for more than `most`."""
     shares = (np.arange(2000) + 0.5) / 4000
-    return float(np.minimum(stats.t.isf(shares, freedom), most).mean())
+    return float(np.minimum(quantile(shares, freedom), most).mean())
