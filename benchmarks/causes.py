@@ -201,7 +201,7 @@ def judged(population: str, gpus: int, seed: int, kinds: list[Fault], cells: dic
     """Explain every faulty GPU of a fleet, and count."""
     faulty, well, own = planted(population, gpus, seed, kinds)
     evidence = Evidence.of(measured(faulty, own))
-    over = evidence.levels.with_columns(effect=pl.col("time") - pl.col("peers_time"))
+    over = evidence.by_gpu.with_columns(effect=pl.col("time") - pl.col("peers_time"))
     for gpu, fault in own.items():
         cell = cells[f"{fault.kind}, {fault.size}"]
         slow = over.filter((pl.col("gpu") == f"GPU-{gpu:04d}") & (pl.col("effect") >= SLOW))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ...store import Store
 
 State = Mapping[str, Any]
-"""A row of `states.levels`."""
+"""A row of `states.of_gpus`."""
 
 _DRAWS = 400
 _SMALLEST = 0.02
@@ -132,9 +132,9 @@ class Evidence:
     """The states of all GPUs of a cluster beside their peers, worked out once."""
 
     by_sitting: pl.DataFrame
-    """`states.sittings`."""
-    levels: pl.DataFrame
-    """`states.levels`."""
+    """`states.of_sittings`."""
+    by_gpu: pl.DataFrame
+    """`states.of_gpus`."""
     limits: Mapping[str, float]
     """By GPU, from what temperature on heat holds its clock, degC, where that is known."""
     campaign: Probed
@@ -144,18 +144,11 @@ class Evidence:
     """The rows of `channels.channels` by the name of the channel, once they were asked for."""
 
     @classmethod
-    def of(cls, campaign: Probed, store: Store | None = None, batches: Mapping[str, str] | None = None) -> Evidence:
-        """With its `store`, power readings that stood still are looked for in the telemetry too.
-
-        `batches`: a name by GPU; peers are then the GPUs of the same model with the same name.
-        """
+    def of(cls, campaign: Probed, store: Store | None = None) -> Evidence:
+        """With its `store`, power readings that stood still are looked for in the telemetry too."""
         still = still_power(campaign, store)
-        by_sitting = states.sittings(campaign, still)
-        if batches:
-            batch = pl.col("gpu").replace_strict(dict(batches), default="", return_dtype=pl.String)
-            model = pl.concat_str(pl.col("model").fill_null(""), pl.lit(" "), batch)
-            by_sitting = by_sitting.with_columns(model.alias("model"))
-        return cls(by_sitting, states.levels(by_sitting), hottest_c(campaign.gpus), campaign, still)
+        by_sitting = states.of_sittings(campaign, still)
+        return cls(by_sitting, states.of_gpus(by_sitting), hottest_c(campaign.gpus), campaign, still)
 
     def facts(self) -> tuple[Fact, ...]:
         """What was seen of GPUs and needs no test: lost, wrong results, failed, a power reading that stood still."""
@@ -168,7 +161,7 @@ class Evidence:
 
         `effects`: ln(time / time of the peers) by workload, of those in which it is slow. `at_clock`: the same at its
         clock, of those in which it surely is slow at the clock that it has. Where its clock is lower for no reason but
-        the power cap, and not by more than those of its peers differ, it is this that is explained.
+        the power cap, it is this that is explained, unless so low a clock is rare and costs far more.
         """
         together = [gpus] if isinstance(gpus, str) else sorted(gpus)
         at_clock = {name: effect for name, effect in (at_clock or {}).items() if math.isfinite(effect)}
@@ -178,8 +171,10 @@ class Evidence:
             return Explanation("", (), Part.UNEXPLAINED, Kind.SLOW, (), action_of(Kind.SLOW))
         if slow:
             explanation = self._explained(together, rows, rows, slow)
-            capped = explanation.causes[0].what == Part.CAP
-            if not capped or not at_clock or _is_rare(rows[explanation.workload], "clock"):
+            little = max(at_clock.values(), default=-math.inf) < _MAIN * slow[explanation.workload]
+            if explanation.causes[0].what != Part.CAP or not at_clock:
+                return explanation
+            if little and _is_rare(rows[explanation.workload], "clock"):
                 return explanation
         # Its clock is lower by luck: what remains is the time at its clock, and that where its clock is no lower.
         levelled = {name: _at_clock(row) if name in at_clock else row for name, row in rows.items()}
@@ -206,7 +201,7 @@ class Evidence:
     @cached_property
     def peers(self) -> dict[tuple[str | None, str], Peers]:
         """By model and workload."""
-        groups = self.levels.partition_by(PEER_KEYS, maintain_order=True)
+        groups = self.by_gpu.partition_by(PEER_KEYS, maintain_order=True)
         return {(rows["model"][0], rows["workload"][0]): Peers.of(rows) for rows in groups}
 
     def _peers_of(self, row: State) -> Peers:
@@ -214,22 +209,22 @@ class Evidence:
 
     @cached_property
     def _gpus(self) -> list[str]:
-        """Of the rows of `levels`, which are sorted by them."""
-        return self.levels["gpu"].to_list()
+        """Of the row of `by_gpu`, which are sorted by them."""
+        return self.by_gpu["gpu"].to_list()
 
     def _states(self, gpus: Sequence[str]) -> dict[str, State]:
-        """By workload, the row of `levels` of a GPU, or the medians of several."""
+        """By workload, the row of `by_gpu` of a GPU, or the medians of several."""
         by_workload: dict[str, list[State]] = {}
         for gpu in gpus:
             begin, end = bisect_left(self._gpus, gpu), bisect_right(self._gpus, gpu)
-            for row in self.levels[begin:end].iter_rows(named=True):
+            for row in self.by_gpu[begin:end].iter_rows(named=True):
                 by_workload.setdefault(row["workload"], []).append(row)
         return {name: _middle(rows) for name, rows in sorted(by_workload.items())}
 
     @cached_property
     def _tops(self) -> dict[str, tuple[float, ...]]:
         """By GPU: its highest clock, the median of its peers and their spread (ln), and in how many probes."""
-        of_gpu = self.levels.drop_nulls("top").group_by("model", "gpu").agg(pl.col("top").max(), pl.len().alias("n"))
+        of_gpu = self.by_gpu.drop_nulls("top").group_by("model", "gpu").agg(pl.col("top").max(), pl.len().alias("n"))
         usual = pl.col("top").median().over("model")
         spread = 1.4826 * (pl.col("top") - usual).abs().median().over("model")
         rows = of_gpu.select("gpu", "top", usual.alias("peers"), spread.alias("spread"), "n").iter_rows()

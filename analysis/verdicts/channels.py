@@ -97,9 +97,9 @@ def _channels(evidence: Evidence) -> Iterator[tuple[Channel, pl.DataFrame]]:
 
 
 def _beside_peers(evidence: Evidence) -> pl.DataFrame:
-    """The rows of `states.sittings` with what the peers show, and how far they are over it (`over_`)."""
+    """The rows of `states.of_sittings` with what the peers show, and how far they are over it (`over_`)."""
     compared = ("clock", "top", "power", "temperature")
-    medians = evidence.levels.unique(PEER_KEYS).select(*PEER_KEYS, *(f"peers_{name}" for name in (*compared, "time")))
+    medians = evidence.by_gpu.unique(PEER_KEYS).select(*PEER_KEYS, *(f"peers_{name}" for name in (*compared, "time")))
     of_peers = pl.DataFrame(
         [
             (*key, peers.at_cap, peers.same_clock, peers.follows_clock, peers.power_per_kelvin)

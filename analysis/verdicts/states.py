@@ -2,7 +2,7 @@
 
 Logarithms of times (ms), clocks (MHz) and powers (W); temperatures in degC; shares of the time of a run. A figure that
 nobody recorded is null. A cause is told from means, as a clock that was held for a part of a run changes the mean and
-not the median; how slow a GPU is, the levels of the judge say (`levels`).
+not the median; how slow a GPU is, the levels of the judge say (`levels.levels`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PEERS_AT_CAP = math.log(0.93)  # power over limit
 _POWER_PER_KELVIN = 0.03  # of ln power: leakage is less
 
 
-def sittings(campaign: Probed, still: Collection[str] = ()) -> pl.DataFrame:
+def of_sittings(campaign: Probed, still: Collection[str] = ()) -> pl.DataFrame:
     """One row a GPU, workload and sitting, by GPU (`gpu_no`: its place in `campaign.gpus`), time and workload.
 
     A figure is the mean of its runs (of `MOVING`, without the lowest and the highest run of three or more); `top` the
@@ -152,7 +152,7 @@ def _shares(without: Collection[str]) -> dict[str, pl.Expr]:
     return shares
 
 
-def levels(by_sitting: pl.DataFrame) -> pl.DataFrame:
+def of_gpus(by_sitting: pl.DataFrame) -> pl.DataFrame:
     """One row a GPU and workload, sorted by them: the median of its sittings with `sd_` of a sitting about it, and
     `peers_`, the median of the `n` GPUs of its model in that workload (itself included), with their robust `spread_`.
 
@@ -234,7 +234,7 @@ class Peers:
 
     @classmethod
     def of(cls, rows: pl.DataFrame) -> Peers:
-        """Of rows of `levels`: those of one model in one workload."""
+        """Of rows of `of_gpus`: those of one model in one workload."""
         first = rows.row(0, named=True)
         power, limit, capped = (first[f"peers_{name}"] for name in ("power", "limit", "capped"))
         if power is not None and limit is not None:

@@ -16,14 +16,13 @@ from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes import Evidence, Explanation
 from whorl.analysis.verdicts.judge import judged
-from whorl.analysis.verdicts.states import sittings
+from whorl.analysis.verdicts.states import of_sittings
 from whorl.analysis.verdicts.verdict import Action, Part, Quantity
 from whorl.benchmarks.verdict_fleets import made
 from whorl.tests.analysis.verdicts.made import (
     COPY,
     FMA,
     GEMM,
-    PROBES,
     RUN_S,
     STREAM,
     Change,
@@ -35,7 +34,7 @@ GPU = "GPU-007"
 
 
 def effects(evidence: Evidence, gpu: str = GPU) -> dict[str, float]:
-    own = evidence.levels.filter((pl.col("gpu") == gpu) & (pl.col("time") > pl.col("peers_time") + 0.005))
+    own = evidence.by_gpu.filter((pl.col("gpu") == gpu) & (pl.col("time") > pl.col("peers_time") + 0.005))
     return {name: time - peers for name, time, peers in own.select("workload", "time", "peers_time").iter_rows()}
 
 
@@ -233,20 +232,6 @@ def test_gpus_of_a_node_that_are_slow_alike_are_explained_together() -> None:
     assert found.action == Action.CHECK_HOST_OF_NODE
 
 
-def test_a_batch_is_compared_with_itself() -> None:
-    """Half of the fleet is a revision with a 5 % lower clock: its GPU is slow for its heat, not for the revision."""
-    slower = {number: {"gemm": {"clock": 0.95}} for number in range(20)}
-    slower[7] = {"gemm": {"clock": 0.9, "temperature": 18, "power": 0.93}}
-    campaign = fleet(slower, probes=PROBES)
-    batches = {f"GPU-{number:03d}": "old" if number < 20 else "new" for number in range(40)}
-    evidence = Evidence.of(campaign, batches=batches)
-    slow = effects(evidence)["gemm"]
-    found = evidence.slow(GPU, {"gemm": slow})
-    assert found.main == Part.HEAT
-    assert found.causes[0].pct == pytest.approx(100 * math.expm1(slow), abs=0.5)
-    assert slow < effects(Evidence.of(campaign))["gemm"] - 0.01
-
-
 def test_runs_are_gathered_by_sitting_as_a_plain_loop_does() -> None:
     """Sittings end after a pause of 6 hours or 24 hours; the lowest and the highest of three runs or more are left out.
 
@@ -274,7 +259,7 @@ def test_runs_are_gathered_by_sitting_as_a_plain_loop_does() -> None:
         status=pl.lit("ok"), sm_clock_mhz=pl.lit(1400.0), power_w=pl.lit(300.0), temperature_c=pl.lit(60.0),
         run_id=pl.lit("x"),
     )  # fmt: skip
-    found = sittings(campaign_of(runs))
+    found = of_sittings(campaign_of(runs))
     for gpu, chains in expected.items():
         for probe in ("x", "y"):
             own = found.filter((pl.col("gpu") == gpu) & (pl.col("workload") == probe)).sort("sitting")

@@ -50,7 +50,7 @@ def kinds_of(found: Judgement, campaign: Probed) -> dict[str, set[Kind]]:
 
 def slow(evidence: Evidence) -> dict[str, dict[str, float]]:
     """The effects of each GPU that is 2 % slower and 3.5 robust standard deviations from its peers."""
-    over = evidence.levels.with_columns(effect=pl.col("time") - pl.col("peers_time"))
+    over = evidence.by_gpu.with_columns(effect=pl.col("time") - pl.col("peers_time"))
     over = over.filter((pl.col("effect") > 0.02) & (pl.col("effect") > 3.5 * pl.col("spread_time")))
     found: dict[str, dict[str, float]] = {}
     for gpu, workload, effect in over.select("gpu", "workload", "effect").iter_rows():
@@ -97,7 +97,7 @@ def test_power_that_stands_still_is_seen_without_telemetry(tmp_path: Path) -> No
     assert one.kind == Kind.SENSOR
     assert [value.figure for value in one.measured] == [Quantity.STILL_POWER, Quantity.MOVED_POWER]
     assert len(one.runs) == 4
-    assert evidence.levels.filter(pl.col("gpu") == one.gpu)["power"].is_null().all()
+    assert evidence.by_gpu.filter(pl.col("gpu") == one.gpu)["power"].is_null().all()
 
 
 @pytest.mark.parametrize("seed", sample([3, 1], short=1))
