@@ -358,7 +358,7 @@ def _unstable(verdict: Verdict, by_figure: Mapping[str, Measured]) -> str:
     counted = runs or by_figure.get(Quantity.FAR_SITTINGS)
     if counted is None or counted.limit is None:
         return f"unstable in {', '.join(verdict.workloads[:1])}"
-    what = "sittings are away from its level" if runs is None else "runs are slower than their sitting"
+    what = "sittings are away from its level" if runs is None else "runs are slower than the others of their sittings"
     fleet = "" if counted.peers is None else f" (fleet: {100 * counted.peers:.1f} %)"
     text = (
         f"unstable in {', '.join(verdict.workloads[:1])}: {_number(counted.value):.0f} of {counted.limit:.0f} {what}, "

@@ -428,11 +428,14 @@ def instability(sat: Sittings, runs: Runs, noise: Noise, away: Floats) -> Record
     slower than the others of its sitting, and how often a sitting is away from the series' level. It is compared with
     the fleet's own rate: heavy tails and glitches are in it.
     """
-    several = sat.runs[runs.sitting] >= _FEWEST_RUNS
-    over = (runs.value - sat.value[runs.sitting])[several]
     between = float(noise.between[len(noise.between) // 2]) / 2
-    far_run = over > max(RELEVANT, _FAR * math.sqrt(noise.within))
     far_sitting = np.abs(away) > np.maximum(RELEVANT, _FAR * np.sqrt(between + noise.within / sat.runs))
+    # Where most runs of a sitting are slow and some are not, these tell its level.
+    fastest = np.minimum.reduceat(runs.value, np.searchsorted(runs.sitting, np.arange(len(sat)))) - sat.value + away
+    level = sat.value - np.where(far_sitting & (fastest < away / 2), np.maximum(away, 0.0), 0.0)
+    several = sat.runs[runs.sitting] >= _FEWEST_RUNS
+    over = (runs.value - level[runs.sitting])[several]
+    far_run = over > max(RELEVANT, _FAR * math.sqrt(noise.within))
     of_runs = _far_out(np.maximum(over, 0.0), runs.series[several], far_run, count=sat.count, least=1)
     of_sittings = _far_out(np.abs(away), sat.series, far_sitting, count=sat.count, least=_FEWEST_SITTINGS)
     by_runs = of_runs["p"] <= of_sittings["p"]

@@ -248,7 +248,7 @@ class Quantity(StrEnum):
     SPAN = "span"
     """From the first sitting of a drift to the last."""
     SLOWER_RUNS = "slower runs"
-    """Slower than their sitting, of `limit` runs; `peers` is the share in the fleet."""
+    """Slower than the others of their sittings, of `limit` runs; `peers` is the share in the fleet."""
     FAR_SITTINGS = "far sittings"
     """Away from the GPU's level, of `limit` sittings; `peers` is the share in the fleet."""
     VBIOS = "vbios"

@@ -109,7 +109,8 @@ SENTENCES = {
     "becomes slower in gemm by 0.84 % a week [+0.70, +0.97]: +6.0 % in 49 days (8 sittings)": past(
         Kind.DRIFTING, Measured(Quantity.SPAN, 49, unit="d"), Measured(Quantity.SITTINGS, 8)
     ),
-    "unstable in gemm: 4 of 40 runs are slower than their sitting, by 6.0 % in the median [+5.0, +7.0] (fleet: 0.5 %); "
+    "unstable in gemm: 4 of 40 runs are slower than the others of their sittings, "
+    "by 6.0 % in the median [+5.0, +7.0] (fleet: 0.5 %); "
     "heat holds its clock (82 °C, its peers 66): 1254 MHz in its slower runs, 1308 MHz in its faster ones": past(
         Kind.UNSTABLE,
         Measured(Quantity.SLOWER_RUNS, 4, 0.005, limit=40),

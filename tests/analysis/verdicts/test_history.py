@@ -207,6 +207,17 @@ def test_a_gpu_that_throttles_in_some_of_its_runs_is_unstable(tmp_path: Path) ->
     assert found.changes == found.drifts == ()
 
 
+def test_a_gpu_that_throttles_in_most_runs_of_some_sittings_is_unstable(tmp_path: Path) -> None:
+    """Then the median of such a sitting is slow: the others of its runs tell its level."""
+    past = Past(weeks=12)
+    past.times[13, [2, 6], :2] *= 1.05
+    past.times[13, 9, 1] *= 1.05
+    (departure,) = past.found(tmp_path / "S").unstable
+    assert departure.gpu == "g13"
+    (counted,) = departure.measured
+    assert (counted.figure, counted.value, counted.limit) == (Quantity.SLOWER_RUNS, 5, 36)
+
+
 @pytest.mark.long
 def test_one_run_that_went_wrong_is_no_finding(tmp_path: Path) -> None:
     past = Past(runs=2)
