@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -74,16 +73,6 @@ class Sittings:
     def less(self, effect: Floats) -> Sittings:
         """The same with `effect`, one for each sitting, taken out of its values."""
         return replace(self, value=self.value - effect, low=self.low - effect, high=self.high - effect)
-
-    def padded(self, series: Ints, *names: str) -> tuple[Any, ...]:
-        """(len(series), longest) arrays of these columns, NaN (0 for `runs`) behind the last sitting of each series."""
-        lengths = self.per_series[series]
-        columns = np.arange(int(lengths.max(initial=0)))
-        there = columns < lengths[:, None]
-        source = np.where(there, self.first[series][:, None] + columns, 0)
-        return tuple(
-            np.where(there, getattr(self, name)[source], 0 if name in ("runs", "series") else np.nan) for name in names
-        )
 
 
 @dataclass(frozen=True)
