@@ -39,7 +39,7 @@ _POWER = 2.4  # exponent of the power on the clock
 
 
 @dataclass(frozen=True)
-class Drawn:
+class FleetFigures:
     """Figures of a fleet and the truth about it: arrays of shape (gpus,), or (gpus, runs) for what differs by run."""
 
     faulty: npt.NDArray[np.bool_]
@@ -59,11 +59,11 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeFleet:
     """A fleet and the truth about it."""
 
     campaign: Probed
-    drawn: Drawn
+    drawn: FleetFigures
     names: list[str]
 
     @property
@@ -74,7 +74,7 @@ class Made:
 def drawn(
     random: np.random.Generator, gpus: int, population: str, *, faults: int = 0, fault: str = "memory",
     effect: float = 0.0, sittings: int = 2, runs: int = 3,
-) -> Drawn:  # fmt: skip
+) -> FleetFigures:  # fmt: skip
     """Figures of a population, `faults` of whose GPUs have a `fault` that costs `effect` (a share of the time)."""
     nodes = -(-gpus // PER_NODE)
     node = np.repeat(np.arange(nodes), PER_NODE)[:gpus]
@@ -109,12 +109,12 @@ def drawn(
         log_times[probe] = 3.0 + (healthy + beside + slow + heat)[:, None] + of_day + noise
         clocks[probe] = (1365.0 if probe == "gemm" else 1530.0) * np.exp(-held - heat / _KAPPA)
         heats[probe] = heat
-    return Drawn(faulty, log_times, clocks, heats, inlet)
+    return FleetFigures(faulty, log_times, clocks, heats, inlet)
 
 
 def made(
     random: np.random.Generator, gpus: int, population: str, *, sittings: int = 2, runs: int = 3, **faults: Any
-) -> Made:
+) -> MadeFleet:
     """A fleet as `drawn`, with its runs as a store has them."""
     fleet = drawn(random, gpus, population, sittings=sittings, runs=runs, **faults)
     node = np.repeat(np.arange(-(-gpus // PER_NODE)), PER_NODE)[:gpus]
@@ -139,7 +139,7 @@ def made(
             )
         )  # fmt: skip
     names = [f"n{number // PER_NODE}/{number % PER_NODE}" for number in range(gpus)]
-    return Made(campaign_of(pl.concat(frames), node, gpus), fleet, names)
+    return MadeFleet(campaign_of(pl.concat(frames), node, gpus), fleet, names)
 
 
 class Oracle:

@@ -39,7 +39,7 @@ from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.verdict import TIME, Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
-from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, PROBES, Made, Oracle, made
+from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, PROBES, MadeFleet, Oracle, made
 from whorl.dashboards.verdict_words import row as verdict_row
 from whorl.dashboards.verdict_words import why_not
 from whorl.store import Store
@@ -83,7 +83,7 @@ RULES: dict[str, Rule] = {
 """Rules used elsewhere, from their documentation: a GPU is named if one probe says so."""
 
 
-class Tally:
+class FleetTally:
     """Counts over fleets of one kind."""
 
     def __init__(self, oracle: Oracle) -> None:
@@ -95,7 +95,7 @@ class Tally:
         self.discovered: dict[str, list[float]] = {}
         self.right = self.told = self.nodes = self.batches = self.confirmed = 0
 
-    def add(self, fleet: Made, fault: str | None) -> None:
+    def add(self, fleet: MadeFleet, fault: str | None) -> None:
         found = judged(fleet.campaign)
         place = {name: number for number, name in enumerate(fleet.names)}
         named = np.zeros(len(fleet.names), dtype=bool)
@@ -151,7 +151,7 @@ def oracle(population: str, sittings: int) -> Oracle:
 
 
 def _tally(fleets: int, seed: int, gpus: int, population: str, **more: Any) -> dict[str, Any]:
-    tally = Tally(oracle(population, more.get("sittings", 2)))
+    tally = FleetTally(oracle(population, more.get("sittings", 2)))
     for number in range(fleets):
         random = np.random.default_rng([seed, number, gpus, POPULATIONS.index(population)])
         tally.add(made(random, gpus, population, **more), more.get("fault") if more.get("faults") else None)
@@ -288,16 +288,16 @@ def _of_runs(whole: Probed, runs: pl.DataFrame) -> Probed:
 def _held(one: Probed, other: Probed) -> dict[str, Any]:
     """How often a GPU's level in the one half lies in its 95 % interval from the other."""
     found = [
-        {gpu: (figure.compared, figure.levels, number) for number, gpu in enumerate(model.gpus)}
+        {gpu: (figure.compared, number) for number, gpu in enumerate(model.gpus)}
         for model in (Model(half) for half in (one, other))
         for figure in model.figures
-        if figure.name == TIME
+        if figure.name == TIME and figure.compared is not None
     ]
     hits = n = 0
-    for gpu, (compared, _, number) in found[0].items():
+    for gpu, (compared, number) in found[0].items():
         if gpu not in found[1]:
             continue
-        again, _, place = found[1][gpu]
+        again, place = found[1][gpu]
         low, effect, high = compared.low[number], again.effect[place], compared.high[number]
         if np.isfinite([low, effect, high]).all():
             n += 1
