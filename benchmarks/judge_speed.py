@@ -1,6 +1,7 @@
 """How long fingerprints and verdicts of a large fleet take, from an opened store to the rows. Prints JSON.
 
     python benchmarks/judge_speed.py > benchmarks/results/judge_speed.json
+    python benchmarks/judge_speed.py --workloads 4 --stored > benchmarks/results/stored_speed.json
 
 The store is made up: 27,648 GPUs, six on a node, each measured 20 times (in five sittings of four runs, a week apart)
 in each workload. A run has a time, a clock, a power and a temperature: 4 workloads have 12 figures that are compared,
@@ -17,6 +18,10 @@ Beside it, on the same store: what is usual where there is no judge. A modified 
 figure (3.5 and above is named), once by DuckDB and once by Polars. They read the same columns. They know no sittings,
 intervals, batches, nodes, causes or history, and state no error rate: they are the least that can be done.
 
+With `--stored`: what the commands take, as a user types them. `verdicts` judges and stores; `explain` (one GPU),
+`advise` (one workload, no scheduler) and `report` then answer from what is stored. CPU seconds and memory of these are
+those of the whole process, imports included.
+
 Each line is a process of its own with two threads: wall and CPU seconds (all threads) of the work, without imports, and
 the largest resident memory of the whole process. On a machine with other work, CPU seconds over the cores say more than
 wall seconds. Nothing is asserted.
@@ -25,7 +30,10 @@ wall seconds. Nothing is asserted.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -230,8 +238,29 @@ def by_duckdb(store: Store) -> dict[str, Any]:
 CONTENDERS: dict[str, Callable[[Store], dict[str, Any]]] = {"whorl": whorl, "polars": by_polars, "duckdb": by_duckdb}
 
 
+def by_command(*arguments: str) -> Callable[[Store], dict[str, Any]]:
+    """A command of whorl on the store, in this process."""
+
+    def run(store: Store) -> dict[str, Any]:
+        from whorl.cli import cli
+
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            cli([*arguments, "--store", str(store.root)], standalone_mode=False)
+        return {"cpu_s": round(time.process_time(), 2), "lines": shown.getvalue().count("\n")}
+
+    return run
+
+
+COMMANDS: dict[str, Callable[[Store], dict[str, Any]]] = {
+    "verdicts": by_command("verdicts"),
+    "explain": by_command("explain", "h0010/3"),
+    "advise": by_command("advise", "--workload", "gemm", "--no-scheduler"),
+    "report": by_command("report", "--out", os.devnull),
+}
+
+
 def one(name: str, root: Path) -> dict[str, Any]:
-    found = CONTENDERS[name](Store.open(root))
+    found = (CONTENDERS | COMMANDS)[name](Store.open(root))
     peak = peak_mb()
     return {"what": name, **found, "peak_mb": peak}
 
@@ -243,7 +272,8 @@ def main() -> None:
     parser.add_argument("--workloads", type=int, nargs="+", default=[4, 12])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--only", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--stored", action="store_true", help="the commands that answer from a stored judgement")
+    parser.add_argument("--only", choices=CONTENDERS | COMMANDS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.only:
         print(json.dumps(one(given.only, given.store)))
@@ -256,7 +286,7 @@ def main() -> None:
             say(f"making the store: {workloads} workloads")
             make(root, given.gpus, given.runs, workloads)
             for number in range(max(1, given.repeats * 4 // workloads)):
-                for name in CONTENDERS:
+                for name in COMMANDS if given.stored else CONTENDERS:
                     say(f"{workloads} workloads, {name}, {number + 1}")
                     found = alone(__file__, "--only", name, "--store", str(root), **THREADS)
                     rows.append({"workloads": workloads, **found})

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from whorl.analysis.verdicts import judge as judging
+from whorl.dashboards.answers.report import report
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EventKind
 from whorl.tests.cli.test_verdicts import document, whorl
-from whorl.tests.judged_fleet import judged_store, uuid
+from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, judged_store, uuid
 
 SLOW = 5
 
@@ -64,6 +67,33 @@ def test_newer_runs_are_named_until_it_is_judged_again(store: Store) -> None:
     assert "32 runs of its cluster came since" in whorl("explain", "n02/1", "--store", root).stdout
     assert whorl("verdicts", "--store", root).exit_code == 0
     assert document("explain", "n02/1", "--store", root)["judged"]["newer_runs"] == 0
+
+
+def test_report_answers_from_what_is_stored_and_names_newer_runs(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, page = str(store.root), str(tmp_path / "report.html")
+    judged = document("verdicts", "--store", root)
+    forbid_judging(monkeypatch)
+    assert report(root, page).json() == judged
+    more = judged_store(tmp_path / "more", 16, (6,))
+    store.append({name: more.arrow(name) for name in ("runs", "results")}, "more")
+    assert "32 runs of its cluster came since" in whorl("report", "--store", root, "--out", page).stdout
+    assert "32 runs of its cluster came since" in Path(page).read_text()
+    assert whorl("report", "--gpu", "n02/1", "--store", root, "--out", page).exit_code == 0
+    assert "32 runs of its cluster came since" in Path(page).read_text()
+
+
+def test_a_lost_gpu_after_the_judging_is_named_as_newer(store: Store) -> None:
+    root = str(store.root)
+    assert without_date_of_judging(store)["judged"]["newer_events"] == 0
+    lost = {"cluster": [CLUSTER], "gpu": [uuid(3)], "ts": [BEGAN_NS + 9 * DAY_NS], "kind": [EventKind.LOST.value]}
+    store.append({"events": arrow_rows("events", lost)}, "lost")
+    assert without_date_of_judging(store)["judged"]["newer_events"] == 1
+    assert "1 event of its cluster came since" in whorl("explain", uuid(3), "--store", root).stdout
+    assert whorl("verdicts", "--store", root).exit_code == 0
+    told = document("explain", uuid(3), "--store", root)
+    assert (told["verdicts"][0]["kind"], told["judged"]["newer_events"]) == ("lost", 0)
 
 
 def test_a_store_that_may_only_be_read_is_judged_each_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
