@@ -544,7 +544,7 @@ _EVENTS = {
     Gap.EVENTS_TOGETHER: "left out, at moments at which several nodes lost GPUs",
 }
 _WHY = {
-    Gap.RUN_ONCE: "no GPU has two runs: a GPU is named only where another figure agrees; measure again",
+    Gap.RUN_ONCE: "fewer than two GPUs have two runs: a GPU is named only where another figure agrees; measure again",
     Gap.NO_RUNS: "there are no runs",
     Gap.PAST_OF_NODES: "history: its GPUs run together in jobs, so nodes were compared with their past and not GPUs",
     Gap.NO_COMPUTING: "no operation that lasts above 0 s has compute in its name, as forward-compute has: who sends, "

@@ -157,7 +157,7 @@ def test_findings_are_listed_with_what_to_do_and_what_was_not_judged() -> None:
     assert "4.0 the power cap, 1.3 heat, 0.8 unexplained" in said
     assert "VBIOS 2 (2 GPUs)" in said
     assert "n02/1, VBIOS 2: Set its power limit" in said
-    assert "bert: no GPU has two runs" in said
+    assert "bert: fewer than two GPUs have two runs" in said
     assert "whorl explain n02/1 --store S --cluster judged" in said
 
 
