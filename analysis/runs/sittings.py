@@ -46,8 +46,10 @@ def begins(owner: Ints, at: Floats, pause: float = PAUSE, longest: float = LONGE
     time."""
     new = np.ones(len(owner), bool)
     new[1:] = (np.diff(owner) != 0) | (np.diff(at) >= pause - _NEAR)
-    if len(at) and np.isfinite(longest):
-        began = at[new][np.cumsum(new) - 1]
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], len(at)) - 1
+    if len(at) and (at[last] - at[first]).max() >= longest - _NEAR:
+        began = np.repeat(at[first], last - first + 1)
         new[1:] |= np.diff(np.floor((at - began) / longest + _NEAR)) > 0
     return new
 

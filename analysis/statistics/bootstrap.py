@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from .ordering import Floats, Ints, bounds, by_group
 from .repeatability import Moments, components, icc_from, sums
@@ -175,7 +175,7 @@ def logarithms(weights: Floats, columns: Floats, centre: float) -> dict[str, Flo
 
 def _wider(units: int) -> float:
     """How much wider an interval from so few units must be."""
-    return float(stats.t.ppf(0.975, units - 1) / stats.norm.ppf(0.975)) * math.sqrt(units / (units - 1))
+    return float(special.stdtrit(units - 1, 0.975) / special.ndtri(0.975)) * math.sqrt(units / (units - 1))
 
 
 def percentile_interval(replicated: Floats, figure: float = math.nan, units: int = 0) -> Interval | None:

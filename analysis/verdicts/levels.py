@@ -113,8 +113,12 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int, step: float = 0.0) 
 
 def _own_within(sat: Sittings, runs: Runs) -> Floats:
     """(gpus,) of `Levels.within`: about the means of sittings, so that it is not biased by how few runs they have."""
-    mean = np.bincount(runs.sitting, runs.value, len(sat)) / sat.runs
-    squares = np.bincount(sat.series[runs.sitting], (runs.value - mean[runs.sitting]) ** 2, sat.count)
+    if not len(sat):
+        return np.full(sat.count, np.nan)
+    first = np.cumsum(sat.runs) - sat.runs
+    off = runs.value - np.repeat(np.add.reduceat(runs.value, first) / sat.runs, sat.runs)
+    off *= off
+    squares = np.bincount(sat.series, np.add.reduceat(off, first), sat.count)
     freedom = np.bincount(sat.series, sat.runs - 1, sat.count)
     return np.asarray(np.sqrt(np.divide(squares, freedom, out=np.full(sat.count, np.nan), where=freedom > 0)))
 
@@ -159,6 +163,7 @@ def _steps(middle: Floats, gpu: Ints, day: Ints, count: Ints) -> Floats:
     start = np.concatenate(([0], np.cumsum(many)))
     order = np.argsort(when, kind="stable")
     for _ in range(4):
+        before = effect.copy()
         own = groups_median(x - effect[when], its, len(count))
         off = x - own[its]
         for one in np.flatnonzero(many >= _DAYS_OF_ALL):
@@ -167,6 +172,8 @@ def _steps(middle: Floats, gpu: Ints, day: Ints, count: Ints) -> Floats:
             doubt = 1.4826 * float(np.median(np.abs(part - centre))) * 1.2533 / np.sqrt(len(part))
             effect[one] = centre if abs(centre) > 2.5 * max(doubt, LEAST / 10) else 0.0
         effect -= np.median(effect[many > 0])
+        if (effect == before).all():
+            break
     known = day >= 0
     found[known] = effect[day[known]]
     return found

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..runs.sittings import Bools, Floats, Ints, begins, in_order
+from ..runs.sittings import Bools, Floats, Ints, are_in_order, begins, in_order
 
 _SPARSE = 4  # times the values: a table of groups that is larger is not worth it
 _ALIKE = 1e-6  # of a gap: two gaps that differ by less are one
@@ -96,8 +96,11 @@ def sittings(
     `step`: in which the times come (`step_of`).
     """
     count = int(series.max(initial=-1)) + 1 if count is None else count
-    order = in_order(series, at)
-    series, at, value = series[order], at[order], value[order]
+    order = np.arange(len(series))
+    if not are_in_order(series, at):
+        order = in_order(series, at)
+        series, at, value = series[order], at[order], value[order]
+        warmth = None if warmth is None else warmth[order]
     new = begins(series, at)
     of = np.cumsum(new) - 1
     first = np.flatnonzero(new)
@@ -106,8 +109,8 @@ def sittings(
     low, high = ranked[first + (runs - 1) // 2], ranked[first + runs // 2]
     warm = np.full(len(first), np.nan)
     if warmth is not None:
-        known = np.isfinite(warmth[order])
-        warm = groups_median(warmth[order][known], of[known], len(first))
+        known = np.isfinite(warmth)
+        warm = groups_median(warmth[known], of[known], len(first))
     middle, rounding = (low + high) / 2, 0.0
     if step > 0:
         least, most = np.exp(low), np.exp(high)

@@ -47,7 +47,8 @@ _UNKNOWN = 3.0  # degrees of freedom, where nothing is known of them
 _TAILS = 60  # pairs that these count for
 _TO_FIT = 200  # pairs, to know what temperature does, and that tails are heavier
 _ROUNDS = 3
-_SAMPLE = 6000  # series
+_SAMPLE = 3000  # series
+_RUNS = 100_000  # differences of runs
 _MANY_DAYS = 1e7
 _SURE = 2.5  # standard errors of a share are half of that over the root of n
 _KELVIN_STEP = 5.0
@@ -101,9 +102,12 @@ class Noise:
             # How many earlier sittings lie at least so far back, by one search in a line of all series.
             line = of.at - of.at.min()
             line += of.series * (float(line.max()) + self.gaps[-1] + 1.0)
+            begins = of.first[of.series]
+            longest = float((of.at - of.at[begins]).max())
             for gap, step in zip(self.gaps, np.diff(self.between, prepend=0.0), strict=True):
-                before = np.searchsorted(line, line - gap, "right") if gap > 0 else np.arange(len(of))
-                pairs += step * np.bincount(of.series, np.maximum(before - of.first[of.series], 0), minlength=of.count)
+                if step > 0 and gap <= longest:
+                    before = np.searchsorted(line, line - gap, "right") if gap > 0 else np.arange(len(of))
+                    pairs += step * np.bincount(of.series, np.maximum(before - begins, 0), minlength=of.count)
         usual = float(np.median(of.runs)) if len(of) and (of.at > UNDATED).any() else 1.0
         of_runs = np.bincount(of.series, 1.0 / of.runs, minlength=of.count) / counts**2 + 1.0 / usual
         of_sittings = np.bincount(of.series, to_later, minlength=of.count) / counts - pairs / counts**2
@@ -149,7 +153,9 @@ def estimate(of: Sittings, runs: Runs | None = None, *, published: bool = False)
     """
     several = np.flatnonzero(of.per_series >= 2)
     if len(several) > _SAMPLE:  # they are enough to know it
-        of = of.keep(np.isin(of.series, several[:: len(several) // _SAMPLE + 1]))
+        sample = np.zeros(of.count, dtype=bool)
+        sample[several[:: len(several) // _SAMPLE + 1]] = True
+        of = of.keep(sample[of.series])
     gaps, moves, first, second, kelvin, warmest, series, days = _pairs(of)
     if len(moves) < LEAST_PAIRS:
         return None
@@ -276,9 +282,8 @@ def _within(runs: Runs | None) -> float:
     """The variance of a run within its sitting, from runs that follow one another."""
     if runs is None:
         return 0.0
-    same = np.diff(runs.sitting) == 0
-    scale = spread(np.diff(runs.value)[same])
-    return 0.0 if np.isnan(scale) else scale**2 / 2
+    moves = np.diff(runs.value)[np.diff(runs.sitting) == 0]
+    return spread(moves[:: len(moves) // _RUNS + 1]) ** 2 / 2 if len(moves) else 0.0
 
 
 def _tails(moves: Floats, *, published: bool) -> float:
