@@ -8,6 +8,9 @@ counts as slow where it is 1 % slower than its peers in some probe. A cause is r
 the fault should have. The true part is how much slower the same GPU is with its fault than without. A brake without a
 counter has no signs of its own: what it is called is counted and not judged. Shares have 95 % Wilson intervals.
 
+GPUs that are slow in compute at their own clock, among caps that hold clocks apart, are judged besides: they are not to
+be called power cap.
+
 The faults are whorl's own, so this says nothing about other ones; where the files of the public cluster lie beside the
 clone, its slow GPUs are explained, too.
 """
