@@ -18,6 +18,8 @@ Bools = npt.NDArray[np.bool_]
 PEERS = ("5 % above the median", "Tukey's fence", "modified z above 3.5", "mean + 3 sd")
 ORACLE_RATE, RIVAL_RATE = 0.03, 0.03
 _MOST_P = 1e-3
+_FROM = 2.0
+"""Robust standard deviations under which the p-value is 1."""
 _FREEDOM = np.array([2.5, 3, 4, 5, 7, 10, 20, 1000])
 _SCALES = np.exp(np.linspace(-0.5, 0.5, 7))
 _RATIOS = np.exp(np.array([-0.6, 0.0, 0.6]))
@@ -52,15 +54,19 @@ def of_rival(deviations: Floats, node: Ints) -> Bools:
     scale = 1.4826 * float(np.median(np.abs(x)))
     unit, slow = np.abs(x) / scale, x >= 0
     anywhere = 0.5 / max(unit.max(), 20.0)
+    far = unit > _FROM
+    norm = np.exp(special.gammaln((_FREEDOM + 1) / 2) - special.gammaln(_FREEDOM / 2)) / np.sqrt(_FREEDOM * np.pi)
     log_weights, tails = [], []
     for ratio in _RATIOS:
         width = np.where(slow, np.sqrt(ratio), 1 / np.sqrt(ratio))
         both = np.sqrt(ratio) + 1 / np.sqrt(ratio)
         for size in _SCALES:
             at = unit[None, :] / (size * width)
-            density = stats.t.pdf(at, _FREEDOM[:, None]) * 2 / (size * both)
-            tails.append(2 * stats.t.sf(at, _FREEDOM[:, None]) * width / both)
+            power = np.exp(np.log1p(at**2 / _FREEDOM[:, None]) * (-(_FREEDOM[:, None] + 1) / 2))
+            density = norm[:, None] * power * 2 / (size * both)
+            tails.append(2 * stats.t.sf(at[:, far], _FREEDOM[:, None]) * (width / both)[far])
             log_weights.append([np.log((1 - share) * density + share * anywhere).sum(axis=1) for share in _FAULTY])
     weights = special.softmax(np.array(log_weights).transpose(0, 2, 1) + np.log([0.4, 0.3, 0.2, 0.1])).sum(axis=2)
-    p = np.minimum(1.0, 2 * np.einsum("gf,gfn->n", weights, np.array(tails)))
+    p = np.ones(len(x))
+    p[far] = np.minimum(1.0, 2 * np.einsum("gf,gfn->n", weights, np.array(tails)))
     return np.asarray((stats.false_discovery_control(p) <= RIVAL_RATE) & (p <= _MOST_P))

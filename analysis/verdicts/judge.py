@@ -20,7 +20,8 @@ from ..runs.probing import Probed, clusters_with_facts, probed, with_facts
 from ..runs.sittings import Bools, Floats, date_of
 from .changes import discoveries
 from .channels import Channel
-from .compare import Shift, seen_twice
+from .compare import seen_twice
+from .groups import Shift
 from .history import Departure, DepartureKind, Histories, histories
 from .levels import RELEVANT, in_pct
 from .model import TIME_AT_CLOCK, Figure, Model
