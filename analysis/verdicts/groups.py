@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats
 
 from ..runs.sittings import Bools, Floats, Ints
+from ..statistics.student import upper_tail
 from .null import SLOW_SHARE, Null
 from .sittings import groups_median
 from .variance import LEAST
@@ -147,7 +147,7 @@ class Centred:
                 continue
             effect, error = _difference(batch, usual)
             units = min(len(batch), len(usual))
-            p = 2 * float(stats.t.sf(abs(effect / error), 0.7 * units)) if abs(effect) >= 3 * error else 1.0
+            p = 2 * float(upper_tail(abs(effect / error), 0.7 * units)) if abs(effect) >= 3 * error else 1.0
             p = min(p, _all_beyond(batch, usual, float(np.median(self.error))))
             p = min(1.0, 2 * (len(numbers) - 1) * p)
             if p < _BATCH_P:
@@ -238,7 +238,7 @@ def node_effects(deviations: Floats, node: Ints, floor: float, *, worse: int = 1
         on_its_side = values * np.sign(estimate)[:, None] >= _TOGETHER * np.abs(estimate)[:, None]
         together: Bools = np.all(np.isnan(values) | on_its_side, axis=1)
         share = np.where(worse * estimate >= 0, SLOW_SHARE, 1 - SLOW_SHARE)
-        p_values = np.where(together, np.minimum(stats.t.sf(np.abs(estimate) / error, freedom) / share, 1.0), 1.0)
+        p_values = np.where(together, np.minimum(upper_tail(np.abs(estimate) / error, freedom) / share, 1.0), 1.0)
         if len(values) < _LEAST_NODES:
             p_values = np.ones(len(values))
         previous, shifted = shifted, p_values <= _TAKEN_OUT_P
