@@ -165,15 +165,15 @@ def _chances(
 ) -> Chances:  # fmt: skip
     """What is left of GPUs when the effects of their nodes are taken out: all of it where the node is shifted."""
     gpus, deviation = centred.gpus, centred.deviation
-    rest = deviation - nodes.expected
-    null = Null(worse * rest[~in_slow_mode], floor)
+    remainder = deviation - nodes.expected
+    null = Null(worse * remainder[~in_slow_mode], floor)
     # A GPU with fewer sittings than most is known less well. That its own sittings differ is no excuse: of these the
     # ones nearest to the fleet count.
     error = of.pooled[gpus]
     poorer = np.sqrt(np.maximum(error**2 - float(np.median(error)) ** 2, 0.0))
     middle = centred.centre + nodes.expected + worse * null.centre
     slow, fast = of.slow_side[gpus] - middle, of.fast_side[gpus] - middle
-    distance = np.where(rest >= 0, np.maximum(slow, 0.0), np.minimum(fast, 0.0))
+    distance = np.where(remainder >= 0, np.maximum(slow, 0.0), np.minimum(fast, 0.0))
     from_mates = deviation - nodes.of_mates
     alone = (np.sign(from_mates) == np.sign(deviation)) & (np.abs(from_mates) >= _FROM_MATES * np.abs(deviation))
     alone |= ~nodes.has_mates

@@ -193,8 +193,8 @@ class Centred:
 
     def _scattered(self, members: Bools) -> bool:
         """Whether few of the nodes of these GPUs have no other GPU."""
-        whole = [bool(members[self.node == number].all()) for number in np.unique(self.node[members]) if number >= 0]
-        return not whole or float(np.mean(whole)) < _SCATTERED
+        complete = [bool(members[self.node == number].all()) for number in np.unique(self.node[members]) if number >= 0]
+        return not complete or float(np.mean(complete)) < _SCATTERED
 
     def _again(self, error: float, units: int) -> float:
         """The standard error of the effect of so many nodes or GPUs in another sitting."""
@@ -228,7 +228,7 @@ def node_effects(deviations: Floats, node: Ints, floor: float, *, worse: int = 1
         within, spread = _within(values)
         spread = max(spread, floor)
         near = np.asarray(np.abs(values - _row_medians(values)[:, None]) <= _FAR * spread)
-        near |= ~near.any(axis=1)[:, None]  # two GPUs far from each other: neither is left out
+        near |= ~np.any(near, axis=1, keepdims=True)  # two GPUs far from each other: neither is left out
         speaking = np.where(near, values, np.nan)
         estimate = _huber_means(speaking, spread)
         error_without = _error_of_mean(within, spread, int(usual_size))  # of a node without an effect of its own
@@ -425,8 +425,8 @@ def _valley(x: Floats, step: float) -> float | None:
         inner = np.arange(apart, _CENTRES - apart)
         if not len(inner):
             continue
-        left, right = np.maximum.accumulate(count), np.maximum.accumulate(count[::-1])[::-1]
-        beside = np.minimum(left[inner - apart], right[inner + apart])
+        below_it, above_it = np.maximum.accumulate(count), np.maximum.accumulate(count[::-1])[::-1]
+        beside = np.minimum(below_it[inner - apart], above_it[inner + apart])
         below = np.searchsorted(x, centres[inner])
         depth = np.where(np.minimum(below, n - below) >= few, np.sqrt(beside) - np.sqrt(count[inner]), -1.0)
         if depth.max() > deepest:

@@ -107,13 +107,13 @@ class Null:
         )
         with np.errstate(divide="ignore"):
             of_both = slow[:, :, None, :] + fast[:, None, :, :] + np.log(_FAULTY_PRIOR)
-        found: Floats = special.logsumexp(of_both, axis=3)
+        log_likelihood: Floats = special.logsumexp(of_both, axis=3)
         ratio = np.log(_SCALES)[:, None] - np.log(_SCALES)[None, :]
-        alike = -((ratio / _RATIO_SD) ** 2) / 2
-        alike -= special.logsumexp(alike)
-        found[: len(FREEDOM)] += alike
-        found[len(FREEDOM) :] -= np.log(ratio.size)
-        return found
+        log_prior = -((ratio / _RATIO_SD) ** 2) / 2
+        log_prior -= special.logsumexp(log_prior)
+        log_likelihood[: len(FREEDOM)] += log_prior
+        log_likelihood[len(FREEDOM) :] -= np.log(ratio.size)
+        return log_likelihood
 
     def tell(self, common: Floats) -> None:
         """How common each shape is in this fleet: (shapes,) shares that sum to 1."""
@@ -131,15 +131,15 @@ class Null:
             self._log_tails[slow] = np.log(np.clip(tail, 1e-300, 1.0))
         return self._log_tails[slow]
 
-    def p(self, deviation: Floats, more: Floats | float = 0.0) -> Floats:
+    def p(self, deviation: Floats, extra: Floats | float = 0.0) -> Floats:
         """The p-value of each deviation from `centre`: the chance that a healthy GPU lies so far out on its side, over
         the share of all chances that this side has.
 
-        `more`: the scale of what a GPU's own measurement is poorer than the usual one's, added in squares. Deviations
+        `extra`: the scale of what a GPU's own measurement is poorer than the usual one's, added in squares. Deviations
         of less than one and a half scales have the p-value 1.
         """
         p_values = np.ones(len(deviation))
-        poorer = np.broadcast_to(np.asarray(more, dtype=np.float64), deviation.shape)
+        poorer = np.broadcast_to(np.asarray(extra, dtype=np.float64), deviation.shape)
         for slow, side in ((True, deviation >= 0), (False, deviation < 0)):
             scale = self.scale(slow=slow)
             distance = np.abs(deviation[side]) / np.sqrt(1 + (poorer[side] / scale) ** 2)
@@ -278,5 +278,5 @@ def _tails(log_distances: Floats, *, slow: bool) -> Floats:
     """(shapes, distances) the probability beyond each distance, given as a logarithm, of what lies on this side."""
     shapes = _shapes()
     tables = shapes.log_slow if slow else shapes.log_fast
-    found: Floats = np.exp(np.array([np.interp(log_distances, shapes.log_distances, table) for table in tables]))
-    return found
+    log_tails = [np.interp(log_distances, shapes.log_distances, table) for table in tables]
+    return np.asarray(np.exp(np.array(log_tails)))
