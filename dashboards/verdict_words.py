@@ -403,7 +403,9 @@ def _lost(_: Verdict, by_figure: Mapping[str, Measured]) -> str:
 
 
 def _loses(verdict: Verdict, by_figure: Mapping[str, Measured]) -> str:
-    lost, in_turn = by_figure[Quantity.CARDS_LOST], by_figure.get(Quantity.LOST_IN_TURN)
+    lost, in_turn = by_figure.get(Quantity.CARDS_LOST), by_figure.get(Quantity.LOST_IN_TURN)
+    if lost is None:
+        return "more GPUs were lost there than elsewhere"
     here, elsewhere = (f"{_number(number):.0f}" for number in (lost.value, lost.peers))
     times = "" if verdict.effect_pct is None else f": {1 + verdict.effect_pct / 100:.1f} times as many a day and GPU"
     kind = "node" if verdict.level is Level.NODE else verdict.name.partition(" ")[0]
