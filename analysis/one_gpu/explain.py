@@ -90,35 +90,35 @@ class Explained:
         return 0 if self.found is None else self.found.judged
 
 
-def explain(store: Store, said: str, *, cluster: str | None = None, peers: bool = False) -> Explained:
+def explain(store: Store, name: str, *, cluster: str | None = None, peers: bool = False) -> Explained:
     """Explain the GPU that `said` means, by the newest judgement of its cluster, which is made where none is stored.
 
     `peers`: with how its times repeat beside those of its peers. InputError where no GPU or several fit.
     """
-    row = find(store, said, cluster)
-    where, keys = str(row["cluster"]), list(row["keys"])
-    judged = last_judgement(store, where)
+    row = find(store, name, cluster)
+    on_cluster, keys = str(row["cluster"]), list(row["keys"])
+    judged = last_judgement(store, on_cluster)
     compared = Compared.read(store, judged, keys, peers=peers)
-    workloads = set(compared.own["workload"])
-    runs = own_runs(store, where, keys, row["model"], workloads=workloads)
+    workloads = set(compared.levels["workload"])
+    runs = own_runs(store, on_cluster, keys, row["model"], workloads=workloads)
     return Explained(
         row,
         None if judged is None else Found.of(judged, row, workloads, judged.newer(store)),
         compared.places,
         compared.lines(timed(runs)),
         _shared(store, row),
-        tuple(events(store, where, keys, row["node"])),
+        tuple(events(store, on_cluster, keys, row["node"])),
         runs,
     )
 
 
 def _shared(store: Store, row: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Of `Explained.shared`."""
-    seen = store.scan("gpus").filter(pl.col("cluster") == row["cluster"]).sort("first_seen", nulls_last=False)
-    now = seen.group_by("gpu").agg(pl.col("model", *_SHARED).drop_nulls().last())
-    alike = store.collect(now.filter(pl.col("model").eq_missing(pl.lit(row["model"]))))
+    identities = store.scan("gpus").filter(pl.col("cluster") == row["cluster"]).sort("first_seen", nulls_last=False)
+    now = identities.group_by("gpu").agg(pl.col("model", *_SHARED).drop_nulls().last())
+    of_model = store.collect(now.filter(pl.col("model").eq_missing(pl.lit(row["model"]))))
     names = [name for name in _SHARED if row[name] is not None]
-    return {name: (int((alike[name] == row[name]).sum()), alike[name].count()) for name in names}
+    return {name: (int((of_model[name] == row[name]).sum()), of_model[name].count()) for name in names}
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ def shared_finding(store: Store, name: str, cluster: str | None = None) -> Share
     InputError where findings of several clusters have it.
     """
     searched = clusters(store) if cluster is None else [cluster]
-    judgements = [judged.judgement for where in searched if (judged := last_judgement(store, where)) is not None]
+    judgements = [
+        judged.judgement for on_cluster in searched if (judged := last_judgement(store, on_cluster)) is not None
+    ]
     shared = [row for judgement in judgements for row in judgement.rows]
     rows = [row for row in shared if row.name.lower() == name.strip().lower()]
     having = sorted({row.cluster for row in rows})
@@ -154,6 +156,6 @@ def shared_finding(store: Store, name: str, cluster: str | None = None) -> Share
 
 def stands_in(places: Sequence[Place], verdicts: Sequence[Verdict]) -> list[str]:
     """The workloads worth showing first: those of the findings, else those in which it is farthest from its peers."""
-    named = [workload for verdict in verdicts for workload in verdict.workloads]
+    with_findings = [workload for verdict in verdicts for workload in verdict.workloads]
     far = sorted(places, key=lambda place: -abs(place.effect_pct or 0.0))
-    return list(dict.fromkeys([*named, *(place.workload for place in far)]))
+    return list(dict.fromkeys([*with_findings, *(place.workload for place in far)]))

@@ -70,12 +70,12 @@ class Named:
 def named(store: Store) -> list[Named]:
     """The GPUs that the newest judgements name, each with its worst finding; the worst first. Those of batches, which
     may be half of a fleet, are left out."""
-    found: dict[tuple[str, str], Named] = {}
+    by_gpu: dict[tuple[str, str], Named] = {}
     for judged in stored(store):
         for verdict, keys in zip(judged.judgement.rows, judged.keys, strict=True):
             if verdict.level not in ACROSS_NODES and verdict.kind is not Kind.FAST:
                 alone = len(verdict.gpus) == 1
                 for gpu in sorted(keys):
                     name = verdict.gpus[0] if alone else gpu
-                    found.setdefault((verdict.cluster, gpu), Named(verdict.cluster, gpu, name, verdict))
-    return list(found.values())
+                    by_gpu.setdefault((verdict.cluster, gpu), Named(verdict.cluster, gpu, name, verdict))
+    return list(by_gpu.values())

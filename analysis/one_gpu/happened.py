@@ -50,10 +50,10 @@ class Happened:
 
 def marks(store: Store, cluster: str, keys: Collection[str], node: str | None = None) -> list[Mark]:
     """When driver, VBIOS, place and power limit became others, and when an event may have changed it. By time."""
-    own = (pl.col("cluster") == cluster) & pl.col("gpu").is_in(list(keys))
-    seen = store.scan("gpus").filter(own & pl.col("first_seen").is_not_null())
+    of_gpu = (pl.col("cluster") == cluster) & pl.col("gpu").is_in(list(keys))
+    identities = store.scan("gpus").filter(of_gpu & pl.col("first_seen").is_not_null())
     limit = (pl.col("power_limit_mw") / 1000).alias("power_limit_w")
-    rows = store.collect(seen.select(_us("first_seen").alias("at"), "driver", "vbios", limit, *_PLACE))
+    rows = store.collect(identities.select(_us("first_seen").alias("at"), "driver", "vbios", limit, *_PLACE))
     happened = store.collect(
         store.scan("events")
         .filter(_of(cluster, keys, node) & pl.col("ts").is_not_null())
@@ -63,14 +63,14 @@ def marks(store: Store, cluster: str, keys: Collection[str], node: str | None = 
     rows = pl.concat([rows, reloaded.select("at", driver="version")], how="diagonal_relaxed").sort(
         "at", maintain_order=True
     )
-    found = [
-        Mark(at, what, f"{word} {_shown(old)} to {_shown(new)}")
-        for what, word in _SAID.items()
-        for (_, old), (at, new) in pairwise(rows.select("at", what).drop_nulls(what).iter_rows())
+    listed = [
+        Mark(at, column, f"{word} {_shown(old)} to {_shown(new)}")
+        for column, word in _SAID.items()
+        for (_, old), (at, new) in pairwise(rows.select("at", column).drop_nulls(column).iter_rows())
         if old != new
     ]
-    found += _moves(rows)
-    marked = happened.filter(pl.col("kind").is_in([one.value for one in _MARKED])).sort("at")
+    listed += _moves(rows)
+    marked = happened.filter(pl.col("kind").is_in([kind_of_event.value for kind_of_event in _MARKED])).sort("at")
     by_day = marked.group_by(pl.col("at").dt.date().alias("day"), "kind", maintain_order=True)
     for at, kind, detail, n in (
         by_day.agg(pl.col("at").first(), pl.col("detail").first(), pl.len())
@@ -78,37 +78,37 @@ def marks(store: Store, cluster: str, keys: Collection[str], node: str | None = 
         .iter_rows()
     ):
         says = detail or EventKind(kind).meaning
-        found.append(Mark(at, kind, says if n == 1 else f"{n:,} on this day; the first: {says}", n))
-    return sorted(found, key=lambda one: one.at)
+        listed.append(Mark(at, kind, says if n == 1 else f"{n:,} on this day; the first: {says}", n))
+    return sorted(listed, key=lambda kind_of_event: kind_of_event.at)
 
 
 def _moves(rows: pl.DataFrame) -> list[Mark]:
     """When it was in another place. Where a row does not know the slot, it is the one before."""
-    found, had = [], None
+    listed, had = [], None
     for at, node, slot in rows.select("at", *_PLACE).drop_nulls("node").iter_rows():
         now = (node, slot if slot is not None or had is None or had[0] != node else had[1])
         if had is not None and (now[0] != had[0] or None not in (now[1], had[1])) and now != had:
-            names = (one[0] if one[1] is None else f"{one[0]}/{one[1]}" for one in (had, now))
-            found.append(Mark(at, "place", "moved from {} to {}".format(*names)))
+            names = (spot[0] if spot[1] is None else f"{spot[0]}/{spot[1]}" for spot in (had, now))
+            listed.append(Mark(at, "place", "moved from {} to {}".format(*names)))
         had = now
-    return found
+    return listed
 
 
 def events(store: Store, cluster: str, keys: Collection[str], node: str | None = None) -> list[Happened]:
     """Its events, and those of its node that name no GPU: the newest 500, the newest first."""
     rows = store.scan("events").filter(_of(cluster, keys, node)).select(_us("ts"), "kind", "detail")
     newest = store.collect(rows.sort("ts", descending=True, nulls_last=True).head(_EVENTS))
-    known = {one.value: one.meaning for one in EventKind}
-    return [Happened(ts, kind, detail, known.get(kind, "")) for ts, kind, detail in newest.iter_rows()]
+    meanings = {kind_of_event.value: kind_of_event.meaning for kind_of_event in EventKind}
+    return [Happened(ts, kind, detail, meanings.get(kind, "")) for ts, kind, detail in newest.iter_rows()]
 
 
 def lost_since(listed: Sequence[Happened]) -> datetime | None:
     """When a GPU was lost that did not come back, of its events."""
-    for one in listed:
-        if one.kind in (EventKind.RETURNED, EventKind.APPEARED):
+    for event in listed:
+        if event.kind in (EventKind.RETURNED, EventKind.APPEARED):
             return None
-        if one.kind in OUT_OF_USE:
-            return one.ts
+        if event.kind in OUT_OF_USE:
+            return event.ts
     return None
 
 

@@ -116,7 +116,7 @@ class Line:
 class Compared:
     """What a judgement has of a GPU and its peers, in the workloads in which the GPU was compared."""
 
-    own: pl.DataFrame
+    levels: pl.DataFrame
     """The rows of `levels` of the GPU, that in which it is slowest first."""
     days: pl.DataFrame
     """The rows of `day_levels` of its model in these workloads."""
@@ -127,17 +127,17 @@ class Compared:
     def read(cls, store: Store, judged: StoredJudgement | None, keys: Sequence[str], *, peers: bool) -> Compared:
         """From the levels of a judgement. `keys`: of the GPU. `peers`: whether to read those of other GPUs, too."""
         if judged is None:
-            own, days = (store.scan(name).head(0).collect() for name in ("levels", "day_levels"))
-            return cls(own, days, None)
+            levels, days = (store.scan(name).head(0).collect() for name in ("levels", "day_levels"))
+            return cls(levels, days, None)
         is_own = pl.col("gpu").is_in(list(keys))
-        own = store.collect(judged.of_gpus(store).filter(is_own)).sort("ratio", descending=True, nulls_last=True)
-        compared = own.select("workload", "model").unique().lazy()
+        levels = store.collect(judged.of_gpus(store).filter(is_own)).sort("ratio", descending=True, nulls_last=True)
+        compared = levels.select("workload", "model").unique().lazy()
 
         def alike(rows: pl.LazyFrame) -> pl.DataFrame:
             return store.collect(rows.join(compared, on=["workload", "model"], how="semi", nulls_equal=True))
 
         others = alike(judged.of_gpus(store).filter(~is_own)) if peers else None
-        return cls(own, alike(judged.of_days(store)), others)
+        return cls(levels, alike(judged.of_days(store)), others)
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -147,16 +147,18 @@ class Compared:
                 row["workload"], _pct(row["ratio"]), _pct(row["ratio_low"]), _pct(row["ratio_high"]),
                 *(row[name] for name in ("rank", "rank_low", "rank_high", "peers", "n", "sittings")),
             )
-            for row in self.own.iter_rows(named=True)
+            for row in self.levels.iter_rows(named=True)
         )  # fmt: skip
 
     def lines(self, runs: pl.DataFrame) -> tuple[Line, ...]:
         """The past in each workload, in the order of `places`, then of those that were not judged. `runs`: of
         `runs.timed`."""
         of_workload = {str(workload): part for (workload,), part in runs.partition_by("workload", as_dict=True).items()}
-        levels = {row["workload"]: row for row in self.own.iter_rows(named=True)}
-        order = [*levels, *sorted(set(of_workload) - set(levels))]
-        return tuple(self._line(name, of_workload[name], levels.get(name)) for name in order if name in of_workload)
+        by_workload = {row["workload"]: row for row in self.levels.iter_rows(named=True)}
+        order = [*by_workload, *sorted(set(of_workload) - set(by_workload))]
+        return tuple(
+            self._line(name, of_workload[name], by_workload.get(name)) for name in order if name in of_workload
+        )
 
     def _line(self, workload: str, runs: pl.DataFrame, level: Mapping[str, Any] | None) -> Line:
         runs = runs.sort("at", maintain_order=True)
@@ -174,10 +176,9 @@ class Compared:
         listed = [_sitting(row, usual, error, days) for row in rows.iter_rows(named=True)]
         undated = runs.height - int((runs["at"] > UNKNOWN).sum())
         within, between = (None, None) if level is None or peers is None else _scatters(level, peers)
-        return Line(
-            workload, tuple(one for one in listed if one.began is not None), centre is not None, runs.height, undated,
-            within, between, next((one for one in listed if one.began is None), None),
-        )  # fmt: skip
+        with_date = tuple(sitting for sitting in listed if sitting.began is not None)
+        without_date = next((sitting for sitting in listed if sitting.began is None), None)
+        return Line(workload, with_date, centre is not None, runs.height, undated, within, between, without_date)
 
 
 def _sitting(
@@ -214,32 +215,36 @@ def _scatter(pct: float | None, freedom: int, peers_pct: pl.Series, peers_freedo
         return None
     sd, degrees = peers_pct.fill_null(np.nan).to_numpy(), peers_freedom.to_numpy()
     low, high = (None, None) if freedom < _SAYS else interval_of_sd(pct, freedom, _kurtosis(sd, degrees))
-    known = sd[np.isfinite(sd) & (degrees >= min(2, freedom))]
-    band = _five(quantiles(np.sort(known), PROBABILITIES).tolist()) if len(known) >= FEWEST else None
-    return Scatter(pct, low, high, freedom, band, len(known))
+    enough = sd[np.isfinite(sd) & (degrees >= min(2, freedom))]
+    band = _five(quantiles(np.sort(enough), PROBABILITIES).tolist()) if len(enough) >= FEWEST else None
+    return Scatter(pct, low, high, freedom, band, len(enough))
 
 
 def _kurtosis(sd: Floats, freedom: Ints) -> float:
     """The kurtosis of the values behind the standard deviations of the peers, from how far these differ: the variance
     of s² is (k - 1) / (n - 1) sigma⁴ (see `interval_of_sd`). Those that scatter more by far are ill, and are left
     out."""
-    known = np.isfinite(sd) & (freedom > 0)
-    known[known] = sd[known] <= _ILL * np.median(sd[known]) if known.any() else False
-    if not known.any():
+    sound = np.isfinite(sd) & (freedom > 0)
+    sound[sound] = sd[sound] <= _ILL * np.median(sd[sound]) if sound.any() else False
+    if not sound.any():
         return 3.0
-    squares, degrees = sd[known] ** 2, freedom[known]
+    squares, degrees = sd[sound] ** 2, freedom[sound]
     usual = float((squares * degrees).sum() / degrees.sum())
     return 1 + float((degrees * (squares / usual - 1) ** 2).mean()) if usual > 0 else 3.0
 
 
 def _error(level: Mapping[str, Any] | None, peers: pl.DataFrame) -> float | None:
     """Standard deviation of a run within a sitting: the GPU's own where it is known, else that of all."""
-    own = (0.0, 0) if level is None or level["within_pct"] is None else (level["within_pct"], level["within_freedom"])
-    if own[1] >= _OWN_FREEDOM:
-        return own[0] / 100
-    known = peers.drop_nulls("within_pct")
-    freedom = own[1] + int(known["within_freedom"].sum())
-    squares = own[1] * own[0] ** 2 + float((known["within_freedom"] * known["within_pct"] ** 2).sum())
+    own_scatter = (
+        (0.0, 0) if level is None or level["within_pct"] is None else (level["within_pct"], level["within_freedom"])
+    )
+    if own_scatter[1] >= _OWN_FREEDOM:
+        return own_scatter[0] / 100
+    with_runs = peers.drop_nulls("within_pct")
+    freedom = own_scatter[1] + int(with_runs["within_freedom"].sum())
+    squares = own_scatter[1] * own_scatter[0] ** 2 + float(
+        (with_runs["within_freedom"] * with_runs["within_pct"] ** 2).sum()
+    )
     return math.sqrt(squares / freedom) / 100 if freedom else None
 
 

@@ -77,71 +77,71 @@ def reasons(
     store: Store, cluster: str, keys: Collection[str], since_ns: int | None = None, until_ns: int | None = None
 ) -> Reasons | None:
     """The reasons over all telemetry of a GPU, or between two times (ns since 1970); None where there is none."""
-    of = (pl.col("cluster") == cluster) & pl.col("gpu").is_in(list(keys))
+    in_time = (pl.col("cluster") == cluster) & pl.col("gpu").is_in(list(keys))
     at = pl.col("ts").dt.epoch("ns")
-    of = of if since_ns is None else of & (at >= since_ns)
-    of = of if until_ns is None else of & (at < until_ns)
+    in_time = in_time if since_ns is None else in_time & (at >= since_ns)
+    in_time = in_time if until_ns is None else in_time & (at < until_ns)
     readings, pruned = store.scan("telemetry", keys), store.scan("telemetry_minutes", keys)
-    days = [some.filter(of).select(at.alias("day") // 86_400_000_000_000) for some in (readings, pruned)]
+    days = [table.filter(in_time).select(at.alias("day") // 86_400_000_000_000) for table in (readings, pruned)]
     counted = store.collect(pl.concat(days).group_by("day").len().sort("day", descending=True))
     if counted.is_empty():
         return None
     fits_in = counted.filter((pl.col("len").cum_sum() <= _ROWS) | (pl.int_range(pl.len()) == 0))
     cut = fits_in.height < counted.height
-    of = of & (at >= int(fits_in["day"][-1]) * 86_400_000_000_000)
-    told = "clock_event_reasons"
-    rows = store.collect(readings.filter(of).select(at, told, *_COUNTERS, pl.lit(1, pl.Int64).alias("n")))
-    ends = (f"{one}_{end}" for one in _COUNTERS for end in ("first", "last"))
-    minutes = store.collect(pruned.filter(of).select(at, "n", told, *ends))
+    in_time = in_time & (at >= int(fits_in["day"][-1]) * 86_400_000_000_000)
+    mask = "clock_event_reasons"
+    rows = store.collect(readings.filter(in_time).select(at, mask, *_COUNTERS, pl.lit(1, pl.Int64).alias("n")))
+    ends = (f"{counter}_{end}" for counter in _COUNTERS for end in ("first", "last"))
+    minutes = store.collect(pruned.filter(in_time).select(at, "n", mask, *ends))
     return _reasons(rows, minutes, cut=cut)
 
 
 def _reasons(rows: pl.DataFrame, minutes: pl.DataFrame, *, cut: bool) -> Reasons | None:
-    every = pl.concat(
+    points = pl.concat(
         [rows.with_columns(pl.lit(value=False).alias("minute")), _points(minutes)], how="diagonal_relaxed"
     ).sort("ts")
-    ts = every["ts"].to_numpy()
+    ts = points["ts"].to_numpy()
     if len(ts) < 2 or ts[-1] <= ts[0]:
         return None
-    apart, whole = _between(ts)
-    edges, stretch = _steps(ts, apart, whole, _rarest(every, ts))
+    apart, joined = _between(ts)
+    edges, stretch = _steps(ts, apart, joined, _rarest(points, ts))
     bins = np.searchsorted(edges[0], ts, side="right") - 1
-    n = np.bincount(bins, every["n"].to_numpy(), minlength=len(stretch)).astype(np.int64)
-    covered = _summed(bins[1:][whole], apart[whole], len(stretch)) / ((edges[1] - edges[0]) / 1e9)
-    held = [found for one in _SHOWN if (found := _held(one, every, ts, bins, len(stretch))) is not None]
-    held.sort(key=lambda one: -(one.whole or 0.0))
-    began, ended = (tuple(date_of_ns(int(one)) for one in ends) for ends in edges)
-    told = any(every[name].count() for name in ("clock_event_reasons", *_COUNTERS))
+    n = np.bincount(bins, points["n"].to_numpy(), minlength=len(stretch)).astype(np.int64)
+    covered = _summed(bins[1:][joined], apart[joined], len(stretch)) / ((edges[1] - edges[0]) / 1e9)
+    held = [shares for reason in _SHOWN if (shares := _held(reason, points, ts, bins, len(stretch))) is not None]
+    held.sort(key=lambda shares: -(shares.whole or 0.0))
+    began, ended = (tuple(date_of_ns(int(ns)) for ns in ends) for ends in edges)
+    is_known = any(points[name].count() for name in ("clock_event_reasons", *_COUNTERS))
     return Reasons(
         began, ended, stretch, n, np.minimum(covered, 1.0), tuple(held), int(n.sum()),
-        int(every["minute"].to_numpy().sum()) // 2, cut, told,
+        int(points["minute"].to_numpy().sum()) // 2, cut, is_known,
     )  # fmt: skip
 
 
-def _rarest(every: pl.DataFrame, ts: Ints) -> float:
+def _rarest(points: pl.DataFrame, ts: Ints) -> float:
     """The usual seconds between two readings of what is read least often of what tells a reason."""
-    known = (every[name].is_not_null().to_numpy() for name in ("clock_event_reasons", *_COUNTERS))
-    read = [ts, *(ts[some] for some in known if some.sum() >= _FEW)]
-    return max(_usual(np.diff(some) / 1e9) for some in read)
+    present = (points[name].is_not_null().to_numpy() for name in ("clock_event_reasons", *_COUNTERS))
+    read = [ts, *(ts[times] for times in present if times.sum() >= _FEW)]
+    return max(_usual(np.diff(times) / 1e9) for times in read)
 
 
-def _steps(ts: Ints, apart: Floats, whole: npt.NDArray[np.bool_], rarest: float) -> tuple[Floats, Ints]:
+def _steps(ts: Ints, apart: Floats, joined: npt.NDArray[np.bool_], rarest: float) -> tuple[Floats, Ints]:
     """(2, steps) beginning and end of each, and the number of its stretch: none is where nothing was read for long.
 
     A step is longer than the time between two readings: a shorter one would have none, as if nobody had read.
     """
-    step = max(max(float(apart[whole].sum()), 1.0) / STEPS, 2 * rarest)
-    breaks = np.flatnonzero(~whole & (apart > step))
+    step = max(max(float(apart[joined].sum()), 1.0) / STEPS, 2 * rarest)
+    breaks = np.flatnonzero(~joined & (apart > step))
     first, last = ts[np.append(0, breaks + 1)], ts[np.append(breaks, len(ts) - 1)]
     if len(first) > STEPS:  # as of a reading now and then
         first, last, step = ts[:1], ts[-1:], (ts[-1] - ts[0]) / 1e9 / STEPS
     edges: list[Floats] = []
     stretch: list[int] = []
     for number, (began, ended) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        many = max(1, round((ended - began) / 1e9 / step))
-        cuts = np.linspace(began, max(ended, began + 1), many + 1)
+        count = max(1, round((ended - began) / 1e9 / step))
+        cuts = np.linspace(began, max(ended, began + 1), count + 1)
         edges.append(np.stack([cuts[:-1], cuts[1:]]))
-        stretch += [number] * many
+        stretch += [number] * count
     return np.concatenate(edges, axis=1), np.array(stretch, dtype=np.int64)
 
 
@@ -155,43 +155,46 @@ def _usual(apart: Floats) -> float:
     return float(np.median(apart[apart > 0])) if (apart > 0).any() else 0.0
 
 
-def _held(one: ClockEvent, every: pl.DataFrame, ts: Ints, bins: Ints, steps: int) -> Held | None:
+def _held(reason: ClockEvent, points: pl.DataFrame, ts: Ints, bins: Ints, steps: int) -> Held | None:
     """A reason; None where it was never told."""
-    if one.counter is not None and (found := _counted(one, every[one.counter], ts, bins, steps)) is not None:
-        return found
-    if one.bit is None:
+    if (
+        reason.counter is not None
+        and (counted := _counted(reason, points[reason.counter], ts, bins, steps)) is not None
+    ):
+        return counted
+    if reason.bit is None:
         return None
-    mask = every["clock_event_reasons"]
-    known = mask.is_not_null().to_numpy()
-    told = known & ((mask.fill_null(0).to_numpy() & one.bit) != 0)
-    if not told.any():
+    mask = points["clock_event_reasons"]
+    is_read = mask.is_not_null().to_numpy()
+    is_named = is_read & ((mask.fill_null(0).to_numpy() & reason.bit) != 0)
+    if not is_named.any():
         return None
-    weight = every["n"].to_numpy().astype(np.float64)
-    said, of = (_summed(bins[some], weight[some], steps) for some in (told, known))
-    return Held(one, _share(said, of), False, float(said.sum() / of.sum()))
+    weight = points["n"].to_numpy().astype(np.float64)
+    named_weight, read_weight = (_summed(bins[chosen], weight[chosen], steps) for chosen in (is_named, is_read))
+    return Held(reason, _share(named_weight, read_weight), False, float(named_weight.sum() / read_weight.sum()))
 
 
-def _counted(one: ClockEvent, column: pl.Series, ts: Ints, bins: Ints, steps: int) -> Held | None:
+def _counted(reason: ClockEvent, column: pl.Series, ts: Ints, bins: Ints, steps: int) -> Held | None:
     """A reason by its counter, which may be read less often than the rest; None where it never moved."""
-    there = np.flatnonzero(column.is_not_null().to_numpy())
-    if len(there) < 2:
+    read_at = np.flatnonzero(column.is_not_null().to_numpy())
+    if len(read_at) < 2:
         return None
     moved = np.diff(column.drop_nulls().to_numpy()) / 1e9
-    apart, whole = _between(ts[there])
-    use = whole & (moved >= 0)  # a counter that fell was reset
-    seconds, of = (_summed(bins[there[1:]][use], values[use], steps) for values in (moved, apart))
+    apart, joined = _between(ts[read_at])
+    use = joined & (moved >= 0)  # a counter that fell was reset
+    seconds, read_s = (_summed(bins[read_at[1:]][use], values[use], steps) for values in (moved, apart))
     if not seconds.any():
         return None
-    return Held(one, _share(seconds, of), True, min(1.0, float(seconds.sum() / of.sum())))
+    return Held(reason, _share(seconds, read_s), True, min(1.0, float(seconds.sum() / read_s.sum())))
 
 
 def _summed(bins: Ints, values: Floats, steps: int) -> Floats:
     return np.bincount(bins, values, minlength=steps).astype(np.float64)
 
 
-def _share(part: Floats, of: Floats) -> Floats:
+def _share(part: Floats, total: Floats) -> Floats:
     with np.errstate(all="ignore"):
-        return np.where(of > 0, np.minimum(part / of, 1.0), np.nan)
+        return np.where(total > 0, np.minimum(part / total, 1.0), np.nan)
 
 
 def _points(minutes: pl.DataFrame) -> pl.DataFrame:
@@ -200,8 +203,8 @@ def _points(minutes: pl.DataFrame) -> pl.DataFrame:
     ends = {"first": (pl.col("ts"), half), "last": (pl.col("ts") + int(0.98 * _MINUTE_S * 1e9), pl.col("n") - half)}
     return pl.concat(
         minutes.select(
-            at.alias("ts"), many.alias("n"), "clock_event_reasons",
-            *(pl.col(f"{one}_{end}").alias(one) for one in _COUNTERS), pl.lit(value=True).alias("minute"),
+            at.alias("ts"), count.alias("n"), "clock_event_reasons",
+            *(pl.col(f"{counter}_{end}").alias(counter) for counter in _COUNTERS), pl.lit(value=True).alias("minute"),
         )
-        for end, (at, many) in ends.items()
+        for end, (at, count) in ends.items()
     )  # fmt: skip

@@ -36,20 +36,20 @@ def own_runs(
     of_gpu = f"cluster = {quoted(cluster)} and gpu in ({', '.join(map(quoted, keys))})"
     runs = store.sql(f"select cluster, {', '.join(_RUNS)} from runs where {of_gpu}").polars()
     runs = runs.with_columns(pl.col("began", "ended").dt.cast_time_unit("us"))
-    told = limits(store, runs)
-    named = runs.with_columns(pl.col("workload").alias("plain")).hstack(told)
-    kinds = named.select("plain", "limit", "lock").unique()
+    settings = limits(store, runs)
+    with_settings = runs.with_columns(pl.col("workload").alias("plain")).hstack(settings)
+    kinds = with_settings.select("plain", "limit", "lock").unique()
     names = [kind_of(*kind, model=model, names=workloads) for kind in kinds.iter_rows()]
-    named = named.join(
+    with_settings = with_settings.join(
         kinds.with_columns(pl.Series("kind", names, pl.String)), on=kinds.columns, how="left", nulls_equal=True,
         maintain_order="left",
     )  # fmt: skip
     if None in names:
         alone = told_apart(store, runs)["workload"].cast(pl.String)
-        named = named.with_columns(pl.coalesce("kind", alone).alias("kind"))
-    runs = named.with_columns(pl.col("kind").alias("workload")).drop("kind", "cluster")
-    taken = figures(store, runs["run_id"], gpus=keys, names=("time_median",))
-    runs = runs.hstack(taken.select(pl.coalesce("time_median", "time").alias("value"), "repeats"))
+        with_settings = with_settings.with_columns(pl.coalesce("kind", alone).alias("kind"))
+    runs = with_settings.with_columns(pl.col("kind").alias("workload")).drop("kind", "cluster")
+    times = figures(store, runs["run_id"], gpus=keys, names=("time_median",))
+    runs = runs.hstack(times.select(pl.coalesce("time_median", "time").alias("value"), "repeats"))
     return runs.sort("began", "workload", nulls_last=True)
 
 

@@ -79,10 +79,10 @@ class Figures:
 def figures(store: Store, cluster: str, most_runs: float | None = None) -> Figures | None:
     """The fingerprints of a cluster; None where none are stored, and there are no runs, or more than `most_runs`
     (`COMPUTED_RUNS` where not given)."""
-    mine = store.scan("fingerprints").filter(pl.col("cluster") == cluster)
-    made: datetime | None = store.collect(mine.select(pl.col("made_at").max())).item()
-    if made is not None:
-        return Figures(cluster, made, store.collect(_bands(_made(store, cluster, made))))
+    of_cluster = store.scan("fingerprints").filter(pl.col("cluster") == cluster)
+    made_at: datetime | None = store.collect(of_cluster.select(pl.col("made_at").max())).item()
+    if made_at is not None:
+        return Figures(cluster, made_at, store.collect(_bands(_made(store, cluster, made_at))))
     count = store.collect(store.scan("runs").filter(pl.col("cluster") == cluster).select(pl.len())).item()
     if not 0 < count <= (COMPUTED_RUNS if most_runs is None else most_runs):
         return None
@@ -91,40 +91,42 @@ def figures(store: Store, cluster: str, most_runs: float | None = None) -> Figur
     return Figures(cluster, None, _bands(rows.lazy()).collect(), rows)
 
 
-def standings(store: Store, of: Figures, gpu: str) -> list[Standing]:
+def standings(store: Store, figures_of: Figures, gpu: str) -> list[Standing]:
     """Every figure of a GPU. By class, workload (the class itself first) and figure."""
-    of_gpu = store.collect(_rows(store, of).filter(pl.col("gpu") == gpu))
-    beside = of_gpu.join(of.bands, on=list(_OF), how="left", nulls_equal=True)
-    found = [_standing(row) for row in beside.iter_rows(named=True)]
+    of_gpu = store.collect(_rows(store, figures_of).filter(pl.col("gpu") == gpu))
+    beside = of_gpu.join(figures_of.bands, on=list(_OF), how="left", nulls_equal=True)
+    listed = [_standing(row) for row in beside.iter_rows(named=True)]
     order = {name: place for place, name in enumerate(CLASSES)}
-    return sorted(found, key=lambda one: (order.get(one.of, len(order)), one.workload or "", one.figure))
+    return sorted(
+        listed, key=lambda standing: (order.get(standing.of, len(order)), standing.workload or "", standing.figure)
+    )
 
 
-def alike(store: Store, of: Figures) -> Alike:
+def alike(store: Store, figures_of: Figures) -> Alike:
     """Which GPUs of a cluster are like which."""
-    return Alike.of(store.collect(_rows(store, of).select("gpu", "model", "workload", "figure", "ratio")))
+    return Alike.of(store.collect(_rows(store, figures_of).select("gpu", "model", "workload", "figure", "ratio")))
 
 
-def neighbours(of: Alike, gpu: str, names: Mapping[str, str]) -> list[Neighbour]:
+def neighbours(fingerprints: Alike, gpu: str, names: Mapping[str, str]) -> list[Neighbour]:
     """The GPUs of its model that are most like a GPU, the nearest first."""
-    return of.nearest(gpu, names)
+    return fingerprints.nearest(gpu, names)
 
 
-def times(of: Iterable[Standing]) -> list[Standing]:
+def times(stands: Iterable[Standing]) -> list[Standing]:
     """Those of times in a workload that have peers: the one in which the GPU is slowest first."""
-    own = [one for one in of if one.figure == "time" and one.workload is not None]
-    return sorted(own, key=lambda one: -(one.off_pct if one.off_pct is not None else float("-inf")))
+    listed = [standing for standing in stands if standing.figure == "time" and standing.workload is not None]
+    return sorted(listed, key=lambda standing: -(standing.off_pct if standing.off_pct is not None else float("-inf")))
 
 
-def _rows(store: Store, of: Figures) -> pl.LazyFrame:
-    if of.rows is not None:
-        return of.rows.lazy()
-    assert of.made_at is not None
-    return _made(store, of.cluster, of.made_at)
+def _rows(store: Store, figures_of: Figures) -> pl.LazyFrame:
+    if figures_of.rows is not None:
+        return figures_of.rows.lazy()
+    assert figures_of.made_at is not None
+    return _made(store, figures_of.cluster, figures_of.made_at)
 
 
-def _made(store: Store, cluster: str, made: datetime) -> pl.LazyFrame:
-    return store.scan("fingerprints").filter((pl.col("cluster") == cluster) & (pl.col("made_at") == made))
+def _made(store: Store, cluster: str, made_at: datetime) -> pl.LazyFrame:
+    return store.scan("fingerprints").filter((pl.col("cluster") == cluster) & (pl.col("made_at") == made_at))
 
 
 def _bands(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -151,23 +153,23 @@ def _standing(row: Mapping[str, Any]) -> Standing:
 
 
 def _five(values: Sequence[float | None]) -> Five | None:
-    known = [float(one) for one in values if one is not None]
-    return (known[0], known[1], known[2], known[3], known[4]) if len(known) == len(PROBABILITIES) else None
+    finite = [float(value) for value in values if value is not None]
+    return (finite[0], finite[1], finite[2], finite[3], finite[4]) if len(finite) == len(PROBABILITIES) else None
 
 
-def frame(of: Sequence[Standing]) -> pl.DataFrame:
+_LISTED = (
+    "of", "workload", "figure", "unit", "value", "low", "high", "off_pct", "off_low_pct", "off_high_pct", "rank",
+    "peers", "n", "sittings",
+)  # fmt: skip
+
+
+def frame(stands: Sequence[Standing]) -> pl.DataFrame:
     """The figures as a table: the fields of `Standing`, with low_pct and high_pct of the bands (5 and 95 %)."""
-    rows = [
-        {
-            "of": one.of, "workload": one.workload, "figure": one.figure, "unit": one.unit, "value": one.value,
-            "low": one.low, "high": one.high, "off_pct": one.off_pct, "off_low_pct": one.off_low_pct,
-            "off_high_pct": one.off_high_pct, "band_low": None if one.band is None else one.band[0],
-            "band_high": None if one.band is None else one.band[4], "rank": one.rank, "peers": one.peers, "n": one.n,
-            "sittings": one.sittings,
-        }
-        for one in of
-    ]  # fmt: skip
+    rows = []
+    for standing in stands:
+        low, *_, high = standing.band or (None, None)
+        rows.append({name: getattr(standing, name) for name in _LISTED} | {"band_low": low, "band_high": high})
     texts = dict.fromkeys(("of", "workload", "figure", "unit"), pl.String())
     numbers = ("value", "low", "high", "off_pct", "off_low_pct", "off_high_pct", "band_low", "band_high")
-    whole = dict.fromkeys(("rank", "peers", "n", "sittings"), pl.Int64())
-    return pl.DataFrame(rows, schema={**texts, **dict.fromkeys(numbers, pl.Float64()), **whole})
+    counts = dict.fromkeys(("rank", "peers", "n", "sittings"), pl.Int64())
+    return pl.DataFrame(rows, schema={**texts, **dict.fromkeys(numbers, pl.Float64()), **counts})

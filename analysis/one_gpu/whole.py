@@ -36,28 +36,28 @@ class OneGpu(Explained):
 
 
 def whole(
-    store: Store, said: str, cluster: str | None = None, *, progress: Callable[[str], None] | None = None
+    store: Store, name: str, cluster: str | None = None, *, progress: Callable[[str], None] | None = None
 ) -> OneGpu:
     """Everything about the GPU that `said` means. InputError where no GPU or several fit."""
     tell = progress or (lambda _: None)
     tell("reading its past and what was judged")
-    explained = explain(store, said, cluster=cluster, peers=True)
-    where, gpu, keys = explained.cluster, explained.gpu, list(explained.row["keys"])
+    explained = explain(store, name, cluster=cluster, peers=True)
+    on_cluster, gpu, keys = explained.cluster, explained.gpu, list(explained.row["keys"])
     tell("reading the fingerprints")
-    figures = standing.figures(store, where, float("inf"))
+    figures = standing.figures(store, on_cluster, float("inf"))
     stands, near = [], []
     if figures is not None:
         stands = standing.standings(store, figures, gpu)
-        names = known_gpus(store).filter(pl.col("cluster") == where).select("gpu", "name")
+        names = known_gpus(store).filter(pl.col("cluster") == on_cluster).select("gpu", "name")
         near = standing.neighbours(standing.alike(store, figures), gpu, dict(names.iter_rows()))
     return OneGpu(
         **vars(explained),
         stands=tuple(stands),
         figures=figures,
         alike=tuple(near),
-        marks=tuple(happened.marks(store, where, keys, explained.row["node"])),
-        reasons=reasons(store, where, keys),
-        telemetry=_telemetry(store, where, explained.runs, gpu),
+        marks=tuple(happened.marks(store, on_cluster, keys, explained.row["node"])),
+        reasons=reasons(store, on_cluster, keys),
+        telemetry=_telemetry(store, on_cluster, explained.runs, gpu),
     )
 
 

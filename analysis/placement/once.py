@@ -46,16 +46,20 @@ def suspects(store: Store, scores: Scores, workloads: Iterable[str], soft: float
     if not once:
         return {}
     judged = last_judgement(store, scores.cluster)
-    found = () if judged is None else judged.judgement.rows
-    slow = [one for one in found if one.level is not Level.BATCH and one.kind is not Kind.FAST and one.timed]
+    rows = () if judged is None else judged.judgement.rows
+    slow = [
+        verdict
+        for verdict in rows
+        if verdict.level is not Level.BATCH and verdict.kind is not Kind.FAST and verdict.timed
+    ]
     return {name: _in(scores, name, slow, soft) for name in once}
 
 
 def _in(scores: Scores, workload: str, verdicts: Iterable[Verdict], soft: float) -> tuple[Suspect, ...]:
-    one = scores.one(workload)
-    slow = one.slow(one.raw)
+    scored = scores.one(workload)
+    slow = scored.slow(scored.raw)
     number = {scores.name(gpu): gpu for gpu in range(len(scores.gpus))}
-    found: dict[int, Suspect] = {}
+    by_gpu: dict[int, Suspect] = {}
     for verdict in verdicts:
         if plain_workload(workload) not in {plain_workload(name) for name in verdict.workloads}:
             continue
@@ -63,9 +67,9 @@ def _in(scores: Scores, workload: str, verdicts: Iterable[Verdict], soft: float)
             gpu = number.get(name)
             if gpu is None or not np.isfinite(slow[gpu]) or slow[gpu] <= soft:
                 continue
-            its = Suspect(
+            suspect = Suspect(
                 scores.gpus[gpu], name, scores.nodes[gpu], float(slow[gpu]), verdict.p, verdict.kind.value,
                 verdict.workloads,
             )  # fmt: skip
-            found.setdefault(gpu, its)
-    return tuple(sorted(found.values(), key=lambda its: -its.slowdown))
+            by_gpu.setdefault(gpu, suspect)
+    return tuple(sorted(by_gpu.values(), key=lambda suspect: -suspect.slowdown))

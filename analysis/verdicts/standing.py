@@ -60,22 +60,24 @@ def standings(
     whether these are times, which may come in steps.
     """
     fleet = None if least is None else Fleet.of(gpus)[0]
-    found = []
+    figures = []
     if "gpu_no" not in rows.columns:
         rows = rows.with_columns(pl.Series("gpu_no", codes(rows["gpu"], gpus["gpu"].to_list())))
-    for (workload, model), some in parted(rows, "workload", "model"):
-        gpu, x = some["gpu_no"].to_numpy(), some["x"].to_numpy()
+    for (workload, model), part in parted(rows, "workload", "model"):
+        gpu, x = part["gpu_no"].to_numpy(), part["x"].to_numpy()
         step = step_of(x) if times else 0.0
-        of = levels(gpu, some.select(days()).to_series().to_numpy(), x, gpus.height, step)
-        if "runs" in some.columns:
-            of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=gpus.height).astype(np.int64))
-        found.append(
+        level_of = levels(gpu, part.select(days()).to_series().to_numpy(), x, gpus.height, step)
+        if "runs" in part.columns:
+            level_of = replace(
+                level_of, runs=np.bincount(gpu, part["runs"].to_numpy(), minlength=gpus.height).astype(np.int64)
+            )
+        figures.append(
             Figure(
-                "", str(workload), None if model is None else str(model), levels=of, fleet=fleet,
+                "", str(workload), None if model is None else str(model), levels=level_of, fleet=fleet,
                 floor=LEAST if least is None else least,
             )
         )  # fmt: skip
-    return sorted(found, key=lambda one: (one.workload, one.model or ""))
+    return sorted(figures, key=lambda one: (one.workload, one.model or ""))
 
 
 _WHOLE = ("rank", "rank_low", "rank_high", "peers", "n", "sittings")
@@ -87,29 +89,31 @@ _COLUMNS = (
 )
 
 
-def table(of: Iterable[Figure], gpus: Sequence[str], measure: Measure = TIME) -> pl.DataFrame:
+def table(figures: Iterable[Figure], gpus: Sequence[str], measure: Measure = TIME) -> pl.DataFrame:
     """One row a workload and GPU that have the measure: workload, model, gpu, figure, unit, value, low, high, ratio,
     ratio_low, ratio_high (all null where unknown; of a difference, `ratio` is null), rank with rank_low and rank_high
     (of a rank in another sitting, among the peers), peers, n, sittings, moved (variance of its own sittings), and
     within_pct with within_freedom (standard deviation of its runs within sittings and its degrees of freedom)."""
-    return pl.concat([pl.DataFrame(schema=_COLUMNS), *(_rows(one, gpus, measure) for one in of)])
+    return pl.concat([pl.DataFrame(schema=_COLUMNS), *(_rows(one, gpus, measure) for one in figures)])
 
 
-def _rows(one: Figure, gpus: Sequence[str], measure: Measure) -> pl.DataFrame:
-    of = one.levels
-    on = np.flatnonzero(of.known)
-    x, half, off = of.level[on], one.half[on], one.effect[on]
-    strayed = of.sat.value - of.steps - of.level[of.sat.series]
-    moved = np.bincount(of.sat.series, strayed**2, minlength=of.sat.count) / np.maximum(of.sittings - 1, 1)
-    columns: dict[str, object] = {"moved": np.where(of.sittings > 1, moved, np.nan)[on]}
+def _rows(figure: Figure, gpus: Sequence[str], measure: Measure) -> pl.DataFrame:
+    level_of = figure.levels
+    on = np.flatnonzero(level_of.known)
+    x, half, off = level_of.level[on], figure.half[on], figure.effect[on]
+    strayed = level_of.sat.value - level_of.steps - level_of.level[level_of.sat.series]
+    moved = np.bincount(level_of.sat.series, strayed**2, minlength=level_of.sat.count) / np.maximum(
+        level_of.sittings - 1, 1
+    )
+    columns: dict[str, object] = {"moved": np.where(level_of.sittings > 1, moved, np.nan)[on]}
     for end, side in (("", 0), ("low", -1), ("high", 1)):
         at, apart = x + side * half if side else x, off + side * half if side else off
         columns[end or "value"] = np.exp(at) if measure.ratio else at
         columns[f"ratio_{end}".rstrip("_")] = np.exp(apart) if measure.ratio else np.full(len(on), np.nan)
-    columns |= {"peers": one.peers[on], "n": of.runs[on], "sittings": of.sittings[on]}
-    columns |= {"within_pct": 100 * of.within[on], "within_freedom": (of.runs - of.sittings)[on]}
-    columns |= zip(_WHOLE[:3], _ranks(x, half, one.centre[on]), strict=True)
-    columns |= {"workload": one.workload, "model": one.model, "figure": measure.name, "unit": measure.unit}
+    columns |= {"peers": figure.peers[on], "n": level_of.runs[on], "sittings": level_of.sittings[on]}
+    columns |= {"within_pct": 100 * level_of.within[on], "within_freedom": (level_of.runs - level_of.sittings)[on]}
+    columns |= zip(_WHOLE[:3], _ranks(x, half, figure.centre[on]), strict=True)
+    columns |= {"workload": figure.workload, "model": figure.model, "figure": measure.name, "unit": measure.unit}
     columns["gpu"] = [gpus[gpu] for gpu in on.tolist()]
     frame = pl.DataFrame(columns).with_columns(pl.col(pl.Float64).fill_nan(None))
     return frame.select(pl.col(name).cast(kind) for name, kind in _COLUMNS.items())
@@ -118,16 +122,16 @@ def _rows(one: Figure, gpus: Sequence[str], measure: Measure) -> pl.DataFrame:
 def _ranks(x: Floats, half: Floats, centre: Floats) -> Floats:
     """(3, gpus) ranks with their ends: a GPU stands behind those of its peers that are faster by more than the 95 %
     interval of such a difference, in which both may be off."""
-    found = np.full((3, len(x)), np.nan)
-    for own in np.unique(centre):
-        mine = centre == own
-        its, ranked = x[mine], np.sort(x[mine])
-        found[0, mine] = np.searchsorted(ranked, its) + 1
-        if np.isfinite(half[mine]).all():
-            reach = np.hypot(half[mine], np.median(half[mine]))
-            found[1, mine] = np.searchsorted(ranked, its - reach) + 1
-            found[2, mine] = np.searchsorted(ranked, its + reach, side="right")
-    return found
+    ranks = np.full((3, len(x)), np.nan)
+    for level in np.unique(centre):
+        beside = centre == level
+        values, ranked = x[beside], np.sort(x[beside])
+        ranks[0, beside] = np.searchsorted(ranked, values) + 1
+        if np.isfinite(half[beside]).all():
+            reach = np.hypot(half[beside], np.median(half[beside]))
+            ranks[1, beside] = np.searchsorted(ranked, values - reach) + 1
+            ranks[2, beside] = np.searchsorted(ranked, values + reach, side="right")
+    return ranks
 
 
 # -- what is stored with a judgement ------------------------------------------------------------------------------
@@ -149,7 +153,7 @@ def _levels(figures: Iterable[Figure], gpus: Sequence[str]) -> pl.DataFrame:
 def _days(figures: Iterable[Figure]) -> pl.DataFrame:
     """The quantiles of the sittings of each day."""
     kinds: dict[str, pl.DataType] = {"workload": pl.String(), "model": pl.String(), "day": pl.Datetime("us")}
-    found = [pl.DataFrame(schema={**kinds, "gpus": pl.Int64(), **dict.fromkeys(QUANTILES, pl.Float64())})]
+    parts = [pl.DataFrame(schema={**kinds, "gpus": pl.Int64(), **dict.fromkeys(QUANTILES, pl.Float64())})]
     for figure in figures:
         sat = figure.levels.sat
         sittings = pl.DataFrame({"day": np.floor(sat.at), "gpu": sat.series, "value": sat.value})
@@ -157,10 +161,10 @@ def _days(figures: Iterable[Figure]) -> pl.DataFrame:
             pl.col("gpu").n_unique().cast(pl.Int64).alias("gpus"),
             *(pl.col("value").quantile(q, "linear").exp().alias(name) for name, q in QUANTILES.items()),
         )  # fmt: skip
-        found.append(
+        parts.append(
             by_day.select(
                 pl.lit(figure.workload, pl.String).alias("workload"), pl.lit(figure.model, pl.String).alias("model"),
                 (_DAY_US * pl.col("day").cast(pl.Int64)).cast(pl.Datetime("us")).alias("day"), "gpus", *QUANTILES,
             )
         )  # fmt: skip
-    return pl.concat(found).sort("workload", "model", "day")
+    return pl.concat(parts).sort("workload", "model", "day")

@@ -79,7 +79,7 @@ def _names(reading: Reading, cluster: str | None) -> dict[str, str]:
 
 def runs(reading: Reading, row: Row) -> pl.DataFrame:
     """Its runs."""
-    names = set(compared(reading, row).own["workload"])
+    names = set(compared(reading, row).levels["workload"])
     make = lambda: own_runs(reading.store, row["cluster"], row["keys"], row["model"], workloads=names)  # noqa: E731
     return _kept(reading, "runs", row, make, _RUNS)
 
@@ -120,7 +120,7 @@ def judged(reading: Reading, row: Row) -> Found | None:
     if of is None:
         return None
     newer = reading.kept(("newer", row["cluster"]), lambda: of.newer(reading.store), tables=("runs", *_JUDGED))
-    return Found.of(of, row, set(compared(reading, row).own["workload"]), newer)
+    return Found.of(of, row, set(compared(reading, row).levels["workload"]), newer)
 
 
 def marks(reading: Reading, row: Row) -> Sequence[happened.Mark]:
