@@ -39,6 +39,7 @@ from .verdict_words import (
     measured,
     name,
     percent,
+    remark,
     sentence,
     why_not,
 )  # fmt: skip
@@ -84,13 +85,13 @@ def stand_out(
         none = Table(["GPU"], [["none"]], title="What was found", says=says)
         parts.append(none if judged.gpus else Table((), (), title="What was found", says=says))
     if planted:
-        remarked = any(one.remark for one in planted)
+        remarked = any(remark(fault) for fault in planted)
         rows = [
             [
                 names.get(one.gpu, one.gpu),
                 one.kind,
                 f"found: {one.found}" if one.found else "missed",
-                *([one.remark] if remarked else []),
+                *([remark(one)] if remarked else []),
                 one.gpu,
             ]
             for one in sorted(planted, key=lambda one: (bool(one.found), one.kind, one.gpu))

@@ -123,22 +123,16 @@ def judged(campaign: Probed, store: Store | None = None, *, model: Model | None 
     judging = _Judging.of(model)
     past = histories(campaign, store)
     verdicts = [*_facts(model), *judging.batches(), *judging.nodes(), *judging.gpus()]
-    verdicts += _of_past(model, past.steps + past.changes + past.drifts + past.unstable, verdicts)
+    verdicts += list(_of_past(model, past.steps + past.changes + past.drifts + past.unstable, verdicts))
     gaps = dict.fromkeys([*model.not_judged, *past.not_judged])
     if not model.figures and campaign.runs.is_empty():
         gaps[NotJudged(campaign.cluster, campaign.cluster, Gap.NO_RUNS)] = None
     return Judgement(
-        cluster=campaign.cluster,
-        rows=tuple(sorted(verdicts, key=_severity)),
-        not_judged=tuple(gaps),
-        gpus=int(judging.known.any(axis=0).sum()),
-        looks=int(judging.known.sum()) + past.comparisons,
-        watch=tuple(sorted(_of_past(model, past.watch, verdicts), key=_severity)),
-        smallest=judging.smallest(),
-        changes=tuple(_changes(past)),
-        runs=campaign.runs.height,
-        peers=peer_levels(model),
-    )
+        cluster=campaign.cluster, rows=tuple(sorted(verdicts, key=_severity)), not_judged=tuple(gaps),
+        gpus=int(judging.present.any(axis=0).sum()), looks=int(judging.present.sum()) + past.comparisons,
+        watch=tuple(sorted(_of_past(model, past.watch, verdicts), key=_severity)), smallest=judging.smallest(),
+        changes=tuple(_changes(past)), runs=campaign.runs.height, peers=peer_levels(model),
+    )  # fmt: skip
 
 
 def simes(p: Floats, counted: Bools) -> Floats:
@@ -180,31 +174,21 @@ def _facts(model: Model) -> Iterator[Verdict]:
         place = model.place.get(fact.gpu)
         name = fact.gpu if place is None else model.names[place]
         yield Verdict(
-            level=Level.GPU,
-            name=name,
-            gpus=(name,),
-            cluster=model.campaign.cluster,
-            model=None if place is None else model.models[place],
-            workloads=fact.workloads,
-            kind=fact.kind,
-            state=State.CONFIRMED if fact.sittings > 1 else State.SUSPECTED,
-            first_seen=fact.first_seen,
-            last_seen=fact.last_seen,
-            runs=fact.runs[-_RUNS:],
-            action=action_of(fact.kind),
-            measured=fact.measured,
+            level=Level.GPU, name=name, gpus=(name,), cluster=model.campaign.cluster,
+            model=None if place is None else model.models[place], workloads=fact.workloads, kind=fact.kind,
+            state=State.CONFIRMED if fact.sittings > 1 else State.SUSPECTED, first_seen=fact.first_seen,
+            last_seen=fact.last_seen, runs=fact.runs[-_RUNS:], action=action_of(fact.kind), measured=fact.measured,
             figure="",
-        )
+        )  # fmt: skip
 
 
-def _of_past(model: Model, departures: Iterable[Departure], verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _of_past(model: Model, departures: Iterable[Departure], verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
     """What became worse than its own past, where no verdict says it already."""
     kinds = {DepartureKind.DRIFT: Kind.DRIFTING, DepartureKind.UNSTABLE: Kind.UNSTABLE}
-    of_past = []
     for departure in departures:
         kind, gpu = kinds.get(departure.kind, Kind.SLOWER), departure.gpu
-        known = kind is Kind.UNSTABLE and any(verdict.kind is kind and gpu in verdict.gpus for verdict in verdicts)
-        if departure.effect_pct <= 0 or known:
+        is_told = kind is Kind.UNSTABLE and any(verdict.kind is kind and gpu in verdict.gpus for verdict in verdicts)
+        if departure.effect_pct <= 0 or is_told:
             continue
         moved = None
         if gpu is not None and kind is Kind.UNSTABLE:
@@ -212,32 +196,17 @@ def _of_past(model: Model, departures: Iterable[Departure], verdicts: Sequence[V
         action = action_of(kind) if moved is None else moved.action
         places = [model.place.get(key) for key in departure.gpus]
         names = [key if at is None else model.names[at] for key, at in zip(departure.gpus, places, strict=True)]
-        of_past.append(
-            Verdict(
-                level=departure.level,
-                name=departure.name if gpu is None else names[0],
-                gpus=tuple(names),
-                cluster=model.campaign.cluster,
-                model=next((model.models[at] for at in places if at is not None), None),
-                workloads=(departure.workload,),
-                kind=kind,
-                state=departure.state,
-                effect_pct=departure.effect_pct,
-                low_pct=departure.low_pct,
-                high_pct=departure.high_pct,
-                p=departure.p,
-                q=departure.q,
-                n=departure.n,
-                causes=() if moved is None else moved.causes,
-                first_seen=departure.first_seen,
-                last_seen=departure.last_seen,
-                runs=departure.runs[-_RUNS:],
-                action=Action.FIND_COMMON_CHANGE if departure.level is Level.BATCH else action,
-                measured=(*departure.measured, *departure.joined_with, *(() if moved is None else moved.measured)),
-                reference=ComparedWith.PAST,
-            )
-        )
-    return of_past
+        yield Verdict(
+            level=departure.level, name=departure.name if gpu is None else names[0], gpus=tuple(names),
+            cluster=model.campaign.cluster, model=next((model.models[at] for at in places if at is not None), None),
+            workloads=(departure.workload,), kind=kind, state=departure.state, effect_pct=departure.effect_pct,
+            low_pct=departure.low_pct, high_pct=departure.high_pct, p=departure.p, q=departure.q, n=departure.n,
+            causes=() if moved is None else moved.causes, first_seen=departure.first_seen,
+            last_seen=departure.last_seen, runs=departure.runs[-_RUNS:],
+            action=Action.FIND_COMMON_CHANGE if departure.level is Level.BATCH else action,
+            measured=(*departure.measured, *departure.joined_with, *(() if moved is None else moved.measured)),
+            reference=ComparedWith.PAST,
+        )  # fmt: skip
 
 
 def _changes(past: Histories) -> Iterator[Change]:
@@ -260,7 +229,7 @@ class _Judging:
     model: Model
     p: Floats
     """(figures, gpus) the chance that a healthy GPU lies so far out; 1 where it is too little to matter."""
-    known: Bools
+    present: Bools
     """(figures, gpus) which GPUs have which figure."""
     q: Floats
     """(gpus,) the share of false findings among the GPUs that are at least as clear."""
@@ -272,19 +241,19 @@ class _Judging:
         figures = model.figures
         shape = (len(figures), len(model.gpus))
         p = np.array([_naming(figure, figures) for figure in figures]).reshape(shape)
-        known = np.array([np.isfinite(figure.effect) for figure in figures], dtype=bool).reshape(shape)
-        joined = simes(p, known)
-        return cls(model, p, known, discoveries(joined, len(joined)), error_rate(figures))
+        present = np.array([np.isfinite(figure.effect) for figure in figures], dtype=bool).reshape(shape)
+        joined = simes(p, present)
+        return cls(model, p, present, discoveries(joined, len(joined)), error_rate(figures))
 
     @property
-    def named(self) -> Bools:
+    def is_named(self) -> Bools:
         """(gpus,) whom a verdict names."""
         return np.asarray((self.q <= self.rate) & (self.p.min(axis=0, initial=1.0) <= MOST_P))
 
     def smallest(self) -> tuple[Smallest, ...]:
         """What could have been named beside those that are."""
-        rate = self.rate * (int(self.named.sum()) + 1) / max(len(self.q), 1)
-        return tuple(_smallest(self.model.figures, self.known, rate))
+        rate = self.rate * (int(self.is_named.sum()) + 1) / max(len(self.q), 1)
+        return tuple(_smallest(self.model.figures, self.present, rate))
 
     # batches and nodes
 
@@ -295,14 +264,16 @@ class _Judging:
             if shift.what != "node":
                 key = (shift.what, frozenset(shift.gpus) if shift.what == "mode" else shift.value)
                 by_batch.setdefault(key, []).append((figure, shift))
-        for (what, _), shown in by_batch.items():
-            _, shift = _largest(shown)
+        for (shared, _), showing in by_batch.items():
+            _, shift = _largest(showing)
             name, measured = f"{len(shift.gpus)} GPUs", tuple[Measured, ...]()
-            if what != "mode":
-                value = self.model.values[what][shift.value]
-                name, measured = f"{what} {value}", (Measured(what, text=value),)
+            if shared != "mode":
+                value = self.model.values[shared][shift.value]
+                name, measured = f"{shared} {value}", (Measured(shared, text=value),)
             kind = Kind.SLOW if shift.effect > 0 else Kind.FAST
-            yield replace(self._of_shift(shown), name=name, kind=kind, action=Action.COMPARE_BOARDS, measured=measured)
+            yield replace(
+                self._of_shift(showing), name=name, kind=kind, action=Action.COMPARE_BOARDS, measured=measured
+            )
 
     def nodes(self) -> Iterator[Verdict]:
         """One verdict for each node whose GPUs are slower or faster together."""
@@ -311,25 +282,25 @@ class _Judging:
         if not times or not nodes:
             return
         row = {id(figure): number for number, figure in enumerate(times)}
-        p, known = np.ones((len(times), nodes)), np.zeros((len(times), nodes), dtype=bool)
+        p, present = np.ones((len(times), nodes)), np.zeros((len(times), nodes), dtype=bool)
         for figure in times:
             node_of_gpu = self.model.fleet.node[np.isfinite(figure.effect)]
-            known[row[id(figure)], node_of_gpu[node_of_gpu >= 0]] = True
+            present[row[id(figure)], node_of_gpu[node_of_gpu >= 0]] = True
         by_node: dict[int, list[tuple[Figure, Shift]]] = {}
         for figure, shift in self._shifts():
             if shift.what == "node":
                 p[row[id(figure)], shift.value] = shift.p
                 by_node.setdefault(shift.value, []).append((figure, shift))
-        joined = simes(p, known)
+        joined = simes(p, present)
         q = discoveries(joined, len(joined))
         for node in map(int, np.flatnonzero((q <= ERROR_RATE) & (joined <= MOST_P))):
-            shown = [(figure, shift) for figure, shift in by_node[node] if shift.p <= SHOWS_P]
-            figure, shift = _largest(shown)
-            effects = {of.workload: each.effect for of, each in shown}
+            showing = [(figure, shift) for figure, shift in by_node[node] if shift.p <= SHOWS_P]
+            figure, shift = _largest(showing)
+            effects = {figure.workload: shift.effect for figure, shift in showing}
             why = self.model.evidence.slow([self.model.gpus[gpu] for gpu in shift.gpus], effects)
             slow = shift.effect > 0
             yield replace(
-                self._of_shift(shown),
+                self._of_shift(showing),
                 level=Level.NODE,
                 name=self.model.values["node"][node],
                 kind=why.kind if slow else Kind.FAST,
@@ -346,51 +317,39 @@ class _Judging:
             if figure.name == TIME and figure.compared is not None:
                 yield from ((figure, shift) for shift in figure.compared.shifts if abs(shift.effect) >= RELEVANT)
 
-    def _of_shift(self, shown: Sequence[tuple[Figure, Shift]]) -> Verdict:
-        """The verdict of a batch or node, but for its name, kind and action. `shown`: in which figures it shows."""
+    def _of_shift(self, showing: Sequence[tuple[Figure, Shift]]) -> Verdict:
+        """The verdict of a batch or node, but for its name, kind and action. `showing`: in which figures it shows."""
         model = self.model
-        figure, shift = _largest(shown)
+        figure, shift = _largest(showing)
         assert figure.compared is not None
         half = 2.6 * shift.error
-        ranked = sorted(shown, key=lambda pair: -abs(pair[1].effect))
-        workloads = tuple(dict.fromkeys(of.workload for of, _ in ranked))
+        ranked = sorted(showing, key=lambda pair: -abs(pair[1].effect))
+        workloads = tuple(dict.fromkeys(figure.workload for figure, _ in ranked))
         twice = seen_twice(figure.levels, figure.compared, shift)[shift.gpus]
         of_node = shift.what == "node"
         confirmed = twice.all() if of_node else twice.mean() > _MOST
         of_nodes = shift.what != "mode" and (model.fleet.node >= 0).any()
         first, last, runs = self._seen([model.gpus[gpu] for gpu in shift.gpus], workloads)
         return Verdict(
-            level=Level.NODE if of_node else Level.BATCH,
-            name="",
-            gpus=tuple(model.names[gpu] for gpu in shift.gpus),
-            cluster=model.campaign.cluster,
-            model=figure.model,
-            workloads=workloads,
-            kind=Kind.SLOW,
-            state=State.CONFIRMED if confirmed else State.SUSPECTED,
-            effect_pct=in_pct(shift.effect),
-            low_pct=in_pct(shift.effect - half),
-            high_pct=in_pct(shift.effect + half),
-            p=shift.p,
-            q=shift.p,
-            n=shift.n,
-            first_seen=first,
-            last_seen=last,
-            runs=runs,
+            level=Level.NODE if of_node else Level.BATCH, name="", gpus=tuple(model.names[gpu] for gpu in shift.gpus),
+            cluster=model.campaign.cluster, model=figure.model, workloads=workloads, kind=Kind.SLOW,
+            state=State.CONFIRMED if confirmed else State.SUSPECTED, effect_pct=in_pct(shift.effect),
+            low_pct=in_pct(shift.effect - half), high_pct=in_pct(shift.effect + half), p=shift.p, q=shift.p, n=shift.n,
+            first_seen=first, last_seen=last, runs=runs,
             reference=ComparedWith.NODES if of_nodes else ComparedWith.GPUS,
-        )
+        )  # fmt: skip
 
     # GPUs
 
     def gpus(self) -> Iterator[Verdict]:
         """The verdicts of each GPU that is named."""
-        for gpu in map(int, np.flatnonzero(self.named)):
+        for gpu in map(int, np.flatnonzero(self.is_named)):
             yield from self._of_gpu(gpu)
 
     def _of_gpu(self, gpu: int) -> Iterator[Verdict]:
         figures = self.model.figures
-        shown = [figure for figure, p in zip(figures, self.p[:, gpu], strict=True) if p <= SHOWS_P]
-        times = [figure for figure in shown if figure.timed]
+        showing = [figure for figure, p in zip(figures, self.p[:, gpu], strict=True) if p <= SHOWS_P]
+        times = [figure for figure in showing if figure.timed]
         order = np.argsort(self.p[:, gpu], kind="stable")
         others = [figures[at] for at in order if self.p[at, gpu] <= SHOWS_P and not figures[at].timed]
         # A GPU that is named for its power or clock is slow for that, however usual such times are among its peers.
@@ -404,25 +363,25 @@ class _Judging:
         ]
         kinds: set[Kind] = set()
         if any(figure.effect[gpu] > 0 for figure in times) or (slow and others):
-            verdict = self._slow(gpu, times, slow, shown)
+            verdict = self._slow(gpu, times, slow, showing)
             kinds.add(verdict.kind)
             yield verdict
         elif times:
             figure = max(times, key=lambda time: abs(time.effect[gpu]))
             kinds.add(Kind.FAST)
             yield replace(self._of_figure(gpu, figure, times), kind=Kind.FAST)
-        told = bool(kinds)
+        has_verdict = bool(kinds)
         for figure in others:
             channel = figure.channel
             if channel is None or channel.kind is None:
                 continue
             # A held clock is told by the causes of the time; and the power of a braked GPU tells no kelvin a watt.
-            held = told and channel.kind in (*HELD, Kind.STARVED, Kind.UNSTABLE)
+            held = has_verdict and channel.kind in (*HELD, Kind.STARVED, Kind.UNSTABLE)
             if channel.kind in kinds or held or (channel.kind is Kind.HOT and kinds & HELD):
                 continue
             kinds.add(channel.kind)
-            own = float(figure.levels.level[gpu])
-            value = _beside(channel, own, own - float(figure.effect[gpu]))
+            level = float(figure.levels.level[gpu])
+            value = _beside(channel, level, level - float(figure.effect[gpu]))
             yield replace(
                 self._of_figure(gpu, figure, [figure]),
                 kind=channel.kind,
@@ -430,8 +389,8 @@ class _Judging:
                 measured=(value,),
             )
 
-    def _slow(self, gpu: int, times: Sequence[Figure], slow: Sequence[Figure], shown: Sequence[Figure]) -> Verdict:
-        """The verdict of a slow GPU. `times`: that show it; `slow`: in which it is slower than most; `shown`: all."""
+    def _slow(self, gpu: int, times: Sequence[Figure], slow: Sequence[Figure], showing: Sequence[Figure]) -> Verdict:
+        """The verdict of a slow GPU. `times`: that show it; `slow`: in which it is slower than most; `showing`: all."""
         sure = [figure for figure in times if figure.effect[gpu] > 0]
         if sure:  # then what is merely usual for a GPU among its peers is not part of it
             at = {figure.workload for figure in sure}
@@ -444,42 +403,29 @@ class _Judging:
         why = self.model.evidence.slow(self.model.gpus[gpu], effects, at_clock)
         name = TIME_AT_CLOCK if why.at_clock else TIME
         figure = next(figure for figure in times if (figure.workload, figure.name) == (why.workload, name))
-        verdict = self._of_figure(gpu, figure, times, shown)
+        verdict = self._of_figure(gpu, figure, times, showing)
         kind = why.kind if why.kind is not Kind.FAST else Kind.SLOW
         return replace(verdict, kind=kind, causes=why.causes, action=why.action, measured=why.measured)
 
-    def _of_figure(self, gpu: int, figure: Figure, over: Sequence[Figure], shown: Sequence[Figure] = ()) -> Verdict:
+    def _of_figure(self, gpu: int, figure: Figure, over: Sequence[Figure], showing: Sequence[Figure] = ()) -> Verdict:
         """The verdict of a GPU in a figure, but for its kind and what goes with that. `over`: the figures whose
-        workloads it names; `shown`: one of these, or `figure`, must have shown it twice for it to be confirmed."""
+        workloads it names; `showing`: one of these, or `figure`, must have shown it twice for it to be confirmed."""
         compared = figure.compared
         assert compared is not None
-        ranked = sorted((of for of in over if of.workload), key=lambda of: -abs(of.effect[gpu]))
-        workloads = tuple(dict.fromkeys([figure.workload, *(of.workload for of in ranked)])) if ranked else ()
-        twice = any(of.compared is not None and of.compared.confirmed[gpu] for of in (figure, *shown))
+        ranked = sorted((beside for beside in over if beside.workload), key=lambda figure: -abs(figure.effect[gpu]))
+        workloads = tuple(dict.fromkeys([figure.workload, *(beside.workload for beside in ranked)])) if ranked else ()
+        twice = any(beside.compared is not None and beside.compared.confirmed[gpu] for beside in (figure, *showing))
         first, last, runs = self._seen([self.model.gpus[gpu]], workloads)
         name = self.model.names[gpu]
         return Verdict(
-            level=Level.GPU,
-            name=name,
-            gpus=(name,),
-            cluster=self.model.campaign.cluster,
-            model=self.model.models[gpu],
-            workloads=workloads,
-            kind=Kind.SLOW,
-            state=State.CONFIRMED if twice else State.SUSPECTED,
-            effect_pct=_in_pct(figure, compared.effect[gpu]),
-            low_pct=_in_pct(figure, compared.low[gpu]),
-            high_pct=_in_pct(figure, compared.high[gpu]),
-            p=float(self.p[:, gpu].min()),
-            q=float(self.q[gpu]),
-            n=int(compared.peers[gpu]),
-            first_seen=_first_shown(figure, gpu) or first,
-            last_seen=last,
-            runs=runs,
-            reference=ComparedWith.GPUS,
-            at_clock=figure.timed and figure.name != TIME,
-            figure=TIME if figure.timed else figure.name,
-        )
+            level=Level.GPU, name=name, gpus=(name,), cluster=self.model.campaign.cluster,
+            model=self.model.models[gpu], workloads=workloads, kind=Kind.SLOW,
+            state=State.CONFIRMED if twice else State.SUSPECTED, effect_pct=_in_pct(figure, compared.effect[gpu]),
+            low_pct=_in_pct(figure, compared.low[gpu]), high_pct=_in_pct(figure, compared.high[gpu]),
+            p=float(self.p[:, gpu].min()), q=float(self.q[gpu]), n=int(compared.peers[gpu]),
+            first_seen=_first_shown(figure, gpu) or first, last_seen=last, runs=runs, reference=ComparedWith.GPUS,
+            at_clock=figure.timed and figure.name != TIME, figure=TIME if figure.timed else figure.name,
+        )  # fmt: skip
 
     def _seen(
         self, gpus: Sequence[str], workloads: Sequence[str]
@@ -495,25 +441,25 @@ class _Judging:
         return (None, None, newest) if began.is_empty() else (began[0], began[-1], newest)
 
 
-def _largest(shown: Sequence[tuple[Figure, Shift]]) -> tuple[Figure, Shift]:
+def _largest(showing: Sequence[tuple[Figure, Shift]]) -> tuple[Figure, Shift]:
     """The figure in which a batch or node differs most."""
-    return max(shown, key=lambda pair: abs(pair[1].effect))
+    return max(showing, key=lambda pair: abs(pair[1].effect))
 
 
 def _first_shown(figure: Figure, gpu: int) -> datetime | None:
     """The first sitting of a GPU that has half of its effect; None where none with a date has it."""
     sat, effect = figure.levels.sat, figure.effect[gpu]
-    mine = sat.series == gpu
-    off = (sat.value - figure.levels.steps)[mine] - figure.centre[gpu]
-    at = sat.at[mine][off * np.sign(effect) >= abs(effect) / 2]
+    is_gpu = sat.series == gpu
+    off = (sat.value - figure.levels.steps)[is_gpu] - figure.centre[gpu]
+    at = sat.at[is_gpu][off * np.sign(effect) >= abs(effect) / 2]
     return date_of(at[0]) if len(at) and at[0] > 0 else None
 
 
-def _beside(channel: Channel, own: float, peers: float) -> Measured:
+def _beside(channel: Channel, level: float, peers: float) -> Measured:
     """A value of a channel beside that of the peers, in its unit; both are given on the scale of `channels`."""
     if channel.log:
-        own, peers = math.exp(own), math.exp(peers)
-    return Measured(channel.name, own, peers, channel.unit)
+        level, peers = math.exp(level), math.exp(peers)
+    return Measured(channel.name, level, peers, channel.unit)
 
 
 def _naming(figure: Figure, figures: Sequence[Figure]) -> Floats:
@@ -524,9 +470,9 @@ def _naming(figure: Figure, figures: Sequence[Figure]) -> Floats:
     if lone.any():
         sign = np.sign(figure.effect)
         backed = np.zeros(len(p), dtype=bool)
-        for other in figures:
-            if other.workload != figure.workload and other.timed and figure.timed:
-                backed |= (np.sign(other.effect) == sign) & (other.p <= SHOWS_P)
+        for backing in figures:
+            if backing.workload != figure.workload and backing.timed and figure.timed:
+                backed |= (np.sign(backing.effect) == sign) & (backing.p <= SHOWS_P)
         p = np.where(lone & ~backed, 1.0, p)
     return p
 
@@ -546,28 +492,28 @@ _EFFECTS = np.geomspace(0.001, 1.5, 400)
 """Of which the least is looked for, as logarithms of a ratio."""
 
 
-def _smallest(figures: Sequence[Figure], known: Bools, rate: float) -> Iterator[Smallest]:
+def _smallest(figures: Sequence[Figure], present: Bools, rate: float) -> Iterator[Smallest]:
     """The smallest effect that could have been named, for each workload with times.
 
     A GPU is imagined that lies in the middle of its peers, but for one workload in which all its sittings are slower.
-    It gets the chances that the judge would have given it, joined by the judge's rule over its figures. `known`:
+    It gets the chances that the judge would have given it, joined by the judge's rule over its figures. `present`:
     (figures, gpus) which GPUs have which figure; `rate`: the joined chance at which a GPU is named.
     """
     at_clock = {(figure.model, figure.workload): figure for figure in figures if figure.name == TIME_AT_CLOCK}
-    for time, here in zip(figures, known, strict=True):
+    for time, here in zip(figures, present, strict=True):
         if time.name != TIME:
             continue
         assert time.compared is not None
-        number = float(np.median(known[:, here].sum(axis=0)))
+        number = float(np.median(present[:, here].sum(axis=0)))
         free = at_clock.get((time.model, time.workload))
         by_time = time.compared.chances.of_the_middle(_EFFECTS)
         by_clock = by_time if free is None or free.compared is None else free.compared.chances.of_the_middle(_EFFECTS)
         either = np.minimum(by_time, by_clock)
-        both = np.minimum(either, np.maximum(by_time, by_clock) / 2)
+        joint = np.minimum(either, np.maximum(by_time, by_clock) / 2)
         why = Gap.ALONE if np.mean(time.compared.single[here]) > _MOST else None
         pct, any_clock_pct = (
             None if why else _least_pct(p, (joined * number <= rate) & (time.relevant <= _EFFECTS))
-            for p, joined in ((either, both), (by_time, by_time))
+            for p, joined in ((either, joint), (by_time, by_time))
         )
         if pct is None:
             why, any_clock_pct = why or Gap.TOO_FEW_TO_NAME, None
@@ -577,7 +523,7 @@ def _smallest(figures: Sequence[Figure], known: Bools, rate: float) -> Iterator[
         )  # fmt: skip
 
 
-def _least_pct(p: Floats, named: Bools) -> float | None:
+def _least_pct(p: Floats, is_named: Bools) -> float | None:
     """The least of `_EFFECTS`, in per cent, that is named; None where none is. `p`: the chance of each."""
-    named = named & (p <= MOST_P)
-    return in_pct(float(_EFFECTS[np.argmax(named)])) if named.any() else None
+    is_named = is_named & (p <= MOST_P)
+    return in_pct(float(_EFFECTS[np.argmax(is_named)])) if is_named.any() else None

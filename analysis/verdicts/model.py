@@ -80,7 +80,7 @@ class Figure:
         return self.channel is None
 
     @property
-    def named(self) -> bool:
+    def names_gpus(self) -> bool:
         """Whether a GPU can be named for it."""
         return (self.gap is None or self.gap.why is Gap.RUN_ONCE) and self.compared is not None
 
@@ -112,8 +112,8 @@ class Figure:
         """(gpus,) the level that each GPU is compared with."""
         if self.compared is not None:
             return self.compared.centre
-        known = self.levels.known
-        return np.where(known, np.median(self.levels.level[known]) if known.any() else np.nan, np.nan)
+        present = self.levels.known
+        return np.where(present, np.median(self.levels.level[present]) if present.any() else np.nan, np.nan)
 
     @cached_property
     def half(self) -> Floats:
@@ -158,14 +158,14 @@ class Model:
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """All figures for which GPUs can be named."""
-        named: list[Figure] = []
+        figures: list[Figure] = []
         for time, (_, _, runs) in zip(self.times, self._parts, strict=True):
-            if time.named:
-                named += [time, *self._at_clock(time, runs)]
-        if named:
-            named += self._of_channels()
-        share_tails([figure.compared for figure in named if figure.compared is not None])
-        return tuple(named)
+            if time.names_gpus:
+                figures += [time, *self._at_clock(time, runs)]
+        if figures:
+            figures += self._of_channels()
+        share_tails([figure.compared for figure in figures if figure.compared is not None])
+        return tuple(figures)
 
     @property
     def not_judged(self) -> list[NotJudged]:
@@ -228,7 +228,7 @@ class Model:
         if free is not None:
             at_clock = levels(gpu, at, free, len(self.gpus), step_of(runs["x"].to_numpy()))
             figure = replace(time, name=TIME_AT_CLOCK, levels=at_clock)
-            if figure.named:
+            if figure.names_gpus:
                 yield figure
 
     def _of_channels(self) -> Iterator[Figure]:
@@ -244,7 +244,7 @@ class Model:
                     channel.name, str(workload), None if model is None else str(model),
                     levels=replace(of_gpus, runs=runs), fleet=self.fleet, floor=channel.floor, channel=channel,
                 )  # fmt: skip
-                if figure.named:
+                if figure.names_gpus:
                     yield figure
 
 
@@ -296,11 +296,11 @@ def jobs_share(runs: pl.DataFrame, times: Levels) -> float | None:
 def _without_clock(gpu: Ints, x: Floats, clock: Floats, gpus: int) -> Floats | None:
     """The log times of runs at the fleet's usual clock, by the robust line of times on clocks over the GPUs."""
     by_gpu = groups_median(clock, gpu, gpus)
-    known = np.isfinite(by_gpu)
-    spread = 1.4826 * float(np.median(np.abs(by_gpu[known] - np.median(by_gpu[known]))))
+    has_clock = np.isfinite(by_gpu)
+    spread = 1.4826 * float(np.median(np.abs(by_gpu[has_clock] - np.median(by_gpu[has_clock]))))
     if spread < _SPREAD:
         return None
-    fitted = line(by_gpu[known], groups_median(x, gpu, gpus)[known])
+    fitted = line(by_gpu[has_clock], groups_median(x, gpu, gpus)[has_clock])
     if fitted is None or fitted[0] >= 0:
         return None
-    return np.asarray(x - fitted[0] * (clock - float(np.median(by_gpu[known]))))
+    return np.asarray(x - fitted[0] * (clock - float(np.median(by_gpu[has_clock]))))

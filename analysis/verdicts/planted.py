@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -17,10 +18,9 @@ from ..runs.probing import Probed
 from . import Judgement, Kind
 from .causes import Evidence
 from .channels import RISE, channels
-from .compare import LEAST_GPUS
 from .levels import RELEVANT
-from .model import usable
-from .standing import standings, table
+from .model import Model
+from .standing import table
 
 LOOKS_LIKE = {
     "brake": Kind.BRAKED,
@@ -39,7 +39,7 @@ LOOKS_LIKE = {
 """The kind of verdict that each kind of fault should have."""
 _SLOW = ("brake", "hot", "pinned", "slow_memory")
 """The faults that make a GPU slower than its peers."""
-_HIDING = 4
+HIDING = 4
 """If more than one GPU in this many is slow, nobody knows which ones are the healthy ones."""
 
 
@@ -54,6 +54,22 @@ class Fault(Protocol):
     def began_ns(self) -> int | None: ...
 
 
+class Miss(StrEnum):
+    """Why a fault was not found, or not as what it is."""
+
+    OTHER_KIND = "other kind"
+    NOT_YET = "not yet"
+    """It would have set in after the campaign had ended."""
+    NEEDS_WEEKS = "needs weeks"
+    BY_CHANCE = "by chance"
+    """Two of five of its runs give wrong results, and none did."""
+    FEW_GPUS = "few gpus"
+    LIKE_PEERS = "like peers"
+    HIDDEN = "hidden"
+    """More than about one GPU in four is faulty: they hide each other."""
+    MAY_BE_CHANCE = "may be chance"
+
+
 @dataclass(frozen=True)
 class Planted:
     """A fault of a simulated GPU, and the verdict that was found."""
@@ -62,7 +78,17 @@ class Planted:
     kind: str
     found: str
     """The kind of the verdict; '' if the GPU has none."""
-    remark: str = ""
+    miss: Miss | None = None
+    """None where it was found as what it is."""
+    gpus: int = 0
+    """That it was compared with, itself included."""
+    slow: int = 0
+    """GPUs whose faults make them slower."""
+    slower_pct: float | None = None
+    """Than its peers, in the workload in which it is slowest; None where that is too little to matter."""
+    workload: str = ""
+    rise_pct: float | None = None
+    """By how much its temperature rises more a watt than that of its peers; None where that is too little."""
 
 
 def compared(
@@ -70,52 +96,53 @@ def compared(
 ) -> tuple[Planted, ...]:
     """Each fault with the verdict that was found. `ended_ns`: when the campaign ended, UTC."""
     verdicts = judged.by_key(campaign.gpus)
-    rows = []
-    for fault in planted:
-        kinds, wanted, remark = [one.kind for one in verdicts.get(fault.uuid, ())], LOOKS_LIKE[fault.kind], ""
-        found = wanted if wanted in kinds else next(iter(kinds), "")
-        if not found:
-            remark = _missed(fault, sum(each.kind in _SLOW for each in planted), judged, ended_ns, campaign)
-        elif found != wanted:
-            remark = f"found, but not as {wanted}"
-        rows.append(Planted(fault.uuid, fault.kind, str(found), remark))
-    return tuple(rows)
+    slow = sum(fault.kind in _SLOW for fault in planted)
+    return tuple(
+        _compared(fault, [verdict.kind for verdict in verdicts.get(fault.uuid, ())], judged, campaign, slow, ended_ns)
+        for fault in planted
+    )
 
 
 def falsely_named(planted: Sequence[Planted], judged: Judgement, campaign: Probed) -> list[str]:
     """The healthy GPUs that a verdict covers, be it of the GPU, its node or a batch."""
-    faulty = {one.gpu for one in planted}
+    faulty = {fault.gpu for fault in planted}
     return [gpu for gpu in judged.by_key(campaign.gpus, batches=True) if gpu not in faulty]
 
 
-def _missed(fault: Fault, slow: int, judged: Judgement, ended_ns: int | None, campaign: Probed) -> str:
-    """Why a fault was not found; `slow` is the number of GPUs whose faults make them slower."""
+def _compared(
+    fault: Fault, kinds: Sequence[Kind], judged: Judgement, campaign: Probed, slow: int, ended_ns: int | None
+) -> Planted:  # fmt: skip
+    kind = LOOKS_LIKE[fault.kind]
+    planted = Planted(fault.uuid, fault.kind, str(kind if kind in kinds else next(iter(kinds), "")), slow=slow)
+    if planted.found:
+        return planted if planted.found == kind else replace(planted, miss=Miss.OTHER_KIND)
     if fault.began_ns is not None and ended_ns is not None and fault.began_ns >= ended_ns:
-        return "it would have set in after the campaign had ended"
-    if fault.kind == "drift":
-        return "it grows over weeks: one campaign is too short to show it"
-    if fault.kind == "wrong_results":
-        return "two of five of its runs give wrong results: by chance, none did here"
-    if not judged.gpus:
-        return f"there were too few GPUs to compare it with: {LEAST_GPUS} of a model are needed"
-    rise, n, parts = _rise(campaign, fault.uuid), campaign.gpus.height, []
-    times = table(standings(usable(campaign)[0], campaign.gpus), campaign.gpus["gpu"].to_list())
-    own = times.filter(pl.col("gpu") == fault.uuid).sort("ratio")
-    if own.height and (ratio := float(own["ratio"][-1])) >= 1 + RELEVANT:
-        n = int(own["peers"][-1])
-        parts.append(f"it is {100 * (ratio - 1):.1f} % slower than its peers in {own['workload'][-1]}")
+        return replace(planted, miss=Miss.NOT_YET)
+    by_itself = {"drift": Miss.NEEDS_WEEKS, "wrong_results": Miss.BY_CHANCE}.get(fault.kind)
+    if by_itself is not None or not judged.gpus:
+        return replace(planted, miss=by_itself or Miss.FEW_GPUS)
+    return _beside_peers(planted, campaign)
+
+
+def _beside_peers(planted: Planted, campaign: Probed) -> Planted:
+    """A fault that no verdict names, with how far its GPU is from its peers."""
+    model = Model(campaign)
+    rise, gpus = _rise(model.evidence, planted.gpu), campaign.gpus.height
+    times = table(model.times, model.gpus).filter(pl.col("gpu") == planted.gpu).sort("ratio", nulls_last=False)
+    slower_pct = 100 * (float(times["ratio"][-1] or 1.0) - 1) if times.height else 0.0
+    if slower_pct >= 100 * RELEVANT:
+        gpus = int(times["peers"][-1])
+        planted = replace(planted, slower_pct=slower_pct, workload=times["workload"][-1])
     if rise is not None and rise >= RISE.relevant:
-        parts.append(f"its temperature rises {100 * math.expm1(rise):.0f} % more a watt than that of its peers")
-    if not parts:
-        return "its figures are among those of its peers"
-    apart = ", and ".join(parts)
-    if slow * _HIDING > n:
-        return f"{apart}; but {slow} of {n:,} GPUs are faulty, and more than about one in {_HIDING} hide each other"
-    return f"{apart}; among {n:,} such GPUs this may be chance"
+        planted = replace(planted, rise_pct=100 * math.expm1(rise))
+    if planted.slower_pct is None and planted.rise_pct is None:
+        return replace(planted, miss=Miss.LIKE_PEERS)
+    miss = Miss.HIDDEN if planted.slow * HIDING > gpus else Miss.MAY_BE_CHANCE
+    return replace(planted, miss=miss, gpus=gpus)
 
 
-def _rise(campaign: Probed, gpu: str) -> float | None:
+def _rise(evidence: Evidence, gpu: str) -> float | None:
     """By how much its temperature rises more a watt than that of its peers (ln); None where that is not known."""
-    rises = channels(Evidence.of(campaign))[RISE]
+    rises = channels(evidence)[RISE]
     by_gpu = dict(rises.group_by("gpu").agg(pl.col("value").median()).iter_rows())
     return by_gpu[gpu] - float(np.median(list(by_gpu.values()))) if gpu in by_gpu else None

@@ -13,7 +13,7 @@ from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
 from ..report_tables import by_reason
 from ..table import MISSING, Line, Table, many, number
-from ..verdict_words import some
+from ..verdict_words import remark, some
 from .verdicts import table, what_to_do
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def caught(looked: Looked, planted: Sequence[Planted]) -> Iterable[str]:
         yield "planted nothing: every GPU is healthy"
     for one in planted:
         outcome = f"found, {one.found}" if one.found else "missed"
-        remark = f" ({one.remark})" if one.remark else ""
-        yield f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {outcome}{remark}"
+        missed = f" ({remark(one)})" if one.miss is not None else ""
+        yield f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {outcome}{missed}"
     others = [names.get(gpu, gpu) for gpu in falsely_named(planted, looked.judged, looked.campaign)]
     yield f"healthy GPUs named: {', '.join(others) if others else 'none'}"
     yield ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
 from ..table import Line, Table, many
-from ..verdict_words import not_judged_row, row, sentence
+from ..verdict_words import not_judged_row, remark, row, sentence
 from .campaign import caught, next_commands, notes, sound, spread, stand_out
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def document(result: DemoResult) -> dict[str, Any]:
         "planted": None
         if result.planted is None
         else [
-            {"gpu": one.gpu, "kind": one.kind, "found": one.found or None, "remark": one.remark or None}
+            {"gpu": one.gpu, "kind": one.kind, "found": one.found or None, "remark": remark(one) or None}
             for one in result.planted
         ],
         "falsely_named": None if result.planted is None else falsely_named(result.planted, judged, campaign),

@@ -9,8 +9,9 @@ import pytest
 
 from whorl.analysis.verdicts import Cause, Kind, Level, NotJudged, State, Verdict
 from whorl.analysis.verdicts.channels import RISE, THROTTLED, WARM
+from whorl.analysis.verdicts.planted import Miss, Planted
 from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap, Measured, Part, Quantity
-from whorl.dashboards.verdict_words import action, reference, row, sentence, why_not
+from whorl.dashboards.verdict_words import action, reference, remark, row, sentence, why_not
 
 DAY, LATER = datetime.fromisoformat("2026-09-01T10:00"), datetime.fromisoformat("2026-09-08T10:00")
 
@@ -142,3 +143,12 @@ def test_every_code_has_words() -> None:
     )
     assert reference(past(Kind.SLOWER)) == "its own earlier sittings"
     assert reference(seen(Kind.LOST)) == ""
+
+
+@pytest.mark.parametrize("miss", [None, *Miss])
+def test_a_planted_fault_that_was_missed_says_why(miss: Miss | None) -> None:
+    fault = Planted("GPU-1", "hot", "", miss, 64, 20, slower_pct=2.5, workload="gemm", rise_pct=12.0)
+    assert bool(remark(fault)) is (miss is not None)
+    if miss in (Miss.HIDDEN, Miss.MAY_BE_CHANCE):
+        assert "2.5 % slower than its peers in gemm, and its temperature rises 12 % more a watt" in remark(fault)
+    assert ("20 of 64 GPUs are faulty" in remark(fault)) is (miss is Miss.HIDDEN)
