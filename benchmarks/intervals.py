@@ -243,7 +243,7 @@ def of_splits(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def real_gains() -> dict[str, Any]:
-    rows = []
+    rows, of_scores = [], []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         store = Store.create(folder / "store")
@@ -264,8 +264,15 @@ def real_gains() -> dict[str, Any]:
                 raw = after.of["sgemm"].raw
                 later = {gpu: float(level) for gpu, level in zip(after.gpus, raw, strict=True) if np.isfinite(level)}
                 rows += [{"cut": f"{cut} {way}", **row} for row in realised(before, "sgemm", later)]
+                its = before.of["sgemm"]
+                level = np.array([later.get(gpu, np.nan) for gpu in before.gpus])
+                known = np.isfinite(level) & np.isfinite(its.lower)
+                of_scores.append(((its.lower <= level) & (level <= its.upper))[known])
     by_cut = {row["cut"]: [one for one in rows if one["cut"] == row["cut"]] for row in rows}
-    return of_splits(rows) | {"cuts": {cut: of_splits(its) for cut, its in by_cut.items()}}
+    by_scores = [float(held.mean()) for held in of_scores if len(held)]
+    held = np.concatenate(of_scores)
+    of_all = share(int(held.sum()), len(held)) | {"least": round(min(by_scores), 4), "most": round(max(by_scores), 4)}
+    return of_splits(rows) | {"scores": of_all, "cuts": {cut: of_splits(its) for cut, its in by_cut.items()}}
 
 
 def made_gains(fleets: int) -> dict[str, Any]:

@@ -7,8 +7,7 @@
     faulty       1 % of the GPUs have a fault that costs 1 to 10 %: the share found, and the share of false ones among
                  the named; whether the cause is right; the same for the other rules.
     masking      15 % of the GPUs are 10 % slower.
-    intervals    how often the 95 % interval of a GPU holds its level in a sitting that was not used.
-    longhorn     the same from one half of the dates to the other; which names recur; who is named at all.
+    longhorn     who is named, and which names recur from one half of the dates to the other.
 
 docs/operating-characteristics.md is made from the result. Shares have 95 % Wilson intervals. Nothing is asserted.
 """
@@ -31,12 +30,9 @@ import polars as pl
 
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Level, State
-from whorl.analysis.verdicts.compare import Fleet, compare
 from whorl.analysis.verdicts.groups import modes
 from whorl.analysis.verdicts.judge import judged
-from whorl.analysis.verdicts.levels import levels
-from whorl.analysis.verdicts.model import Model
-from whorl.analysis.verdicts.verdict import TIME, Part
+from whorl.analysis.verdicts.verdict import Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, PROBES, MadeFleet, Oracle, made
@@ -197,36 +193,6 @@ def masking(fleets: Callable[[int], int], sizes: Iterable[int], seed: int) -> li
     return rows
 
 
-def intervals(seed: int) -> list[dict[str, Any]]:
-    """One figure; the last sitting is kept back."""
-    rows = []
-    for population in ("normal", "t4 runs", "t5 silicon", "glitches"):
-        for sittings in (1, 2, 4):
-            hits = n = 0
-            for number in range(20):
-                random = np.random.default_rng([seed, number])
-                fleet = made(random, 256, population, sittings=sittings + 1)
-                hit, many = _covered(fleet.campaign, sittings)
-                hits, n = hits + hit, n + many
-            rows.append({"population": population, "sittings": sittings, "covers": share(hits, n)})
-    return rows
-
-
-def _covered(campaign: Probed, sittings: int) -> tuple[int, int]:
-    runs = campaign.runs.filter(pl.col("workload") == "gemm").with_columns(
-        day=pl.col("began").dt.date().rank("dense"), gpu_no=pl.col("gpu").rank("dense").cast(pl.Int64) - 1
-    )
-    parts = []
-    for some in (runs.filter(pl.col("day") <= sittings), runs.filter(pl.col("day") > sittings)):
-        at = some["began"].cast(pl.Int64).to_numpy() / 86_400e9
-        parts.append(levels(some["gpu_no"].to_numpy(), at, some["value"].log().to_numpy(), campaign.gpus.height))
-    found = compare(parts[0], Fleet(np.arange(campaign.gpus.height) // PER_NODE))
-    assert found is not None
-    later = parts[1].level - float(np.median(parts[1].level))
-    held = (found.low <= later) & (later <= found.high)
-    return int(held.sum()), len(held)
-
-
 def longhorn(folder: Path) -> dict[str, Any]:
     """The Longhorn files, whole and by half of the dates."""
     with tempfile.TemporaryDirectory() as place:
@@ -257,22 +223,12 @@ def longhorn(folder: Path) -> dict[str, Any]:
         "not_judged": [f"{one.subject}: {why_not(one)}" for one in found.not_judged],
         "cut": cut.isoformat(),
         "recurs": recur,
-        "interval_covers": [_held(*halves), _held(*halves[::-1])],
-        "interval_covers_elsewhere": [_elsewhere(whole, sgemm, share) for share in (0.25, 0.75)],
     }
 
 
 def _parted(whole: Probed, runs: pl.DataFrame, cut: datetime) -> list[Probed]:
     before = pl.col("began") < cut
     return [_of_runs(whole, runs.filter(before)), _of_runs(whole, runs.filter(~before))]
-
-
-def _elsewhere(whole: Probed, runs: pl.DataFrame, share: float) -> dict[str, Any]:
-    """The same, parted where that share of the runs has begun."""
-    cut = runs["began"].quantile(share, "lower")
-    assert isinstance(cut, datetime)
-    parts = _parted(whole, runs, cut)
-    return {"cut": cut.isoformat(), "covers": [_held(*parts), _held(*parts[::-1])]}
 
 
 def _name(campaign: Probed, gpu: str) -> str:
@@ -283,26 +239,6 @@ def _name(campaign: Probed, gpu: str) -> str:
 def _of_runs(whole: Probed, runs: pl.DataFrame) -> Probed:
     gpus = whole.gpus.filter(pl.col("gpu").is_in(runs["gpu"].unique().implode()))
     return Probed(whole.cluster, "", gpus, runs, whole.events.clear())
-
-
-def _held(one: Probed, other: Probed) -> dict[str, Any]:
-    """How often a GPU's level in the one half lies in its 95 % interval from the other."""
-    found = [
-        {gpu: (figure.compared, number) for number, gpu in enumerate(model.gpus)}
-        for model in (Model(half) for half in (one, other))
-        for figure in model.figures
-        if figure.name == TIME and figure.compared is not None
-    ]
-    hits = n = 0
-    for gpu, (compared, number) in found[0].items():
-        if gpu not in found[1]:
-            continue
-        again, place = found[1][gpu]
-        low, effect, high = compared.low[number], again.effect[place], compared.high[number]
-        if np.isfinite([low, effect, high]).all():
-            n += 1
-            hits += bool(low <= effect <= high)
-    return share(hits, n)
 
 
 def valleys(seed: int) -> list[dict[str, Any]]:
@@ -335,9 +271,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=51_200, help="in all fleets of a kind together")
     parser.add_argument("--fleets", type=int, default=400, help="of a kind at most")
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument(
-        "--parts", nargs="+", default=["longhorn", "valleys", "intervals", "masking", "healthy", "faulty"]
-    )
+    parser.add_argument("--parts", nargs="+", default=["longhorn", "valleys", "masking", "healthy", "faulty"])
     given = parser.parse_args()
 
     def fleets(gpus: int) -> int:
@@ -346,7 +280,6 @@ def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "longhorn": lambda: longhorn(given.longhorn) if given.longhorn else None,
         "valleys": lambda: valleys(given.seed),
-        "intervals": lambda: intervals(given.seed),
         "masking": lambda: masking(fleets, given.sizes, given.seed),
         "healthy": lambda: healthy(fleets, given.sizes, given.seed),
         "faulty": lambda: faulty(fleets, given.sizes, given.seed),

@@ -308,5 +308,5 @@ def _say_sittings(runs: Runs, apart: Units, notes: list[str]) -> None:
     if not apart.levels.between_known and (np.diff(apart.observed.starts) > 1).sum() > 1:
         notes.append(
             f"hardly any GPU has {what} of {runs.workload} from different days (or their dates are not known): the "
-            f"intervals assume that days differ 1.3 times as much as {what} of one day"
+            f"intervals assume that days differ as SGEMM on a public cluster did, and more where {what} of a day do"
         )

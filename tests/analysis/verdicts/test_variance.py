@@ -1,0 +1,65 @@
+"""How much a level moves by itself: by the time between sittings, and what interval that gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from whorl.analysis.runs.sittings import UNKNOWN
+from whorl.analysis.verdicts.levels import Levels, levels
+from whorl.tests.analysis.longhorn import needs_longhorn, runs
+
+
+def _seen(days: tuple[float, ...], between: float, within: float, *, gpus: int = 200, each: int = 4) -> Levels:
+    """From runs of `each` GPU on these days, which differ by `between`."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(0.0, between, (gpus, len(days), 1)) + rng.normal(0.0, within, (gpus, len(days), each))
+    at = np.array(days)[:, None] + np.arange(each) / 1440
+    owner = np.repeat(np.arange(gpus), len(days) * each)
+    return levels(owner, np.broadcast_to(at, x.shape).ravel(), x.ravel(), gpus)
+
+
+def test_of_independent_sittings_the_variance_is_that_of_their_mean_and_of_one_more() -> None:
+    found = _seen(tuple(100.0 + 28.0 * week for week in range(12)), between=0.01, within=0.001)
+    assert found.noise is not None
+    assert found.again == pytest.approx(0.01, rel=0.1)
+    assert np.median(found.half()) == pytest.approx(1.96 * 0.01 * np.sqrt(1 + 1 / 12), rel=0.15)
+
+
+def test_runs_that_agree_do_not_make_sittings_agree_and_days_do_not_make_months_agree() -> None:
+    known, days, run_once = (
+        _seen((100.0, 101.0), between=0.01, within=0.001),
+        _seen((100.0, 101.0), between=0.001, within=0.0001),
+        _seen((100.0,), between=0.0, within=0.02),
+    )
+    assert (known.half() > 1.9 * 0.01).all()
+    assert (days.half() > 3 * 1.9 * 0.001).all()
+    assert not run_once.between_known
+    assert (run_once.half() > 1.9 * 0.02).all()
+
+
+def test_of_runs_without_a_date_their_differences_are_all_that_is_known() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(0.0, 0.01, (300, 6))
+    owner = np.repeat(np.arange(300), 5)
+    found = levels(owner, np.full(len(owner), UNKNOWN), x[:, :5].ravel(), 300)
+    held = np.abs(x[:, 5] - found.level) <= found.half()
+    assert 0.92 <= held.mean() <= 0.99
+
+
+@needs_longhorn
+def test_at_every_cut_of_the_dates_the_interval_holds_the_level_of_the_other_part() -> None:
+    frame = runs("sgemm").drop_nulls("began")
+    gpu = frame["gpu"].rank("dense").cast(pl.Int64).to_numpy() - 1
+    at, x = frame["began"].dt.epoch("s").to_numpy() / 86_400, np.log(frame["value"].to_numpy())
+    every = []
+    for cut in np.unique(np.floor(at))[1:]:
+        parts = [levels(gpu[part], at[part], x[part], 392) for part in (at < cut, at >= cut)]
+        for one, other in (parts, parts[::-1]):
+            both = one.known & other.known & np.isfinite(one.half())
+            apart = other.level - np.median(other.level[other.known]) - one.level + np.median(one.level[one.known])
+            held = np.abs(apart[both]) <= one.half()[both]
+            assert len(held) == 0 or held.mean() >= 0.90
+            every.append(held)
+    assert 0.93 <= np.concatenate(every).mean() <= 0.97
