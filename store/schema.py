@@ -537,6 +537,12 @@ JUDGEMENTS = Table(
         Column("watch", "VARCHAR[]", "", "names of GPUs to measure again: newly slower than their own past"),
         Column("runs", "BIGINT", "", "how many runs the cluster had"),
         Column("content", "VARCHAR", "", "hash of what was concluded: the same again is not stored again"),
+        Column("not_judged", "STRUCT(subject VARCHAR, why VARCHAR)[]", "",
+               "as `unjudged`, in sentences; NULL where `unjudged` is known"),
+        Column("changes",
+               "STRUCT(gpu VARCHAR, workload VARCHAR, effect_pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE, q DOUBLE, "
+               'n BIGINT, since TIMESTAMP, "at" TIMESTAMP, state VARCHAR, together BIGINT, joined_with VARCHAR[])[]',
+               "", "as `level_changes`, in words; NULL where `level_changes` is known"),
         Column("unjudged",
                'STRUCT(subject VARCHAR, why VARCHAR, n BIGINT, total BIGINT, "share" DOUBLE, since TIMESTAMP, '
                '"at" TIMESTAMP, model VARCHAR, "level" VARCHAR)[]',
@@ -573,6 +579,7 @@ VERDICTS = Table(
         Column("judged_at", "TIMESTAMP", "UTC", "when"),
         _VERSION_OF,
         *_FINDING,
+        Column("looks", "VARCHAR", "", "the finding in a sentence; NULL where `measured` tells it"),
     ),
     sorted_by=("cluster", "judged_at", "place"),
     key=("judgement",),

@@ -19,13 +19,13 @@ _SHOWN = 2
 
 
 def answers(store: Store) -> dict[str, Any]:
-    """By table and reader, what the store answers of the columns that every format has so far."""
+    """By table and reader, what the store answers of the tables and columns that every format has so far."""
     import pyarrow as pa
 
     from whorl.store.schema import TABLES
 
     told: dict[str, Any] = {}
-    for spec in TABLES:
+    for spec in (spec for spec in TABLES if not spec.added):
         names = sorted({column.name for column in spec.columns if not column.added} - _RENAMED)
         rows = store.arrow(spec.name, names)
         parts = [part.arrow(names) for part in store.parts(spec.name)]
