@@ -157,8 +157,7 @@ class Tally:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "found": share(self.found, self.faulty), "healthy_named": self.healthy_named,
-            "fleets_with_a_healthy_gpu_named": share(self.with_healthy_named, self.fleets),
+            "found": self.found, "healthy_named": self.healthy_named, "fleets_with_one": self.with_healthy_named,
             "false_among_named": round(float(np.mean(self.false_shares)), 4),
         }  # fmt: skip
 
@@ -189,7 +188,7 @@ def of_population(fleets: int, nodes: int, population: str, effect: str) -> dict
         of_oracles += int((names["oracle"] & faulty).sum())
         hits += int((names["oracle"] & names["whorl"] & faulty).sum())
     return {
-        "population": population, "gpus": gpus, "effect": effect, "fleets": fleets,
+        "population": population, "gpus": gpus, "effect": effect, "fleets": fleets, "faulty": tallies["whorl"].faulty,
         "found_of_what_the_oracle_finds": share(hits, of_oracles),
         "rules": {name: tally.as_dict() for name, tally in tallies.items()},
     }  # fmt: skip
