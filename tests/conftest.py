@@ -46,6 +46,9 @@ def _find_whorl() -> None:
 
 _find_whorl()
 
+# At Python's own threshold of 700 objects a fifth of the time of collecting tests went into searches for cycles.
+gc.set_threshold(20_000, 20, 20)
+
 from whorl.dashboards.figures import drawing  # noqa: E402 - as sizes
 from whorl.tests import sizes  # noqa: E402 - the module that the tests import
 

@@ -24,8 +24,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 TOGETHER = {"exported": "dashboards", "gpu": "kernels", "probes": "kernels", "simulation": "kernels"}
 """Folders whose tests are in the process of another: to start one and load what all need takes seconds."""
-LONGEST_FIRST = ("contract", "analysis", "collectors", "slurm", "store", "browser", "cli", "dashboards", "importing")
-"""What would be waited for alone if it began last."""
+LONGEST_FIRST = ("collectors", "contract", "analysis", "slurm", "store", "browser", "cli", "dashboards", "importing")
+"""What would be waited for alone if it began last; first the collectors, which wait more than they compute."""
 COUNTED = ("passed", "failed", "error", "skipped")
 
 

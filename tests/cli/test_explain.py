@@ -106,6 +106,7 @@ def test_a_store_that_may_only_be_read_is_judged_each_time(store: Store, monkeyp
     assert document("explain", "n02/1", "--store", str(store.root))["judged"]["at"] is not None
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("table", ["levels", "judgements"])
 def test_a_damaged_judgement_is_made_again(store: Store, table: str) -> None:
     made = without_date_of_judging(store)

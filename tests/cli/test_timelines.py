@@ -115,6 +115,7 @@ def test_uuids_of_a_yaml_file_and_the_layout_beside_it(tmp_path: Path) -> None:
     assert whorl("explain", "rank 5", "--store", store).exit_code == 0
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("peers", "stages", "sequences", "lasting"),
     [(8, 1, 0.4, 0.0), (4, 4, 0.4, 0.0), (4, 4, 0.3, 0.9), (3, 1, 0.0, 0.0)],
@@ -157,6 +158,7 @@ def test_who_waits_is_no_suspect(tmp_path: Path) -> None:
     assert "compute in its name" in no["why"]
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("frame", "why"),
     [

@@ -285,7 +285,7 @@ def test_the_store_holds_what_a_plain_table_says(worker: StoreWorker, seed: int)
     ((_, operations),) = [words for words in log["log"] if words[0] == "operations"]
     points = [(at, kind) for at in range(1, operations + 1) for kind in KINDS]
     random.Random(seed).shuffle(points)
-    for at, kind in points[:2]:
+    for at, kind in points[: count(2, short=1)]:
         about = (seed, at, kind)
         intruder = Program(1000 + seed)
         intruder.pruned = was_pruned

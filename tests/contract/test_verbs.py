@@ -80,7 +80,7 @@ QUESTIONS = [
     _on_store("advise", f"{ADVISE} --json", short=ALL_SHORT),
     *(
         _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=short)
-        for short, names in ((("mixed",), "exclude weights kubernetes taints"), ((), "prefer nodelist"))
+        for short, names in ((("mixed",), "exclude kubernetes"), ((), "weights taints prefer nodelist"))
         for form in names.split()
     ),
     _on_store("advise-nfd", f"{ADVISE} --format nfd --node c002-6", forms.lines, inputs=("fleet",)),
@@ -290,7 +290,7 @@ def test_an_answer_without_an_input_is_that_of_its_golden_file(
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name == "mixed" else pytest.mark.long) for name in INPUTS
+    pytest.param(name, marks=() if name == "none" else pytest.mark.long) for name in INPUTS
 ])  # fmt: skip
 def test_every_table_and_view_has_the_rows_of_its_golden_file(
     name: str, input_folder: InputFolder, golden: Golden
