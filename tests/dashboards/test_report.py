@@ -21,7 +21,7 @@ from whorl.analysis.one_gpu.whole import whole
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Judgement
 from whorl.analysis.verdicts.judge import judged
-from whorl.analysis.verdicts.planted import Planted
+from whorl.analysis.verdicts.planted import Miss, Planted
 from whorl.dashboards.figures.looks import looks
 from whorl.dashboards.figures.map import Grid
 from whorl.dashboards.figures.spread import closely
@@ -149,7 +149,7 @@ def test_a_healthy_fleet_says_that_nobody_stands_out(tmp_path: Path) -> None:
 def test_what_was_missed_is_said_and_real_gpus_have_no_planted_faults(tmp_path: Path) -> None:
     store, fleet = stored(tmp_path / "s", 32, 5, kinds=("drift",))
     [(gpu, kind)] = uuids(fleet).items()
-    text = text_of(made(store, [Planted(gpu, kind, "", "it grows over weeks")]))
+    text = text_of(made(store, [Planted(gpu, kind, "", Miss.NEEDS_WEEKS)]))
     assert "The planted fault was missed; no healthy GPU was named." in text
     assert "it grows over weeks" in text
     assert "planted" not in text_of(made(store))

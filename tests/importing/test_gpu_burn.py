@@ -13,6 +13,7 @@ import pytest
 
 from whorl.analysis.runs.measurements import measurements
 from whorl.analysis.verdicts.judge import judge
+from whorl.dashboards.verdict_words import sentence
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file
@@ -179,7 +180,7 @@ def _burn(wrong: str, day: int = 19, gpus: int = 8) -> str:
 
 @pytest.mark.long(short=2)
 @pytest.mark.parametrize(
-    ("errors", "number", "sentence"),
+    ("errors", "number", "words"),
     [
         ("211  (WARNING!)", 211, "up to 211"),
         ("-524288000  (WARNING!)", None, "how many was not counted"),
@@ -188,9 +189,7 @@ def _burn(wrong: str, day: int = 19, gpus: int = 8) -> str:
         ("0", None, "how many was not counted"),
     ],
 )
-def test_a_faulty_gpu_has_a_verdict(
-    errors: str, number: int | None, sentence: str, tmp_path: Path, store: Store
-) -> None:
+def test_a_faulty_gpu_has_a_verdict(errors: str, number: int | None, words: str, tmp_path: Path, store: Store) -> None:
     """However its error counter overflowed, and with no peers to compare it with."""
     uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000005"
     for sitting, state in ((19, "suspected"), (21, "confirmed")):
@@ -198,7 +197,7 @@ def test_a_faulty_gpu_has_a_verdict(
         import_file(store, path, Options(node="n1", cluster="east"))
         (verdict,) = judge(store, cluster="east").rows
         assert (verdict.name, verdict.kind, verdict.state) == ("n1/5", "wrong results", state)
-        assert sentence in verdict.looks
+        assert words in sentence(verdict)
     assert set(_rows(store, "select cluster, node, count(*) from gpus_now group by all")) == {("east", "n1", 8)}
     assert _rows(store, "select cluster, gpu, node, ts, kind, n from events order by ts") == [
         ("east", uuid, "n1", at(2025, 2, day, 1, 48, 43), "wrong_result", number) for day in (19, 21)

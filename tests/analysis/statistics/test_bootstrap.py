@@ -133,9 +133,9 @@ def test_the_intervals_cover_the_truth() -> None:
         for name, true in truth.items():
             interval = bootstrap.percentile_interval(found[name])
             if name == "cov_pct":
-                interval = bootstrap.cov_interval(once, found)
+                interval = bootstrap.cov_interval(once, found, 100)
             if name == "icc":
-                interval = bootstrap.icc_interval(once, found, fast.moments)
+                interval = bootstrap.icc_interval(once, found, fast.moments, 100)
             assert interval is not None
             hits[name] += interval[0] <= true <= interval[1]
     for name, held in hits.items():
