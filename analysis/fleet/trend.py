@@ -82,7 +82,7 @@ def trend(runs: Probed) -> Trend | None:
         # One period does not tell how sittings differ. All together do.
         half = np.full(len(keys), np.nan)
         for of_model in whole:
-            half[of_model.known] = of_model.half(of=of)[of_model.known]
+            half[of_model.known] = of_model.half(part=of)[of_model.known]
         off, half = of.level[on] - centre[on], half[on]
         found.append({"period": name, "gpus": len(on), "runs": some.height, **_spread(100 * np.expm1(np.sort(off)))})
         each = {"slower_pct": off, "low": off - half, "high": off + half}

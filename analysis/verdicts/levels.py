@@ -70,16 +70,16 @@ class Levels:
         again = self.again if np.isfinite(self.again) else LEAST
         return np.asarray(again / np.sqrt(np.maximum(self.sittings, 1)))
 
-    def half(self, share: float = 0.95, of: Levels | None = None) -> Floats:
+    def half(self, share: float = 0.95, part: Levels | None = None) -> Floats:
         """(gpus,) half of the interval that holds the level of a GPU in another sitting, up to a month later, with this
-        probability; NaN where nothing is known. `of`: levels of a part of these sittings, whose intervals are wanted.
+        probability; NaN where nothing is known. `part`: levels of a part of these sittings, whose intervals are wanted.
         """
         if self.noise is None:
             return np.full(len(self.level), np.nan)
-        sat = self if of is None else of
+        sat = self if part is None else part
         wide = self.noise.of_levels(sat.sat) * self.noise.excess(self.sat.less(self.steps))
-        found: Floats = self.noise.reach(share) * np.sqrt(wide)
-        return found
+        widths: Floats = self.noise.reach(share) * np.sqrt(wide)
+        return widths
 
     def later(self) -> Floats:
         """(gpus,) the scale (of Student's t with `noise.freedom` degrees) of the level in another sitting about the
@@ -88,8 +88,8 @@ class Levels:
             return np.full(len(self.level), np.nan)
         again = self.again**2 / as_normal(self.noise.freedom)
         both = (self.half() / self.noise.reach(0.95)) ** 2
-        found: Floats = np.sqrt(np.maximum(both - again / np.maximum(self.sittings, 1), again))
-        return found
+        scales: Floats = np.sqrt(np.maximum(both - again / np.maximum(self.sittings, 1), again))
+        return scales
 
 
 def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int, step: float = 0.0) -> Levels:
@@ -103,9 +103,9 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int, step: float = 0.0) 
     low = middles(at_rest.low, sat.series, gpus)[0]
     high = middles(at_rest.high, sat.series, gpus)[1]
     runs = np.bincount(sat.series, sat.runs, minlength=gpus).astype(np.int64)
-    shown, pairs = int((count > 1).sum()), int(np.maximum(count - 1, 0).sum())
+    repeated, pairs = int((count > 1).sum()), int(np.maximum(count - 1, 0).sum())
     # Of a small fleet most GPUs must show it.
-    between_known = shown >= _PAIRS or (pairs >= _PAIRS and 2 * shown >= int((count > 0).sum()))
+    between_known = repeated >= _PAIRS or (pairs >= _PAIRS and 2 * repeated >= int((count > 0).sum()))
     noise = estimate(at_rest, runs_of, published=True) if between_known else assumed(at_rest, runs_of)
     repeats = _repeats(sat, middle, count, runs, noise, between_known)
     return Levels(middle, low, high, count, runs, noise, between_known, repeats, steps, sat, _own_within(sat, runs_of))
@@ -127,53 +127,53 @@ def _repeats(
     sat: Sittings, middle: Floats, count: Ints, runs: Ints, noise: Noise | None, between_known: bool
 ) -> float | None:  # fmt: skip
     """The intraclass correlation of single runs, from the spread of the levels and that within GPUs."""
-    known = np.isfinite(middle)
-    if known.sum() < 2 or (runs > 1).sum() < 2 or noise is None:
+    measured = np.isfinite(middle)
+    if measured.sum() < 2 or (runs > 1).sum() < 2 or noise is None:
         return None
     within = noise.within * as_normal(noise.freedom)
     between = max(noise.again(sat) ** 2 - within / max(1.0, float(np.median(sat.runs))), 0.0) if between_known else 0.0
-    of_level = within / float(np.median(runs[known])) + between / float(np.median(count[known]))
-    own = max(float(np.var(middle[known], ddof=1)) - of_level, 0.0)
-    return own / (own + within + between) if own + within + between > 0 else 0.0
+    of_level = within / float(np.median(runs[measured])) + between / float(np.median(count[measured]))
+    between_gpus = max(float(np.var(middle[measured], ddof=1)) - of_level, 0.0)
+    return between_gpus / (between_gpus + within + between) if between_gpus + within + between > 0 else 0.0
 
 
 def _days(at: Floats) -> Ints:
     """The number of the day of each sitting; -1 where unknown."""
-    known = at > UNKNOWN
-    found = np.full(len(at), -1, dtype=np.int64)
-    day = np.floor(at[known]).astype(np.int64)
+    dated = at > UNKNOWN
+    numbers = np.full(len(at), -1, dtype=np.int64)
+    day = np.floor(at[dated]).astype(np.int64)
     if len(day) and day.max() - day.min() < len(day):  # these can be counted, which takes less than to sort them
         day -= day.min()
-        found[known] = (np.cumsum(np.bincount(day) > 0) - 1)[day]
+        numbers[dated] = (np.cumsum(np.bincount(day) > 0) - 1)[day]
     else:
-        found[known] = np.unique(day, return_inverse=True)[1]
-    return found
+        numbers[dated] = np.unique(day, return_inverse=True)[1]
+    return numbers
 
 
 def _steps(middle: Floats, gpu: Ints, day: Ints, count: Ints) -> Floats:
     """What each day did to all GPUs, from those that were measured on other days too; 0 where that is not clear."""
-    found = np.zeros(len(middle))
+    steps = np.zeros(len(middle))
     use = (count[gpu] > 1) & (day >= 0)
     days = int(day.max(initial=-1)) + 1
     if days < 2 or not use.any():
-        return found
+        return steps
     effect = np.zeros(days)
-    x, its, when = middle[use], gpu[use], day[use]
-    many = np.bincount(when, minlength=days)
-    start = np.concatenate(([0], np.cumsum(many)))
-    order = np.argsort(when, kind="stable")
+    x, owner, day_of = middle[use], gpu[use], day[use]
+    sizes = np.bincount(day_of, minlength=days)
+    start = np.concatenate(([0], np.cumsum(sizes)))
+    order = np.argsort(day_of, kind="stable")
     for _ in range(4):
-        before = effect.copy()
-        own = groups_median(x - effect[when], its, len(count))
-        off = x - own[its]
-        for one in np.flatnonzero(many >= _DAYS_OF_ALL):
-            part = off[order[start[one] : start[one + 1]]]
+        last = effect.copy()
+        levels_of_gpus = groups_median(x - effect[day_of], owner, len(count))
+        off = x - levels_of_gpus[owner]
+        for number in np.flatnonzero(sizes >= _DAYS_OF_ALL):
+            part = off[order[start[number] : start[number + 1]]]
             centre = float(np.median(part))
             doubt = 1.4826 * float(np.median(np.abs(part - centre))) * 1.2533 / np.sqrt(len(part))
-            effect[one] = centre if abs(centre) > 2.5 * max(doubt, LEAST / 10) else 0.0
-        effect -= np.median(effect[many > 0])
-        if (effect == before).all():
+            effect[number] = centre if abs(centre) > 2.5 * max(doubt, LEAST / 10) else 0.0
+        effect -= np.median(effect[sizes > 0])
+        if (effect == last).all():
             break
-    known = day >= 0
-    found[known] = effect[day[known]]
-    return found
+    dated = day >= 0
+    steps[dated] = effect[day[dated]]
+    return steps

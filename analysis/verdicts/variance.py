@@ -79,65 +79,71 @@ class Noise:
     def roughness(self, warmth: Floats | float) -> Floats:
         """By what the variance is multiplied at these temperatures; 1 where they are unknown."""
         place = np.searchsorted(self.warm, np.nan_to_num(warmth, nan=-np.inf), "right") - 1
-        found: Floats = self.rough[np.clip(place, 0, len(self.rough) - 1)]
-        return found
+        factors: Floats = self.rough[np.clip(place, 0, len(self.rough) - 1)]
+        return factors
 
     def difference(self, gap: Floats | float, runs_a: Floats | Ints | float, runs_b: Floats | Ints | float) -> Floats:
         """The variance of the difference of two sittings so many days apart, of so many runs."""
         more: Floats = self.within * (1 / np.maximum(runs_a, 1) + 1 / np.maximum(runs_b, 1))
         return self._of_gap(gap) + more
 
-    def of_levels(self, of: Sittings, later: float = ANOTHER) -> Floats:
+    def of_levels(self, sittings: Sittings, later: float = ANOTHER) -> Floats:
         """(series,) the variance of the difference between the mean of a series' sittings and one more, `later` days
         after its last, of as many runs as usual; NaN without a sitting.
 
         With weights 1/k for k sittings it is the sum of V(later sitting - i) / k - sum over pairs of V(i - j) / k².
         """
-        counts = np.maximum(of.per_series, 1)
-        last = np.full(of.count, -np.inf)
-        last[of.series] = of.at  # they are in the order of time
-        to_later = self._of_gap(last[of.series] + later - of.at)
-        pairs = np.zeros(of.count)
-        if len(of) and (counts > 1).any():
+        counts = np.maximum(sittings.per_series, 1)
+        last = np.full(sittings.count, -np.inf)
+        last[sittings.series] = sittings.at  # they are in the order of time
+        to_later = self._of_gap(last[sittings.series] + later - sittings.at)
+        pairs = np.zeros(sittings.count)
+        if len(sittings) and (counts > 1).any():
             # How many earlier sittings lie at least so far back, by one search in a line of all series.
-            line = of.at - of.at.min()
-            line += of.series * (float(line.max()) + self.gaps[-1] + 1.0)
-            begins = of.first[of.series]
-            longest = float((of.at - of.at[begins]).max())
+            line = sittings.at - sittings.at.min()
+            line += sittings.series * (float(line.max()) + self.gaps[-1] + 1.0)
+            begins = sittings.first[sittings.series]
+            longest = float((sittings.at - sittings.at[begins]).max())
             for gap, step in zip(self.gaps, np.diff(self.between, prepend=0.0), strict=True):
                 if step > 0 and gap <= longest:
-                    before = np.searchsorted(line, line - gap, "right") if gap > 0 else np.arange(len(of))
-                    pairs += step * np.bincount(of.series, np.maximum(before - begins, 0), minlength=of.count)
-        usual = float(np.median(of.runs)) if len(of) and (of.at > UNDATED).any() else 1.0
-        of_runs = np.bincount(of.series, 1.0 / of.runs, minlength=of.count) / counts**2 + 1.0 / usual
-        of_sittings = np.bincount(of.series, to_later, minlength=of.count) / counts - pairs / counts**2
-        return np.where(of.per_series > 0, of_sittings + self.within * of_runs, np.nan)
+                    earlier = np.searchsorted(line, line - gap, "right") if gap > 0 else np.arange(len(sittings))
+                    pairs += step * np.bincount(
+                        sittings.series, np.maximum(earlier - begins, 0), minlength=sittings.count
+                    )
+        usual = float(np.median(sittings.runs)) if len(sittings) and (sittings.at > UNDATED).any() else 1.0
+        of_runs = np.bincount(sittings.series, 1.0 / sittings.runs, minlength=sittings.count) / counts**2 + 1.0 / usual
+        of_sittings = np.bincount(sittings.series, to_later, minlength=sittings.count) / counts - pairs / counts**2
+        return np.where(sittings.per_series > 0, of_sittings + self.within * of_runs, np.nan)
 
-    def again(self, of: Sittings) -> float:
+    def again(self, sittings: Sittings) -> float:
         """The standard deviation of a sitting of as many runs as usual, from one to the next as far apart as usual, as
         of a normal law with the same 90 % interval."""
-        same = of.series[1:] == of.series[:-1]
-        gap = float(np.median(np.diff(of.at)[same])) if same.any() else 1.0
-        runs = float(np.median(of.runs)) if len(of) else 1.0
+        successive = sittings.series[1:] == sittings.series[:-1]
+        gap = float(np.median(np.diff(sittings.at)[successive])) if successive.any() else 1.0
+        runs = float(np.median(sittings.runs)) if len(sittings) else 1.0
         return float(np.sqrt(self.difference(gap, runs, runs) * as_normal(self.freedom) / 2))
 
     def _of_gap(self, gap: Floats | float) -> Floats:
-        found: Floats = self.between[np.clip(np.searchsorted(self.gaps, gap, "right") - 1, 0, len(self.gaps) - 1)]
-        return found
+        variances: Floats = self.between[np.clip(np.searchsorted(self.gaps, gap, "right") - 1, 0, len(self.gaps) - 1)]
+        return variances
 
     def reach(self, share: float) -> float:
         """Half of the interval that holds this share, over the root of the variance."""
         return float(quantile((1 - share) / 2, self.freedom))
 
-    def excess(self, of: Sittings) -> Floats:
+    def excess(self, sittings: Sittings) -> Floats:
         """(series,) by how much the variance of each series is larger than the fleet's, from its own sittings: 1 where
         they differ as usual. Few sittings say little: the fleet counts for 64 differences."""
-        same = np.flatnonzero(of.series[1:] == of.series[:-1])
-        moves = of.value[same + 1] - of.value[same]
-        usual = self.difference(of.at[same + 1] - of.at[same], of.runs[same], of.runs[same + 1])
+        successive = np.flatnonzero(sittings.series[1:] == sittings.series[:-1])
+        moves = sittings.value[successive + 1] - sittings.value[successive]
+        usual = self.difference(
+            sittings.at[successive + 1] - sittings.at[successive],
+            sittings.runs[successive],
+            sittings.runs[successive + 1],
+        )
         usual *= as_normal(self.freedom)
-        squares = np.bincount(of.series[same], moves**2 / usual, minlength=of.count)
-        return np.maximum((_FLEET + squares) / (_FLEET + np.maximum(of.per_series - 1, 0)), 1.0)
+        squares = np.bincount(sittings.series[successive], moves**2 / usual, minlength=sittings.count)
+        return np.maximum((_FLEET + squares) / (_FLEET + np.maximum(sittings.per_series - 1, 0)), 1.0)
 
 
 _FLEET = 64.0
@@ -145,55 +151,57 @@ UNKNOWN = Noise(np.zeros(1), np.full(1, 2 * 0.005**2), 0.002**2, 3.0, 0)
 """Where nothing is known: half a per cent from sitting to sitting."""
 
 
-def estimate(of: Sittings, runs: Runs | None = None, *, published: bool = False) -> Noise | None:
+def estimate(sittings: Sittings, runs: Runs | None = None, *, published: bool = False) -> Noise | None:
     """The noise of sittings whose common steps were taken out; None where too few GPUs have two sittings.
 
     `published`: whether V grows with time as it did elsewhere, as far as own dates do not say otherwise. An interval of
     what may come needs that; a change is held against what was seen.
     """
-    several = np.flatnonzero(of.per_series >= 2)
+    several = np.flatnonzero(sittings.per_series >= 2)
     if len(several) > _SAMPLE:  # they are enough to know it
-        sample = np.zeros(of.count, dtype=bool)
+        sample = np.zeros(sittings.count, dtype=bool)
         sample[several[:: len(several) // _SAMPLE + 1]] = True
-        of = of.keep(sample[of.series])
-    gaps, moves, first, second, kelvin, warmest, series, days = _pairs(of)
+        sittings = sittings.keep(sample[sittings.series])
+    gaps, moves, first, second, kelvin, warmest, series, days = _pairs(sittings)
     if len(moves) < LEAST_PAIRS:
         return None
     slope = _a_kelvin(moves, kelvin, series)
     moves = moves - slope * np.nan_to_num(kelvin)
-    within = max(_within(runs), of.rounding**2)
-    each = within * (1 / first + 1 / second)
+    within = max(_within(runs), sittings.rounding**2)
+    run_noise = within * (1 / first + 1 / second)
     bins = np.searchsorted(CLASSES, gaps, "right") - 1
     dates = [len(np.unique(days[bins == number])) for number in range(len(CLASSES))]
-    least = 2 * max(LEAST, of.rounding) ** 2
-    freedom, found = _UNKNOWN, None
+    least = 2 * max(LEAST, sittings.rounding) ** 2
+    freedom, noise = _UNKNOWN, None
     for _ in range(_ROUNDS):  # the scale depends a little on the tails, and the tails on the scale
-        rough = np.ones(len(moves)) if found is None else found.roughness(warmest)
+        rough = np.ones(len(moves)) if noise is None else noise.roughness(warmest)
         sizes = np.abs(moves) / np.sqrt(rough)
         total = [_square(sizes[bins == b], freedom) if n else np.nan for b, n in enumerate(dates)]
-        own = [max(t - float(np.median(each[bins == b])), 0.0) if dates[b] else np.nan for b, t in enumerate(total)]
-        between = np.maximum(_grown(own, dates, freedom, _DATES if published else 0), least)
-        scaled = moves / np.sqrt(between[bins] + each)
+        own_variance = [
+            max(t - float(np.median(run_noise[bins == b])), 0.0) if dates[b] else np.nan for b, t in enumerate(total)
+        ]
+        between = np.maximum(_grown(own_variance, dates, freedom, _DATES if published else 0), least)
+        scaled = moves / np.sqrt(between[bins] + run_noise)
         warm, factors = _by_warmth(scaled / _middle(freedom), warmest, series)
-        found = Noise(CLASSES, between, within, freedom, len(moves), slope, warm, factors)
-        freedom = _tails(scaled / np.sqrt(found.roughness(warmest)), published=published)
-        found = replace(found, freedom=freedom)
-    return found
+        noise = Noise(CLASSES, between, within, freedom, len(moves), slope, warm, factors)
+        freedom = _tails(scaled / np.sqrt(noise.roughness(warmest)), published=published)
+        noise = replace(noise, freedom=freedom)
+    return noise
 
 
-def assumed(of: Sittings, runs: Runs) -> Noise | None:
+def assumed(sittings: Sittings, runs: Runs) -> Noise | None:
     """The noise where no GPU has two sittings: from how runs of a sitting differ and what is published; None where no
     GPU has two runs. Runs without a date may be of any time: how they differ is all that is known."""
     off = np.diff(runs.value)[np.diff(runs.sitting) == 0]
     if not len(off):
         return None
-    within, freedom = max(_within(runs), of.rounding**2), _tails(off, published=True)
-    own = np.full(len(CLASSES), np.nan)
-    least = 2 * max(LEAST, of.rounding) ** 2
-    if not (of.at > UNDATED).any():
+    within, freedom = max(_within(runs), sittings.rounding**2), _tails(off, published=True)
+    known_variance = np.full(len(CLASSES), np.nan)
+    least = 2 * max(LEAST, sittings.rounding) ** 2
+    if not (sittings.at > UNDATED).any():
         return Noise(CLASSES, np.full(len(CLASSES), least), within, freedom, 0)
-    own[1] = PUBLISHED[1] / as_normal(freedom) + 2 * _OF_RUNS**2 * within
-    between = np.maximum(_grown(own, [0, 1, *[0] * (len(CLASSES) - 2)], freedom, _DATES), least)
+    known_variance[1] = PUBLISHED[1] / as_normal(freedom) + 2 * _OF_RUNS**2 * within
+    between = np.maximum(_grown(known_variance, [0, 1, *[0] * (len(CLASSES) - 2)], freedom, _DATES), least)
     return Noise(CLASSES, between, within, freedom, 0)
 
 
@@ -208,19 +216,19 @@ def as_normal(freedom: float) -> float:
     return float(quantile(0.05, freedom) / -special.ndtri(0.05)) ** 2
 
 
-def _grown(own: Sequence[float] | Floats, dates: Sequence[int], freedom: float, prior: int) -> Floats:
+def _grown(own_variance: Sequence[float] | Floats, dates: Sequence[int], freedom: float, prior: int) -> Floats:
     """(classes,) V: `own` from pairs of so many pairs of dates, shrunk to what the class before and what is published
     lead to expect, which count for `prior` pairs; with 0 they say nothing. It never falls with time."""
-    found = np.empty(len(CLASSES))
+    variances = np.empty(len(CLASSES))
     first = int(np.flatnonzero(dates)[0])
-    found[: first + 1] = before = own[first]
+    variances[: first + 1] = last = own_variance[first]
     for number in range(first + 1, len(CLASSES)):
         step = (PUBLISHED[number] - PUBLISHED[number - 1]) / as_normal(freedom)
-        most = _FASTER * before * (PUBLISHED[number] / PUBLISHED[number - 1] - 1)
-        expected, n = before + min(step, most) * (prior > 0), dates[number]
-        seen = (n * own[number] + prior * expected) / (n + prior) if n else expected
-        found[number] = before = max(seen, before)
-    return found
+        most = _FASTER * last * (PUBLISHED[number] / PUBLISHED[number - 1] - 1)
+        expected, n = last + min(step, most) * (prior > 0), dates[number]
+        seen = (n * own_variance[number] + prior * expected) / (n + prior) if n else expected
+        variances[number] = last = max(seen, last)
+    return variances
 
 
 def _a_kelvin(moves: Floats, kelvin: Floats, series: Floats) -> float:
@@ -236,46 +244,46 @@ def _a_kelvin(moves: Floats, kelvin: Floats, series: Floats) -> float:
 
 def _by_warmth(scaled: Floats, warmest: Floats, series: Floats) -> tuple[Floats, Floats]:
     """Temperatures from which the GPUs move more, and by what factor of the variance."""
-    known = np.isfinite(warmest)
-    if known.sum() < _TO_FIT:
+    measured = np.isfinite(warmest)
+    if measured.sum() < _TO_FIT:
         return np.full(1, -np.inf), np.ones(1)
-    steps = np.floor(warmest[known] / _KELVIN_STEP) * _KELVIN_STEP
+    steps = np.floor(warmest[measured] / _KELVIN_STEP) * _KELVIN_STEP
     names, place = np.unique(steps, return_inverse=True)
-    size, who = np.abs(scaled[known]), series[known]
+    size, who = np.abs(scaled[measured]), series[measured]
     warm, rough = [-np.inf], [1.0]
     for number, name in enumerate(names):
-        mine = size[place == number]
-        several = len(mine) >= _A_CLASS and len(np.unique(who[place == number])) >= _CLASS_GPUS
-        if name > np.median(warmest[known]) and several:
+        in_class = size[place == number]
+        several = len(in_class) >= _A_CLASS and len(np.unique(who[place == number])) >= _CLASS_GPUS
+        if name > np.median(warmest[measured]) and several:
             warm.append(float(name))
-            rough.append(max(rough[-1], float(np.median(mine)) ** 2))
+            rough.append(max(rough[-1], float(np.median(in_class)) ** 2))
     return np.array(warm), np.array(rough)
 
 
-def _pairs(of: Sittings) -> tuple[Floats, ...]:
+def _pairs(sittings: Sittings) -> tuple[Floats, ...]:
     """Of pairs of sittings of one series: days between, difference, runs of the first and of the second, kelvin by
     which the second is warmer, the temperature of the warmer one, the series, and a number for the two dates."""
-    found: list[tuple[Floats, ...]] = [(np.zeros(0),) * 8]
-    day = np.floor(of.at)
+    parts_by_lag: list[tuple[Floats, ...]] = [(np.zeros(0),) * 8]
+    day = np.floor(sittings.at)
     for lag in _LAGS:
-        if lag >= len(of):
+        if lag >= len(sittings):
             break
-        same = of.series[lag:] == of.series[:-lag]
-        if not same.any():
+        one_series = sittings.series[lag:] == sittings.series[:-lag]
+        if not one_series.any():
             break
-        found.append(
+        parts_by_lag.append(
             (
-                (of.at[lag:] - of.at[:-lag])[same],
-                (of.value[lag:] - of.value[:-lag])[same],
-                of.runs[:-lag][same].astype(float),
-                of.runs[lag:][same].astype(float),
-                (of.warmth[lag:] - of.warmth[:-lag])[same],
-                np.fmax(of.warmth[lag:], of.warmth[:-lag])[same],
-                of.series[lag:][same].astype(float),
-                (day[:-lag] * _MANY_DAYS + day[lag:])[same],
+                (sittings.at[lag:] - sittings.at[:-lag])[one_series],
+                (sittings.value[lag:] - sittings.value[:-lag])[one_series],
+                sittings.runs[:-lag][one_series].astype(float),
+                sittings.runs[lag:][one_series].astype(float),
+                (sittings.warmth[lag:] - sittings.warmth[:-lag])[one_series],
+                np.fmax(sittings.warmth[lag:], sittings.warmth[:-lag])[one_series],
+                sittings.series[lag:][one_series].astype(float),
+                (day[:-lag] * _MANY_DAYS + day[lag:])[one_series],
             )
         )
-    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+    return tuple(np.concatenate(parts) for parts in zip(*parts_by_lag, strict=True))
 
 
 def _within(runs: Runs | None) -> float:
@@ -309,8 +317,8 @@ def _middle(freedom: float) -> float:
 def _expected() -> Floats:
     """(freedoms, quantiles) the logarithms of quantiles of the sizes of t, over their middle."""
     tails = (1 - np.array([0.5, *_FITTED_AT])) / 2
-    found: Floats = np.log(quantile(tails, _FREEDOMS[:, None]))
-    return found[:, 1:] - found[:, :1]
+    logarithms: Floats = np.log(quantile(tails, _FREEDOMS[:, None]))
+    return logarithms[:, 1:] - logarithms[:, :1]
 
 
 @cache
