@@ -31,6 +31,7 @@ from whorl.analysis.energy.choices.levels import levels
 from whorl.analysis.energy.pieces import SCHEMA
 from whorl.analysis.runs.probing import COMPUTE, MEMORY
 from whorl.analysis.verdicts.fingerprint import fingerprint
+from whorl.analysis.verdicts.model import Model
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import campaign_of
@@ -81,7 +82,7 @@ def made(random: np.random.Generator, gpus: int, population: str, planted: float
         time[:, 0] += np.log(watts[:, 0] / held).clip(min=-0.2) / 2.4
         watts[:, 0] = held
     read = (1 + gain)[:, None] * watts + offset[:, None]
-    found = fingerprint(_campaign(random, time, read, 1 if population == "one sitting" else 3))
+    found = fingerprint(Model(_campaign(random, time, read, 1 if population == "one sitting" else 3)))
     return _with_jobs(random, found, time, watts, gain, offset, slow, hungry)
 
 

@@ -174,7 +174,7 @@ def whorl(store: Store) -> dict[str, Any]:
         model = Model(campaign, store)
         timed("evidence", lambda: model.evidence)
         found = timed("verdicts", lambda: judged(campaign, store, model=model))
-        rows = timed("fingerprints", lambda: fingerprint(campaign, evidence=model.evidence))
+        rows = timed("fingerprints", lambda: fingerprint(model))
         kinds = [f"{row.level} {row.kind}" for row in found.rows]
         return {
             "runs": campaign.runs.height, "fingerprint_rows": rows.height, "looks": found.looks,

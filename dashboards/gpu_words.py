@@ -13,7 +13,7 @@ from ..analysis.one_gpu.found import Found
 from ..analysis.one_gpu.happened import Happened, lost_since
 from ..analysis.one_gpu.standing import Figures, Standing, times
 from ..analysis.verdicts import Kind, Level, State, Verdict
-from ..analysis.verdicts.alike import Neighbour
+from ..analysis.verdicts.fingerprint import Neighbour
 from .table import MISSING, count, many, minute
 from .verdict_words import (
     action,

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from ..by_number import by_number
 from ..runs.probing import Probed, names_of
 from ..runs.sittings import are_in_order, days, in_order, latest
-from ..verdicts.fingerprint import CLOCK, POWER
-from ..verdicts.model import Figure
-from ..verdicts.standing import TIME, Measure, scaled, standings
+from ..verdicts.channels import CLOCK, POWER, TEMPERATURE, Channel
+from ..verdicts.model import Figure, column_of, figures_of
 from ..verdicts.states import codes
 
 Floats = NDArray[np.float64]
@@ -70,14 +69,15 @@ class Shown:
     """Of the value."""
     apart: str
     """Of how far it is from the median GPU of its model."""
-    measure: Measure
+    channel: Channel | None
+    """None for times."""
 
 
 MEASURED = (
-    Shown("time", "slower_pct", TIME),
+    Shown("time", "slower_pct", None),
     Shown("power_w", "power_pct", POWER),
     Shown("sm_clock_mhz", "clock_pct", CLOCK),
-    Shown("temperature_c", "hotter_c", Measure("temperature_c", "temperature", "°C", ratio=False)),
+    Shown("temperature_c", "hotter_c", TEMPERATURE),
 )
 
 
@@ -91,14 +91,12 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
     """
     keys = campaign.gpus["gpu"].to_list()
     runs = dated(campaign)
-    needed = {"workload", "model", "gpu", "gpu_no", "began", *(shown.measure.column for shown in MEASURED)}
+    measured = {column_of(shown.channel) for shown in MEASURED}
+    needed = {"workload", "model", "gpu", "gpu_no", "began", *measured}
     runs = numbered(runs.select(name for name in runs.columns if name in needed), keys)
 
     def stood(shown: Shown) -> list[Figure]:
-        rows = scaled(runs.select("workload", "model", "gpu_no", "began", shown.measure.column), shown.measure)
-        if not rows.height:
-            return []
-        return standings(rows, campaign.gpus, least=None, times=shown.measure is TIME)
+        return figures_of(runs.drop(measured - {column_of(shown.channel)}), len(keys), channel=shown.channel)
 
     parts: dict[tuple[str, str | None], list[tuple[Shown, Figure]]] = {}
     with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them
@@ -145,6 +143,7 @@ def _rows(workload: str, found: Sequence[tuple[Shown, Figure]], keys: Sequence[s
     n = sittings = np.zeros(len(on), dtype=np.int64)
     for shown in MEASURED:
         of = next((one for its, one in found if its is shown), None)
+        ratio = shown.channel is None or shown.channel.log
         if of is not None:
             n, sittings = np.maximum(n, of.levels.runs[on]), np.maximum(sittings, of.levels.sittings[on])
         for end, side in (("", 0), ("_low", -1), ("_high", 1)):
@@ -152,7 +151,7 @@ def _rows(workload: str, found: Sequence[tuple[Shown, Figure]], keys: Sequence[s
             if of is not None:
                 beyond = side * of.half[on] if side else 0.0
                 x, off = of.levels.level[on] + beyond, of.effect[on] + beyond
-                value, apart = (np.exp(x), 100 * np.expm1(off)) if shown.measure.ratio else (x, off)
+                value, apart = (np.exp(x), 100 * np.expm1(off)) if ratio else (x, off)
             columns[f"{shown.name}{end}"], columns[f"{shown.apart}{end}"] = value, apart
     columns |= {"n": n, "sittings": sittings}
     frame = pl.DataFrame(columns, schema_overrides={"workload": pl.String, "gpu": pl.String})

@@ -15,8 +15,8 @@ from ..runs.probing import Probed, parted
 from ..runs.sittings import Floats, days
 from ..statistics.ordering import median_interval, quantiles
 from ..verdicts.levels import Levels, levels
+from ..verdicts.model import scaled
 from ..verdicts.sittings import step_of
-from ..verdicts.standing import scaled
 from .runs_of import runs_of
 from .side_by_side import dated, numbered
 

@@ -15,8 +15,7 @@ import polars as pl
 
 from ..runs.probing import probed
 from ..statistics.spread import PROBABILITIES
-from ..verdicts.alike import Alike, Neighbour
-from ..verdicts.fingerprint import CLASSES, computed
+from ..verdicts.fingerprint import CLASSES, Alike, Neighbour, computed
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -11,7 +11,7 @@ import polars as pl
 from ..choosing import known_gpus
 from ..fleet.timelines import Timelines, timelines
 from ..runs.probing import probed
-from ..verdicts.alike import Neighbour
+from ..verdicts.fingerprint import Neighbour
 from . import happened, standing
 from .explain import Explained, explain
 from .reasons import Reasons, reasons

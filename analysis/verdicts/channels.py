@@ -39,6 +39,8 @@ class Channel:
     floor: float
     """No value is known better, on that scale (standard deviation): clocks come in steps, temperatures in degrees."""
     log: bool = True
+    column: str | None = None
+    """Of a figure of runs, its column of `Probed.runs`; None for one of sittings, which `channels` has."""
 
 
 RISE = Channel("temperature rise", "K/W", Kind.HOT, 1, math.log(1.15), 0.02)
@@ -50,9 +52,12 @@ IDLING = Channel("power at full clock", "W", Kind.STARVED, -1, math.log(1.06), 0
 THROTTLED = Channel("throttled runs", "share", Kind.UNSTABLE, 1, 0.05, 0.01, log=False)
 LEAKAGE = Channel("idle power", "W", None, 1, math.log(1.1), 0.003)
 WORK = Channel("work per joule", "1/J", None, -1, math.log(1.03), 0.003)
+CLOCK = Channel("sm_clock", "MHz", None, -1, 0.01, 0.0025, column="sm_clock_mhz")
+POWER = Channel("power", "W", None, 1, 0.02, 0.002, column="power_w")
+TEMPERATURE = Channel("temperature of runs", "degC", None, 1, 8.0, 0.5, log=False, column="temperature_c")
 
 CHANNELS = (RISE, WARM, HUNGRY, TOP, UNDER, IDLING, THROTTLED, LEAKAGE, WORK)
-FINGERPRINT = (RISE, HUNGRY, TOP, THROTTLED, LEAKAGE, WORK)
+FINGERPRINT = (CLOCK, POWER, RISE, HUNGRY, TOP, THROTTLED, LEAKAGE, WORK)
 """Those that describe a GPU whether they differ or not."""
 
 

@@ -1,7 +1,7 @@
 """Fingerprints: what each GPU is, figure by figure and per class of workload, beside the GPUs of its model.
 
-A figure is the GPU's level, with the 95 % interval of another sitting, as the judge has them (`standing`). Conditions
-are taken out where there is a model (`channels`): power at the peers' clock, idle power at the peers' temperature.
+A figure is the GPU's level, with the 95 % interval of another sitting, as the judge has them (`model`). Conditions are
+taken out where there is a model of them (`channels`): power at the peers' clock, idle power at the peers' temperature.
 """
 
 from __future__ import annotations
@@ -13,30 +13,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ... import __version__
 from ...errors import StoreError
+from ...store.catalog import quoted
 from ...store.schema import FINGERPRINTS, arrow_schema
 from ...store.vocabulary import EventKind, Outcome
 from ..choosing import find
-from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, parted, probed
-from ..runs.sittings import begins, days, in_order
+from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, probed
+from ..runs.sittings import days, numbered
 from ..spread.passive import passive_fingerprints
 from ..spread.repeats import JOBS_COUPLE
-from .alike import Alike, Neighbour
-from .causes import Evidence
-from .channels import FINGERPRINT, WORK, channels
-from .model import Figure, jobs_share, usable
-from .standing import Measure, scaled, standings, table
+from .channels import FINGERPRINT
+from .model import Model
+from .standing import table, with_peers
 from .states import codes
 
 if TYPE_CHECKING:
     from ...store import Store
 
 CLASSES = ("compute", "memory", "power", "latency", "path", "other")
-CLOCK = Measure("sm_clock_mhz", "sm_clock", "MHz")
-POWER = Measure("power_w", "power", "W")
 COUNTS = {
     "wrong_results": "runs with a wrong result",
     "failed_runs": "runs that failed, hung or were lost",
@@ -46,69 +44,43 @@ COUNTS = {
 """Errors that are counted, of each GPU."""
 _EVIDENCE = 20
 _BY_NAME = {"sgemm": COMPUTE, "gemm": COMPUTE, "hgemm": COMPUTE, "dgemm": COMPUTE}
-_OF_RUN = ("run_id", "gpu", "model", "workload")
-_OF_JOB = ("job_id", "node", "probe_version")
+_NEAREST = 3
+_NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution
 
 
-def fingerprint(
-    campaign: Probed, serials: pl.DataFrame | None = None, evidence: Evidence | None = None
-) -> pl.DataFrame:
+def fingerprint(model: Model, serials: pl.DataFrame | None = None) -> pl.DataFrame:
     """The rows of `fingerprints` of all GPUs of a cluster, without `version` and `made_at`.
 
-    `campaign`: from `probed(..., every=True)`. `serials`: columns gpu and serial. `evidence`: of this campaign, where
-    it is known already, as from judging it.
+    `model`: of `probed(..., every=True)`. `serials`: columns gpu and serial.
     """
-    timed, _ = usable(campaign, columns=(*_OF_RUN, "began", "value", *_OF_JOB, CLOCK.column, POWER.column))
-    timed, jobs = timed.drop(_OF_JOB), timed
-    classes = _classes(campaign.runs)
-    keys = campaign.gpus["gpu"].to_list()
-    standings_of_times = standings(timed, campaign.gpus)
-    parts = [table(standings_of_times, keys)]
-    times_of_gpus = _of_gpus(jobs, standings_of_times)
-    still = parts[0] if len(times_of_gpus) == len(standings_of_times) else table(times_of_gpus, keys)
-    parts += [
-        table(standings(scaled(timed, measure), campaign.gpus, least=None, times=False), keys, measure)
-        for measure in (CLOCK, POWER)
-    ]
-    parts[0] = parts[0].join(_newest(timed), on=["workload", "gpu"], how="left")
-    of_gpus = [_stability(still), _errors(campaign)]
-    parts += _channels(campaign, evidence or Evidence.of(campaign))
-    by_workload = pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left")
-    by_workload = _shown(by_workload).with_columns(
+    campaign = model.campaign
+    times = table(model.times, model.gpus)
+    # Times that the GPUs of a job finish together belong to the job, and not to the GPU.
+    alone = [figure for figure in model.times if (figure.jobs_share or 0.0) < JOBS_COUPLE]
+    spread = _stability(times if len(alone) == len(model.times) else table(alone, model.gpus))
+    parts = [times.join(_newest(model.runs), on=["workload", "gpu"], how="left")]
+    parts += (table(model.of_channel(channel), model.gpus) for channel in FINGERPRINT)
+    by_workload = with_peers(pl.concat(parts, how="diagonal_relaxed"), "rank")
+    by_workload = by_workload.join(_classes(campaign.runs), on="workload", how="left").with_columns(
         pl.col("class").fill_null("power"), pl.when(pl.col("workload") != "").then("workload")
     )
-    of_gpus = [part for part in (_of_class(by_workload), *of_gpus) if part.height]
+    of_gpus = [part for part in (_of_class(by_workload), spread, *_errors(campaign)) if part.height]
     rows = pl.concat([by_workload, *of_gpus], how="diagonal_relaxed")
     serial = pl.DataFrame(schema={"gpu": pl.String, "serial": pl.String}) if serials is None else serials
-    rows = rows.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster"))
-    missing = [name for name in FINGERPRINTS.names if name not in rows.columns]
-    rows = rows.with_columns(pl.lit(None).alias(name) for name in missing)
-    return rows.select(FINGERPRINTS.names).sort("gpu", "class", "workload", "figure", nulls_last=True)
+    return _complete(rows.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster")))
 
 
-def _of_gpus(runs: pl.DataFrame, figures: list[Figure]) -> list[Figure]:
-    """Those whose times belong to the GPU and not to the job that its GPUs finish together."""
-    if runs["job_id"].null_count() == runs.height:
-        return figures
-    by_key = {(standing.workload, standing.model): standing for standing in figures}
-    parts = [(by_key[str(workload), model], rows) for (workload, model), rows in parted(runs, "workload", "model")]
-    return [standing for standing, rows in parts if (jobs_share(rows, standing.levels) or 0.0) < JOBS_COUPLE]
+def _complete(rows: pl.DataFrame) -> pl.DataFrame:
+    """With all columns of `fingerprints`, those that are missing as null, in its order."""
+    missing = (pl.lit(None).alias(name) for name in FINGERPRINTS.names if name not in rows.columns)
+    rows = rows.with_columns(missing).select(FINGERPRINTS.names)
+    return rows.sort("gpu", "class", "workload", "figure", nulls_last=True)
 
 
-def _newest(timed: pl.DataFrame) -> pl.DataFrame:
+def _newest(runs: pl.DataFrame) -> pl.DataFrame:
     """Of each workload and GPU the newest runs: workload, gpu, evidence."""
-    workload = codes(timed["workload"])
-    gpu, at = (timed[name].to_numpy() for name in ("gpu_no", "at"))
-    owner = gpu * (int(workload.max(initial=0)) + 1) + workload
-    order = in_order(owner, at)
-    ends = np.flatnonzero(np.diff(owner[order], append=-1)) + 1
-    sizes = np.minimum(np.diff(ends, prepend=0), _EVIDENCE)
-    last = np.cumsum(sizes)
-    rows = order[np.arange(last[-1] if len(last) else 0) + np.repeat(ends - last, sizes)]
-    groups = pl.DataFrame({"group": np.repeat(np.arange(len(ends)), sizes), "run_id": timed["run_id"][rows]})
-    listed = groups.group_by("group", maintain_order=True).agg("run_id")
-    newest = timed.select("workload", "gpu")[order[ends - 1]]
-    return newest.with_columns(listed["run_id"].alias("evidence"))
+    by_gpu = runs.select("workload", "gpu", "at", "run_id").sort("at", maintain_order=True).group_by("workload", "gpu")
+    return by_gpu.agg(pl.col("run_id").tail(_EVIDENCE).alias("evidence"))
 
 
 def _classes(runs: pl.DataFrame) -> pl.DataFrame:
@@ -128,31 +100,6 @@ def _classes(runs: pl.DataFrame) -> pl.DataFrame:
         .otherwise(name.replace_strict(_BY_NAME, default="other"))
     )  # fmt: skip
     return stresses.select("workload", workload_class.alias("class"))
-
-
-def _channels(campaign: Probed, evidence: Evidence) -> Iterator[pl.DataFrame]:
-    """The figures besides times, at the conditions of the peers (`channels`)."""
-    by_channel = channels(evidence)
-    for channel in FINGERPRINT:
-        rows = by_channel[channel].rename({"value": "x"})
-        least = None if channel.kind is None else channel.floor
-        standings_of_figure = standings(rows, campaign.gpus, least=least, times=channel is WORK)  # times are in it
-        measure = Measure("x", channel.name.replace(" ", "_"), channel.unit, channel.log)
-        rows_of_figure = table(standings_of_figure, campaign.gpus["gpu"].to_list(), measure)
-        # A normal interval of a share can reach beyond what a share can be.
-        yield (
-            rows_of_figure.with_columns(pl.col("low", "high").clip(0.0, 1.0))
-            if channel.unit == "share"
-            else rows_of_figure
-        )
-
-
-def _shown(rows: pl.DataFrame) -> pl.DataFrame:
-    """A GPU without peers has no ratio: it is not like the others, as there are none."""
-    alone = pl.col("peers") < 2
-    return rows.with_columns(
-        pl.when(~alone).then(pl.col(name)).alias(name) for name in ("ratio", "ratio_low", "ratio_high", "rank")
-    )
 
 
 def _of_class(rows: pl.DataFrame) -> pl.DataFrame:
@@ -186,54 +133,40 @@ def _stability(times: pl.DataFrame) -> pl.DataFrame:
             pl.col("sittings").max(),
         )
     )
-    return _counted(spread, "time_spread", "%", "other")
+    return _counted(spread, "time_spread", "%")
 
 
-def _errors(campaign: Probed) -> pl.DataFrame:
+def _errors(campaign: Probed) -> Iterator[pl.DataFrame]:
     """What went wrong, counted. Who only imported runs of a GPU did not watch its driver, unless events say so."""
-    runs, events = campaign.runs, campaign.events
+    number = codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list())
+    sitting = numbered(number, campaign.runs.select(days()).to_series().to_numpy())
     status = pl.col("status").fill_null(Outcome.OK.value)
-    number = codes(runs["gpu"], campaign.gpus["gpu"].to_list())
-    at = runs.select(days()).to_series().to_numpy()
-    order = in_order(number, at)
-    sittings = np.bincount(number[order][begins(number[order], at[order])], minlength=campaign.gpus.height)
-    wrong, failed = (
-        np.bincount(number[runs.select(bad).to_series().to_numpy()], minlength=campaign.gpus.height)
-        for bad in (
-            status == Outcome.WRONG_RESULT.value,
-            status.is_in([Outcome.FAILED.value, Outcome.HUNG.value, Outcome.LOST.value]),
-        )
+    failed = [Outcome.FAILED.value, Outcome.HUNG.value, Outcome.LOST.value]
+    counted = campaign.runs.group_by(pl.Series("gpu", number)).agg(
+        (status == Outcome.WRONG_RESULT.value).sum().alias("wrong_results"),
+        status.is_in(failed).sum().alias("failed_runs"),
+        pl.col("probe_version").is_not_null().any().alias("watched"),
+        pl.len().alias("n"),
     )
-    n = np.bincount(number, minlength=campaign.gpus.height)
-    counted = campaign.gpus.select("model", "gpu").with_columns(
-        wrong_results=pl.Series(wrong), failed_runs=pl.Series(failed), n=pl.Series(n), sittings=pl.Series(sittings)
-    )
-    counted = counted.filter(pl.col("n") > 0)
-    happened = events.group_by("gpu").agg(
+    happened = campaign.events.group_by("gpu").agg(
         (pl.col("kind") == EventKind.XID.value).sum().alias("xids"),
         (pl.col("kind") == EventKind.LOST.value).sum().alias("losses"),
     )
-    watched = pl.col("gpu").is_in(runs.drop_nulls("probe_version")["gpu"].unique().implode())
-    counted = counted.join(happened, on="gpu", how="left").with_columns(
-        pl.when(watched).then(pl.col("xids", "losses").fill_null(0)).otherwise(pl.col("xids", "losses"))
-    )
-    return pl.concat(
-        _counted(
-            counted.select("model", "gpu", pl.col(name).cast(pl.Float64).alias("value"), "n", "sittings"),
-            name,
-            "",
-            "other",
-        )
-        for name in COUNTS
-    )
+    sittings = np.bincount(number[np.unique(sitting, return_index=True)[1]], minlength=campaign.gpus.height)
+    gpus = campaign.gpus.select("model", "gpu", pl.Series("sittings", sittings))
+    counted = gpus[counted["gpu"]].hstack(counted.drop("gpu")).join(happened, on="gpu", how="left")
+    unseen = pl.when("watched").then(0)
+    for name in COUNTS:
+        value = pl.coalesce(pl.col(name), unseen).cast(pl.Float64).alias("value")
+        yield _counted(counted.select("model", "gpu", value, "n", "sittings"), name, "")
 
 
-def _counted(rows: pl.DataFrame, figure: str, unit: str, workload_class: str) -> pl.DataFrame:
+def _counted(rows: pl.DataFrame, figure: str, unit: str) -> pl.DataFrame:
     """A figure of the GPU without an interval."""
     return rows.with_columns(
         pl.lit(figure).alias("figure"),
         pl.lit(unit).alias("unit"),
-        pl.lit(workload_class).alias("class"),
+        pl.lit("other").alias("class"),
         pl.col("value").count().over("model").alias("peers"),
         pl.col("value").rank("min").over("model").cast(pl.Int64).alias("rank"),
     )
@@ -250,10 +183,61 @@ def with_passive(rows: pl.DataFrame, passive: pl.DataFrame, serials: pl.DataFram
         "cluster", "gpu", "workload", value="score", low="low", high="high", rank="rank", n="runs",
         peers=pl.len().over("workload"), figure=pl.lit("passive_power"), unit=pl.lit("%"), **{"class": pl.lit("power")},
     ).join(model, on="gpu", how="left").join(serials, on="gpu", how="left")  # fmt: skip
-    missing = [pl.lit(None).alias(name) for name in FINGERPRINTS.names if name not in passive_rows.columns]
-    whole_rows = passive_rows.with_columns(missing).select(FINGERPRINTS.names)
-    joined = pl.concat([rows, whole_rows], how="vertical_relaxed")
-    return joined.sort("gpu", "class", "workload", "figure", nulls_last=True)
+    return _complete(pl.concat([rows, _complete(passive_rows)], how="vertical_relaxed"))
+
+
+# -- which GPUs are alike -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A GPU whose fingerprint is like another one's."""
+
+    gpu: str
+    name: str
+    distance: float
+    """Root mean square of the differences, each in standard deviations of the peers."""
+    figures: int
+    """How many figures both have."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """The figures of all GPUs of a cluster, as one array: those are alike whose figures differ least."""
+
+    gpus: list[str]
+    model: npt.NDArray[np.int64]
+    """(gpus,) the number of its model; -1 where it is not known."""
+    x: npt.NDArray[np.float32]
+    """(gpus, figures) logarithms of the ratios to the peers; NaN where a GPU has none."""
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame) -> Alike:
+        """From rows of `fingerprints`: gpu, model, workload, figure and ratio."""
+        rows = rows.filter(pl.col("workload").is_not_null() & (pl.col("ratio") > 0))
+        first = rows.select("gpu", "model").unique("gpu", keep="first").sort("gpu")
+        figure = rows.select(pl.format("{}\n{}", "workload", "figure").alias("figure"))["figure"]
+        names, gpus = figure.unique().sort().to_list(), first["gpu"].to_list()
+        x = np.full((len(gpus), len(names)), np.nan, dtype=np.float32)
+        x[codes(rows["gpu"], gpus), codes(figure, names)] = rows["ratio"].log().to_numpy()
+        return cls(gpus, codes(first["model"], first["model"].drop_nulls().unique().sort().to_list()), x)
+
+    def nearest(self, gpu: str, names: Mapping[str, str]) -> list[Neighbour]:
+        """The GPUs of the same model that are most like `gpu`, of those that share half of its figures."""
+        if gpu not in self.gpus:
+            return []
+        place = self.gpus.index(gpu)
+        rows = np.flatnonzero(self.model == self.model[place])
+        has = np.flatnonzero(np.isfinite(self.x[place]))
+        x = self.x[np.ix_(rows, has)].astype(np.float64)
+        scale = _NORMAL * np.nanmedian(np.abs(x - np.nanmedian(x, axis=0)), axis=0)
+        differs = np.where(scale > 0, x - self.x[place, has], np.nan) / np.where(scale > 0, scale, 1.0)
+        shared = np.isfinite(differs).sum(axis=1)
+        near = np.flatnonzero((2 * shared >= len(has)) & (shared > 0) & (rows != place))
+        distance = np.sqrt(np.nansum(differs[near] ** 2, axis=1) / shared[near])
+        keys = (self.gpus[number] for number in rows[near])
+        nearest = sorted(zip(distance.tolist(), keys, shared[near].tolist(), strict=True))[:_NEAREST]
+        return [Neighbour(key, names.get(key, key), far, figures) for far, key, figures in nearest]
 
 
 # -- in the store -----------------------------------------------------------------------------------------------
@@ -323,18 +307,15 @@ def fingerprints(store: Store | str | Path, *, cluster: str | None = None, gpu: 
     return Fingerprints(campaign.cluster, chosen, key, neighbours, notes)
 
 
-def computed(
-    store: Store, campaign: Probed, evidence: Evidence | None = None
-) -> tuple[pl.DataFrame, Mapping[str, str]]:
+def computed(store: Store, campaign: Probed) -> tuple[pl.DataFrame, Mapping[str, str]]:
     """The rows of `fingerprints` of all GPUs of a cluster, not stored, and the names of its GPUs by key.
 
-    `campaign`: from `probed(..., every=True)`. `evidence`: of it, where it is known already.
+    `campaign`: from `probed(..., every=True)`.
     """
-    query = f"select gpu, name, serial from gpus_now where cluster = '{campaign.cluster.replace(chr(39), chr(39) * 2)}'"
-    identities = pl.DataFrame(
-        store.sql(query).to_pylist(), schema={"gpu": pl.String, "name": pl.String, "serial": pl.String}
-    )
+    query = f"select gpu, name, serial from gpus_now where cluster = {quoted(campaign.cluster)}"
+    schema = {"gpu": pl.String, "name": pl.String, "serial": pl.String}
+    identities = pl.DataFrame(store.sql(query).to_pylist(), schema=schema)
     names: Mapping[str, str] = dict(identities.select("gpu", "name").iter_rows())
     serials = identities.select("gpu", "serial")
     passive = passive_fingerprints(store, cluster=campaign.cluster)
-    return with_passive(fingerprint(campaign, serials, evidence), passive, serials), names
+    return with_passive(fingerprint(Model(campaign), serials), passive, serials), names

@@ -25,12 +25,11 @@ from ..spread.repeats import JOBS_COUPLE
 from ..statistics.ordering import bounds
 from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
-from .channels import Channel, channels
+from .channels import CHANNELS, WORK, Channel, channels
 from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels import RELEVANT, Levels, levels
 from .sittings import groups_median, step_of
 from .states import codes, line
-from .variance import LEAST
 from .verdict import TIME, Gap, NotJudged
 
 if TYPE_CHECKING:
@@ -40,7 +39,8 @@ TIME_AT_CLOCK = "time at its clock"
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
 _COLUMNS = (
-    "run_id", "gpu", "model", "workload", "node", "job_id", "began", "value", "sm_clock_mhz", "probe_version",
+    "run_id", "gpu", "model", "workload", "node", "job_id", "began", "value", "sm_clock_mhz", "power_w",
+    "probe_version",
 )  # fmt: skip
 """Of a run, what is compared."""
 
@@ -58,21 +58,37 @@ class Figure:
     """On the scale of the comparison: logarithms of what is compared by ratio."""
     fleet: Fleet | None
     """None: all GPUs with the figure are peers, and no GPU is named for it."""
-    floor: float = LEAST
-    """No level is known better."""
     channel: Channel | None = None
+    """None for a time."""
     jobs_share: float | None = None
     """Of what differs between runs of one GPU, the share that the GPUs of a job have in common; None without jobs."""
     gap: NotJudged | None = None
     """Why no GPU, or none for this figure alone, can be named for it."""
+
+    @classmethod
+    def of(
+        cls, rows: pl.DataFrame, gpus: int, *, fleet: Fleet | None, channel: Channel | None = None, stepped: bool
+    ) -> Figure:
+        """From the rows of one model and workload: model, workload, gpu_no, at or began, x (on the scale of the
+        comparison) and, where a row is of several runs, runs. `stepped`: whether these are times, which may come in
+        steps."""
+        gpu, x = rows["gpu_no"].to_numpy(), rows["x"].to_numpy()
+        at = rows["at"] if "at" in rows.columns else rows.select(days()).to_series()
+        of_gpus = levels(gpu, at.to_numpy(), x, gpus, step_of(x) if stepped else 0.0)
+        if "runs" in rows.columns:
+            runs = np.bincount(gpu, rows["runs"].to_numpy(), minlength=gpus).astype(np.int64)
+            of_gpus = replace(of_gpus, runs=runs)
+        name, model = TIME if channel is None else channel.name, rows["model"][0]
+        return cls(name, str(rows["workload"][0]), model, levels=of_gpus, fleet=fleet, channel=channel)
 
     @cached_property
     def compared(self) -> Compared | None:
         """The comparison of all GPUs; None with too few of them."""
         if self.fleet is None:
             return None
-        worse = 1 if self.channel is None else self.channel.sign
-        return compare(self.levels, self.fleet, self.floor, worse=worse)
+        if self.channel is None:
+            return compare(self.levels, self.fleet)
+        return compare(self.levels, self.fleet, self.channel.floor, worse=self.channel.sign)
 
     @property
     def timed(self) -> bool:
@@ -131,8 +147,14 @@ class Figure:
 class Model:
     """The GPUs of a cluster, what they share, and their figures, each worked out when it is first asked for."""
 
-    def __init__(self, campaign: Probed, store: Store | None = None, *, evidence: Evidence | None = None) -> None:
-        """`campaign`: from `probed`. `store`: telemetry is looked at too. `evidence`: of these runs, where known."""
+    def __init__(
+        self, campaign: Probed, store: Store | None = None, *, evidence: Evidence | None = None,
+        now: datetime | None = None,
+    ) -> None:  # fmt: skip
+        """`campaign`: from `probed`. `store`: telemetry is looked at too. `evidence`: of these runs, where known.
+
+        `now`: runs after it (UTC; the present and an hour where None) are left out.
+        """
         self.campaign = campaign
         self.gpus: list[str] = campaign.gpus["gpu"].cast(pl.String).to_list()
         """The keys, in the order of the arrays."""
@@ -141,9 +163,10 @@ class Model:
         self.place = {gpu: place for place, gpu in enumerate(self.gpus)}
         self.fleet, self.values = Fleet.of(campaign.gpus)
         """What GPUs share, as numbers; and the values that these stand for, by name: nodes are under "node"."""
-        self.runs, self.left_out = usable(campaign)
+        self.runs, self.left_out = usable(campaign, now)
         """Those that are compared, with `gpu_no` and `at` (days); and of which runs that is not so."""
         self._store, self._evidence = store, evidence
+        self._by_channel: dict[Channel, tuple[Figure, ...]] = {}
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -153,19 +176,35 @@ class Model:
     @cached_property
     def times(self) -> tuple[Figure, ...]:
         """The times of each workload and model, whether GPUs can be named for them or not."""
-        return tuple(self._time(model, workload, runs) for model, workload, runs in self._parts)
+        return tuple(self._time(runs) for runs in self._parts)
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """All figures for which GPUs can be named."""
         figures: list[Figure] = []
-        for time, (_, _, runs) in zip(self.times, self._parts, strict=True):
+        for time, runs in zip(self.times, self._parts, strict=True):
             if time.names_gpus:
                 figures += [time, *self._at_clock(time, runs)]
         if figures:
-            figures += self._of_channels()
+            judged = (channel for channel in CHANNELS if channel.kind is not None)
+            figures += [figure for channel in judged for figure in self.of_channel(channel) if figure.names_gpus]
         share_tails([figure.compared for figure in figures if figure.compared is not None])
         return tuple(figures)
+
+    def of_channel(self, channel: Channel) -> tuple[Figure, ...]:
+        """A channel of each workload and model, whether GPUs can be named for it or not."""
+        if channel not in self._by_channel:  # verdicts and fingerprints both ask
+            self._by_channel[channel] = tuple(self._levelled(channel))
+        return self._by_channel[channel]
+
+    def _levelled(self, channel: Channel) -> list[Figure]:
+        gpus = len(self.gpus)
+        if channel.column is not None:
+            return figures_of(self.runs, gpus, channel=channel)
+        fleet = None if channel.kind is None else self.fleet
+        by_model = parted(channels(self.evidence)[channel].rename({"value": "x"}), "model", "workload")
+        stepped = channel is WORK  # times are in it
+        return [Figure.of(rows, gpus, fleet=fleet, channel=channel, stepped=stepped) for _, rows in by_model]
 
     @property
     def not_judged(self) -> list[NotJudged]:
@@ -185,27 +224,23 @@ class Model:
         return rows.drop("gpu_no"), edges
 
     @cached_property
-    def _parts(self) -> list[tuple[str | None, str, pl.DataFrame]]:
+    def _parts(self) -> list[pl.DataFrame]:
         """The runs of each model and workload."""
-        parts = parted(self.runs.drop("run_id", "value"), "model", "workload")
-        return [(None if model is None else str(model), str(workload), runs) for (model, workload), runs in parts]
+        return [runs for _, runs in parted(self.runs.drop("run_id", "value", "power_w"), "model", "workload")]
 
-    def _time(self, model: str | None, workload: str, runs: pl.DataFrame) -> Figure:
-        gpu, at, x = (runs[name].to_numpy() for name in ("gpu_no", "at", "x"))
-        of_gpus = levels(gpu, at, x, len(self.gpus), step_of(x))
-        share = jobs_share(runs, of_gpus)
-        gap = self._gap(model, workload, of_gpus, x=x, share=share)
-        return Figure(TIME, workload, model, levels=of_gpus, fleet=self.fleet, jobs_share=share, gap=gap)
+    def _time(self, runs: pl.DataFrame) -> Figure:
+        time = Figure.of(runs, len(self.gpus), fleet=self.fleet, stepped=True)
+        share = jobs_share(runs, time.levels)
+        return replace(time, jobs_share=share, gap=self._gap(time, runs["x"].to_numpy(), share))
 
-    def _gap(
-        self, model: str | None, workload: str, of_gpus: Levels, *, x: Floats, share: float | None
-    ) -> NotJudged | None:
+    def _gap(self, time: Figure, x: Floats, share: float | None) -> NotJudged | None:
         """Why no GPU can be named for these times, or none for them alone; None where one can. `x`: of the runs."""
+        of_gpus, workload = time.levels, time.workload
         gap = NotJudged(self.campaign.cluster, workload, Gap.RUN_ONCE)
         gpus = int(of_gpus.known.sum())
         if gpus < LEAST_GPUS:
             several = workload == plain_workload(workload) and len(self.campaign.models) > 1
-            of_model = model if several else None
+            of_model = time.model if several else None
             return replace(gap, why=Gap.FEW_GPUS, n=gpus, total=LEAST_GPUS, model=of_model)
         if share is not None and share >= JOBS_COUPLE:
             return replace(gap, why=Gap.JOBS, share=share)
@@ -231,21 +266,26 @@ class Model:
             if figure.names_gpus:
                 yield figure
 
-    def _of_channels(self) -> Iterator[Figure]:
-        for channel, rows in channels(self.evidence).items():
-            if channel.kind is None:
-                continue
-            for (model, workload), values in parted(rows, "model", "workload"):
-                gpu, at = values["gpu_no"].to_numpy(), values.select(days()).to_series().to_numpy()
-                of_gpus = levels(gpu, at, values["value"].to_numpy(), len(self.gpus))
-                # A channel has one value a sitting.
-                runs = np.bincount(gpu, values["runs"].to_numpy(), minlength=len(self.gpus)).astype(np.int64)
-                figure = Figure(
-                    channel.name, str(workload), None if model is None else str(model),
-                    levels=replace(of_gpus, runs=runs), fleet=self.fleet, floor=channel.floor, channel=channel,
-                )  # fmt: skip
-                if figure.names_gpus:
-                    yield figure
+
+def figures_of(
+    runs: pl.DataFrame, gpus: int, *, fleet: Fleet | None = None, channel: Channel | None = None
+) -> list[Figure]:
+    """The times of runs, or a channel of runs, by model and workload: runs with model, workload, gpu_no, began and the
+    column of the figure. `gpus`: how many there are. Without a `fleet` all GPUs of a model are peers."""
+    parts = parted(scaled(runs, channel), "model", "workload")
+    return [Figure.of(rows, gpus, fleet=fleet, channel=channel, stepped=channel is None) for _, rows in parts]
+
+
+def column_of(channel: Channel | None) -> str:
+    """The column of `Probed.runs` with a figure of runs; None: the times."""
+    return "value" if channel is None or channel.column is None else channel.column
+
+
+def scaled(runs: pl.DataFrame, channel: Channel | None = None) -> pl.DataFrame:
+    """Runs with their times, or a channel of runs, as `x`, on the scale of the comparison; only where it is finite."""
+    value = pl.col(column_of(channel)).cast(pl.Float64)
+    x = pl.when(value > 0).then(value.log()) if channel is None or channel.log else value
+    return runs.with_columns(x.alias("x")).filter(pl.col("x").is_finite())
 
 
 def usable(

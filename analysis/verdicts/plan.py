@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,12 @@ from scipy import special
 
 from ...errors import InputError
 from ...store.names import plain_workload, same_work
-from ..runs.probing import Probed, campaigns, other_names, probed
+from ..runs.probing import campaigns, other_names, probed
 from ..runs.sittings import Floats, Ints
 from ..spread.passive import passive
 from .compare import LEAST_GPUS
-from .model import Figure, usable
+from .model import Figure, Model
 from .recording import newest, watched
-from .standing import standings
 from .verdict import ACROSS_NODES, Kind, Level, State
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ _HALF_DAYS = 365.0
 """After which half of what was known of a GPU no longer counts: it may have been repaired, or worn."""
 _FAULTY, _FAULT = 0.02, 0.08
 """Share of GPUs that are faulty, and the standard deviation of ln time among them."""
-_SITTING, _SILICON = 0.01, 0.01
-"""Standard deviations of a sitting and between GPUs, where the fleet does not tell them."""
 _LEAST = 5e-4
 _GRID = np.linspace(-0.3, 0.5, 401)
 _CHUNK = 4096
@@ -166,11 +163,10 @@ def planned(
     """
     at = (now or datetime.now(UTC)).replace(tzinfo=None)
     gpus, name = _gpus(store, cluster)
-    campaign = probed(store, cluster=name, every=True) if _has_runs(store, name) else None
-    runs = _runs(campaign, probes, at)
+    model = _model(store, name, probes, at)
     threshold = math.log1p(threshold_pct / 100)
-    knowledge = _known(campaign, runs, gpus["gpu"].to_list(), threshold, at)
-    score, spread, passive_ranks = _passive(store, name, gpus, knowledge)
+    knowledge = _known(model, gpus["gpu"].to_list(), threshold, at)
+    score, spread, passive_ranks = _passive(store, name, gpus["gpu"], knowledge)
     bits, chance = _worth(knowledge, score, spread, threshold)
     remarks = _remarks(store, name)
     ranked: list[tuple[tuple[Any, ...], Next]] = []
@@ -214,7 +210,7 @@ def planned(
         left_out=max(0, len(ranked) - fit),
         decided=decided,
         passive=passive_ranks,
-        unmeasured=runs is not None and runs.is_empty(),
+        unmeasured=model is not None and model.runs.is_empty(),
     )
 
 
@@ -257,17 +253,14 @@ def _gpus(store: Store, cluster: str | None) -> tuple[pl.DataFrame, str]:
     return rows.filter(whole_gpus).sort("name").select("gpu", "name", "node"), name
 
 
-def _has_runs(store: Store, cluster: str) -> bool:
-    return cluster in campaigns(store)["cluster"].to_list()
-
-
-def _runs(campaign: Probed | None, probes: Collection[str], now: datetime) -> pl.DataFrame | None:
-    """The runs of the probes, or of the same work under other names."""
-    if campaign is None:
+def _model(store: Store, cluster: str, probes: Collection[str], now: datetime) -> Model | None:
+    """Of the runs of the probes, or of the same work under other names; None for a cluster without runs."""
+    if cluster not in campaigns(store)["cluster"]:
         return None
+    campaign = probed(store, cluster=cluster, every=True)
     names = {name for probe in probes for name in same_work(probe)}
     workloads = [name for name in campaign.probes if plain_workload(name) in names]
-    return usable(campaign, now)[0].filter(pl.col("workload").is_in(workloads))
+    return Model(replace(campaign, runs=campaign.runs.filter(pl.col("workload").is_in(workloads))), now=now)
 
 
 @dataclass
@@ -285,15 +278,13 @@ class _Known:
     """Days since the last sitting."""
     last: list[datetime | None]
     decision: Ints
-    sd: float
-    """Of a sitting."""
-    silicon: float
+    sd: float = 0.01
+    """Of a sitting; this one, and the next, where the fleet does not tell it."""
+    silicon: float = 0.01
     """Between GPUs, without those that are far off."""
 
 
-def _known(
-    campaign: Probed | None, runs: pl.DataFrame | None, gpus: Sequence[str], effect: float, now: datetime
-) -> _Known:
+def _known(model: Model | None, gpus: Sequence[str], effect: float, now: datetime) -> _Known:
     n = len(gpus)
     knowledge = _Known(
         level=np.full(n, np.nan),
@@ -303,14 +294,11 @@ def _known(
         age=np.full(n, np.inf),
         last=[None] * n,
         decision=np.zeros(n, np.int64),
-        sd=_SITTING,
-        silicon=_SILICON,
     )
-    if campaign is None or runs is None or runs.is_empty():
+    if model is None or model.runs.is_empty():
         return knowledge
-    number = {gpu: place for place, gpu in enumerate(gpus)}
-    place = np.array([number.get(gpu, -1) for gpu in campaign.gpus["gpu"]])
-    figures = standings(runs, campaign.gpus)
+    figures, number = model.times, {gpu: place for place, gpu in enumerate(gpus)}
+    place = np.array([number.get(gpu, -1) for gpu in model.gpus])
     again = [figure.levels.again for figure in figures if figure.levels.between_known]
     if again:
         knowledge.sd = max(_LEAST, float(np.median(again)))
@@ -323,10 +311,10 @@ def _known(
     knowledge.half[rows] = np.array([figure.half for figure in figures])[worst, measured]
     knowledge.sittings[rows] = np.array([figure.levels.sittings for figure in figures])[worst, measured]
     knowledge.doubt = knowledge.sd / np.sqrt(np.maximum(knowledge.sittings, 1))
-    last = runs.group_by("gpu").agg(pl.col("began").max().cast(pl.Datetime("us")))
-    for gpu, at in last.filter(pl.col("gpu").is_in(list(number))).iter_rows():
-        knowledge.last[number[gpu]] = at
-        knowledge.age[number[gpu]] = np.inf if at is None else (now - at).total_seconds() / 86_400
+    last = model.runs.group_by("gpu_no").agg(pl.col("began").max().cast(pl.Datetime("us")))
+    for gpu, at in zip(place[last["gpu_no"]].tolist(), last["began"], strict=True):
+        if gpu >= 0 and at is not None:
+            knowledge.last[gpu], knowledge.age[gpu] = at, (now - at).total_seconds() / 86_400
     knowledge.decision = _decisions(figures, place, n, effect=effect, sd=knowledge.sd)
     return knowledge
 
@@ -389,7 +377,7 @@ def _entropy(p: Floats) -> Floats:
 
 
 def _passive(
-    store: Store, cluster: str, gpus: pl.DataFrame, knowledge: _Known
+    store: Store, cluster: str, gpus: pl.Series, knowledge: _Known
 ) -> tuple[Floats, Floats, PassiveRanks | None]:
     """(gpus,) by how much the power of ordinary jobs expects a GPU to be slower, ln; 0 where it says nothing. And the
     standard deviation of a healthy GPU about that.
@@ -397,31 +385,28 @@ def _passive(
     A rank of power tells a rank of speed with some correlation: the expected place is that share of its own place, and
     the more it tells, the less is left to chance.
     """
-    nothing, spread = np.zeros(gpus.height), np.full(gpus.height, knowledge.silicon)
+    score, spread = np.zeros(len(gpus)), np.full(len(gpus), knowledge.silicon)
     never = knowledge.sittings == 0
-    if not never.any() or not _has_runs(store, cluster):
-        return nothing, spread, None
+    if not never.any() or cluster not in campaigns(store)["cluster"]:
+        return score, spread, None
     fingerprints = passive(store, cluster=cluster)
     telling = [jobs for jobs in fingerprints.worth if jobs.expected is not None and jobs.gpus >= LEAST_GPUS]
-    if not telling:
-        return nothing, spread, None
-    best = max(telling, key=lambda jobs: jobs.gpus)
-    assert best.expected is not None
+    best = max(telling, key=lambda jobs: jobs.gpus, default=None)
+    if best is None or best.expected is None:
+        return score, spread, None
+    expected = best.expected
     scored = fingerprints.rows.filter((pl.col("workload") == best.workload) & pl.col("score").is_not_null())
     share = (scored["score"].rank("average").to_numpy() - 0.5) / max(scored.height, 1)
     place = dict(zip(scored["gpu"].to_list(), special.ndtri(share).tolist(), strict=True))
-    score = np.array([place.get(gpu, 0.0) for gpu in gpus["gpu"]]) * best.expected.spearman * knowledge.silicon * never
+    score = np.array([place.get(gpu, 0.0) for gpu in gpus]) * expected.spearman * knowledge.silicon * never
     ranked = int((score != 0).sum())
     if not ranked:
-        return nothing, spread, None
-    ranked_gpus = gpus["gpu"].is_in(list(place)).to_numpy() & never
-    spread[ranked_gpus] = max(_LEAST, knowledge.silicon * math.sqrt(1 - best.expected.spearman**2))
-    expected = best.expected
-    return (
-        score,
-        spread,
-        PassiveRanks(ranked, best.workload, expected.spearman, expected.low, expected.high, expected.n),
+        return score, spread, None
+    spread[gpus.is_in(list(place)).to_numpy() & never] = max(
+        _LEAST, knowledge.silicon * math.sqrt(1 - expected.spearman**2)
     )
+    ranks = PassiveRanks(ranked, best.workload, expected.spearman, expected.low, expected.high, expected.n)
+    return score, spread, ranks
 
 
 def _remarks(store: Store, cluster: str) -> dict[str, dict[State, Remark]]:

@@ -11,16 +11,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-import numpy as np
-import polars as pl
-
 from ..runs.probing import Probed
 from . import Judgement, Kind
-from .causes import Evidence
-from .channels import RISE, channels
-from .levels import RELEVANT
-from .model import Model
-from .standing import table
+from .channels import RISE
+from .levels import RELEVANT, in_pct
+from .model import Figure, Model
 
 LOOKS_LIKE = {
     "brake": Kind.BRAKED,
@@ -95,10 +90,10 @@ def compared(
     planted: Sequence[Fault], judged: Judgement, campaign: Probed, ended_ns: int | None = None
 ) -> tuple[Planted, ...]:
     """Each fault with the verdict that was found. `ended_ns`: when the campaign ended, UTC."""
-    verdicts = judged.by_key(campaign.gpus)
+    verdicts, model = judged.by_key(campaign.gpus), Model(campaign)
     slow = sum(fault.kind in _SLOW for fault in planted)
     return tuple(
-        _compared(fault, [verdict.kind for verdict in verdicts.get(fault.uuid, ())], judged, campaign, slow, ended_ns)
+        _compared(fault, [verdict.kind for verdict in verdicts.get(fault.uuid, ())], judged, model, slow, ended_ns)
         for fault in planted
     )
 
@@ -110,7 +105,7 @@ def falsely_named(planted: Sequence[Planted], judged: Judgement, campaign: Probe
 
 
 def _compared(
-    fault: Fault, kinds: Sequence[Kind], judged: Judgement, campaign: Probed, slow: int, ended_ns: int | None
+    fault: Fault, kinds: Sequence[Kind], judged: Judgement, model: Model, slow: int, ended_ns: int | None
 ) -> Planted:  # fmt: skip
     kind = LOOKS_LIKE[fault.kind]
     planted = Planted(fault.uuid, fault.kind, str(kind if kind in kinds else next(iter(kinds), "")), slow=slow)
@@ -121,28 +116,27 @@ def _compared(
     by_itself = {"drift": Miss.NEEDS_WEEKS, "wrong_results": Miss.BY_CHANCE}.get(fault.kind)
     if by_itself is not None or not judged.gpus:
         return replace(planted, miss=by_itself or Miss.FEW_GPUS)
-    return _beside_peers(planted, campaign)
+    return _beside_peers(planted, model)
 
 
-def _beside_peers(planted: Planted, campaign: Probed) -> Planted:
+def _beside_peers(planted: Planted, model: Model) -> Planted:
     """A fault that no verdict names, with how far its GPU is from its peers."""
-    model = Model(campaign)
-    rise, gpus = _rise(model.evidence, planted.gpu), campaign.gpus.height
-    times = table(model.times, model.gpus).filter(pl.col("gpu") == planted.gpu).sort("ratio", nulls_last=False)
-    slower_pct = 100 * (float(times["ratio"][-1] or 1.0) - 1) if times.height else 0.0
-    if slower_pct >= 100 * RELEVANT:
-        gpus = int(times["peers"][-1])
-        planted = replace(planted, slower_pct=slower_pct, workload=times["workload"][-1])
-    if rise is not None and rise >= RISE.relevant:
-        planted = replace(planted, rise_pct=100 * math.expm1(rise))
+    gpus, place = len(model.gpus), model.place.get(planted.gpu)
+    if place is None:
+        return replace(planted, miss=Miss.LIKE_PEERS)
+    time, rise = (_highest(figures, place) for figures in (model.times, model.of_channel(RISE)))
+    if time is not None and time.effect[place] >= math.log1p(RELEVANT):
+        gpus = int(time.peers[place])
+        planted = replace(planted, slower_pct=in_pct(float(time.effect[place])), workload=time.workload)
+    if rise is not None and rise.effect[place] >= rise.relevant:
+        planted = replace(planted, rise_pct=in_pct(float(rise.effect[place])))
     if planted.slower_pct is None and planted.rise_pct is None:
         return replace(planted, miss=Miss.LIKE_PEERS)
     miss = Miss.HIDDEN if planted.slow * HIDING > gpus else Miss.MAY_BE_CHANCE
     return replace(planted, miss=miss, gpus=gpus)
 
 
-def _rise(evidence: Evidence, gpu: str) -> float | None:
-    """By how much its temperature rises more a watt than that of its peers (ln); None where that is not known."""
-    rises = channels(evidence)[RISE]
-    by_gpu = dict(rises.group_by("gpu").agg(pl.col("value").median()).iter_rows())
-    return by_gpu[gpu] - float(np.median(list(by_gpu.values()))) if gpu in by_gpu else None
+def _highest(figures: Sequence[Figure], gpu: int) -> Figure | None:
+    """The figure in which a GPU lies highest above its peers; None where it has none."""
+    known = (figure for figure in figures if math.isfinite(figure.effect[gpu]))
+    return max(known, key=lambda figure: float(figure.effect[gpu]), default=None)

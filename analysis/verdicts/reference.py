@@ -17,9 +17,10 @@ from ...store.vocabulary import EventKind, stated
 from ..runs.measurements import SOUND
 from ..runs.probing import IS_FACT
 from .changes import Alarm, update
-from .compare import LEAST_GPUS
+from .compare import LEAST_GPUS, Fleet
+from .model import figures_of
 from .recording import keys_of, verdict_of
-from .standing import scaled, standings
+from .states import codes
 from .variance import UNKNOWN
 from .verdict import Verdict
 
@@ -108,39 +109,38 @@ def known(
     """
     identities = store.collect(store.scan("gpus").select("gpu", *_OF_GPU, "first_seen").sort("first_seen"))
     last = identities.group_by("gpu").agg(pl.col(name).drop_nulls().last() for name in _OF_GPU)
-    asked_gpus = last.filter(pl.col("gpu").is_in(list(gpus)))
-    models = asked_gpus["model"].drop_nulls().unique().to_list()
-    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else asked_gpus
+    mine = last.filter(pl.col("gpu").is_in(list(gpus)))
+    models = mine["model"].drop_nulls().unique().to_list()
+    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else mine
+    keys = peers["gpu"].to_list()
     runs = _runs(store, peers, workloads, leave_out)
     dated = runs.filter(pl.col("gpu").is_in(list(gpus)) & pl.col("began").is_not_null()).sort("began")
     at = pl.col("began").cast(pl.Datetime("us")).dt.epoch("us") / 1e6
-    past: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
-    for (gpu, workload), rows in dated.group_by("gpu", "workload", maintain_order=True):
-        past[str(gpu), str(workload)] = tuple(rows.select("value", at).iter_rows())
+    past = {
+        key: tuple(rows.select("value", at).iter_rows())
+        for key, rows in dated.group_by("gpu", "workload", maintain_order=True)
+    }
     levels: dict[str, dict[str, Level]] = {}
     usual: dict[tuple[str, str | None], tuple[float, int]] = {}
-    keys = peers["gpu"].to_list()
-    for figure in standings(scaled(runs), peers):
-        on = np.flatnonzero(figure.levels.known)
-        usual[figure.workload, figure.model] = math.exp(float(np.median(figure.levels.level[on]))), len(on)
-        for number in (number for number in on if keys[number] in gpus):
-            level, half, count = figure.levels.level[number], figure.half[number], int(figure.peers[number])
+    runs = runs.with_columns(pl.Series("gpu_no", codes(runs["gpu"], keys)))
+    for figure in figures_of(runs, len(keys), fleet=Fleet.of(peers)[0]):
+        measured = np.flatnonzero(figure.levels.known)
+        n = len(measured)
+        usual[figure.workload, figure.model] = math.exp(float(np.median(figure.levels.level[measured]))), n
+        for gpu in (gpu for gpu in measured.tolist() if keys[gpu] in gpus):
+            level, half = figure.levels.level[gpu], figure.half[gpu]
             low, high = (None if np.isnan(half) else math.exp(level + side * half) for side in (-1, 1))
-            levels.setdefault(keys[number], {})[figure.workload] = Level(
+            levels.setdefault(keys[gpu], {})[figure.workload] = Level(
                 own_ms=math.exp(level),
                 low_ms=low,
                 high_ms=high,
-                peers_ms=math.exp(figure.centre[number]) if len(on) >= LEAST_GPUS else None,
-                peers=count,
+                peers_ms=math.exp(figure.centre[gpu]) if n >= LEAST_GPUS else None,
+                peers=int(figure.peers[gpu]),
                 spread=figure.levels.again if figure.levels.between_known else None,
-                past=past.get((keys[number], figure.workload), ()),
+                past=past.get((keys[gpu], figure.workload), ()),
             )
-    names = {
-        gpu: f"{node}/{slot}"
-        for gpu, node, slot in asked_gpus.select("gpu", "node", "slot").iter_rows()
-        if node is not None and slot is not None
-    }
-    return Known(names, levels, findings(store, gpus), usual, unjudged(store, gpus))
+    placed = mine.drop_nulls(["node", "slot"]).select("gpu", pl.format("{}/{}", "node", "slot"))
+    return Known(dict(placed.iter_rows()), levels, findings(store, gpus), usual, unjudged(store, gpus))
 
 
 def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_out: str | None) -> pl.DataFrame:

@@ -13,6 +13,7 @@ import pytest
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
+from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.recording import record
 from whorl.analysis.verdicts.verdict import Action
 from whorl.dashboards.printed.fingerprint import answer
@@ -50,7 +51,7 @@ def fleet(built_once: BuiltOnce) -> str:
 def test_run_ids_with_quotation_marks_are_evidence_as_they_are(tmp_path: Path) -> None:
     campaign = probed(judged_store(tmp_path / "S", 4, (0,)), cluster=CLUSTER, every=True)
     quoted = campaign.runs.with_columns(pl.lit('"\\,"\n').alias("run_id"))
-    rows = fingerprint(replace(campaign, runs=quoted))
+    rows = fingerprint(Model(replace(campaign, runs=quoted)))
     assert {name for names in rows["evidence"].drop_nulls() for name in names} == {'"\\,"\n'}
 
 
@@ -76,7 +77,9 @@ def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path)
 
 
 def test_the_work_per_joule_allows_for_other_weeks_as_the_time_in_it_does(tmp_path: Path) -> None:
-    rows = fingerprint(probed(judged_store(tmp_path / "S", 9, (0, 2)), every=True)).filter(pl.col("workload") != "")
+    rows = fingerprint(Model(probed(judged_store(tmp_path / "S", 9, (0, 2)), every=True))).filter(
+        pl.col("workload") != ""
+    )
     wide = rows.with_columns((pl.col("high") / pl.col("low")).log().alias("wide"))
     of = {name: wide.filter(pl.col("figure") == name) for name in ("time", "work_per_joule")}
     both = of["time"].join(of["work_per_joule"], on=["gpu", "workload"], suffix="_of_work")
@@ -86,7 +89,7 @@ def test_the_work_per_joule_allows_for_other_weeks_as_the_time_in_it_does(tmp_pa
 
 def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", gpus=16, telemetry=False)
-    rows = fingerprint(probed(store, every=True))
+    rows = fingerprint(Model(probed(store, every=True)))
     assert rows.columns == FINGERPRINTS.names
     assert {"compute", "memory", "path", "power"} <= set(rows["class"])
     of_gpu = rows.filter(pl.col("gpu") == rows["gpu"][0])

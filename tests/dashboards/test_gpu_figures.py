@@ -14,7 +14,7 @@ from whorl.analysis.one_gpu.past import Line, Scatter, Sitting
 from whorl.analysis.one_gpu.reasons import Held, Reasons
 from whorl.analysis.one_gpu.standing import Standing
 from whorl.analysis.verdicts import Kind, Level, State, Verdict
-from whorl.analysis.verdicts.alike import Neighbour
+from whorl.analysis.verdicts.fingerprint import Neighbour
 from whorl.analysis.verdicts.verdict import Action, Cause, Change, Measured, Quantity
 from whorl.dashboards.figures import bands, history, reasons
 from whorl.dashboards.figures.bent import bent, bent_axis

@@ -15,6 +15,7 @@ from ....errors import InputError
 from ....store.catalog import quoted
 from ...runs.probing import campaigns, probed
 from ...verdicts.fingerprint import fingerprint
+from ...verdicts.model import Model
 from ..booked import Booked, booked
 from ..pieces import Kind, add_up
 from .busy import busy
@@ -138,7 +139,7 @@ def fingerprints(store: Store, cluster: str | None) -> tuple[pl.DataFrame, list[
     if cluster is not None:
         rows, known = rows.filter(pl.col("cluster") == cluster), [one for one in known if one == cluster]
     has = set(rows["cluster"])
-    made = [fingerprint(probed(store, cluster=one, every=True)) for one in known if one not in has]
+    made = [fingerprint(Model(probed(store, cluster=one, every=True))) for one in known if one not in has]
     notes = []
     for (one,), part in rows.group_by("cluster", maintain_order=True):
         newest = part["made_at"].max()

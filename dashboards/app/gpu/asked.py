@@ -18,7 +18,7 @@ from ....analysis.verdicts.recording import StoredJudgement, made_judgement, sto
 
 if TYPE_CHECKING:
     from ....analysis.one_gpu.standing import Figures, Standing
-    from ....analysis.verdicts.alike import Neighbour
+    from ....analysis.verdicts.fingerprint import Neighbour
     from ....store import Store
     from ..reading import Reading
     from ..state import State

@@ -12,6 +12,7 @@ from whorl.analysis.fleet.runs_of import comparable, runs_of
 from whorl.analysis.fleet.trend import MOST_PERIODS, trend, trend_of
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.fingerprint import fingerprint, store_fingerprint
+from whorl.analysis.verdicts.model import Model
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -27,7 +28,7 @@ def _build(folder: Path) -> None:
     """Two campaigns of 16 GPUs, one of which is pinned, and the fingerprints of their GPUs."""
     store, _ = stored(folder / "store", GPUS, kinds=("pinned",), telemetry=False)
     stored(folder, GPUS, kinds=("pinned",), telemetry=False, campaign="made-2", began_ns=BEGAN_NS + DAY_NS, into=store)
-    store_fingerprint(store, fingerprint(probed(store, every=True)))
+    store_fingerprint(store, fingerprint(Model(probed(store, every=True))))
 
 
 @pytest.fixture(scope="module")

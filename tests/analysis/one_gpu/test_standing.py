@@ -15,6 +15,7 @@ from whorl.analysis.one_gpu import standing
 from whorl.analysis.one_gpu.standing import alike, figures, neighbours, standings, times
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
+from whorl.analysis.verdicts.model import Model
 from whorl.store import Store
 from whorl.store.vocabulary import EventKind
 from whorl.tests.judged_fleet import CLUSTER, judged_store, uuid
@@ -101,8 +102,8 @@ def test_errors_that_nobody_watched_for_are_not_known(tmp_path: Path) -> None:
         one = rows.filter((pl.col("figure") == figure) & (pl.col("gpu") == uuid(gpu)))
         return one.select("value", "rank", "peers").row(0)
 
-    watched = fingerprint(campaign)
-    imported = fingerprint(replace(campaign, runs=runs, events=told))
+    watched = fingerprint(Model(campaign))
+    imported = fingerprint(Model(replace(campaign, runs=runs, events=told)))
     assert counted(watched, "xids", 2) == counted(watched, "losses", 2) == (0, 1, 4)
     assert counted(imported, "xids", 2)[:2] == counted(imported, "losses", 2)[:2] == (None, None)
     assert counted(imported, "xids", 1) == (1, 1, 1), "an imported file told of it"
@@ -113,7 +114,7 @@ def test_errors_that_nobody_watched_for_are_not_known(tmp_path: Path) -> None:
 def test_the_interval_of_a_share_ends_at_none_and_at_all(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", 16, kinds=("brake",))
     stored(tmp_path, 16, kinds=("brake",), campaign="made-2", began_ns=BEGAN_NS + 86_400 * 10**9, into=store)
-    share = fingerprint(probed(store, every=True)).filter(pl.col("figure") == "throttled_runs")
+    share = fingerprint(Model(probed(store, every=True))).filter(pl.col("figure") == "throttled_runs")
     assert share["value"].max() > 0  # type: ignore[operator]
     assert share["low"].min() == 0
     assert share["high"].max() <= 1  # type: ignore[operator]

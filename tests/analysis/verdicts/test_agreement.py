@@ -47,7 +47,7 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(tmp_path: Path)
     [place] = [one for one in explain(store, verdict.name).places if one.workload == workload]
     assert (place.effect_pct, place.low_pct, place.high_pct, place.peers) == expected
 
-    rows = fingerprint(probed(store, every=True))
+    rows = fingerprint(Model(probed(store, every=True)))
     of = (pl.col("gpu") == uuid(slow)) & (pl.col("workload") == workload) & (pl.col("figure") == "time")
     row = rows.row(by_predicate=of, named=True)
     assert (*(100 * (row[f"ratio{end}"] - 1) for end in ("", "_low", "_high")), row["peers"]) == expected

@@ -13,6 +13,7 @@ from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State
 from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.judge import judge
+from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.store import Store
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
@@ -67,7 +68,7 @@ def test_every_verdict_has_evidence(longhorn: Judgement) -> None:
 def test_what_jobs_do_to_times_is_no_spread_of_a_gpu(files: Store) -> None:
     """Its two sittings of SGEMM differ by 0.26 %; those of the ResNet jobs that it was in, by 4.8 %."""
     gpu = "GPU-b3fc68e5-25d0-8406-47ed-49613e4a207b"
-    found = fingerprint(probed(files, every=True)).filter(pl.col("figure") == "time_spread")
+    found = fingerprint(Model(probed(files, every=True))).filter(pl.col("figure") == "time_spread")
     [own] = found.filter(pl.col("gpu") == gpu)["value"]
     times = runs("sgemm").filter(pl.col("gpu") == gpu)
     pause = pl.col("began").diff().dt.total_hours().fill_null(0) >= 6

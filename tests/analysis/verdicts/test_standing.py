@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.sittings import UNKNOWN, numbered
-from whorl.analysis.verdicts.fingerprint import CLOCK
-from whorl.analysis.verdicts.model import Figure
-from whorl.analysis.verdicts.standing import scaled, standings, table
+from whorl.analysis.verdicts.channels import CLOCK, Channel
+from whorl.analysis.verdicts.compare import Fleet
+from whorl.analysis.verdicts.model import Figure, figures_of
+from whorl.analysis.verdicts.standing import table
 from whorl.tests.analysis.longhorn import needs_longhorn
 from whorl.tests.analysis.longhorn import runs as longhorn
 from whorl.tests.sizes import count
@@ -21,11 +22,12 @@ def starts(*hours: float | None) -> int:
     return len(np.unique(numbered(np.zeros(len(at), np.int64), at)))
 
 
-def stood(runs: pl.DataFrame) -> tuple[list[Figure], list[str]]:
-    """Of the times of runs; nothing is known of what GPUs share. And the GPUs in the order of the arrays."""
-    gpus = runs.select("gpu").unique().sort("gpu")
-    gpus = gpus.with_columns(pl.lit(None, pl.String).alias(name) for name in ("node", "vbios", "driver", "cabinet"))
-    return standings(scaled(runs), gpus), gpus["gpu"].to_list()
+def stood(runs: pl.DataFrame, channel: Channel | None = None) -> tuple[list[Figure], list[str]]:
+    """Of the times of runs, or a channel; nothing is known of what GPUs share. And the GPUs in the arrays' order."""
+    gpus = runs["gpu"].cast(pl.String).unique().sort().to_list()
+    runs = runs.with_columns(pl.Series("gpu_no", [gpus.index(gpu) for gpu in runs["gpu"]], dtype=pl.Int64))
+    fleet = Fleet(np.full(len(gpus), -1)) if channel is None else None
+    return figures_of(runs, len(gpus), fleet=fleet, channel=channel), gpus
 
 
 def standing(runs: pl.DataFrame) -> pl.DataFrame:
@@ -109,19 +111,16 @@ def test_of_one_sitting_the_runs_say_how_much_another_may_differ_and_of_one_run_
 def test_the_interval_of_a_clock_of_some_days_holds_in_other_weeks() -> None:
     runs = longhorn("sgemm").drop_nulls("began").with_columns(pl.lit(None, pl.String).alias("model"))
     middle = runs["began"].median()
-    halves = []
-    for part in (pl.col("began") >= middle, pl.col("began") < middle):
-        rows, gpus = scaled(runs.filter(part), CLOCK), runs.select("gpu").unique().sort("gpu")
-        halves.append(table(standings(rows, gpus, least=None, times=False), gpus["gpu"].to_list(), CLOCK))
-    both = halves[0].join(halves[1].select("gpu", later="value"), on="gpu")
+    parts = (pl.col("began") >= middle, pl.col("began") < middle)
+    before, after = (table(*stood(runs.filter(part), CLOCK)) for part in parts)
+    both = before.join(after.select("gpu", later="value"), on="gpu")
     assert both.height > 250
     assert 0.93 <= both.select(pl.col("later").is_between("low", "high").mean()).item() <= 0.98
 
 
 def test_a_clock_that_never_moves_has_a_narrow_interval() -> None:
     runs = fleet(20, 3, between=0.02, day=0.001, run=0.001, seed=1).with_columns(pl.lit(1530.0).alias("sm_clock_mhz"))
-    gpus = runs.select("gpu").unique().sort("gpu")
-    found = table(standings(scaled(runs, CLOCK), gpus, least=None, times=False), gpus["gpu"].to_list(), CLOCK)
+    found = table(*stood(runs, CLOCK))
     assert (found["high"] - found["low"]).max() < 2  # type: ignore[operator]
 
 
