@@ -194,6 +194,7 @@ def test_what_was_judged_counts(
     assert not said["n01/0"]
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("kind", "code", "status"), [("xid", 79, 1), ("needs_reset", None, 1), ("wrong_result", None, 2), ("xid", 31, 0)]
 )

@@ -96,6 +96,7 @@ def test_a_lost_gpu_after_the_judging_is_named_as_newer(store: Store) -> None:
     assert (told["verdicts"][0]["kind"], told["judged"]["newer_events"]) == ("lost", 0)
 
 
+@pytest.mark.long
 def test_a_store_that_may_only_be_read_is_judged_each_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "writable", lambda _: False)
     assert without_date_of_judging(store) == without_date_of_judging(store)

@@ -155,6 +155,7 @@ def test_a_gpu_that_is_lost(tmp_path: Path, parse: Parse) -> None:
     ]
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("text", "kind"),
     [("GPU is lost", "lost"), ("[GPU requires reset]", "needs_reset"), ("ERR!", "lost"), ("Unknown Error", "lost")],

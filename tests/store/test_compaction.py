@@ -108,6 +108,7 @@ def test_small_files_of_other_tables_are_joined(store: Store) -> None:
     assert len(segments(store, "events")) == 1
 
 
+@pytest.mark.long
 def test_more_rows_than_fit_into_memory_become_several_files_of_whole_gpus(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_more_rows_than_fit_into_memory_become_several_files_of_whole_gpus(
     assert len(store.parts("telemetry")) == len(held)
 
 
+@pytest.mark.long
 def test_a_file_that_fails_after_some_pieces_of_its_group_doubles_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +176,7 @@ def test_files_change_places_in_groups_so_that_a_pass_takes_bounded_space(
 # -- late rows and journals --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_late_rows_wait_for_open_journals_and_compact_says_so(store: Store) -> None:
     """The row that is replaced may be in the journal still."""
     with open_journal(store) as journal:

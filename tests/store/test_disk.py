@@ -115,6 +115,7 @@ def fill(place: Path, but: int) -> Path:
     return filler
 
 
+@pytest.mark.long
 def test_a_full_file_system_refuses_appends_journals_seals_and_compactions(small: Path) -> None:
     root = small / "s"
     store = new_store(root)

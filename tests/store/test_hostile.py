@@ -131,6 +131,7 @@ def test_a_note_that_says_strange_things_ends_nothing(store: Store, said: dict[s
     assert powers(store) == {("a", 0): 7}
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("ahead", [2, 9_000_000_000])
 def test_a_note_whose_number_follows_none_is_named_and_the_next_compaction_removes_it(store: Store, ahead: int) -> None:
     """Other clients of DuckDB follow the highest number, and whorl would when its own numbers come near."""

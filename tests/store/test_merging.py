@@ -118,6 +118,7 @@ def test_of_readings_with_one_key_the_one_written_last_counts(tmp_path: Path) ->
     assert rows(new_store(tmp_path / "into-0")) == rows(new_store(tmp_path / "into-1"))
 
 
+@pytest.mark.long
 def test_pruned_minutes_and_the_readings_of_them_count_once(tmp_path: Path) -> None:
     full, pruned = new_store(tmp_path / "full"), new_store(tmp_path / "pruned")
     for store in (full, pruned):

@@ -99,6 +99,7 @@ def test_upgrade_renames_adds_and_converts_columns(frozen: Path, newer: Ask) -> 
         Store(frozen)
 
 
+@pytest.mark.long
 def test_upgrade_is_refused_beside_a_living_collector_and_takes_what_an_older_whorl_stored_later(
     frozen: Path, newer: Ask
 ) -> None:
@@ -146,6 +147,7 @@ def test_killed_upgrade_leaves_the_old_store_or_the_new_one(frozen: Path, newer:
     assert seen == {"old", "new"}
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("version", ["5", '"4.2"', "3", '"x"'])
 def test_formats_that_cannot_be_upgraded_are_refused(frozen: Path, version: str) -> None:
     about = frozen / "store.toml"

@@ -96,6 +96,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Books]:
     return books_of
 
 
+@pytest.mark.long(short=4)
 @pytest.mark.parametrize(
     ("case", "jobs_j", "idle_j"),
     [
