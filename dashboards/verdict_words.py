@@ -39,11 +39,13 @@ def name(one: Verdict, shorter: Mapping[str, str] | None = None) -> str:
     return plain if one.level in (Level.GPU, Level.RANK) or one.name == counted else f"{plain} ({counted})"
 
 
-def short(names: Iterable[str]) -> dict[str, str]:
-    """Names for a table: of a UUID a first part that no other of the names has, which every command takes."""
-    every = set(names)
-    found = {one: one for one in every}
-    long = {one for one in every if len(one) > 2 * _PART and one[:4] in ("GPU-", "MIG-")}
+def short(names: Iterable[str], beside: Iterable[str] = ()) -> dict[str, str]:
+    """Names for a table: of a UUID a first part that no other of the names has, nor one `beside` them, so that every
+    command takes it."""
+    listed = set(names)
+    every = listed | set(beside)
+    found = {one: one for one in listed}
+    long = {one for one in listed if len(one) > 2 * _PART and one[:4] in ("GPU-", "MIG-")}
     cut = _PART
     while long:
         parts = Counter(one[:cut] for one in every)
@@ -78,7 +80,8 @@ def least(given: Sequence[Smallest]) -> str | None:
         f"{one.pct:.1f} % in {one.workload} ({many(one.gpus, 'GPU')}, {many(one.sittings, 'sitting')} each)"
         for one in dict.fromkeys((known[0], known[-1]))
     ]
-    of = "" if len(known) < 3 else f"; the other {len(known) - 2} workloads lie between"
+    others = len(known) - 2
+    of = "" if others < 1 else "; the third lies between" if others == 1 else f"; the other {others} lie between"
     return f"A GPU slower by less than about {' or '.join(parts)} could not have been named{of}."
 
 

@@ -13,10 +13,10 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.names import by_number
-from ..choosing import find
+from ..choosing import find, known_gpus
 from ..runs.probing import is_simulated
 from ..verdicts.recording import clusters, last_judgement
-from ..verdicts.verdict import NotJudged, Smallest, Verdict
+from ..verdicts.verdict import Level, NotJudged, Smallest, Verdict
 from .found import Found
 from .happened import Happened, events
 from .past import Compared, Line, Place
@@ -145,6 +145,9 @@ def shared_finding(store: Store, name: str, cluster: str | None = None) -> Share
     ]
     shared = [row for judgement in judgements for row in judgement.rows]
     rows = [row for row in shared if row.name.lower() == name.strip().lower()]
+    if any(row.level is Level.GPU for row in rows):  # a name of GPUs of several clusters means none of them
+        known = set(known_gpus(store).select("cluster", "name").iter_rows())
+        rows = [row for row in rows if row.level is not Level.GPU or (row.cluster, row.name) not in known]
     having = sorted({row.cluster for row in rows})
     if len(having) > 1:
         raise InputError(f"{name!r} has findings on {', '.join(having)}: choose one with --cluster")

@@ -68,7 +68,7 @@ def conclude(
 def last_judgement(store: Store, cluster: str) -> StoredJudgement | None:
     """The newest judgement of a cluster of those about every run, with the levels of its GPUs.
 
-    It is the stored one. Where none is stored, or its levels cannot be read, the cluster is judged, and that is stored
+    It is the stored one. Where none is stored, or not all of it can be read, the cluster is judged, and that is stored
     if this user may write. None where there is nothing to judge.
     """
     known = next(iter(stored(store, cluster)), None)
@@ -243,7 +243,7 @@ def stored(store: Store, cluster: str | None = None) -> list[StoredJudgement]:
     """The same of a cluster, or of every one, with what else is stored of it."""
     whole = pl.sql_expr(OF_ALL_RUNS)
     of = whole if cluster is None else whole & (pl.col("cluster") == cluster)
-    known = store.scan("judgements").filter(of).sort("judged_at").group_by("cluster").last()
+    known = _readable(store).filter(of).sort("judged_at").group_by("cluster").last()
     judgements = store.collect(known.sort("cluster"))
     chosen = judgements["judgement"].implode()
     verdicts = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
@@ -324,10 +324,17 @@ def _arrow(name: str, frames: Sequence[pl.DataFrame]) -> pa.Table:
     return rows.cast(schema.remove_metadata())
 
 
+def _readable(store: Store) -> pl.LazyFrame:
+    """The rows of `judgements` whose findings are all there: of a damaged file of `verdicts`, none would be told."""
+    rows = store.scan("verdicts").group_by("judgement").agg(pl.len().alias("read"))
+    judgements = store.scan("judgements").join(rows, on="judgement", how="left")
+    return judgements.filter(pl.col("findings") == pl.col("read").fill_null(0)).drop("read")
+
+
 def _last(store: Store) -> dict[tuple[str, str | None, bool], tuple[str, datetime]]:
     """The content of the newest judgement and when it was made, by cluster, campaign and whether it is since a time."""
     kind = ("cluster", "campaign", "dated")
-    dated = store.scan("judgements").with_columns(pl.col("since").is_not_null().alias("dated"))
+    dated = _readable(store).with_columns(pl.col("since").is_not_null().alias("dated"))
     known = dated.sort("judged_at").group_by(kind).last()
     rows = store.collect(known.select(*kind, "content", "judged_at"))
     return {(cluster, campaign, dated): (content, at) for cluster, campaign, dated, content, at in rows.iter_rows()}

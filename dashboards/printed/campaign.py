@@ -124,11 +124,11 @@ def stand_out(looked: Looked) -> Iterable[str | Table]:
     n = len(looked.verdicts)
     found, stand = many(len(judged.rows), "finding"), "stand" if n > 1 else "stands"
     yield f"{many(n, 'GPU') if n else 'no single GPU'} {stand} out, {found} ({compared})"
-    yield table(judged.rows[:_LISTED])
+    yield table(judged.rows[:_LISTED], looked.campaign.gpus["gpu"])
     if len(judged.rows) > _LISTED:
         yield f"and {len(judged.rows) - _LISTED:,} more: they are in the report"
     yield ""
-    yield from what_to_do(judged.rows[:_LISTED])
+    yield from what_to_do(judged.rows[:_LISTED], looked.campaign.gpus["gpu"])
     yield ""
 
 

@@ -136,7 +136,7 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     yield Line(f"next: whorl report --gpu {shlex.quote(found.name)} {where}   # the evidence as a page")
     yield Line(f"      whorl verdicts {where}")
     if identity.get("node") is not None and identity.get("uuid") is not None and not found.simulated:
-        again = f"whorl probe run --suite quick --gpu {shlex.quote(found.name)} {store_words}"
+        again = f"whorl probe run --suite quick --gpu {shlex.quote(found.name)} {where}"
         yield Line(f"      {again}   # on {identity['node']}: measure it again")
 
 

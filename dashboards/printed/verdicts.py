@@ -43,15 +43,16 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         counted = ", ".join(f"{n:,} {state}" for state, n in sorted(states.items()))
         yield f"cluster {one.cluster}: {many(len(one.rows), 'finding')} ({counted}); {compared}"
         yield ""
-        yield table(one.rows[:_LISTED])
+        yield table(one.rows[:_LISTED], _gpus(one))
         if len(one.rows) > _LISTED:
             yield f"and {len(one.rows) - _LISTED:,} more: --json has all"
         yield ""
-        yield from what_to_do(one.rows[:_LISTED])
+        yield from what_to_do(one.rows[:_LISTED], _gpus(one))
         yield ""
+        effects = f"{EFFECT_SAYS}. " if any(row.effect_pct is not None for row in one.rows) else ""
         yield (
-            f"{EFFECT_SAYS}. A sitting: runs without a pause of 6 hours. Suspected: seen in one sitting, so measure "
-            "again on another day. Confirmed: seen in two or more"
+            f"{effects}A sitting: runs without a pause of 6 hours. Suspected: seen in one sitting, so measure again on "
+            "another day. Confirmed: seen in two or more"
         )
     elif one.gpus or one.ranks:
         yield f"cluster {one.cluster}: nothing was found ({compared})"
@@ -67,9 +68,14 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         first = one.rows[0]
         yield ""
         cluster = f" --cluster {shlex.quote(one.cluster)}"
-        called = short([first.name])[first.name]
+        called = short([first.name], _gpus(one))[first.name]
         yield Line(f"next: whorl explain {shlex.quote(called)} --store {shlex.quote(str(store))}{cluster}")
     yield ""
+
+
+def _gpus(one: Judgement) -> Iterable[str]:
+    """The keys of all GPUs that were compared, so that no name is short for two of them."""
+    return () if one.peers is None else one.peers.levels["gpu"].unique()
 
 
 def _to_watch(rows: Sequence[Verdict]) -> Iterable[str | Table]:
@@ -86,10 +92,13 @@ def _to_watch(rows: Sequence[Verdict]) -> Iterable[str | Table]:
         yield f"  and {len(rows) - _LISTED:,} more: --json has all"
 
 
-def table(rows: Sequence[Verdict]) -> Table:
-    """One line a finding. The cause stays on the narrowest terminal: it says what to do."""
+def table(rows: Sequence[Verdict], gpus: Iterable[str] = ()) -> Table:
+    """One line a finding. The cause stays on the narrowest terminal: it says what to do.
+
+    `gpus`: keys for which no short name may stand.
+    """
     header = ("level", "name", "finding", "state", "effect", "[95 %]", "in", "cause, % of the time")
-    names = short(one.name for one in rows)
+    names = short((one.name for one in rows), gpus)
     cells = [
         [
             str(one.level),
@@ -106,10 +115,10 @@ def table(rows: Sequence[Verdict]) -> Table:
     return Table(header, cells, (), wrapped=(1, 6, 7), leaves=(0, 6, 5))
 
 
-def what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:
-    """Each action once, with the names that it is for."""
+def what_to_do(rows: Sequence[Verdict], gpus: Iterable[str] = ()) -> Iterable[str]:
+    """Each action once, with the names that it is for. `gpus`: keys for which no short name may stand."""
     by_action: dict[str, list[str]] = {}
-    said = short(one.name for one in rows)
+    said = short((one.name for one in rows), gpus)
     for one in rows:
         by_action.setdefault(action(one), []).append(said[one.name])
     yield "what to do:"

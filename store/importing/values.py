@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -72,9 +73,12 @@ def numbers(
         separated = _parse(sheet, bound, remarks, minus_one=minus_one, counted=meaning.name != required)
         value = pl.col(parsed(meaning))
         reason = f"{name} is not a readable {meaning.dimension or 'number'}" + (f": {_POINT}" if separated else "")
-        limits = f"{meaning.low:g} to {meaning.high:g} {meaning.unit}".removesuffix("ratio").rstrip()
+        outside = (
+            f"outside {meaning.low:g} to {meaning.high:g}" if meaning.high < math.inf else f"below {meaning.low:g}"
+        )
+        limits = f"{outside} {meaning.unit}".removesuffix("ratio").rstrip()
         rules.append((~unknown & value.is_null(), reason))
-        rules.append((~unknown & ~_inside(bound), f"{name} is outside {limits}"))
+        rules.append((~unknown & ~_inside(bound), f"{name} is {limits}"))
         if meaning.name == required:
             rules.append((unknown if unless is None else unknown & ~unless, f"{name} is missing"))
         if spend:

@@ -108,10 +108,18 @@ def test_a_store_that_may_only_be_read_is_judged_each_time(store: Store, monkeyp
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("table", ["levels", "judgements"])
+@pytest.mark.parametrize("table", ["levels", "judgements", "verdicts"])
 def test_a_damaged_judgement_is_made_again(store: Store, table: str) -> None:
     made = without_date_of_judging(store)
     [path] = [path for path in (store.root / table).glob("*.parquet") if not path.name.startswith("_")]
     path.write_bytes(path.read_bytes()[:-40])
     assert without_date_of_judging(store) == made
     assert len(Store.open(store.root).sql("select * from levels").to_pylist()) >= 32
+
+
+def test_a_name_in_two_clusters_is_asked_for_also_where_one_has_a_finding(store: Store) -> None:
+    document("explain", "n02/1", "--store", str(store.root))
+    identity = {"cluster": ["other"], "gpu": ["GPU-other"], "node": ["n02"], "slot": [1]}
+    store.append({"gpus": arrow_rows("gpus", identity)}, "more")
+    refused = whorl("explain", "n02/1", "--store", str(store.root))
+    assert (refused.exit_code, "fits 2 GPUs" in refused.stderr, "--cluster" in refused.stderr) == (2, True, True)

@@ -185,6 +185,7 @@ def test_uuids_are_cut_where_no_other_gpu_begins_alike() -> None:
     assert (names[other], names["n02/1"]) == ("GPU-bf17fd1b", "n02/1")
     assert len({names[one] for one in alike}) == 2
     assert all(one.startswith(names[one]) for one in alike)
+    assert not alike[1].startswith(short(alike[:1], alike)[alike[0]]), "nor one that is not listed"
 
 
 def test_what_could_not_have_been_named_is_said() -> None:
