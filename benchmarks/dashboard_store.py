@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from whorl.analysis.verdicts.fingerprint import fingerprints
-from whorl.analysis.verdicts.recording import conclude
+from whorl.analysis.verdicts.judgements import conclude
 from whorl.benchmarks.judge_speed import PER_NODE, make
 from whorl.benchmarks.reporting import say
 from whorl.store import Store

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..analysis.placement.shown import gpu_rows, node_rows
-from ..analysis.verdicts.recording import newest
+from ..analysis.verdicts.judgements import newest
 from ..dashboards.app.placement.told import Copied, Question, Told
 from ..dashboards.table import many
 from ..errors import InputError

@@ -59,8 +59,8 @@ def demo(
 
     Exit status 0; of real GPUs 1 where a result was wrong, and 6 where one failed: the report is there all the same.
     """
+    from ..analysis.verdicts.judgements import record
     from ..analysis.verdicts.planted import compared
-    from ..analysis.verdicts.recording import record
     from ..dashboards.printed import demo as printed
     from ..dashboards.store_report import look
     from ..jobs.demo import STORE, measure_demo

@@ -28,8 +28,8 @@ from ..analysis.spread.findings import Leading
 from ..analysis.spread.summary import leading_of, leading_workload
 from ..analysis.verdicts import Judgement, Verdict
 from ..analysis.verdicts.judge import judged
+from ..analysis.verdicts.judgements import Newer, last_judgement
 from ..analysis.verdicts.planted import Planted
-from ..analysis.verdicts.recording import Newer, last_judgement
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
 from .figures.drawing import for_notebook

@@ -14,8 +14,8 @@ from ..analysis.verdicts import Judgement, Kind, Level, NotJudged, Smallest, Ver
 from ..analysis.verdicts import channels as of_channels
 from ..analysis.verdicts.channels import CHANNELS, THROTTLED
 from ..analysis.verdicts.compare import LEAST_GPUS
+from ..analysis.verdicts.judgements import Newer
 from ..analysis.verdicts.planted import HIDING, LOOKS_LIKE, Miss, Planted
-from ..analysis.verdicts.recording import Newer
 from ..analysis.verdicts.verdict import TIME, Action, Change, ComparedWith, Gap, Measured, Part, Quantity
 from .table import MISSING, many, minute
 

@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...store.names import by_number
 from ..choosing import find, known_gpus
 from ..runs.probing import is_simulated
-from ..verdicts.recording import clusters, last_judgement
+from ..verdicts.judgements import clusters, last_judgement
 from ..verdicts.verdict import Level, NotJudged, Smallest, Verdict
 from .found import Found
 from .happened import Happened, events

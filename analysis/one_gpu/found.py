@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..verdicts.recording import Newer, StoredJudgement, stored
+from ..verdicts.judgements import Newer, StoredJudgement, stored
 from ..verdicts.verdict import ACROSS_NODES, Change, Kind, NotJudged, Smallest, Verdict
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ..statistics.spread import PROBABILITIES
 
 if TYPE_CHECKING:
     from ...store import Store
-    from ..verdicts.recording import StoredJudgement
+    from ..verdicts.judgements import StoredJudgement
 
 FEWEST = 3  # GPUs of a day, before their median says what was usual on it
 _MEDIAN = 1.2533  # standard error of a median over that of a mean, of normal values

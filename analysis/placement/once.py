@@ -14,7 +14,7 @@ import numpy as np
 
 from ...store.names import plain_workload
 from ..verdicts import Kind, Level, Verdict
-from ..verdicts.recording import last_judgement
+from ..verdicts.judgements import last_judgement
 from .scores import Scores
 
 if TYPE_CHECKING:

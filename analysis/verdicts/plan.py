@@ -25,8 +25,8 @@ from ..runs.probing import campaigns, other_names, probed
 from ..runs.sittings import Floats, Ints
 from ..spread.passive import passive
 from .compare import LEAST_GPUS
+from .judgements import newest, watched
 from .model import Figure, Model
-from .recording import newest, watched
 from .verdict import ACROSS_NODES, Kind, Level, State
 
 if TYPE_CHECKING:

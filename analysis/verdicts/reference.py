@@ -18,8 +18,8 @@ from ..runs.measurements import SOUND
 from ..runs.probing import IS_FACT
 from .changes import Alarm, update
 from .compare import LEAST_GPUS, Fleet
+from .judgements import keys_of, verdict_of
 from .model import figures_of
-from .recording import keys_of, verdict_of
 from .states import codes
 from .variance import UNKNOWN
 from .verdict import Verdict

@@ -39,7 +39,7 @@ def verdicts(
     `frame` has a row for each finding, the worst first. `since`: a time (UTC), or how long ago: "30d".
     Raises InputError where there are no runs, StoreError where there is no store.
     """
-    from ...analysis.verdicts.recording import conclude
+    from ...analysis.verdicts.judgements import conclude
     from ..printed import verdicts as printed
     from ..verdict_words import ROW, document
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns, not_judged
 from ...analysis.verdicts import Level
-from ...analysis.verdicts.recording import is_known, verdict_of
+from ...analysis.verdicts.judgements import is_known, verdict_of
 from ..verdict_words import action, reference, sentence
 from .reading import STILL, Reading
 

@@ -34,7 +34,7 @@ _FLAGS = (
 def _fill(folder: Path) -> None:
     """Three campaigns, days apart, on 64 GPUs, of which one is pinned to a low clock; their jobs; what was found."""
     from whorl.analysis.verdicts.fingerprint import fingerprints
-    from whorl.analysis.verdicts.recording import conclude
+    from whorl.analysis.verdicts.judgements import conclude
     from whorl.tests.probed_fleet import BEGAN_NS, stored
 
     store, _ = stored(folder / "store", GPUS, kinds=("pinned",))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
-from whorl.analysis.verdicts.recording import record
+from whorl.analysis.verdicts.judgements import record
 from whorl.analysis.verdicts.verdict import Action
 from whorl.collectors.backend import Device
 from whorl.errors import DeviceError, InputError

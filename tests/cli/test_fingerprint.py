@@ -13,8 +13,8 @@ import pytest
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
+from whorl.analysis.verdicts.judgements import record
 from whorl.analysis.verdicts.model import Model
-from whorl.analysis.verdicts.recording import record
 from whorl.analysis.verdicts.verdict import Action
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.dashboards.printed.plan import reason

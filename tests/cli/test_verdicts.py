@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 from whorl.analysis.verdicts.judge import judge
-from whorl.analysis.verdicts.recording import newest, record, watched
+from whorl.analysis.verdicts.judgements import newest, record, watched
 from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap
 from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer

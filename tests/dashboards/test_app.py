@@ -23,7 +23,7 @@ from werkzeug.test import TestResponse
 
 from whorl import dashboards
 from whorl.analysis.one_gpu.explain import explain
-from whorl.analysis.verdicts.recording import conclude
+from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.dashboards.app.access import LIMITS, without_prefix
 from whorl.dashboards.app.make import make_app

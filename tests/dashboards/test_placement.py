@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from whorl.analysis.placement.shown import AVOIDED, EXCLUDED, PREFERRED
 from whorl.analysis.replay.stored import replayed, stored_jobs, stored_trace
 from whorl.analysis.verdicts import NO_FINDING
-from whorl.analysis.verdicts.recording import conclude
+from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.cli.advising import Advisor
 from whorl.dashboards.app.make import make_app

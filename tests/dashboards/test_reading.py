@@ -14,7 +14,7 @@ from whorl.analysis.fleet.runs_of import comparable, runs_of
 from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts.fingerprint import fingerprints
-from whorl.analysis.verdicts.recording import conclude
+from whorl.analysis.verdicts.judgements import conclude
 from whorl.dashboards.app import first, make
 from whorl.dashboards.app import reading as reading_
 from whorl.dashboards.app.fleet import view as fleet_view

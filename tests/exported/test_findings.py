@@ -10,7 +10,7 @@ import pytest
 
 from whorl.analysis.energy.metering import meters
 from whorl.analysis.verdicts.fingerprint import fingerprints
-from whorl.analysis.verdicts.recording import conclude
+from whorl.analysis.verdicts.judgements import conclude
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.metered import Metered
 from whorl.dashboards.exported.series import Labels, Series, Who

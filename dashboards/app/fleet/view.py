@@ -17,7 +17,7 @@ from ....analysis.fleet.side_by_side import level_of
 from ....analysis.fleet.trend import Trend, trend
 from ....analysis.spread.summary import leading_workload
 from ....analysis.verdicts import Judgement, Verdict
-from ....analysis.verdicts.recording import newest
+from ....analysis.verdicts.judgements import newest
 from ...figures.looks import Look, looks
 from ...figures.map import Grid, Shades, end_of, sent
 from ...figures.power import Powered

@@ -14,7 +14,7 @@ from ....analysis.one_gpu.found import Found, Named, named
 from ....analysis.one_gpu.past import Compared, Line
 from ....analysis.one_gpu.reasons import Reasons, reasons
 from ....analysis.one_gpu.runs import own_runs, timed
-from ....analysis.verdicts.recording import StoredJudgement, made_judgement, stored
+from ....analysis.verdicts.judgements import StoredJudgement, made_judgement, stored
 
 if TYPE_CHECKING:
     from ....analysis.one_gpu.standing import Figures, Standing

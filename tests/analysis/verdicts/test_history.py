@@ -17,8 +17,8 @@ from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.changes import own_past
 from whorl.analysis.verdicts.history import DepartureKind, Histories, histories
 from whorl.analysis.verdicts.judge import judge
+from whorl.analysis.verdicts.judgements import conclude, newest
 from whorl.analysis.verdicts.model import usable
-from whorl.analysis.verdicts.recording import conclude, newest
 from whorl.analysis.verdicts.verdict import Gap, Kind, Level, Measured, Quantity, State
 from whorl.store import Store
 from whorl.store.events import Event, event_rows

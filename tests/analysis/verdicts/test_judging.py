@@ -80,7 +80,7 @@ def test_what_jobs_do_to_times_is_no_spread_of_a_gpu(files: Store) -> None:
 def test_judging_does_not_load_what_takes_a_second_to_import() -> None:
     """A store of 64 GPUs is judged in a second: `scipy.stats` alone takes as long to import."""
     code = (
-        "import sys\nimport whorl.analysis.verdicts.recording, whorl.dashboards.answers.judging\n"
+        "import sys\nimport whorl.analysis.verdicts.judgements, whorl.dashboards.answers.judging\n"
         "from whorl.analysis.verdicts.null import Null\nimport numpy\n"
         "Null(numpy.random.default_rng(1).normal(0, 0.01, 64), 1e-4).p(numpy.array([0.05]))\n"
         "print(*sorted({'scipy.stats', 'whorl.store.importing.importer'} & sys.modules.keys()))"

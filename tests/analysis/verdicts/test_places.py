@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from whorl.analysis.verdicts import Kind, Level
 from whorl.analysis.verdicts.judge import judge
+from whorl.analysis.verdicts.judgements import newest
 from whorl.analysis.verdicts.places import Places, places
-from whorl.analysis.verdicts.recording import newest
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.cli import cli
 from whorl.store import Store

@@ -1,4 +1,4 @@
-"""Judge the clusters of a store and keep what was found: each judging adds its rows; the newest can be read back."""
+"""The judgements that a store holds: each judging of a cluster adds its rows, and the newest can be read back."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def last_judgement(store: Store, cluster: str) -> StoredJudgement | None:
     It is the stored one. Where none is stored, or not all of it can be read, the cluster is judged, and that is stored
     if this user may write. None where there is nothing to judge.
     """
-    known = next(iter(stored(store, cluster)), None)
-    if known is not None and known.is_complete(store):
-        return known
+    newest_judgement = next(iter(stored(store, cluster)), None)
+    if newest_judgement is not None and newest_judgement.is_complete(store):
+        return newest_judgement
     if cluster not in clusters(store):
         return None
-    made = made_judgement(store, cluster)
-    record(store, [made.judgement], datetime.now(UTC).replace(tzinfo=None), again=known is not None)
-    return made
+    new_judgement = made_judgement(store, cluster)
+    record(store, [new_judgement.judgement], datetime.now(UTC).replace(tzinfo=None), again=newest_judgement is not None)
+    return new_judgement
 
 
 def made_judgement(store: Store, cluster: str) -> StoredJudgement:
@@ -89,7 +89,7 @@ def made_judgement(store: Store, cluster: str) -> StoredJudgement:
     judgement = replace(judge(store, cluster=cluster), facts=facts)
     keys = _keys(store)
     covered = tuple(frozenset(keys.get((cluster, name), name) for name in row.gpus) for row in judgement.rows)
-    return StoredJudgement(judgement, None, tuple(one.name for one in judgement.watch), covered, "", None)
+    return StoredJudgement(judgement, None, tuple(verdict.name for verdict in judgement.watch), covered, "", None)
 
 
 def clusters(store: Store) -> list[str]:
@@ -100,9 +100,9 @@ def clusters(store: Store) -> list[str]:
 
 def facts_of(store: Store, cluster: str) -> int:
     """How many events of a cluster tell what needs no run, and operations of training jobs."""
-    mine = pl.col("cluster") == cluster
-    events = store.scan("events").filter(mine & IS_FACT & FACT_GPU.is_not_null()).select(pl.len())
-    operations = store.scan("operations").filter(mine).select(pl.len())
+    of_cluster = pl.col("cluster") == cluster
+    events = store.scan("events").filter(of_cluster & IS_FACT & FACT_GPU.is_not_null()).select(pl.len())
+    operations = store.scan("operations").filter(of_cluster).select(pl.len())
     return int(store.collect(events).item()) + int(store.collect(operations).item())
 
 
@@ -112,8 +112,8 @@ def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequen
         return [cluster]
     if campaign is None:
         return clusters(store) or [None]
-    known = campaigns(store).filter(pl.col("campaign") == campaign)
-    return sorted(set(known["cluster"])) or [None]
+    rows = campaigns(store).filter(pl.col("campaign") == campaign)
+    return sorted(set(rows["cluster"])) or [None]
 
 
 def record(
@@ -133,48 +133,63 @@ def record(
         return (f"the findings are not stored: this user may only read {store.root}",)
     last = _last(store)
     kind = campaign, since is not None
-    whole = campaign is None and since is None
-    new = [one for one in judgements if again or last.get((one.cluster, *kind), ("",))[0] != _content(one)]
-    if not new:
+    of_all_runs = campaign is None and since is None
+    new_judgements = [
+        judgement
+        for judgement in judgements
+        if again or last.get((judgement.cluster, *kind), ("",))[0] != _content(judgement)
+    ]
+    if not new_judgements:
         return ()
     keys = _keys(store)
     rows: dict[str, list[dict[str, Any]]] = {"judgements": [], "verdicts": []}
     levels: dict[str, list[pl.DataFrame]] = {LEVELS.name: [], DAY_LEVELS.name: []}
-    for one in new:
-        content = _content(one)
-        when = at
-        if (one.cluster, *kind) in last:  # by a clock that was ahead, the last one would stay the newest for long
-            when = max(at, last[one.cluster, *kind][1] + timedelta(microseconds=1))
-        common = {"cluster": one.cluster, "judged_at": when, "version": __version__}
-        common["judgement"] = hashlib.sha256(f"{one.cluster} {campaign} {when} {content}".encode()).hexdigest()[:16]
+    for judgement in new_judgements:
+        content, cluster = _content(judgement), judgement.cluster
+        judged_at = at
+        if (cluster, *kind) in last:  # by a clock that was ahead, the last one would stay the newest for long
+            judged_at = max(at, last[cluster, *kind][1] + timedelta(microseconds=1))
+        identity = hashlib.sha256(f"{cluster} {campaign} {judged_at} {content}".encode()).hexdigest()[:16]
+        common = {"cluster": cluster, "judged_at": judged_at, "version": __version__, "judgement": identity}
+        peers = judgement.peers if of_all_runs else None
+        if peers is not None:
+            beside = [pl.lit(common[column]).alias(column) for column in ("judgement", "cluster", "judged_at")]
+            levels[LEVELS.name].append(peers.levels.with_columns(beside))
+            levels[DAY_LEVELS.name].append(peers.days.with_columns(beside))
         rows["judgements"].append(
             common
-            | {"campaign": campaign, "since": since, "gpus": one.gpus, "looks": one.looks, "findings": len(one.rows)}
-            | {"unjudged": [asdict(no) for no in one.not_judged]}
-            | {"watch": [each.name for each in one.watch], "content": content}
-            | {"runs": one.runs, "level_changes": [asdict(each) for each in one.changes]}
-            | {"smallest": [asdict(each) for each in one.smallest]}
-            | {"levels": (0 if one.peers is None else one.peers.levels.height) if whole else None}
-            | {"facts": one.facts, "ranks": one.ranks}
-            | {"watched": [_row(each, place, keys) for place, each in enumerate(one.watch)]}
+            | _judgement_row(judgement, keys)
+            | {"campaign": campaign, "since": since, "content": content}
+            | {"levels": None if not of_all_runs else 0 if peers is None else peers.levels.height}
         )
-        if whole and one.peers is not None:
-            beside = [pl.lit(common[column]).alias(column) for column in ("judgement", "cluster", "judged_at")]
-            for table, frame in zip(levels, (one.peers.levels, one.peers.days), strict=True):
-                levels[table].append(frame.with_columns(beside))
-        rows["verdicts"] += [common | _row(each, place, keys) for place, each in enumerate(one.rows)]
+        rows["verdicts"] += [common | _row(verdict, place, keys) for place, verdict in enumerate(judgement.rows)]
     tables = {
         name: arrow_rows(name, {key: [row[key] for row in listed] for key in listed[0]})
         for name, listed in rows.items()
         if listed
     }
     tables |= {name: _arrow(name, frames) for name, frames in levels.items() if frames}
-    name = "judgement-" + "-".join(row["judgement"] for row in rows["judgements"][:1])
     try:
-        store.append(tables, name)
+        store.append(tables, f"judgement-{rows['judgements'][0]['judgement']}")
     except StoreError as error:
         return (f"the findings are not stored: {error}",)
     return ()
+
+
+def _judgement_row(judgement: Judgement, keys: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    return {
+        "gpus": judgement.gpus,
+        "looks": judgement.looks,
+        "findings": len(judgement.rows),
+        "unjudged": [asdict(gap) for gap in judgement.not_judged],
+        "watch": [verdict.name for verdict in judgement.watch],
+        "watched": [_row(verdict, place, keys) for place, verdict in enumerate(judgement.watch)],
+        "runs": judgement.runs,
+        "level_changes": [asdict(change) for change in judgement.changes],
+        "smallest": [asdict(smallest) for smallest in judgement.smallest],
+        "facts": judgement.facts,
+        "ranks": judgement.ranks,
+    }
 
 
 class Newer(NamedTuple):
@@ -225,9 +240,9 @@ class StoredJudgement:
         """The rows of `day_levels`."""
         return self._rows(store, DAY_LEVELS.name, None if self.judgement.peers is None else self.judgement.peers.days)
 
-    def _rows(self, store: Store, name: str, made: pl.DataFrame | None) -> pl.LazyFrame:
-        if made is not None:
-            return made.lazy()
+    def _rows(self, store: Store, name: str, levels: pl.DataFrame | None) -> pl.LazyFrame:
+        if levels is not None:
+            return levels.lazy()
         return store.scan(name).filter(pl.col("judgement") == self.identity)
 
 
@@ -236,15 +251,15 @@ def newest(store: Store) -> list[Judgement]:
 
     Without its `watch`, of which only the names are stored (`watched`).
     """
-    return [one.judgement for one in stored(store)]
+    return [newest_of_cluster.judgement for newest_of_cluster in stored(store)]
 
 
 def stored(store: Store, cluster: str | None = None) -> list[StoredJudgement]:
     """The same of a cluster, or of every one, with what else is stored of it."""
-    whole = pl.sql_expr(OF_ALL_RUNS)
-    of = whole if cluster is None else whole & (pl.col("cluster") == cluster)
-    known = _readable(store).filter(of).sort("judged_at").group_by("cluster").last()
-    judgements = store.collect(known.sort("cluster"))
+    of_all_runs = pl.sql_expr(OF_ALL_RUNS)
+    chosen_rows = of_all_runs if cluster is None else of_all_runs & (pl.col("cluster") == cluster)
+    newest_rows = _readable(store).filter(chosen_rows).sort("judged_at").group_by("cluster").last()
+    judgements = store.collect(newest_rows.sort("cluster"))
     chosen = judgements["judgement"].implode()
     verdicts = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
     by_judgement: dict[str, list[Mapping[str, Any]]] = {}
@@ -255,26 +270,28 @@ def stored(store: Store, cluster: str | None = None) -> list[StoredJudgement]:
 
 def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> StoredJudgement:
     cluster = row["cluster"]
-    no = [_not_judged(cluster, fields) for fields in row["unjudged"] or ()]
-    read = [one for one in verdicts if is_known(one)]
-    no += [NotJudged(cluster, one["name"], Gap.NEWER) for one in verdicts if not is_known(one)]
+    gaps = [_not_judged(cluster, fields) for fields in row["unjudged"] or ()]
+    readable = [verdict for verdict in verdicts if is_known(verdict)]
+    gaps += [NotJudged(cluster, verdict["name"], Gap.NEWER) for verdict in verdicts if not is_known(verdict)]
     return StoredJudgement(
         Judgement(
             cluster,
-            tuple(verdict_of(one) for one in read),
-            tuple(no),
+            tuple(verdict_of(verdict) for verdict in readable),
+            tuple(gaps),
             row["gpus"],
             row["looks"],
             smallest=tuple(map(_smallest, row["smallest"] or ())),
             changes=tuple(map(_change, row["level_changes"] or ())),
             runs=row["runs"],
-            watch=tuple(verdict_of(each | {"cluster": cluster}) for each in row["watched"] or () if is_known(each)),
+            watch=tuple(
+                verdict_of(fields | {"cluster": cluster}) for fields in row["watched"] or () if is_known(fields)
+            ),
             ranks=row["ranks"] or 0,
             facts=row["facts"],
         ),
         row["judged_at"],
         tuple(row["watch"] or ()),
-        tuple(frozenset(keys_of(one)) for one in read),
+        tuple(frozenset(keys_of(verdict)) for verdict in readable),
         row["judgement"],
         row["levels"],
     )
@@ -305,17 +322,17 @@ def _not_judged(cluster: str, fields: Mapping[str, Any]) -> NotJudged:
 
 def keys_of(row: Mapping[str, Any]) -> list[str]:
     """The keys of the GPUs that a row of `verdicts` covers."""
-    return [each["gpu"] for each in row["gpus"] or ()]
+    return [member["gpu"] for member in row["gpus"] or ()]
 
 
 def watched(store: Store, cluster: str) -> set[str]:
     """Names of the GPUs of a cluster that its newest judgement wants to be measured again."""
-    return {name for one in stored(store, cluster) for name in one.watch}
+    return {name for judgement in stored(store, cluster) for name in judgement.watch}
 
 
 def _content(judgement: Judgement) -> str:
-    said = json.dumps(asdict(replace(judgement, peers=None)), ensure_ascii=False, default=str)
-    return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {said}".encode()).hexdigest()[:16]
+    text = json.dumps(asdict(replace(judgement, peers=None)), ensure_ascii=False, default=str)
+    return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {text}".encode()).hexdigest()[:16]
 
 
 def _arrow(name: str, frames: Sequence[pl.DataFrame]) -> pa.Table:
@@ -335,8 +352,8 @@ def _last(store: Store) -> dict[tuple[str, str | None, bool], tuple[str, datetim
     """The content of the newest judgement and when it was made, by cluster, campaign and whether it is since a time."""
     kind = ("cluster", "campaign", "dated")
     dated = _readable(store).with_columns(pl.col("since").is_not_null().alias("dated"))
-    known = dated.sort("judged_at").group_by(kind).last()
-    rows = store.collect(known.select(*kind, "content", "judged_at"))
+    newest_rows = dated.sort("judged_at").group_by(kind).last()
+    rows = store.collect(newest_rows.select(*kind, "content", "judged_at"))
     return {(cluster, campaign, dated): (content, at) for cluster, campaign, dated, content, at in rows.iter_rows()}
 
 
@@ -346,25 +363,25 @@ def _keys(store: Store) -> dict[tuple[str, str], str]:
     return {(row["cluster"], row["name"]): row["gpu"] for row in rows}
 
 
-def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: getattr(one, name) for name in VERDICTS.names if hasattr(one, name)}
-    gpus = [{"name": name, "gpu": keys.get((one.cluster, name), name)} for name in one.gpus]
+def _row(verdict: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: getattr(verdict, name) for name in VERDICTS.names if hasattr(verdict, name)}
+    gpus = [{"name": name, "gpu": keys.get((verdict.cluster, name), name)} for name in verdict.gpus]
     return (
-        found
-        | {"place": place, "gpus": gpus, "causes": [asdict(each) for each in one.causes]}
-        | {"measured": [asdict(value) for value in one.measured]}
+        fields
+        | {"place": place, "gpus": gpus, "causes": [asdict(part) for part in verdict.causes]}
+        | {"measured": [asdict(value) for value in verdict.measured]}
     )
 
 
 def verdict_of(row: Mapping[str, Any]) -> Verdict:
     """A row of `verdicts`."""
-    found = {name: row[name] for name in Verdict.__slots__}
-    lists = {name: tuple(found[name] or ()) for name in ("workloads", "runs")}
-    lists["gpus"] = tuple(each["name"] for each in row["gpus"] or ())
-    lists["causes"] = tuple(Part(**each) for each in row["causes"] or ())
+    fields = {name: row[name] for name in Verdict.__slots__}
+    lists = {name: tuple(fields[name] or ()) for name in ("workloads", "runs")}
+    lists["gpus"] = tuple(part["name"] for part in row["gpus"] or ())
+    lists["causes"] = tuple(Part(**part) for part in row["causes"] or ())
     lists["measured"] = _measured(row["measured"])
     codes: dict[str, Any] = {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])}
     # A text that is no code of this whorl tells a program nothing.
     codes["action"] = Action(row["action"]) if row["action"] in set(Action) else action_of(codes["kind"])
     codes["reference"] = ComparedWith(row["reference"]) if row["reference"] in set(ComparedWith) else None
-    return Verdict(**found | lists | codes | {"at_clock": bool(row["at_clock"])})
+    return Verdict(**fields | lists | codes | {"at_clock": bool(row["at_clock"])})
