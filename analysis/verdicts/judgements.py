@@ -247,10 +247,7 @@ class StoredJudgement:
 
 
 def newest(store: Store) -> list[Judgement]:
-    """The newest judgement of each cluster, of those about every run; empty where nothing was ever judged.
-
-    Without its `watch`, of which only the names are stored (`watched`).
-    """
+    """The newest judgement of each cluster, of those about every run; empty where nothing was ever judged."""
     return [newest_of_cluster.judgement for newest_of_cluster in stored(store)]
 
 
@@ -323,11 +320,6 @@ def _not_judged(cluster: str, fields: Mapping[str, Any]) -> NotJudged:
 def keys_of(row: Mapping[str, Any]) -> list[str]:
     """The keys of the GPUs that a row of `verdicts` covers."""
     return [member["gpu"] for member in row["gpus"] or ()]
-
-
-def watched(store: Store, cluster: str) -> set[str]:
-    """Names of the GPUs of a cluster that its newest judgement wants to be measured again."""
-    return {name for judgement in stored(store, cluster) for name in judgement.watch}
 
 
 def _content(judgement: Judgement) -> str:

@@ -9,11 +9,12 @@ ended leaves, until its last sitting is too old.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -25,7 +26,8 @@ from ..runs.probing import campaigns, other_names, probed
 from ..runs.sittings import Floats, Ints
 from ..spread.passive import passive
 from .compare import LEAST_GPUS
-from .judgements import newest, watched
+from .judgements import stored
+from .levels import in_pct
 from .model import Figure, Model
 from .verdict import ACROSS_NODES, Kind, Level, State
 
@@ -166,39 +168,35 @@ def planned(
     model = _model(store, name, probes, at)
     threshold = math.log1p(threshold_pct / 100)
     knowledge = _known(model, gpus["gpu"].to_list(), threshold, at)
-    score, spread, passive_ranks = _passive(store, name, gpus["gpu"], knowledge)
+    score, spread, passive_ranks = _passive(None if model is None else store, name, gpus["gpu"], knowledge)
     bits, chance = _worth(knowledge, score, spread, threshold)
-    remarks = _remarks(store, name)
-    ranked: list[tuple[tuple[Any, ...], Next]] = []
-    decided: dict[str, int] = {}
+    remarks, ranked, decided = _remarks(store, name), list[Next](), Counter[str]()
     for place, row in enumerate(gpus.iter_rows(named=True)):
         expected_slow = score[place] > 0 and chance[place] >= 0.5
         why, remark = _why(remarks.get(row["name"], {}), knowledge, place, expected_slow=expected_slow)
         decision = Decision(knowledge.decision[place]).name.lower()
         if why is Why.UNDECIDED and knowledge.decision[place] != Decision.OPEN:
-            decided[decision] = decided.get(decision, 0) + 1
+            decided[decision] += 1
             continue
         level, half, age = (float(values[place]) for values in (knowledge.level, knowledge.half, knowledge.age))
-        gpu = Next(
-            gpu=row["gpu"],
-            name=row["name"],
-            node=row["node"],
-            why=why,
-            bits=float(bits[place]),
-            slow_chance=float(chance[place]),
-            sittings=int(knowledge.sittings[place]),
-            last=knowledge.last[place],
-            seconds=seconds,
-            remark=remark,
-            age_days=age if math.isfinite(age) else None,
-            decision=decision,
-            slower_pct=_pct(level),
-            low_pct=_pct(level - half),
-            high_pct=_pct(level + half),
+        ranked.append(
+            Next(
+                **row,
+                why=why,
+                bits=float(bits[place]),
+                slow_chance=float(chance[place]),
+                sittings=int(knowledge.sittings[place]),
+                last=knowledge.last[place],
+                seconds=seconds,
+                remark=remark,
+                age_days=age if math.isfinite(age) else None,
+                decision=decision,
+                slower_pct=_pct(level),
+                low_pct=_pct(level - half),
+                high_pct=_pct(level + half),
+            )
         )
-        worth = round(gpu.bits, 3)  # a thousandth of a bit tells nothing: the order is that of dates and names then
-        ranked.append(((_FIRST.get(why, len(_FIRST)), -worth, gpu.last or datetime.min, gpu.name), gpu))  # noqa: DTZ901
-    ranked.sort(key=lambda pair: pair[0])
+    ranked.sort(key=_order)
     fit = max(0, math.floor(budget_s / seconds))
     return Planned(
         cluster=name,
@@ -206,16 +204,21 @@ def planned(
         budget_s=budget_s,
         threshold_pct=threshold_pct,
         seconds=seconds,
-        gpus=tuple(gpu for _, gpu in ranked[:fit]),
+        gpus=tuple(ranked[:fit]),
         left_out=max(0, len(ranked) - fit),
-        decided=decided,
+        decided=dict(decided),
         passive=passive_ranks,
         unmeasured=model is not None and model.runs.is_empty(),
     )
 
 
+def _order(gpu: Next) -> tuple[int, float, datetime, str]:
+    """The most telling first. A thousandth of a bit tells nothing: then the order is that of dates and names."""
+    return _FIRST.get(gpu.why, len(_FIRST)), -round(gpu.bits, 3), gpu.last or datetime.min, gpu.name  # noqa: DTZ901
+
+
 def _pct(effect: float) -> float | None:
-    return 100 * math.expm1(effect) if math.isfinite(effect) else None
+    return in_pct(effect) if math.isfinite(effect) else None
 
 
 def _why(
@@ -377,17 +380,17 @@ def _entropy(p: Floats) -> Floats:
 
 
 def _passive(
-    store: Store, cluster: str, gpus: pl.Series, knowledge: _Known
+    store: Store | None, cluster: str, gpus: pl.Series, knowledge: _Known
 ) -> tuple[Floats, Floats, PassiveRanks | None]:
     """(gpus,) by how much the power of ordinary jobs expects a GPU to be slower, ln; 0 where it says nothing. And the
-    standard deviation of a healthy GPU about that.
+    standard deviation of a healthy GPU about that. `store`: None for a cluster without runs.
 
     A rank of power tells a rank of speed with some correlation: the expected place is that share of its own place, and
     the more it tells, the less is left to chance.
     """
     score, spread = np.zeros(len(gpus)), np.full(len(gpus), knowledge.silicon)
     never = knowledge.sittings == 0
-    if not never.any() or cluster not in campaigns(store)["cluster"]:
+    if store is None or not never.any():
         return score, spread, None
     fingerprints = passive(store, cluster=cluster)
     telling = [jobs for jobs in fingerprints.worth if jobs.expected is not None and jobs.gpus >= LEAST_GPUS]
@@ -412,13 +415,11 @@ def _passive(
 def _remarks(store: Store, cluster: str) -> dict[str, dict[State, Remark]]:
     """By name, what the newest judgement says against a GPU or its node: the worst of each state."""
     slower = Remark(None, State.SUSPECTED, of_node=False)
-    remarks: dict[str, dict[State, Remark]] = {name: {State.SUSPECTED: slower} for name in watched(store, cluster)}
-    for row in (row for judgement in newest(store) if judgement.cluster == cluster for row in judgement.rows):
-        if (
-            row.level in ACROSS_NODES
-            or row.kind is Kind.LOSES
-            or (row.kind is Kind.FAST and row.state is State.CONFIRMED)
-        ):
+    judgements = stored(store, cluster)
+    remarks = {name: {State.SUSPECTED: slower} for judgement in judgements for name in judgement.watch}
+    for row in (row for judgement in judgements for row in judgement.judgement.rows):
+        no_harm = row.kind is Kind.LOSES or (row.kind is Kind.FAST and row.state is State.CONFIRMED)
+        if row.level in ACROSS_NODES or no_harm:
             continue
         remark = Remark(row.kind, row.state, of_node=row.level is not Level.GPU)
         for name in row.gpus:

@@ -18,7 +18,7 @@ from ..runs.measurements import SOUND
 from ..runs.probing import IS_FACT
 from .changes import Alarm, update
 from .compare import LEAST_GPUS, Fleet
-from .judgements import keys_of, verdict_of
+from .judgements import stored
 from .model import figures_of
 from .states import codes
 from .variance import UNKNOWN
@@ -161,13 +161,11 @@ def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_o
 
 def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
     """The findings of the newest judgement of each cluster that cover these GPUs, by GPU."""
-    judged = store.scan("judgements").filter(pl.sql_expr(OF_ALL_RUNS)).sort("judged_at").group_by("cluster").last()
-    chosen = store.collect(judged.select("judgement"))["judgement"].implode()
-    rows = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
     verdicts: dict[str, list[Verdict]] = {}
-    for row in rows.iter_rows(named=True):
-        for gpu in set(keys_of(row)) & set(gpus):
-            verdicts.setdefault(gpu, []).append(verdict_of(row))
+    for judgement in stored(store):
+        for verdict, keys in zip(judgement.judgement.rows, judgement.keys, strict=True):
+            for gpu in keys.intersection(gpus):
+                verdicts.setdefault(gpu, []).append(verdict)
     return verdicts
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 from whorl.analysis.verdicts.judge import judge
-from whorl.analysis.verdicts.judgements import newest, record, watched
+from whorl.analysis.verdicts.judgements import newest, record, stored
 from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap
 from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer
@@ -136,8 +136,7 @@ def test_gpus_to_measure_again_are_stored_and_planned_first(tmp_path: Path) -> N
     store = judged_store(tmp_path / "S", 8, (0, 2, 4))
     told = replace(judgement(), watch=(finding(name="n01/2", gpus=("n01/2",), state=State.SUSPECTED),))
     record(store, [told], AT)
-    assert watched(store, CLUSTER) == {"n01/2"}
-    assert watched(store, "another") == set()
+    assert [one.watch for one in stored(store, CLUSTER)] == [("n01/2",)]
     assert "n01/2" in texts(answer([told], "S"))
     assert document("plan", "--store", str(store.root))["gpus"][0]["name"] == "n01/2"
 
