@@ -201,7 +201,7 @@ def exchanging(patch: pytest.MonkeyPatch, at: int, exchange: Any) -> Any:
     return calls
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("folder", ["telemetry/day=2023-11-15", ".", "journal"])
 def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
     tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
