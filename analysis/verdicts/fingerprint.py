@@ -229,9 +229,10 @@ class Alike:
         place = self.gpus.index(gpu)
         rows = np.flatnonzero(self.model == self.model[place])
         has = np.flatnonzero(np.isfinite(self.x[place]))
-        x = self.x[np.ix_(rows, has)].astype(np.float64)
-        scale = _NORMAL * np.nanmedian(np.abs(x - np.nanmedian(x, axis=0)), axis=0)
-        differs = np.where(scale > 0, x - self.x[place, has], np.nan) / np.where(scale > 0, scale, 1.0)
+        x = self.x[np.ix_(rows, has)]
+        wide = x.astype(np.float64)
+        scale = _NORMAL * np.nanmedian(np.abs(wide - np.nanmedian(wide, axis=0)), axis=0)
+        differs = (x - self.x[place, has])[:, scale > 0] / scale[scale > 0]
         shared = np.isfinite(differs).sum(axis=1)
         near = np.flatnonzero((2 * shared >= len(has)) & (shared > 0) & (rows != place))
         distance = np.sqrt(np.nansum(differs[near] ** 2, axis=1) / shared[near])

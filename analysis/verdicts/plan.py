@@ -289,14 +289,10 @@ class _Known:
 
 def _known(model: Model | None, gpus: Sequence[str], effect: float, now: datetime) -> _Known:
     n = len(gpus)
+    level, half, doubt = np.full((3, n), np.nan)
+    sittings, decision = np.zeros((2, n), np.int64)
     knowledge = _Known(
-        level=np.full(n, np.nan),
-        half=np.full(n, np.nan),
-        doubt=np.full(n, np.nan),
-        sittings=np.zeros(n, np.int64),
-        age=np.full(n, np.inf),
-        last=[None] * n,
-        decision=np.zeros(n, np.int64),
+        level, half, doubt, sittings=sittings, age=np.full(n, np.inf), last=[None] * n, decision=decision
     )
     if model is None or model.runs.is_empty():
         return knowledge
