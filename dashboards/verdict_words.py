@@ -503,7 +503,7 @@ def why_not(gap: NotJudged) -> str:
         return f"{left} {_LEFT_OUT[gap.why]}"
     if gap.why is Gap.FEW_GPUS:
         of_model = f" of {gap.model}" if gap.model else ""
-        return f"{many(n, 'GPU')}{of_model} ran it; {total} are needed to tell which differ"
+        return f"{many(n, 'GPU')}{of_model} ran it without an error; {total} are needed to tell which differ"
     if gap.why is Gap.JOBS:
         return (
             "the GPUs of a job finish together, so a time belongs to the job and not to the GPU (of what differs from "

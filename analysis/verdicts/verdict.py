@@ -306,7 +306,7 @@ class Gap(StrEnum):
     NO_DATE = "no date"
     """`n` runs have no date."""
     FEW_GPUS = "few gpus"
-    """`n` GPUs ran it; `total` are needed."""
+    """`n` GPUs ran it without an error; `total` are needed."""
     JOBS = "jobs"
     """The GPUs of a job finish together: `share` of what differs from run to run is the job's."""
     RUN_ONCE = "run once"

@@ -93,6 +93,8 @@ def spread(looked: Looked) -> Iterable[str | Table]:
                 MISSING if row.n < 2 else f"{len(row.slow)}/{len(row.fast)}",
             ]
         )
+    if not rows:
+        return
     header = (
         "probe" if looked.campaign.campaign else "workload",
         "GPUs",
@@ -116,7 +118,8 @@ def spread(looked: Looked) -> Iterable[str | Table]:
 def stand_out(looked: Looked) -> Iterable[str | Table]:
     """Which GPUs stand out, why, and what to do."""
     judged = looked.judged
-    compared = f"{judged.looks:,} comparisons; of 100 named, at most {100 * ERROR_RATE:g} should be healthy"
+    rate = f"; of 100 named, at most {100 * ERROR_RATE:g} should be healthy" if judged.gpus else ""
+    compared = f"{many(judged.looks, 'comparison')}{rate}"
     if not judged.rows:
         yield (f"no GPU stands out ({compared})" if judged.gpus else "no GPU could be judged")
         yield ""

@@ -256,5 +256,5 @@ def events(found: Explained) -> Iterable[str]:
     of = f", the last {_EVENTS}" if len(found.events) > _EVENTS else ""
     yield f"events{of}:"
     for one in found.events[:_EVENTS]:
-        yield f"  {minute(one.ts)} {one.kind}: {one.detail or MISSING}"
+        yield f"  {minute(one.ts)} {one.kind}: {one.detail or one.meaning.split(';')[0] or MISSING}"
     yield ""

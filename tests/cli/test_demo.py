@@ -86,7 +86,7 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     assert "healthy" not in done.stdout
     [why] = [line for line in done.stdout.splitlines() if "2 GPUs ran it" in line]
     assert why.startswith("not judged: ")
-    assert why.endswith("(2 GPUs ran it; 8 are needed to tell which differ)")
+    assert why.endswith("(2 GPUs ran it without an error; 8 are needed to tell which differ)")
     document = json.loads(run("--json", out=tmp_path / "D").stdout)
     assert (document["planted"], document["falsely_named"], document["stand_out"]) == (None, None, [])
 

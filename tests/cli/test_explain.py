@@ -94,6 +94,7 @@ def test_a_lost_gpu_after_the_judging_is_named_as_newer(store: Store) -> None:
     assert whorl("verdicts", "--store", root).exit_code == 0
     told = document("explain", uuid(3), "--store", root)
     assert (told["verdicts"][0]["kind"], told["judged"]["newer_events"]) == ("lost", 0)
+    assert "lost: the GPU does not answer any more" in whorl("explain", uuid(3), "--store", root).stdout
 
 
 @pytest.mark.long

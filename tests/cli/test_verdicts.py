@@ -205,7 +205,7 @@ def test_nothing_found_and_nothing_judged_are_different_sentences() -> None:
     blank = Judgement(CLUSTER, (), (NotJudged(CLUSTER, CLUSTER, Gap.FEW_GPUS, n=1, total=8),), 0, 0)
     said = texts(answer([blank], "S"))
     assert "nothing could be judged" in said
-    assert "1 GPU ran it; 8 are needed" in said
+    assert "1 GPU ran it without an error; 8 are needed" in said
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -161,7 +161,7 @@ def test_few_gpus_and_no_telemetry_still_make_a_page(tmp_path: Path) -> None:
     assert "Probes on 1 simulated V100-SXM2 GPU\n" in text
     assert "No GPU could be judged" in text
     assert "GPUs stand out: none could be judged" in text
-    assert "(1 GPU ran it; 8 are needed to tell which differ)." in text
+    assert "(1 GPU ran it without an error; 8 are needed to tell which differ)." in text
     assert "No comparison was made: no GPU could be judged." in text
     assert "0 comparisons" not in text
     assert "GPU measured" in text

@@ -62,6 +62,8 @@ def test_facts_without_runs_are_reported(tmp_path: Path) -> None:
     assert name in report
     assert name in page.read_text()
     assert "variability" not in report  # it needs runs
+    assert "median time" not in report, "a table without rows"
+    assert "should be healthy" not in report, "no statistics named anything"
     assert "whorl verdicts" in answer("fingerprint")
 
 
