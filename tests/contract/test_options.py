@@ -233,11 +233,14 @@ VERBS = {
             "--at": ["2026-11-23 14:05:00", "x"],
             "--every": ["1"],
             "--header": ["uuid,app,ms", "a"],
+            "--layout": ["{world}/layout.yaml"],
+            "--ranks": ["{world}/ranks.csv"],
             "--map": ["ms=time:ms", "ms=power:W", "ms"],
             "--unit": ["ms", "ms=s", "x"],
         },
         writes=True,
         beside={"--header": {"": "{world}/bare.csv"}},
+        never=dict.fromkeys(("--job", "--layout", "--ranks"), "needs a timeline: tests/cli/test_timelines.py"),
     ),
     "jobs import": Verb(
         STORE | {"--file": "{world}/jobs.txt", "--gpus-per-node": "4"},
@@ -407,6 +410,8 @@ FILES = {
     "energy.toml": 'zone = "DE"\npue = 1.2\n',
     "fleet.toml": 'nodes = "n[01-02]"\ngpus_per_node = 1\n',
     "hosts": "c001-[1-2]\n",
+    "layout.yaml": "dp_size: 2\npp_size: 1\ntp_size: 1\n",
+    "ranks.csv": "rank,uuid\n0,GPU-3740efcd\n",
     "smi.csv": "timestamp, uuid, power.draw [W]\n2026/11/20 10:00:00.000, GPU-3740efcd, 250.0 W\n",
     "table.csv": "uuid,app,ms\n"
     + "".join(f"GPU-77686f72-6c00-4000-8000-{n:012x},sgemm,{100 + n}.5\n" for n in range(4)),
