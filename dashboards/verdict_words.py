@@ -32,37 +32,37 @@ EFFECT_SAYS = (
 )
 
 
-def name(one: Verdict, shorter: Mapping[str, str] | None = None) -> str:
+def name(verdict: Verdict, shorter: Mapping[str, str] | None = None) -> str:
     """The name, with the number of GPUs where it is not that of one and does not say it."""
-    counted = many(len(one.gpus), "GPU")
-    plain = (shorter or {}).get(one.name, one.name)
-    return plain if one.level in (Level.GPU, Level.RANK) or one.name == counted else f"{plain} ({counted})"
+    counted = many(len(verdict.gpus), "GPU")
+    plain = (shorter or {}).get(verdict.name, verdict.name)
+    return plain if verdict.level in (Level.GPU, Level.RANK) or verdict.name == counted else f"{plain} ({counted})"
 
 
 def short(names: Iterable[str], beside: Iterable[str] = ()) -> dict[str, str]:
     """Names for a table: of a UUID a first part that no other of the names has, nor one `beside` them, so that every
     command takes it."""
     listed = set(names)
-    every = listed | set(beside)
-    found = {one: one for one in listed}
-    long = {one for one in listed if len(one) > 2 * _PART and one[:4] in ("GPU-", "MIG-")}
+    names_beside = listed | set(beside)
+    shortened = {full: full for full in listed}
+    long = {full for full in listed if len(full) > 2 * _PART and full[:4] in ("GPU-", "MIG-")}
     cut = _PART
     while long:
-        parts = Counter(one[:cut] for one in every)
-        found |= {one: one[:cut] for one in long if parts[one[:cut]] == 1}
-        long = {one for one in long if parts[one[:cut]] > 1 and cut < len(one)}
+        parts = Counter(full[:cut] for full in names_beside)
+        shortened |= {full: full[:cut] for full in long if parts[full[:cut]] == 1}
+        long = {full for full in long if parts[full[:cut]] > 1 and cut < len(full)}
         cut += 1
-    return found
+    return shortened
 
 
-def effect(one: Verdict) -> str:
+def effect(verdict: Verdict) -> str:
     """The effect with its unit: `+6.1 %`; n/a where nothing was measured."""
-    return MISSING if one.effect_pct is None else f"{percent(one.effect_pct)} %"
+    return MISSING if verdict.effect_pct is None else f"{percent(verdict.effect_pct)} %"
 
 
-def measured(one: Verdict) -> str:
+def measured(verdict: Verdict) -> str:
     """What the effect is of: `time`, `K/W`, `its runs`; nothing where there is none."""
-    return "" if one.effect_pct is None else _OF.get(one.figure, one.figure)
+    return "" if verdict.effect_pct is None else _OF.get(verdict.figure, verdict.figure)
 
 
 def kin(model: str | None) -> str:
@@ -70,30 +70,33 @@ def kin(model: str | None) -> str:
     return "GPUs of its model" if model else "GPUs of its cluster"
 
 
-def least(given: Sequence[Smallest]) -> str | None:
+def least(effects: Sequence[Smallest]) -> str | None:
     """Below which effect no GPU could have been named, in a sentence; None where there is nothing to say."""
-    known = sorted((one for one in given if one.pct is not None), key=lambda one: one.pct or 0.0)
-    if not known:
-        whys = [why for each in given if (why := why_none(each))]
+    nameable = sorted(
+        (smallest for smallest in effects if smallest.pct is not None), key=lambda smallest: smallest.pct or 0.0
+    )
+    if not nameable:
+        whys = [why for smallest in effects if (why := why_none(smallest))]
         return f"No GPU could have been named for one workload alone: {whys[0]}." if whys else None
     parts = [
-        f"{one.pct:.1f} % in {one.workload} ({many(one.gpus, 'GPU')}, {many(one.sittings, 'sitting')} each)"
-        for one in dict.fromkeys((known[0], known[-1]))
+        f"{smallest.pct:.1f} % in {smallest.workload} ({many(smallest.gpus, 'GPU')}, "
+        f"{many(smallest.sittings, 'sitting')} each)"
+        for smallest in dict.fromkeys((nameable[0], nameable[-1]))
     ]
-    others = len(known) - 2
-    of = "" if others < 1 else "; the third lies between" if others == 1 else f"; the other {others} lie between"
-    return f"A GPU slower by less than about {' or '.join(parts)} could not have been named{of}."
+    others = len(nameable) - 2
+    between = "" if others < 1 else "; the third lies between" if others == 1 else f"; the other {others} lie between"
+    return f"A GPU slower by less than about {' or '.join(parts)} could not have been named{between}."
 
 
-def causes(one: Verdict) -> str:
+def causes(verdict: Verdict) -> str:
     """The parts of the effect in words: `4.0 power cap, 1.3 heat`."""
-    parts = [f"{part.pct:.1f} {part.what}" for part in one.causes if abs(part.pct) >= 0.05]
+    parts = [f"{part.pct:.1f} {part.what}" for part in verdict.causes if abs(part.pct) >= 0.05]
     return ", ".join(parts) if parts else MISSING
 
 
-def chances(one: Verdict) -> list[str]:
+def chances(verdict: Verdict) -> list[str]:
     """p and q, where it has them."""
-    return [f"{sign} {chance:.1g}" for sign, chance in (("p", one.p), ("q", one.q)) if chance is not None]
+    return [f"{sign} {chance:.1g}" for sign, chance in (("p", verdict.p), ("q", verdict.q)) if chance is not None]
 
 
 def percent(value: float | None) -> str:
@@ -111,8 +114,8 @@ def interval(low: float | None, high: float | None) -> str:
 
 def some(names: Sequence[str], most: int = _NAMED) -> str:
     """The first of several names, and how many more there are."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more if names else MISSING
+    others = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + others if names else MISSING
 
 
 # -- what to do, and what it was compared with --------------------------------------------------------------------
@@ -188,9 +191,9 @@ def reference(verdict: Verdict) -> str:
         return f"{verdict.n} {verdict.name.partition(' ')[0]}s of the same cluster"
     if verdict.level is not Level.GPU:
         return f"{verdict.n} {_PEERS[verdict.reference]} of the same {'model' if verdict.model else 'cluster'}"
-    of = f" of {verdict.model}" if verdict.model else " of its cluster"
+    group = f" of {verdict.model}" if verdict.model else " of its cluster"
     figure = "time at its clock" if verdict.at_clock else verdict.figure
-    return f"{verdict.n} GPUs{of}" + (f", {figure}" if figure != TIME else "")
+    return f"{verdict.n} GPUs{group}" + (f", {figure}" if figure != TIME else "")
 
 
 _PEERS = {ComparedWith.GPUS: "GPUs", ComparedWith.NODES: "nodes"}
@@ -314,30 +317,30 @@ def _of_batch(verdict: Verdict) -> str:
 def _of_past(verdict: Verdict) -> str:
     """What is different from its own past, when that began, and what else changed then."""
     by_figure = {value.figure: value for value in verdict.measured}
-    effect_pct, where = verdict.effect_pct or 0.0, ", ".join(verdict.workloads[:1])
+    effect_pct, workload = verdict.effect_pct or 0.0, ", ".join(verdict.workloads[:1])
     if verdict.kind is Kind.UNSTABLE:
         return _unstable(verdict, by_figure)
     joined = [changed for value in verdict.measured if (changed := changed_with(value))]
     if verdict.kind is Kind.DRIFTING:
         meanwhile = f"; meanwhile: {', '.join(joined)}" if joined else ""
-        return f"becomes {_ways(effect_pct)} in {where}{_drift(verdict, by_figure)}{meanwhile}"
+        return f"becomes {_ways(effect_pct)} in {workload}{_drift(verdict, by_figure)}{meanwhile}"
     size = f"{abs(effect_pct):.1f} % {_ways(effect_pct)} {interval(verdict.low_pct, verdict.high_pct)}"
     before = _at(by_figure, Quantity.LAST_BEFORE)
     until = by_figure.get(Quantity.UNTIL)
     stays = "" if until is None else "; it did not last" if until.at is None else f", until {_day(until.at)}"
     if verdict.level is not Level.GPU:
-        of = f" of {verdict.name}" if verdict.level is Level.NODE else ""
+        of_node = f" of {verdict.name}" if verdict.level is Level.NODE else ""
         with_what = f" with {' and '.join(joined)}" if joined else ""
         return (
-            f"{len(verdict.gpus):,} GPUs{of} became {size} together in {where}, between {_day(before)} and "
+            f"{len(verdict.gpus):,} GPUs{of_node} became {size} together in {workload}, between {_day(before)} and "
             f"{_day(verdict.first_seen)}{with_what}{stays}"
         )
     sittings = by_figure.get(Quantity.SITTINGS)
     counted = "" if sittings is None else f"{many(int(_number(sittings.value)), 'sitting')}; "
     then = f"; then: {', '.join(joined)}" if joined else ""
     return (
-        f"{size} than its own level before, in {where} since {_day(verdict.first_seen)} ({counted}last seen as before "
-        f"on {_day(before)}){stays}{then}"
+        f"{size} than its own level before, in {workload} since {_day(verdict.first_seen)} ({counted}last seen as "
+        f"before on {_day(before)}){stays}{then}"
     )
 
 
@@ -363,11 +366,14 @@ def _unstable(verdict: Verdict, by_figure: Mapping[str, Measured]) -> str:
     counted = runs or by_figure.get(Quantity.FAR_SITTINGS)
     if counted is None or counted.limit is None:
         return f"unstable in {', '.join(verdict.workloads[:1])}"
-    what = "sittings are away from its level" if runs is None else "runs are slower than the others of their sittings"
+    counted_as = (
+        "sittings are away from its level" if runs is None else "runs are slower than the others of their sittings"
+    )
     fleet = "" if counted.peers is None else f" (fleet: {100 * counted.peers:.1f} %)"
     text = (
-        f"unstable in {', '.join(verdict.workloads[:1])}: {_number(counted.value):.0f} of {counted.limit:.0f} {what}, "
-        f"by {verdict.effect_pct or 0.0:.1f} % in the median {interval(verdict.low_pct, verdict.high_pct)}{fleet}"
+        f"unstable in {', '.join(verdict.workloads[:1])}: {_number(counted.value):.0f} of {counted.limit:.0f} "
+        f"{counted_as}, by {verdict.effect_pct or 0.0:.1f} % in the median "
+        f"{interval(verdict.low_pct, verdict.high_pct)}{fleet}"
     )
     of_runs = [by_figure[figure] for figure in (Quantity.CLOCK_OF_SLOWER_RUNS, Quantity.POWER_OF_SLOWER_RUNS)
                if figure in by_figure]  # fmt: skip
@@ -499,8 +505,8 @@ def why_not(gap: NotJudged) -> str:
     whom = "node" if gap.level is Level.NODE else "GPU"
     n, total, share = gap.n or 0, gap.total or 0, 100 * (gap.share or 0.0)
     if gap.why in _LEFT_OUT:
-        left = "1 run was left out, as it has" if n == 1 else f"{n:,} runs were left out, as they have"
-        return f"{left} {_LEFT_OUT[gap.why]}"
+        counted_runs = "1 run was left out, as it has" if n == 1 else f"{n:,} runs were left out, as they have"
+        return f"{counted_runs} {_LEFT_OUT[gap.why]}"
     if gap.why is Gap.FEW_GPUS:
         of_model = f" of {gap.model}" if gap.model else ""
         return f"{many(n, 'GPU')}{of_model} ran it without an error; {total} are needed to tell which differ"
@@ -520,10 +526,10 @@ def why_not(gap: NotJudged) -> str:
         last = "no run has a date" if gap.at is None else f"the newest began on {_day(gap.at)}"
         return f"no run began on {_day(gap.since)} or later; {last}"
     if gap.why is Gap.PAST_ONE_SITTING:
-        every = n == total
-        of = f"every {whom}" if every else f"{n:,} of {total:,} {whom}s"
-        was = "was" if every or n == 1 else "were"
-        return f"history: {of} {was} measured in one sitting only; measure again 6 hours later or more"
+        all_of_them = n == total
+        number = f"every {whom}" if all_of_them else f"{n:,} of {total:,} {whom}s"
+        was = "was" if all_of_them or n == 1 else "were"
+        return f"history: {number} {was} measured in one sitting only; measure again 6 hours later or more"
     if gap.why is Gap.PAST_TOO_FEW:
         return f"history: too few {whom}s have two sittings to know how much a healthy one moves; measure more of them"
     if gap.why in _EVENTS:
@@ -565,13 +571,13 @@ _WHY = {
 }
 
 
-def why_none(each: Smallest) -> str | None:
+def why_none(smallest: Smallest) -> str | None:
     """Why no effect could have been named in a workload; None where one could."""
-    if each.why is None:
+    if smallest.why is None:
         return None
-    if each.why is Gap.ALONE:
+    if smallest.why is Gap.ALONE:
         return "most GPUs have one run, which names no GPU alone: measure again"
-    return f"{each.gpus} GPUs with {each.sittings} sittings each name no GPU for this workload alone"
+    return f"{smallest.gpus} GPUs with {smallest.sittings} sittings each name no GPU for this workload alone"
 
 
 # -- faults that were put into simulated GPUs ---------------------------------------------------------------------
@@ -626,9 +632,9 @@ def not_judged_row(gap: NotJudged) -> dict[str, str]:
     return {"cluster": gap.cluster, "subject": gap.subject, "why": why_not(gap)}
 
 
-def smallest_row(each: Smallest) -> dict[str, Any]:
+def smallest_row(smallest: Smallest) -> dict[str, Any]:
     """The smallest effect of a workload, as a row of `whorl.verdicts/1`."""
-    return asdict(each) | {"why": why_none(each)}
+    return asdict(smallest) | {"why": why_none(smallest)}
 
 
 def change_row(change: Change) -> dict[str, Any]:
@@ -645,7 +651,7 @@ def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
         "not_judged": [not_judged_row(gap) for judged in judgements for gap in judged.not_judged],
         "watch": [row(verdict) for judged in judgements for verdict in judged.watch],
         "smallest": [
-            {"cluster": judged.cluster, **smallest_row(each)} for judged in judgements for each in judged.smallest
+            {"cluster": judged.cluster, **smallest_row(member)} for judged in judgements for member in judged.smallest
         ],
         "changes": [
             {"cluster": judged.cluster, **change_row(change)} for judged in judgements for change in judged.changes

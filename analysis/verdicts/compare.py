@@ -109,27 +109,27 @@ class Compared:
         return self.chances.p(len(self.effect))
 
 
-def compare(of: Levels, fleet: Fleet, least: float = LEAST, *, worse: int = 1) -> Compared | None:
+def compare(levels: Levels, fleet: Fleet, least: float = LEAST, *, worse: int = 1) -> Compared | None:
     """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`.
 
     `least`: no level is known better. `worse`: 1 where a higher figure is worse, -1 where a lower one is.
     """
-    gpus = np.flatnonzero(of.known)
+    gpus = np.flatnonzero(levels.known)
     if len(gpus) < LEAST_GPUS:
         return None
-    level = of.level[gpus]
-    error = np.nan_to_num(np.hypot(of.pooled, of.again)[gpus], nan=LEAST)
+    level = levels.level[gpus]
+    error = np.nan_to_num(np.hypot(levels.pooled, levels.again)[gpus], nan=LEAST)
     floor = max(float(np.median(error)), least)
     centred = Centred(gpus, level, fleet.node[gpus], error, np.full(len(gpus), float(np.median(level))))
     for name, value in fleet.shared.items():
         centred.without_recorded(name, value[gpus])
     centre = centred.centre.copy()
     nodes = node_effects(centred.deviation, centred.node, floor, worse=worse)
-    in_slow_mode = centred.without_modes(nodes, max(quantum(np.sort(level)), np.sqrt(12) * of.sat.rounding))
+    in_slow_mode = centred.without_modes(nodes, max(quantum(np.sort(level)), np.sqrt(12) * levels.sat.rounding))
     if (centred.centre != centre).any():
         nodes = node_effects(centred.deviation, centred.node, floor, worse=worse)
     centred.add_nodes(nodes)
-    half = of.half()[gpus]
+    half = levels.half()[gpus]
     deviation = centred.deviation
     _, batch, sizes = np.unique(centred.centre, return_inverse=True, return_counts=True)
     peers = np.zeros(len(fleet), dtype=np.int64)
@@ -139,9 +139,9 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, *, worse: int = 1) -
         for values in (deviation, deviation - half, deviation + half, centred.centre)
     )
     return Compared(
-        effect=effect, low=low, high=high, centre=centre, peers=peers, confirmed=_confirmed(of, centre, effect),
-        single=of.runs == 1, shifts=tuple(centred.shifts),
-        chances=_chances(of, centred, nodes, in_slow_mode, floor=floor, worse=worse),
+        effect=effect, low=low, high=high, centre=centre, peers=peers, confirmed=_confirmed(levels, centre, effect),
+        single=levels.runs == 1, shifts=tuple(centred.shifts),
+        chances=_chances(levels, centred, nodes, in_slow_mode, floor=floor, worse=worse),
     )  # fmt: skip
 
 
@@ -153,15 +153,15 @@ def share_tails(figures: Sequence[Compared]) -> None:
             figure.chances.null.tell(common)
 
 
-def seen_twice(of: Levels, compared: Compared, shift: Shift) -> Bools:
+def seen_twice(levels: Levels, compared: Compared, shift: Shift) -> Bools:
     """(gpus,) whether two sittings or more show a node's or batch's shift."""
     if shift.what == "node":  # its GPUs are not centred on it
         return compared.confirmed
-    return _confirmed(of, compared.centre - shift.effect, np.full(len(compared.effect), shift.effect))
+    return _confirmed(levels, compared.centre - shift.effect, np.full(len(compared.effect), shift.effect))
 
 
 def _chances(
-    of: Levels, centred: Centred, nodes: NodeEffects, in_slow_mode: Bools, *, floor: float, worse: int
+    levels: Levels, centred: Centred, nodes: NodeEffects, in_slow_mode: Bools, *, floor: float, worse: int
 ) -> Chances:  # fmt: skip
     """What is left of GPUs when the effects of their nodes are taken out: all of it where the node is shifted."""
     gpus, deviation = centred.gpus, centred.deviation
@@ -169,17 +169,17 @@ def _chances(
     null = Null(worse * remainder[~in_slow_mode], floor)
     # A GPU with fewer sittings than most is known less well. That its own sittings differ is no excuse: of these the
     # ones nearest to the fleet count.
-    error = of.pooled[gpus]
+    error = levels.pooled[gpus]
     poorer = np.sqrt(np.maximum(error**2 - float(np.median(error)) ** 2, 0.0))
     middle = centred.centre + nodes.expected + worse * null.centre
-    slow, fast = of.slow_side[gpus] - middle, of.fast_side[gpus] - middle
+    slow, fast = levels.slow_side[gpus] - middle, levels.fast_side[gpus] - middle
     distance = np.where(remainder >= 0, np.maximum(slow, 0.0), np.minimum(fast, 0.0))
     from_mates = deviation - nodes.of_mates
     alone = (np.sign(from_mates) == np.sign(deviation)) & (np.abs(from_mates) >= _FROM_MATES * np.abs(deviation))
     alone |= ~nodes.has_mates
     alone |= in_slow_mode & np.isin(centred.node, centred.node[~in_slow_mode])  # several on one node, but not all of it
     alone &= np.sign(distance) == np.sign(deviation)
-    nearer = float(np.median(centred.level - of.slow_side[gpus]))
+    nearer = float(np.median(centred.level - levels.slow_side[gpus]))
     return Chances(null, gpus, worse * distance, poorer, alone, in_slow_mode, nearer)
 
 
@@ -190,10 +190,10 @@ def _of_fleet(values: Floats, gpus: Ints, count: int) -> Floats:
     return spread_out
 
 
-def _confirmed(of: Levels, centre: Floats, effect: Floats) -> Bools:
+def _confirmed(levels: Levels, centre: Floats, effect: Floats) -> Bools:
     """(gpus,) whether two dated sittings or more have most of the effect."""
-    sat = of.sat
-    off = sat.value - of.steps - centre[sat.series]
+    sat = levels.sat
+    off = sat.value - levels.steps - centre[sat.series]
     expected = effect[sat.series]
     with np.errstate(invalid="ignore"):
         shows = (off * np.sign(expected) >= _SHOWS * np.abs(expected)) & (np.abs(expected) > 0)

@@ -132,15 +132,15 @@ def places(events: pl.DataFrame, cards: pl.DataFrame, *, until: datetime, since:
     unknown = dated.join(sites, on=["node", "gpu"], how="anti").unique(["node", "gpu"])
     sites = pl.concat([sites, unknown.select("gpu", "node", pl.col("gpu").alias("site"))], how="diagonal")
     of_memory = pl.col("code").is_in([*OF_MEMORY]).fill_null(value=False)
-    looks = [_moments(dated), _moments(dated.filter(~of_memory))]
+    versions = [_moments(dated), _moments(dated.filter(~of_memory))]
     exposed = _exposed(sites, dated, since, until)
-    named, tests = [], 0
+    lossy, tests = [], 0
     for kind, test in _KINDS.items():
-        tested = [test(moments, exposed, kind) for moments, _ in looks]
+        tested = [test(moments, exposed, kind) for moments, _ in versions]
         tests += len(tested[0].names)
-        named += _named(kind, tested, [moments for moments, _ in looks], exposed)
+        lossy += _named(kind, tested, [moments for moments, _ in versions], exposed)
     undated = events.height - homeless - dated.height
-    return Places(tuple(named), tests, homeless, undated, looks[0][1])
+    return Places(tuple(lossy), tests, homeless, undated, versions[0][1])
 
 
 # -- what happened where ----------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def _filled(events: pl.DataFrame, sites: pl.DataFrame, keys: list[str], missing:
     """The events with columns that they miss, of the card that was there: the last one seen before, else the first."""
     later = (pl.col("first_seen") > pl.col("ts")).fill_null(value=False)
     age = pl.col("first_seen").cast(pl.Int64).fill_null(-(2**62))
-    found = (
+    known_values = (
         events.filter(pl.col(missing[0]).is_null())
         .select("row", "ts", *keys)
         .drop_nulls(keys)
@@ -204,7 +204,7 @@ def _filled(events: pl.DataFrame, sites: pl.DataFrame, keys: list[str], missing:
         .agg(pl.col(missing).last())
     )
     return (
-        events.join(found, on="row", how="left", suffix="_found", maintain_order="left")
+        events.join(known_values, on="row", how="left", suffix="_found", maintain_order="left")
         .with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in missing)
         .drop(f"{name}_found" for name in missing)
     )
@@ -254,7 +254,7 @@ def _exposed(sites: pl.DataFrame, events: pl.DataFrame, since: datetime | None, 
     without a date, or has events that are older.
     """
     first = pl.col("first_seen")
-    each = (
+    sites_of_nodes = (
         sites.sort("first_seen", nulls_last=False)
         .group_by("node", "site", maintain_order=True)
         .agg(
@@ -263,15 +263,15 @@ def _exposed(sites: pl.DataFrame, events: pl.DataFrame, since: datetime | None, 
             pl.when(first.is_not_null().all()).then(first.min()).alias("first_seen"),
         )
     )
-    old = events.join(each, on=["node", "slot"], how="inner")
+    old = events.join(sites_of_nodes, on=["node", "slot"], how="inner")
     old = old.filter(pl.col("ts") < first - timedelta(days=1))
-    dates = [at for at in (each["first_seen"].min(), events["ts"].min()) if isinstance(at, datetime)]
+    dates = [at for at in (sites_of_nodes["first_seen"].min(), events["ts"].min()) if isinstance(at, datetime)]
     began = min(dates, default=until)
-    known = not old.height and not each["first_seen"].null_count()
-    seen = first if known else pl.lit(began, pl.Datetime("us"))
-    begin = pl.max_horizontal(seen, pl.lit(since or began, pl.Datetime("us")))
+    dated = not old.height and not sites_of_nodes["first_seen"].null_count()
+    begin_seen = first if dated else pl.lit(began, pl.Datetime("us"))
+    begin = pl.max_horizontal(begin_seen, pl.lit(since or began, pl.Datetime("us")))
     days = (pl.lit(until) - begin).dt.total_microseconds() / _DAY_US
-    return each.with_columns(days.clip(1.0).alias("days"))
+    return sites_of_nodes.with_columns(days.clip(1.0).alias("days"))
 
 
 # -- the tests --------------------------------------------------------------------------------------------
@@ -325,16 +325,16 @@ def _middle_p(law: Floats, least: int) -> float:
 def _groups(moments: pl.DataFrame, exposed: pl.DataFrame, kind: str) -> _Tested:
     """Each cage or cabinet: how many losses its nodes have, where all that a node lost falls to one of them."""
     by_node = exposed.drop_nulls(kind).group_by("node").agg(pl.col(kind).last(), pl.col("days").sum())
-    each = by_node.group_by(kind, maintain_order=True).agg(pl.col("days").sum(), pl.len()).sort(kind)
+    groups = by_node.group_by(kind, maintain_order=True).agg(pl.col("days").sum(), pl.len()).sort(kind)
     lost = moments.filter("fresh").group_by("node").len("losses").join(by_node, on="node")
-    if each.height < 2 or each.height == by_node.height or lost.is_empty():
+    if groups.height < 2 or groups.height == by_node.height or lost.is_empty():
         return _Tested([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
-    losses = each.join(lost.group_by(kind).agg(pl.col("losses").sum()), on=kind, how="left", maintain_order="left")
+    losses = groups.join(lost.group_by(kind).agg(pl.col("losses").sum()), on=kind, how="left", maintain_order="left")
     counts = losses["losses"].fill_null(0).to_numpy().astype(np.int64)
-    days, sizes = each["days"].to_numpy(), lost["losses"].to_numpy().astype(np.int64)
+    days, sizes = groups["days"].to_numpy(), lost["losses"].to_numpy().astype(np.int64)
     shares = days / days.sum()
     p = [_middle_p(_compound(sizes, float(share)), int(n)) for share, n in zip(shares, counts, strict=True)]
-    return _Tested(each[kind].to_list(), counts, days, np.array(p))
+    return _Tested(groups[kind].to_list(), counts, days, np.array(p))
 
 
 def _nodes(moments: pl.DataFrame, exposed: pl.DataFrame, _: str) -> _Tested:
@@ -372,7 +372,7 @@ def rate_tails(losses: Ints, days: Floats) -> Floats:
     """
     kinds, kind = np.unique(np.column_stack([losses, np.round(np.log(days), 1)]), axis=0, return_inverse=True)
     counts, exposure = kinds[:, 0], np.exp(kinds[:, 1])
-    many = np.bincount(kind.ravel())
+    counts_of_kind = np.bincount(kind.ravel())
     means = _MEANS * (losses.sum() + 0.5) / days.sum()
     expected = exposure[:, None, None] * means[None, :, None] * _RATES
     shapes = _shapes()
@@ -380,7 +380,7 @@ def rate_tails(losses: Ints, days: Floats) -> Floats:
     tail = scipy.stats.poisson.sf(counts[:, None, None] - 1, expected) @ shapes
     log_density = np.log(np.maximum(density, 1e-300))
     prior = np.log([*_DISPERSION.values(), *_LOG_SPREAD.values()]) + 0.5 * np.log(means)[:, None]
-    log_weight = np.tensordot(many, log_density, axes=1) - log_density + prior
+    log_weight = np.tensordot(counts_of_kind, log_density, axes=1) - log_density + prior
     weight = np.exp(log_weight - log_weight.max(axis=(1, 2), keepdims=True))
     p = (weight * tail).sum(axis=(1, 2)) / weight.sum(axis=(1, 2))
     return np.asarray(p[kind.ravel()], dtype=np.float64)
@@ -414,53 +414,56 @@ def _simes(p: Floats) -> Floats:
 # -- what is named ----------------------------------------------------------------------------------------
 
 
-def _named(kind: str, looks: list[_Tested], moments: list[pl.DataFrame], exposed: pl.DataFrame) -> list[Place]:
+def _named(kind: str, versions: list[_Tested], moments: list[pl.DataFrame], exposed: pl.DataFrame) -> list[Place]:
     """The places of a kind that are named; `looks` and `moments`: of all events, and without those of memory."""
-    names = looks[0].names
+    names = versions[0].names
     if not names:
         return []
-    p = np.ones((len(looks), len(names)))
-    for row, look in enumerate(looks):
-        known = dict(zip(look.names, look.p, strict=True))
-        p[row] = [known.get(name, 1.0) for name in names]
+    p = np.ones((len(versions), len(names)))
+    for row, version in enumerate(versions):
+        p_of_place = dict(zip(version.names, version.p, strict=True))
+        p[row] = [p_of_place.get(name, 1.0) for name in names]
     joined = _simes(p)
     q = scipy.stats.false_discovery_control(joined)
-    named = []
+    lossy = []
     for place in np.flatnonzero((q <= ERROR_RATE) & (joined <= _MOST_P.get(kind, 1.0))):
-        shown = int(p[:, place].argmin())
-        look = looks[shown]
-        at = look.names.index(names[place])
-        low, ratio, high = _ratio(look, at)
+        clearest = int(p[:, place].argmin())
+        version = versions[clearest]
+        at = version.names.index(names[place])
+        low, ratio, high = _ratio(version, at)
         if ratio is not None and ratio < RELEVANT:
             continue
-        mine = exposed.filter(pl.col(kind) == names[place])
-        lost = moments[shown].filter(pl.col("node").is_in(mine["node"].implode()))
+        members = exposed.filter(pl.col(kind) == names[place])
+        lost = moments[clearest].filter(pl.col("node").is_in(members["node"].implode()))
         lost = lost.filter(pl.col("slot") == names[place]) if kind == "slot" else lost.filter("fresh")
         slots = lost.drop_nulls("slot")["slot"].value_counts(sort=True) if kind == "node" else None
         again = slots.row(0) if slots is not None and slots.height and slots["count"][0] > 1 else (None, 0)
-        losses, others = int(look.losses[at]), int(look.losses.sum() - look.losses[at])
+        losses, others = int(version.losses[at]), int(version.losses.sum() - version.losses[at])
         first, last = lost["ts"].min(), lost["ts"].max()
         assert isinstance(first, datetime)
         assert isinstance(last, datetime)
-        named.append(
+        lossy.append(
             Place(
-                kind=kind, name=names[place], gpus=tuple(mine["gpu"]), slot=again[0], at_slot=again[1], losses=losses,
-                others=others, ratio=ratio, low=low, high=high, p=float(joined[place]), q=float(q[place]),
-                n=len(names), first_seen=first, last_seen=last, apart=last - first >= timedelta(hours=6),
+                kind=kind, name=names[place], gpus=tuple(members["gpu"]), slot=again[0], at_slot=again[1],
+                losses=losses, others=others, ratio=ratio, low=low, high=high, p=float(joined[place]),
+                q=float(q[place]), n=len(names), first_seen=first, last_seen=last,
+                apart=last - first >= timedelta(hours=6),
             )
         )  # fmt: skip
-    return named
+    return lossy
 
 
 def _ratio(look: _Tested, at: int) -> tuple[float | None, float | None, float | None]:
     """How many times as many losses as the others a place has in the same time, with its 95 % interval (Clopper and
     Pearson, Biometrika 26, 1934): low, ratio, high."""
-    mine, losses = int(look.losses[at]), int(look.losses.sum())
+    losses_here, losses = int(look.losses[at]), int(look.losses.sum())
     share = look.days[at] / look.days.sum()
-    if mine == losses:
+    if losses_here == losses:
         return None, None, None
-    inside = scipy.stats.binomtest(mine, losses).proportion_ci(0.95, "exact")
-    low, ratio, high = (part / (1 - part) * (1 - share) / share for part in (inside.low, mine / losses, inside.high))
+    inside = scipy.stats.binomtest(losses_here, losses).proportion_ci(0.95, "exact")
+    low, ratio, high = (
+        part / (1 - part) * (1 - share) / share for part in (inside.low, losses_here / losses, inside.high)
+    )
     return low, ratio, high
 
 
@@ -487,14 +490,14 @@ def places_of(store: Store, cluster: str, since: datetime | None = None) -> Loss
         events = events.filter(pl.col("ts").is_null() | (pl.col("ts") >= since))
     if events.height < 2:
         return Lossy()
-    whole = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("parent").is_null())
-    cards = store.collect(whole.select("gpu", "node", "slot", "cabinet", "pci_bus_id", "first_seen"))
-    found = places(events, cards, until=_until(store, cluster), since=since)
-    there = [gpu for place in found.named for gpu in place.gpus]
-    known = gpus_of(store, cluster, pl.Series(there, dtype=pl.String).unique(), {})
-    names = {row["gpu"]: row for row in known.iter_rows(named=True)}
-    rows = tuple(_verdict(place, cluster, [names[gpu] for gpu in place.gpus]) for place in found.named)
-    return Lossy(rows, tuple(_not_judged(found, cluster)), found.tests)
+    whole_gpus = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("parent").is_null())
+    cards = store.collect(whole_gpus.select("gpu", "node", "slot", "cabinet", "pci_bus_id", "first_seen"))
+    lossy_places = places(events, cards, until=_until(store, cluster), since=since)
+    members = [gpu for place in lossy_places.named for gpu in place.gpus]
+    members_of = gpus_of(store, cluster, pl.Series(members, dtype=pl.String).unique(), {})
+    names = {row["gpu"]: row for row in members_of.iter_rows(named=True)}
+    rows = tuple(_verdict(place, cluster, [names[gpu] for gpu in place.gpus]) for place in lossy_places.named)
+    return Lossy(rows, tuple(_not_judged(lossy_places, cluster)), lossy_places.tests)
 
 
 def _until(store: Store, cluster: str) -> datetime:
@@ -542,12 +545,12 @@ def _verdict(place: Place, cluster: str, gpus: Sequence[Mapping[str, Any]]) -> V
     )
 
 
-def _not_judged(found: Places, cluster: str) -> Iterator[NotJudged]:
+def _not_judged(result: Places, cluster: str) -> Iterator[NotJudged]:
     """What was left out, by reason."""
     left_out = {
-        Gap.EVENTS_NOWHERE: found.homeless,
-        Gap.EVENTS_UNDATED: found.undated,
-        Gap.EVENTS_TOGETHER: found.storms,
+        Gap.EVENTS_NOWHERE: result.homeless,
+        Gap.EVENTS_UNDATED: result.undated,
+        Gap.EVENTS_TOGETHER: result.storms,
     }
     for why, count in left_out.items():
         if count:

@@ -102,22 +102,22 @@ def sittings(
         series, at, value = series[order], at[order], value[order]
         warmth = None if warmth is None else warmth[order]
     new = begins(series, at)
-    of = np.cumsum(new) - 1
+    sitting = np.cumsum(new) - 1
     first = np.flatnonzero(new)
     runs = np.diff(np.append(first, len(series)))
-    ranked = _ranked(value, of, runs)
+    ranked = _ranked(value, sitting, runs)
     low, high = ranked[first + (runs - 1) // 2], ranked[first + runs // 2]
     warm = np.full(len(first), np.nan)
     if warmth is not None:
-        known = np.isfinite(warmth)
-        warm = groups_median(warmth[known], of[known], len(first))
+        warm_runs = np.isfinite(warmth)
+        warm = groups_median(warmth[warm_runs], sitting[warm_runs], len(first))
     middle, rounding = (low + high) / 2, 0.0
     if step > 0:
         least, most = np.exp(low), np.exp(high)
         low, high = np.log(np.maximum(least - step / 2, least / 2)), np.log(most + step / 2)
         rounding = step / np.sqrt(12) / float(np.median(np.exp(middle)))  # all of a step is equally likely
-    found = Sittings(series[first], at[first], middle, low, high, runs, warm, count, rounding)
-    return found, Runs(series, at, value, of, order)
+    table = Sittings(series[first], at[first], middle, low, high, runs, warm, count, rounding)
+    return table, Runs(series, at, value, sitting, order)
 
 
 def step_of(value: Floats) -> float:
@@ -139,8 +139,8 @@ def step_of(value: Floats) -> float:
 
 def _are_fine(value: Floats) -> bool:
     """Whether some of many values tell that nearly all differ, so that steps are far finer than the times' spread."""
-    some = value[:: max(1, len(value) // _MANY)]
-    return len(value) > 2 * _MANY and len(np.unique(some)) > 0.9 * len(some)
+    sample = value[:: max(1, len(value) // _MANY)]
+    return len(value) > 2 * _MANY and len(np.unique(sample)) > 0.9 * len(sample)
 
 
 def _decimal(times: Floats) -> float:
@@ -156,8 +156,7 @@ def _decimal(times: Floats) -> float:
 def groups_median(values: Floats, groups: Ints, count: int) -> Floats:
     """(count,) the median of the values of each group; NaN for a group without any."""
     low, high = middles(values, groups, count)
-    found: Floats = (low + high) / 2
-    return found
+    return np.asarray((low + high) / 2)
 
 
 def middles(values: Floats, groups: Ints, count: int) -> tuple[Floats, Floats]:
@@ -175,17 +174,15 @@ def _ranked(values: Floats, groups: Ints, sizes: Ints) -> Floats:
     """The values sorted by group and, within each, by size."""
     widest = int(sizes.max(initial=0))
     if widest * len(sizes) > _SPARSE * len(values) or (groups[1:] < groups[:-1]).any():
-        found: Floats = values[np.lexsort((values, groups))]
-        return found
+        return np.asarray(values[np.lexsort((values, groups))])
     # Small groups that lie together are the rows of a table, which is sorted much faster.
     if widest * len(sizes) == len(values):
         return np.sort(values.reshape(len(sizes), widest), axis=1).ravel()
-    there = np.arange(widest) < sizes[:, None]
-    table = np.full(there.shape, np.inf)
-    table[there] = values
+    present = np.arange(widest) < sizes[:, None]
+    table = np.full(present.shape, np.inf)
+    table[present] = values
     table.sort(axis=1)
-    ranked: Floats = table[there]
-    return ranked
+    return np.asarray(table[present])
 
 
 def spread(values: Floats) -> float:
