@@ -19,7 +19,7 @@ import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -140,8 +140,6 @@ class Evidence:
     campaign: Probed
     still: Still
     """GPUs whose power reading stood still, with what shows it."""
-    channels: dict[str, pl.DataFrame] = field(default_factory=dict)
-    """The rows of `channels.channels` by the name of the channel, once they were asked for."""
 
     @classmethod
     def of(cls, campaign: Probed, store: Store | None = None) -> Evidence:

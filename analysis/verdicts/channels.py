@@ -68,10 +68,9 @@ def channels(evidence: Evidence) -> dict[Channel, pl.DataFrame]:
     Temperatures are centred on the GPUs of the same slot, as those further back in the air stream are warmer. The power
     at a fixed clock and without work is that at the peers' temperature.
     """
-    if not evidence.channels:  # verdicts and fingerprints both read them
-        for channel, rows in _channels(evidence):
-            evidence.channels[channel.name] = rows.select(_COLUMNS).filter(pl.col("value").is_finite())
-    return {channel: evidence.channels[channel.name] for channel in CHANNELS}
+    finite = pl.col("value").is_finite()
+    by_channel = {channel: rows.select(_COLUMNS).filter(finite) for channel, rows in _channels(evidence)}
+    return {channel: by_channel[channel] for channel in CHANNELS}
 
 
 def _channels(evidence: Evidence) -> Iterator[tuple[Channel, pl.DataFrame]]:

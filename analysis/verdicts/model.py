@@ -191,6 +191,10 @@ class Model:
         share_tails([figure.compared for figure in figures if figure.compared is not None])
         return tuple(figures)
 
+    @cached_property
+    def _channels(self) -> dict[Channel, pl.DataFrame]:
+        return channels(self.evidence)
+
     def of_channel(self, channel: Channel) -> tuple[Figure, ...]:
         """A channel of each workload and model, whether GPUs can be named for it or not."""
         if channel not in self._by_channel:  # verdicts and fingerprints both ask
@@ -202,7 +206,7 @@ class Model:
         if channel.column is not None:
             return figures_of(self.runs, gpus, channel=channel)
         fleet = None if channel.kind is None else self.fleet
-        by_model = parted(channels(self.evidence)[channel].rename({"value": "x"}), "model", "workload")
+        by_model = parted(self._channels[channel].rename({"value": "x"}), "model", "workload")
         stepped = channel is WORK  # times are in it
         return [Figure.of(rows, gpus, fleet=fleet, channel=channel, stepped=stepped) for _, rows in by_model]
 
