@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -15,7 +16,7 @@ from ...errors import InputError
 from ...store.names import by_number
 from ..choosing import find, known_gpus
 from ..runs.probing import is_simulated
-from ..verdicts.judgements import clusters, last_judgement
+from ..verdicts.judgements import Newer, clusters, last_judgement
 from ..verdicts.verdict import Level, NotJudged, Smallest, Verdict
 from .found import Found
 from .happened import Happened, events
@@ -131,6 +132,10 @@ class SharedFinding:
     gpus: tuple[str, ...]
     """Names of the GPUs that it covers."""
     verdicts: tuple[Verdict, ...]
+    judged_at: datetime | None
+    """UTC; None: it was judged just now."""
+    newer: Newer
+    """What is not in that judgement."""
 
 
 def shared_finding(store: Store, name: str, cluster: str | None = None) -> SharedFinding | None:
@@ -140,10 +145,10 @@ def shared_finding(store: Store, name: str, cluster: str | None = None) -> Share
     InputError where findings of several clusters have it.
     """
     searched = clusters(store) if cluster is None else [cluster]
-    judgements = [
-        judged.judgement for on_cluster in searched if (judged := last_judgement(store, on_cluster)) is not None
-    ]
-    shared = [row for judgement in judgements for row in judgement.rows]
+    by_cluster = {
+        on_cluster: judged for on_cluster in searched if (judged := last_judgement(store, on_cluster)) is not None
+    }
+    shared = [row for judged in by_cluster.values() for row in judged.judgement.rows]
     rows = [row for row in shared if row.name.lower() == name.strip().lower()]
     if any(row.level is Level.GPU for row in rows):  # a name of GPUs of several clusters means none of them
         known = set(known_gpus(store).select("cluster", "name").iter_rows())
@@ -154,7 +159,15 @@ def shared_finding(store: Store, name: str, cluster: str | None = None) -> Share
     if not rows:
         return None
     gpus = dict.fromkeys(gpu for row in rows for gpu in row.gpus)
-    return SharedFinding(having[0], rows[0].name, tuple(sorted(gpus, key=by_number)), tuple(rows))
+    judged = by_cluster[having[0]]
+    return SharedFinding(
+        having[0],
+        rows[0].name,
+        tuple(sorted(gpus, key=by_number)),
+        tuple(rows),
+        judged_at=judged.judged_at,
+        newer=judged.newer(store),
+    )
 
 
 def stands_in(places: Sequence[Place], verdicts: Sequence[Verdict]) -> list[str]:

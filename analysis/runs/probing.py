@@ -335,6 +335,9 @@ def no_runs(store: Store, has: str = "no runs") -> InputError:
         )
     if has_rows(store, "results") and not has_rows(store, "runs"):
         return InputError(f"{root} holds results of runs, but its folder runs has no runs: restore it from a copy")
+    if has_rows(store, "operations"):
+        judges = f"`whorl verdicts --store {root}` says which of their ranks are slow"
+        return InputError(f"{root} holds timelines of training jobs and no runs: {judges}")
     adds = f"`whorl import --store {root} FILES` or `whorl probe run --store {root} --suite quick` adds some"
     return InputError(f"{root} holds {has}: {adds}")
 

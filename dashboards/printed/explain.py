@@ -145,8 +145,11 @@ def shared_answer(shared: SharedFinding, store: str | Path) -> Iterable[str | Ta
     counted = many(len(shared.gpus), "GPU") if shared.gpus else "its GPU is not known"
     yield f"{shared.name}: {counted}, cluster {shared.cluster}"
     yield ""
-    yield from findings(shared.name, shared.verdicts, (), None)
     where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(shared.cluster)}"
+    if any(shared.newer):
+        yield as_judged(shared.judged_at, shared.newer, f"whorl verdicts {where}")
+        yield ""
+    yield from findings(shared.name, shared.verdicts, (), None)
     if not shared.gpus:
         yield Line(f"next: whorl verdicts {where}")
         return

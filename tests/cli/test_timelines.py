@@ -210,6 +210,7 @@ def test_another_unit_is_read_where_the_file_says_it(tmp_path: Path) -> None:
 def test_two_jobs_keep_apart(tmp_path: Path) -> None:
     """A file adds nothing twice; another job needs a name of its own, and then the names of ranks have it."""
     store = imported(tmp_path, timeline(slow={0: 2.0}))
+    assert [row["name"] for row in verdicts(store)["rows"]] == ["rank 0"]
     again = whorl("import", "--store", store, tmp_path / "trace-x.parquet")
     assert "nothing added" in again.output
     timeline(slow={3: 2.0}).write_parquet(tmp_path / "trace-x.parquet")
@@ -217,6 +218,9 @@ def test_two_jobs_keep_apart(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "--job NAME" in refused.output
     assert whorl("import", "--store", store, "--job", "second", tmp_path / "trace-x.parquet").exit_code == 0
+    assert "To judge again: whorl verdicts" in whorl("explain", "rank 0", "--store", store).output
+    no_runs = whorl("report", "--store", store, "--out", tmp_path / "page.html")
+    assert (no_runs.exit_code, "whorl verdicts" in no_runs.output) == (2, True)
     assert {row["name"] for row in verdicts(store)["rows"]} == {"rank 0 of trace-x", "rank 3 of second"}
 
 
