@@ -13,6 +13,9 @@ from ..statistics.ordering import Floats, Ints
 from .posterior import Posterior
 from .references import Reference
 
+OF_UNITS = ("later",)
+"""Fields of `WorkloadScores` that are arrays over sets of GPUs, and not over GPUs."""
+
 
 @dataclass(frozen=True)
 class WorkloadScores:

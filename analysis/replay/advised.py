@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ..placement.advice import LEAST_LEFT, Advice, advise
+from ..placement.workload_scores import OF_UNITS
 from .fleet import Ints
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def seated(scores: Scores, rows: Mapping[str, Ints], gpus: Sequence[str], nodes:
     of = {}
     for name, row in rows.items():
         one = scores.of[name]
-        arrays = {field.name: getattr(one, field.name) for field in fields(one)}
+        arrays = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in OF_UNITS}
         taken: dict[str, Any] = {key: values[row] for key, values in arrays.items() if isinstance(values, np.ndarray)}
         of[name] = replace(one, **taken)
     some = next(iter(rows.values()), ())
