@@ -504,6 +504,8 @@ def why_not(gap: NotJudged) -> str:
     """Why something was not judged, in a sentence without a full stop."""
     whom = "node" if gap.level is Level.NODE else "GPU"
     n, total, share = gap.n or 0, gap.total or 0, 100 * (gap.share or 0.0)
+    if gap.why is Gap.NO_DATE:
+        return f"history: {many(n, 'run')} without a date: what they say of its past is not known"
     if gap.why in _LEFT_OUT:
         counted_runs = "1 run was left out, as it has" if n == 1 else f"{n:,} runs were left out, as they have"
         return f"{counted_runs} {_LEFT_OUT[gap.why]}"
@@ -549,7 +551,6 @@ def why_not(gap: NotJudged) -> str:
 _LEFT_OUT = {
     Gap.NO_TIME: "no time above 0",
     Gap.FUTURE: "a date in the future: correct the clock of their node",
-    Gap.NO_DATE: "no date: its past is not looked at",
 }
 _EVENTS = {
     Gap.EVENTS_NOWHERE: "left out, as the node of the GPU is not known",

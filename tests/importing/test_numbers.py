@@ -67,6 +67,7 @@ def test_durations_that_are_refused(write: Write, parse: Parse) -> None:
     found = column_of(write, parse, "perf_ms", *texts)
     assert refused(texts, found) == texts
     assert found.frame.height == GOOD
+    assert "perf_ms is below 0 ms" in found.report.refusals
     for far_off in ("9" * 40, "1e-309"):  # several of them would be numbers in another unit
         assert refused([far_off], column_of(write, parse, "perf_ms", far_off)) == [far_off]
 
