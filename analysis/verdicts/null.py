@@ -20,6 +20,7 @@ import numpy as np
 from scipy import special
 
 from ..runs.sittings import Floats
+from ..statistics.dip import quantum, spread_ties
 from ..statistics.student import log_density, quantile, upper_tail
 
 FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, np.inf)
@@ -77,7 +78,9 @@ class Null:
         self.n = len(values)
         self._slow_share = slow_share
         deviations = np.sort(values - self.centre)
-        ties = float((np.abs(deviations) < floor / 100).mean()) if self.n else 1.0
+        # Rounded readings lie anywhere in their step; as they stand, they would look like one sharp peak.
+        deviations = spread_ties(deviations, min(quantum(deviations), np.sqrt(12) * floor))
+        ties = float((np.abs(values - self.centre) < floor / 100).mean()) if self.n else 1.0
         if self.n > _MOST:
             deviations = deviations[((np.arange(_MOST) + 0.5) * self.n / _MOST).astype(np.intp)]
         robust = 1.4826 * float(np.median(np.abs(deviations))) if self.n else 0.0

@@ -70,6 +70,19 @@ def test_a_few_slow_gpus_do_not_hide_each_other(gpus: int, effects: tuple[float,
     assert seen >= 0.8 * fleets * len(effects)  # two on one small node may be taken for the node
 
 
+def test_times_in_coarse_steps_hide_no_fault_and_name_nobody() -> None:
+    """Whole milliseconds at 100 ms: most GPUs have one of three values."""
+    random = np.random.default_rng(5)
+    for _ in range(3):
+        runs = draw(random, 256, "normal", spread=0.008)
+        slow = (runs.gpu == 17) | (runs.gpu == 200)
+        times = np.round(100 * np.exp(runs.x - runs.x.mean() + np.where(slow, np.log1p(0.1), 0.0)))
+        x = np.log(times)
+        figure = compare(levels(runs.gpu, runs.at, x, 256, step_of(x)), runs.fleet)
+        assert figure is not None
+        assert set(np.flatnonzero(named(figure))) == {17, 200}
+
+
 def test_runs_without_a_date_confirm_nothing() -> None:
     random = np.random.default_rng(3)
     runs = draw(random, 64, "normal", spread=0.003, sittings=1, runs=4)
