@@ -7,9 +7,9 @@ looked.write("report.html")
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from ..analysis.spread.findings import Leading
 from ..analysis.spread.summary import leading_of, leading_workload
 from ..analysis.verdicts import Judgement, Verdict
 from ..analysis.verdicts.judge import judged
-from ..analysis.verdicts.judgements import Newer, last_judgement
+from ..analysis.verdicts.judgements import last_judgement
 from ..analysis.verdicts.planted import Planted
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
@@ -68,15 +68,8 @@ class Looked:
     """The workload that is shown first, and whether its spread belongs to the GPUs."""
     energy: Summary | None = None
     """The energy of the cluster over the last 30 days or less; None where there is no telemetry."""
-    since_judged: tuple[datetime | None, Newer] | None = None
-    """When the stored verdicts were made, and what came since; None where they are of these runs."""
-
-    @property
-    def stale_says(self) -> str | None:
-        """That runs or events came after the judging, in a sentence; None where none did."""
-        if self.since_judged is None or not any(self.since_judged[1]):
-            return None
-        return as_judged(*self.since_judged, f"whorl verdicts --cluster {self.campaign.cluster}")
+    stale_says: str | None = None
+    """That runs or events came after the judging, in a sentence; None where none did."""
 
     def __repr__(self) -> str:
         found = self.judged.rows
@@ -187,7 +180,10 @@ def look(
     whole = campaign is None if every is None else every
     stored = last_judgement(opened, found.cluster) if whole else None
     verdicts = judged(found, opened) if stored is None else stored.judgement
-    newer = None if stored is None else (stored.judged_at, stored.newer(opened))
+    stale_says = None
+    if stored is not None and any(newer := stored.newer(opened)):
+        where = f"--store {shlex.quote(str(opened.root))} --cluster {shlex.quote(found.cluster)}"
+        stale_says = as_judged(stored.judged_at, newer, f"whorl verdicts {where}")
     measured = measurements(opened, clusters=[found.cluster], run_ids=True)
     # Kinds of a workload are those among the runs that are shown, not those among all of the store.
     shown = found.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
@@ -204,7 +200,7 @@ def look(
     lines = timelines(opened, found, to_show(found, verdicts)) if has_rows(opened, "telemetry") else None
     first = leading_workload(opened, found.cluster, {row.workload for row in spread}, measured) or leading_of(spread)
     trends, energy = _trends(opened, found), _energy(opened, found.cluster, progress)
-    return Looked(found, verdicts, spread, lines, trends, first, energy, newer)
+    return Looked(found, verdicts, spread, lines, trends, first, energy, stale_says)
 
 
 def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> Summary | None:

@@ -99,11 +99,11 @@ def clusters(store: Store) -> list[str]:
 
 
 def facts_of(store: Store, cluster: str) -> int:
-    """How many events of a cluster tell what needs no run, and operations of training jobs."""
+    """How many events of a cluster tell what needs no run, and timelines of training jobs."""
     of_cluster = pl.col("cluster") == cluster
     events = store.scan("events").filter(of_cluster & IS_FACT & FACT_GPU.is_not_null()).select(pl.len())
-    operations = store.scan("operations").filter(of_cluster).select(pl.len())
-    return int(store.collect(events).item()) + int(store.collect(operations).item())
+    jobs = store.scan("operations").filter(of_cluster).select(pl.col("job").n_unique())
+    return int(store.collect(events).item()) + int(store.collect(jobs).item())
 
 
 def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequence[str | None]:
@@ -197,7 +197,7 @@ class Newer(NamedTuple):
 
     runs: int
     facts: int
-    """Events that need no run, and operations of training jobs."""
+    """Events that need no run, and timelines of training jobs."""
 
 
 @dataclass(frozen=True)
