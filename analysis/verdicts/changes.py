@@ -26,6 +26,7 @@ import numpy.typing as npt
 from scipy.special import pdtrc
 
 from ..runs.sittings import LONGEST, PAUSE, Bools, Floats, Ints
+from ..statistics.multiplicity import discoveries
 from ..statistics.student import quantile, upper_tail
 from .levels import RELEVANT
 from .sittings import Runs, Sittings, groups_median, sittings, spread, step_of
@@ -80,17 +81,6 @@ def interval(estimates: Records, more_variance: float = 0.0) -> tuple[Floats, Fl
     """95 % interval of each; `more_variance`: of what is predicted beside the effect."""
     reach = np.sqrt(estimates["sd"] ** 2 + more_variance) * quantile(_TAIL, np.maximum(estimates["freedom"], 1.0))
     return estimates["effect"] - reach, estimates["effect"] + reach
-
-
-def discoveries(p: Floats, tests: int) -> Floats:
-    """The q-value of each p by Benjamini and Hochberg (J. R. Statist. Soc. B 57, 1995), of so many tests: those that
-    are left out count as larger."""
-    # scipy.stats has the same, and takes a second to import.
-    order = np.argsort(p)
-    ranked = p[order] * max(tests, len(p)) / np.arange(1, len(p) + 1)
-    q = np.empty_like(p)
-    q[order] = np.minimum(np.minimum.accumulate(ranked[::-1])[::-1], 1.0)
-    return q
 
 
 # -- one step and one drift ------------------------------------------------------------------------------------------

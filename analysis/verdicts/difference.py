@@ -21,8 +21,8 @@ from ...errors import InputError
 from ...store.names import by_number
 from ..runs.probing import probed
 from ..runs.sittings import Floats, Ints
+from ..statistics.multiplicity import discoveries
 from ..statistics.ordering import median_interval
-from .changes import discoveries
 from .compare import LEAST_GPUS
 from .judge import SHOWS_P
 from .levels import REACH_95, Levels, in_pct

@@ -18,7 +18,7 @@ import polars as pl
 
 from ..runs.probing import Probed, clusters_with_facts, probed, with_facts
 from ..runs.sittings import Bools, Floats, date_of
-from .changes import discoveries
+from ..statistics.multiplicity import discoveries, simes
 from .channels import Channel
 from .compare import seen_twice
 from .groups import Shift
@@ -133,16 +133,6 @@ def judged(campaign: Probed, store: Store | None = None, *, model: Model | None 
         watch=tuple(sorted(_of_past(model, past.watch, verdicts), key=_severity)), smallest=judging.smallest(),
         changes=tuple(_changes(past)), runs=campaign.runs.height, peers=peer_levels(model),
     )  # fmt: skip
-
-
-def simes(p: Floats, counted: Bools) -> Floats:
-    """(gpus,) one chance for each GPU of its (figures, gpus) chances, of those that are `counted`: Simes' rule
-    (Biometrika 73, 1986)."""
-    ranked = np.sort(np.where(counted, p, 2.0), axis=0)
-    n = counted.sum(axis=0)
-    rank = np.arange(1, len(p) + 1)[:, None]
-    joined: Floats = np.where(rank <= n, ranked * n / rank, 1.0).min(axis=0, initial=1.0)
-    return joined
 
 
 def error_rate(figures: Sequence[Figure]) -> float:

@@ -18,6 +18,7 @@ import scipy  # it loads its parts when they are first used
 
 from ..runs.probing import IS_FACT, OF_MEMORY, gpus_of
 from ..runs.sittings import Floats, Ints
+from ..statistics.multiplicity import discoveries, simes
 from .verdict import (
     LOSSES,
     Action,
@@ -355,7 +356,7 @@ def _nodes(moments: pl.DataFrame, exposed: pl.DataFrame, _: str) -> _Tested:
         best = slots.select("node", pl.Series("p", of_slots)).group_by("node").agg(pl.col("p").min())
         joined = by_node.join(best, on="node", how="left", maintain_order="left")
         repeated = np.minimum(joined["p"].fill_null(1.0).to_numpy() * by_node["sites"].to_numpy(), 1.0)
-        p = _simes(np.array([p, repeated]))
+        p = simes(np.array([p, repeated]))
     return _Tested(by_node["node"].to_list(), losses, days, p)
 
 
@@ -405,12 +406,6 @@ def _compound(sizes: Ints, share: float) -> Floats:
     return law
 
 
-def _simes(p: Floats) -> Floats:
-    """(n,) one chance of each of n places from its (looks, n) chances."""
-    ranked = np.sort(p, axis=0) * len(p) / np.arange(1, len(p) + 1)[:, None]
-    return np.asarray(ranked.min(axis=0), dtype=np.float64)
-
-
 # -- what is named ----------------------------------------------------------------------------------------
 
 
@@ -423,8 +418,8 @@ def _named(kind: str, versions: list[_Tested], moments: list[pl.DataFrame], expo
     for row, version in enumerate(versions):
         p_of_place = dict(zip(version.names, version.p, strict=True))
         p[row] = [p_of_place.get(name, 1.0) for name in names]
-    joined = _simes(p)
-    q = scipy.stats.false_discovery_control(joined)
+    joined = simes(p)
+    q = discoveries(joined, len(joined))
     lossy = []
     for place in np.flatnonzero((q <= ERROR_RATE) & (joined <= _MOST_P.get(kind, 1.0))):
         clearest = int(p[:, place].argmin())

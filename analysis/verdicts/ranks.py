@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-import scipy  # it loads its parts when they are first used
 
 from ..runs.probing import campaigns, clusters_with_timelines
 from ..runs.sittings import Bools, Floats
+from ..statistics.multiplicity import discoveries, simes
+from ..statistics.student import quantile
 from .levels import RELEVANT, in_pct
 from .null import Null
 from .verdict import Action, ComparedWith, Gap, Kind, Level, Measured, NotJudged, Quantity, State, Verdict
@@ -311,12 +312,11 @@ def _named(job: _Job, compared: Sequence[ComparedOperation], context: ClusterCon
     p_values = np.full((len(compared), count), np.nan)
     for row, comparison in enumerate(compared):
         p_values[row, comparison.workers] = comparison.p
-    counts = np.isfinite(p_values).sum(axis=0)
-    p_values = np.where(np.isfinite(p_values), p_values, 1.0)
-    ranked = np.sort(p_values, axis=0) * counts / np.arange(1, len(compared) + 1)[:, None]
-    joined = np.minimum(ranked.min(axis=0), 1.0)  # by Simes' rule
-    q_values = np.ones(count)
-    q_values[counts > 0] = scipy.stats.false_discovery_control(joined[counts > 0])
+    present = np.isfinite(p_values)
+    counts = present.sum(axis=0)
+    p_values = np.where(present, p_values, 1.0)
+    joined, q_values = simes(p_values, present), np.ones(count)
+    q_values[counts > 0] = discoveries(joined[counts > 0], int((counts > 0).sum()))
     rows = []
     for worker in np.flatnonzero((counts > 0) & (q_values <= ERROR_RATE) & (p_values.min(axis=0) <= MOST_P)):
         showing = [comparison for row, comparison in enumerate(compared) if p_values[row, worker] <= SHOWS_P]
@@ -341,7 +341,7 @@ def _effect(comparison: ComparedOperation, worker: int) -> _Effect:
     pairs = pairs.with_columns((pl.col("y") - pl.col("others")).alias("ratio"))
     levels = _levels(pairs, "ratio", [worker])
     level, sd, blocks = float(levels.level[0]), float(levels.sd[0]), float(levels.blocks[0])
-    half = float(scipy.stats.t.ppf(0.975, blocks - 1)) * sd * math.sqrt(1 + 1 / blocks)
+    half = float(quantile(0.025, blocks - 1)) * sd * math.sqrt(1 + 1 / blocks)
     steps = pairs.group_by("step").agg(pl.col("ratio").median())["ratio"]
     return _Effect(
         level, level - half, level + half, comparison.optype, int(pairs["peers"].to_numpy().min()), len(steps),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from whorl.analysis.verdicts.changes import discoveries
+from whorl.analysis.statistics.multiplicity import discoveries
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
 from whorl.analysis.verdicts.judge import ERROR_RATE_ALONE, MOST_P
 from whorl.analysis.verdicts.levels import RELEVANT, levels
