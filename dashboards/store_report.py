@@ -72,11 +72,11 @@ class Looked:
     """That runs or events came after the judging, in a sentence; None where none did."""
 
     def __repr__(self) -> str:
-        found = self.judged.rows
-        named = ", ".join(f"{one.name} ({one.kind})" for one in found[:_NAMED])
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        what = self.campaign.campaign or f"runs of cluster {self.campaign.cluster}"
-        return f"<{what}: {self.campaign.gpus.height:,} GPUs; standing out: {named or 'none'}{more}>"
+        rows = self.judged.rows
+        names = ", ".join(f"{row.name} ({row.kind})" for row in rows[:_NAMED])
+        others = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+        subject = self.campaign.campaign or f"runs of cluster {self.campaign.cluster}"
+        return f"<{subject}: {self.campaign.gpus.height:,} GPUs; standing out: {names or 'none'}{others}>"
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -132,10 +132,10 @@ class Looked:
 
         InputError where no telemetry of such a GPU is kept, or that of several is.
         """
-        shown = {} if self.lines is None else {name: (self.names[name],) for name in self.lines.gpus}
-        found = find_gpu(gpu, shown, "among those whose telemetry is shown")
+        names_of_gpus = {} if self.lines is None else {name: (self.names[name],) for name in self.lines.gpus}
+        key = find_gpu(gpu, names_of_gpus, "among those whose telemetry is shown")
         assert self.lines is not None
-        return for_notebook(over_time(self.lines, found, self.names[found]))
+        return for_notebook(over_time(self.lines, key, self.names[key]))
 
     def page(self, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> str:
         """The report as one HTML page that needs no network. `planted`: faults that are known to be there."""
@@ -175,32 +175,34 @@ def look(
     report_progress = progress or (lambda _: None)
     opened = store if isinstance(store, Store) else Store.open(store)
     report_progress("reading the store")
-    found = probed(opened, campaign, cluster, facts=True)
+    probed_runs = probed(opened, campaign, cluster, facts=True)
     report_progress("judging the GPUs")
-    whole = campaign is None if every is None else every
-    stored = last_judgement(opened, found.cluster) if whole else None
-    verdicts = judged(found, opened) if stored is None else stored.judgement
+    of_all_runs = campaign is None if every is None else every
+    stored = last_judgement(opened, probed_runs.cluster) if of_all_runs else None
+    verdicts = judged(probed_runs, opened) if stored is None else stored.judgement
     stale_says = None
     if stored is not None and any(newer := stored.newer(opened)):
-        where = f"--store {shlex.quote(str(opened.root))} --cluster {shlex.quote(found.cluster)}"
-        stale_says = as_judged(stored.judged_at, newer, f"whorl verdicts {where}")
-    measured = measurements(opened, clusters=[found.cluster], run_ids=True)
+        options = f"--store {shlex.quote(str(opened.root))} --cluster {shlex.quote(probed_runs.cluster)}"
+        stale_says = as_judged(stored.judged_at, newer, f"whorl verdicts {options}")
+    measured = measurements(opened, clusters=[probed_runs.cluster], run_ids=True)
     # Kinds of a workload are those among the runs that are shown, not those among all of the store.
-    shown = found.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
-    runs = measured.drop("workload").join(shown, on="run_id", maintain_order="left")
+    workload_of_run = probed_runs.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
+    runs = measured.drop("workload").join(workload_of_run, on="run_id", maintain_order="left")
     spread = (
         variability(
             runs,
             replicates=REPLICATES,
-            progress=lambda what, done, of: report_progress(f"{what}: {done:,} of {of:,} replicates"),
+            progress=lambda step, done, total: report_progress(f"{step}: {done:,} of {total:,} replicates"),
         )
         if runs.height
         else []
     )
-    lines = timelines(opened, found, to_show(found, verdicts)) if has_rows(opened, "telemetry") else None
-    first = leading_workload(opened, found.cluster, {row.workload for row in spread}, measured) or leading_of(spread)
-    trends, energy = _trends(opened, found), _energy(opened, found.cluster, progress)
-    return Looked(found, verdicts, spread, lines, trends, first, energy, stale_says)
+    lines = timelines(opened, probed_runs, to_show(probed_runs, verdicts)) if has_rows(opened, "telemetry") else None
+    first = leading_workload(opened, probed_runs.cluster, {row.workload for row in spread}, measured) or leading_of(
+        spread
+    )
+    trends, energy = _trends(opened, probed_runs), _energy(opened, probed_runs.cluster, progress)
+    return Looked(probed_runs, verdicts, spread, lines, trends, first, energy, stale_says)
 
 
 def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> Summary | None:
@@ -208,12 +210,12 @@ def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) 
     times = covered(store, cluster=cluster)
     if not (times["last"] > times["first"]).any():  # no telemetry, or that of one instant
         return None
-    found = summary(store, cluster, progress=progress)
-    return found if found.total.get("measured_s") else None
+    energy = summary(store, cluster, progress=progress)
+    return energy if energy.total.get("measured_s") else None
 
 
 def _trends(store: Store, campaign: Probed) -> list[Trend]:
     """The trends of the probes that the store has under the same names over all campaigns."""
-    named = {work.name for one in comparable(store) if one.cluster == campaign.cluster for work in one.works}
-    found = (trend_of(store, campaign.cluster, probe) for probe in campaign.probes if probe in named)
-    return [one for one in found if one is not None]
+    probes = {work.name for part in comparable(store) if part.cluster == campaign.cluster for work in part.works}
+    trends = (trend_of(store, campaign.cluster, probe) for probe in campaign.probes if probe in probes)
+    return [part for part in trends if part is not None]

@@ -53,7 +53,12 @@ class Levels:
     """(sittings,) what the day did to all, which `level` is without."""
     sat: Sittings
     within: Floats
-    """Standard deviation of the GPU's runs within their sittings; NaN where no sitting has two."""
+    """Standard deviation of the GPU's runs within their sittings; NaN where no sitting with a date has two."""
+
+    @property
+    def within_freedom(self) -> Ints:
+        """(gpus,) the degrees of freedom of `within`."""
+        return _within_freedom(self.sat)
 
     @property
     def known(self) -> Bools:
@@ -111,15 +116,23 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int, step: float = 0.0) 
     return Levels(middle, low, high, count, runs, noise, between_known, repeats, steps, sat, _own_within(sat, runs_of))
 
 
+def _within_freedom(sat: Sittings) -> Ints:
+    """(gpus,) degrees of freedom of what runs tell within sittings that have a date."""
+    return np.bincount(sat.series, np.where(sat.at > UNKNOWN, sat.runs - 1, 0), sat.count).astype(np.int64)
+
+
 def _own_within(sat: Sittings, runs: Runs) -> Floats:
-    """(gpus,) of `Levels.within`: about the means of sittings, so that it is not biased by how few runs they have."""
+    """(gpus,) of `Levels.within`: about the means of sittings, so that it is not biased by how few runs they have.
+
+    Of runs without a date nobody knows which are of one sitting: they do not count.
+    """
     if not len(sat):
         return np.full(sat.count, np.nan)
     first = np.cumsum(sat.runs) - sat.runs
     off = runs.value - np.repeat(np.add.reduceat(runs.value, first) / sat.runs, sat.runs)
     off *= off
-    squares = np.bincount(sat.series, np.add.reduceat(off, first), sat.count)
-    freedom = np.bincount(sat.series, sat.runs - 1, sat.count)
+    squares = np.bincount(sat.series, np.where(sat.at > UNKNOWN, np.add.reduceat(off, first), 0.0), sat.count)
+    freedom = _within_freedom(sat)
     return np.asarray(np.sqrt(np.divide(squares, freedom, out=np.full(sat.count, np.nan), where=freedom > 0)))
 
 

@@ -54,7 +54,7 @@ def _rows(figure: Figure, gpus: Sequence[str]) -> pl.DataFrame:
         "sittings": levels.sittings[on],
         "moved": np.where(levels.sittings > 1, moved, np.nan)[on],
         "within_pct": 100 * levels.within[on],
-        "within_freedom": (levels.runs - levels.sittings)[on],
+        "within_freedom": levels.within_freedom[on],
     }
     for name, of_ratio, side in zip(("value", "low", "high"), _RATIOS, (0, -1, 1), strict=True):
         value, apart = (x + side * half, off + side * half) if side else (x, off)
