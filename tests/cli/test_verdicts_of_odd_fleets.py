@@ -101,6 +101,7 @@ ODD: dict[str, tuple[Iterable[Row], str]] = {
 }
 
 
+@pytest.mark.long(short=4)
 @pytest.mark.parametrize("case", ODD)
 def test_nobody_is_named_without_evidence_and_what_is_not_judged_is_said(case: str, tmp_path: Path) -> None:
     rows, why = ODD[case]
@@ -113,6 +114,7 @@ def test_nobody_is_named_without_evidence_and_what_is_not_judged_is_said(case: s
     assert "nothing could be judged" in text or "nothing was found" in text
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("odd", ["no node", "cabinets of one node", "nothing"])
 def test_the_slow_one_of_an_odd_fleet_is_named(odd: str, tmp_path: Path) -> None:
     slow = fleet(time=lambda gpu, day, run: spread(gpu, day, run) * (1.3 if gpu == 5 else 1))
