@@ -143,8 +143,12 @@ def _repeats(
     measured = np.isfinite(middle)
     if measured.sum() < 2 or (runs > 1).sum() < 2 or noise is None:
         return None
-    within = noise.within * as_normal(noise.freedom)
-    between = max(noise.again(sat) ** 2 - within / max(1.0, float(np.median(sat.runs))), 0.0) if between_known else 0.0
+    scale, run_count = as_normal(noise.freedom), max(1.0, float(np.median(sat.runs)))
+    # Noise is never taken for less than the rounding of the times. What is no more than that was not seen to scatter.
+    rounding = sat.rounding**2 * scale * (1 + 1e-9)
+    within = noise.within * scale
+    between = max(noise.again(sat) ** 2 - within / run_count, 0.0) if between_known else 0.0
+    within, between = (variance if variance > rounding else 0.0 for variance in (within, between))
     of_level = within / float(np.median(runs[measured])) + between / float(np.median(count[measured]))
     between_gpus = max(float(np.var(middle[measured], ddof=1)) - of_level, 0.0)
     return between_gpus / (between_gpus + within + between) if between_gpus + within + between > 0 else 0.0

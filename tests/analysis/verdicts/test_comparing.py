@@ -83,6 +83,17 @@ def test_times_in_coarse_steps_hide_no_fault_and_name_nobody() -> None:
         assert set(np.flatnonzero(named(figure))) == {17, 200}
 
 
+def test_steps_that_are_coarser_than_all_differences_are_no_scatter() -> None:
+    """Whole milliseconds at 20 ms: all have 20, one has 26 and one has 21 in all of its runs."""
+    gpu, at = np.repeat(np.arange(256), 6), np.tile(np.repeat([20_000.0, 20_001.0], 3), 256)
+    x = np.log(np.full(len(gpu), 20.0) + 6.0 * (gpu == 17) + (gpu == 40))
+    of_gpus = levels(gpu, at, x, 256, step_of(x))
+    assert of_gpus.repeats == pytest.approx(1.0)
+    figure = compare(of_gpus, Fleet(np.arange(256) // 4))
+    assert figure is not None
+    assert np.flatnonzero(named(figure)).tolist() == [17]
+
+
 def test_runs_without_a_date_confirm_nothing() -> None:
     random = np.random.default_rng(3)
     runs = draw(random, 64, "normal", spread=0.003, sittings=1, runs=4)
