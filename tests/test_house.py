@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -49,6 +51,27 @@ def _with_subcommands(name: str, command: click.Command) -> dict[str, click.Comm
         for sub, subcommand in command.commands.items():
             found |= _with_subcommands(f"{name} {sub}", subcommand)
     return found
+
+
+def test_every_library_that_the_code_imports_is_declared() -> None:
+    """Those of development, benchmarks and tests do not count: `pip install .` brings none of them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    names = {re.split(r"[^\w-]", requirement)[0].replace("-", "_").lower() for requirement in declared}
+    imported = set()
+    for path in [ROOT / "__init__.py", *(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))]:
+        if path.is_relative_to(ROOT / "benchmarks"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                imported.add(node.module.split(".")[0])
+    distributions = importlib.metadata.packages_distributions()
+    brought = {module: distributions[module] for module in imported & distributions.keys() if module != "whorl"}
+    assert len(brought) > 8
+    missing = {module for module, by in brought.items() if not names & {name.replace("-", "_").lower() for name in by}}
+    assert missing == {"flask", "requests"}  # of dash, and of OpenTelemetry's exporter
 
 
 def test_every_folder_with_code_is_packaged() -> None:
