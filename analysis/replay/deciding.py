@@ -22,7 +22,7 @@ from .state import State
 if TYPE_CHECKING:
     from .holdings import Holdings
     from .options import Options
-    from .policies.policy import Policy
+    from .policies.row import Policy
     from .schedulers import Scheduler
     from .view import View
 

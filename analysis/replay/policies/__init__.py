@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....errors import InputError
 from . import advised, drawn, fastest, packed
-from .policy import Policy
+from .row import Policy
 
 POLICIES: tuple[Policy, ...] = (
     *packed.POLICIES,

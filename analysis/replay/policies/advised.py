@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..job import Job
 from .packed import pack
-from .policy import Policy
+from .row import Policy
 
 if TYPE_CHECKING:
     from ..view import View

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..job import Job
-from .policy import Policy
+from .row import Policy
 
 if TYPE_CHECKING:
     from ..view import View

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..fleet import Fleet, Floats, Ints
 from ..job import Job
-from .policy import Policy
+from .row import Policy
 
 if TYPE_CHECKING:
     from ..view import View

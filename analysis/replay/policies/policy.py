@@ -1,55 +1,56 @@
-"""A placement policy: one function, and the row that describes it."""
+"""A policy: a small class that says which GPUs each job holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from numpy.typing import NDArray
-
-from ..job import Allocation, Job
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ..fleet import Fleet, Ints
-    from ..view import View
+from ..beliefs import View
+from ..job import Allocation
 
 
-Place = Callable[["View", "Job"], Sequence[int] | None]
-Decide = Callable[["View"], Mapping[int, Allocation]]
-Arrange = Callable[["View", Sequence[int]], Sequence[int]]
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to change now, and when to ask again."""
 
+    changes: Mapping[int, Allocation | None] = field(default_factory=dict)
+    """By job number, what the job holds from now on; None: it is stopped, keeps its work, and waits.
 
-@dataclass(frozen=True)
-class Policy:
-    """A placement policy. It has `place` or `decide`, one of the two.
+    Jobs that are not named keep what they hold. GPUs that one job leaves may go to another in the same decision.
+    """
+    again_s: float = math.inf
+    """Ask again at this moment, if nothing happens sooner; after now. By rounds: at the first edge not before it.
 
-    `place(view, job)` picks the free GPUs of one job, or None to let it wait; the replay keeps the queue, asks for
-    one job after another and stops at the first that must wait. `decide(view)` says at once what every job holds
-    from now on, by job number: it may change the GPUs, their count or the rate of a job that runs, or let jobs share;
-    a job that it leaves out waits.
+    `view.edge_s` is the next round.
     """
 
-    name: str
-    summary: str
-    place: Place | None = None
-    decide: Decide | None = None
-    sticky: bool = True
-    """A job that runs keeps its GPUs. Otherwise all jobs are placed again at every decision."""
+
+class Policy:
+    """Decides which GPUs, in which roles and at which clock; the world says how fast that goes and at what power.
+
+    It is asked after every arrival, end and change of a node (by rounds: at the first edge after it), and when it
+    asked to be. A replay makes a new object; what it keeps is its own.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    aliases: ClassVar[tuple[str, ...]] = ()
     by_rounds: bool = False
-    """Decides at the edges of rounds; the others at every arrival, finish and failure."""
-    redraws: bool = False
-    """`place` looks at more than the free GPUs and the job, such as random numbers: no earlier answer stands in."""
-    arrange: Arrange | None = None
-    """The order in which the jobs about to run may choose; the first of the queue that fit, together, are given."""
-    avoids: Callable[[Fleet, Set[str], int], NDArray[np.bool_]] | None = None
-    """`avoids(fleet, classes of the trace, width of its widest job)`: (gpus,) GPUs that no job is given."""
-    bars: Callable[[View, Job], NDArray[np.bool_] | None] | None = None
-    """`bars(view, job)`: (nodes,) nodes that `place` never gives this job; None: it may be given all."""
-    ranks: Callable[[Fleet, Set[str]], Ints] | None = None
-    """`ranks(fleet, classes of the trace)`: (nodes,) the order in which nodes are taken, where the policy has one."""
-    blind: bool = False
+    """Decides at the edges of rounds (`Options.round_s`), unless `Options.rounds` says otherwise."""
+    knowledge: str = "none"
+    """What it needs to know of the work of jobs: "exact" (an estimate will do), or "none"."""
+    needs_progress: ClassVar[bool] = False
+    """Before each decision the engine writes epochs, regimes and work left into `view.progress`."""
+    blind: ClassVar[bool] = False
     """Looks at no scores: beside itself without scores it gains nothing, and needs no such control."""
-    aliases: tuple[str, ...] = ()
+    whole: ClassVar[bool] = True
+    """A whole scheduler; False for placements, which a scheduler (fifo, las, srtf) orders."""
+
+    def begin(self, view: View) -> None:
+        """Called once, before the first decision; there are no jobs yet."""
+
+    def decide(self, view: View) -> Decision:
+        """What is to change now."""
+        raise NotImplementedError
