@@ -33,12 +33,10 @@ import numpy.typing as npt
 
 from whorl.analysis.placement import scores
 from whorl.analysis.replay import Fleet, Job, Options, Trace
-from whorl.analysis.replay.answering import Answered, answered
-from whorl.analysis.replay.comparison import BASELINES, LEAST_PCT
-from whorl.analysis.replay.findings import ALL, BETTER, of_control
+from whorl.analysis.replay.findings import ALL, BETTER, LEAST_PCT
 from whorl.analysis.replay.from_store import Measured, measured
-from whorl.analysis.replay.setting import Setting
-from whorl.analysis.replay.study import Case, General
+from whorl.analysis.replay.setting import Answered, Setting
+from whorl.analysis.replay.study import BASELINES, Case, General
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.placement import PER_NODE, stored
 from whorl.benchmarks.reporting import as_json, say, share
@@ -165,7 +163,8 @@ def one_store(kind: Kind, fleets: Measured, workload: str, true: Floats, number:
     traces = tuple(trace(f"t{place}", workload, random, kind.jobs) for place in range(kind.traces))
     study = General(traces, fleets, OPTIONS)
     policies = list(POLICIES) if kind.real else [BLIND, *POLICIES]
-    found = answered(Setting(study, policies, list(BASELINES), ["fifo"], BASELINES, seed=1000 * number), seeds=SEEDS)
+    setting = Setting(study, policies, list(BASELINES), ["fifo"], BASELINES, seed=1000 * number)
+    found = setting.answer(seeds=SEEDS)
     name = ALL if kind.traces > 1 else "t0"
     row: dict[str, Any] = {}
     for policy in policies:
@@ -173,7 +172,7 @@ def one_store(kind: Kind, fleets: Measured, workload: str, true: Floats, number:
         its: dict[str, Any] = {"better": one.finding == BETTER, "before": before(found, policy)}
         row[policy] = its
         if kind.real:
-            control = next(gain for gain in one.gains if of_control(gain))
+            control = next(gain for gain in one.gains if gain.of_control)
             assert control.lower_pct is not None
             assert control.upper_pct is not None
             new = tuple(trace(f"n{place}", workload, random, kind.jobs) for place in range(NEW_TRACES))

@@ -26,12 +26,10 @@ import polars as pl
 
 from whorl.analysis import measurements
 from whorl.analysis.placement import Scores, scores
-from whorl.analysis.replay.answering import answered
-from whorl.analysis.replay.comparison import BASELINES, LEAST_PCT
-from whorl.analysis.replay.findings import BETTER, of_control
+from whorl.analysis.replay.findings import BETTER, LEAST_PCT
 from whorl.analysis.replay.from_store import measured
 from whorl.analysis.replay.setting import Setting
-from whorl.analysis.replay.study import General
+from whorl.analysis.replay.study import BASELINES, General
 from whorl.benchmarks.intervals import LONGHORN, part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.placement import PER_NODE
@@ -97,11 +95,11 @@ def judged(one: Store, two: Store, workload: str) -> dict[str, Any]:
         random = np.random.default_rng([number, 78])
         study = General((trace("t0", workload, random),), fleets, OPTIONS)
         setting = Setting(study, list(POLICIES), list(BASELINES), ["fifo"], BASELINES, seed=1000 * number)
-        findings = {its.policy: its for its in answered(setting, seeds=SEEDS).findings}
+        findings = {its.policy: its for its in setting.answer(seeds=SEEDS).findings}
         new = tuple(trace(f"n{place}", workload, random) for place in range(NEW_TRACES))
         truth = General(new, TrueFleets(fleets, workload, true), OPTIONS)
         for policy in POLICIES:
-            control = next(gain for gain in findings[policy].gains if of_control(gain))
+            control = next(gain for gain in findings[policy].gains if gain.of_control)
             assert control.lower_pct is not None
             assert control.upper_pct is not None
             value = true_gain(truth, policy, number)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis.replay.comparison import Gain
-from ..analysis.replay.findings import heading
+from ..analysis.replay.findings import Gain
 from ..analysis.replay.fleet import Fleet
 from ..analysis.replay.outcome import Outcome
 from .figures.drawing import Bar, Figure, Scatter, figure_of
@@ -263,7 +262,7 @@ def gain_by_seed(gains: Sequence[Gain]) -> Figure:
             90 + 30 * len(gains),
             showlegend=False,
             margin={"l": 64, "r": 16, "t": 24, "b": 52},
-            xaxis={"title": {"text": f"gain {heading(gains[0])}, %"}, "zeroline": True, "zerolinewidth": 2},
+            xaxis={"title": {"text": f"gain {gains[0].heading}, %"}, "zeroline": True, "zerolinewidth": 2},
             yaxis={
                 "tickvals": rows,
                 "ticktext": [gain.policy for gain in gains],

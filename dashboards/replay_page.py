@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis.replay.comparison import Gain
-from ..analysis.replay.findings import ALL, BETTER, ONE_SEED, Finding, columns, heading, without_scores
+from ..analysis.replay.findings import ALL, BETTER, ONE_SEED, Finding, GainTable
 from ..analysis.replay.outcome import BRIEF_S, UNFAIR
 from ..analysis.replay.study import Replayed
 from .page import Drawing, Section, page
@@ -59,7 +58,7 @@ def summary(findings: Sequence[Finding], where: str) -> list[str]:
     place = f"{where}: " if where else ""
     seeds = best.gains[0].n
     if best.finding not in (BETTER, ONE_SEED):
-        over = " and ".join(gain.against for gain in best.gains if gain.against != without_scores(best.policy))
+        over = " and ".join(gain.against for gain in best.gains if not gain.of_control)
         return [f"{place}No policy gains measurably over {over} and over itself without scores ({seeds} seeds)."]
     sizes = " and ".join(
         f"{abs(gain.mean_pct):.1f} % {'shorter' if gain.mean_pct >= 0 else 'longer'} than with {gain.against}"
@@ -72,19 +71,15 @@ def summary(findings: Sequence[Finding], where: str) -> list[str]:
 
 def _gains(findings: Sequence[Finding]) -> list[Table | Drawing]:
     """The gains of all policies, as a table and seed by seed."""
-    shown = [one for one in findings if one.gains]
-    if not shown:
+    table = GainTable.of(findings)
+    if not table.rows:
         return []
-    over = columns(shown)
-    rows, drawn = [], dict[str, list[Gain]]()
-    for one in shown:
-        found = {heading(gain): gain for gain in one.gains}
-        for name in over:
-            if name in found:
-                drawn.setdefault(name, []).append(found[name])
-        texts = (found[name].as_text() if name in found else "" for name in over)
-        rows.append([one.policy, *texts, one.finding, str(max(gain.n for gain in one.gains))])
-    seeds = max(gain.n for one in shown for gain in one.gains)
+    counts = [max(gain.n for gain in finding.gains) for finding, _ in table.rows]
+    rows = [
+        [finding.policy, *texts, finding.finding, str(count)]
+        for (finding, texts), count in zip(table.rows, counts, strict=True)
+    ]
+    seeds = max(counts)
     rests = (
         f"n = {seeds} seeds; each draws what is not sure of the scores, the order of nodes and, after the first, the "
         "jobs. The bars are 90 % intervals for another such trace."
@@ -92,12 +87,12 @@ def _gains(findings: Sequence[Finding]) -> list[Table | Drawing]:
     if seeds == 1:
         rests = "One seed is not evidence and has no interval."
     return [
-        Table(["gain in average JCT", *over, "finding", "seeds"], rows, [len(over) + 2]),
+        Table(["gain in average JCT", *table.heads, "finding", "seeds"], rows, [len(table.heads) + 2]),
         Drawing(
             "Gain in average completion time, seed by seed",
             "A point is a seed. Right of 0 the policy is faster than the baseline, or than itself without scores, with "
             f"the same seed. {rests}",
-            {name: gain_by_seed(drawn[name]) for name in reversed(over)},
+            {head: gain_by_seed(table.drawn[head]) for head in reversed(table.heads)},
         ),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -68,3 +69,30 @@ def drawn(
             found.append(Failure(node, now, back))
             now = back + random.exponential(mtbf_h * _HOUR_S)
     return tuple(sorted(found, key=lambda one: one.down_s))
+
+
+def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[Failure, ...]:
+    """Failures of a CSV with the columns node (a name, or its number in `node_names`), down_s, up_s (empty: for good).
+
+    Upper and lower case are the same. They hold names: a number would be another node wherever a seed draws the order
+    of the nodes.
+
+    Raises:
+        InputError: the file cannot be read, or a row names no node or no times.
+    """
+    from .traces.table import CALENDAR_S, sheet, text_of
+
+    path = Path(path)
+    rows = sheet(path, text_of(path))
+    rows.need("node", "down_s", "up_s", do="Add what is missing (up_s may be empty: the node stays away)")
+    name = {str(place): name for place, name in enumerate(node_names)} | {name.lower(): name for name in node_names}
+    nodes = rows.frame["node"].str.strip_chars().str.to_lowercase()
+    examples = ", ".join(node_names[:3]) + (f", ... {node_names[-1]}" if len(node_names) > 3 else "")
+    rows.check(~nodes.is_in(list(name)), f"no node of the fleet is named {{node!r}}; there are {examples}", "node")
+    down = rows.numbers("down_s")
+    up = rows.numbers("up_s", unknown=("",)).fill_null(float("inf"))
+    rows.check(down < 0, "down_s is {down_s}: it must be at least 0", "down_s")
+    since = "down_s is {down_s}, a time since 1970: write seconds after the trace's first job"
+    rows.check(down > CALENDAR_S, since, "down_s")
+    rows.check(up <= down, "down_s is {down_s} and up_s is {up_s}: up_s must be the later one", "down_s", "up_s")
+    return tuple(Failure(name[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))

@@ -1,4 +1,4 @@
-"""Whether a policy is better: what it gains over the baselines, and over itself without scores.
+"""What policies gain: paired differences seed by seed, how sure they are, and whether a policy is better.
 
 A policy that may move jobs, or packs them in another way, can beat a baseline without any score. So each policy that
 looks at scores also runs with all scores at 1, and what it gains over that is the gain by its scores.
@@ -12,27 +12,103 @@ not make it less.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
-from statistics import fmean
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
-from .comparison import Gain, foretold, summary
+import numpy as np
+
+from ..statistics.student import quantile
 from .study import Replayed
+
+FIGURES = ("avg_jct_s", "p99_jct_s", "makespan_s")
+CONFIDENCE = 0.9
+LEAST_PCT = 0.05
+"""What rounds to 0.0 % is no gain: seeds may agree to the last bit of their rounding errors."""
 
 ALL = "all traces"
 """The name of what is found over all traces together."""
-FIGURE = "avg_jct_s"
 BETTER, WORSE, NONE = "better", "worse", "no measurable gain"
 NOT_BY_SCORES = "no gain by scores"
 ONE_SEED = "one seed is not evidence"
 MISSING = "n/a"
+ITSELF = "over itself without scores"
 
 
 def without_scores(policy: str) -> str:
     """The name of a policy's control."""
     return f"{policy} without scores"
+
+
+class Entrant(NamedTuple):
+    """Who is compared: a policy on one trace, under a scheduler (None: it is a whole scheduler itself)."""
+
+    trace: int
+    scheduler: str | None
+    policy: str
+    flat: bool = False
+    """Without scores."""
+
+    def baseline(self, policy: str, scheduler: str | None) -> Entrant:
+        """The baseline `policy` of this one; that of a whole scheduler runs under `scheduler`."""
+        return Entrant(self.trace, self.scheduler or scheduler, policy)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a gain is a gain of, and over what."""
+
+    trace: str
+    scheduler: str | None
+    policy: str
+    against: str
+    figure: str = FIGURES[0]
+
+
+@dataclass(frozen=True)
+class Gain(Comparison):
+    """By how much a policy shortens a time against a baseline, in % of the baseline's; negative: it lengthens it.
+
+    The mean over the seeds is that of the ratios of the two times (geometric). Of a comparison (`gains`) the interval
+    is that of the mean, for this trace and this fleet; of a finding it is that of the gain in another such trace.
+    """
+
+    n: int = 0
+    """Seeds, each a paired difference."""
+    mean_pct: float = 0.0
+    lower_pct: float | None = None
+    upper_pct: float | None = None
+    """Of the 90 % interval; None for one seed."""
+    measurable: bool = False
+    """The interval is there and does not come as near to 0 as `LEAST_PCT`."""
+    per_seed: tuple[tuple[int, float], ...] = ()
+    """(seed, gain in %)."""
+
+    @property
+    def of_control(self) -> bool:
+        """Whether it is the gain over the policy itself without scores."""
+        return self.against == without_scores(self.policy)
+
+    @property
+    def heading(self) -> str:
+        """What the gain is over, as the head of a column of several policies."""
+        return ITSELF if self.of_control else f"over {self.against}"
+
+    def as_text(self) -> str:
+        """The mean with its interval, to a tenth of a percent."""
+        mean, lower, upper = (
+            None if pct is None else round(pct, 1) + 0.0 for pct in (self.mean_pct, self.lower_pct, self.upper_pct)
+        )
+        if lower is None or upper is None:
+            return f"{mean:+.1f} %"
+        return f"{mean:+.1f} % [{lower:+.1f}, {upper:+.1f}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `whorl.replay/1` has it."""
+        per_seed = [{"seed": seed, "gain_pct": gain} for seed, gain in self.per_seed]
+        return asdict(self) | {"per_seed": per_seed}
 
 
 @dataclass(frozen=True)
@@ -41,7 +117,7 @@ class Finding:
 
     trace: str
     """The trace, or `ALL`."""
-    scheduler: str
+    scheduler: str | None
     policy: str
     finding: str
     """"" for a baseline."""
@@ -50,28 +126,93 @@ class Finding:
     the gain in another such trace on this fleet."""
 
     def as_dict(self) -> dict[str, Any]:
+        """As `whorl.replay/1` has it."""
         about = {"trace": self.trace, "scheduler": self.scheduler, "policy": self.policy, "finding": self.finding}
         return about | {"gains": [gain.as_dict() for gain in self.gains]}
 
 
-ITSELF = "over itself without scores"
+@dataclass(frozen=True)
+class GainTable:
+    """The gains of several policies, side by side."""
+
+    heads: list[str]
+    """What the gains are over, the controls last."""
+    rows: list[tuple[Finding, list[str]]]
+    """A finding and its gains as texts, "" where there is none."""
+    drawn: dict[str, list[Gain]]
+    """By head, the gains."""
+
+    @classmethod
+    def of(cls, findings: Iterable[Finding]) -> GainTable:
+        """The table of those that have gains."""
+        with_gains = [finding for finding in findings if finding.gains]
+        fullest = sorted(with_gains, key=lambda finding: -len(finding.gains))
+        heads = sorted(dict.fromkeys(g.heading for finding in fullest for g in finding.gains), key=ITSELF.__eq__)
+        drawn = {head: [g for finding in with_gains for g in finding.gains if g.heading == head] for head in heads}
+        texts = [{gain.heading: gain.as_text() for gain in finding.gains} for finding in with_gains]
+        rows = [
+            (finding, [by_head.get(head, "") for head in heads])
+            for finding, by_head in zip(with_gains, texts, strict=True)
+        ]
+        return cls(heads, rows, drawn)
 
 
-def of_control(gain: Gain) -> bool:
-    """Whether a gain is over the policy without scores."""
-    return gain.against == without_scores(gain.policy)
+# -- intervals --------------------------------------------------------------------------------------------------
 
 
-def heading(gain: Gain) -> str:
-    """What a gain is over, as the head of a column of several policies."""
-    return ITSELF if of_control(gain) else f"over {gain.against}"
+Interval = Callable[[Sequence[float]], tuple[float | None, float | None]]
 
 
-def columns(found: Sequence[Finding]) -> list[str]:
-    """The heads of the columns of these findings, as the policy with most gains has them: the controls last."""
-    fullest = sorted(found, key=lambda one: -len(one.gains))
-    heads = list(dict.fromkeys(heading(gain) for one in fullest for gain in one.gains))
-    return sorted(heads, key=ITSELF.__eq__)
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:
+    """The two-sided interval of the mean by Student's t; None, None for fewer than two values."""
+    return _about_mean(values, confidence, 1 / max(1, len(values)))
+
+
+def foretold(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:
+    """The two-sided interval in which one more value would lie; None, None for fewer than two.
+
+    Where there are enough values (19 for 90 %), by their ranks: one more is as likely to be below the lowest as between
+    any two that are neighbours, whatever their distribution. Else by Student's t. It grows no narrower with more
+    values: they only tell better how far values lie apart.
+    """
+    tail = (1 - confidence) / 2
+    if (len(values) + 1) * tail < 1 - 1e-9:
+        return _about_mean(values, confidence, 1 + 1 / max(1, len(values)))
+    low, high = np.quantile(values, (tail, 1 - tail), method="weibull").tolist()
+    return low, high
+
+
+def _about_mean(values: Sequence[float], confidence: float, share: float) -> tuple[float | None, float | None]:
+    """The mean and about it what a variance of `share` times that of a value reaches."""
+    n = len(values)
+    if n < 2:
+        return None, None
+    mean = fmean(values)
+    half = float(quantile((1 - confidence) / 2, n - 1)) * stdev(values) * math.sqrt(share)
+    return mean - half, mean + half
+
+
+# -- gains ------------------------------------------------------------------------------------------------------
+
+Figures = dict[Entrant, dict[int, Any]]
+"""By entrant and seed, the figures of a replay."""
+
+
+def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence[str] = FIGURES) -> list[Gain]:
+    """Every policy against each other baseline that was replayed, by trace, scheduler and figure."""
+    metrics, names, first = _by_entrant(results)
+    groups: dict[tuple[int, str | None], list[Entrant]] = {}
+    for entrant in metrics:
+        groups.setdefault(entrant[:2], []).append(entrant)
+    compared = []
+    for members in groups.values():
+        for policy, entrant, figure in product(against, members, figures):
+            baseline = entrant.baseline(policy, first)
+            if baseline in metrics and entrant.policy != policy:
+                logs = _log_ratios(metrics, [(entrant, baseline)], figure)
+                comparison = Comparison(names[entrant.trace], entrant.scheduler, entrant.policy, policy, figure)
+                compared.append(_gain(comparison, logs, interval))
+    return compared
 
 
 def findings(results: Sequence[Replayed], against: Sequence[str], controlled: Collection[str]) -> list[Finding]:
@@ -80,58 +221,82 @@ def findings(results: Sequence[Replayed], against: Sequence[str], controlled: Co
     `results`: one of each trace, policy, scheduler and seed, and those of the controls (`Case.flat`). `controlled`:
     the policies with controls of their own; the others look at no score or see no difference, and are their own.
     """
-    times: Times = {}
-    for result in results:
-        case = result.case
-        its = times.setdefault((case.trace, case.scheduler, case.policy, case.flat), {})
-        its[case.seed] = getattr(result.metrics, FIGURE)
-    names = {result.case.trace: result.trace for result in results}
+    metrics, names, first = _by_entrant(results)
     groups = [(name, [trace]) for trace, name in names.items()]
     if len(groups) > 1:
         groups.append((ALL, list(names)))
-    policies = list(dict.fromkeys(one.case.policy for one in results if not one.case.flat))
-    schedulers = list(dict.fromkeys(result.case.scheduler for result in results))
-    found = []
+    schedulers = list(dict.fromkeys(entrant.scheduler for entrant in metrics))
+    policies = list(dict.fromkeys(entrant.policy for entrant in metrics if not entrant.flat))
+    reached = []
     for (name, traces), scheduler, policy in product(groups, schedulers, policies):
-        if not any((trace, scheduler, policy, False) in times for trace in traces):
+        entrants = [Entrant(trace, scheduler, policy) for trace in traces]
+        if not any(entrant in metrics for entrant in entrants):
             continue
-        others = [(one, (one, False)) for one in against if one != policy and one in policies]
+        others = {
+            baseline: [(entrant, entrant.baseline(baseline, first)) for entrant in entrants]
+            for baseline in against
+            if baseline != policy and baseline in policies
+        }
         if policy not in against:
-            others.append((without_scores(policy), (policy, policy in controlled)))
-        over = [
-            summary(name, scheduler, policy, said, FIGURE, pairs, foretold) if pairs else None
-            for said, other in others
-            for pairs in [_paired(times, traces, scheduler, (policy, False), other)]
+            control = [(entrant, entrant._replace(flat=policy in controlled)) for entrant in entrants]
+            others[without_scores(policy)] = control
+        logs = {other: _log_ratios(metrics, pairs, FIGURES[0]) for other, pairs in others.items()}
+        gains_here = [
+            _gain(Comparison(name, scheduler, policy, baseline), by_seed, foretold)
+            for baseline, by_seed in logs.items()
+            if by_seed
         ]
-        said = "" if policy in against else finding(over)
-        found.append(Finding(name, scheduler, policy, said, tuple(one for one in over if one)))
-    return found
+        finding = "" if policy in against else MISSING if len(gains_here) < len(others) else _finding(gains_here)
+        reached.append(Finding(name, scheduler, policy, finding, tuple(gains_here)))
+    return reached
 
 
-Times = dict[tuple[int, str, str, bool], dict[int, float]]
-"""(trace, scheduler, policy, flat) -> seed -> average JCT."""
-
-
-def _paired(
-    times: Times, traces: Sequence[int], scheduler: str, own: tuple[str, bool], other: tuple[str, bool]
-) -> tuple[tuple[int, float], ...]:
-    """(seed, gain in %) of the seeds that both have for every trace; the gains of several traces are averaged."""
-    pairs = [[times.get((trace, scheduler, *one), {}) for one in (own, other)] for trace in traces]
-    seeds = sorted(set.intersection(*(set(one) for pair in pairs for one in pair)))
-    logs = [fmean(math.log(a[seed] / b[seed]) for a, b in pairs) for seed in seeds]
-    return tuple((seed, -100 * math.expm1(log) + 0.0) for seed, log in zip(seeds, logs, strict=True))
-
-
-def finding(over: Sequence[Gain | None]) -> str:
-    """What gains over all baselines and, last, over the policy without scores come to; None: it is not known."""
-    known = [gain for gain in over if gain is not None]
-    if len(known) < len(over):
-        return MISSING
-    if any(gain.n < 2 for gain in known):
+def _finding(gains_over: Sequence[Gain]) -> str:
+    """What gains over all baselines and, last, over the policy without scores come to."""
+    if any(gain.n < 2 for gain in gains_over):
         return ONE_SEED
-    baselines, control = known[:-1], known[-1]
+    *baselines, control = gains_over
     if any(gain.measurable and gain.mean_pct < 0 for gain in baselines):
         return WORSE
     if not all(gain.measurable for gain in baselines):
         return NONE
     return BETTER if control.measurable and control.mean_pct > 0 else NOT_BY_SCORES
+
+
+def _by_entrant(results: Iterable[Replayed]) -> tuple[Figures, dict[int, str], str | None]:
+    """The figures by entrant and seed, the names of the traces, and the first scheduler."""
+    metrics: Figures = {}
+    names: dict[int, str] = {}
+    for result in results:
+        case = result.case
+        metrics.setdefault(Entrant(case.trace, case.scheduler, case.policy, case.flat), {})[case.seed] = result.metrics
+        names.setdefault(case.trace, result.trace)
+    return metrics, names, next((entrant.scheduler for entrant in metrics if entrant.scheduler is not None), None)
+
+
+def _log_ratios(metrics: Figures, pairs: Sequence[tuple[Entrant, Entrant]], figure: str) -> dict[int, float]:
+    """By seed that all have, the mean over the pairs (traces) of log(a figure of the first / that of the second)."""
+    figures = [(metrics.get(entrant, {}), metrics.get(other, {})) for entrant, other in pairs]
+    seeds = sorted(set.intersection(*(set(a) & set(b) for a, b in figures)))
+    return {
+        seed: fmean(math.log(getattr(a[seed], figure) / getattr(b[seed], figure)) for a, b in figures) for seed in seeds
+    }
+
+
+def _gain(comparison: Comparison, logs: dict[int, float], limits: Interval) -> Gain:
+    """The gain of logarithms of ratios by seed: averaged so, twice as fast and half as fast cancel."""
+    low, high = limits(list(logs.values()))
+    lower, upper = (None, None) if low is None or high is None else (_percent(high), _percent(low))
+    return Gain(
+        **asdict(comparison),
+        n=len(logs),
+        mean_pct=_percent(fmean(logs.values())),
+        lower_pct=lower,
+        upper_pct=upper,
+        measurable=lower is not None and upper is not None and (lower >= LEAST_PCT or upper <= -LEAST_PCT),
+        per_seed=tuple((seed, _percent(log)) for seed, log in logs.items()),
+    )
+
+
+def _percent(log: float) -> float:
+    return -100 * math.expm1(log) + 0.0  # no minus zero

@@ -10,9 +10,8 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.catalog import quoted
-from .answering import Answered, answered
 from .job import Job, Trace
-from .setting import general_of
+from .setting import Answered, general_of
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -112,4 +111,4 @@ def replayed(
         "failures": None, "mtbf": None, "repair": 24.0, "on_failure": "restart",
     }  # fmt: skip
     setting = general_of([stored_trace(store, cluster)], given)
-    return answered(setting, seeds=seeds, workers=workers, progress=progress)
+    return setting.answer(seeds=seeds, workers=workers, progress=progress)

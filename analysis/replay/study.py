@@ -1,4 +1,4 @@
-"""Many replays: traces, policies, schedulers and seeds crossed, in several processes where that pays.
+"""Many replays: traces, policies, schedulers and seeds crossed, in several processes where that pays, and compared.
 
 What comes out depends on the cases alone, never on how many processes ran them. Within a seed every policy meets the
 same fleet, the same failures and the same random numbers, so that differences are paired.
@@ -6,17 +6,22 @@ same fleet, the same failures and the same random numbers, so that differences a
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
-from pathlib import Path
+from multiprocessing import active_children, get_context
+from queue import Empty, SimpleQueue
+from threading import Thread, current_thread, main_thread
 from typing import Protocol
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, WhorlError
+from ...store.system import processes, signals
 from . import failures
 from .engine import replay
 from .fleet import Fleet, Floats
@@ -26,10 +31,17 @@ from .outcome import Metrics, Outcome
 from .profiles import Profiles
 from .published import pal_sc24, published_fleet
 from .resampling import resampled
-from .workers import answers
 
+BASELINES = ("packed", "drain-outliers")
 _PAYS_S = 3.0  # of work left, from which starting further processes is worth it
+_LOOK_S = 0.2  # at most between looks whether an interrupt came
 _FAILURES, _JOBS = 3, 5  # words of the random numbers that failures and jobs are drawn with
+
+Progress = Callable[[int, int], None]
+"""`progress(replays ended, replays)`."""
+
+
+# -- cases ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,8 @@ class Case:
 
     trace: int
     policy: str
-    scheduler: str
+    scheduler: str | None
+    """None: the policy is a whole scheduler."""
     seed: int
     record: bool = False
     """Keep the outcome whole, with its spans and series, for drawing."""
@@ -63,22 +76,29 @@ class Replayed:
     fleet: Fleet | None = None
     """Of recorded cases."""
 
+    @classmethod
+    def of(cls, case: Case, outcome: Outcome, metrics: Metrics, fleet: Fleet | None) -> Replayed:
+        """Without the outcome and the fleet, unless the case is recorded."""
+        recorded = (outcome, fleet) if case.record else (None, None)
+        return cls(case, outcome.trace, metrics, outcome.jct_s, outcome.wall_s, outcome.notes, *recorded)
+
+    def place(self) -> dict[str, object]:
+        """Which replay it is, as every list of `whorl.replay/1` has it."""
+        case = self.case
+        return {"trace": self.trace, "policy": case.policy, "scheduler": case.scheduler, "seed": case.seed}
+
     def row(self) -> dict[str, object]:
         """The row of `whorl.replay/1`."""
-        of = self.metrics
-        return {
-            "trace": self.trace,
-            "policy": self.case.policy,
-            "scheduler": self.case.scheduler,
-            "seed": self.case.seed,
-            "jobs": of.jobs,
-            "avg_jct_s": of.avg_jct_s,
-            "median_jct_s": of.median_jct_s,
-            "p99_jct_s": of.p99_jct_s,
-            "makespan_s": of.makespan_s,
-            "end_s": of.end_s,
-            "util_held": of.util_held,
-            "energy_j": of.energy_j,
+        metrics = self.metrics
+        return self.place() | {
+            "jobs": metrics.jobs,
+            "avg_jct_s": metrics.avg_jct_s,
+            "median_jct_s": metrics.median_jct_s,
+            "p99_jct_s": metrics.p99_jct_s,
+            "makespan_s": metrics.makespan_s,
+            "end_s": metrics.end_s,
+            "util_held": metrics.util_held,
+            "energy_j": metrics.energy_j,
             "wall_s": self.wall_s,
         }
 
@@ -93,7 +113,7 @@ class Study(Protocol):
     """What the cases have in common; it goes to other processes, so it can be pickled."""
 
     @property
-    def traces(self) -> Sequence[object]: ...
+    def traces(self) -> Sequence[Trace]: ...
 
     def informed(self, seeds: Sequence[int]) -> bool:
         """Whether policies see any difference between GPUs."""
@@ -118,15 +138,16 @@ class General:
         return any(np.ptp(scores) > 0 for seed in seeds for scores in self.fleets.draw(seed).belief.values())
 
     def run(self, case: Case) -> Replayed:
-        trace = _jobs_of(case, self.traces)
+        """One replay. Raises InputError where it cannot be."""
+        trace = _trace_of(case, self.traces)
         fleet = self.fleets.draw(case.seed)
         fleet = fleet.flat() if case.flat else fleet
         options = replace(self.options, record=case.record)
         if self.mtbf_h is not None:
             options = replace(options, failures=(*options.failures, *self._failures(trace, fleet, case.seed)))
-        outcome = replay(trace, fleet, case.policy, case.scheduler, options=options, seed=case.seed)
+        outcome = replay(trace, fleet, case.policy, case.scheduler or "fifo", options=options, seed=case.seed)
         outcome = replace(outcome, notes=tuple(note for note in outcome.notes if note not in trace.notes))
-        return _replayed(case, outcome, outcome.metrics(), fleet)
+        return Replayed.of(case, outcome, outcome.metrics(), fleet)
 
     def _failures(self, trace: Trace, fleet: Fleet, seed: int) -> tuple[failures.Failure, ...]:
         """Failures until long after the last job can have ended, were there none."""
@@ -147,116 +168,139 @@ class Published:
     profiles: Profiles
 
     def informed(self, seeds: Sequence[int]) -> bool:  # noqa: ARG002 (the scores of the profiles always differ)
+        """True: policies see the scores of the profiles."""
         return True
 
     def run(self, case: Case) -> Replayed:
-        trace = _jobs_of(case, self.traces)
-        of = (trace, self.profiles, case.policy, case.scheduler)
-        outcome = pal_sc24(*of, seed=case.seed, flat=case.flat, record=case.record)
+        """One replay. Raises InputError where it cannot be."""
+        trace, scheduler = _trace_of(case, self.traces), case.scheduler or "fifo"
+        outcome = pal_sc24(
+            trace, self.profiles, case.policy, scheduler, seed=case.seed, flat=case.flat, record=case.record
+        )
         fleet = published_fleet(self.profiles, seed=case.seed)[0] if case.record else None
-        return _replayed(case, outcome, outcome.metrics(published=True), fleet)
+        return Replayed.of(case, outcome, outcome.metrics(published=True), fleet)
 
 
-def _jobs_of(case: Case, traces: Sequence[Trace]) -> Trace:
+def _trace_of(case: Case, traces: Sequence[Trace]) -> Trace:
     trace = traces[case.trace]
     return resampled(trace, np.random.default_rng([case.seed, _JOBS, case.trace])) if case.resampled else trace
 
 
-def _replayed(case: Case, outcome: Outcome, metrics: Metrics, fleet: Fleet | None) -> Replayed:
-    kept = (outcome, fleet) if case.record else (None, None)
-    return Replayed(case, outcome.trace, metrics, outcome.jct_s, outcome.wall_s, outcome.notes, *kept)
-
-
-def cases(
-    traces: int, policies: Sequence[str], schedulers: Sequence[str], seeds: Sequence[int], *, record: bool = False
-) -> list[Case]:
-    """All of them crossed, policies side by side; `record` keeps those of the first seed whole."""
-    return [
-        Case(trace, policy, scheduler, seed, record and seed == seeds[0])
-        for trace, scheduler, seed, policy in product(range(traces), schedulers, seeds, policies)
-    ]
-
-
-def controls(
-    traces: int, policies: Sequence[str], controlled: Sequence[str], schedulers: Sequence[str], seeds: Sequence[int]
-) -> list[Case]:
-    """What findings need beside `cases`: the policies on other jobs for each seed but the first, and the controls."""
-    found = cases(traces, policies, schedulers, seeds[1:]) + [
-        replace(case, flat=True) for case in cases(traces, controlled, schedulers, seeds)
-    ]
-    return [replace(case, resampled=case.seed != seeds[0]) for case in found]
-
-
-Progress = Callable[[int, int], None]
+# -- processes --------------------------------------------------------------------------------------------------
 
 
 def run_all(
-    study: Study, wanted: Sequence[Case], *, workers: int = 1, progress: Progress | None = None
-) -> tuple[list[Replayed], list[tuple[Case, InputError]]]:
+    study: Study, cases: Sequence[Case], *, workers: int = 1, progress: Progress | None = None
+) -> tuple[list[Replayed], list[tuple[Case, WhorlError]]]:
     """What each case gave, in their order, and the cases that cannot be replayed, each with why.
 
-    `progress(done, wanted)` is called after each. The first cases run here; the others go to `workers` processes if
-    they would take some seconds.
-
-    Raises:
-        WhorlError: a process ended before its work did, as when memory ran out.
+    `progress` is called after each. The first cases run here; the others go to `workers` processes if they would take
+    some seconds. A case whose process ends before its work does, as when memory runs out, is one of those that cannot
+    be replayed.
     """
-    found: dict[int, Replayed] = {}
-    refused: dict[int, InputError] = {}
-    for number, result in _results(study, wanted, workers):
+    replayed: dict[int, Replayed] = {}
+    refused: dict[int, WhorlError] = {}
+    for number, result in _results(study, cases, workers):
         if isinstance(result, Replayed):
-            found[number] = result
+            replayed[number] = result
         else:
             refused[number] = result
         if progress is not None:
-            progress(len(found) + len(refused), len(wanted))
-    return [found[n] for n in sorted(found)], [(wanted[n], refused[n]) for n in sorted(refused)]
+            progress(len(replayed) + len(refused), len(cases))
+    return [replayed[n] for n in sorted(replayed)], [(cases[n], refused[n]) for n in sorted(refused)]
 
 
-_Numbered = tuple[int, Replayed | InputError]
+_Result = Replayed | WhorlError
 
 
-def _results(study: Study, wanted: Sequence[Case], workers: int) -> Iterator[_Numbered]:
+def _results(study: Study, cases: Sequence[Case], workers: int) -> Iterator[tuple[int, _Result]]:
+    """The number of each case and what it gave, as they come."""
     began = time.perf_counter()
-    for number, case in enumerate(wanted):
-        left = len(wanted) - number
-        passed = time.perf_counter() - began
-        if workers > 1 and number and left > 1 and left * passed / number > _PAYS_S:
-            rest = answers(partial(_outcome, study), wanted[number:], workers)
-            yield from ((number + place, result) for place, result in rest)
+    for number, case in enumerate(cases):
+        remaining = len(cases) - number
+        passed_s = time.perf_counter() - began
+        if workers > 1 and number and remaining > 1 and remaining * passed_s / number > _PAYS_S:
+            yield from _in_processes(study, dict(enumerate(cases[number:], number)), workers)
             return
-        yield number, _outcome(study, case)
+        yield number, _result(study, case)
 
 
-def _outcome(study: Study, case: Case) -> Replayed | InputError:
+def _result(study: Study, case: Case) -> _Result:
     try:
         return study.run(case)
     except InputError as error:
         return error
 
 
-def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[failures.Failure, ...]:
-    """Failures of a CSV with the columns node (a name, or its number in `node_names`), down_s, up_s (empty: for good).
+def _in_processes(study: Study, cases: dict[int, Case], workers: int) -> Iterator[tuple[int, _Result]]:
+    ended: SimpleQueue[tuple[int, Future[_Result]]] = SimpleQueue()
+    others = set(active_children())
+    # Not forked: polars and DuckDB hold threads, whose locks a forked process would wait for without end.
+    pool = ProcessPoolExecutor(min(workers, len(cases)), get_context("spawn"), _prepare, (study,))
+    try:
+        with _no_interrupt():
+            for number, case in cases.items():
+                pool.submit(_result_here, case).add_done_callback(partial(_put, ended, number))
+        for _ in cases:
+            number, future = _next(ended)
+            try:
+                yield number, future.result()
+            except BrokenExecutor:
+                yield (
+                    number,
+                    WhorlError("a process of the replay was killed, perhaps because memory ran out; try --workers 1"),
+                )
+        pool.shutdown()
+    except OSError as error:
+        raise WhorlError(f"no further process can be started ({error.strerror}); try --workers 1") from error
+    finally:
+        # After an error or Ctrl-C, what they still compute, perhaps for minutes, is for nobody.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(active_children()) - others:
+            process.terminate()
 
-    Upper and lower case are the same. They hold names: a number would be another node wherever a seed draws the order
-    of the nodes.
 
-    Raises:
-        InputError: the file cannot be read, or a row names no node or no times.
+def _put(ended: SimpleQueue[tuple[int, Future[_Result]]], number: int, future: Future[_Result]) -> None:
+    ended.put((number, future))
+
+
+def _next(ended: SimpleQueue[tuple[int, Future[_Result]]]) -> tuple[int, Future[_Result]]:
+    while True:
+        # A signal that another thread is given does not end the wait: it is seen at its end.
+        try:
+            return ended.get(timeout=_LOOK_S)
+        except Empty:
+            continue
+
+
+_study: Study
+"""In a process started for it: the study whose cases it runs."""
+
+
+def _prepare(study: Study) -> None:
+    """In a new process, before its first case."""
+    global _study  # sent once; with each case it would be sent anew
+    _study = study
+    Thread(target=processes.end_with_parent, daemon=True).start()
+
+
+def _result_here(case: Case) -> _Result:
+    return _result(_study, case)
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Ctrl-C waits until the processes have started, or one would be lost half-started.
+
+    They inherit that it is blocked, and so leave it to their parent. Blocking alone does not hold it off here, where
+    a thread of a library may take it.
     """
-    from .traces.table import CALENDAR_S, sheet, text_of
-
-    path = Path(path)
-    found = sheet(path, text_of(path))
-    found.need("node", "down_s", "up_s", do="Add what is missing (up_s may be empty: the node stays away)")
-    name = {str(place): name for place, name in enumerate(node_names)} | {name.lower(): name for name in node_names}
-    nodes = found.frame["node"].str.strip_chars().str.to_lowercase()
-    there = ", ".join(node_names[:3]) + (f", ... {node_names[-1]}" if len(node_names) > 3 else "")
-    found.check(~nodes.is_in(list(name)), f"no node of the fleet is named {{node!r}}; there are {there}", "node")
-    down = found.numbers("down_s")
-    up = found.numbers("up_s", unknown=("",)).fill_null(float("inf"))
-    found.check(down < 0, "down_s is {down_s}: it must be at least 0", "down_s")
-    since = "down_s is {down_s}, a time since 1970: write seconds after the trace's first job"
-    found.check(down > CALENDAR_S, since, "down_s")
-    found.check(up <= down, "down_s is {down_s} and up_s is {up_s}: up_s must be the later one", "down_s", "up_s")
-    return tuple(failures.Failure(name[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))
+    if current_thread() is not main_thread():
+        yield
+        return
+    with signals.held((signal.SIGINT,)):
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

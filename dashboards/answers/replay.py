@@ -12,7 +12,7 @@ from ...errors import InputError
 from .reply import Reply, folder
 
 if TYPE_CHECKING:
-    from ...analysis.replay.answering import Answered
+    from ...analysis.replay.setting import Answered
     from ...store import Store
 
 
@@ -95,7 +95,6 @@ def replay(
     replay; `findings` say what each policy gains. Raises InputError for options that do not go together, and where no
     replay is possible.
     """
-    from ...analysis.replay.answering import answered
     from ...analysis.replay.setting import as_published, general
     from ..page import refuse_unwritable, write_page
     from ..printed import replay as printed
@@ -119,8 +118,7 @@ def replay(
     if plot is not None:
         refuse_unwritable(Path(plot), "--plot")
     setting = as_published(given) if chosen["as_published"] else general(given)
-    results = answered(
-        setting,
+    results = setting.answer(
         seeds=chosen["seeds"],
         workers=chosen["workers"] or os.cpu_count() or 1,
         record=plot is not None,

@@ -7,8 +7,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from ...analysis.replay.comparison import Gain
-from ...analysis.replay.findings import ALL, Finding, columns, heading, of_control
+from ...analysis.replay.findings import ALL, Finding, Gain, GainTable
 from ...analysis.replay.study import Replayed
 from ..table import MISSING, Line, Table, number
 
@@ -37,14 +36,9 @@ def document(
     }
 
 
-def _case(result: Replayed) -> dict[str, Any]:
-    case = result.case
-    return {"trace": result.trace, "policy": case.policy, "scheduler": case.scheduler, "seed": case.seed}
-
-
 def _queueing(result: Replayed) -> dict[str, Any]:
     of = result.metrics
-    return _case(result) | {
+    return result.place() | {
         "p50_s": of.queueing_p50_s,
         "p95_s": of.queueing_p95_s,
         "p99_s": of.queueing_p99_s,
@@ -54,7 +48,7 @@ def _queueing(result: Replayed) -> dict[str, Any]:
 
 def _fairness(result: Replayed) -> dict[str, Any]:
     of = result.metrics
-    return _case(result) | {
+    return result.place() | {
         "worst": of.fairness_worst,
         "unfair_share": of.unfair_share,
         "shockwave_worst": of.shockwave_worst,
@@ -104,16 +98,11 @@ def answer(
 
 
 def _gains(findings: Sequence[Finding]) -> Iterable[str | Table]:
-    shown = [one for one in findings if one.gains]
-    if not shown:
-        return
-    over = columns(shown)
-    rows = []
-    for one in shown:
-        found = {heading(gain): gain.as_text() for gain in one.gains}
-        rows.append([one.policy, *(found.get(name, "") for name in over), one.finding])
-    yield Table(["gain in avg JCT", *over, "finding"], rows, wrapped=(len(over) + 1,))
-    yield ""
+    table = GainTable.of(findings)
+    if table.rows:
+        rows = [[finding.policy, *texts, finding.finding] for finding, texts in table.rows]
+        yield Table(["gain in avg JCT", *table.heads, "finding"], rows, wrapped=(len(table.heads) + 1,))
+        yield ""
 
 
 def _reading(findings: Sequence[Finding]) -> str:
@@ -121,7 +110,7 @@ def _reading(findings: Sequence[Finding]) -> str:
     n = max(gain.n for one in findings for gain in one.gains)
     if n < 2:
         return "A gain is the share of the time saved. One seed is not evidence. Times are in seconds."
-    both = " and ".join(dict.fromkeys(gain.against for one in findings for gain in one.gains if not of_control(gain)))
+    both = " and ".join(dict.fromkeys(gain.against for one in findings for gain in one.gains if not gain.of_control))
     return (
         f"A gain is the share of the time saved: its mean over {n:,} seeds with the 90 % interval for another "
         "such trace on this fleet. Each seed draws what is not sure of the scores, the order of nodes and, after the "

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from whorl.analysis.replay.comparison import BASELINES, gains
-from whorl.analysis.replay.findings import findings
+from whorl.analysis.replay.findings import findings, gains
 from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.outcome import Outcome
 from whorl.analysis.replay.policies import POLICIES
-from whorl.analysis.replay.study import General, Replayed, cases, run_all
+from whorl.analysis.replay.setting import Setting
+from whorl.analysis.replay.study import BASELINES, General, Replayed
 from whorl.dashboards.replay import (
     binned_steps,
     gain_by_seed,
@@ -46,7 +46,8 @@ STUDY = General((TRACE,), Two(), Options())
 
 @pytest.fixture(scope="module")
 def results() -> list[Replayed]:
-    return run_all(STUDY, cases(1, ["packed", "drain-outliers", "random"], ["fifo"], [0, 1, 2], record=True))[0]
+    setting = Setting(STUDY, ["packed", "drain-outliers", "random"], [], ["fifo"], BASELINES, 0)
+    return list(setting.answer(seeds=3, record=True).results)
 
 
 def test_a_step_function_is_averaged_exactly() -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from ....analysis.replay.answering import Answered
+    from ....analysis.replay.setting import Answered
     from ..later import Later
     from ..reading import Reading
     from ..state import State as Address

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
 
-from ....analysis.replay.findings import columns, heading
+from ....analysis.replay.findings import GainTable
 from ....analysis.replay.stored import MOST_JOBS
 from ...replay import gain_by_seed
 from ...replay_page import summary
@@ -17,8 +17,7 @@ from ..page import command, graph, prose, rows, told
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from ....analysis.replay.answering import Answered
-    from ....analysis.replay.comparison import Gain
+    from ....analysis.replay.setting import Answered
     from ....analysis.replay.stored import StoredJobs
 
 SEEDS = (5, 10, 20)
@@ -47,26 +46,23 @@ def about(jobs: StoredJobs, store: str) -> list[Component]:
 def body(of: Answered) -> Component:
     """The findings of a replay."""
     said = summary(of.findings, "")
-    shown = [one for one in of.findings if one.gains]
-    over = columns(shown)
-    cells: list[list[str]] = []
-    drawn: dict[str, list[Gain]] = {}
-    for one in shown:
-        found = {heading(gain): gain for gain in one.gains}
-        for name in over:
-            if name in found:
-                drawn.setdefault(name, []).append(found[name])
-        texts = [found[name].as_text() if name in found else "" for name in over]
-        cells.append([one.policy, *texts, one.finding, str(max(gain.n for gain in one.gains))])
+    table = GainTable.of(of.findings)
+    cells = [
+        [finding.policy, *texts, finding.finding, str(max(gain.n for gain in finding.gains))]
+        for finding, texts in table.rows
+    ]
     parts: list[Any] = [html.P(minus(sentence), className="finding") for sentence in said]
     parts.append(
         rows(
-            ["gain in average JCT", *over, "finding", "seeds"], cells, right=(len(over) + 2,), label="Gains of policies"
+            ["gain in average JCT", *table.heads, "finding", "seeds"],
+            cells,
+            right=(len(table.heads) + 2,),
+            label="Gains of policies",
         )
     )
-    for name in reversed(over):
-        parts.append(html.H3(f"Gain {name}, seed by seed"))
-        parts.append(graph(gain_by_seed(drawn[name]), f"gain {name}, seed by seed"))
+    for head in reversed(table.heads):
+        parts.append(html.H3(f"Gain {head}, seed by seed"))
+        parts.append(graph(gain_by_seed(table.drawn[head]), f"gain {head}, seed by seed"))
     parts.append(
         html.P(
             "A point is a seed; right of 0 the policy is faster. The bars are 90 % intervals for another such trace on "

@@ -1,21 +1,25 @@
-"""What makes a policy better: gains over the baselines and over itself without scores, with other jobs in each seed."""
+"""Paired differences over seeds, and what makes a policy better, with other jobs in each seed."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import scipy
 from numpy.typing import NDArray
 
 from whorl.analysis.replay import POLICIES, Fleet, Job, Trace, replay
 from whorl.analysis.replay.advised import Advised
-from whorl.analysis.replay.findings import ALL, Finding, columns, findings, without_scores
+from whorl.analysis.replay.findings import ALL, Finding, GainTable, findings, foretold, gains, interval, without_scores
 from whorl.analysis.replay.from_store import Level
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.resampling import resampled
-from whorl.analysis.replay.study import Case, General, Replayed, controls
-from whorl.tests.analysis.replay.asked import Lottery
+from whorl.analysis.replay.setting import Setting
+from whorl.analysis.replay.study import Case, General, Replayed
+from whorl.tests.analysis.replay.studies import Lottery
 from whorl.tests.sizes import sample
 
 JOBS = tuple(Job(f"j{i}", 10.0 * i, 1 + i % 3, 100.0 + 7 * i, "w") for i in range(12))
@@ -41,6 +45,86 @@ def results(*rows: tuple[str, bool, float, float], traces: int = 1) -> list[Repl
     ]
 
 
+def result(policy: str, seed: int, jct: float, scheduler: str = "fifo") -> Replayed:
+    """A result as a replay gives it, with another average."""
+    case = Case(0, policy, scheduler, seed)
+    return replace(DONE, case=case, metrics=replace(DONE.metrics, avg_jct_s=jct))
+
+
+def test_the_interval_holds_the_mean_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(4)
+    held = 0
+    for _ in range(2000):
+        lower, upper = interval(rng.normal(3.0, 2.0, size=5).tolist())
+        assert lower is not None
+        assert upper is not None
+        held += lower <= 3.0 <= upper
+    assert 0.88 < held / 2000 < 0.92
+
+
+def test_a_gain_is_paired_by_seed() -> None:
+    """The seeds differ tenfold and the policy is always a tenth faster: the gain is sure."""
+    results = [
+        result(name, seed, scale * 10.0**seed) for seed in (1, 2, 3) for name, scale in (("packed", 1), ("pal", 0.9))
+    ]
+    (gain,) = (one for one in gains(results, ["packed"], ["avg_jct_s"]) if one.policy == "pal")
+    assert (gain.n, gain.against, gain.measurable) == (3, "packed", True)
+    assert gain.mean_pct == pytest.approx(10.0)
+    assert gain.lower_pct == pytest.approx(10.0)
+    assert [seed for seed, _ in gain.per_seed] == [1, 2, 3]
+    assert [value for _, value in gain.per_seed] == pytest.approx([10.0] * 3)
+
+
+def test_twice_as_fast_and_half_as_fast_cancel() -> None:
+    results = [result("packed", seed, 100.0) for seed in (0, 1)] + [result("pal", 0, 50.0), result("pal", 1, 200.0)]
+    (gain,) = gains(results, ["packed"], ["avg_jct_s"])
+    assert gain.mean_pct == pytest.approx(0.0, abs=1e-9)
+    assert not gain.measurable
+    assert gain.lower_pct is not None
+    assert gain.upper_pct is not None
+    assert gain.lower_pct < 0 < gain.upper_pct
+    half = scipy.special.stdtrit(1, 0.95) * math.log(2) * math.sqrt(2) / math.sqrt(2)
+    assert gain.upper_pct == pytest.approx(100 * (1 - math.exp(-half)))
+
+
+def test_rounding_errors_are_no_gain() -> None:
+    """Seeds that all differ by the same last bits leave an interval without 0, and nobody would see a gain."""
+    for least, measurable in ((1 - 1e-12, False), (0.9996, False), (0.999, True), (1.001, True)):
+        results = [result(name, s, jct) for s in (0, 1, 2) for name, jct in (("packed", 100.0), ("pal", 100 * least))]
+        found = {gain.policy: gain for gain in gains(results, ["packed"], ["avg_jct_s"])}
+        assert found["pal"].measurable is measurable, least
+
+
+def test_one_seed_has_no_interval_and_proves_nothing() -> None:
+    (gain,) = gains([result("packed", 0, 100.0), result("pal", 0, 10.0)], ["packed"], ["avg_jct_s"])
+    assert (gain.lower_pct, gain.upper_pct, gain.measurable) == (None, None, False)
+
+
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("n", [6, 19])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_the_interval_foretold_holds_one_more_value_as_often_as_it_says(n: int, skewed: bool) -> None:
+    """From 19 values on whatever their distribution; with fewer, of normal ones."""
+    rng = np.random.default_rng(5)
+    drawn = rng.normal(3.0, 2.0, size=(3000, n + 1))
+    below = above = 0
+    for row in (np.exp(drawn) if skewed else drawn).tolist():
+        lower, upper = foretold(row[:-1])
+        assert lower is not None
+        assert upper is not None
+        below, above = below + (row[-1] < lower), above + (row[-1] > upper)
+    if n >= 19 or not skewed:
+        assert 0.035 < below / 3000 < 0.065
+        assert 0.035 < above / 3000 < 0.065
+    assert foretold([1.0]) == (None, None)
+
+
+def test_schedulers_are_compared_each_for_itself() -> None:
+    results = [result(name, 0, jct, s) for s, jct in (("fifo", 1.0), ("srtf", 2.0)) for name in ("packed", "pal")]
+    found = gains(results, ["packed", "drain-outliers"], ["avg_jct_s"])
+    assert [(gain.scheduler, gain.policy, gain.mean_pct) for gain in found] == [("fifo", "pal", 0), ("srtf", "pal", 0)]
+
+
 def found(own: tuple[float, float], control: tuple[float, float] | None) -> Finding:
     baselines = (("packed", False, 100.0, 102.0), ("drain-outliers", False, 120.0, 121.0))
     rows = [("pal", False, *own), *baselines, *([("pal", True, *control)] if control else [])]
@@ -57,7 +141,7 @@ def test_better_is_better_than_every_baseline_and_than_itself_without_scores() -
     assert found((110.0, 112.2), (200.0, 204.0)).finding == "worse"
     assert [gain.against for gain in found(fast, middling).gains] == [*BASELINES, "pal without scores"]
     rows = [(name, False, 100.0, 101.0) for name in ("packed", "drain-outliers", "pal")]
-    heads = columns(findings(results(*rows), BASELINES, []))
+    heads = GainTable.of(findings(results(*rows), BASELINES, [])).heads
     assert heads == ["over packed", "over drain-outliers", "over itself without scores"]
 
 
@@ -89,16 +173,28 @@ def test_several_traces_are_averaged_seed_by_seed() -> None:
     assert {one.trace for one in findings(results(("packed", False, 1.0, 1.0)), (), [])} == {"t"}
 
 
+class Recording(General):
+    """It notes what it runs."""
+
+    ran: ClassVar[list[Case]] = []
+
+    def run(self, case: Case) -> Replayed:
+        self.ran.append(case)
+        return super().run(case)
+
+
 def test_every_seed_but_the_first_has_other_jobs_and_controls_have_the_same() -> None:
-    wanted = controls(2, ["packed", "pal"], ["pal"], ["fifo"], [7, 8])
+    study = Recording(TRACES, Lottery(), Options())
+    Setting(study, ["packed", "pal-sticky"], [], ["fifo"], ("packed",), 7).answer(seeds=2)
+    wanted = [case for case in study.ran if case.resampled or case.flat]
     assert {(case.seed, case.resampled) for case in wanted} == {(7, False), (8, True)}
-    assert {case.policy for case in wanted if case.flat} == {"pal"}
-    assert {case.policy for case in wanted if case.resampled and not case.flat} == {"packed", "pal"}
-    study = General(TRACES[:1], Lottery(), Options())
-    own = study.run(Case(0, "packed", "fifo", 8, resampled=True))
-    assert study.run(Case(0, "packed", "fifo", 8, resampled=True, flat=True)).jct_s.tolist() == own.jct_s.tolist()
-    assert own.jct_s.tolist() != study.run(Case(0, "packed", "fifo", 8)).jct_s.tolist()
-    assert study.informed([8])
+    assert {case.policy for case in wanted if case.flat} == {"pal-sticky"}
+    assert {case.policy for case in wanted if case.resampled and not case.flat} == {"packed", "pal-sticky"}
+    plain = General(TRACES[:1], Lottery(), Options())
+    own = plain.run(Case(0, "packed", "fifo", 8, resampled=True))
+    assert plain.run(Case(0, "packed", "fifo", 8, resampled=True, flat=True)).jct_s.tolist() == own.jct_s.tolist()
+    assert own.jct_s.tolist() != plain.run(Case(0, "packed", "fifo", 8)).jct_s.tolist()
+    assert plain.informed([8])
     assert not General(TRACES[:1], Level(4, 2), Options()).informed([8])
 
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from whorl.analysis.placement import scores
 from whorl.analysis.replay import Job, Options, Trace
+from whorl.analysis.replay.failures import read_failures
 from whorl.analysis.replay.from_store import Level, Measured, measured
-from whorl.analysis.replay.study import Case, General, read_failures
+from whorl.analysis.replay.study import Case, General
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.analysis.replay.measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store

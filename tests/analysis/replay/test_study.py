@@ -1,116 +1,50 @@
-"""Paired differences over seeds, and the running of many replays in one process or several."""
+"""The running of many replays, in one process or several."""
 
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy
 
-from whorl.analysis.replay.comparison import foretold, gains, interval
-from whorl.analysis.replay.failures import Failure
+from whorl.analysis.replay.failures import Failure, read_failures
 from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.from_store import Level
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.policies import POLICIES, Policy
-from whorl.analysis.replay.study import Case, General, Replayed, cases, read_failures, run_all
+from whorl.analysis.replay.setting import Setting
+from whorl.analysis.replay.study import Case, General, run_all
 from whorl.errors import InputError
-from whorl.tests.analysis.replay.asked import Lottery
+from whorl.tests.analysis.replay.studies import Dying, Lottery, Sleeping
+
+ROOT = Path(__file__).parents[3]
 
 TRACE = Trace("t", tuple(Job(f"j{i}", 10.0 * i, 1 + i % 3, 100.0 + 7 * i) for i in range(12)))
 STUDY = General((TRACE,), Level(4, 2), Options())
 
 
-def result(policy: str, seed: int, jct: float, scheduler: str = "fifo") -> Replayed:
-    """A result as a replay gives it, with another average."""
-    done = STUDY.run(Case(0, policy, scheduler, seed))
-    return replace(done, metrics=replace(done.metrics, avg_jct_s=jct))
-
-
-def test_the_interval_holds_the_mean_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(4)
-    held = 0
-    for _ in range(2000):
-        lower, upper = interval(rng.normal(3.0, 2.0, size=5).tolist())
-        assert lower is not None
-        assert upper is not None
-        held += lower <= 3.0 <= upper
-    assert 0.88 < held / 2000 < 0.92
-
-
-def test_a_gain_is_paired_by_seed() -> None:
-    """The seeds differ tenfold and the policy is always a tenth faster: the gain is sure."""
-    results = [
-        result(name, seed, scale * 10.0**seed) for seed in (1, 2, 3) for name, scale in (("packed", 1), ("pal", 0.9))
-    ]
-    (gain,) = (one for one in gains(results, ["packed"], ["avg_jct_s"]) if one.policy == "pal")
-    assert (gain.n, gain.against, gain.measurable) == (3, "packed", True)
-    assert gain.mean_pct == pytest.approx(10.0)
-    assert gain.lower_pct == pytest.approx(10.0)
-    assert [seed for seed, _ in gain.per_seed] == [1, 2, 3]
-    assert [value for _, value in gain.per_seed] == pytest.approx([10.0] * 3)
-
-
-def test_twice_as_fast_and_half_as_fast_cancel() -> None:
-    results = [result("packed", seed, 100.0) for seed in (0, 1)] + [result("pal", 0, 50.0), result("pal", 1, 200.0)]
-    (gain,) = gains(results, ["packed"], ["avg_jct_s"])
-    assert gain.mean_pct == pytest.approx(0.0, abs=1e-9)
-    assert not gain.measurable
-    assert gain.lower_pct is not None
-    assert gain.upper_pct is not None
-    assert gain.lower_pct < 0 < gain.upper_pct
-    half = scipy.special.stdtrit(1, 0.95) * math.log(2) * math.sqrt(2) / math.sqrt(2)
-    assert gain.upper_pct == pytest.approx(100 * (1 - math.exp(-half)))
-
-
-def test_rounding_errors_are_no_gain() -> None:
-    """Seeds that all differ by the same last bits leave an interval without 0, and nobody would see a gain."""
-    for least, measurable in ((1 - 1e-12, False), (0.9996, False), (0.999, True), (1.001, True)):
-        results = [result(name, s, jct) for s in (0, 1, 2) for name, jct in (("packed", 100.0), ("pal", 100 * least))]
-        found = {gain.policy: gain for gain in gains(results, ["packed"], ["avg_jct_s"])}
-        assert found["pal"].measurable is measurable, least
-
-
-def test_one_seed_has_no_interval_and_proves_nothing() -> None:
-    (gain,) = gains([result("packed", 0, 100.0), result("pal", 0, 10.0)], ["packed"], ["avg_jct_s"])
-    assert (gain.lower_pct, gain.upper_pct, gain.measurable) == (None, None, False)
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("n", [6, 19])
-@pytest.mark.parametrize("skewed", [False, True])
-def test_the_interval_foretold_holds_one_more_value_as_often_as_it_says(n: int, skewed: bool) -> None:
-    """From 19 values on whatever their distribution; with fewer, of normal ones."""
-    rng = np.random.default_rng(5)
-    drawn = rng.normal(3.0, 2.0, size=(3000, n + 1))
-    below = above = 0
-    for row in (np.exp(drawn) if skewed else drawn).tolist():
-        lower, upper = foretold(row[:-1])
-        assert lower is not None
-        assert upper is not None
-        below, above = below + (row[-1] < lower), above + (row[-1] > upper)
-    if n >= 19 or not skewed:
-        assert 0.035 < below / 3000 < 0.065
-        assert 0.035 < above / 3000 < 0.065
-    assert foretold([1.0]) == (None, None)
-
-
-def test_schedulers_are_compared_each_for_itself() -> None:
-    results = [result(name, 0, jct, s) for s, jct in (("fifo", 1.0), ("srtf", 2.0)) for name in ("packed", "pal")]
-    found = gains(results, ["packed", "drain-outliers"], ["avg_jct_s"])
-    assert [(gain.scheduler, gain.policy, gain.mean_pct) for gain in found] == [("fifo", "pal", 0), ("srtf", "pal", 0)]
+def cases(
+    study: General, policies: Sequence[str], schedulers: Sequence[str], seeds: Sequence[int], **flags: bool
+) -> list[Case]:
+    return Setting(study, [], [], list(schedulers), (), 0).cases(seeds, policies, **flags)
 
 
 @pytest.mark.long
 def test_the_answer_does_not_depend_on_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))  # the processes import Lottery from here
+    monkeypatch.syspath_prepend(str(ROOT))  # the processes import Lottery from here
     jobs = tuple(replace(job, workload="w") for job in TRACE.jobs)
     study = General((Trace("t", jobs),), Lottery(), Options(), mtbf_h=0.5, repair_h=0.1)
-    wanted = cases(1, ["packed", "random", "pal-sticky"], ["fifo", "srtf"], [3, 4], record=True)
+    wanted = cases(study, ["packed", "random", "pal-sticky"], ["fifo", "srtf"], [3, 4])
+    wanted = [replace(case, record=case.seed == 3) for case in wanted]
     alone, _ = run_all(study, wanted)
     monkeypatch.setattr("whorl.analysis.replay.study._PAYS_S", 0.0)
     seen: list[tuple[int, int]] = []
@@ -124,6 +58,86 @@ def test_the_answer_does_not_depend_on_the_processes(monkeypatch: pytest.MonkeyP
     assert seen == [(done, 12) for done in range(1, 13)]
     by_seed = {one.case.seed: one.metrics.avg_jct_s for one in alone if one.case.policy == "packed"}
     assert by_seed[3] != by_seed[4]
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are started after the first case, and import what they need from here."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr("whorl.analysis.replay.study._PAYS_S", 0.0)
+
+
+SEEDS = [Case(0, "packed", "fifo", seed) for seed in range(9)]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("at_once")
+def test_a_killed_process_costs_only_what_it_had_not_done() -> None:
+    replayed, refused = run_all(Dying(STUDY, 3), SEEDS, workers=2)
+    assert {*range(9)} == {result.case.seed for result in replayed} | {case.seed for case, _ in refused}
+    assert 0 in {result.case.seed for result in replayed}
+    assert 3 in {case.seed for case, _ in refused}
+    assert {str(error) for _, error in refused} == {
+        "a process of the replay was killed, perhaps because memory ran out; try --workers 1"
+    }
+    until(lambda: active_children() == [])
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("at_once")
+def test_who_gives_up_leaves_no_process() -> None:
+    def give_up(ended: int, _: int) -> None:
+        if ended == 2:
+            assert len(active_children()) == 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all(Sleeping(STUDY, 1), SEEDS, workers=2, progress=give_up)
+    until(lambda: active_children() == [])
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.analysis.replay.test_study import SEEDS, STUDY
+from tests.analysis.replay.studies import Sleeping
+from whorl.analysis.replay import study
+
+if __name__ == "__main__":
+    study._PAYS_S = 0.0
+    study.run_all(Sleeping(STUDY, 0, Path(sys.argv[1])), SEEDS, workers=2)
+"""
+
+
+@pytest.mark.long
+def test_processes_end_with_the_one_that_asks(tmp_path: Path) -> None:
+    """Killed outright, it cannot end them."""
+    script, pids = tmp_path / "script.py", [tmp_path / "pid.1", tmp_path / "pid.2"]
+    script.write_text(KILLED)
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "pid")], env=os.environ | {"PYTHONPATH": path}
+    ) as child:
+        try:
+            until(lambda: all(pid.exists() and pid.read_text() for pid in pids))
+        finally:
+            child.kill()
+    until(lambda: not any(runs(int(pid.read_text())) for pid in pids))
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody asked for has no command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_policies_of_a_seed_meet_the_same_failures() -> None:
@@ -177,7 +191,7 @@ def test_a_job_that_never_fits_costs_no_other_trace_and_no_other_policy() -> Non
     too_wide = Trace("wide", (Job("vast", 0, 17, 10, "A"),))
     two_too_wide = Trace("nearly", (Job("all", 0, 16, 10, "A"),))
     study = General((too_wide, TRACE, two_too_wide), OneFarOff(), Options(failures=(Failure("n0", 1, math.inf),)))
-    found, refused = run_all(study, cases(3, ["packed", "drain-outliers"], ["fifo"], [0]))
+    found, refused = run_all(study, cases(study, ["packed", "drain-outliers"], ["fifo"], [0]))
     assert [(one.trace, one.case.policy) for one in found] == [("t", "packed"), ("t", "drain-outliers")]
     errors = list(dict.fromkeys(str(error) for _, error in refused))
     for error, fragments in zip(
@@ -200,7 +214,7 @@ def test_a_policy_that_answers_what_cannot_be_costs_no_other(
     policy: Policy, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whorl.analysis.replay.policies.POLICIES", (*POLICIES, policy))
-    found, refused = run_all(STUDY, cases(1, ["packed", "bad", "pal"], ["fifo"], [0, 1]))
+    found, refused = run_all(STUDY, cases(STUDY, ["packed", "bad", "pal"], ["fifo"], [0, 1]))
     assert [one.case.policy for one in found] == ["packed", "pal"] * 2
     for _, error in refused:
         assert str(error).startswith("t: the policy bad ")
