@@ -1,0 +1,262 @@
+"""Measured tables of how jobs run: pairs on one GPU, and curves over GPUs, nodes and batch sizes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...errors import InputError
+from ...store.importing.unpacking import load
+from .fleet import Floats
+
+if TYPE_CHECKING:
+    from scipy.interpolate import LinearNDInterpolator
+
+ANY_WIDTH = 0
+"""In a table of pairs without numbers of GPUs: its rows hold for jobs of every width."""
+
+
+class JobType(NamedTuple):
+    """What a table of pairs is read by."""
+
+    model: str
+    batch: int | None
+    gpus: int
+
+    def __str__(self) -> str:
+        batch = "" if self.batch is None else f" (batch size {self.batch})"
+        return f"{self.model or 'a job without a model'}{batch} on {self.gpus} GPU{'' if self.gpus == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The share of its solo speed that a job keeps beside another on the same GPUs."""
+
+    shares: Mapping[tuple[tuple[str, int], tuple[str, int]], float]
+    """((name, GPUs), (name of the other, its GPUs)) -> share of the solo speed, at most 1; 0: they do not fit."""
+    notes: tuple[str, ...] = ()
+    """What reading chose or assumed, in sentences."""
+
+    def find(self, job: JobType, beside: JobType) -> float | None:
+        """The share that a job keeps; 0 if the two do not fit into the memory of a GPU, None if nothing says it.
+
+        The table's name of a job is "MODEL (batch size N)" or, where it has no such name, the model alone.
+        """
+        first, second = self._name(job), self._name(beside)
+        share = self.shares.get(((first, job.gpus), (second, beside.gpus)))
+        return self.shares.get(((first, ANY_WIDTH), (second, ANY_WIDTH))) if share is None else share
+
+    def share(self, job: JobType, beside: JobType) -> float:
+        """The same for a pair that runs. Raises InputError where it is not in the table or does not fit."""
+        share = self.find(job, beside)
+        if share is None:
+            raise InputError(
+                f"the table of pairs does not say how fast {job} runs beside {beside}: add the pair, or do not share"
+            )
+        if not share:
+            raise InputError(f"{job} and {beside} do not fit into the memory of one GPU, says the table of pairs")
+        return share
+
+    def _name(self, job: JobType) -> str:
+        name = f"{job.model} (batch size {job.batch})"
+        return name if name in self._names else job.model
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(name for pair in self.shares for name, _ in pair)
+
+
+def read_pairs(path: Path, gpu: str | None = None) -> Pairs:
+    """A table of pairs: CSV, gzip if its name ends in .gz, with the columns job_a, job_b, a_share_of_solo,
+    b_share_of_solo and, optionally, gpus_a, gpus_b (the rows then hold for jobs of these widths) and gpu.
+
+    `gpu`: the rows of which GPU type are read; without it, those of the first in the file. A share of 0 or none is a
+    pair that does not fit; shares above 1 count as 1. Raises InputError.
+    """
+    rows = list(_rows(path, ("job_a", "job_b", "a_share_of_solo", "b_share_of_solo")))
+    types = list(dict.fromkeys(row.get("gpu", "") for _, row in rows))
+    if gpu is None:
+        gpu = types[0] if types else ""
+    elif gpu not in types:
+        raise InputError(f"{path} has no pairs of {gpu}; it has {', '.join(filter(None, types)) or 'no GPU types'}")
+    notes = (f"{path.name}: the pairs of {gpu} are used, of {', '.join(types)}",) if len(types) > 1 else ()
+    shares: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}
+    for line, row in rows:
+        if row.get("gpu", "") != gpu:
+            continue
+        sides = [(row[f"job_{side}"], _whole(path, line, row.get(f"gpus_{side}") or "0")) for side in "ab"]
+        shares_of_solo = [min(1.0, _number(path, line, row[f"{side}_share_of_solo"] or "0")) for side in "ab"]
+        if not all(shares_of_solo):
+            shares_of_solo = [0.0, 0.0]
+        first, second = sides
+        if (first, second) in shares:
+            raise InputError(f"{path}, line {line}: the pair of {first[0]} and {second[0]} stands there twice")
+        shares[first, second], shares[second, first] = shares_of_solo
+        if first == second:
+            shares[first, second] = sum(shares_of_solo) / 2
+    return Pairs(shares, notes)
+
+
+Placement = tuple[int, ...]
+"""GPUs of a job by node."""
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The measured steps of one application."""
+
+    batches: Mapping[Placement, tuple[Floats, Floats]]
+    """Placement, in its first rotation -> (n,) batch of one GPU, ascending, and (n, 2) seconds: step, communication."""
+    points: Floats
+    """(m, 3) all that was measured: nodes, GPUs, batch of one GPU."""
+    seconds: Floats
+    """(m, 2) at each point."""
+
+    @cached_property
+    def over_all(self) -> LinearNDInterpolator:
+        """The step over nodes, GPUs and batch, for placements that were not measured."""
+        from scipy.interpolate import LinearNDInterpolator
+
+        return LinearNDInterpolator(self.points, self.seconds)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """How long a step takes by placement and batch size, from a table like that of Pollux's simulator (OSDI'21)."""
+
+    steps: Mapping[str, _Steps] = field(repr=False)
+    """Application -> what was measured."""
+    node_gpus: int = 4
+    """GPUs of the nodes on which it was measured."""
+
+    def __contains__(self, model: str) -> bool:
+        """Whether jobs of a model have a curve; those without are rigid."""
+        return model in self.steps
+
+    def step_s(self, application: str, placement: Sequence[int], local_batch: float) -> tuple[float, float]:
+        """Seconds of a step with this batch on each GPU, and the part of them that is communication.
+
+        Linear between the measured batches of a placement; rotations of a placement are equal. For a placement that
+        was not measured, linear in nodes, GPUs and batch over all. Raises InputError outside what was measured.
+        """
+        steps = self.steps[application]
+        batches, seconds = steps.batches.get(_rotation(placement), (None, None))
+        if batches is not None and seconds is not None and batches[0] <= local_batch <= batches[-1]:
+            step, sync = (float(np.interp(local_batch, batches, seconds[:, column])) for column in (0, 1))
+        else:
+            step, sync = steps.over_all([[len(placement), sum(placement), local_batch]])[0].tolist()
+        if math.isnan(step):
+            raise InputError(
+                f"the curve of {application} does not reach to {sum(placement)} GPUs on {len(placement)} nodes with a "
+                f"batch of {local_batch:g} on each"
+            )
+        return step, sync
+
+    def batch_s(self, application: str, placement: Sequence[int], batch: int) -> float:
+        """Seconds of one step of a whole batch, of which each GPU takes an equal part.
+
+        A part that is larger than the largest measured is accumulated: all passes but the last one go without
+        communication.
+        """
+        part = math.ceil(batch / sum(placement))
+        most = self._most(application, placement)
+        passes = max(1, math.ceil(part / most))
+        step, sync = self.step_s(application, placement, max(self._least(application, placement), part / passes))
+        return step + (passes - 1) * (step - sync)
+
+    def speed(self, application: str, placement: Sequence[int], gpus: int, batch: int | None) -> float:
+        """The speed on a placement against that of the job's own number of GPUs on as few nodes as they fit on.
+
+        Raises InputError without a batch size, and outside what was measured.
+        """
+        if batch is None:
+            raise InputError(f"the curve of {application} needs a batch size, and the trace says none")
+        compact = (self.node_gpus,) * (gpus // self.node_gpus) + (
+            (gpus % self.node_gpus,) if gpus % self.node_gpus else ()
+        )
+        return self.batch_s(application, compact, batch) / self.batch_s(application, placement, batch)
+
+    def _measured(self, application: str, placement: Sequence[int]) -> Floats:
+        """The batches of one GPU that were measured for a placement or, if it was not, for any."""
+        steps = self.steps[application]
+        batches, _ = steps.batches.get(_rotation(placement), (None, None))
+        return steps.points[:, 2] if batches is None else batches
+
+    def _most(self, application: str, placement: Sequence[int]) -> float:
+        return float(self._measured(application, placement).max())
+
+    def _least(self, application: str, placement: Sequence[int]) -> float:
+        return float(self._measured(application, placement).min())
+
+
+def read_curves(path: Path) -> Curves:
+    """A table of steps: CSV with the columns application, placement (a digit per node, its GPUs), nodes, gpus,
+    local_batch, step_s, sync_s; rows without a placement are of some placement with those nodes and GPUs.
+
+    Raises InputError.
+    """
+    columns = ("application", "placement", "nodes", "gpus", "local_batch", "step_s", "sync_s")
+    measured: dict[str, dict[Placement, dict[float, list[tuple[float, float]]]]] = {}
+    points: dict[str, dict[tuple[float, float, float], list[tuple[float, float]]]] = {}
+    node_gpus = 1
+    for line, row in _rows(path, columns):
+        nodes, gpus, batch, step, sync = (_number(path, line, row[name]) for name in columns[2:])
+        if not (step > 0 and sync <= step):
+            raise InputError(f"{path}, line {line}: a step of {step:g} s with {sync:g} s of communication")
+        application, digits = row["application"], row["placement"]
+        points.setdefault(application, {}).setdefault((nodes, gpus, batch), []).append((step, sync))
+        if digits:
+            placement = tuple(_whole(path, line, digit) for digit in digits)
+            node_gpus = max(node_gpus, *placement)
+            batches = measured.setdefault(application, {}).setdefault(_rotation(placement), {})
+            batches.setdefault(batch, []).append((step, sync))
+    steps = {}
+    for application, seconds in points.items():
+        by_placement = {}
+        for placement, batches in measured.get(application, {}).items():
+            ascending = sorted(batches)
+            means = np.array([np.mean(batches[batch], axis=0) for batch in ascending])
+            by_placement[placement] = (np.array(ascending), means)
+        means = np.array([np.mean(repeats, axis=0) for repeats in seconds.values()])
+        steps[application] = _Steps(by_placement, np.array(list(seconds)), means)
+    return Curves(steps, node_gpus)
+
+
+def _rotation(placement: Sequence[int]) -> Placement:
+    """The first in order of the rotations of a placement, which stand for each other."""
+    return min(tuple(placement[start:]) + tuple(placement[:start]) for start in range(len(placement)))
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV with their line numbers, cells without spaces around them. Raises InputError."""
+    reader = csv.DictReader(io.StringIO(load(path).decode("utf-8-sig", "replace")))
+    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]}; it needs {', '.join(columns)}")
+    for row in reader:
+        yield reader.line_num, {name: (row[name] or "").strip() for name in reader.fieldnames or ()}
+
+
+def _number(path: Path, line: int, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise InputError(f"{path}, line {line}: {text!r} is not a number of at least 0")
+    return number
+
+
+def _whole(path: Path, line: int, text: str) -> int:
+    number = _number(path, line, text)
+    if number != int(number):
+        raise InputError(f"{path}, line {line}: {text!r} is not a whole number")
+    return int(number)
