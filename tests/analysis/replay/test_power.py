@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
-from whorl.analysis.replay.power import Ledger, Power
+from whorl.analysis.replay.power import JOULES_PER_KWH, Ledger, Power
 from whorl.tests.sizes import count
 
 GPU_W = {"": np.full(8, 300.0)}
@@ -126,3 +129,37 @@ def test_the_books_balance(seed: int) -> None:
     assert energy.total_j == pytest.approx(float(total), rel=1e-9)
     assert sum(energy.jobs_j.values()) + energy.unattributed_j == pytest.approx(float(total), rel=1e-9)
     assert energy.jobs_j == pytest.approx({job: float(joules) for job, joules in by_job.items()}, rel=1e-9, abs=1e-6)
+
+
+CO_LOCATION = Path(__file__).resolve().parents[4] / "shared" / "data" / "schedulers" / "eaco" / "co_location.csv"
+
+
+@pytest.mark.skipif(not CO_LOCATION.is_file(), reason=f"{CO_LOCATION} is not there")
+def test_jobs_together_save_what_eaco_measured() -> None:
+    """A node's own power counts once for all its jobs: from it come the six savings of EaCO's table."""
+    savings = {
+        "J1+J3": 29.85,
+        "J1+J4": 31.38,
+        "J2+J4": 31.69,
+        "J1+J2+J3": 44.48,
+        "J1+J2+J4": 42.40,
+        "J1+J2+J3+J4": 42.07,
+    }
+    with CO_LOCATION.open() as lines:
+        measured = {row["set"]: (float(row["energy_kwh"]), float(row["jct_h"])) for row in csv.DictReader(lines)}
+    watts = {jobs: 1000 * kwh / hours for jobs, (kwh, hours) in measured.items()}
+    for together, percent in savings.items():
+        jobs = together.split("+")
+        node_w = (sum(watts[job] for job in jobs) - watts[together]) / (len(jobs) - 1)
+        assert 650 < node_w < 865
+
+        def energy_kwh(runs: Sequence[str], hours: float, node_w: float = node_w) -> float:
+            ledger = Ledger(Power({}, idle_w=0.0, node_w=node_w), [0])
+            for number, job in enumerate(runs):
+                ledger.hold(number, (0,), watts[job] - node_w, 0.0)
+            total_j = ledger.close(3600 * hours).total_j
+            assert total_j is not None
+            return total_j / JOULES_PER_KWH
+
+        apart = sum(energy_kwh([job], measured[job][1]) for job in jobs)
+        assert 100 * (1 - energy_kwh(jobs, measured[together][1]) / apart) == pytest.approx(percent, abs=0.05)
