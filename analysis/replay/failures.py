@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from ...errors import InputError
+from .trace_text import CALENDAR_S, delimited, text_of
 
 _HOUR_S = 3600.0
 
@@ -80,19 +82,17 @@ def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[Failure,
     Raises:
         InputError: the file cannot be read, or a row names no node or no times.
     """
-    from .traces.table import CALENDAR_S, sheet, text_of
-
-    path = Path(path)
-    rows = sheet(path, text_of(path))
-    rows.need("node", "down_s", "up_s", do="Add what is missing (up_s may be empty: the node stays away)")
-    name = {str(place): name for place, name in enumerate(node_names)} | {name.lower(): name for name in node_names}
-    nodes = rows.frame["node"].str.strip_chars().str.to_lowercase()
+    table = delimited(Path(path), text_of(Path(path)))
+    table.need("node", "down_s", "up_s", do="Add what is missing (up_s may be empty: the node stays away)")
+    name = {str(number): name for number, name in enumerate(node_names)} | {name.lower(): name for name in node_names}
     examples = ", ".join(node_names[:3]) + (f", ... {node_names[-1]}" if len(node_names) > 3 else "")
-    rows.check(~nodes.is_in(list(name)), f"no node of the fleet is named {{node!r}}; there are {examples}", "node")
-    down = rows.numbers("down_s")
-    up = rows.numbers("up_s", unknown=("",)).fill_null(float("inf"))
-    rows.check(down < 0, "down_s is {down_s}: it must be at least 0", "down_s")
+    node = pl.col("node").str.to_lowercase()
+    table.check(~node.is_in(list(name)), f"no node of the fleet is named {{node!r}}; there are {examples}")
+    table.frame = table.frame.with_columns(node, table.number("down_s"), table.number("up_s", ("",)))
+    down, up = pl.col("down_s"), pl.col("up_s").fill_null(float("inf"))
+    table.check(down < 0, "down_s is {down_s}: it must be at least 0")
     since = "down_s is {down_s}, a time since 1970: write seconds after the trace's first job"
-    rows.check(down > CALENDAR_S, since, "down_s")
-    rows.check(up <= down, "down_s is {down_s} and up_s is {up_s}: up_s must be the later one", "down_s", "up_s")
-    return tuple(Failure(name[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))
+    table.check(down > CALENDAR_S, since)
+    table.check(up <= down, "down_s is {down_s} and up_s is {up_s}: up_s must be the later one")
+    rows = table.frame.select("node", down, up).iter_rows()
+    return tuple(Failure(name[node], start, end) for node, start, end in rows)

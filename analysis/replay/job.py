@@ -51,6 +51,11 @@ class Job:
         return self.pieces[0].batch if self.pieces else None
 
 
+def job_type(model: str, batch: int | None) -> str:
+    """What tables of measured pairs call such a job, as Gavel does: `ResNet-18 (batch size 32)`, or its model alone."""
+    return model if batch is None else f"{model} (batch size {batch})"
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The jobs of a trace by submit time; ties stand in the file's order."""

@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import InputError, WhorlError
 from ...store import Store
 from . import published as study_of_pal
+from .classes import assign
 from .failures import read_failures
 from .findings import Finding, Gain, findings, gains
 from .from_store import Level, Measured, measured
@@ -21,7 +22,7 @@ from .profiles import profiles
 from .published_trace import published_trace
 from .schedulers import SCHEDULERS, find_scheduler
 from .study import BASELINES, Case, General, Progress, Published, Replayed, Study, run_all
-from .traces import Reading, assign, read_trace
+from .traces import Reading, read_trace
 
 DEFAULT = "packed,pm-first,pal"
 _MOST_GPUS = 1_000_000

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from whorl.analysis.replay.classes import assign
+from whorl.analysis.replay.job import Piece, job_type
 from whorl.analysis.replay.published_trace import class_of
-from whorl.analysis.replay.traces import FORMATS, Reading, assign, read_trace, trace_name
-from whorl.analysis.replay.traces.philly import SECONDS_PER_ITERATION
+from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, Reading, read_trace, trace_name
 from whorl.errors import InputError
 
-PHILLY = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces" / "sia-philly"
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+PHILLY, SCHEDULERS = DATA / "traces" / "sia-philly", DATA / "schedulers"
 
 HEAD = "job_id,num_gpus,submit_time,duration,model\n"
 SWF = "; Computer: a machine\n1 10 5 100 8 -1 -1 8 3600 -1 1 3 4 5 1 1 -1 -1\n"
@@ -24,6 +26,9 @@ OPENB_HEAD = (
 )
 HELIOS_HEAD = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
 TIRESIAS_HEAD = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+SHOCKWAVE_HEAD = "job,model,batch,mode,gpus,epochs,isolated_s,arrival_s\n"
+POLLUX = "name,time,application,num_replicas,batch_size\ncifar10-0,107,cifar10,6,2048\n"
+MIRAGE_HEAD = "job,user,submit,start,end,limit_min,nodes\n"
 PAI_HEAD = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
 SHOCKWAVE = (
     "ResNet-18 (batch size 32)\tpython3 main.py %s\tcifar10\t--num_steps\t1\t475\t2\tgns\t1\t-1.000000\t1520.25\t12\n"
@@ -55,11 +60,17 @@ def sacct(elapsed: str = "60", tres: str = "cpu=1,gres/gpu=2", state: str = "COM
     return f"{job}|2026-01-01T00:00:10|{elapsed}|{tres}|{state}|30|ann|gpu\n"
 
 
-def refusal(path: Path, format: str | None = None) -> str:  # noqa: A002
+def refusal(
+    path: Path,
+    format: str | None = None,  # noqa: A002
+    *,
+    regimes: Path | None = None,
+    names_trace: bool = True,
+) -> str:
     with pytest.raises(InputError) as caught:
-        read_trace(path, format)
+        read_trace(path, format, Reading(regimes=regimes))
     sentence = str(caught.value)
-    assert str(path) in sentence
+    assert str(path if names_trace else regimes) in sentence
     assert "\n" not in sentence
     return sentence
 
@@ -107,10 +118,10 @@ def test_a_csv_with_times_since_1970_counts_from_its_first_job(tmp_path: Path) -
         ("1,1.5,5,4,m", "line 3: num_gpus is 1.5; it must be a whole number"),
         ("1,2,5,soon,m", "line 3: duration is 'soon', which is not a finite number"),
         ("1,2,5,nan,m", "line 3: duration is 'nan', which is not a finite number"),
-        ("1,2,,4,m", "line 3: submit_time is '', which is not a finite number"),
+        ("1,2,,4,m", "line 3: submit_time is '', which is not a time"),
         ("0,2,5,4,m", "line 3: job_id 0 occurs twice"),
         ("1,2,5", "line 3: 3 fields where 5 are expected; the file looks cut off"),
-        ("1,99999999999999999999,5,4,m", "line 3: num_gpus is 99999999999999999999; no cluster"),
+        ("1,99999999999999999999,5,4,m", "line 3: num_gpus is 1e+20; no cluster"),
         ('1,2,5,4,"m\n2,2,5,4,m', "line 3: the row cannot be read: unexpected end of data; is a quote not closed?"),
         (f"1,2,5,4,{200_000 * 'm'}", "line 3: the row cannot be read: field larger"),
         ("1,2,5,4,m,7", "line 3: 6 fields where 5 are expected"),
@@ -186,7 +197,8 @@ def test_swf_of_the_archive_has_headers_and_gaps_of_every_kind(tmp_path: Path) -
     assert [(job.name, job.submit_s, job.ideal_s) for job in trace.jobs] == [("line 6", 0, 60.5), ("line 7", 3, 5)]
     assert any(note.startswith("2 jobs left out") for note in trace.notes)
     sentence = refusal(written(tmp_path, f"{unknown}\n{unknown}\n", "y.swf"))
-    assert "has no job that can be replayed: 2 jobs left out" in sentence
+    assert "has no job that can be replayed" in sentence
+    assert "2 jobs left out" in sentence
     assert "job 1 occurs twice" in refusal(written(tmp_path, SWF + SWF, "z.swf"))
 
 
@@ -396,15 +408,101 @@ def test_tasks_of_pai_that_belong_to_one_job_run_at_once(tmp_path: Path, head: s
     assert f"line {line}: plan_gpu is 'x'" in refusal(written(tmp_path, head + rows[0].replace("50.0", "x")))
 
 
-def test_a_trace_of_shockwave_says_how_long_jobs_run_and_one_of_gavel_does_not(tmp_path: Path) -> None:
-    rows = [SHOCKWAVE, SHOCKWAVE.replace("\t2\tgns", "\t0\tgns")]
-    trace = read_trace(written(tmp_path, "".join(rows)))
+def regimes_file(folder: Path, regimes: object, name: str = "r.json") -> Path:
+    return written(folder, json.dumps({"note": "", "regimes": regimes}), name)
+
+
+@pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the traces of schedulers are not at {SCHEDULERS}")
+def test_the_trace_of_shockwave_is_read_as_it_is_and_runs_by_its_regimes() -> None:
+    path, regimes = (SCHEDULERS / "shockwave" / name for name in ("jobs_32gpus.csv", "regimes_32gpus.json"))
+    alone = read_trace(path)
+    trace = read_trace(path, reading=Reading(regimes=regimes))
+    assert len(trace.jobs) == 120
+    assert sum(job.gpus * job.ideal_s for job in trace.jobs) / 32 == pytest.approx(19_869, abs=1)
+    assert trace.jobs[-1].submit_s == pytest.approx(5_011, abs=1)
+    assert [job.ideal_s for job in alone.jobs] == pytest.approx([job.ideal_s for job in trace.jobs], rel=1e-6)
+    first, second = trace.jobs[:2]
+    assert [(piece.epochs, piece.batch) for piece in first.pieces] == [(11, 10), (10, 20), (1, 40), (1, 10)]
+    assert (second.model, job_type(second.model, second.batch)) == ("ResNet-18", "ResNet-18 (batch size 32)")
+    assert [(piece.epochs, piece.batch) for piece in alone.jobs[1].pieces] == [(92, 32)]
+
+
+def test_a_raw_trace_of_gavel_needs_its_regimes(tmp_path: Path) -> None:
+    path = written(tmp_path, SHOCKWAVE + SHOCKWAVE.replace("\t2\tgns", "\t0\tgns"))
+    assert "does not say how long its jobs run" in refusal(path)
+    regimes = regimes_file(tmp_path, {"0": [[2, 32, 50.5], [3, 64, 20]], "1": [[1, 32, 5]]})
+    trace = read_trace(path, reading=Reading(regimes=regimes))
     (job,) = trace.jobs
-    assert (job.name, job.gpus, job.ideal_s, job.model) == ("line 1", 2, 1520.25, "ResNet-18")
+    assert (job.name, job.gpus, job.ideal_s, job.model) == ("0", 2, 161, "ResNet-18")
+    assert job.pieces == (Piece(101, epochs=2, batch=32), Piece(60, epochs=3, batch=64))
     assert "1 job left out: they had no GPU" in trace.notes
     gavel = "ResNet-50 (batch size 64)\tpython3 main.py\t-n\t1\t307\t1\t1\t-1.0\t55.5\n"
-    assert "does not say how long a job runs; write a CSV with job_id, num_gpus" in refusal(written(tmp_path, gavel))
-    assert "line 2: 9 fields where 12 are expected" in refusal(written(tmp_path, SHOCKWAVE + gavel))
+    assert "9 fields a job, which does not say how long" in refusal(written(tmp_path, gavel), regimes=regimes)
+    torn = written(tmp_path, SHOCKWAVE + gavel)
+    assert "line 2: 9 fields where 12 are expected" in refusal(torn, regimes=regimes)
+
+
+@pytest.mark.parametrize(
+    ("regimes", "sentence"),
+    [
+        ({}, "has no regimes of job a of"),
+        ({"a": [[4, 8, 5]], "b": [[4, 8, 5]]}, "has regimes of job b, and"),
+        ({"a": [[4, 8, -5]]}, "job a: regime 1 is [4, 8, -5]; it must be three numbers above 0"),
+        ({"a": [[4, 8, float("nan")]]}, "regime 1 is [4, 8, NaN]"),
+        ({"a": [[3, 8, 5], [1, 8]]}, "regime 2 is [1, 8]"),
+        ({"a": [[4, "8", 5]]}, 'regime 1 is [4, "8", 5]'),
+        ({"a": []}, "job a: it has no list of regimes"),
+        ({"a": [[5, 8, 5]]}, "line 2: job a has 4 epochs, and"),
+        ([[4, 8, 5]], "holds no regimes by job"),
+    ],
+)
+def test_regimes_of_another_trace_or_damaged_ones_are_refused(tmp_path: Path, regimes: object, sentence: str) -> None:
+    path = written(tmp_path, SHOCKWAVE_HEAD + "a,LM,8,gns,1,4,20.0,0\n")
+    assert sentence in refusal(path, regimes=regimes_file(tmp_path, regimes), names_trace=False)
+
+
+def test_regimes_are_for_traces_that_have_some(tmp_path: Path) -> None:
+    regimes = regimes_file(tmp_path, {"0": [[1, 1, 9]]})
+    assert "--regimes is for traces of shockwave, gavel, pollux" in refusal(
+        written(tmp_path, HEAD + "0,1,0,9,m\n"), regimes=regimes
+    )
+    assert "r2.json is no JSON" in refusal(
+        written(tmp_path, SHOCKWAVE_HEAD + "a,LM,8,gns,1,4,20.0,0\n"),
+        regimes=written(tmp_path, "{", "r2.json"), names_trace=False,
+    )  # fmt: skip
+
+
+def test_a_trace_of_pollux_needs_to_be_told_how_long_jobs_run(tmp_path: Path) -> None:
+    path = written(tmp_path, POLLUX)
+    assert "nor for how many steps" in refusal(path)
+    regimes = regimes_file(tmp_path, {"cifar10-0": [[10, 2048, 7.5]]})
+    (job,) = read_trace(path, reading=Reading(regimes=regimes)).jobs
+    assert (job.name, job.submit_s, job.gpus, job.ideal_s, job.model) == ("cifar10-0", 107, 6, 75, "cifar10")
+
+
+def test_jobs_of_a_slurm_log_of_nodes_hold_whole_nodes(tmp_path: Path) -> None:
+    rows = (
+        "1,u,2022-11-01T00:00:00,2022-11-01T00:10:00,2022-11-01T01:10:00,120,2\n"
+        "2,u,2022-11-01T00:05:00,2022-11-01T01:10:00,2022-11-01T01:10:30,10,1\n"
+        "3,u,2022-11-01T00:05:00,Unknown,2022-11-01T01:10:30,10,1\n"
+        "4,u,2022-11-01T00:05:00,2022-11-01T01:10:00,2022-11-01T01:10:00,10,1\n"
+    )
+    path = written(tmp_path, MIRAGE_HEAD + rows)
+    for gpus_per_node in (1, 3):
+        trace = read_trace(path, reading=Reading(gpus_per_node=gpus_per_node))
+        assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.limit_s) for j in trace.jobs] == [
+            ("1", 0, 2 * gpus_per_node, 3600, 7200),
+            ("2", 300, gpus_per_node, 30, 600),
+        ]
+    for note in ("1 job left out: they never started", "1 job left out: they never ran", "read as 3 GPUs"):
+        assert any(note in line for line in trace.notes), note
+
+
+@pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the traces of schedulers are not at {SCHEDULERS}")
+def test_the_published_slurm_log_is_read() -> None:
+    trace = read_trace(SCHEDULERS / "mirage" / "ls6_a100_2022-11_2023-02.csv.gz")
+    assert len(trace.jobs) == 15_611
+    assert max(job.gpus for job in trace.jobs) == 64
 
 
 def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_path: Path) -> None:
@@ -456,9 +554,7 @@ def test_submit_times_may_be_dates(tmp_path: Path) -> None:
     assert "line 3: submit_time is 'later'" in refusal(
         written(tmp_path, HEAD + rows.replace("2026-03-01T10:01:40Z", "later"))
     )
-    assert "line 3: the job has no submit_time" in refusal(
-        written(tmp_path, HEAD + rows.replace("2026-03-01T10:01:40Z", ""))
-    )
+    assert "line 3: submit_time is ''" in refusal(written(tmp_path, HEAD + rows.replace("2026-03-01T10:01:40Z", "")))
 
 
 def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
@@ -467,12 +563,17 @@ def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
     texts["helios"] = HELIOS_HEAD + "1,uA,vcB,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,x,36848,0\n"
     texts["tiresias"] = TIRESIAS_HEAD + "0,1,0,606,vgg19,164,30\n"
     texts["pai"] = "4f,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC\n"
+    texts["shockwave"] = SHOCKWAVE_HEAD + "a,LM,8,gns,1,4,20.0,0\n"
     texts["gavel"] = SHOCKWAVE
     texts["philly"] = json.dumps([philly()])
+    texts["pollux"] = POLLUX
+    texts["mirage"] = MIRAGE_HEAD + "1,u,2022-11-01T00:00:00,2022-11-01T00:10:00,2022-11-01T01:10:00,120,2\n"
     assert set(texts) == {row.name for row in FORMATS}
+    regimes = {"gavel": {"0": [[1, 1, 1]]}, "pollux": {"cifar10-0": [[1, 1, 1]]}}
     for name, text in texts.items():
         path = written(tmp_path, text, "anything.dat")
-        assert read_trace(path) == read_trace(path, name)
+        reading = Reading(regimes=regimes_file(tmp_path, regimes[name])) if name in regimes else None
+        assert read_trace(path, reading=reading) == read_trace(path, name, reading)
     path = written(tmp_path, texts["csv"], "anything.dat")
     assert "has no column" in refusal(path, format="sacct")
     with pytest.raises(InputError, match="no trace format is named 'xml'; there are csv, swf, sacct, openb, helios"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ....errors import InputError
-from ....store.names import find_workload
-from ..job import Trace
+from ...errors import InputError
+from ...store.names import find_workload
+from .job import Trace
 
 INSENSITIVE = "none"  # what a model is set to whose jobs take the same time on every GPU
 OTHERS = "*"

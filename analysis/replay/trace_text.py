@@ -1,0 +1,244 @@
+"""A file of jobs as rows of text with their line numbers, and its columns as checked numbers and times."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ...errors import InputError
+from ...store.importing.content import load
+
+if TYPE_CHECKING:
+    from _csv import Reader as CsvReader
+
+LINE = "=line"
+"""The column of line numbers. Columns that begin with `=` are ours; no file may have one."""
+CALENDAR_S = 1e8
+"""Three years: a time beyond is one since 1970, as nothing in a trace begins so long after its start."""
+UNKNOWN = (
+    *("", "Unknown", "None", "N/A", "nan", "NaN", "NULL", "null", r"\N"),
+    *("Partition_Limit", "UNLIMITED", "INVALID"),
+)
+"""How accounts of clusters spell a value that they do not have."""
+
+
+@dataclass
+class TraceText:
+    """Rows of a file: `frame` has a column of text for each name of the header, without white space around, and `LINE`.
+
+    What is left out of it stands in `notes`, in sentences.
+    """
+
+    file: str
+    frame: pl.DataFrame
+    notes: list[str] = field(default_factory=list)
+    place: str = "line"
+    """What the numbers in `LINE` count: lines of the file, or jobs of a list in it."""
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the file."""
+        return [name for name in self.frame.columns if not name.startswith("=")]
+
+    def need(self, *names: str, do: str = "Export the file again with them, or give the right --trace-format") -> None:
+        """Stop with one sentence where columns are missing; `do` says what to do."""
+        missing = [name for name in names if name not in self.frame.columns]
+        if missing:
+            columns = "columns" if len(missing) > 1 else "column"
+            raise InputError(f"{self.file} has no {columns} {', '.join(missing)}; it has {', '.join(self.names)}. {do}")
+
+    def number(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
+        """(rows,) a column as numbers; cells that are spelled as one of `unknown` are null.
+
+        Raises:
+            InputError: a cell is no finite number; names the line.
+        """
+        return self._strict(name, pl.col(name).cast(pl.Float64, strict=False), "a finite number", unknown)
+
+    def instant(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
+        """(rows,) a column as seconds: ISO 8601 with an offset from UTC or without, or a number.
+
+        Raises:
+            InputError: a cell is neither; names the line.
+        """
+        return self._strict(name, seconds(name), "a time such as 2026-01-31T12:00:00 or a number", unknown)
+
+    def span(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
+        """(rows,) a column of `[DD-]HH:MM:SS`, `MM:SS` or `DD-HH` as seconds.
+
+        Raises:
+            InputError: a cell is none of these; names the line.
+        """
+        parts = pl.col(name).str.extract_groups(r"^(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?$")
+        days, hours, minutes, whole = (parts.struct.field(str(i)).cast(pl.Float64) for i in range(1, 5))
+        clock = 86400 * days.fill_null(0) + 3600 * hours.fill_null(0) + 60 * minutes + whole
+        parts = pl.col(name).str.extract_groups(r"^(\d+)-(\d+)$")
+        days, hours = (parts.struct.field(str(i)).cast(pl.Float64) for i in (1, 2))
+        span = pl.coalesce(clock, 86400 * days + 3600 * hours)
+        return self._strict(name, span, "a time such as 1-02:03:04", unknown)
+
+    def _strict(self, name: str, value: pl.Expr, kind: str, unknown: Sequence[str]) -> pl.Series:
+        """(rows,) `value` of the cells of a column that are not `unknown`; one that has none stops the reading."""
+        if self.frame[name].dtype != pl.String:
+            return self.frame[name]
+        blank = pl.col(name).is_null() | pl.col(name).is_in(list(unknown))
+        values = pl.when(~blank & value.is_finite()).then(value)
+        self.check(~blank & values.is_null(), f"{name} is {{{name}!r}}, which is not {kind}")
+        return self.frame.select(values.alias(name)).to_series()
+
+    def check(self, bad: pl.Expr, why: str) -> None:
+        """Stop at the first row where `bad` holds; `{name}` in `why` is that row's cell."""
+        rows = self._holds(bad).arg_true()
+        if len(rows):
+            row = self.frame.row(rows[0], named=True)
+            raise InputError(f"{self.file}, {self.place} {row[LINE]}: {why.format_map(row)}")
+
+    def leave_out(self, bad: pl.Expr, why: str) -> None:
+        """Take the rows where `bad` holds out, and say how many and why."""
+        holds = self._holds(bad)
+        if n := int(holds.sum()):
+            self.notes.append(f"{jobs(n)} left out: {why}")
+            self.frame = self.frame.filter(~holds)
+
+    def count(self, condition: pl.Expr, note: str) -> None:
+        """Say in how many rows a condition holds, if in any; `{}` in `note` is "3 jobs"."""
+        if n := int(self._holds(condition).sum()):
+            self.notes.append(note.format(jobs(n)))
+
+    def _holds(self, condition: pl.Expr) -> pl.Series:
+        return self.frame.select(condition.fill_null(value=False)).to_series()
+
+
+def jobs(n: int) -> str:
+    return f"{n:,} job{'s' if n != 1 else ''}"
+
+
+def seconds(name: str) -> pl.Expr:
+    """A column of times or numbers as seconds, null where a cell is neither."""
+    text = (
+        pl.col(name).str.replace(" ", "T", literal=True).str.replace(r"Z$", "+0000").str.replace(r"(:\d+)\.\d+", "$1")
+    )
+    text = text.str.replace(r"([+-]\d{2}):(\d{2})$", "$1$2")
+    local = text.str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False, time_unit="ms").dt.epoch("s")
+    zoned = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%z", strict=False, time_unit="ms", time_zone="UTC").dt.epoch("s")
+    return pl.coalesce(pl.coalesce(local, zoned).cast(pl.Float64), pl.col(name).cast(pl.Float64, strict=False))
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, plain or compressed. InputError where it cannot be read, is damaged, or is no text."""
+    try:
+        text = load(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: byte {error.start:,} cannot be read") from error
+    if "\0" in text:
+        raise InputError(f"{path} is not text: it contains NUL characters")
+    return text
+
+
+def first_line(text: str) -> str:
+    """The first line that is not empty; "" where there is none."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def headings(first: str) -> set[str]:
+    """The names that the first line of a CSV may hold, quoted or not."""
+    return {name.strip().strip('"').strip() for name in first.split(_delimiter(first))}
+
+
+def _delimiter(first: str) -> str:
+    """What parts the names in the first line of a CSV: a comma, a semicolon or a tab."""
+    return max(",;\t", key=first.count)
+
+
+def delimited(
+    path: Path, text: str, delimiter: str = "", *, quoting: bool = True, names: Sequence[str] = ()
+) -> TraceText:
+    """The rows below a header line, which tells the `delimiter` where none is given; `names` where there is no header.
+
+    A row with fewer fields than the header stops the reading: a file that was cut off looks so. One with more
+    is left out and counted where there is no quoting, since a name may hold the delimiter; else it stops too.
+
+    Raises:
+        InputError: no rows, a name twice in the header, a row of the wrong length.
+    """
+    delimiter = delimiter or _delimiter(first_line(text))
+    # Strict, or a quote that is never closed would swallow the rows after it.
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
+        strict=True,
+    )
+    header = list(names)
+    rows: list[Sequence[str]] = []
+    lines: list[int] = []
+    long = 0
+    for cells in _cells(path, reader):
+        if not cells or (len(cells) == 1 and not cells[0].strip()):
+            continue
+        if not header:
+            header = [cell.strip() for cell in cells]
+        elif len(cells) > len(header) and not quoting:
+            long += 1
+        elif len(cells) != len(header):
+            raise _wrong_length(path, reader.line_num, len(cells), len(header))
+        else:
+            rows.append(cells)
+            lines.append(reader.line_num)
+    table = _trace_text(path, header, rows, lines)
+    if long:
+        table.notes.append(f"{jobs(long)} left out: the line has more fields than the header (a name with {delimiter})")
+    return table
+
+
+def _cells(path: Path, reader: CsvReader) -> Iterator[list[str]]:
+    """The rows of a reader; what it cannot read is an error with the line at which the row began."""
+    line = 1
+    try:
+        for cells in reader:
+            yield cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{path}, line {line}: the row cannot be read: {error}; is a quote not closed?") from error
+
+
+def spaced(path: Path, text: str, names: Sequence[str], comment: str) -> TraceText:
+    """Rows of fields parted by white space, without a header; lines that begin with `comment` are skipped.
+
+    Raises:
+        InputError: no rows, or a row with another number of fields.
+    """
+    rows: list[Sequence[str]] = []
+    lines: list[int] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        cells = line.split()
+        if not cells or cells[0].startswith(comment):
+            continue
+        if len(cells) != len(names):
+            raise _wrong_length(path, number, len(cells), len(names))
+        rows.append(cells)
+        lines.append(number)
+    return _trace_text(path, list(names), rows, lines)
+
+
+def _wrong_length(path: Path, line: int, fields: int, expected: int) -> InputError:
+    hint = "; the file looks cut off: copy it again, or delete that line" if fields < expected else ""
+    plural = "s" if fields != 1 else ""
+    return InputError(f"{path}, line {line}: {fields} field{plural} where {expected} are expected{hint}")
+
+
+def _trace_text(path: Path, names: list[str], rows: Sequence[Sequence[str]], lines: Sequence[int]) -> TraceText:
+    if not rows:
+        raise InputError(f"{path} has no rows")
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{path} has the column {name!r} twice; remove one")
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    frame = pl.DataFrame(columns, schema=dict.fromkeys(names, pl.String), strict=False)
+    return TraceText(str(path), frame.select(pl.all().str.strip_chars(), pl.Series(LINE, lines, pl.Int64)))

@@ -1,0 +1,768 @@
+"""Job traces: files of many formats, recognised by their content, read as the jobs of a replay.
+
+A format is a row of `FORMATS`: how it is recognised, which column is what and in which unit, what is left out and why,
+what is said of it. Where a format needs more than columns, `prepare` adds these to its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ...errors import InputError
+from ...store.importing import content, sacct_json
+from .job import Job, Piece, Trace
+from .trace_text import (
+    CALENDAR_S,
+    LINE,
+    UNKNOWN,
+    TraceText,
+    delimited,
+    first_line,
+    headings,
+    jobs,
+    seconds,
+    spaced,
+    text_of,
+)
+
+__all__ = ["FORMATS", "SECONDS_PER_ITERATION", "Format", "Reading", "read_trace", "trace_name"]
+
+MOST_GPUS = 10_000_000  # of a job; more is a slip of the pen, or a number of something else
+_LONGEST_S = 1e10
+
+SECONDS_PER_ITERATION = {
+    "BERT": 0.179,
+    "DCGAN": 0.0469266931,
+    "GPT2": 3.5714,
+    "PointNet": 0.28125,
+    "resnet50": 0.17540429367763434,
+    "vgg19": 0.300610341,
+}
+"""Of the models that PAL's traces hold, on a GPU of score 1, whatever the number of GPUs."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the person says about a file that the file does not."""
+
+    duration_unit: str = "auto"
+    """Of the CSV: "seconds", "iterations", or "auto" to go by the model."""
+    processors_per_gpu: int = 1
+    """Of SWF, which counts processors."""
+    gpus_per_node: int = 1
+    """Of logs that count whole nodes; 1 where the fleet is given in nodes."""
+    regimes: Path | None = None
+    """A JSON file of what each job does in order: `{"job": [[epochs, batch size, seconds per epoch], ...], ...}`."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a kind of trace is recognised and read. Names are columns of the file, or such as `prepare` adds."""
+
+    name: str
+    summary: str
+    fits: Callable[[str], bool]
+    """Whether the first line that is not empty looks like it."""
+    job: str
+    submit: str
+    """A time, or a number of seconds."""
+    gpus: str
+    run_time: str
+    """Seconds."""
+    limit: str | None = None
+    """Seconds."""
+    columns: tuple[str, ...] = ()
+    """Those that a file must have."""
+    optional: tuple[str, ...] = ()
+    """Those that are looked at and need not be there."""
+    numbers: tuple[str, ...] = ()
+    instants: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    """The model of a job is in the first of these columns that is there."""
+    epochs: str | None = None
+    batch: str | None = None
+    unknown: tuple[str, ...] = UNKNOWN
+    """How a value is spelled that is not known; () where all must be."""
+    strict: bool = False
+    """Made for replays: a job that cannot be replayed is an error. Else it is left out and counted."""
+    rows: Callable[[Path, str], TraceText] = delimited
+    prepare: Callable[[TraceText, Reading], None] | None = None
+    """What it takes beyond columns."""
+    left_out: tuple[tuple[pl.Expr, str], ...] = ()
+    """Which rows, and why, beside those without GPUs, submit time or run time."""
+    counted: tuple[tuple[pl.Expr, str], ...] = ()
+    """Which rows a note gives the number of."""
+    notes: tuple[str, ...] = ()
+    repeats: str = ""
+    """The note on names that occur again; "" where that is an error."""
+    regimes: str | None = None
+    """What a file without regimes lacks; "" where they need not be given; None where there are none to give."""
+
+
+def trace_name(path: Path) -> str:
+    """A trace's name: the file's, without folder, `.gz` or `.zst`, and the suffix before it."""
+    name = path.name.removesuffix(".gz").removesuffix(".zst")
+    return Path(name).stem or name
+
+
+def read_trace(path: Path | str, format: str | None = None, reading: Reading | None = None) -> Trace:  # noqa: A002
+    """The jobs of a file, in seconds and GPUs; `format` is a name of `FORMATS`, found by content where None.
+
+    Run times that a cluster measured are taken as times on its median GPU. Jobs that cannot be replayed stop the
+    reading of a trace made for replays, and are left out, counted and said of accounts of real clusters.
+
+    Raises:
+        InputError: the file or a row of it cannot be used, or no job is left.
+    """
+    path, reading = Path(path), reading or Reading()
+    text = text_of(path)
+    row = _format(path, text, format)
+    if row.regimes and reading.regimes is None:
+        raise InputError(f"{path} {row.regimes}. Give the regimes of its jobs with --regimes FILE")
+    if reading.regimes is not None and row.regimes is None:
+        able = ", ".join(other.name for other in FORMATS if other.regimes is not None)
+        raise InputError(f"{path} is a trace of the format {row.name}, and --regimes is for traces of {able}")
+    table = row.rows(path, text)
+    table.need(*row.columns)
+    pieces = _jobs(table, row, reading)
+    _usable(table, row)
+    frame = table.frame
+    if frame.is_empty():
+        raise InputError(f"{path} has no job that can be replayed: {'; '.join(table.notes) or 'it holds none'}")
+    start_s = float(frame["=submit"].min())  # type: ignore[arg-type]
+    if not row.strict:  # its own first instant is what such a file counts from; a replay counts from the first job
+        table.notes.append("run times count as times on GPUs of median speed")
+    elif start_s > CALENDAR_S:  # else the fleet stands empty until then
+        table.notes.append("submit times look like seconds since 1970, so they count from the first job")
+    else:
+        start_s = 0.0
+    frame = frame.with_columns(pl.col("=submit") - start_s, pl.col("=gpus").cast(pl.Int64))
+    if not frame["=submit"].is_sorted():
+        table.notes.append(
+            "the jobs were not in the order of their times and were sorted; ties stay in the file's order"
+        )
+        frame = frame.sort("=submit", maintain_order=True)
+    rows = frame.select("=job", "=submit", "=gpus", "=run", "=limit", "=model").iter_rows()
+    read = (
+        Job(name, submit, gpus, run, "", limit, model, pieces=pieces.get(name, ()))
+        for name, submit, gpus, run, limit, model in rows
+    )
+    return Trace(trace_name(path), tuple(read), tuple(table.notes))
+
+
+def _jobs(table: TraceText, row: Format, reading: Reading) -> dict[str, tuple[Piece, ...]]:
+    """Add `=job`, `=submit`, `=gpus`, `=run`, `=limit` and `=model` to the table; by job, the pieces that are known."""
+    table.frame = table.frame.with_columns(
+        pl.lit(None, pl.String).alias(name) for name in row.optional if name not in table.frame.columns
+    )
+    table.frame = table.frame.with_columns(
+        *(table.number(name, row.unknown) for name in row.numbers),
+        *(table.instant(name, row.unknown) for name in row.instants),
+    )
+    if row.prepare is not None:
+        row.prepare(table, reading)
+    models = [name for name in row.models if name in table.frame.columns]
+    table.frame = table.frame.with_columns(
+        pl.col(row.job).cast(pl.String).alias("=job"),
+        table.instant(row.submit, row.unknown).alias("=submit"),
+        table.number(row.gpus, row.unknown).alias("=gpus"),
+        (pl.lit(None, pl.Float64) if row.limit is None else pl.col(row.limit)).alias("=limit"),
+        (pl.col(models[0]).fill_null("") if models else pl.lit("")).alias("=model"),
+    )
+    names = table.frame["=job"].to_list()
+    pieces: dict[str, tuple[Piece, ...]] = {}
+    if reading.regimes is not None:
+        pieces = read_regimes(reading.regimes, names, table.file)
+        run_times = pl.Series([sum(piece.work_s for piece in pieces[name]) for name in names], dtype=pl.Float64)
+        _same_epochs(table, row, pieces, reading.regimes)
+    else:
+        run_times = table.number(row.run_time, row.unknown)
+        if row.epochs and row.batch:
+            epochs, batches = table.number(row.epochs), table.number(row.batch).cast(pl.Int64)
+            parts = zip(run_times, epochs, batches, strict=True)
+            pieces = {name: (Piece(*part),) for name, part in zip(names, parts, strict=True)}
+    table.frame = table.frame.with_columns(run_times.alias("=run"))
+    return pieces
+
+
+def _usable(table: TraceText, row: Format) -> None:
+    """Stop at what no trace can have; leave out, or stop at, jobs that cannot be replayed; say what is to be said."""
+    if not row.strict:
+        for condition, why in row.left_out:
+            table.leave_out(condition, why)
+    submit, gpus, run = pl.col("=submit"), pl.col("=gpus"), pl.col("=run")
+    table.check(submit < 0, f"{row.submit} is {{=submit:g}}; times count from 0")
+    table.check(gpus != gpus.floor(), f"{row.gpus} is {{=gpus:g}}; it must be a whole number")
+    table.check(gpus > MOST_GPUS, f"{row.gpus} is {{=gpus:g}}; no cluster has so many GPUs")
+    if row.strict:
+        table.check(pl.col("=job") == "", f"the job has no {row.job}")
+        table.check(gpus < 1, f"{row.gpus} is {{=gpus:g}}; a job holds 1 GPU or more")
+        table.check(run <= 0, f"{row.run_time} is {{=run:g}}; it must be above 0")
+    table.leave_out(gpus.fill_null(0) < 1, "they had no GPU")
+    table.leave_out(submit.is_null(), "their submit time is not known")
+    table.leave_out(run.fill_null(0) <= 0, "they never ran")
+    long = pl.max_horizontal(submit, run)
+    table.frame = table.frame.with_columns(long.alias("=long"))
+    why = "job {=job} has a time of {=long:g} s, which is over 300 years; check the unit of the times"
+    table.check(pl.col("=long") > _LONGEST_S, why)
+    again = ~pl.col("=job").is_first_distinct()
+    if row.repeats:
+        table.count(again, row.repeats)
+        number = pl.col("=job").cum_count().over("=job")
+        name = pl.when(number > 1).then(pl.format("{}#{}", "=job", number)).otherwise("=job")
+        table.frame = table.frame.with_columns(name.alias("=job"))
+    else:
+        table.check(again, f"{row.job.removeprefix('=')} {{=job}} occurs twice")
+    for condition, note in row.counted:
+        table.count(condition, note)
+    table.notes += row.notes
+
+
+def read_regimes(path: Path, names: Sequence[str], trace: str) -> dict[str, tuple[Piece, ...]]:
+    """What each job of a trace does in order: `{"job": [[epochs, batch size, seconds per epoch], ...], ...}`.
+
+    The mapping may stand under the key `regimes`. `names` are the jobs of the file `trace`.
+
+    Raises:
+        InputError: the file is no such JSON, lacks a job or has another, or a regime is not three numbers above 0.
+    """
+    try:
+        document = json.loads(text_of(path))
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON: {error}; --regimes takes a JSON file") from error
+    regimes = document.get("regimes", document) if isinstance(document, dict) else None
+    if not isinstance(regimes, dict):
+        raise InputError(f"{path} holds no regimes by job, such as {_REGIMES}")
+    lacking = [name for name in names if name not in regimes]
+    if lacking:
+        raise InputError(f"{path} has no regimes of job {lacking[0]} of {trace} ({jobs(len(lacking))} in all)")
+    extra = sorted(set(regimes).difference(names))
+    if extra:
+        raise InputError(
+            f"{path} has regimes of job {extra[0]}, and {trace} has no such job; give the file of this trace"
+        )
+    return {name: tuple(_pieces(path, name, regimes[name])) for name in names}
+
+
+def _pieces(path: Path, job: str, regimes: Any) -> Iterator[Piece]:
+    if not isinstance(regimes, list) or not regimes:
+        raise InputError(f"{path}, job {job}: it has no list of regimes, such as {_REGIMES}")
+    for number, regime in enumerate(regimes, start=1):
+        good = isinstance(regime, list) and len(regime) == 3 and all(type(part) in (int, float) for part in regime)
+        if not (good and all(math.isfinite(part) and part > 0 for part in regime) and regime[1] == int(regime[1])):
+            raise InputError(
+                f"{path}, job {job}: regime {number} is {json.dumps(regime)}; it must be three numbers above 0: "
+                "[epochs, batch size, seconds per epoch]"
+            )
+        epochs, batch, epoch_s = regime
+        yield Piece(epochs * epoch_s, epochs=epochs, batch=int(batch))
+
+
+def _same_epochs(table: TraceText, row: Format, pieces: Mapping[str, Sequence[Piece]], regimes: Path) -> None:
+    """Stop where the regimes of a job are not as long as the trace says, as those of another trace would be."""
+    if row.epochs is None:
+        return
+    epochs = pl.Series("=epochs", [sum(piece.epochs for piece in pieces[name]) for name in table.frame["=job"]])
+    table.frame = table.frame.with_columns(epochs)
+    why = f"job {{=job}} has {{{row.epochs}}} epochs, and {regimes} has {{=epochs:g}}; give the regimes of this trace"
+    table.check(pl.col("=epochs") != table.number(row.epochs), why)
+
+
+def _format(path: Path, text: str, name: str | None) -> Format:
+    if name is not None:
+        for row in FORMATS:
+            if row.name == name:
+                return row
+        raise InputError(f"no trace format is named {name!r}; there are {', '.join(row.name for row in FORMATS)}")
+    first = first_line(text)
+    if not first:
+        raise InputError(f"{path} is empty")
+    for row in FORMATS:
+        if row.fits(first):
+            return row
+    shown = first if len(first) <= 60 else f"{first[:60]}..."
+    known = "; ".join(f"{row.name}: {row.summary}" for row in FORMATS)
+    raise InputError(f"{path} begins with {shown!r}, which is no known trace format ({known}); see --trace-format")
+
+
+def _csv_in_seconds(table: TraceText, reading: Reading) -> None:
+    """`=seconds`: `duration` counts iterations for the PAL study's six models, and seconds otherwise."""
+    per_iteration = table.frame["model"].replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
+    studied, total = int(per_iteration.is_not_null().sum()), table.frame.height
+    duration = table.number("duration")
+    table.frame = table.frame.with_columns(duration.alias("=duration"), per_iteration.alias("=unit"))
+    table.check(pl.col("=duration") <= 0, "duration is {duration}; it must be above 0")
+    if reading.duration_unit == "iterations":
+        table.check(
+            pl.col("=unit").is_null(),
+            "how long an iteration of {model!r} takes is not known, only of "
+            f"{', '.join(SECONDS_PER_ITERATION)}; leave the job out, or use --duration-unit seconds",
+        )
+    if reading.duration_unit == "seconds":
+        table.notes.append("duration was read as seconds on the median GPU (--duration-unit seconds)")
+        table.frame = table.frame.with_columns(pl.lit(1.0).alias("=unit"))
+    else:
+        if studied:
+            table.notes.append(
+                f"duration of {jobs(studied)} of the PAL study's models was read as iterations and turned into seconds "
+                "by its table (change this with --duration-unit)"
+            )
+        if studied < total:
+            table.notes.append(f"duration of {jobs(total - studied)} was read as seconds on the median GPU")
+    seconds_ = pl.col("=duration") * pl.col("=unit").fill_null(1.0)
+    table.frame = table.frame.with_columns(seconds_.alias("=seconds"))
+    unused = [name for name in table.names if name not in (*_CSV, "user")]
+    if unused:
+        table.notes.append(f"columns not used: {', '.join(name or '(without a name)' for name in unused)}")
+
+
+def _swf_gpus(table: TraceText, reading: Reading) -> None:
+    """`=width`: processors, where -1 is unknown, as GPUs."""
+    each = reading.processors_per_gpu
+    held = pl.when(pl.col("processors") > 0).then("processors").otherwise("wanted_processors")
+    table.frame = table.frame.with_columns(
+        pl.when(pl.col("job") == "-1").then(pl.format("line {}", LINE)).otherwise("job").alias("job"),
+        (held / each).ceil().alias("=width"),
+        pl.when(pl.col("wanted_time") > 0).then("wanted_time").alias("=wanted"),
+        pl.when(pl.col("executable") != "-1").then("executable").otherwise(pl.lit("")).alias("=executable"),
+    )
+    if each == 1:
+        table.notes.append("each processor was read as a GPU (change this with --processors-per-gpu)")
+    else:
+        table.notes.append(f"{each} processors were read as a GPU, rounded up")
+
+
+def _openb_times(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
+    run_time = pl.col("deletion_time") - pl.col("scheduled_time")
+    table.frame = table.frame.with_columns(run_time.alias("=ran"))
+
+
+def _without_the_wait(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
+    """Let `duration` begin when the job did. In Acme's file of Kalos it begins at submission, so it holds the wait."""
+    if not {"start_time", "end_time"} <= set(table.names):
+        return
+    start, end, duration = seconds("start_time"), seconds("end_time"), pl.col("duration")
+    waited = (duration > end - start) & ((duration - (end - pl.col("submit_time"))).abs() <= 1)
+    started = ~pl.col("start_time").is_in(list(UNKNOWN))
+    table.count(
+        waited & started,
+        "duration of {} is from submit_time to end_time, with the wait in the queue: the time from start_time to "
+        "end_time was taken instead",
+    )
+    run_time = pl.when(waited).then(end - start).otherwise(duration)
+    table.frame = table.frame.with_columns(
+        pl.when(started | ~started.any()).then(run_time).otherwise(0.0).alias("duration")
+    )
+
+
+def _pai_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
+    """One row a job: all its tasks with GPUs run at once, each instance on GPUs of its own; plan_gpu is in per cent."""
+    tasks = table.frame.with_columns(
+        ((pl.col("plan_gpu") / 100).ceil() * pl.col("inst_num").fill_null(1)).alias("=width")
+    )
+    if shares := int((tasks["plan_gpu"] % 100 > 0).sum()):
+        plural = "s" if shares != 1 else ""
+        table.notes.append(f"{shares:,} task{plural} asked for a share of a GPU and got a whole one")
+    with_gpus = pl.col("=width").fill_null(0) >= 1
+    start, end = pl.col("start_time").filter(with_gpus), pl.col("end_time").filter(with_gpus)
+    table.frame = tasks.group_by("job_name", maintain_order=True).agg(
+        pl.col("task_name").filter(with_gpus).sort_by(pl.col("=width").filter(with_gpus), descending=True).first(),
+        pl.col("=width").filter(with_gpus).sum(),
+        start.min().alias("start_time"),
+        (end.max() - start.min()).alias("=ran"),
+        (start.is_null().any() | end.is_null().any()).alias("=open"),
+        pl.col(LINE).first(),
+    )
+
+
+def _pai_rows(path: Path, text: str) -> TraceText:
+    """The table is published without its header line, which is a file of its own."""
+    return delimited(path, text, ",", quoting=False, names=() if set(_PAI) <= headings(first_line(text)) else _PAI)
+
+
+def _gavel_rows(path: Path, text: str) -> TraceText:
+    fields = first_line(text).count("\t") + 1
+    if fields < len(_GAVEL):
+        raise InputError(
+            f"{path} is a trace of Gavel with {fields} fields a job, which does not say how long a job runs; write a "
+            "CSV with job_id, num_gpus, submit_time, duration, model, and the durations in seconds"
+        )
+    return delimited(path, text, "\t", quoting=False, names=_GAVEL)
+
+
+def _gavel_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
+    """A job has no name in the file: it is its number, from 0, as in Shockwave's regimes."""
+    table.frame = table.frame.with_columns(
+        pl.int_range(pl.len()).cast(pl.String).alias("job number"),
+        pl.col("job_type").str.replace(r"\s*\(batch size.*$", "").alias("=model_name"),
+    )
+
+
+def _mirage_gpus(table: TraceText, reading: Reading) -> None:
+    """Whole nodes, as GPUs."""
+    each = reading.gpus_per_node
+    table.frame = table.frame.with_columns(
+        (each * pl.col("nodes")).alias("=width"),
+        (pl.col("end") - pl.col("start")).alias("=ran"),
+        (60 * pl.col("limit_min")).alias("=wanted"),
+    )
+    table.notes.append(
+        f"jobs hold whole nodes, and a node was read as {each} GPU{'s' if each != 1 else ''} (--gpus-per-node)"
+    )
+
+
+def _philly_rows(path: Path, text: str) -> TraceText:
+    """A job runs for as long as all its attempts together, on the GPUs of the last one that held any."""
+    try:
+        log = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON: {error}; the file looks cut off: copy it again") from error
+    rows = [_philly_job(path, number, job) for number, job in enumerate(log, start=1)]
+    frame = pl.DataFrame(rows, schema=_PHILLY, orient="row")
+    return TraceText(
+        str(path), frame.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(LINE)), place="job"
+    )
+
+
+def _philly_job(path: Path, number: int, job: Any) -> tuple[Any, ...]:
+    """A row of `_PHILLY`."""
+    try:
+        attempts = job["attempts"]
+        spans = [(_civil_s(attempt["start_time"]), _civil_s(attempt["end_time"])) for attempt in attempts]
+        # An attempt that got no machine, such as one that was killed while it waited, does not say how many it wanted.
+        held = [sum(len(machine["gpus"]) for machine in attempt["detail"]) for attempt in attempts]
+        gpus = next((n for n in reversed(held) if n), 0)
+        run_time = sum(end - start for start, end in spans if start is not None and end is not None)
+        ended = not spans or spans[-1][1] is not None
+        submit = _civil_s(job["submitted_time"])
+        return str(job["jobid"]), str(job.get("vc") or ""), submit, gpus, run_time, len(spans), ended
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path}, job {number} of the list: it is not as the job log of Philly has it ({type(error).__name__}: "
+            f"{error}): jobid, submitted_time, and attempts with start_time, end_time and detail"
+        ) from error
+
+
+def _civil_s(text: str | None) -> float | None:
+    """A time of the log in seconds; its zone is not known."""
+    if text is None or text in ("", "None"):
+        return None
+    return (datetime.fromisoformat(text).replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()  # noqa: DTZ001
+
+
+def _slurm_rows(path: Path, text: str) -> TraceText:
+    if not sacct_json.fits(text):
+        return delimited(path, text, "|", quoting=False)
+    rows = sacct_json.rows(text, str(path)).rename({content.LINE: LINE})
+    return TraceText(str(path), rows.with_columns(pl.col(pl.String).fill_null("").str.strip_chars()), place="job")
+
+
+def _slurm_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
+    """Columns in any order, with more names than one for most; a job arrives when it was eligible, else submitted."""
+    lower = [name.lower() for name in table.names]
+    for name in lower:
+        if lower.count(name) > 1:
+            raise InputError(f"{table.file} has the column {name!r} twice (in upper and lower case); remove one")
+    table.frame = table.frame.rename(dict(zip(table.names, lower, strict=True)))
+    table.frame = table.frame.drop("", strict=False)  # `sacct -p` ends each line with a delimiter
+    names = table.names
+    job = _present(table, "JobIDRaw", "JobID")[0]
+    arrival, tres = _present(table, "Submit", "Eligible"), _present(table, "AllocTRES", "AllocGRES", "ReqTRES")
+    table.frame = table.frame.filter(~pl.col(job).str.contains(".", literal=True))  # steps of jobs
+    table.leave_out(~pl.struct(names).is_first_distinct(), "the same line occurs before, as when two exports overlap")
+    if "state" in names:
+        state = pl.col("state").str.to_uppercase().str.split(" ").list.first()
+        table.leave_out(state.is_in(_NOT_STARTED), "they had not started")
+        table.leave_out(state.is_in(_NOT_ENDED), "they were still running, so their run time is not known")
+    elif "end" in names:
+        table.leave_out(pl.col("end").is_in(list(UNKNOWN)), "they had not ended")
+    else:
+        table.notes.append("there is no column State or End, so jobs that were still running count as ended")
+    instants = [table.instant(name, UNKNOWN) for name in arrival]
+    counts = [
+        pl.col(name).replace_strict(
+            {text: _gpus_of(text) for text in table.frame[name].unique()}, return_dtype=pl.Int64
+        )
+        for name in tres
+    ]
+    table.frame = table.frame.with_columns(
+        pl.col(job).alias("=id"),
+        pl.select(pl.max_horizontal(*instants)).to_series().alias("=arrival"),
+        pl.coalesce(counts).alias("=held"),
+        _slurm_run_time(table).alias("=ran"),
+        _slurm_limit(table).alias("=wanted"),
+        pl.any_horizontal(pl.col(tres).str.contains(_MIG_INSTANCE)).alias("=mig"),
+        pl.lit("jobid" in names)
+        .and_(pl.col("jobid" if "jobid" in names else job).str.contains("+", literal=True))
+        .alias("=part"),
+    )
+
+
+def _present(table: TraceText, *names: str) -> list[str]:
+    """Those of these columns that are there, in lower case; one at least must be."""
+    found = [name.lower() for name in names if name.lower() in table.frame.columns]
+    if not found:
+        table.need(names[0])
+    return found
+
+
+def _gpus_of(text: str) -> int | None:
+    """GPUs of a list such as `cpu=8,gres/gpu=2,gres/gpu:v100=2` or `gpu:a100:2(IDX:0-1)`: the total, else the sum."""
+    counts = [(match["type"], int(match["gpus"])) for match in _GPU.finditer(text)]
+    total = [gpus for kind, gpus in counts if kind is None]
+    if not counts:
+        return None
+    return min(total[0] if total else sum(gpus for _, gpus in counts), MOST_GPUS)
+
+
+def _slurm_run_time(table: TraceText) -> pl.Series:
+    if "elapsedraw" in table.names:
+        return table.number("elapsedraw", UNKNOWN)
+    if "elapsed" in table.names:
+        return table.span("elapsed", UNKNOWN)
+    if {"start", "end"} <= set(table.names):
+        return table.instant("end", UNKNOWN) - table.instant("start", UNKNOWN)
+    raise InputError(
+        f"{table.file} has none of ElapsedRaw, Elapsed, or Start with End: the run times of the jobs are not known"
+    )
+
+
+def _slurm_limit(table: TraceText) -> pl.Series:
+    if "timelimitraw" in table.names:  # minutes
+        return 60 * table.number("timelimitraw", UNKNOWN)
+    if "timelimit" in table.names:
+        return table.span("timelimit", UNKNOWN)
+    return pl.repeat(None, table.frame.height, dtype=pl.Float64, eager=True)
+
+
+def _has(columns: Sequence[str], least: int | None = None, other: Sequence[str] = ()) -> Callable[[str], bool]:
+    """Whether a first line names `least` of these columns (None: all), and one of the `other` if there are any."""
+
+    def fits(first: str) -> bool:
+        names = headings(first)
+        enough = len(names & set(columns)) >= (len(columns) if least is None else least)
+        return enough and (not other or bool(names & set(other)))
+
+    return fits
+
+
+def _fits_swf(first: str) -> bool:
+    cells = first.split()
+    numbers = len(cells) == len(_SWF) and all(cell.lstrip("+-").replace(".", "", 1).isdigit() for cell in cells)
+    return first.startswith(";") or numbers
+
+
+def _fits_sacct(first: str) -> bool:
+    names = {name.strip().lower() for name in first.split("|")}
+    return sacct_json.fits(first) or (len(names) > 1 and bool(names & {"jobid", "jobidraw"}))
+
+
+def _fits_pai(first: str) -> bool:
+    cells = [cell.strip() for cell in first.split(",")]
+    status = ("Running", "Terminated", "Failed", "Waiting", "Interrupted")
+    return set(_PAI) <= headings(first) or (len(cells) == len(_PAI) and cells[3] in status)
+
+
+def _fits_gavel(first: str) -> bool:
+    number = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?").fullmatch
+    cells = first.split("\t")
+    return len(cells) in (6, 7, 9, 10, 12) and all(map(number, cells[-2:])) and not number(cells[0])
+
+
+_REGIMES = '{"job": [[epochs, batch size, seconds per epoch], ...], ...}'
+_CSV = ("job_id", "num_gpus", "submit_time", "duration", "model")
+# Feitelson's definition of the format (version 2.2), in its order; -1 is unknown.
+_SWF = (
+    *("job", "submit", "wait", "run", "processors", "cpu", "memory", "wanted_processors", "wanted_time"),
+    *("wanted_memory", "status", "user", "group", "executable", "queue", "partition", "preceding", "think"),
+)
+_PAI = (
+    *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
+    *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
+)
+_GAVEL = (
+    *("job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor"),
+    *("mode", "priority_weight", "SLO", "duration", "arrival_time"),
+)
+_OPENB = ("name", "num_gpu", "creation_time", "deletion_time", "scheduled_time")
+_HELIOS = ("job_id", "gpu_num", "submit_time", "duration")
+_TIRESIAS = ("job_id", "num_gpu", "submit_time", "duration", "model_name")
+_SHOCKWAVE = ("job", "model", "batch", "gpus", "epochs", "isolated_s", "arrival_s")
+_POLLUX = ("name", "time", "application", "num_replicas", "batch_size")
+_MIRAGE = ("job", "submit", "start", "end", "limit_min", "nodes")
+_PHILLY = {
+    "jobid": pl.String, "vc": pl.String, "submitted_time": pl.Float64, "gpus": pl.Float64, "run time": pl.Float64,
+    "attempts": pl.Int64, "ended": pl.Boolean,
+}  # fmt: skip
+_NOT_STARTED = ("PENDING", "CONFIGURING", "RESV_DEL_HOLD")
+_NOT_ENDED = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED", "SIGNALING", "STAGE_OUT")
+_GPU = re.compile(r"(?:^|,)(?:gres[/:])?gpu(?P<type>:[^:=,(]+)?[:=](?P<gpus>\d+)(?=[,(]|$)")
+_MIG_INSTANCE = r"gpu:[^:=,]*\d+g\.\d+gb"  # the usual name of a MIG instance's type
+
+FORMATS = (
+    Format(
+        "csv",
+        "CSV with job_id, num_gpus, submit_time, duration, model",
+        fits=lambda first: "num_gpus" in headings(first) and len(headings(first) & set(_CSV)) >= 3,
+        columns=_CSV,
+        job="job_id", submit="submit_time", gpus="num_gpus", run_time="=seconds", models=("model",),
+        unknown=(),
+        strict=True,
+        prepare=_csv_in_seconds,
+    ),
+    Format(
+        "swf",
+        "Standard Workload Format: 18 numbers a line",
+        fits=_fits_swf,
+        rows=lambda path, text: spaced(path, text, _SWF, ";"),
+        numbers=tuple(name for name in _SWF if name not in ("job", "user", "executable")),
+        prepare=_swf_gpus,
+        job="job", submit="submit", gpus="=width", run_time="run", limit="=wanted", models=("=executable",),
+        unknown=(),
+        left_out=(
+            (pl.col("status").is_in([2.0, 3.0, 4.0]), "lines of parts of jobs; the whole job has its own line"),
+            (pl.col("submit") < 0, "their submit time is not known"),
+            (pl.col("run") <= 0, "their run time is zero or not known"),
+            (pl.col("=width") <= 0, "the number of processors is unknown"),
+        ),
+        counted=(
+            (
+                pl.col("preceding") > 0,
+                "{} waited for an earlier job; this was ignored, and each arrives at its recorded time",
+            ),
+        ),
+    ),
+    Format(
+        "sacct",
+        "`sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` or --json",
+        fits=_fits_sacct,
+        rows=_slurm_rows,
+        prepare=_slurm_jobs,
+        job="=id", submit="=arrival", gpus="=held", run_time="=ran", limit="=wanted", models=("jobname", "partition"),
+        counted=(
+            (pl.col("=mig"), "{} held MIG instances, and each of these counts as a whole GPU"),
+            (pl.col("=part"), "components of heterogeneous jobs count as jobs of their own: {}"),
+        ),
+        repeats="{} ran again after being requeued; each time counts as a job of its own",
+    ),
+    Format(
+        "openb",
+        "CSV of pods: name, num_gpu, creation_time, deletion_time, scheduled_time",
+        fits=_has(_OPENB, 4),
+        columns=_OPENB,
+        optional=("gpu_milli",),
+        numbers=("num_gpu", "gpu_milli"),
+        instants=("creation_time", "deletion_time", "scheduled_time"),
+        prepare=_openb_times,
+        job="name", submit="creation_time", gpus="num_gpu", run_time="=ran", models=("qos",),
+        left_out=(
+            (pl.col("num_gpu").fill_null(0) < 1, "they had no GPU"),
+            (pl.col("scheduled_time").is_null(), "they were never scheduled"),
+            (pl.col("deletion_time").is_null(), "they had not ended, so for how long they run is unknown"),
+            (pl.col("=ran") <= 0, "they ended before they ran"),
+        ),
+        counted=(
+            (pl.col("gpu_milli").is_between(1, 999), "{} asked for a share of a GPU and got a whole one"),
+        ),
+    ),
+    Format(
+        "helios",
+        "CSV with job_id, gpu_num, submit_time, duration, vc, queue",
+        fits=_has(_HELIOS, other=("vc", "node_num", "queue", "cpu_num")),
+        columns=_HELIOS,
+        numbers=("duration",),
+        instants=("submit_time",),
+        prepare=_without_the_wait,
+        job="job_id", submit="submit_time", gpus="gpu_num", run_time="duration", models=("vc", "type"),
+    ),
+    Format(
+        "tiresias",
+        "CSV with job_id, num_gpu, submit_time, duration, model_name",
+        fits=_has(_TIRESIAS),
+        columns=_TIRESIAS,
+        job="job_id", submit="submit_time", gpus="num_gpu", run_time="duration", models=("model_name",),
+        unknown=(),
+    ),
+    Format(
+        "pai",
+        "CSV of tasks: job_name, task_name, inst_num, status, start_time, ..., plan_gpu",
+        fits=_fits_pai,
+        rows=_pai_rows,
+        numbers=("inst_num", "start_time", "end_time", "plan_gpu"),
+        prepare=_pai_jobs,
+        job="job_name", submit="start_time", gpus="=width", run_time="=ran", models=("task_name",),
+        left_out=(
+            (pl.col("=width") < 1, "they had no GPU"),
+            (pl.col("=open"), "a task had not begun or not ended"),
+        ),
+        notes=("the table does not say when jobs were submitted: each arrives when its first task began",),
+    ),
+    Format(
+        "shockwave",
+        "CSV with job, model, batch, gpus, epochs, isolated_s, arrival_s",
+        fits=_has(_SHOCKWAVE),
+        columns=_SHOCKWAVE,
+        job="job", submit="arrival_s", gpus="gpus", run_time="isolated_s", models=("model",),
+        epochs="epochs", batch="batch",
+        unknown=(),
+        strict=True,
+        regimes="",
+    ),
+    Format(
+        "gavel",
+        "12 fields a line, parted by tabs, as in the traces of Shockwave",
+        fits=_fits_gavel,
+        rows=_gavel_rows,
+        prepare=_gavel_jobs,
+        job="job number", submit="arrival_time", gpus="scale_factor", run_time="duration", models=("=model_name",),
+        unknown=(),
+        regimes="does not say how long its jobs run: their batch sizes change, and they take up to 4 times shorter or "
+        "longer than its field duration says",
+    ),
+    Format(
+        "philly",
+        "JSON list of jobs with jobid, submitted_time and attempts",
+        fits=lambda first: first.startswith("["),
+        rows=_philly_rows,
+        job="jobid", submit="submitted_time", gpus="gpus", run_time="run time", models=("vc",),
+        left_out=(
+            (pl.col("attempts") == 0, "they never ran"),
+            (~pl.col("ended"), "they had not ended, so for how long they run is unknown"),
+        ),
+        counted=((pl.col("attempts") > 1, "{} ran in several attempts, which count as one run"),),
+    ),
+    Format(
+        "pollux",
+        "CSV with name, time, application, num_replicas, batch_size",
+        fits=_has(_POLLUX),
+        columns=_POLLUX,
+        job="name", submit="time", gpus="num_replicas", run_time="batch_size", models=("application",),
+        unknown=(),
+        strict=True,
+        regimes="does not say how long its jobs run, nor for how many steps, only with which batch size",
+    ),
+    Format(
+        "mirage",
+        "CSV of a Slurm log with whole nodes: job, submit, start, end, limit_min, nodes",
+        fits=_has(_MIRAGE),
+        columns=_MIRAGE,
+        numbers=("nodes", "limit_min"),
+        instants=("submit", "start", "end"),
+        prepare=_mirage_gpus,
+        job="job", submit="submit", gpus="=width", run_time="=ran", limit="=wanted",
+        left_out=(
+            (pl.col("start").is_null(), "they never started"),
+            (pl.col("end").is_null(), "they had not ended, so for how long they run is unknown"),
+        ),
+    ),
+)  # fmt: skip
+"""Every format that is read; the first that fits is taken."""
