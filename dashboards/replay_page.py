@@ -153,9 +153,9 @@ def _figures_table(results: Sequence[Replayed], policies: Sequence[str]) -> Tabl
 
 
 def _waiting_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
-    cells = _in_s("queueing_p50_s", "queueing_p95_s", "queueing_p99_s")
-    cells |= dict.fromkeys(("bounded_slowdown", "fairness_worst"), lambda mean: number(mean, 3))
-    rows = _means(results, policies, cells | {"unfair_share": lambda share: f"{100 * share:.0f} %"})
+    cells = _in_s("p50_queue_s", "p95_queue_s", "p99_queue_s")
+    cells |= dict.fromkeys(("bounded_slowdown", "worst_ftf_themis"), lambda mean: number(mean, 3))
+    rows = _means(results, policies, cells | {"unfair_pct_themis": "{:.0f} %".format})
     header = [of_seeds(results), "queueing p50, s", "p95, s", "p99, s", "bounded slowdown", "worst rho", "unfair jobs"]
     says = (
         "Queueing is the time for which a job had no GPUs. The slowdown is the mean over the jobs, each of "

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .fleet import Floats, Ints
 from .job import Job
+from .power import JOULES_PER_KWH, Energy
 
 UNFAIR = 1.05
 """Finish-time fairness above which a job counts as treated unfairly."""
@@ -53,37 +55,73 @@ class Others:
     gpus: Ints
 
 
+def _figure(unit: str, definition: str) -> Any:
+    return field(metadata={"unit": unit, "definition": definition})
+
+
 @dataclass(frozen=True)
 class Metrics:
-    """The figures of one replay, over the trace's jobs. docs/replay.md defines each, with its source."""
+    """The figures of one replay, over the trace's jobs; `FIGURES` has the unit and the definition of each."""
 
-    jobs: int
-    avg_jct_s: float
-    median_jct_s: float
-    p99_jct_s: float
-    makespan_s: float
-    """Last finish − first submit."""
-    queueing_p50_s: float
-    """Of the jobs' times without GPUs, from submission to the end (see `Outcome.queueing_s`)."""
-    queueing_p95_s: float
-    queueing_p99_s: float
-    bounded_slowdown: float
-    """Mean over the jobs (see `Outcome.bounded_slowdown`)."""
-    end_s: float
-    util_held: float
-    """GPU-seconds held / (GPUs of the fleet × end); a GPU that jobs share counts once."""
-    fairness_worst: float
-    """Finish-time fairness of the job that was treated worst (see `Outcome.fairness`)."""
-    unfair_share: float
-    """Share of jobs whose finish-time fairness is above 1.05."""
-    shockwave_worst: float
-    """The same two by the contention that Shockwave uses (see `Outcome.shockwave_fairness`)."""
-    shockwave_unfair_share: float
-    preemptions: int
-    migrations: int
-    restarts: int
-    energy_j: float | None
-    """While jobs held GPUs; None unless the power of every GPU that was held is known."""
+    jobs: int = _figure("", "jobs of the trace")
+    avg_jct_s: float = _figure("s", "job completion time (JCT), end - submission: the mean over the jobs")
+    median_jct_s: float = _figure("s", "its median")
+    p99_jct_s: float = _figure("s", "its 99th percentile")
+    makespan_s: float = _figure("s", "last end - first submission")
+    p50_queue_s: float = _figure(
+        "s", "queueing delay, the time from submission to the end for which a job held no GPUs: the median"
+    )
+    p95_queue_s: float = _figure("s", "its 95th percentile")
+    p99_queue_s: float = _figure("s", "its 99th percentile")
+    bounded_slowdown: float = _figure(
+        "", "the mean of max(1, JCT / max(ideal time, 10 s)); Feitelson et al. (JSSPP'97), over the ideal time"
+    )
+    end_s: float = _figure("s", "the last moment of the replay, on the trace's clock")
+    util_held: float = _figure("", "GPU-seconds held / (GPUs x end); a GPU that jobs share counts once")
+    worst_ftf: float = _figure(
+        "",
+        "finish-time fairness after Shockwave (NSDI'23), JCT / (ideal time x max(1, jobs of the trace / GPUs)): "
+        "that of the job that fared worst",
+    )
+    unfair_pct: float = _figure("%", "jobs for which that is above 1.05")
+    worst_ftf_themis: float = _figure(
+        "",
+        "finish-time fairness after Themis (NSDI'20), JCT / (ideal time x mean contention), contention being "
+        "max(1, GPUs wanted by the jobs in the system / GPUs): that of the job that fared worst",
+    )
+    unfair_pct_themis: float = _figure("%", "jobs for which that is above 1.05")
+    preemptions: int = _figure("", "times that jobs were stopped for others")
+    migrations: int = _figure("", "times that the GPUs of a job were changed without a stop")
+    restarts: int = _figure("", "times that jobs lost a node")
+    late: int | None = _figure("", "jobs that ended after their deadline, or not at all; null where none has one")
+    limits_hit: int | None = _figure("", "jobs that their time limit ended; null where none has one")
+    wasted_gpu_h: float | None = _figure(
+        "GPU-hours", "GPU time whose work was lost: at a time limit, at a restart after a failure, or when undone"
+    )
+    node_hours: float | None = _figure("node-hours", "nodes awake, by time; null without --gpu-power and the like")
+    energy_j: float | None = _figure(
+        "J", "energy of the jobs, with their shares of idle and node power; null where a power is not known"
+    )
+    energy_kwh: float | None = _figure(
+        "kWh", "all energy whose power is known: jobs_kwh + idle_kwh + base_kwh; null where that of a job is not"
+    )
+    jobs_kwh: float | None = _figure(
+        "kWh", "energy that jobs drew above the idle power of their GPUs, or all of it where that is not known"
+    )
+    idle_kwh: float | None = _figure("kWh", "idle power of the GPUs of nodes that were awake, held or not")
+    base_kwh: float | None = _figure("kWh", "energy of the nodes without their GPUs, awake and asleep")
+
+
+class Figure(NamedTuple):
+    """What a figure of a replay is."""
+
+    name: str
+    """In `Metrics`, and in the rows of `whorl.replay/1`."""
+    unit: str
+    definition: str
+
+
+FIGURES = tuple(Figure(row.name, row.metadata["unit"], row.metadata["definition"]) for row in fields(Metrics))
 
 
 @dataclass(frozen=True)
@@ -126,6 +164,12 @@ class Outcome:
     series: Series | None = None
     spans: tuple[Span, ...] | None = None
     notes: tuple[str, ...] = ()
+    limit_hit: NDArray[np.bool_] | None = None
+    """Whether its time limit ended it."""
+    wasted_gpu_s: Floats | None = None
+    """GPU-seconds that it held and whose work was lost."""
+    energy: Energy | None = None
+    """None where no power is known."""
 
     @property
     def submit_s(self) -> Floats:
@@ -180,8 +224,8 @@ class Outcome:
         moments = np.concatenate([came, went[gone]])
         change = np.concatenate([wide, -wide[gone]])
         order = np.argsort(moments, kind="stable")
-        moments, wanted = moments[order], np.cumsum(change[order])
-        contention = np.maximum(1.0, wanted / self.gpus)
+        moments, demand = moments[order], np.cumsum(change[order])
+        contention = np.maximum(1.0, demand / self.gpus)
         total = np.concatenate([[0.0], np.cumsum(contention[:-1] * np.diff(moments))])
         mean = (np.interp(finish, moments, total) - np.interp(submit, moments, total)) / (finish - submit)
         fair: Floats = (finish - submit) / (self._ideal_s * mean)
@@ -199,27 +243,46 @@ class Outcome:
         """The figures. `published`: p99 is the value at place int(0.99 n) of the sorted JCTs, not an interpolation."""
         jct = self.jct_s
         p99 = float(np.sort(jct)[int(0.99 * len(jct))] if published else np.quantile(jct, 0.99))
-        p50, p95, queued_p99 = (float(value) for value in np.quantile(self.queueing_s, (0.5, 0.95, 0.99)))
-        rho, rho_of_jobs = self.fairness(), self.shockwave_fairness()
-        energy = float(self.energy_j.sum())
+        p50_queue, p95_queue, p99_queue = (float(delay) for delay in np.quantile(self.queueing_s, (0.5, 0.95, 0.99)))
+        shockwave, themis = self.shockwave_fairness(), self.fairness()
+        due = np.array([math.inf if job.deadline_s is None else job.deadline_s for job in self.jobs])
+        missed = (self.finish_s > due) | (np.isfinite(due) & self._ended_by_limit)
+        job_energy = float(self.energy_j.sum())
+        energy = self.energy or Energy({}, None, None, None, unattributed_j=0.0, awake_node_s=0.0)
         return Metrics(
             jobs=len(jct),
             avg_jct_s=float(jct.mean()),
             median_jct_s=float(np.median(jct)),
             p99_jct_s=p99,
             makespan_s=float(self.finish_s.max() - self.submit_s.min()),
-            queueing_p50_s=p50,
-            queueing_p95_s=p95,
-            queueing_p99_s=queued_p99,
+            p50_queue_s=p50_queue,
+            p95_queue_s=p95_queue,
+            p99_queue_s=p99_queue,
             bounded_slowdown=float(self.bounded_slowdown().mean()),
             end_s=self.end_s,
             util_held=self.utilisation,
-            fairness_worst=float(rho.max()),
-            unfair_share=float((rho > UNFAIR).mean()),
-            shockwave_worst=float(rho_of_jobs.max()),
-            shockwave_unfair_share=float((rho_of_jobs > UNFAIR).mean()),
+            worst_ftf=float(shockwave.max()),
+            unfair_pct=100 * float((shockwave > UNFAIR).mean()),
+            worst_ftf_themis=float(themis.max()),
+            unfair_pct_themis=100 * float((themis > UNFAIR).mean()),
             preemptions=int(self.preemptions.sum()),
             migrations=int(self.migrations.sum()),
             restarts=int(self.restarts.sum()),
-            energy_j=energy if np.isfinite(energy) else None,
+            late=int(missed.sum()) if np.isfinite(due).any() else None,
+            limits_hit=None if all(job.limit_s is None for job in self.jobs) else int(self._ended_by_limit.sum()),
+            wasted_gpu_h=None if self.wasted_gpu_s is None else float(self.wasted_gpu_s.sum()) / 3600,
+            node_hours=None if self.energy is None else self.energy.awake_node_s / 3600,
+            energy_j=job_energy if math.isfinite(job_energy) else None,
+            energy_kwh=_kwh(energy.total_j),
+            jobs_kwh=_kwh(energy.dynamic_j),
+            idle_kwh=_kwh(energy.idle_j),
+            base_kwh=_kwh(energy.base_j),
         )
+
+    @property
+    def _ended_by_limit(self) -> NDArray[np.bool_]:
+        return np.zeros(len(self.jobs), dtype=np.bool_) if self.limit_hit is None else self.limit_hit
+
+
+def _kwh(joules: float | None) -> float | None:
+    return None if joules is None else joules / JOULES_PER_KWH

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import active_children, get_context
 from queue import Empty, SimpleQueue
@@ -88,19 +88,8 @@ class Replayed:
         return {"trace": self.trace, "policy": case.policy, "scheduler": case.scheduler, "seed": case.seed}
 
     def row(self) -> dict[str, object]:
-        """The row of `whorl.replay/1`."""
-        metrics = self.metrics
-        return self.place() | {
-            "jobs": metrics.jobs,
-            "avg_jct_s": metrics.avg_jct_s,
-            "median_jct_s": metrics.median_jct_s,
-            "p99_jct_s": metrics.p99_jct_s,
-            "makespan_s": metrics.makespan_s,
-            "end_s": metrics.end_s,
-            "util_held": metrics.util_held,
-            "energy_j": metrics.energy_j,
-            "wall_s": self.wall_s,
-        }
+        """The row of `whorl.replay/1`: all of `FIGURES`."""
+        return self.place() | asdict(self.metrics) | {"wall_s": self.wall_s}
 
 
 class Fleets(Protocol):

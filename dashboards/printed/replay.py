@@ -39,9 +39,9 @@ def document(
 def _queueing(result: Replayed) -> dict[str, Any]:
     of = result.metrics
     return result.place() | {
-        "p50_s": of.queueing_p50_s,
-        "p95_s": of.queueing_p95_s,
-        "p99_s": of.queueing_p99_s,
+        "p50_s": of.p50_queue_s,
+        "p95_s": of.p95_queue_s,
+        "p99_s": of.p99_queue_s,
         "bounded_slowdown": of.bounded_slowdown,
     }
 
@@ -49,10 +49,10 @@ def _queueing(result: Replayed) -> dict[str, Any]:
 def _fairness(result: Replayed) -> dict[str, Any]:
     of = result.metrics
     return result.place() | {
-        "worst": of.fairness_worst,
-        "unfair_share": of.unfair_share,
-        "shockwave_worst": of.shockwave_worst,
-        "shockwave_unfair_share": of.shockwave_unfair_share,
+        "worst": of.worst_ftf_themis,
+        "unfair_share": of.unfair_pct_themis / 100,
+        "shockwave_worst": of.worst_ftf,
+        "shockwave_unfair_share": of.unfair_pct / 100,
         "preemptions": of.preemptions,
         "migrations": of.migrations,
         "restarts": of.restarts,
@@ -141,11 +141,11 @@ def _waiting(results: Sequence[Replayed]) -> Table:
     rows = []
     for policy in _policies(results):
         own = [result.metrics for result in results if result.case.policy == policy]
-        figures = ("queueing_p50_s", "queueing_p95_s", "queueing_p99_s")
+        figures = ("p50_queue_s", "p95_queue_s", "p99_queue_s")
         row = [policy, *(f"{fmean(getattr(one, name) for one in own):,.0f}" for name in figures)]
         row.append(number(fmean(one.bounded_slowdown for one in own), 3))
-        row.append(number(fmean(one.fairness_worst for one in own), 3))
-        row.append(f"{100 * fmean(one.unfair_share for one in own):.0f} %")
+        row.append(number(fmean(one.worst_ftf_themis for one in own), 3))
+        row.append(f"{fmean(one.unfair_pct_themis for one in own):.0f} %")
         rows.append(row)
     return Table(head, rows, range(1, 7), leaves=(5, 1))
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from whorl.analysis.replay.outcome import FIGURES
 from whorl.cli import cli
 from whorl.store.importing import Options, import_file
 from whorl.tests.stores import new_store
@@ -26,10 +27,7 @@ needs_published = pytest.mark.skipif(
     not (PHILLY.is_dir() and LONGHORN.is_dir()), reason=f"the published traces and profiles are not in {DATA}"
 )
 
-ROW = {
-    *("trace", "policy", "scheduler", "seed", "jobs", "avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s", "end_s"),
-    *("util_held", "energy_j", "wall_s"),
-}
+ROW = {"trace", "policy", "scheduler", "seed", "wall_s", *(figure.name for figure in FIGURES)}
 HEAD = "job_id,num_gpus,submit_time,duration,model\n"
 
 

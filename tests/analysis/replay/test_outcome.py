@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from whorl.analysis.replay import Failure, Fleet, Job, Options, replay
+from whorl.analysis.replay.outcome import FIGURES
+from whorl.analysis.replay.power import Energy
 from whorl.tests.analysis.replay.making import flat, job, trace
 
 
@@ -25,27 +27,9 @@ def test_figures_of_a_replay_by_hand() -> None:
     assert figures.util_held == pytest.approx((200 + 100 + 10) / (2 * 170))
     assert figures.jobs == 3
     assert figures.energy_j is None
-    assert list(asdict(figures)) == [
-        "jobs",
-        "avg_jct_s",
-        "median_jct_s",
-        "p99_jct_s",
-        "makespan_s",
-        "queueing_p50_s",
-        "queueing_p95_s",
-        "queueing_p99_s",
-        "bounded_slowdown",
-        "end_s",
-        "util_held",
-        "fairness_worst",
-        "unfair_share",
-        "shockwave_worst",
-        "shockwave_unfair_share",
-        "preemptions",
-        "migrations",
-        "restarts",
-        "energy_j",
-    ]
+    assert (figures.late, figures.limits_hit, figures.energy_kwh, figures.node_hours) == (None,) * 4
+    assert [figure.name for figure in FIGURES] == list(asdict(figures))
+    assert all(figure.definition for figure in FIGURES)
 
 
 def test_p99_is_interpolated_or_as_published() -> None:
@@ -61,10 +45,10 @@ def test_fairness_by_hand() -> None:
     assert outcome.fairness().tolist() == pytest.approx([100 / (100 * 1.5), 150 / (100 * (50 * 2 + 100) / 150)])
     alone = replay(trace(job("a", 5, 1, 100)), Fleet.regular(1, 2, {}, locality=1.0))
     assert alone.fairness().tolist() == [1]
-    assert alone.metrics().unfair_share == 0
+    assert alone.metrics().unfair_pct_themis == 0
     slow = replay(trace(job("a", 5, 2, 100)), flat(2, 1, locality=1.5))
     assert slow.fairness().tolist() == [1.5]
-    assert (slow.metrics().fairness_worst, slow.metrics().unfair_share) == (1.5, 1)
+    assert (slow.metrics().worst_ftf_themis, slow.metrics().unfair_pct_themis) == (1.5, 100)
 
 
 def test_shockwave_counts_the_jobs_of_the_whole_trace() -> None:
@@ -75,7 +59,7 @@ def test_shockwave_counts_the_jobs_of_the_whole_trace() -> None:
     few = replay(trace(job("a", 0, 2, 100), job("b", 50, 2, 100)), flat(1, 4))
     assert few.shockwave_fairness().tolist() == [1, 1]
     slow = replay(trace(job("a", 0, 2, 100), job("b", 1000, 1, 100)), flat(2, 1, locality=1.5)).metrics()
-    assert (slow.shockwave_worst, slow.shockwave_unfair_share) == (1.5, 0.5)
+    assert (slow.worst_ftf, slow.unfair_pct) == (1.5, 50)
 
 
 def test_queueing_is_the_time_without_gpus_also_after_a_stop() -> None:
@@ -84,9 +68,9 @@ def test_queueing_is_the_time_without_gpus_also_after_a_stop() -> None:
     # long 0 to 100 and 150 to 1050, short 100 to 150, last 1050 to 3050
     assert outcome.queueing_s.tolist() == [50, 0, 550]
     figures = outcome.metrics()
-    assert figures.queueing_p50_s == 50
-    assert figures.queueing_p95_s == pytest.approx(50 + 0.9 * 500)
-    assert figures.queueing_p99_s == pytest.approx(50 + 0.98 * 500)
+    assert figures.p50_queue_s == 50
+    assert figures.p95_queue_s == pytest.approx(50 + 0.9 * 500)
+    assert figures.p99_queue_s == pytest.approx(50 + 0.98 * 500)
     lost = replay(trace(job("a", 0, 1, 100)), flat(1, 1), options=Options(failures=(Failure(0, 40, 60),)))
     assert lost.held_s.tolist() == [40 + 100]
     assert lost.queueing_s.tolist() == [20]
@@ -143,3 +127,22 @@ def test_the_queue_and_the_busy_gpus_over_time() -> None:
     assert held == outcome.held_gpu_seconds
     assert replay(jobs, flat(1, 2)).series is None
     assert replay(jobs, flat(1, 2)).spans is None
+
+
+def test_deadlines_limits_waste_and_energy_by_hand() -> None:
+    jobs = trace(
+        Job("in time", 0, 2, 100, deadline_s=100, limit_s=500),
+        Job("late", 0, 2, 100, deadline_s=150),
+        Job("ended", 0, 2, 100, limit_s=50, deadline_s=1e6),
+        Job("free", 0, 2, 100),
+    )
+    bare = replay(jobs, flat(1, 2))
+    outcome = replace(
+        bare,
+        limit_hit=np.array([False, False, True, False]),
+        wasted_gpu_s=np.array([0.0, 600.0, 1200.0, 0.0]),
+        energy=Energy({}, 3.6e6, 1.8e6, None, 0.0, awake_node_s=7200),
+    )
+    figures = outcome.metrics()
+    assert (figures.late, figures.limits_hit, figures.wasted_gpu_h, figures.node_hours) == (2, 1, 0.5, 2)
+    assert (figures.energy_kwh, figures.jobs_kwh, figures.idle_kwh, figures.base_kwh) == (1.5, 1, 0.5, None)
