@@ -11,7 +11,7 @@ from .job import Trace
 
 INSENSITIVE = "none"  # what a model is set to whose jobs take the same time on every GPU
 OTHERS = "*"
-_LISTED = 12  # models named in an error
+_LISTED = 12  # models named in a sentence
 _STANDS_FOR = {  # what the PAL study measured for the class of each model of its traces
     "resnet50": "resnet",
     "BERT": "bert",
@@ -38,58 +38,56 @@ def assign(traces: Sequence[Trace], workloads: Sequence[str], chosen: Mapping[st
     models = list(dict.fromkeys(job.model for trace in traces for job in trace.jobs))
     for model, workload in chosen.items():
         if workload not in (*workloads, INSENSITIVE):
-            known = f"there is {', '.join(workloads)}" if workloads else "without a store none is measured"
-            raise InputError(f"--class {model}={workload}: no workload is called {workload!r}; {known}, or none")
+            measured = f"there is {', '.join(workloads)}" if workloads else "without a store none is measured"
+            raise InputError(f"--class {model}={workload}: no workload is called {workload!r}; {measured}, or none")
         if model not in (*models, OTHERS):
-            raise InputError(f"--class {model}={workload}: no job has the model {model!r}; there is {_named(models)}")
+            raise InputError(f"--class {model}={workload}: no job has the model {model!r}; there is {_listed(models)}")
     if not workloads:
         return list(traces)
-    found = {model: _workload(model, workloads, chosen) for model in models}
-    unknown = [model for model, workload in found.items() if workload is None]
+    by_name = {model: _by_name(model, workloads, chosen) for model in models}
+    workload_of: dict[str, str] = {}
+    unknown: list[str] = []
+    for model, name in by_name.items():
+        guess = name if name is not None else _alike(_STANDS_FOR.get(model, ""), workloads)
+        if guess is None and len(workloads) > 1:
+            unknown.append(model)
+        workload_of[model] = workloads[0] if guess is None else guess
     if unknown:
         example = f"--class '{unknown[0] or OTHERS}={workloads[0]}'"
         raise InputError(
-            f"no measured workload matches {_named(unknown)}. Measured are: {', '.join(workloads)}. Choose one with "
+            f"no measured workload matches {_listed(unknown)}. Measured are: {', '.join(workloads)}. Choose one with "
             f"{example} (repeatable; `*` is all other models, `none` the same time on every GPU)"
         )
-    return [_assigned(trace, {model: of or "" for model, of in found.items()}, workloads, chosen) for trace in traces]
+    stand_ins = [model for model, name in by_name.items() if name is None and len(workloads) > 1]
+    return [_assigned(trace, workload_of, stand_ins) for trace in traces]
 
 
-def _assigned(trace: Trace, workload: Mapping[str, str], workloads: Sequence[str], chosen: Mapping[str, str]) -> Trace:
-    jobs = tuple(replace(job, workload=workload[job.model]) for job in trace.jobs)
+def _assigned(trace: Trace, workload_of: Mapping[str, str], stand_ins: Sequence[str]) -> Trace:
+    jobs = tuple(replace(job, workload=workload_of[job.model]) for job in trace.jobs)
     models = dict.fromkeys(job.model for job in jobs)
-    spoken = [f"{model or '(no model)'} like {workload[model] or 'nothing (insensitive)'}" for model in models]
-    more = f"; and {len(spoken) - _LISTED} more" if len(spoken) > _LISTED else ""
-    notes = [f"jobs run like these workloads: {'; '.join(spoken[:_LISTED])}{more}"]
-    stand_in = [model for model in models if _named_workload(model, workloads, chosen) is None and len(workloads) > 1]
-    if stand_in:
+    pairs = [f"{model or '(no model)'} like {workload_of[model] or 'nothing (insensitive)'}" for model in models]
+    further = f"; and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
+    notes = [f"jobs run like these workloads: {'; '.join(pairs[:_LISTED])}{further}"]
+    if present := [model for model in stand_ins if model in models]:
         notes.append(
-            f"{_named(stand_in)}: no workload of that name was measured, so the one that stands for the class in the "
+            f"{_listed(present)}: no workload of that name was measured, so the one that stands for the class in the "
             "PAL study is used (change this with --class)"
         )
     return replace(trace, jobs=jobs, notes=(*trace.notes, *notes))
 
 
-def _workload(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
-    """The workload of a model, "" for none, or None if it is not known."""
-    named = _named_workload(model, workloads, chosen)
-    if named is not None:
-        return named
-    return _same_name(_STANDS_FOR.get(model, ""), workloads) or (workloads[0] if len(workloads) == 1 else None)
-
-
-def _named_workload(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
-    """The workload that a person or the model's own name tells."""
+def _by_name(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
+    """The workload that a person or the model's own name tells; "" for none, None where neither does."""
     choice = chosen.get(model, chosen.get(OTHERS))
     if choice is not None:
         return "" if choice == INSENSITIVE else choice
-    return _same_name(model, workloads)
+    return _alike(model, workloads)
 
 
-def _same_name(model: str, workloads: Sequence[str]) -> str | None:
-    """The one workload of this name, exactly or nearly."""
-    for alike in (str, str.casefold, _bare):
-        fitting = [workload for workload in workloads if alike(workload) == alike(model)]
+def _alike(model: str, workloads: Sequence[str]) -> str | None:
+    """The only workload of this name, exactly or nearly."""
+    for spelling in (str, str.casefold, _bare):
+        fitting = [workload for workload in workloads if spelling(workload) == spelling(model)]
         if model and len(fitting) == 1:
             return fitting[0]
     return None
@@ -99,6 +97,6 @@ def _bare(name: str) -> str:
     return name.casefold().rstrip("0123456789").rstrip("-_ ") or name.casefold()
 
 
-def _named(models: Sequence[str]) -> str:
-    shown = ", ".join(model or "(no model)" for model in models[:_LISTED])
-    return f"{shown} and {len(models) - _LISTED} more" if len(models) > _LISTED else shown
+def _listed(models: Sequence[str]) -> str:
+    names = ", ".join(model or "(no model)" for model in models[:_LISTED])
+    return f"{names} and {len(models) - _LISTED} more" if len(models) > _LISTED else names

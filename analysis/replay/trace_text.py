@@ -76,8 +76,8 @@ class TraceText:
             InputError: a cell is none of these; names the line.
         """
         parts = pl.col(name).str.extract_groups(r"^(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?$")
-        days, hours, minutes, whole = (parts.struct.field(str(i)).cast(pl.Float64) for i in range(1, 5))
-        clock = 86400 * days.fill_null(0) + 3600 * hours.fill_null(0) + 60 * minutes + whole
+        days, hours, minutes, full_seconds = (parts.struct.field(str(i)).cast(pl.Float64) for i in range(1, 5))
+        clock = 86400 * days.fill_null(0) + 3600 * hours.fill_null(0) + 60 * minutes + full_seconds
         parts = pl.col(name).str.extract_groups(r"^(\d+)-(\d+)$")
         days, hours = (parts.struct.field(str(i)).cast(pl.Float64) for i in (1, 2))
         span = pl.coalesce(clock, 86400 * days + 3600 * hours)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,42 +66,49 @@ class Reading:
 
 @dataclass(frozen=True)
 class Format:
-    """How a kind of trace is recognised and read. Names are columns of the file, or such as `prepare` adds."""
+    """How a kind of trace is recognised and read.
+
+    Columns are those of the file or those of `added` and `prepare`, which begin with `=`. Several names are one text,
+    parted by spaces.
+    """
 
     name: str
     summary: str
-    fits: Callable[[str], bool]
-    """Whether the first line that is not empty looks like it."""
+    columns: str
+    """Those that a file must have."""
     job: str
     submit: str
     """A time, or a number of seconds."""
     gpus: str
     run_time: str
-    """Seconds."""
-    limit: str | None = None
-    """Seconds."""
-    columns: tuple[str, ...] = ()
-    """Those that a file must have."""
-    optional: tuple[str, ...] = ()
-    """Those that are looked at and need not be there."""
-    numbers: tuple[str, ...] = ()
-    instants: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
+    """Seconds, or as many as `unit` says in each row."""
+    models: str = ""
     """The model of a job is in the first of these columns that is there."""
-    epochs: str | None = None
-    batch: str | None = None
+    limit: str = ""
+    """Seconds."""
+    unit: str = ""
+    epochs: str = ""
+    batch: str = ""
+    numbers: str = ""
+    instants: str = ""
+    optional: str = ""
+    """Columns that are looked at and need not be there."""
     unknown: tuple[str, ...] = UNKNOWN
     """How a value is spelled that is not known; () where all must be."""
-    strict: bool = False
-    """Made for replays: a job that cannot be replayed is an error. Else it is left out and counted."""
+    fits: Callable[[str], bool] | None = None
+    """Whether the first line that is not empty looks like it; None: if it names all `columns`."""
     rows: Callable[[Path, str], TraceText] = delimited
     prepare: Callable[[TraceText, Reading], None] | None = None
-    """What it takes beyond columns."""
+    """What takes more than `added`."""
+    added: tuple[pl.Expr, ...] = ()
+    """Of `numbers`, `instants`, and the columns `=processors_per_gpu` and `=gpus_per_node`."""
+    strict: bool = False
+    """Made for replays: a job that cannot be replayed is an error. Else it is left out and counted."""
     left_out: tuple[tuple[pl.Expr, str], ...] = ()
     """Which rows, and why, beside those without GPUs, submit time or run time."""
     counted: tuple[tuple[pl.Expr, str], ...] = ()
     """Which rows a note gives the number of."""
-    notes: tuple[str, ...] = ()
+    notes: str = ""
     repeats: str = ""
     """The note on names that occur again; "" where that is an error."""
     regimes: str | None = None
@@ -129,12 +136,11 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
     if row.regimes and reading.regimes is None:
         raise InputError(f"{path} {row.regimes}. Give the regimes of its jobs with --regimes FILE")
     if reading.regimes is not None and row.regimes is None:
-        able = ", ".join(other.name for other in FORMATS if other.regimes is not None)
+        able = ", ".join(format_.name for format_ in FORMATS if format_.regimes is not None)
         raise InputError(f"{path} is a trace of the format {row.name}, and --regimes is for traces of {able}")
     table = row.rows(path, text)
-    table.need(*row.columns)
     pieces = _jobs(table, row, reading)
-    _usable(table, row)
+    _usable(table, row, reading)
     frame = table.frame
     if frame.is_empty():
         raise InputError(f"{path} has no job that can be replayed: {'; '.join(table.notes) or 'it holds none'}")
@@ -161,70 +167,79 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
 
 def _jobs(table: TraceText, row: Format, reading: Reading) -> dict[str, tuple[Piece, ...]]:
     """Add `=job`, `=submit`, `=gpus`, `=run`, `=limit` and `=model` to the table; by job, the pieces that are known."""
+    table.need(*row.columns.split())
+    absent = [name for name in row.optional.split() if name not in table.frame.columns]
+    table.frame = table.frame.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
     table.frame = table.frame.with_columns(
-        pl.lit(None, pl.String).alias(name) for name in row.optional if name not in table.frame.columns
-    )
-    table.frame = table.frame.with_columns(
-        *(table.number(name, row.unknown) for name in row.numbers),
-        *(table.instant(name, row.unknown) for name in row.instants),
+        *(table.number(name, row.unknown) for name in row.numbers.split()),
+        *(table.instant(name, row.unknown) for name in row.instants.split()),
+        pl.lit(reading.processors_per_gpu).alias("=processors_per_gpu"),
+        pl.lit(reading.gpus_per_node).alias("=gpus_per_node"),
     )
     if row.prepare is not None:
         row.prepare(table, reading)
-    models = [name for name in row.models if name in table.frame.columns]
+    table.frame = table.frame.with_columns(row.added)
+    models = [pl.col(name) for name in row.models.split() if name in table.frame.columns]
     table.frame = table.frame.with_columns(
         pl.col(row.job).cast(pl.String).alias("=job"),
         table.instant(row.submit, row.unknown).alias("=submit"),
         table.number(row.gpus, row.unknown).alias("=gpus"),
-        (pl.lit(None, pl.Float64) if row.limit is None else pl.col(row.limit)).alias("=limit"),
-        (pl.col(models[0]).fill_null("") if models else pl.lit("")).alias("=model"),
+        (pl.col(row.limit) if row.limit else pl.lit(None, pl.Float64)).alias("=limit"),
+        pl.coalesce(*models[:1], pl.lit("")).alias("=model"),
     )
     names = table.frame["=job"].to_list()
     pieces: dict[str, tuple[Piece, ...]] = {}
     if reading.regimes is not None:
         pieces = read_regimes(reading.regimes, names, table.file)
         run_times = pl.Series([sum(piece.work_s for piece in pieces[name]) for name in names], dtype=pl.Float64)
-        _same_epochs(table, row, pieces, reading.regimes)
+        epochs = pl.Series([sum(piece.epochs for piece in pieces[name]) for name in names], dtype=pl.Float64)
+        table.frame = table.frame.with_columns(epochs.alias("=epochs"))
+        if row.epochs:
+            why = (
+                f"job {{=job}} has {{{row.epochs}}} epochs, but {{=epochs:g}} in {reading.regimes}; are these its own?"
+            )
+            table.check(pl.lit(table.number(row.epochs)) != pl.col("=epochs"), why)
     else:
         run_times = table.number(row.run_time, row.unknown)
-        if row.epochs and row.batch:
-            epochs, batches = table.number(row.epochs), table.number(row.batch).cast(pl.Int64)
-            parts = zip(run_times, epochs, batches, strict=True)
+        if row.unit:
+            run_times = run_times * table.frame[row.unit]
+        if row.epochs:
+            parts = zip(run_times, table.number(row.epochs), table.number(row.batch).cast(pl.Int64), strict=True)
             pieces = {name: (Piece(*part),) for name, part in zip(names, parts, strict=True)}
     table.frame = table.frame.with_columns(run_times.alias("=run"))
     return pieces
 
 
-def _usable(table: TraceText, row: Format) -> None:
-    """Stop at what no trace can have; leave out, or stop at, jobs that cannot be replayed; say what is to be said."""
-    if not row.strict:
-        for condition, why in row.left_out:
-            table.leave_out(condition, why)
-    submit, gpus, run = pl.col("=submit"), pl.col("=gpus"), pl.col("=run")
-    table.check(submit < 0, f"{row.submit} is {{=submit:g}}; times count from 0")
-    table.check(gpus != gpus.floor(), f"{row.gpus} is {{=gpus:g}}; it must be a whole number")
-    table.check(gpus > MOST_GPUS, f"{row.gpus} is {{=gpus:g}}; no cluster has so many GPUs")
+def _usable(table: TraceText, row: Format, reading: Reading) -> None:
+    """Stop at what no trace can have; leave out, or stop at, jobs that cannot be replayed; count what is to be told."""
+    for condition, why in row.left_out:
+        table.leave_out(condition, why)
+    submit, gpus, run, again = pl.col("=submit"), pl.col("=gpus"), pl.col("=run"), ~pl.col("=job").is_first_distinct()
+    table.check(submit < 0, f"{row.submit} is {{{row.submit}}}; times count from 0")
+    width = f"{row.gpus} is {{{row.gpus}}}; "
+    table.check(gpus != gpus.floor(), width + "it must be a whole number")
+    table.check(gpus > MOST_GPUS, width + "no cluster has so many GPUs")
     if row.strict:
         table.check(pl.col("=job") == "", f"the job has no {row.job}")
-        table.check(gpus < 1, f"{row.gpus} is {{=gpus:g}}; a job holds 1 GPU or more")
-        table.check(run <= 0, f"{row.run_time} is {{=run:g}}; it must be above 0")
+        table.check(gpus < 1, width + "a job holds 1 GPU or more")
+        table.check(run <= 0, f"{row.run_time} is {{{row.run_time}}}; it must be above 0")
     table.leave_out(gpus.fill_null(0) < 1, "they had no GPU")
     table.leave_out(submit.is_null(), "their submit time is not known")
     table.leave_out(run.fill_null(0) <= 0, "they never ran")
-    long = pl.max_horizontal(submit, run)
-    table.frame = table.frame.with_columns(long.alias("=long"))
-    why = "job {=job} has a time of {=long:g} s, which is over 300 years; check the unit of the times"
-    table.check(pl.col("=long") > _LONGEST_S, why)
-    again = ~pl.col("=job").is_first_distinct()
+    table.frame = table.frame.with_columns(pl.max_horizontal(submit, run).alias("=time"))
+    long = "job {=job} has a time of {=time:g} s, which is over 300 years; check the unit of the times"
+    table.check(pl.col("=time") > _LONGEST_S, long)
     if row.repeats:
         table.count(again, row.repeats)
         number = pl.col("=job").cum_count().over("=job")
         name = pl.when(number > 1).then(pl.format("{}#{}", "=job", number)).otherwise("=job")
         table.frame = table.frame.with_columns(name.alias("=job"))
     else:
-        table.check(again, f"{row.job.removeprefix('=')} {{=job}} occurs twice")
+        table.check(again, f"{row.job} {{=job}} occurs twice")
     for condition, note in row.counted:
         table.count(condition, note)
-    table.notes += row.notes
+    if row.notes:
+        table.notes.append(row.notes.format(reading=reading))
 
 
 def read_regimes(path: Path, names: Sequence[str], trace: str) -> dict[str, tuple[Piece, ...]]:
@@ -267,16 +282,6 @@ def _pieces(path: Path, job: str, regimes: Any) -> Iterator[Piece]:
         yield Piece(epochs * epoch_s, epochs=epochs, batch=int(batch))
 
 
-def _same_epochs(table: TraceText, row: Format, pieces: Mapping[str, Sequence[Piece]], regimes: Path) -> None:
-    """Stop where the regimes of a job are not as long as the trace says, as those of another trace would be."""
-    if row.epochs is None:
-        return
-    epochs = pl.Series("=epochs", [sum(piece.epochs for piece in pieces[name]) for name in table.frame["=job"]])
-    table.frame = table.frame.with_columns(epochs)
-    why = f"job {{=job}} has {{{row.epochs}}} epochs, and {regimes} has {{=epochs:g}}; give the regimes of this trace"
-    table.check(pl.col("=epochs") != table.number(row.epochs), why)
-
-
 def _format(path: Path, text: str, name: str | None) -> Format:
     if name is not None:
         for row in FORMATS:
@@ -287,63 +292,35 @@ def _format(path: Path, text: str, name: str | None) -> Format:
     if not first:
         raise InputError(f"{path} is empty")
     for row in FORMATS:
-        if row.fits(first):
+        if row.fits(first) if row.fits else set(row.columns.split()) <= headings(first):
             return row
-    shown = first if len(first) <= 60 else f"{first[:60]}..."
-    known = "; ".join(f"{row.name}: {row.summary}" for row in FORMATS)
-    raise InputError(f"{path} begins with {shown!r}, which is no known trace format ({known}); see --trace-format")
+    begin = first if len(first) <= 60 else f"{first[:60]}..."
+    summaries = "; ".join(f"{row.name}: {row.summary}" for row in FORMATS)
+    raise InputError(f"{path} begins with {begin!r}, which is no known trace format ({summaries}); see --trace-format")
 
 
-def _csv_in_seconds(table: TraceText, reading: Reading) -> None:
-    """`=seconds`: `duration` counts iterations for the PAL study's six models, and seconds otherwise."""
-    per_iteration = table.frame["model"].replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
-    studied, total = int(per_iteration.is_not_null().sum()), table.frame.height
-    duration = table.number("duration")
-    table.frame = table.frame.with_columns(duration.alias("=duration"), per_iteration.alias("=unit"))
-    table.check(pl.col("=duration") <= 0, "duration is {duration}; it must be above 0")
+def _csv_units(table: TraceText, reading: Reading) -> None:
+    """`=unit`: `duration` counts iterations for the PAL study's six models, and seconds otherwise."""
+    unit = table.frame["model"].replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
+    table.frame = table.frame.with_columns(unit.alias("=unit"))
     if reading.duration_unit == "iterations":
-        table.check(
-            pl.col("=unit").is_null(),
-            "how long an iteration of {model!r} takes is not known, only of "
-            f"{', '.join(SECONDS_PER_ITERATION)}; leave the job out, or use --duration-unit seconds",
-        )
+        models = ", ".join(SECONDS_PER_ITERATION)
+        why = f"is not known, only of {models}; leave the job out, or use --duration-unit seconds"
+        table.check(pl.col("=unit").is_null(), "how long an iteration of {model!r} takes " + why)
     if reading.duration_unit == "seconds":
         table.notes.append("duration was read as seconds on the median GPU (--duration-unit seconds)")
         table.frame = table.frame.with_columns(pl.lit(1.0).alias("=unit"))
     else:
-        if studied:
-            table.notes.append(
-                f"duration of {jobs(studied)} of the PAL study's models was read as iterations and turned into seconds "
-                "by its table (change this with --duration-unit)"
-            )
-        if studied < total:
-            table.notes.append(f"duration of {jobs(total - studied)} was read as seconds on the median GPU")
-    seconds_ = pl.col("=duration") * pl.col("=unit").fill_null(1.0)
-    table.frame = table.frame.with_columns(seconds_.alias("=seconds"))
-    unused = [name for name in table.names if name not in (*_CSV, "user")]
+        table.count(
+            pl.col("=unit").is_not_null(),
+            "duration of {} of the PAL study's models was read as iterations and turned into seconds by its table "
+            "(change this with --duration-unit)",
+        )
+        table.count(pl.col("=unit").is_null(), "duration of {} was read as seconds on the median GPU")
+        table.frame = table.frame.with_columns(pl.col("=unit").fill_null(1.0))
+    unused = [name for name in table.names if name not in (*_CSV.split(), "user")]
     if unused:
         table.notes.append(f"columns not used: {', '.join(name or '(without a name)' for name in unused)}")
-
-
-def _swf_gpus(table: TraceText, reading: Reading) -> None:
-    """`=width`: processors, where -1 is unknown, as GPUs."""
-    each = reading.processors_per_gpu
-    held = pl.when(pl.col("processors") > 0).then("processors").otherwise("wanted_processors")
-    table.frame = table.frame.with_columns(
-        pl.when(pl.col("job") == "-1").then(pl.format("line {}", LINE)).otherwise("job").alias("job"),
-        (held / each).ceil().alias("=width"),
-        pl.when(pl.col("wanted_time") > 0).then("wanted_time").alias("=wanted"),
-        pl.when(pl.col("executable") != "-1").then("executable").otherwise(pl.lit("")).alias("=executable"),
-    )
-    if each == 1:
-        table.notes.append("each processor was read as a GPU (change this with --processors-per-gpu)")
-    else:
-        table.notes.append(f"{each} processors were read as a GPU, rounded up")
-
-
-def _openb_times(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
-    run_time = pl.col("deletion_time") - pl.col("scheduled_time")
-    table.frame = table.frame.with_columns(run_time.alias("=ran"))
 
 
 def _without_the_wait(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
@@ -367,18 +344,18 @@ def _without_the_wait(table: TraceText, reading: Reading) -> None:  # noqa: ARG0
 def _pai_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
     """One row a job: all its tasks with GPUs run at once, each instance on GPUs of its own; plan_gpu is in per cent."""
     tasks = table.frame.with_columns(
-        ((pl.col("plan_gpu") / 100).ceil() * pl.col("inst_num").fill_null(1)).alias("=width")
+        ((pl.col("plan_gpu") / 100).ceil() * pl.col("inst_num").fill_null(1)).alias("=GPUs")
     )
     if shares := int((tasks["plan_gpu"] % 100 > 0).sum()):
         plural = "s" if shares != 1 else ""
         table.notes.append(f"{shares:,} task{plural} asked for a share of a GPU and got a whole one")
-    with_gpus = pl.col("=width").fill_null(0) >= 1
+    with_gpus = pl.col("=GPUs").fill_null(0) >= 1
     start, end = pl.col("start_time").filter(with_gpus), pl.col("end_time").filter(with_gpus)
     table.frame = tasks.group_by("job_name", maintain_order=True).agg(
-        pl.col("task_name").filter(with_gpus).sort_by(pl.col("=width").filter(with_gpus), descending=True).first(),
-        pl.col("=width").filter(with_gpus).sum(),
+        pl.col("task_name").filter(with_gpus).sort_by(pl.col("=GPUs").filter(with_gpus), descending=True).first(),
+        pl.col("=GPUs").filter(with_gpus).sum(),
         start.min().alias("start_time"),
-        (end.max() - start.min()).alias("=ran"),
+        (end.max() - start.min()).alias("=run time"),
         (start.is_null().any() | end.is_null().any()).alias("=open"),
         pl.col(LINE).first(),
     )
@@ -386,38 +363,19 @@ def _pai_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
 
 def _pai_rows(path: Path, text: str) -> TraceText:
     """The table is published without its header line, which is a file of its own."""
-    return delimited(path, text, ",", quoting=False, names=() if set(_PAI) <= headings(first_line(text)) else _PAI)
+    return delimited(
+        path, text, ",", quoting=False, names=() if set(_PAI.split()) <= headings(first_line(text)) else _PAI.split()
+    )
 
 
 def _gavel_rows(path: Path, text: str) -> TraceText:
     fields = first_line(text).count("\t") + 1
-    if fields < len(_GAVEL):
+    if fields < len(_GAVEL.split()):
         raise InputError(
             f"{path} is a trace of Gavel with {fields} fields a job, which does not say how long a job runs; write a "
             "CSV with job_id, num_gpus, submit_time, duration, model, and the durations in seconds"
         )
-    return delimited(path, text, "\t", quoting=False, names=_GAVEL)
-
-
-def _gavel_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
-    """A job has no name in the file: it is its number, from 0, as in Shockwave's regimes."""
-    table.frame = table.frame.with_columns(
-        pl.int_range(pl.len()).cast(pl.String).alias("job number"),
-        pl.col("job_type").str.replace(r"\s*\(batch size.*$", "").alias("=model_name"),
-    )
-
-
-def _mirage_gpus(table: TraceText, reading: Reading) -> None:
-    """Whole nodes, as GPUs."""
-    each = reading.gpus_per_node
-    table.frame = table.frame.with_columns(
-        (each * pl.col("nodes")).alias("=width"),
-        (pl.col("end") - pl.col("start")).alias("=ran"),
-        (60 * pl.col("limit_min")).alias("=wanted"),
-    )
-    table.notes.append(
-        f"jobs hold whole nodes, and a node was read as {each} GPU{'s' if each != 1 else ''} (--gpus-per-node)"
-    )
+    return delimited(path, text, "\t", quoting=False, names=_GAVEL.split())
 
 
 def _philly_rows(path: Path, text: str) -> TraceText:
@@ -476,6 +434,8 @@ def _slurm_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
     table.frame = table.frame.drop("", strict=False)  # `sacct -p` ends each line with a delimiter
     names = table.names
     job = _present(table, "JobIDRaw", "JobID")[0]
+    if "jobid" not in names:
+        table.frame = table.frame.with_columns(pl.col(job).alias("jobid"))
     arrival, tres = _present(table, "Submit", "Eligible"), _present(table, "AllocTRES", "AllocGRES", "ReqTRES")
     table.frame = table.frame.filter(~pl.col(job).str.contains(".", literal=True))  # steps of jobs
     table.leave_out(~pl.struct(names).is_first_distinct(), "the same line occurs before, as when two exports overlap")
@@ -487,7 +447,7 @@ def _slurm_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
         table.leave_out(pl.col("end").is_in(list(UNKNOWN)), "they had not ended")
     else:
         table.notes.append("there is no column State or End, so jobs that were still running count as ended")
-    instants = [table.instant(name, UNKNOWN) for name in arrival]
+    arrivals = table.frame.select(table.instant(name, UNKNOWN) for name in arrival)
     counts = [
         pl.col(name).replace_strict(
             {text: _gpus_of(text) for text in table.frame[name].unique()}, return_dtype=pl.Int64
@@ -495,24 +455,22 @@ def _slurm_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
         for name in tres
     ]
     table.frame = table.frame.with_columns(
-        pl.col(job).alias("=id"),
-        pl.select(pl.max_horizontal(*instants)).to_series().alias("=arrival"),
-        pl.coalesce(counts).alias("=held"),
-        _slurm_run_time(table).alias("=ran"),
-        _slurm_limit(table).alias("=wanted"),
-        pl.any_horizontal(pl.col(tres).str.contains(_MIG_INSTANCE)).alias("=mig"),
-        pl.lit("jobid" in names)
-        .and_(pl.col("jobid" if "jobid" in names else job).str.contains("+", literal=True))
-        .alias("=part"),
+        pl.col(job).alias("=job ID"),
+        arrivals.select(pl.max_horizontal(pl.all()).alias("=arrival")).to_series(),
+        pl.coalesce(counts).alias("=GPUs"),
+        _slurm_run_time(table).alias("=run time"),
+        _slurm_limit(table).alias("=time limit"),
+        pl.any_horizontal(pl.col(tres).str.contains(_MIG_INSTANCE)).alias("=MIG"),
+        pl.col("jobid").str.contains("+", literal=True).alias("=component"),
     )
 
 
 def _present(table: TraceText, *names: str) -> list[str]:
     """Those of these columns that are there, in lower case; one at least must be."""
-    found = [name.lower() for name in names if name.lower() in table.frame.columns]
-    if not found:
+    present = [name.lower() for name in names if name.lower() in table.frame.columns]
+    if not present:
         table.need(names[0])
-    return found
+    return present
 
 
 def _gpus_of(text: str) -> int | None:
@@ -544,21 +502,10 @@ def _slurm_limit(table: TraceText) -> pl.Series:
     return pl.repeat(None, table.frame.height, dtype=pl.Float64, eager=True)
 
 
-def _has(columns: Sequence[str], least: int | None = None, other: Sequence[str] = ()) -> Callable[[str], bool]:
-    """Whether a first line names `least` of these columns (None: all), and one of the `other` if there are any."""
-
-    def fits(first: str) -> bool:
-        names = headings(first)
-        enough = len(names & set(columns)) >= (len(columns) if least is None else least)
-        return enough and (not other or bool(names & set(other)))
-
-    return fits
-
-
 def _fits_swf(first: str) -> bool:
     cells = first.split()
-    numbers = len(cells) == len(_SWF) and all(cell.lstrip("+-").replace(".", "", 1).isdigit() for cell in cells)
-    return first.startswith(";") or numbers
+    numbers = [cell.lstrip("+-").replace(".", "", 1).isdigit() for cell in cells]
+    return first.startswith(";") or (len(cells) == len(_SWF.split()) and all(numbers))
 
 
 def _fits_sacct(first: str) -> bool:
@@ -569,7 +516,7 @@ def _fits_sacct(first: str) -> bool:
 def _fits_pai(first: str) -> bool:
     cells = [cell.strip() for cell in first.split(",")]
     status = ("Running", "Terminated", "Failed", "Waiting", "Interrupted")
-    return set(_PAI) <= headings(first) or (len(cells) == len(_PAI) and cells[3] in status)
+    return set(_PAI.split()) <= headings(first) or (len(cells) == len(_PAI.split()) and cells[3] in status)
 
 
 def _fits_gavel(first: str) -> bool:
@@ -579,26 +526,18 @@ def _fits_gavel(first: str) -> bool:
 
 
 _REGIMES = '{"job": [[epochs, batch size, seconds per epoch], ...], ...}'
-_CSV = ("job_id", "num_gpus", "submit_time", "duration", "model")
+_CSV = "job_id num_gpus submit_time duration model"
 # Feitelson's definition of the format (version 2.2), in its order; -1 is unknown.
 _SWF = (
-    *("job", "submit", "wait", "run", "processors", "cpu", "memory", "wanted_processors", "wanted_time"),
-    *("wanted_memory", "status", "user", "group", "executable", "queue", "partition", "preceding", "think"),
+    "job submit wait run processors cpu memory wanted_processors wanted_time wanted_memory status user group "
+    "executable queue partition preceding think"
 )
-_PAI = (
-    *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
-    *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
-)
+_HELIOS = "job_id gpu_num submit_time duration"
+_PAI = "job_name task_name inst_num status start_time end_time plan_cpu plan_mem plan_gpu gpu_type"
 _GAVEL = (
-    *("job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor"),
-    *("mode", "priority_weight", "SLO", "duration", "arrival_time"),
+    "job_type command working_directory num_steps_arg needs_data_dir total_steps scale_factor mode priority_weight SLO "
+    "duration arrival_time"
 )
-_OPENB = ("name", "num_gpu", "creation_time", "deletion_time", "scheduled_time")
-_HELIOS = ("job_id", "gpu_num", "submit_time", "duration")
-_TIRESIAS = ("job_id", "num_gpu", "submit_time", "duration", "model_name")
-_SHOCKWAVE = ("job", "model", "batch", "gpus", "epochs", "isolated_s", "arrival_s")
-_POLLUX = ("name", "time", "application", "num_replicas", "batch_size")
-_MIRAGE = ("job", "submit", "start", "end", "limit_min", "nodes")
 _PHILLY = {
     "jobid": pl.String, "vc": pl.String, "submitted_time": pl.Float64, "gpus": pl.Float64, "run time": pl.Float64,
     "attempts": pl.Int64, "ended": pl.Boolean,
@@ -607,162 +546,126 @@ _NOT_STARTED = ("PENDING", "CONFIGURING", "RESV_DEL_HOLD")
 _NOT_ENDED = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED", "SIGNALING", "STAGE_OUT")
 _GPU = re.compile(r"(?:^|,)(?:gres[/:])?gpu(?P<type>:[^:=,(]+)?[:=](?P<gpus>\d+)(?=[,(]|$)")
 _MIG_INSTANCE = r"gpu:[^:=,]*\d+g\.\d+gb"  # the usual name of a MIG instance's type
+_OPEN = "they had not ended, so for how long they run is unknown"
 
 FORMATS = (
     Format(
-        "csv",
-        "CSV with job_id, num_gpus, submit_time, duration, model",
-        fits=lambda first: "num_gpus" in headings(first) and len(headings(first) & set(_CSV)) >= 3,
-        columns=_CSV,
-        job="job_id", submit="submit_time", gpus="num_gpus", run_time="=seconds", models=("model",),
-        unknown=(),
-        strict=True,
-        prepare=_csv_in_seconds,
+        "csv", "CSV with job_id, num_gpus, submit_time, duration, model", _CSV,
+        fits=lambda first: "num_gpus" in headings(first) and len(headings(first) & set(_CSV.split())) >= 3,
+        prepare=_csv_units, strict=True, unknown=(),
+        job="job_id", submit="submit_time", gpus="num_gpus", run_time="duration", unit="=unit", models="model",
     ),
     Format(
-        "swf",
-        "Standard Workload Format: 18 numbers a line",
-        fits=_fits_swf,
-        rows=lambda path, text: spaced(path, text, _SWF, ";"),
-        numbers=tuple(name for name in _SWF if name not in ("job", "user", "executable")),
-        prepare=_swf_gpus,
-        job="job", submit="submit", gpus="=width", run_time="run", limit="=wanted", models=("=executable",),
-        unknown=(),
+        "swf", "Standard Workload Format: 18 numbers a line", _SWF,
+        fits=_fits_swf, rows=lambda path, text: spaced(path, text, _SWF.split(), ";"), unknown=(),
+        numbers="submit wait run processors cpu memory wanted_processors wanted_time wanted_memory status group queue "
+        "partition preceding think",
+        added=(
+            pl.when(pl.col("job") == "-1").then(pl.format("line {}", LINE)).otherwise("job").alias("job"),
+            (
+                pl.when(pl.col("processors") > 0).then("processors").otherwise("wanted_processors")
+                / pl.col("=processors_per_gpu")
+            ).ceil().alias("=GPUs"),
+            pl.when(pl.col("wanted_time") > 0).then("wanted_time").alias("=time limit"),
+            pl.when(pl.col("executable") != "-1").then("executable").alias("=model_name"),
+        ),
+        job="job", submit="submit", gpus="=GPUs", run_time="run", limit="=time limit", models="=model_name",
         left_out=(
             (pl.col("status").is_in([2.0, 3.0, 4.0]), "lines of parts of jobs; the whole job has its own line"),
             (pl.col("submit") < 0, "their submit time is not known"),
             (pl.col("run") <= 0, "their run time is zero or not known"),
-            (pl.col("=width") <= 0, "the number of processors is unknown"),
+            (pl.col("=GPUs") <= 0, "the number of processors is unknown"),
         ),
-        counted=(
-            (
-                pl.col("preceding") > 0,
-                "{} waited for an earlier job; this was ignored, and each arrives at its recorded time",
-            ),
-        ),
+        counted=((
+            pl.col("preceding") > 0,
+            "{} waited for an earlier job; this was ignored, and each arrives at its recorded time",
+        ),),
+        notes="{reading.processors_per_gpu} processors count as a GPU, rounded up (--processors-per-gpu)",
     ),
     Format(
-        "sacct",
-        "`sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` or --json",
-        fits=_fits_sacct,
-        rows=_slurm_rows,
-        prepare=_slurm_jobs,
-        job="=id", submit="=arrival", gpus="=held", run_time="=ran", limit="=wanted", models=("jobname", "partition"),
+        "sacct", "`sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` or --json", "",
+        fits=_fits_sacct, rows=_slurm_rows, prepare=_slurm_jobs,
+        job="=job ID", submit="=arrival", gpus="=GPUs", run_time="=run time", limit="=time limit",
+        models="jobname partition",
         counted=(
-            (pl.col("=mig"), "{} held MIG instances, and each of these counts as a whole GPU"),
-            (pl.col("=part"), "components of heterogeneous jobs count as jobs of their own: {}"),
+            (pl.col("=MIG"), "{} held MIG instances, and each of these counts as a whole GPU"),
+            (pl.col("=component"), "components of heterogeneous jobs count as jobs of their own: {}"),
         ),
         repeats="{} ran again after being requeued; each time counts as a job of its own",
     ),
     Format(
-        "openb",
-        "CSV of pods: name, num_gpu, creation_time, deletion_time, scheduled_time",
-        fits=_has(_OPENB, 4),
-        columns=_OPENB,
-        optional=("gpu_milli",),
-        numbers=("num_gpu", "gpu_milli"),
-        instants=("creation_time", "deletion_time", "scheduled_time"),
-        prepare=_openb_times,
-        job="name", submit="creation_time", gpus="num_gpu", run_time="=ran", models=("qos",),
+        "openb", "CSV of pods: name, num_gpu, creation_time, deletion_time, scheduled_time",
+        "name num_gpu creation_time deletion_time scheduled_time",
+        optional="gpu_milli", numbers="num_gpu gpu_milli", instants="creation_time deletion_time scheduled_time",
+        added=((pl.col("deletion_time") - pl.col("scheduled_time")).alias("=run time"),),
+        job="name", submit="creation_time", gpus="num_gpu", run_time="=run time", models="qos",
         left_out=(
-            (pl.col("num_gpu").fill_null(0) < 1, "they had no GPU"),
             (pl.col("scheduled_time").is_null(), "they were never scheduled"),
-            (pl.col("deletion_time").is_null(), "they had not ended, so for how long they run is unknown"),
-            (pl.col("=ran") <= 0, "they ended before they ran"),
+            (pl.col("deletion_time").is_null(), _OPEN),
+            (pl.col("=run time") <= 0, "they ended before they ran"),
         ),
-        counted=(
-            (pl.col("gpu_milli").is_between(1, 999), "{} asked for a share of a GPU and got a whole one"),
-        ),
+        counted=((pl.col("gpu_milli").is_between(1, 999), "{} asked for a share of a GPU and got a whole one"),),
     ),
     Format(
-        "helios",
-        "CSV with job_id, gpu_num, submit_time, duration, vc, queue",
-        fits=_has(_HELIOS, other=("vc", "node_num", "queue", "cpu_num")),
-        columns=_HELIOS,
-        numbers=("duration",),
-        instants=("submit_time",),
-        prepare=_without_the_wait,
-        job="job_id", submit="submit_time", gpus="gpu_num", run_time="duration", models=("vc", "type"),
+        "helios", "CSV with job_id, gpu_num, submit_time, duration, vc, queue", _HELIOS,
+        fits=lambda first: set(_HELIOS.split()) <= headings(first)
+        and bool({"vc", "node_num", "queue", "cpu_num"} & headings(first)),
+        numbers="duration", instants="submit_time", prepare=_without_the_wait,
+        job="job_id", submit="submit_time", gpus="gpu_num", run_time="duration", models="vc type",
     ),
     Format(
-        "tiresias",
-        "CSV with job_id, num_gpu, submit_time, duration, model_name",
-        fits=_has(_TIRESIAS),
-        columns=_TIRESIAS,
-        job="job_id", submit="submit_time", gpus="num_gpu", run_time="duration", models=("model_name",),
-        unknown=(),
+        "tiresias", "CSV with job_id, num_gpu, submit_time, duration, model_name",
+        "job_id num_gpu submit_time duration model_name", unknown=(),
+        job="job_id", submit="submit_time", gpus="num_gpu", run_time="duration", models="model_name",
     ),
     Format(
-        "pai",
-        "CSV of tasks: job_name, task_name, inst_num, status, start_time, ..., plan_gpu",
-        fits=_fits_pai,
-        rows=_pai_rows,
-        numbers=("inst_num", "start_time", "end_time", "plan_gpu"),
-        prepare=_pai_jobs,
-        job="job_name", submit="start_time", gpus="=width", run_time="=ran", models=("task_name",),
-        left_out=(
-            (pl.col("=width") < 1, "they had no GPU"),
-            (pl.col("=open"), "a task had not begun or not ended"),
-        ),
-        notes=("the table does not say when jobs were submitted: each arrives when its first task began",),
+        "pai", "CSV of tasks: job_name, task_name, inst_num, status, start_time, ..., plan_gpu", _PAI,
+        fits=_fits_pai, rows=_pai_rows, numbers="inst_num start_time end_time plan_gpu", prepare=_pai_jobs,
+        job="job_name", submit="start_time", gpus="=GPUs", run_time="=run time", models="task_name",
+        left_out=((pl.col("=open"), "a task had not begun or not ended"),),
+        notes="the table does not say when jobs were submitted: each arrives when its first task began",
     ),
     Format(
-        "shockwave",
-        "CSV with job, model, batch, gpus, epochs, isolated_s, arrival_s",
-        fits=_has(_SHOCKWAVE),
-        columns=_SHOCKWAVE,
-        job="job", submit="arrival_s", gpus="gpus", run_time="isolated_s", models=("model",),
+        "shockwave", "CSV with job, model, batch, gpus, epochs, isolated_s, arrival_s",
+        "job model batch gpus epochs isolated_s arrival_s", strict=True, unknown=(), regimes="",
+        job="job", submit="arrival_s", gpus="gpus", run_time="isolated_s", models="model",
         epochs="epochs", batch="batch",
-        unknown=(),
-        strict=True,
-        regimes="",
     ),
     Format(
-        "gavel",
-        "12 fields a line, parted by tabs, as in the traces of Shockwave",
-        fits=_fits_gavel,
-        rows=_gavel_rows,
-        prepare=_gavel_jobs,
-        job="job number", submit="arrival_time", gpus="scale_factor", run_time="duration", models=("=model_name",),
-        unknown=(),
-        regimes="does not say how long its jobs run: their batch sizes change, and they take up to 4 times shorter or "
-        "longer than its field duration says",
-    ),
-    Format(
-        "philly",
-        "JSON list of jobs with jobid, submitted_time and attempts",
-        fits=lambda first: first.startswith("["),
-        rows=_philly_rows,
-        job="jobid", submit="submitted_time", gpus="gpus", run_time="run time", models=("vc",),
-        left_out=(
-            (pl.col("attempts") == 0, "they never ran"),
-            (~pl.col("ended"), "they had not ended, so for how long they run is unknown"),
+        "gavel", "12 fields a line, parted by tabs: a raw trace of Gavel or Shockwave", _GAVEL,
+        fits=_fits_gavel, rows=_gavel_rows, unknown=(),
+        added=(
+            pl.int_range(pl.len()).cast(pl.String).alias("=number"),  # from 0, as Shockwave's regimes name the jobs
+            pl.col("job_type").str.replace(r"\s*\(batch size.*$", "").alias("=model_name"),
         ),
+        job="=number", submit="arrival_time", gpus="scale_factor", run_time="duration", models="=model_name",
+        regimes="does not say how long its jobs run: their batch sizes change, so they take up to 4 times shorter, or "
+        "longer, than its durations",
+    ),
+    Format(
+        "philly", "JSON list of jobs with jobid, submitted_time and attempts", "",
+        fits=lambda first: first.startswith("["), rows=_philly_rows,
+        job="jobid", submit="submitted_time", gpus="gpus", run_time="run time", models="vc",
+        left_out=((pl.col("attempts") == 0, "they never ran"), (~pl.col("ended"), _OPEN)),
         counted=((pl.col("attempts") > 1, "{} ran in several attempts, which count as one run"),),
     ),
     Format(
-        "pollux",
-        "CSV with name, time, application, num_replicas, batch_size",
-        fits=_has(_POLLUX),
-        columns=_POLLUX,
-        job="name", submit="time", gpus="num_replicas", run_time="batch_size", models=("application",),
-        unknown=(),
-        strict=True,
+        "pollux", "CSV with name, time, application, num_replicas, batch_size",
+        "name time application num_replicas batch_size", strict=True, unknown=(),
+        job="name", submit="time", gpus="num_replicas", run_time="", models="application",
         regimes="does not say how long its jobs run, nor for how many steps, only with which batch size",
     ),
     Format(
-        "mirage",
-        "CSV of a Slurm log with whole nodes: job, submit, start, end, limit_min, nodes",
-        fits=_has(_MIRAGE),
-        columns=_MIRAGE,
-        numbers=("nodes", "limit_min"),
-        instants=("submit", "start", "end"),
-        prepare=_mirage_gpus,
-        job="job", submit="submit", gpus="=width", run_time="=ran", limit="=wanted",
-        left_out=(
-            (pl.col("start").is_null(), "they never started"),
-            (pl.col("end").is_null(), "they had not ended, so for how long they run is unknown"),
+        "mirage", "CSV of a Slurm log of whole nodes: job, submit, start, end, limit_min, nodes",
+        "job submit start end limit_min nodes", numbers="nodes limit_min", instants="submit start end",
+        added=(
+            (pl.col("nodes") * pl.col("=gpus_per_node")).alias("=GPUs"),
+            (pl.col("end") - pl.col("start")).alias("=run time"),
+            (60 * pl.col("limit_min")).alias("=time limit"),
         ),
+        job="job", submit="submit", gpus="=GPUs", run_time="=run time", limit="=time limit",
+        left_out=((pl.col("start").is_null(), "they never started"), (pl.col("end").is_null(), _OPEN)),
+        notes="jobs hold whole nodes, of {reading.gpus_per_node} GPUs each (--gpus-per-node)",
     ),
 )  # fmt: skip
 """Every format that is read; the first that fits is taken."""
