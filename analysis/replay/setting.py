@@ -156,7 +156,12 @@ def as_published(options: Mapping[str, Any]) -> Setting:
 
 def general(options: Mapping[str, Any]) -> Setting:
     """These traces on the measured fleet, or on one of the shape that was asked for."""
-    reading = Reading(options["duration_unit"], options["processors_per_gpu"])
+    reading = Reading(
+        options["duration_unit"],
+        options["processors_per_gpu"],
+        gpus_per_node=options["gpus_per_node"] or 1,
+        regimes=options.get("regimes"),
+    )
     traces = [read_trace(path, options["trace_format"], reading) for path in options["paths"]]
     _once([trace.name for trace in traces])
     return general_of(traces, options)

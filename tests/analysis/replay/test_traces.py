@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from whorl.analysis.replay.published_trace import class_of
 from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, Reading, read_trace, trace_name
 from whorl.errors import InputError
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ROOT.parent / "shared" / "data"
 PHILLY, SCHEDULERS = DATA / "traces" / "sia-philly", DATA / "schedulers"
 
 HEAD = "job_id,num_gpus,submit_time,duration,model\n"
@@ -557,25 +560,21 @@ def test_submit_times_may_be_dates(tmp_path: Path) -> None:
     assert "line 3: submit_time is ''" in refusal(written(tmp_path, HEAD + rows.replace("2026-03-01T10:01:40Z", "")))
 
 
-def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
-    texts = {"csv": HEAD + "0,1,0,9,m\n", "swf": SWF, "sacct": SACCT_HEAD + sacct()}
-    texts["openb"] = OPENB_HEAD + "p1,1,1,2,1000,,LS,Succeeded,100,400,130\n"
-    texts["helios"] = HELIOS_HEAD + "1,uA,vcB,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,x,36848,0\n"
-    texts["tiresias"] = TIRESIAS_HEAD + "0,1,0,606,vgg19,164,30\n"
-    texts["pai"] = "4f,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC\n"
-    texts["shockwave"] = SHOCKWAVE_HEAD + "a,LM,8,gns,1,4,20.0,0\n"
-    texts["gavel"] = SHOCKWAVE
-    texts["philly"] = json.dumps([philly()])
-    texts["pollux"] = POLLUX
-    texts["mirage"] = MIRAGE_HEAD + "1,u,2022-11-01T00:00:00,2022-11-01T00:10:00,2022-11-01T01:10:00,120,2\n"
-    assert set(texts) == {row.name for row in FORMATS}
-    regimes = {"gavel": {"0": [[1, 1, 1]]}, "pollux": {"cifar10-0": [[1, 1, 1]]}}
-    for name, text in texts.items():
-        path = written(tmp_path, text, "anything.dat")
-        reading = Reading(regimes=regimes_file(tmp_path, regimes[name])) if name in regimes else None
+def test_the_page_of_traces_shows_every_format_and_its_examples_are_read(tmp_path: Path) -> None:
+    """Each is told by its content, and can be named."""
+    page = (ROOT / "docs" / "replay-traces.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .* \|$", page, re.M)
+    assert rows == [(row.name, row.summary) for row in FORMATS]
+    examples = dict(re.findall(r"^`(\w+)`.*\n\n((?:    .*\n)+)", page[page.index("## Examples") :], re.M))
+    assert set(examples) == {row.name for row in FORMATS}
+    regimes = {"gavel": ("0", "1"), "pollux": ("cifar10-0", "deepspeech2-1")}
+    for name, example in examples.items():
+        path = written(tmp_path, textwrap.dedent(example), "anything.dat")
+        names = regimes.get(name)
+        reading = Reading(regimes=regimes_file(tmp_path, {job: [[1, 1, 1]] for job in names}) if names else None)
         assert read_trace(path, reading=reading) == read_trace(path, name, reading)
-    path = written(tmp_path, texts["csv"], "anything.dat")
-    assert "has no column" in refusal(path, format="sacct")
+    path = written(tmp_path, HEAD + "0,1,0,9,m\n")
+    assert "has no column" in refusal(path, format="openb")
     with pytest.raises(InputError, match="no trace format is named 'xml'; there are csv, swf, sacct, openb, helios"):
         read_trace(path, "xml")
 
