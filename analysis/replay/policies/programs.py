@@ -1,0 +1,180 @@
+"""The programs by which Shockwave plans rounds ahead (Zheng et al., NSDI'23), solved by HiGHS.
+
+Formulas are those of the paper's published program (uw-mad-dash/shockwave), restated. Its binaries that tie
+neighbouring points of the logarithm together are left out: the function is concave and maximised, so that the best
+weights are those of neighbours by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from ..fleet import Floats, Ints
+
+POINTS = np.array((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
+"""Shares of a job's epochs between which the logarithm of the utility is linear."""
+LOGS = np.log(np.maximum(POINTS, 1e-6))
+GAP = 1e-3
+"""A plan is proven to be this near to the best one, as a share. No wall time limits it, so plans are the same on
+every machine."""
+NODE_LIMIT = 2000
+"""Nodes of the tree of branches; after them the best plan so far is taken."""
+_INFEASIBLE = 2
+"""As `scipy.optimize.milp` numbers it."""
+
+
+class SolverError(Exception):
+    """HiGHS gave no plan; the text is its own message."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that is planned ahead, and how the makespan is weighed."""
+
+    gpus: int
+    rounds: int = 20
+    round_s: float = 120.0
+    makespan_weight: float = 1e-3
+    """The paper's k: the utility that a second of makespan costs."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The jobs to be planned, all (jobs,)."""
+
+    widths: Ints
+    """GPUs."""
+    epochs: Floats
+    """Of the whole job."""
+    done: Floats
+    """Epochs that are done, whole ones."""
+    epoch_s: Floats
+    """Seconds of an epoch."""
+    left_s: Floats
+    """Seconds of work left, as forecast."""
+
+
+def schedule(
+    window: Window, jobs: Candidates, weights: Floats, least_s: Floats | None = None, *, gap: float = GAP
+) -> Ints | None:
+    """(jobs, rounds) 1 where a job is to run: the most weighted log utility less the weighted makespan.
+
+    The rounds of a job come the sooner the more it weighs. `weights` (jobs,) of the utilities; `least_s` (jobs,) the
+    seconds of work that each job must get in the window. None: no plan gives each job that much. Raises
+    `SolverError`.
+    """
+    # How many rounds each job gets is a small program. Which ones nearly always fit into the window then; where wide
+    # jobs leave no room for them, the large program decides both.
+    for slots in (1, window.rounds):
+        lengths = _lengths(window, jobs, weights, least_s, slots=slots, gap=gap)
+        planned = None if lengths is None else _advance(window, jobs.widths, lengths, weights, gap=gap)
+        if planned is not None:
+            return planned
+    return None
+
+
+def _lengths(
+    window: Window, jobs: Candidates, weights: Floats, least_s: Floats | None, *, slots: int, gap: float
+) -> Ints | None:
+    """(jobs,) the rounds that each job gets in the window, which is cut into so many slots of equal length."""
+    from scipy import sparse
+
+    count, slot_rounds = len(jobs.widths), window.rounds // slots
+    identity = sparse.eye_array(count)
+    work = sparse.kron(sparse.diags_array(jobs.epochs * jobs.epoch_s), POINTS[None, :])
+    done_s = jobs.done * jobs.epoch_s
+    # What no plan can do in the window is no part of the cost, or the gap would be a share of that as well.
+    late_s = max(0.0, float(np.max(jobs.left_s)) - window.rounds * window.round_s)
+    # Columns: by job and slot the rounds; by job and point its weight; the seconds left after the window, above late_s.
+    rows = sparse.block_array(
+        [
+            [sparse.kron(jobs.widths[None, :], sparse.eye_array(slots)), None, None],
+            [None, sparse.kron(identity, np.ones((1, len(POINTS)))), None],
+            [sparse.kron(identity, np.full((1, slots), -window.round_s)), work, None],
+            [None, work, None],
+            [None, work, np.ones((count, 1))],
+        ],
+        format="csr",
+    )
+    unbounded = np.full(count, np.inf)
+    lower = (
+        np.zeros(slots),
+        np.ones(count),
+        -unbounded,
+        done_s if least_s is None else done_s + np.maximum(least_s, 0.0),
+        done_s + jobs.left_s - late_s,
+    )
+    upper = (np.full(slots, window.gpus * slot_rounds), np.ones(count), done_s, unbounded, unbounded)
+    utility = np.outer(weights, LOGS).ravel() / (count * window.rounds)
+    columns = _Columns(
+        cost=np.concatenate((np.zeros(count * slots), -utility, (window.makespan_weight,))),
+        most=np.concatenate((np.full(count * slots, slot_rounds), np.ones(count * len(POINTS)), (np.inf,))),
+        integral=np.arange(count * (slots + len(POINTS)) + 1) < count * slots,
+    )
+    solution = _solve(columns, rows, np.concatenate(lower), np.concatenate(upper), gap)
+    if solution is None:
+        return None
+    lengths: Ints = np.round(solution[: count * slots]).astype(np.int32).reshape(count, slots).sum(axis=1)
+    return lengths
+
+
+def _advance(window: Window, widths: Ints, lengths: Ints, weights: Floats, *, gap: float) -> Ints | None:
+    """(jobs, rounds) a plan in which each job has its number of rounds, those of more weight first; None: they do not
+    fit."""
+    from scipy import sparse
+
+    planned: Ints = np.zeros((len(widths), window.rounds), dtype=np.int32)
+    running = np.flatnonzero(lengths)
+    if not len(running):
+        return planned
+    counts, rounds = lengths[running], np.arange(window.rounds)
+    rows = sparse.vstack(
+        [
+            sparse.kron(widths[running][None, :], sparse.eye_array(window.rounds)),
+            sparse.kron(sparse.eye_array(len(running)), np.ones((1, window.rounds))),
+        ],
+        format="csr",
+    )
+    cost = np.outer(weights[running] / counts, rounds).ravel()
+    columns = _Columns(cost, most=np.ones(len(cost)), integral=np.ones(len(cost), dtype=np.bool_))
+    lower = np.concatenate((np.zeros(window.rounds), counts.astype(float)))
+    upper = np.concatenate((np.full(window.rounds, float(window.gpus)), counts.astype(float)))
+    solution = _solve(columns, rows, lower, upper, gap)
+    if solution is None:
+        return None
+    planned[running] = np.round(solution).astype(np.int32).reshape(len(running), window.rounds)
+    return planned
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The unknowns of a program, at least 0, all (columns,)."""
+
+    cost: Floats
+    most: Floats
+    integral: NDArray[np.bool_]
+    """Whether each is an integer."""
+
+
+def _solve(columns: _Columns, rows: csr_array, lower: Floats, upper: Floats, gap: float) -> Floats | None:
+    """(columns,) the cheapest unknowns for which rows @ unknowns is between the bounds; None: there are none."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    answer = milp(
+        columns.cost,
+        integrality=columns.integral,
+        bounds=Bounds(0, columns.most),
+        constraints=LinearConstraint(rows, lower, upper),
+        options={"mip_rel_gap": gap, "node_limit": NODE_LIMIT},
+    )
+    if answer.x is None and answer.status != _INFEASIBLE:
+        raise SolverError(answer.message)
+    solution: Floats | None = answer.x
+    return solution

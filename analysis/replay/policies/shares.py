@@ -1,0 +1,132 @@
+"""Whole schedulers that give GPUs to jobs in one order, and skip jobs that do not fit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+from ..beliefs import Request, View
+from ..job import Allocation
+from .policy import Decision, Policy
+
+Pick = Callable[[View, Request, Sequence[int]], Sequence[int]]
+"""Picks a job's GPUs out of the free ones, which are enough."""
+Worth = Callable[[Request, Sequence[int], Sequence[int]], bool]
+"""Whether a job that runs had better go from its GPUs to others."""
+
+
+def fitting(requests: Iterable[Request], gpus: int) -> list[Request]:
+    """Those that fit on so many GPUs one after the other; the others are skipped."""
+    fit = []
+    for request in requests:
+        if request.gpus <= gpus:
+            gpus -= request.gpus
+            fit.append(request)
+    return fit
+
+
+def emptiest(view: View, request: Request, free: Sequence[int]) -> Sequence[int]:
+    """The first GPUs of the node with the most free ones, of as few nodes as can be; the first node on ties."""
+    by_node = defaultdict[int, list[int]](list)
+    for gpu in free:
+        by_node[int(view.fleet.node[gpu])].append(gpu)
+    nodes = sorted(by_node.values(), key=len, reverse=True)
+    return [gpu for gpus in nodes for gpu in gpus][: request.gpus]
+
+
+def grant(
+    view: View, chosen: Iterable[Request], pick: Pick, worth: Worth | None = None
+) -> dict[int, Allocation | None]:
+    """The changes by which exactly the chosen jobs run; they pick their GPUs in turn.
+
+    Those that run keep theirs, or move where that is `worth` it; None: it never is.
+    """
+    requests = {request.number: request for request in chosen}
+    changes: dict[int, Allocation | None] = {n: None for n in view.running if n not in requests}
+    held = {n: allocation.gpus for n, allocation in view.running.items() if n in requests}
+    occupied = {gpu for gpus in held.values() for gpu in gpus}
+    free = [gpu for gpu, up in enumerate(view.up.tolist()) if up and gpu not in occupied]
+    for number, request in requests.items():
+        present = held.get(number, ())
+        if present and worth is None:
+            continue
+        gpus = tuple(pick(view, request, [*free, *present]))
+        if not present or (worth is not None and worth(request, present, gpus)):
+            changes[number] = Allocation(gpus)
+            free = [gpu for gpu in (*free, *present) if gpu not in gpus]
+    return changes
+
+
+class Shares(Policy):
+    """Runs the jobs of the least `rank` that fit, on the emptiest nodes; ties by arrival."""
+
+    blind = True
+
+    def rank(self, view: View, request: Request) -> float:
+        """The place of a job: the least first."""
+        raise NotImplementedError
+
+    def decide(self, view: View) -> Decision:
+        order = sorted(view.requests.values(), key=lambda request: self.rank(view, request))
+        return Decision(grant(view, fitting(order, int(view.up.sum())), emptiest), again_s=view.edge_s)
+
+
+class FirstCome(Shares):
+    name = "fifo"
+    summary = "first come, first served on the emptiest nodes; jobs that do not fit are skipped, none is stopped"
+
+    def rank(self, view: View, request: Request) -> float:
+        return -1.0 if request.number in view.running else request.submit_s
+
+
+class LeastAttained(Shares):
+    name = "las"
+    summary = "the jobs that have held the fewest GPU-seconds, in every round"
+    by_rounds = True
+
+    def rank(self, view: View, request: Request) -> float:
+        return view.progress[request.number].gpu_s_at(view.now_s)
+
+
+class _ByWork(Shares):
+    """Ranks by the work that a job has left, which must be known."""
+
+    knowledge = "exact"
+    needs_progress: ClassVar[bool] = True
+
+    def left_s(self, view: View, request: Request) -> float:
+        """Seconds of work left, as known."""
+        left_s = view.progress[request.number].left_s
+        assert left_s is not None, f"{self.name} is asked only where the work of jobs is known"
+        return left_s
+
+
+class ShortestLeft(_ByWork):
+    name = "srtf"
+    summary = "the jobs with the least work left"
+
+    def rank(self, view: View, request: Request) -> float:
+        return self.left_s(view, request)
+
+
+class LongestLeft(_ByWork):
+    name = "lrtf"
+    summary = "the jobs with the most work left, in every round"
+    by_rounds = True
+
+    def rank(self, view: View, request: Request) -> float:
+        return -self.left_s(view, request)
+
+
+class FinishTimeFair(_ByWork):
+    name = "ftf"
+    summary = "the jobs whose time to their end is the longest beside their work (Themis, NSDI'20), in every round"
+    by_rounds = True
+
+    def rank(self, view: View, request: Request) -> float:
+        assert request.work_s is not None
+        return -(view.now_s - request.submit_s + self.left_s(view, request)) / request.work_s
+
+
+POLICIES: tuple[type[Policy], ...] = (FirstCome, LeastAttained, ShortestLeft, LongestLeft, FinishTimeFair)

@@ -1,0 +1,263 @@
+"""Shockwave (Zheng et al., NSDI'23): plans rounds ahead for all jobs, whose changes of batch size it forecasts.
+
+Rules and parameters are those of the paper's published program (uw-mad-dash/shockwave), restated. The scores of GPUs
+are not part of it: the time of a job counts as on the GPUs that it can expect, and those that weigh most choose first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ....errors import InputError
+from ..beliefs import Progress, Request, View
+from ..fleet import Floats, Ints
+from ..job import Allocation
+from .policy import Decision, Policy
+from .programs import Candidates, SolverError, Window, schedule
+from .shares import fitting, grant
+
+ROUNDS_KEPT = 8
+"""A plan is made anew after so many rounds, and at an arrival or an end."""
+PARAMETERS = {32: (1e-3, 12.0), 64: (10.0, 5.0), 128: (1e-3, 15.0), 256: (1e5, 5.0)}
+"""By GPUs of the fleet, the nearest: k, the weight of a second of makespan; lambda, by which a late job weighs more."""
+SHORT_POWER = 100.0
+"""Stands for lambda where a job has less than a round left."""
+MOST_WEIGHT = 1e6
+"""Costs further apart than that are beyond the precision of the solver."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """How far a job is."""
+
+    epochs: int
+    epoch_s: Mapping[int | None, float]
+    """By batch size, seconds of an epoch. Those that the job will have are known, their order is not."""
+    observed: Mapping[int | None, int]
+    """By batch size, epochs seen: those done, and the one that runs."""
+    batch: int | None
+    """Of the epoch that runs."""
+
+    @classmethod
+    def of(cls, request: Request, progress: Progress) -> Course:
+        """As the replay shows it. A job without epochs counts as one of epochs of a second. Raises `InputError` where
+        not even its work is known."""
+        if request.epochs is None or not request.modes:
+            if request.work_s is None or progress.left_s is None:
+                raise InputError(
+                    f"shockwave must know the epochs of job {request.name}, or its work: give its regimes, or the "
+                    "knowledge exact or estimate"
+                )
+            done = max(0, int(request.work_s - progress.left_s))
+            return cls(max(math.ceil(request.work_s), done + 1), {None: 1.0}, {None: done + 1}, None)
+        observed = Counter[int | None]()
+        for batch, epochs, _ in progress.regimes:
+            observed[batch] += int(epochs + 1e-6)
+        running = progress.regimes[-1][0] if progress.regimes else request.batch
+        observed[running] += 1
+        # Only whole seconds of an epoch are known, at least 1.
+        seconds = {batch: max(1.0, float(round(epoch_s))) for batch, epoch_s in request.modes}
+        return cls(max(round(request.epochs), observed.total()), seconds, observed, running)
+
+    @property
+    def done(self) -> int:
+        """Epochs done."""
+        return sum(self.observed.values()) - 1
+
+    @property
+    def done_s(self) -> float:
+        """Seconds of the epochs done."""
+        return sum(self.epoch_s[batch] * count for batch, count in self.observed.items()) - self.epoch_s[self.batch]
+
+    @property
+    def mean_s(self) -> float:
+        """Mean seconds of the epochs seen."""
+        return (self.done_s + self.epoch_s[self.batch]) / (self.done + 1)
+
+    def left_s(self) -> float:
+        """Seconds of work left, as forecast: at first all batch sizes are as likely, and each epoch seen makes its own
+        likelier (a Dirichlet prior)."""
+        left_epochs, scale = self.epochs - self.done, self.epochs / (self.epochs + self.done + 1)
+        epochs_left = {}
+        for batch in self.epoch_s:
+            count = self.observed.get(batch, 0)
+            expected = scale * (self.epochs / len(self.epoch_s) + count)
+            epochs_left[batch] = expected - min(count, int(expected))
+        work_s = sum(self.epoch_s[batch] * count for batch, count in epochs_left.items())
+        return work_s * left_epochs / max(left_epochs, int(sum(epochs_left.values()) + 1))
+
+
+class FairFinish:
+    """When a job would end with its equal share of the fleet, as forecast from time to time."""
+
+    def __init__(self, first_round: int, finish_s: float) -> None:
+        self.first_round = self.last_round = first_round
+        self.finish_s = finish_s
+        self.total = 0.0
+        """Sum of the forecasts before the last one, each times the rounds for which it stood."""
+
+    def forecast(self, at_round: int, finish_s: float) -> None:
+        """Takes the forecast of a later round."""
+        self.total += self.finish_s * (at_round - self.last_round)
+        self.last_round, self.finish_s = at_round, finish_s
+
+    def at(self, at_round: int) -> float:
+        """0.9 of the mean forecast, by the rounds for which each stood, and 0.1 of the last one."""
+        stood = at_round - self.first_round
+        if not stood:
+            return self.finish_s
+        mean = (self.total + self.finish_s * (at_round - self.last_round)) / stood
+        return 0.9 * mean + 0.1 * self.finish_s
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The jobs in the system at a decision, as forecast; all by job number."""
+
+    courses: Mapping[int, Course]
+    left_s: Mapping[int, float]
+    """Seconds of work left, on GPUs of score 1."""
+
+
+class Shockwave(Policy):
+    """The plan of the rounds ahead, kept from one decision to the next."""
+
+    name = "shockwave"
+    summary = "plans 20 rounds ahead for efficiency and fairness, with forecast batch sizes (Shockwave, NSDI'23)"
+    by_rounds = True
+    needs_progress: ClassVar[bool] = True
+
+    def begin(self, view: View) -> None:
+        """Takes the parameters for a fleet of this size."""
+        self.makespan_weight, self.power = PARAMETERS[min(PARAMETERS, key=lambda gpus: abs(gpus - len(view.fleet)))]
+        self.fair: dict[int, FairFinish] = {}
+        self.plan: dict[int, list[int]] = {}
+        """By job, whether it runs (1) in each round from `planned_round` on."""
+        self.planned_round = 0
+        self.weights: dict[int, float] = {}
+
+    def decide(self, view: View) -> Decision:
+        """The jobs of this round by the plan; what it leaves goes to the longest jobs that fit."""
+        now_round = int(view.now_s / view.options.round_s + 1e-9)
+        again_s = (now_round + 1) * view.options.round_s
+        if not (view.requests and view.up.any()):
+            return Decision(again_s=again_s)
+        courses = {n: Course.of(request, view.progress[n]) for n, request in view.requests.items()}
+        outlook = Outlook(courses, {n: course.left_s() for n, course in courses.items()})
+        news = bool(view.arrived or view.ended or view.lost or view.nodes_down or view.nodes_up)
+        if news or now_round - self.planned_round >= ROUNDS_KEPT:
+            self._plan(view, outlook, now_round, news)
+        planned = {n for n, rounds in self.plan.items() if rounds[now_round - self.planned_round]}
+        order = sorted(view.requests.values(), key=lambda job: (job.number not in planned, -outlook.left_s[job.number]))
+        return Decision(self._grant(view, outlook, fitting(order, int(view.up.sum()))), again_s=again_s)
+
+    def _plan(self, view: View, outlook: Outlook, now_round: int, news: bool) -> None:
+        """Plans the rounds from now on. Raises `InputError` if the solver fails."""
+        gpus, numbers = int(view.up.sum()), list(view.requests)
+        share = min(1.0, gpus / len(numbers))
+        if news:
+            self._forecast_fair(view, outlook, now_round, share)
+        fair_s = np.array([self.fair[n].at(now_round) for n in numbers])
+        window = Window(gpus, round_s=view.options.round_s, makespan_weight=self.makespan_weight)
+        steps = self._steps(view, outlook)
+        jobs = Candidates(
+            widths=np.array([request.gpus for request in view.requests.values()], dtype=np.int32),
+            epochs=np.array([float(outlook.courses[n].epochs) for n in numbers]),
+            done=np.array([float(outlook.courses[n].done) for n in numbers]),
+            epoch_s=np.array([outlook.courses[n].mean_s for n in numbers]) * steps,
+            left_s=np.array([outlook.left_s[n] for n in numbers]) * steps,
+        )
+        try:
+            planned, weights = self._solve(window, jobs, fair_s, now_round * window.round_s)
+        except SolverError as failure:
+            raise InputError(
+                f"shockwave has no plan for the {len(numbers)} jobs at {view.now_s:g} s: the solver says {failure}"
+            ) from failure
+        self.plan = dict(zip(numbers, planned.tolist(), strict=True))
+        self.weights = dict(zip(numbers, weights.tolist(), strict=True))
+        self.planned_round = now_round
+
+    def _solve(self, window: Window, jobs: Candidates, fair_s: Floats, now_s: float) -> tuple[Ints, Floats]:
+        """The plan (jobs, rounds), and what each job weighs in it (jobs,)."""
+        share = min(1.0, window.gpus / len(fair_s))
+        spare_s = fair_s - (now_s + window.rounds * window.round_s)
+        if spare_s.min() >= 0:  # else no plan lets every job end in its fair time, and no solver must be asked
+            weights = np.ones(len(fair_s))
+            planned = schedule(window, jobs, weights, jobs.left_s - share * spare_s)
+            if planned is not None:
+                return planned, weights
+        lateness = (now_s + jobs.left_s / share) / np.maximum(fair_s, window.round_s)
+        powers = np.where(jobs.left_s < window.round_s, SHORT_POWER, self.power)
+        weights = np.minimum(np.maximum(lateness, 1.0) ** powers, MOST_WEIGHT)
+        planned = schedule(window, jobs, weights)
+        if planned is None:
+            raise SolverError("that there is none, where even an idle fleet would be a plan")
+        return planned, weights
+
+    def _forecast_fair(self, view: View, outlook: Outlook, now_round: int, share: float) -> None:
+        """Forecasts when each job would end with this share of its own time."""
+        for number, request in view.requests.items():
+            course = outlook.courses[number]
+            finish_s = request.submit_s + (course.done_s + outlook.left_s[number]) / share
+            if number in self.fair:
+                self.fair[number].forecast(now_round, finish_s)
+            else:
+                self.fair[number] = FairFinish(now_round, finish_s)
+
+    def _by_weight(self, requests: Iterable[Request], outlook: Outlook) -> list[Request]:
+        """Those first that have the most weight times work left."""
+        return sorted(requests, key=lambda job: -self.weights.get(job.number, 1.0) * outlook.left_s[job.number])
+
+    def _steps(self, view: View, outlook: Outlook) -> Floats:
+        """(jobs,) the time of a step on the GPUs that each job can expect, beside that on GPUs of score 1.
+
+        As if all chose in turn, and began anew on a free fleet where no GPUs are left.
+        """
+        steps, everything = {}, np.flatnonzero(view.up).tolist()
+        free = everything
+        for request in self._by_weight(view.requests.values(), outlook):
+            if request.gpus > len(free):
+                free = everything
+            if request.gpus > len(free):
+                steps[request.number] = 1.0
+                continue
+            gpus = fastest(view, request, free)
+            steps[request.number] = step(view, request, gpus)
+            free = [gpu for gpu in free if gpu not in gpus]
+        return np.array([steps[number] for number in view.requests])
+
+    def _grant(self, view: View, outlook: Outlook, chosen: Sequence[Request]) -> dict[int, Allocation | None]:
+        """The changes by which the chosen jobs run, on the fastest GPUs that are free for each in turn.
+
+        A job that runs moves only where that saves more time than it costs.
+        """
+
+        def worth(request: Request, gpus: Sequence[int], others: Sequence[int]) -> bool:
+            saved_s = outlook.left_s[request.number] * (step(view, request, gpus) - step(view, request, others))
+            return bool(saved_s > view.options.migration_s)
+
+        return grant(view, self._by_weight(chosen, outlook), fastest, worth)
+
+
+def fastest(view: View, request: Request, free: Sequence[int]) -> Sequence[int]:
+    """The free GPUs on which the job should be fastest: of one node, or of all; the fullest node on ties."""
+    scores = view.beliefs.rates.score(request.workload)
+    ranked = sorted(free, key=scores.__getitem__)
+    if request.gpus == 1:
+        return ranked[:1]
+    by_node = defaultdict[int, list[int]](list)
+    for gpu in ranked:
+        by_node[int(view.fleet.node[gpu])].append(gpu)
+    nodes = sorted((gpus for gpus in by_node.values() if len(gpus) >= request.gpus), key=len)
+    return min((gpus[: request.gpus] for gpus in (*nodes, ranked)), key=lambda gpus: step(view, request, gpus))
+
+
+def step(view: View, request: Request, gpus: Sequence[int]) -> float:
+    """The believed time of a step on these GPUs, beside that on GPUs of score 1."""
+    return 1 / view.beliefs.rates.speed(request, request, Allocation(tuple(gpus)))
