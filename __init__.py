@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
     from .dashboards.answers.replay import replay
     from .dashboards.answers.report import look, report
+    from .dashboards.answers.training import advise_burst, advise_spb
     from .jobs import ledger
     from .store import Store
 
@@ -30,6 +31,7 @@ _LAZY = {
     ".dashboards.answers.importing": ("import_files",),
     ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
     ".dashboards.answers.replay": ("replay",),
+    ".dashboards.answers.training": ("advise_burst", "advise_spb"),
     ".dashboards.answers.report": ("look", "report"),
     ".store": ("Store",),
 }
@@ -40,6 +42,8 @@ __all__ = [
     "__version__",
     "across",
     "advise",
+    "advise_burst",
+    "advise_spb",
     "campaign_status",
     "check",
     "collect",

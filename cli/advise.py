@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from .advise_training import burst, spb
 from .options import Span, any_store_option, json_option
 
 if TYPE_CHECKING:
@@ -124,6 +126,11 @@ def advise(
 
     It prints lines and applies none. docs/placement.md has the method.
     """
+    if ctx.invoked_subcommand in ("burst", "spb"):
+        given = [name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
+        if given:
+            raise click.UsageError(f"write options after {ctx.invoked_subcommand}, not before it")
+        return
     if ctx.invoked_subcommand is not None:
         printing = {"--format": form, "--and": own, "--output": output, "--json": as_json or None}
         for name in (name for name, value in printing.items() if value is not None):
@@ -288,3 +295,7 @@ def _text_of(name: str) -> tuple[Path | None, str]:
         return Path(name), Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+
+
+advise.add_command(burst)
+advise.add_command(spb)

@@ -113,13 +113,13 @@ def worth(
             ground.spans(chosen),
         )
         takes[kind] = of_random(kind, everywhere)
-        gains += _gain(kind, "drained", its, takes[kind] if left.all() else of_random(kind, left))
-        gains += _gain(kind, "random", its, takes[kind])
+        gains += gain(kind, "drained", its, takes[kind] if left.all() else of_random(kind, left))
+        gains += gain(kind, "random", its, takes[kind])
     if excluded[usable].any():
         kind = "packed" if "packed" in placed else "spread"
         without = of_random(kind, kept)
         if without is not None:
-            gains += _gain("exclude", "random", without, takes[kind])
+            gains += gain("exclude", "random", without, takes[kind])
     return Worth(placed.get("packed"), placed.get("spread"), _break_even(placed, locality), tuple(gains))
 
 
@@ -141,7 +141,7 @@ def _best(kind: str, belief: Floats, ground: sets.Ground, gpus: int, left: sets.
     return None
 
 
-def _gain(choice: str, against: str, its: Floats, others: Floats | None) -> list[Gain]:
+def gain(choice: str, against: str, its: Floats, others: Floats | None) -> list[Gain]:
     if others is None:
         return []
     saved = 1.0 - its / others

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 import whorl
 from whorl.cli import cli
+from whorl.tests.burst_files import write_files
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.harness import Copies
 from whorl.tests.sizes import is_all, is_long, sample
@@ -318,6 +319,32 @@ VERBS = {
         {"": ["5", "x"]},
         never={"*": "needs a job that waits in Slurm"},
     ),
+    "advise burst": Verb(
+        {"--profile": "{world}/layer_times.csv", "--network": "{world}/network.json", "--batch": "8", "--gpus": "4"},
+        {
+            "--bandwidth": ["1e5"],
+            "--batch": ["8", "4,8", "x"],
+            "--conv-traffic": ["published"],
+            "--gpus": ["4", "1,8", "6"],
+            "--hosts": ["c001-[1-2]", "x["],
+            "--limit": ["1.5,data-parallel", "0"],
+            "--model": ["small", "V100"],
+            "--network": ["{world}/network.json", "{world}/trace.csv"],
+            "--profile": ["{world}/layer_times.csv", "{world}/trace.csv"],
+            "--rules": ["published"],
+            "--store": ["{store}", "{world}/empty"],
+        },
+        beside={
+            "--cluster": {"--store": "{store}"},
+            "--hosts": {"--store": "{store}", "--workload": "sgemm"},
+            "--store": {"--workload": "sgemm"},
+            "--workload": {"--store": "{store}"},
+        },
+    ),
+    "advise spb": Verb(
+        STORE | {"--workload": "sgemm", "--gpus": "4"},
+        {"--backward": ["0.67", "0.999"], "--hosts": ["c001-[1-2]", "x["], "--layers": ["16", "0"]},
+    ),
     "replay": Verb(
         {"--trace": "{world}/trace.csv", "--nodes": "3", "--gpus-per-node": "8", "--workers": "1"},
         REPLAY,
@@ -428,6 +455,7 @@ def world(built_once: BuiltOnce) -> Path:
         for name, text in FILES.items():
             (folder / name).write_text(text)
         (folder / "profiles").mkdir()
+        write_files(folder)
         for name in ("bert", "pagerank", "resnet"):
             (folder / "profiles" / f"{name}.csv").write_text("exp,perf\n" + f"{name},1.0\n{name},1.1\n{name},1.3\n")
         (folder / "bin").mkdir()

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 import whorl
 from whorl.cli import cli
 from whorl.errors import InputError, StoreError
+from whorl.tests.burst_files import write_files
 from whorl.tests.contract.harness import InputFolder
 from whorl.tests.contract.inputs import ACCOUNTED, INPUTS, SITTING_S, job
 from whorl.tests.sizes import sample
@@ -70,9 +71,13 @@ CASES: dict[str, tuple[Call, list[str]]] = {
         lambda store, _: whorl.advise(store, "gemm-fp32", gpus=4, no_scheduler=True),
         [],
     ),
+    "advise spb --workload gemm-fp32 --gpus 4": (
+        lambda store, _: whorl.advise_spb(store, workload="gemm-fp32", gpus=4),
+        [],
+    ),
 }
 """By the words of a command line without the store: the function, and further words."""
-LISTS = {"advise": "nodes", "diff": "moved", "explain": "places", "plan": "gpus"}
+LISTS = {"advise": "nodes", "advise spb": "rows", "diff": "moved", "explain": "places", "plan": "gpus"}
 """Where the rows of a document are not under `rows`."""
 CLOCK = {"wall_s", "seconds", "bits", "slow_chance", "age_days", "newest_days", "oldest_days"}
 
@@ -94,7 +99,7 @@ def test_a_function_replies_what_its_verb_prints(words: str, fleet: Path, slow_g
     document = json.loads(printed.stdout)
     assert document["schema"].startswith("whorl.")
     assert without_clock(reply.json()) == without_clock(document)
-    assert reply.frame.height == len(document[LISTS.get(line[0], "rows")])
+    assert reply.frame.height == len(document[LISTS.get(" ".join(line[:2]), LISTS.get(line[0], "rows"))])
     assert reply.frame.width > 0, "also where there is no row"
     page = ET.fromstring(reply._repr_html_())
     assert page.tag == "div"
@@ -225,6 +230,16 @@ def test_imports_reply_what_their_verbs_print(tmp_path: Path) -> None:
     assert booked.frame.height == 1
     with pytest.raises(InputError, match="leave out since"):
         whorl.import_jobs(tmp_path / "S", file=jobs, since="7d")
+
+
+def test_burst_plans_are_what_the_verb_prints(fleet: Path, tmp_path: Path) -> None:
+    profile, network = write_files(tmp_path)
+    reply = whorl.advise_burst(profile, network, batch=8, gpus=[2, 4], store=fleet, workload="gemm-fp32")
+    words = ("--batch", 8, "--gpus", "2,4", "--store", fleet, "--workload", "gemm-fp32", "--json")
+    printed = run("advise", "burst", "--profile", profile, "--network", network, *words)
+    assert reply.json() == json.loads(printed.stdout)
+    assert reply.frame.height == 2
+    ET.fromstring(reply._repr_html_())
 
 
 def test_a_replay_replies_what_its_verb_prints(fleet: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import click
 import pytest
 
 from whorl.cli import cli
+from whorl.tests.burst_files import write_files
 from whorl.tests.contract import forms
 from whorl.tests.contract.harness import Golden, InputFolder, Output, Reduction, run
 from whorl.tests.contract.inputs import INPUTS, LONGHORN, trace
@@ -86,6 +87,7 @@ QUESTIONS = [
     _on_store("advise-nfd", f"{ADVISE} --format nfd --node c002-6", forms.lines, inputs=("fleet",)),
     _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("mixed",)),
     _on_store("advise-apply", "advise apply 1234 / --workload {workload} --json", inputs=("fleet",)),
+    _on_store("advise-spb", "advise spb / --workload {workload} --gpus 4 --layers 12 --json", short=("mixed",)),
     *(
         _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED, short=("mixed", *also))
         for by, *also in (("job",), ("user", "none"), ("account",), ("gpu", "fleet"), ("node",), ("day",))
@@ -192,6 +194,10 @@ ALONE = [
         "replay",
         "replay --trace {out}/jobs.csv --policy packed --nodes 4 --gpus-per-node 4 --workers 1 --json",
     ),
+    Question(
+        "advise-burst",
+        "advise burst --profile {out}/layer_times.csv --network {out}/network.json --batch 8 --gpus 2,8 --json",
+    ),
     Question("no-store", "verdicts --store {out}/absent --json"),
     Question("tag-script", "jobs tag script", forms.status_only),
     *(
@@ -283,6 +289,7 @@ def test_an_answer_without_an_input_is_that_of_its_golden_file(
     question: Question, golden: Golden, tmp_path: Path
 ) -> None:
     (tmp_path / "jobs.csv").write_text(trace())
+    write_files(tmp_path)
     names = {"out": tmp_path}
     golden(
         f"alone/{question.name}", _reduced(question, run(*_words(question, names)), {str(tmp_path): "{out}"}, tmp_path)
