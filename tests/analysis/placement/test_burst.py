@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.placement.burst import Costs, BurstQuestion, costs_of, plan_burst, stretched
+from whorl.analysis.placement.burst import BurstQuestion, Costs, costs_of, plan_burst, stretched
 from whorl.analysis.placement.layers import Layer, LayerProfile, read_network, read_profile
 from whorl.tests.burst_files import BATCH, write_files
 
