@@ -121,9 +121,8 @@ def apart(**given: Any) -> dict[str, Any]:
 def published(shared: Path) -> dict[str, Any]:
     if not (shared / "traces").is_dir():
         return {"skipped": "the published traces and profiles are not there"}
-    from whorl.analysis.replay.profiles import profiles
+    from whorl.analysis.replay.profiles import profiles, published_trace
     from whorl.analysis.replay.published import POLICIES, pal_sc24
-    from whorl.analysis.replay.published_trace import published_trace
 
     began = time.perf_counter()
     scores = profiles([shared / "longhorn"])

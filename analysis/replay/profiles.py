@@ -1,14 +1,15 @@
-"""The performance profiles that PAL's simulation draws its GPUs from: times of runs on TACC's Longhorn.
+"""What PAL's simulation (SC'24) takes in: job traces, and profiles from which the scores of its GPUs are drawn.
 
-Four files of the SC'22 study, as published; a class of jobs takes one of them. Class C takes BERT's file again, as the
-artifact does, and SGEMM's file stays unused.
+Profiles are times of runs on TACC's Longhorn, in four files of the SC'22 study, as published; a class of jobs takes one
+of them. Class C takes BERT's file again, as the artifact does, and SGEMM's file stays unused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,29 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...store.importing.content import LINE, Sheet, read
-from .published_trace import CLASSES
+from .fleet import Floats, Ints
+from .job import Trace
+from .traces import Reading, read_trace
+
+CLASSES = ("A", "B", "C", "D")
+"""From the most sensitive to the GPU to the least: compute-bound to memory-bound."""
+_CLASS_OF_MODEL = {"BERT": "B", "DCGAN": "B", "GPT2": "B", "PointNet": "D", "vgg19": "C"}
+
+
+def class_of(model: str) -> str:
+    """The class whose scores apply to a model; one that PAL names no class for is in A."""
+    return _CLASS_OF_MODEL.get(model, "A")
+
+
+def published_trace(path: Path) -> Trace:
+    """The trace at `path`, CSV, plain or compressed. Its `duration` counts iterations, whatever the column's name says.
+
+    The arrival process takes jobs by submit time: others are sorted, ties in the file's order, and a note says so.
+    Raises InputError, with the line, if a column is missing or a job cannot be run.
+    """
+    trace = read_trace(path, "csv", Reading("iterations"))
+    jobs = tuple(replace(job, workload=class_of(job.model)) for job in trace.jobs)
+    return replace(trace, jobs=jobs, notes=tuple(f"{path.name}: {note}" for note in trace.notes if "sorted" in note))
 
 
 @dataclass(frozen=True)
@@ -41,10 +64,10 @@ _SOURCE_OF_CLASS = dict(zip(CLASSES, ("resnet", "bert", "bert", "pagerank"), str
 class Profiles:
     """Times by class, each (rows,) in the order of its file, any unit, higher is slower."""
 
-    perf: dict[str, NDArray[np.float64]]
+    perf: dict[str, Floats]
     notes: tuple[str, ...] = ()
 
-    def relative(self) -> dict[str, NDArray[np.float64]]:
+    def relative(self) -> dict[str, Floats]:
         """(rows,) by class: each time over the median of the file's rows."""
         return {name: times / np.median(times) for name, times in self.perf.items()}
 
@@ -56,12 +79,12 @@ def profiles(paths: Sequence[Path]) -> Profiles:
     file given twice counts once, and so does a copy. Raises InputError where a file is no profile (in a folder it is
     passed over), where two differing files hold one profile, and where a class has none.
     """
-    found: dict[str, tuple[Path, NDArray[np.float64]]] = {}
-    for path, given in _files(paths):
+    by_source: dict[str, tuple[Path, Floats]] = {}
+    for path, listed in _files(paths):
         sheet = read(path)
         source = _source(sheet)
         if source is None:
-            if given:
+            if listed:
                 raise InputError(
                     f"{path} is not one of the published profiles: it has no column `exp` that says resnet, bert, "
                     "pagerank or sgemm"
@@ -70,43 +93,45 @@ def profiles(paths: Sequence[Path]) -> Profiles:
         if source.exp not in _SOURCE_OF_CLASS.values():
             continue
         times = _times(path, sheet)
-        if source.exp in found and not np.array_equal(found[source.exp][1], times):
-            raise InputError(f"{found[source.exp][0]} and {path} both have {source.exp} runs; give only one of them")
-        found.setdefault(source.exp, (path, times))
-    _complete(found, paths)
+        if source.exp in by_source and not np.array_equal(by_source[source.exp][1], times):
+            raise InputError(
+                f"{by_source[source.exp][0]} and {path} both have {source.exp} runs; give only one of them"
+            )
+        by_source.setdefault(source.exp, (path, times))
+    _complete(by_source, paths)
     notes = tuple(
-        f"{found[source.exp][0].name} has {found[source.exp][1].size:,} rows where the published file has "
+        f"{by_source[source.exp][0].name} has {by_source[source.exp][1].size:,} rows where the published file has "
         f"{source.rows:,}: the draws, and all that follows, differ from the published ones"
         for source in _SOURCES
-        if source.exp in found and found[source.exp][1].size != source.rows
+        if source.exp in by_source and by_source[source.exp][1].size != source.rows
     )
-    return Profiles({name: found[exp][1] for name, exp in _SOURCE_OF_CLASS.items()}, notes)
+    return Profiles({name: by_source[exp][1] for name, exp in _SOURCE_OF_CLASS.items()}, notes)
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Each file once, and whether it was named itself."""
-    seen: set[Path] = set()
+    listed: set[Path] = set()
     for path in paths:
         inside = sorted(file for ending in ("*.csv", "*.csv.gz", "*.csv.zst") for file in path.glob(ending))
         for file in inside if path.is_dir() else [path]:
-            if file.resolve() not in seen:
-                seen.add(file.resolve())
+            if file.resolve() not in listed:
+                listed.add(file.resolve())
                 yield file, file == path
 
 
 def _source(sheet: Sheet) -> _Source | None:
     if "exp" in sheet.names:
         experiments = {(text or "").casefold() for text in sheet.frame["exp"].unique()}
-        named = [source for source in _SOURCES if all(text.startswith(source.exp) for text in experiments)]
+        candidates = [source for source in _SOURCES if all(text.startswith(source.exp) for text in experiments)]
     else:
-        named = [source for source in _SOURCES if source.only <= set(sheet.names)]
-    return named[0] if len(named) == 1 else None
+        candidates = [source for source in _SOURCES if source.only <= set(sheet.names)]
+    return candidates[0] if len(candidates) == 1 else None
 
 
-def _times(path: Path, sheet: Sheet) -> NDArray[np.float64]:
+def _times(path: Path, sheet: Sheet) -> Floats:
     """The column `perf`. Every row counts, because a missing one would shift all random draws."""
     if sheet.refused.count:
-        reason, lines = min(sheet.refused.lines.items(), key=lambda item: item[1][0])
+        reason, lines = min(sheet.refused.lines.items(), key=lambda reason_lines: reason_lines[1][0])
         raise InputError(f"{path}, line {lines[0]}: {reason}; a published simulation needs every row")
     if "perf" not in sheet.names:
         raise InputError(f"{path} has no column perf; it has {', '.join(sheet.names[:12])}")
@@ -119,13 +144,75 @@ def _times(path: Path, sheet: Sheet) -> NDArray[np.float64]:
     return times.to_numpy()
 
 
-def _complete(found: dict[str, tuple[Path, NDArray[np.float64]]], paths: Sequence[Path]) -> None:
-    missing = [name for name, exp in _SOURCE_OF_CLASS.items() if exp not in found]
+def _complete(by_source: dict[str, tuple[Path, Floats]], paths: Sequence[Path]) -> None:
+    missing = [name for name, exp in _SOURCE_OF_CLASS.items() if exp not in by_source]
     if not missing:
         return
-    wanted = " and ".join(dict.fromkeys(_SOURCE_OF_CLASS[name] for name in missing))
-    has = f"{' and '.join(found)} in" if found else "none in"
+    lacking = " and ".join(dict.fromkeys(_SOURCE_OF_CLASS[name] for name in missing))
+    present = f"{' and '.join(by_source)} in" if by_source else "none in"
     raise InputError(
-        f"no profile of {wanted} runs was given, which class {' and '.join(missing)} of jobs needs; "
-        f"there is {has} {', '.join(map(str, paths)) or 'no file at all'}"
+        f"no profile of {lacking} runs was given, which class {' and '.join(missing)} of jobs needs; "
+        f"there is {present} {', '.join(map(str, paths)) or 'no file at all'}"
     )
+
+
+def drawn_scores(relative: Mapping[str, Floats], gpus: int, seed: int) -> tuple[dict[str, Floats], Random]:
+    """(gpus,) scores by class, drawn from the rows of `relative`, and the generator where the draws leave it.
+
+    Python's own generator, never NumPy's, since the published numbers rest on its very bits; random placements go on
+    with it. GPU by GPU and class by class one row is drawn, each for itself: the artifact looks a GPU up under a
+    number where the profile has UUIDs, finds nothing, and falls back to any row. So one GPU's scores are independent
+    between classes, and the noise of single runs is in them.
+    """
+    generator = Random(seed)  # noqa: S311  (a simulation, not a secret)
+    rows = {name: relative[name].tolist() for name in CLASSES}
+    scores = [[generator.choice(rows[name]) for name in CLASSES] for _ in range(gpus)]
+    return {name: np.array(column) for name, column in zip(CLASSES, zip(*scores, strict=True), strict=True)}, generator
+
+
+def outlying(scores: Floats) -> NDArray[np.bool_]:
+    """(gpus,) whether each of `scores` (gpus,) is beyond mean + 3 sd (ddof 1): PAL's outliers, on the slow side."""
+    if scores.size < 2:
+        return np.zeros(scores.size, dtype=np.bool_)
+    return np.asarray(scores > scores.mean() + 3 * scores.std(ddof=1))
+
+
+def levels(scores: Floats) -> Floats:
+    """(gpus,) scores (gpus,) in the few levels by which PM-First and PAL distinguish GPUs; run times never use them.
+
+    Groups by k-means, k being two and one more for every outlier, and each GPU has its group's mean over the median of
+    these means. PAL's search for a number of groups always ends at two, its first candidate.
+    """
+    group = grouped(scores, 2 + int(np.count_nonzero(outlying(scores))))
+    means = np.bincount(group, weights=scores) / np.bincount(group)
+    return np.asarray((means / np.median(means))[group])
+
+
+def grouped(values: Floats, groups: int) -> Ints:
+    """(n,) the group of each of `values` (n,), numbered upwards: the grouping with the least squares about its means.
+
+    The artifact asks scikit-learn for the best of ten random starts; in one dimension the best there is can be had
+    exactly. Optimal groups are runs of the sorted values, so one more group is one pass over where it begins. Equal
+    values stay together: there are `groups` groups, or as many as distinct values if these are fewer.
+    """
+    distinct, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    groups = min(groups, distinct.size)
+    if not groups:
+        return np.zeros(0, dtype=np.int32)
+    centred = distinct - distinct.mean()  # squares of what is left lose no digits
+    terms = (counts.astype(np.float64), counts * centred, counts * centred * centred)
+    weight, total, square = (np.subtract.outer(*2 * (np.concatenate(([0.0], np.cumsum(term))),)).T for term in terms)
+    within = np.maximum(square - total * total / np.maximum(weight, 1.0), 0.0)  # [begin, end]
+    within[weight < 0] = np.inf
+    least, begins = within[0], []
+    for _ in range(groups - 1):
+        candidates = least[:, None] + within
+        begins.append(candidates.argmin(axis=0))
+        least = candidates.min(axis=0)
+    group = np.zeros(distinct.size, dtype=np.int32)
+    end = distinct.size
+    for begin in reversed(begins):
+        end = int(begin[end])
+        group[end:] += 1
+    # A group that rounding leaves empty has no number.
+    return np.unique(group[inverse], return_inverse=True)[1].astype(np.int32)

@@ -7,6 +7,7 @@ question about a real fleet use `replay` itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Set
 from dataclasses import replace
 from random import Random
@@ -15,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from .binning import binned, outlying
-from .draws import drawn_scores, later_gaps
 from .engine import replay
 from .fleet import Fleet
 from .job import Job, Trace
@@ -24,8 +23,7 @@ from .options import Options
 from .outcome import Outcome
 from .policies import Policy
 from .policies.packed import pack
-from .profiles import Profiles
-from .published_trace import CLASSES
+from .profiles import CLASSES, Profiles, drawn_scores, levels, outlying
 
 POLICIES = ("packed-sticky", "packed-nonsticky", "random-sticky", "random-nonsticky", "pm-first", "pal")
 """Those of the artifact: what `all` means."""
@@ -42,6 +40,8 @@ SEED = 42
 PATIENCE_S = 3.6e6
 """A job that has not run for this long goes first: it matters under LAS and SRTF alone, and seldom."""
 
+_ARRIVALS_SEED = 1
+_ARRIVALS_PER_HOUR = 2
 LATER_JOBS = 10_000
 """Later arrivals after which a replay is given up: whorl's limit, the artifact has none."""
 
@@ -67,8 +67,9 @@ def pal_sc24(
     if policy not in (*POLICIES, BASELINE):
         raise InputError(f"no policy of the published simulation is named {policy!r}; it has {', '.join(POLICIES)}")
     if scheduler not in SCHEDULERS:
-        known = ", ".join(SCHEDULERS)
-        raise InputError(f"no scheduler of the published simulation is named {scheduler!r}; it has {known}")
+        raise InputError(
+            f"no scheduler of the published simulation is named {scheduler!r}; it has {', '.join(SCHEDULERS)}"
+        )
     _fits(trace)
     fleet, generator = published_fleet(profiles, seed=seed, clipped=clipped)
     fleet = fleet.flat() if flat else fleet
@@ -95,7 +96,7 @@ def published_options(trace: Trace, *, record: bool = False) -> Options:
         stops_in_vain=True,
         patience_s=PATIENCE_S,
         arrivals=lambda: _later(trace),
-        bins=lambda values: binned(values).sf,
+        bins=levels,
         class_order=CLASSES,
         record=record,
     )
@@ -106,10 +107,10 @@ def _outliers(fleet: Fleet, classes: Set[str], widest: int) -> NDArray[np.bool_]
 
     Where too few GPUs would be left for the widest job, the least slow of them are kept.
     """
-    known = sorted(classes & set(fleet.belief))
+    names = sorted(classes & set(fleet.belief))
     avoided = np.zeros(len(fleet), dtype=np.bool_)
     worst = np.zeros(len(fleet))
-    for name in known:
+    for name in names:
         avoided |= outlying(fleet.belief[name])
         worst = np.maximum(worst, fleet.belief[name])
     lacking = widest - int(np.count_nonzero(~avoided))
@@ -123,11 +124,15 @@ _WITHOUT_OUTLIERS = Policy(BASELINE, "packed-sticky that never takes an outlier"
 
 
 def _later(trace: Trace) -> Iterator[Job]:
-    """The trace's jobs over and over, each some time after the one before it."""
+    """The trace's jobs over and over, each whole seconds after the one before it: exponential, two an hour in the mean.
+
+    They load the cluster until the last of the trace's own jobs is done. The generator is a new one for every run.
+    """
     jobs = trace.jobs
     now = jobs[-1].submit_s
-    for copy, gap in zip(range(LATER_JOBS), later_gaps(), strict=False):
-        now += gap
+    generator = Random(_ARRIVALS_SEED)  # noqa: S311  (a simulation, not a secret)
+    for copy in range(LATER_JOBS):
+        now += math.ceil(-math.log(1 - generator.random()) / _ARRIVALS_PER_HOUR * 3600)
         job = jobs[copy % len(jobs)]
         yield replace(job, name=f"{job.name}, copy {copy // len(jobs) + 1}", submit_s=now)
     raise InputError(

@@ -18,8 +18,7 @@ from .from_store import Level, Measured, measured
 from .job import Trace
 from .options import Options
 from .policies import POLICIES, find_policy
-from .profiles import profiles
-from .published_trace import published_trace
+from .profiles import profiles, published_trace
 from .schedulers import SCHEDULERS, find_scheduler
 from .study import BASELINES, Case, General, Progress, Published, Replayed, Study, run_all
 from .traces import Reading, read_trace

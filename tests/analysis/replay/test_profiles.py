@@ -1,16 +1,18 @@
-"""The published files: which is which, what is missing or double, and the draws that rest on their every row."""
+"""The published files: which is which, what is missing or double; the draws that rest on their every row; levels."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from whorl.analysis.replay.draws import drawn_scores
-from whorl.analysis.replay.profiles import profiles
-from whorl.analysis.replay.published_trace import published_trace
+from whorl.analysis.replay.fleet import Floats, Ints
+from whorl.analysis.replay.profiles import drawn_scores, grouped, levels, outlying, profiles, published_trace
 from whorl.errors import InputError
 from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn, raw
 
@@ -144,6 +146,53 @@ def test_a_draw_depends_on_the_order_of_the_rows(three: list[Path]) -> None:
     assert generator.random() == drawn_scores(relative, 5, 42)[1].random()
 
 
+# Levels
+
+
+def squares(values: Floats, group: Ints) -> float:
+    return float(sum(((part - part.mean()) ** 2).sum() for part in (values[group == g] for g in set(group.tolist()))))
+
+
+def least_squares(values: Floats, groups: int) -> float:
+    """By trying every way to cut the sorted values."""
+    ordered = np.sort(values)
+    cuts = itertools.combinations(range(1, ordered.size), groups - 1)
+    places = np.arange(ordered.size)
+    return min(
+        squares(ordered, np.searchsorted(np.array(cut, np.int32), places, side="right").astype(np.int32))
+        for cut in cuts
+    )
+
+
+@given(
+    values=st.lists(st.integers(-20, 20).map(lambda n: n / 7), min_size=1, max_size=10),
+    groups=st.integers(1, 5),
+)
+def test_no_grouping_is_better(values: list[float], groups: int) -> None:
+    array = np.array(values)
+    label = grouped(array, groups)
+    number = min(groups, len(set(values)))
+    assert sorted(set(label.tolist())) == list(range(number))
+    assert squares(array, label) == pytest.approx(least_squares(array, number), abs=1e-12)
+    assert (np.diff(label[np.argsort(array, kind="stable")]) >= 0).all()
+    assert len(set(zip(values, label.tolist(), strict=True))) == len(set(values))
+
+
+def test_an_outlier_gets_a_further_level() -> None:
+    """Worked by hand: 62 GPUs at 0.99 and 1.01, one at 2; mean 1.0154, sd 0.126, so the limit is 1.39."""
+    scores = np.array([0.99] * 31 + [1.01] * 31 + [2.0])
+    assert np.flatnonzero(outlying(scores)).tolist() == [62]
+    assert levels(scores) == pytest.approx([0.99 / 1.01] * 31 + [1.0] * 31 + [2.0 / 1.01])
+    assert not outlying(scores[:62]).any()
+    assert levels(scores[:62]) == pytest.approx(scores[:62])  # over the mean of both levels, the median of two
+    assert levels(np.full(8, 1.07)).tolist() == [1.0] * 8
+
+
+def test_the_sd_is_that_of_a_sample() -> None:
+    """2 is 3.03 sd above the mean by n and 2.96 by n - 1; 2.03 is 3.06 by n - 1."""
+    assert np.flatnonzero(outlying(np.array([1.0] * 19 + [2.0, 2.03]))).tolist() == [20]
+
+
 # Traces
 
 HEADER = "job_id,num_gpus,submit_time,duration,model"
@@ -163,5 +212,5 @@ def test_a_trace_out_of_order_is_sorted_and_it_is_said(tmp_path: Path) -> None:
     assert trace.name == "w"
     assert [job.name for job in trace.jobs] == ["a", "3", "0", "2", "4"]
     assert trace.notes == (
-        "w.csv.gz: 2 jobs stand behind some that were submitted later; the jobs were sorted by submit time",
+        "w.csv.gz: the jobs were not in the order of their times and were sorted; ties stay in the file's order",
     )

@@ -13,7 +13,7 @@ import pytest
 
 from whorl.analysis.replay.classes import assign
 from whorl.analysis.replay.job import Piece, job_type
-from whorl.analysis.replay.published_trace import class_of
+from whorl.analysis.replay.profiles import class_of
 from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, Reading, read_trace, trace_name
 from whorl.errors import InputError
 
