@@ -1,0 +1,126 @@
+"""Burst-parallel jobs with background jobs in the time that they leave idle, after DeepPool.
+
+Some jobs lead: they have their GPUs in roles, and leave some idle for a part of each step. The others are guests. They
+get free GPUs where there are enough, else the idle time of GPUs that a leader holds, one guest on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ...placement import sets
+from ..beliefs import Request, View
+from ..job import Allocation
+from ..rates import Tenant
+from ..tables import JobType
+from .policy import Decision, Policy
+
+LEAST = 0.05
+"""A guest must get this share of each GPU, or it waits."""
+
+
+class Filling(Policy):
+    """Leaders first come, first served on the fastest GPUs, the fastest in the role that works most; guests fill up."""
+
+    def leads(self, request: Request) -> bool:
+        """Whether a job leads."""
+        raise NotImplementedError
+
+    def granted(self, gpus: tuple[int, ...]) -> Allocation:
+        """What a leader gets, of GPUs that stand fastest first."""
+        raise NotImplementedError
+
+    def decide(self, view: View) -> Decision:
+        holds = dict(view.running)
+        leaders = {number: holds[number] for number in holds if self.leads(view.requests[number])}
+        available = set(np.flatnonzero(view.up).tolist())
+        for number in view.waiting():
+            request = view.requests[number]
+            if not self.leads(request):
+                continue
+            without_leader = available.difference(*(leader.gpus for leader in leaders.values()))
+            unused = without_leader.difference(*(allocation.gpus for allocation in holds.values()))
+            ground = unused if len(unused) >= request.gpus else without_leader
+            if len(ground) >= request.gpus:
+                leaders[number] = holds[number] = self.granted(fastest(view, request, ground))
+        self._fill(view, holds, leaders, available)
+        changes: dict[int, Allocation | None] = {n: a for n, a in holds.items() if view.running.get(n) != a}
+        changes |= {number: None for number in view.running if number not in holds}
+        return Decision(changes)
+
+    def _fill(
+        self, view: View, holds: dict[int, Allocation], leaders: dict[int, Allocation], available: set[int]
+    ) -> None:
+        """Let guests have free GPUs, else idle time; those that get nothing are taken out of `holds`."""
+        leader_of = {gpu: number for number, allocation in leaders.items() for gpu in allocation.gpus}
+        idle = {gpu: share for number, allocation in leaders.items()
+                for gpu, share in _idle(view, number, allocation).items()}  # fmt: skip
+        guests = [number for number in view.requests if number not in leaders and not self.leads(view.requests[number])]
+        settled = [n for n in guests if n in holds and not leader_of.keys() & set(holds[n].gpus)]
+        guest_gpus = {gpu for number in settled for gpu in holds[number].gpus}
+        for number in guests:
+            if number in settled:
+                continue
+            request, present = view.requests[number], holds.pop(number, None)
+            unused = available - leader_of.keys() - guest_gpus
+            spare = {
+                gpu: idle[gpu] * share
+                for gpu, leader in leader_of.items()
+                if gpu not in guest_gpus and (share := _share(view, request, view.requests[leader])) is not None
+            }
+            spare = {gpu: share for gpu, share in spare.items() if share >= _least(view)}
+            if len(unused) >= request.gpus:
+                holds[number] = Allocation(fastest(view, request, unused), shared=True)
+            elif present is not None and spare.keys() >= set(present.gpus):
+                holds[number] = present
+            elif len(spare) >= request.gpus:
+                order = sorted(spare, key=lambda gpu: (-spare[gpu], gpu))
+                holds[number] = Allocation(tuple(order[: request.gpus]), shared=True)
+            else:
+                continue
+            guest_gpus |= set(holds[number].gpus)
+
+
+def fastest(view: View, request: Request, available: Iterable[int]) -> tuple[int, ...]:
+    """The best GPUs for a job by believed scores, fastest first: on as few nodes as can be, the best slowest one."""
+    gpus = np.array(sorted(available), dtype=np.intp)
+    scores = view.beliefs.rates.score(request.workload)[gpus]
+    chosen = sets.best_packed(scores, sets.Ground(view.fleet.node[gpus].astype(np.intp)), request.gpus)
+    assert chosen is not None, "there are enough"
+    return tuple(gpus[chosen[np.argsort(scores[chosen], kind="stable")]].tolist())
+
+
+def _idle(view: View, number: int, allocation: Allocation) -> dict[int, float]:
+    """The share of a step in which each GPU of a leader is believed to wait."""
+    request = view.requests[number]
+    busy = view.beliefs.rates.busy(Tenant(request, request, allocation))
+    return {gpu: 1.0 - share for gpu, share in zip(allocation.gpus, busy, strict=True)}
+
+
+def _share(view: View, guest: Request, leader: Request) -> float | None:
+    """The share of its solo speed that a guest keeps beside a leader; None if the two cannot share a GPU."""
+    pairs = view.beliefs.rates.pairs
+    if pairs is None:
+        return 1.0
+    kinds: Sequence[JobType] = [JobType(job.model, job.batch, job.gpus) for job in (guest, leader)]
+    return pairs.find(*kinds) if pairs.find(*reversed(kinds)) else None
+
+
+def _least(view: View) -> float:
+    """What a guest must get of a GPU: also more than the leader loses by it."""
+    return max(LEAST, 1.0 - view.beliefs.rates.foreground + 1e-9)
+
+
+class Burst(Filling):
+    name = "burst"
+    summary = (
+        "DeepPool: burst-parallel jobs on the fastest GPUs in roles; other jobs have the time that they leave idle"
+    )
+
+    def leads(self, request: Request) -> bool:
+        return bool(request.stages)
+
+    def granted(self, gpus: tuple[int, ...]) -> Allocation:
+        return Allocation(gpus, shared=True)
