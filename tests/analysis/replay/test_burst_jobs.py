@@ -41,5 +41,5 @@ def test_jobs_of_a_planned_model_get_its_stages_and_less_work(tmp_path: Path) ->
 @pytest.mark.parametrize("text", ["[]", "{}", '{"schema": "whorl.advise.burst/1", "rows": [{"limit": 2}]}', "x"])
 def test_another_file_is_no_plan(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(InputError, match="plan.json"):
+    with pytest.raises(InputError, match=r"plan\.json"):
         read_plans(tmp_path / "plan.json")
