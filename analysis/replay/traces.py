@@ -184,7 +184,7 @@ def _jobs(table: TraceText, row: Format, reading: Reading) -> dict[str, tuple[Pi
         pl.col(row.job).cast(pl.String).alias("=job"),
         table.instant(row.submit, row.unknown).alias("=submit"),
         table.number(row.gpus, row.unknown).alias("=gpus"),
-        (pl.col(row.limit) if row.limit else pl.lit(None, pl.Float64)).alias("=limit"),
+        (pl.when(pl.col(row.limit) > 0).then(row.limit) if row.limit else pl.lit(None, pl.Float64)).alias("=limit"),
         pl.coalesce(*models[:1], pl.lit("")).alias("=model"),
     )
     names = table.frame["=job"].to_list()
@@ -192,20 +192,21 @@ def _jobs(table: TraceText, row: Format, reading: Reading) -> dict[str, tuple[Pi
     if reading.regimes is not None:
         pieces = read_regimes(reading.regimes, names, table.file)
         run_times = pl.Series([sum(piece.work_s for piece in pieces[name]) for name in names], dtype=pl.Float64)
-        epochs = pl.Series([sum(piece.epochs for piece in pieces[name]) for name in names], dtype=pl.Float64)
-        table.frame = table.frame.with_columns(epochs.alias("=epochs"))
+        epochs = pl.Series("=epochs", [sum(piece.epochs for piece in pieces[name]) for name in names], pl.Float64)
         if row.epochs:
-            why = (
-                f"job {{=job}} has {{{row.epochs}}} epochs, but {{=epochs:g}} in {reading.regimes}; are these its own?"
-            )
+            table.frame = table.frame.with_columns(epochs, pl.lit(str(reading.regimes)).alias("=regimes"))
+            why = f"job {{=job}} has {{{row.epochs}}} epochs, but {{=epochs:g}} in {{=regimes}}; are these its own?"
             table.check(pl.lit(table.number(row.epochs)) != pl.col("=epochs"), why)
     else:
         run_times = table.number(row.run_time, row.unknown)
         if row.unit:
             run_times = run_times * table.frame[row.unit]
         if row.epochs:
-            parts = zip(run_times, table.number(row.epochs), table.number(row.batch).cast(pl.Int64), strict=True)
-            pieces = {name: (Piece(*part),) for name, part in zip(names, parts, strict=True)}
+            numbers = table.number(row.epochs), table.number(row.batch)
+            for column in numbers:
+                table.check(pl.lit(column) <= 0, f"{column.name} is {{{column.name}}}; it must be above 0")
+            parts = zip(names, run_times, *numbers, strict=True)
+            pieces = {name: (Piece(work, epochs=epochs, batch=int(batch)),) for name, work, epochs, batch in parts}
     table.frame = table.frame.with_columns(run_times.alias("=run"))
     return pieces
 
@@ -215,8 +216,8 @@ def _usable(table: TraceText, row: Format, reading: Reading) -> None:
     for condition, why in row.left_out:
         table.leave_out(condition, why)
     submit, gpus, run, again = pl.col("=submit"), pl.col("=gpus"), pl.col("=run"), ~pl.col("=job").is_first_distinct()
-    table.check(submit < 0, f"{row.submit} is {{{row.submit}}}; times count from 0")
-    width = f"{row.gpus} is {{{row.gpus}}}; "
+    table.check(submit < 0, f"{row.submit.removeprefix('=')} is {{{row.submit}}}; times count from 0")
+    width = f"{row.gpus.removeprefix('=')} is {{{row.gpus}}}; "
     table.check(gpus != gpus.floor(), width + "it must be a whole number")
     table.check(gpus > MOST_GPUS, width + "no cluster has so many GPUs")
     if row.strict:
@@ -235,7 +236,7 @@ def _usable(table: TraceText, row: Format, reading: Reading) -> None:
         name = pl.when(number > 1).then(pl.format("{}#{}", "=job", number)).otherwise("=job")
         table.frame = table.frame.with_columns(name.alias("=job"))
     else:
-        table.check(again, f"{row.job} {{=job}} occurs twice")
+        table.check(again, f"{row.job.removeprefix('=')} {{=job}} occurs twice")
     for condition, note in row.counted:
         table.count(condition, note)
     if row.notes:
@@ -252,7 +253,7 @@ def read_regimes(path: Path, names: Sequence[str], trace: str) -> dict[str, tupl
     """
     try:
         document = json.loads(text_of(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON: {error}; --regimes takes a JSON file") from error
     regimes = document.get("regimes", document) if isinstance(document, dict) else None
     if not isinstance(regimes, dict):
@@ -275,11 +276,11 @@ def _pieces(path: Path, job: str, regimes: Any) -> Iterator[Piece]:
         good = isinstance(regime, list) and len(regime) == 3 and all(type(part) in (int, float) for part in regime)
         if not (good and all(math.isfinite(part) and part > 0 for part in regime) and regime[1] == int(regime[1])):
             raise InputError(
-                f"{path}, job {job}: regime {number} is {json.dumps(regime)}; it must be three numbers above 0: "
+                f"{path}, job {job}: regime {number} is {json.dumps(regime)[:80]}; it must be three numbers above 0: "
                 "[epochs, batch size, seconds per epoch]"
             )
         epochs, batch, epoch_s = regime
-        yield Piece(epochs * epoch_s, epochs=epochs, batch=int(batch))
+        yield Piece(float(epochs * epoch_s), epochs=float(epochs), batch=int(batch))
 
 
 def _format(path: Path, text: str, name: str | None) -> Format:
@@ -382,7 +383,7 @@ def _philly_rows(path: Path, text: str) -> TraceText:
     """A job runs for as long as all its attempts together, on the GPUs of the last one that held any."""
     try:
         log = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON: {error}; the file looks cut off: copy it again") from error
     rows = [_philly_job(path, number, job) for number, job in enumerate(log, start=1)]
     frame = pl.DataFrame(rows, schema=_PHILLY, orient="row")
@@ -566,10 +567,9 @@ FORMATS = (
                 pl.when(pl.col("processors") > 0).then("processors").otherwise("wanted_processors")
                 / pl.col("=processors_per_gpu")
             ).ceil().alias("=GPUs"),
-            pl.when(pl.col("wanted_time") > 0).then("wanted_time").alias("=time limit"),
             pl.when(pl.col("executable") != "-1").then("executable").alias("=model_name"),
         ),
-        job="job", submit="submit", gpus="=GPUs", run_time="run", limit="=time limit", models="=model_name",
+        job="job", submit="submit", gpus="=GPUs", run_time="run", limit="wanted_time", models="=model_name",
         left_out=(
             (pl.col("status").is_in([2.0, 3.0, 4.0]), "lines of parts of jobs; the whole job has its own line"),
             (pl.col("submit") < 0, "their submit time is not known"),

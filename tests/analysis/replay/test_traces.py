@@ -501,6 +501,27 @@ def test_jobs_of_a_slurm_log_of_nodes_hold_whole_nodes(tmp_path: Path) -> None:
         assert any(note in line for line in trace.notes), note
 
 
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("a,LM,8,gns,1,4,nan,0", "line 2: isolated_s is 'nan', which is not a finite number"),
+        ("a,LM,8,gns,1,4,-3,0", "line 2: isolated_s is -3; it must be above 0"),
+        ("a,LM,8,gns,1,4,3,-1", "line 2: arrival_s is -1; times count from 0"),
+        ("a,LM,8,gns,20000000,4,3,0", "line 2: gpus is 20000000; no cluster has so many GPUs"),
+        ("a,LM,0,gns,1,4,3,0", "line 2: batch is 0; it must be above 0"),
+    ],
+)
+def test_a_bad_row_of_shockwave_is_named(tmp_path: Path, row: str, sentence: str) -> None:
+    assert sentence in refusal(written(tmp_path, SHOCKWAVE_HEAD + row))
+
+
+def test_widths_and_times_of_accounts_are_checked_too(tmp_path: Path) -> None:
+    row = "1,u,2022-11-01T00:00:00,2022-11-01T00:10:00,2022-11-01T01:10:00,0,{}\n"
+    assert "line 2: GPUs is 2.5; it must be a whole number" in refusal(written(tmp_path, MIRAGE_HEAD + row.format(2.5)))
+    assert "line 2: submit_time is -5; times count" in refusal(written(tmp_path, TIRESIAS_HEAD + "0,1,-5,6,m,16,3\n"))
+    assert read_trace(written(tmp_path, MIRAGE_HEAD + row.format(2))).jobs[0].limit_s is None
+
+
 @pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the traces of schedulers are not at {SCHEDULERS}")
 def test_the_published_slurm_log_is_read() -> None:
     trace = read_trace(SCHEDULERS / "mirage" / "ls6_a100_2022-11_2023-02.csv.gz")
