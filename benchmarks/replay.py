@@ -34,7 +34,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from whorl.analysis.replay import Fleet, Job, Options, Trace, find_policy, replay
+from whorl.analysis.replay import Job, Options, Trace, World, find_policy, replay
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.plain_replay import PlainJob, plain_replay
 from whorl.benchmarks.reporting import as_json
@@ -70,11 +70,11 @@ def drawn_trace(jobs: int, gpus: int, load: float, widths: tuple[tuple[int, int]
     return Trace(f"{jobs} drawn jobs", tuple(found))
 
 
-def drawn_fleet(gpus: int, locality: float) -> Fleet:
+def drawn_world(gpus: int, locality: float) -> World:
     draw = random.Random(SEED + 1)
     spread = {"A": 0.05, "B": 0.02, "C": 0.02, "D": 0.005}
     scores = {name: [draw.lognormvariate(0, sd) for _ in range(gpus)] for name, sd in spread.items()}
-    return Fleet.regular(gpus // NODES[gpus], NODES[gpus], scores, locality=locality)
+    return World.regular(gpus // NODES[gpus], NODES[gpus], scores, locality=locality)
 
 
 # One replay in a process of its own
@@ -83,9 +83,9 @@ def drawn_fleet(gpus: int, locality: float) -> Fleet:
 def one(given: dict[str, Any]) -> dict[str, Any]:
     gpus = given["gpus"]
     trace = drawn_trace(given["jobs"], gpus, given["load"], given["widths"])
-    fleet = drawn_fleet(gpus, given.get("locality", 1.2))
+    world = drawn_world(gpus, given.get("locality", 1.2))
     before = resource.getrusage(resource.RUSAGE_SELF)
-    outcome = replay(trace, fleet, given["policy"], options=Options(backfill=given.get("backfill", "none")))
+    outcome = replay(trace, world, given["policy"], options=Options(backfill=given.get("backfill", "none")))
     after = resource.getrusage(resource.RUSAGE_SELF)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     granted = sum(job.gpus for job in trace.jobs)
@@ -150,18 +150,23 @@ def against_plain() -> list[dict[str, Any]]:
     rows = []
     for gpus, backfill in ((256, "none"), (256, "easy"), (1024, "none"), (1024, "easy"), (4096, "easy")):
         jobs = 2000
-        fleet = drawn_fleet(gpus, 1.2)
+        world = drawn_world(gpus, 1.2)
         drawn = drawn_trace(jobs, gpus, 1.1, widths_of(gpus)).jobs
         only = Trace("", tuple(Job(j.name, j.submit_s, j.gpus, j.ideal_s, "A", j.limit_s) for j in drawn))
         plain = [PlainJob(j.submit_s, j.gpus, j.ideal_s, j.limit_s or j.ideal_s) for j in drawn]
         ours = []
         for _ in range(3):
             began = time.process_time()
-            outcome = replay(only, fleet, options=Options(backfill=backfill))
+            outcome = replay(only, world, options=Options(backfill=backfill))
             ours.append(time.process_time() - began)
         began = time.process_time()
         events = plain_replay(
-            plain, gpus // NODES[gpus], NODES[gpus], fleet.actual["A"].tolist(), fleet.locality, backfill == "easy"
+            plain,
+            gpus // NODES[gpus],
+            NODES[gpus],
+            world.rates.scores["A"].tolist(),
+            world.rates.locality,
+            backfill == "easy",
         )
         took = time.process_time() - began
         rows.append(

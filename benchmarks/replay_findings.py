@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from whorl.analysis.placement import scores
-from whorl.analysis.replay import Fleet, Job, Options, Trace
+from whorl.analysis.replay import Job, Options, Trace, World
 from whorl.analysis.replay.findings import ALL, BETTER, LEAST_PCT
 from whorl.analysis.replay.from_store import Measured, measured
 from whorl.analysis.replay.setting import Answered, Setting
@@ -151,10 +151,11 @@ class TrueFleets:
     workload: str
     true: Floats
 
-    def draw(self, seed: int) -> Fleet:
-        fleet = self.fleets.draw(seed)
+    def draw(self, seed: int) -> World:
+        world = self.fleets.draw(seed)
         score = dict(zip(self.fleets.scores.gpus, self.true, strict=True))
-        return replace(fleet, actual={self.workload: np.array([score[name] for name in fleet.gpu_names])})
+        scores = {self.workload: np.array([score[name] for name in world.fleet.gpu_names])}
+        return replace(world, rates=replace(world.rates, scores=scores))
 
 
 def one_store(kind: Kind, fleets: Measured, workload: str, true: Floats, number: int) -> dict[str, Any]:

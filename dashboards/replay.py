@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis.replay.findings import Gain
-from ..analysis.replay.fleet import Fleet
 from ..analysis.replay.outcome import Outcome
+from ..analysis.replay.world import World
 from .figures.drawing import Bar, Figure, Scatter, figure_of
 from .figures.looks import single
 from .style import SKY, SLOWNESS, layout, line_of
@@ -137,19 +137,19 @@ def binned_steps(time_s: Floats, values: Floats, edges: Floats) -> Floats:
     return mean
 
 
-def gantt(outcome: Outcome, fleet: Fleet | None, limit: int = BARS) -> tuple[Figure, float]:
-    """Who held which GPU when, coloured by the slowdown of the job there (one colour where the fleet is not given).
+def gantt(outcome: Outcome, world: World | None, limit: int = BARS) -> tuple[Figure, float]:
+    """Who held which GPU when, coloured by the slowdown of the job there (one colour where the world is not given).
 
     A bar is one job on neighbouring GPUs. Where there are more than `limit`, it shows the time until the next one
     would be too many; that time, in s, is returned beside the figure.
     """
-    began, ended, first, height, job, slow = _bars(outcome, fleet)
+    began, ended, first, height, job, slow = _bars(outcome, world)
     until = outcome.end_s if len(began) <= limit else float(began[limit])
     shown = np.flatnonzero(began < until) if len(began) > limit else np.arange(len(began))
     began, ended, first, height = began[shown], np.minimum(ended[shown], until), first[shown], height[shown]
     marker: dict[str, Any] = {"line": {"width": 0.5, "color": "rgba(127,127,127,0.6)"}, "color": SKY}
     slowdown = ""
-    if fleet is not None:
+    if world is not None:
         slowdown = ", slowdown %{customdata[2]:.2f}"
         marker |= {
             "color": single(slow[shown]),
@@ -191,11 +191,11 @@ def _name(outcome: Outcome, number: int) -> str:
     return outcome.jobs[number].name if number < len(outcome.jobs) else f"(arrival {number - len(outcome.jobs) + 1})"
 
 
-def _bars(outcome: Outcome, fleet: Fleet | None) -> tuple[Floats, Floats, Floats, Floats, NDArray[np.int64], Floats]:
+def _bars(outcome: Outcome, world: World | None) -> tuple[Floats, Floats, Floats, Floats, NDArray[np.int64], Floats]:
     """Begin, end, first GPU, number of neighbouring GPUs, job and slowdown of every bar, by their begin."""
     rows: list[tuple[float, float, int, int, int, float]] = []
     for span in outcome.spans or ():
-        slow = _slowdown(outcome, fleet, span.job, span.gpus)
+        slow = _slowdown(outcome, world, span.job, span.gpus)
         gpus = sorted(span.gpus)
         start = 0
         for place in range(1, len(gpus) + 1):
@@ -207,13 +207,13 @@ def _bars(outcome: Outcome, fleet: Fleet | None) -> tuple[Floats, Floats, Floats
     return began, ended, first, height, job.astype(np.int64), slowdown
 
 
-def _slowdown(outcome: Outcome, fleet: Fleet | None, job: int, gpus: Sequence[int]) -> float:
-    if fleet is None or job >= len(outcome.jobs):
+def _slowdown(outcome: Outcome, world: World | None, job: int, gpus: Sequence[int]) -> float:
+    if world is None or job >= len(outcome.jobs):
         return 1.0
     held = list(gpus)
-    scores = fleet.actual.get(outcome.jobs[job].workload)
+    scores = world.rates.scores.get(outcome.jobs[job].workload)
     worst = 1.0 if scores is None else float(scores[held].max())
-    return worst * (fleet.locality if len(np.unique(fleet.node[held])) > 1 else 1.0)
+    return worst * (world.rates.locality if len(np.unique(world.fleet.node[held])) > 1 else 1.0)
 
 
 def gain_by_seed(gains: Sequence[Gain]) -> Figure:

@@ -129,7 +129,7 @@ def _over_time(results: Sequence[Replayed], bars: int) -> list[Drawing]:
     if not outcomes:
         return []
     seed = next(iter(recorded.values())).case.seed
-    drawn = {policy: gantt(outcome, recorded[policy].fleet, bars) for policy, outcome in outcomes.items()}
+    drawn = {policy: gantt(outcome, recorded[policy].world, bars) for policy, outcome in outcomes.items()}
     cut = [policy for policy, (_, until) in drawn.items() if until < outcomes[policy].end_s]
     part = f" Only the first {bars:,} bars are shown of {', '.join(cut)}." if cut else ""
     mean = f"Seed {seed}; each point is the mean over a 400th of the time."

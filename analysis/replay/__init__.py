@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+from .beliefs import Beliefs, Progress, Request, View
 from .engine import replay
 from .failures import Failure
 from .fleet import Fleet
-from .job import Allocation, Job, Trace
-from .options import Options
+from .job import Allocation, Job, Piece, Trace
+from .options import Arrivals, Options, User
 from .outcome import Metrics, Outcome, Series, Span
-from .policies import POLICIES, Policy, find_policy
-from .schedulers import SCHEDULERS, Scheduler, find_scheduler
-from .view import View
+from .policies import POLICIES, SCHEDULERS, Decision, Policy, Queued, Scheduler, find_policy, find_scheduler
+from .power import Power
+from .rates import Rates, Tenant
+from .world import World
 
 __all__ = [
     "POLICIES",
     "SCHEDULERS",
     "Allocation",
+    "Arrivals",
+    "Beliefs",
+    "Decision",
     "Failure",
     "Fleet",
     "Job",
     "Metrics",
     "Options",
     "Outcome",
+    "Piece",
     "Policy",
+    "Power",
+    "Progress",
+    "Queued",
+    "Rates",
+    "Request",
     "Scheduler",
     "Series",
     "Span",
+    "Tenant",
     "Trace",
+    "User",
     "View",
+    "World",
     "find_policy",
     "find_scheduler",
     "replay",

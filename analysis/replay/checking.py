@@ -1,4 +1,4 @@
-"""Whether a trace can be replayed on a fleet, and what a policy answers be done: one sentence for each fault."""
+"""Whether a trace can be replayed in a world, and what a policy answers be done: one sentence for each fault."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from numbers import Real
 from operator import index
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from .fleet import Fleet
 from .job import Allocation, Job, Trace
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from .state import State
+    from .world import World
 
 
 @contextmanager
@@ -31,29 +26,30 @@ def naming(trace: Trace) -> Iterator[None]:
         raise InputError(f"{trace.name}: {error}") from error
 
 
-def check_trace(trace: Trace, fleet: Fleet) -> None:
+def check_trace(trace: Trace, world: World) -> None:
     """Raise `InputError` for a trace without jobs, out of order, with a name twice, or with a job that cannot be."""
     if not trace.jobs:
         raise InputError("the trace has no jobs")
-    check_job(max(trace.jobs, key=lambda job: job.gpus), fleet)  # the widest first: it says how large a fleet must be
-    for one, then in pairwise(trace.jobs):
-        if then.submit_s < one.submit_s:
-            raise InputError(f"job {then.name} comes after {one.name} in the trace but was submitted before it")
-    seen: set[str] = set()
+    check_job(max(trace.jobs, key=lambda job: job.gpus), world)  # the widest: it says how large a fleet must be
+    for earlier, later in pairwise(trace.jobs):
+        if later.submit_s < earlier.submit_s:
+            raise InputError(f"job {later.name} comes after {earlier.name} in the trace but was submitted before it")
+    names: set[str] = set()
     for job in trace.jobs:
-        if job.name in seen:
+        if job.name in names:
             raise InputError(f"two jobs of the trace are named {job.name}")
-        seen.add(job.name)
-        check_job(job, fleet)
+        names.add(job.name)
+        check_job(job, world)
 
 
-def check_job(job: Job, fleet: Fleet) -> None:
-    """Raise `InputError` for a job that cannot run on the fleet at all."""
+def check_job(job: Job, world: World) -> None:
+    """Raise `InputError` for a job that cannot run in the world at all."""
+    gpus = len(world.fleet)
     if job.gpus < 1:
         raise InputError(f"job {job.name} wants {job.gpus} GPUs: it must want at least one")
-    if job.gpus > len(fleet):
+    if (job.widths[0] if job.widths else job.gpus) > gpus:
         raise InputError(
-            f"job {job.name} asks for {job.gpus:,} GPUs and the fleet has {len(fleet):,}; replay it on a larger fleet "
+            f"job {job.name} asks for {job.gpus:,} GPUs and the fleet has {gpus:,}; replay it on a larger fleet "
             "(--nodes, --gpus-per-node), or leave the job out"
         )
     if not (math.isfinite(job.ideal_s) and job.ideal_s > 0):
@@ -62,88 +58,95 @@ def check_job(job: Job, fleet: Fleet) -> None:
         raise InputError(f"job {job.name} was submitted at {job.submit_s:g} s: the time must be at least 0")
     if job.limit_s is not None and not job.limit_s > 0:
         raise InputError(f"job {job.name} has a limit of {job.limit_s:g} s: it must be more than 0 s")
-    if job.workload and job.workload not in fleet.actual:
-        known = ", ".join(sorted(fleet.actual)) or "none"
+    if job.workload and job.workload not in world.rates.scores:
+        known = ", ".join(sorted(world.rates.scores)) or "none"
         raise InputError(f"job {job.name} is of class {job.workload!r}; the fleet has scores of: {known}")
-
-
-# What policies answer
-
-
-def placed(policy: str, job: Job, given: object, count: int) -> tuple[int, ...]:
-    """The GPUs that `place` gave a job, ascending, on a fleet of `count` GPUs; whether they are free is not looked at.
-
-    Raises `InputError` for anything but as many numbers of GPUs as the job wants.
-    """
-    gpus = tuple(sorted(_numbers(policy, job, given)))
-    if len(gpus) != job.gpus:
-        raise InputError(f"the policy {policy} gives job {job.name} {len(gpus)} GPUs; it wants {job.gpus}")
-    if gpus[0] < 0 or gpus[-1] >= count:
-        other = gpus[0] if gpus[0] < 0 else gpus[-1]
-        raise InputError(f"the policy {policy} gives job {job.name} the GPU {other}; the fleet has 0 to {count - 1}")
-    return gpus
-
-
-def not_free(policy: str, job: Job, gpus: Sequence[int], free: NDArray[np.bool_], available: NDArray[np.bool_]) -> str:
-    """What is wrong with the GPUs that `place` gave a job, one of which is not free or stands twice."""
-    of = f"the policy {policy} gives job {job.name} the GPU"
-    for one, then in pairwise(gpus):
-        if one == then:
-            return f"{of} {one} twice"
-    taken = next(gpu for gpu in gpus if not free[gpu])
-    return f"{of} {taken}, which " + ("another job holds" if available[taken] else "is not available")
-
-
-def arranged(policy: str, given: object, asked: Sequence[int]) -> list[int]:
-    """The order in which `arrange` lets jobs choose. Raises `InputError` if these are not the jobs it was asked for."""
-    order = list(given) if isinstance(given, Sequence) else []
-    if sorted(order) != sorted(asked):
+    if job.widths is not None and not 1 <= job.widths[0] <= job.gpus <= job.widths[1]:
         raise InputError(
-            f"the policy {policy} arranges jobs number {shortened(given)}; it was asked for {shortened(list(asked))}"
+            f"job {job.name} can work on {job.widths[0]} to {job.widths[1]} GPUs and asks for {job.gpus}: its own "
+            "width must be one of these"
         )
-    return order
+    if job.pieces:
+        _check_pieces(job)
+    if job.stages:
+        shares = math.fsum(share for _, share in job.stages)
+        if not math.isclose(shares, 1.0, abs_tol=1e-6) or max(width for width, _ in job.stages) != job.gpus:
+            raise InputError(
+                f"the stages of job {job.name} have shares that add up to {shares:g} and at most "
+                f"{max(width for width, _ in job.stages)} GPUs; they must add up to 1, and the widest has its "
+                f"{job.gpus} GPUs"
+            )
 
 
-def granted(
-    policy: str, decided: object, states: Mapping[int, State], available: NDArray[np.bool_]
-) -> dict[int, Allocation]:
-    """What `decide` grants each job, by number. Raises `InputError` where that cannot be."""
-    if not isinstance(decided, Mapping):
-        raise InputError(
-            f"the policy {policy} decides {shortened(decided)}; it must give a dict of job numbers and allocations"
-        )
-    found: dict[int, Allocation] = {}
-    holders: dict[int, tuple[int, bool]] = {}
-    for number, allocation in decided.items():
-        if number not in states:
-            raise InputError(f"the policy {policy} gives GPUs to job number {number}, which is not in the system")
-        job = states[number].job
-        of = f"the policy {policy} gives job {job.name}"
-        if not isinstance(allocation, Allocation):
-            raise InputError(f"{of} {shortened(allocation)}, which is no Allocation")
-        gpus = _numbers(policy, job, allocation.gpus)
-        if not gpus or any(one >= then for one, then in pairwise(gpus)):
-            raise InputError(f"{of} no GPUs, or not in ascending order")
-        rate = allocation.rate
-        if not (isinstance(rate, Real) and 0 < rate < math.inf):
-            raise InputError(f"{of} the rate {rate}: it must be a number > 0")
-        for gpu in gpus:
-            if not (0 <= gpu < len(available) and available[gpu]):
-                raise InputError(f"{of} the GPU {gpu}, which is not available")
-            if gpu in holders and not (allocation.shared and holders[gpu][1]):
-                other = states[holders[gpu][0]].job.name
-                raise InputError(f"the policy {policy} gives GPU {gpu} to jobs {other} and {job.name}")
-            holders[gpu] = (number, allocation.shared)
-        found[number] = Allocation(gpus, rate, allocation.shared)
-    return found
+def _check_pieces(job: Job) -> None:
+    for piece in job.pieces:
+        if not (0 < piece.work_s < math.inf and 0 < piece.epochs < math.inf):
+            raise InputError(
+                f"job {job.name} has a piece of {piece.epochs:g} epochs in {piece.work_s:g} s: both must be more than 0"
+            )
+    work_s = math.fsum(piece.work_s for piece in job.pieces)
+    if not math.isclose(work_s, job.ideal_s, rel_tol=1e-6):
+        raise InputError(f"the pieces of job {job.name} add up to {work_s:g} s and it runs for {job.ideal_s:g} s")
 
 
-def _numbers(policy: str, job: Job, given: object) -> tuple[int, ...]:
-    if isinstance(given, range):
-        return tuple(given)
+# What policies answer. `given` begins each sentence: who gives what to which job.
+
+
+def gpu_numbers(given: str, gpus: object, count: int) -> tuple[int, ...]:
+    """What a policy gives as GPUs, as plain numbers. Raises `InputError` for anything but numbers of the fleet's."""
     try:
-        return tuple(map(index, given))  # type: ignore[call-overload]
+        numbers = tuple(gpus) if isinstance(gpus, range) else tuple(map(index, gpus))  # type: ignore[call-overload]
     except TypeError:
+        raise InputError(f"{given} {shortened(gpus)}, which is no list of GPU numbers") from None
+    if not numbers:
+        raise InputError(f"{given} no GPUs; leave it out, or stop it by None")
+    if min(numbers) < 0 or max(numbers) >= count:
+        other = next(gpu for gpu in numbers if not 0 <= gpu < count)
+        raise InputError(f"{given} the GPU {other}; the fleet has 0 to {count - 1}")
+    if len(set(numbers)) < len(numbers):
+        twice = next(gpu for gpu in numbers if numbers.count(gpu) > 1)
+        raise InputError(f"{given} the GPU {twice} twice")
+    return numbers
+
+
+def checked_allocation(given: str, job: Job, allocation: object, count: int) -> Allocation:
+    """What a policy gives a job, on a fleet of `count` GPUs; whether the GPUs are free is not looked at.
+
+    Raises `InputError` for a wrong type, a width that the job does not have, and clocks and depths that cannot be.
+    """
+    if not isinstance(allocation, Allocation):
+        raise InputError(f"{given} {shortened(allocation)}, which is neither an Allocation nor None")
+    gpus = gpu_numbers(given, allocation.gpus, count)
+    fewest, most = job.widths or (job.gpus, job.gpus)
+    if not fewest <= len(gpus) <= most:
+        widths = f"{fewest} to {most}" if job.widths else f"{job.gpus}"
+        raise InputError(f"{given} {len(gpus)} GPUs; it wants {widths}")
+    if allocation.clocks or allocation.depths:
+        for name, values, top in (("clock", allocation.clocks, math.inf), ("depth", allocation.depths, 1.0)):
+            if not isinstance(values, Sequence) or (values and len(values) != len(gpus)):
+                raise InputError(f"{given} the {name}s {shortened(values)}; there must be one for each of its GPUs")
+            for value in values:
+                if not (isinstance(value, (int, float)) and 0 < value <= top and value < math.inf):
+                    raise InputError(f"{given} the {name} {value}: it must be a number > 0" + " and <= 1" * (top == 1))
+        if allocation.depths and max(allocation.depths) != 1:
+            raise InputError(f"{given} depths of at most {max(allocation.depths):g}: the deepest must be 1")
+    return Allocation(gpus, bool(allocation.shared), tuple(allocation.clocks), tuple(allocation.depths))
+
+
+def checked_changes(policy: str, now_s: float, changes: object) -> Mapping[int, object]:
+    """The changes of a decision. Raises `InputError` if they are no mapping."""
+    if not isinstance(changes, Mapping):
         raise InputError(
-            f"the policy {policy} gives job {job.name} {shortened(given)}, which is no list of GPU numbers"
-        ) from None
+            f"the policy {policy} decides {shortened(changes)} at {now_s:g} s; changes must be a dict of job numbers "
+            "and allocations"
+        )
+    return changes
+
+
+def checked_wake_up(policy: str, now_s: float, again_s: object) -> float:
+    """When a policy wants to be asked again. Raises `InputError` for what is no time after now."""
+    if not isinstance(again_s, (int, float)) or not again_s > now_s:
+        raise InputError(
+            f"the policy {policy} asks at {now_s:g} s to be woken up at {shortened(again_s)}: it must be a later time"
+        )
+    return float(again_s)

@@ -41,6 +41,9 @@ class Cluster:
         self._nodes: FreeNodes | None = None
         self._free: NDArray[np.bool_] | None = None
         self._away: set[int] = set()
+        self.held: dict[int, tuple[int, ...]] = {}
+        """By job number, the GPUs that the job took."""
+        self._held_bits: dict[int, dict[int, int]] = {}
 
     @property
     def nodes(self) -> FreeNodes:
@@ -69,33 +72,52 @@ class Cluster:
         bits, first = self.free_bits[node], self.first[node]
         if bits & ((1 << count) - 1) == (1 << count) - 1:
             return range(first, first + count)
-        found = []
+        gpus = []
         for _ in range(count):
             low = bits & -bits
-            found.append(first + low.bit_length() - 1)
+            gpus.append(first + low.bit_length() - 1)
             bits ^= low
-        return found
+        return gpus
 
-    def take(self, gpus: Sequence[int]) -> None:
-        """These are no longer free. Raises `NotFreeError` when one is not free or stands twice."""
-        wanted = self._by_node(gpus)
-        for node, bits in wanted.items():
+    def take(self, number: int, gpus: tuple[int, ...]) -> None:
+        """A job takes these GPUs. Raises `NotFreeError` when one is not free or stands twice."""
+        node_of, first = self.node, self.first
+        taken: dict[int, int] = {}
+        for gpu in gpus:
+            node = node_of[gpu]
+            bit = 1 << (gpu - first[node])
+            bits = taken.get(node, 0)
+            if bits & bit:
+                raise NotFreeError
+            taken[node] = bits | bit
+        for node, bits in taken.items():
             if self.free_bits[node] & bits != bits:
                 raise NotFreeError
-        for node, bits in wanted.items():
+        for node, bits in taken.items():
             self._set(node, self.free_bits[node] ^ bits)
         if self._free is not None:
             self._free[list(gpus)] = False
+        self.held[number], self._held_bits[number] = gpus, taken
 
-    def give(self, gpus: Sequence[int]) -> None:
-        """These are free again, except on a node that is away."""
-        for node, bits in self._by_node(gpus).items():
+    def give(self, number: int) -> tuple[int, ...]:
+        """A job's GPUs are free again, except on a node that is away. Returns them."""
+        gpus = self.held.pop(number)
+        for node, bits in self._held_bits.pop(number).items():
             if node not in self._away:
                 self._set(node, self.free_bits[node] | bits)
         if self._free is not None:
             self._free[list(gpus)] = True
             for node in self._away:
                 self._free[self.first[node] : self.first[node + 1]] = False
+        return gpus
+
+    def sync(self, node: int, *, up: bool) -> None:
+        """The node is up, or is not; it may have changed in between. Jobs that were on it have given their GPUs."""
+        if up == (node in self._away):
+            if up:
+                self.open(node)
+            else:
+                self.close(node)
 
     def close(self, node: int) -> None:
         """The node goes away, with its free GPUs."""
@@ -111,18 +133,6 @@ class Cluster:
         self.capacity += self._usable[node].bit_count()
         self._set(node, self._usable[node])
         self._free = None
-
-    def _by_node(self, gpus: Sequence[int]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        node_of, first = self.node, self.first
-        for gpu in gpus:
-            node = node_of[gpu]
-            bit = 1 << (gpu - first[node])
-            bits = found.get(node, 0)
-            if bits & bit:
-                raise NotFreeError
-            found[node] = bits | bit
-        return found
 
     def _set(self, node: int, bits: int) -> None:
         count = bits.bit_count()
@@ -172,37 +182,37 @@ class FreeNodes:
         tops = [rank for count in range(least, len(self._heaps)) if (rank := self._top(count)) is not None]
         return self._node[min(tops)] if tops else None
 
-    def fullest(self, wanted: int) -> list[int]:
-        """The nodes with most free GPUs, the first ones on ties, until they have `wanted` together."""
-        found: list[int] = []
+    def fullest(self, gpus: int) -> list[int]:
+        """The nodes with most free GPUs, the first ones on ties, until they have `gpus` together."""
+        nodes: list[int] = []
         for count in range(len(self._heaps) - 1, 0, -1):
-            aside: list[int] = []
-            while wanted > 0 and (rank := self._top(count)) is not None:
-                aside.append(heapq.heappop(self._heaps[count]))
-                found.append(self._node[rank])
-                wanted -= count
-            for rank in aside:
+            popped: list[int] = []
+            while gpus > 0 and (rank := self._top(count)) is not None:
+                popped.append(heapq.heappop(self._heaps[count]))
+                nodes.append(self._node[rank])
+                gpus -= count
+            for rank in popped:
                 heapq.heappush(self._heaps[count], rank)
-            if wanted <= 0:
+            if gpus <= 0:
                 break
-        return found
+        return nodes
 
-    def in_order(self, wanted: int) -> list[int]:
-        """The first nodes with a free GPU until they have `wanted` together."""
-        found: list[int] = []
-        aside: list[tuple[int, int]] = []
-        while wanted > 0:
+    def in_order(self, gpus: int) -> list[int]:
+        """The first nodes with a free GPU until they have `gpus` together."""
+        nodes: list[int] = []
+        popped: list[tuple[int, int]] = []
+        while gpus > 0:
             tops = [(rank, count) for count in range(1, len(self._heaps)) if (rank := self._top(count)) is not None]
             if not tops:
                 break
             rank, count = min(tops)
             heapq.heappop(self._heaps[count])
-            aside.append((count, rank))
-            found.append(self._node[rank])
-            wanted -= count
-        for count, rank in aside:
+            popped.append((count, rank))
+            nodes.append(self._node[rank])
+            gpus -= count
+        for count, rank in popped:
             heapq.heappush(self._heaps[count], rank)
-        return found
+        return nodes
 
     def _top(self, count: int) -> int | None:
         heap, counts, node = self._heaps[count], self._counts, self._node

@@ -1,294 +1,731 @@
-"""A job trace replayed on a fleet: who would have run where and when under a policy and a scheduler.
+"""A job trace replayed in a world: who would have run where and when under a policy.
 
-One engine, two clocks. It knows the moments at which something happens: a job comes, a job's work is done, a node goes
-or comes back. By events it decides at each of them; by rounds it decides at the first edge of a round that is not
-before them, and jobs still end at the moment at which their work is done, unless that is `quantised` too. What cannot
-change a decision causes none, so quiet rounds cost nothing.
+A policy says which GPUs, in which roles, at which clock, and when to be asked again; the world says how fast that goes.
+Speed is piecewise constant: it changes with a job's allocation, with those who share its GPUs, and at the edges of its
+pieces. One heap holds what is to come. By events the policy decides at each moment at which a job comes or ends, a node
+goes or comes back, or the policy asked to be woken up; by rounds at the first edge of a round that is not before them,
+and jobs still end at the moment at which their work is done, unless that is `quantised` too.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from ...errors import InputError
-from .checking import check_job, check_trace, naming
-from .cluster import Cluster
-from .deciding import Decisions
+from .beliefs import Progress, Request, View
+from .checking import check_job, check_trace, checked_allocation, checked_changes, checked_wake_up, naming
 from .failures import checked
-from .fleet import Fleet
-from .holdings import EDGE, Holdings
-from .job import Job, Trace
-from .options import Options
-from .outcome import Others, Outcome
-from .policies import Policy, find_policy
-from .schedulers import Scheduler, find_scheduler
-from .state import State
-from .view import View
+from .job import Allocation, Job, Piece, Trace
+from .options import Options, User
+from .outcome import Others, Outcome, Series, Span
+from .policies import Policy, Queued, Scheduler, made
+from .policies.policy import Decision
+from .policies.queue import EDGE
+from .power import Ledger
+from .rates import Tenant, Tenants
+from .world import World
 
-Progress = Callable[[int, int, float], None]
+ProgressReport = Callable[[int, int, float], None]
 """`progress(jobs ended, jobs, replayed seconds)`."""
 
-_PROGRESS_EVERY = 512
-_QUIET_ROUNDS = 100_000
-"""Rounds in which nothing happens and no work is done, after which a policy is taken to do nothing for ever."""
+_REPORT_EVERY = 512
+_QUIET = 100_000
+"""Wake-ups in a row in which nothing happens and no work is done, after which a policy is taken to do nothing."""
+_SPARED_S = 5.0
+"""By rounds, a job that ends this long before the edge pays no start (`Options.start_s`)."""
+_ESTIMATES = 4
+"""A word of the random numbers: the errors of estimates."""
+
+# Kinds of events; at one moment they come in this order.
+_ENDS, _LIMITS, _NODES, _ARRIVALS, _USERS, _WAKES = range(6)
 
 
 def replay(
     trace: Trace,
-    fleet: Fleet,
-    policy: str | Policy = "packed",
+    world: World,
+    policy: str | type[Policy] | Policy = "packed",
     scheduler: str | Scheduler = "fifo",
     *,
     options: Options | None = None,
     seed: int | random.Random = 0,
-    progress: Progress | None = None,
+    progress: ProgressReport | None = None,
 ) -> Outcome:
-    """Replay a trace on a fleet.
+    """Replay a trace in a world.
 
-    `seed`: of the policies that draw, or the caller's own stream, which is then used up in part. `progress` is called
-    now and then, and at the end.
+    `policy`: a name, a class, or a new object. `scheduler`: orders placements; whole schedulers have an order of their
+    own. `seed`: of the policies that draw and of estimates, or the caller's own stream, which is then used up in part.
+    `progress` is called now and then, and at the end.
 
     Raises `InputError` for a trace that has no jobs or has them out of order, for a job that has no length, is wider
-    than the fleet or of a class without scores, for options that exclude each other, and when a job waits for ever.
+    than the fleet or of a class without scores, for options that exclude each other, for what a policy may not decide,
+    and when a job waits for ever.
     """
     began = time.perf_counter()
-    row = find_policy(policy) if isinstance(policy, str) else policy
-    order = find_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
-    engine = Engine(trace, fleet, row, order, options or Options(), seed, progress)
+    engine = Engine(trace, world, made(policy, scheduler), options or Options(), seed, progress)
     with naming(trace):
         engine.run()
     return engine.outcome(time.perf_counter() - began)
 
 
+class Run:
+    """A job on its way: the work it has left, what it holds, and what it has cost. Work is in ideal seconds."""
+
+    __slots__ = (
+        "allocation",
+        "began_s",
+        "busy_s",
+        "finish_s",
+        "gpu_s",
+        "held_s",
+        "job",
+        "left_s",
+        "limited",
+        "lost_node",
+        "migrations",
+        "number",
+        "piece",
+        "pieces",
+        "preemptions",
+        "progress",
+        "regimes",
+        "restarts",
+        "scale",
+        "speed",
+        "start_s",
+        "useful_s",
+        "version",
+        "wasted_s",
+        "works_from_s",
+    )
+
+    def __init__(self, number: int, job: Job, scale: float) -> None:
+        self.number = number
+        self.job = job
+        self.scale = scale  # of its true work, what a policy is told
+        self.pieces = job.pieces or (Piece(job.ideal_s),)
+        self.progress = Progress(since_s=job.submit_s)
+        self.allocation: Allocation | None = None
+        self.speed = 0.0
+        self.began_s = 0.0  # of this allocation
+        self.works_from_s = 0.0  # from here on the speed holds
+        self.version = 0  # of the allocation and its speed: an end foretold for an older one is void
+        self.lost_node = False
+        self.limited = False
+        self.start_s = self.finish_s = math.nan
+        self.held_s = self.gpu_s = 0.0
+        self.useful_s = self.wasted_s = 0.0  # GPU-seconds of work that counts so far, and of none or lost work
+        self.preemptions = self.migrations = self.restarts = 0
+        self.from_scratch()
+
+    def from_scratch(self) -> None:
+        """No work is done."""
+        self.piece = 0
+        self.left_s = self.pieces[0].work_s
+        self.busy_s = 0.0
+        self.regimes: tuple[tuple[int | None, float, float], ...] = ()
+
+    def left_at(self, now_s: float) -> float:
+        """The work left of the piece, at a moment that is not before the last change."""
+        if self.allocation is None or now_s <= self.works_from_s:
+            return self.left_s
+        return max(0.0, self.left_s - (now_s - self.works_from_s) * self.speed)
+
+    def settle(self, now_s: float) -> None:
+        """Bring the sums up to a moment; the job holds GPUs."""
+        progress = self.progress
+        elapsed_s = now_s - progress.since_s
+        self.left_s = self.left_at(now_s)
+        works_s = max(0.0, now_s - self.works_from_s)
+        self.busy_s += works_s
+        self.useful_s += works_s * progress.gpus
+        self.wasted_s += (elapsed_s - works_s) * progress.gpus
+        self.held_s += elapsed_s
+        self.gpu_s += elapsed_s * progress.gpus
+        progress.attained_s += elapsed_s
+        progress.gpu_s += elapsed_s * progress.gpus
+        progress.since_s = now_s
+        self.works_from_s = max(self.works_from_s, now_s)
+
+    def next_piece(self) -> None:
+        """The piece is done."""
+        piece = self.pieces[self.piece]
+        self.regimes += ((piece.batch, piece.epochs, self.busy_s),)
+        self.piece += 1
+        self.busy_s, self.left_s = 0.0, self.pieces[self.piece].work_s
+
+    def lose_work(self) -> None:
+        """All that was done counts for nothing."""
+        self.wasted_s += self.useful_s
+        self.useful_s = 0.0
+
+    def work_left_s(self, now_s: float) -> float:
+        """Over all pieces."""
+        return math.fsum((self.left_at(now_s), *(piece.work_s for piece in self.pieces[self.piece + 1 :])))
+
+    def observe(self, now_s: float, *, told: bool) -> None:
+        """Write into `progress` what a policy sees of epochs, and where it is told of the work, of the work left."""
+        piece = self.pieces[self.piece]
+        done = piece.epochs * (1 - self.left_at(now_s) / piece.work_s)
+        busy_s = self.busy_s
+        if self.allocation is not None:
+            busy_s += max(0.0, now_s - self.works_from_s)
+        self.progress.epochs_done = math.fsum((done, *(epochs for _, epochs, _ in self.regimes)))
+        self.progress.regimes = (*self.regimes, (piece.batch, done, busy_s)) if busy_s else self.regimes
+        if told:
+            self.progress.left_s = self.work_left_s(now_s) * self.scale
+
+
 class Engine:
-    """The state of one replay and its events; what is decided stands in `Decisions`."""
+    """One replay: its events, and what it keeps of every job."""
 
     def __init__(
         self,
         trace: Trace,
-        fleet: Fleet,
+        world: World,
         policy: Policy,
-        scheduler: Scheduler,
         options: Options,
         seed: int | random.Random,
-        progress: Progress | None,
+        progress: ProgressReport | None,
     ) -> None:
+        self.trace, self.world, self.policy, self.options = trace, world, policy, options
+        beliefs, fleet = world.beliefs, world.fleet
         with naming(trace):
-            check_trace(trace, fleet)
-        self.trace, self.fleet, self.policy, self.scheduler = trace, fleet, policy, scheduler
-        self.options = options
-        classes = {job.workload for job in trace.jobs}
-        widest = max(job.gpus for job in trace.jobs)
-        avoided = None if policy.avoids is None else policy.avoids(fleet, classes, widest)
-        ranks = None if policy.ranks is None else policy.ranks(fleet, classes)
-        self.cluster = Cluster(fleet.node, avoided, ranks)
+            check_trace(trace, world)
+            if policy.knowledge != "none" and beliefs.knowledge == "none":
+                raise InputError(
+                    f"{_scheduler(policy) or policy.name} needs to know the work of jobs, and nothing is known of it; "
+                    "use --knowledge exact or estimate"
+                )
         self.seed = None if isinstance(seed, random.Random) else seed
-        stream = seed if isinstance(seed, random.Random) else random.Random(seed)  # noqa: S311 (no secret)
-        self.view = View(fleet, self.cluster, options, stream)
-        self.states: dict[int, State] = self.view.states
-        by_rounds = policy.by_rounds or scheduler.by_rounds
-        self.rounds = options.quantised or (by_rounds if options.rounds is None else options.rounds)
-        self.events = 0
-        self.holdings = Holdings(fleet, self.view, options)
-        self.decisions = Decisions(trace.jobs, policy, scheduler, options, self.view, self.holdings, rounds=self.rounds)
-        self._quiet = 0
-        self._left_s = math.inf
-        self._ended = 0
-        self._all: list[State] = []
-        self._arrivals: Iterator[Job] = chain(trace.jobs, options.arrivals() if options.arrivals else ())
-        self._next: Job | None = next(self._arrivals)
-        self._arrived = 0
+        self._errors = np.random.default_rng([self.seed or 0, _ESTIMATES]) if beliefs.knowledge == "estimate" else None
+        rounds = options.quantised or (policy.by_rounds if options.rounds is None else options.rounds)
+        self.view = View(
+            fleet,
+            beliefs,
+            replace(options, failures=(), users=()),
+            seed if isinstance(seed, random.Random) else random.Random(seed),  # noqa: S311 (no secret)
+            rounds=rounds,
+            classes=frozenset(job.workload for job in trace.jobs),
+            widest=max(job.gpus for job in trace.jobs),
+            up=np.ones(len(fleet), dtype=np.bool_),
+            tenants=[()] * len(fleet),
+        )
+        power = world.rates.power
+        self.ledger = None if power is None else Ledger(power, fleet.node.tolist())
+        self.events = self.decisions = 0
+        self.ended = 0
+        """Jobs of the trace that have ended."""
+        self.runs: dict[int, Run] = {}
+        """Jobs in the system."""
+        self.gone: list[Run] = []
+        """Jobs that have ended."""
+        self.busy = 0
+        """GPUs that are held; one that several jobs share counts once."""
+        self.busy_s = 0.0
+        self._busy_until_s = 0.0
+        self.spans: list[Span] = []
+        self._series: list[tuple[float, int, int]] = []
+        self._edge = -1  # the number of the round that is decided, or was last
+        self._due = False  # something happened that asks for a decision
+        self._heap: list[tuple[float, int, int, int]] = []
         self._moments = checked(options.failures, fleet.node_names)
-        self._moment = 0
-        self._progress = progress
+        self._first = np.searchsorted(fleet.node, np.arange(len(fleet.node_names) + 1)).tolist()
+        self._down: set[int] = set()
+        self._users: list[User] = [user() for user in options.users]
+        self._named = len(trace.jobs)
+        self._report = progress
 
     # Running
 
     def run(self) -> None:
         """Until the last job of the trace has ended."""
-        for job in self.trace.jobs:
-            if job.gpus > self.cluster.capacity:
-                raise InputError(
-                    f"job {job.name} asks for {job.gpus:,} GPUs and the policy {self.policy.name} uses "
-                    f"{self.cluster.capacity:,} of the fleet's {len(self.fleet):,}; leave out the job or the policy"
-                )
-        jobs = len(self.trace.jobs)
-        while self._ended < jobs:
+        heap, jobs = self._heap, len(self.trace.jobs)
+        heap += [(at_s, _NODES, place, 0) for place, (at_s, _, _) in enumerate(self._moments)]
+        heap += [(user.begin(), _USERS, place, 0) for place, user in enumerate(self._users)]
+        heap.append((self.trace.jobs[0].submit_s, _ARRIVALS, 0, 0))
+        heapq.heapify(heap)
+        self.policy.begin(self.view)
+        quiet, left_s = 0, math.inf
+        while self.ended < jobs:
             moment = self._soonest()
-            if self.rounds:
+            if self.view.rounds and math.isfinite(moment):
                 moment = self._next_edge(moment)
             if math.isinf(moment):
                 raise InputError(self._stuck())
             self._until(moment)
-            if self._ended < jobs:
-                self.view.now_s = moment
-                self.decisions.queue.lose_patience()
-                self.decisions.decide()
-                if self.options.record:
-                    self.holdings.note(len(self.decisions.queue.waiting))
-        if self._progress is not None:
-            self._progress(self._ended, jobs, self.view.now_s)
+            if self.ended == jobs:
+                break
+            if self._due:
+                quiet = 0
+            elif quiet % _QUIET == 0:
+                before_s, left_s = left_s, math.fsum(run.work_left_s(self.view.now_s) for run in self.runs.values())
+                if quiet and left_s >= before_s:
+                    raise InputError(self._stuck())
+            quiet += not self._due
+            self._decide(moment)
+        if self._report is not None:
+            self._report(self.ended, jobs, self.view.now_s)
 
     def _next_edge(self, moment: float) -> float:
-        """The edge at which the next decision is due: the first that is not before the next event, or the very next."""
+        """The edge at which the next decision is due: the first that is not before the next event."""
         round_s = self.options.round_s
-        if self.decisions.restless() and moment > (self.holdings.edge + 1) * round_s:
-            if self._quiet % _QUIET_ROUNDS == 0:
-                before, self._left_s = self._left_s, self._work_left_s()
-                if self._quiet and self._left_s >= before:
-                    return math.inf
-            self._quiet += 1
-            self.holdings.edge += 1
-        elif math.isinf(moment):
-            return moment
-        else:
-            self._quiet = 0
-            self.holdings.edge = math.ceil(moment / round_s - EDGE)
-            if self.holdings.edge * round_s < moment:
-                self.holdings.edge += 1
-        return self.holdings.edge * round_s
-
-    def _work_left_s(self) -> float:
-        """Of all jobs that have come, as of the last decision."""
-        return math.fsum(state.left_at(self.view.now_s) for state in self.states.values())
+        edge = self._edge + 1
+        if moment > edge * round_s:
+            edge = math.ceil(moment / round_s - EDGE)
+            if edge * round_s < moment:
+                edge += 1
+        self._edge = edge
+        self.view.edge_s = (edge + 1) * round_s
+        return edge * round_s
 
     def _soonest(self) -> float:
-        """The moment of the next event; infinite if there is none."""
-        soonest = min(self.holdings.next_finish_s(), self.decisions.queue.next_impatient_s())
-        if self._next is not None:
-            soonest = min(soonest, self._next.submit_s)
-        if self._moment < len(self._moments):
-            soonest = min(soonest, self._moments[self._moment][0])
-        return soonest
+        """When the next event asks for a decision; infinite if there is none. Ends of pieces before it happen."""
+        while self._heap:
+            moment, kind, number, version = self._heap[0]
+            if kind <= _LIMITS:
+                run = self.runs.get(number)
+                if run is None or run.version != version:
+                    heapq.heappop(self._heap)
+                    continue
+                if kind == _ENDS and run.piece + 1 < len(run.pieces):
+                    heapq.heappop(self._heap)
+                    self.view.now_s = moment
+                    self._end_piece(run)
+                    continue
+            elif kind == _WAKES and number != self.decisions:
+                heapq.heappop(self._heap)
+                continue
+            return moment
+        return math.inf
 
     def _until(self, end_s: float) -> None:
-        """All events up to a moment, each at its own: first those that end, then nodes, then those that come."""
+        """All events up to a moment, each at its own."""
         jobs = len(self.trace.jobs)
-        while self._ended < jobs:
-            finish = self.holdings.next_finish_s()
-            moment = self._moments[self._moment][0] if self._moment < len(self._moments) else math.inf
-            submit = math.inf if self._next is None else self._next.submit_s
-            soonest = min(finish, moment, submit)
-            if soonest > end_s:
+        while self.ended < jobs:
+            moment = self._soonest()
+            if moment > end_s or math.isinf(moment):
                 return
+            _, kind, number, _ = heapq.heappop(self._heap)
+            if kind == _WAKES:
+                continue
+            self._due = True
             self.events += 1
-            if self._progress is not None and self.events % _PROGRESS_EVERY == 0:
-                self._progress(self._ended, jobs, soonest)
-            self.view.now_s = soonest
-            if soonest == finish:
-                self._finish()
-            elif soonest == moment:
-                self._change_of_node()
+            if self._report is not None and self.events % _REPORT_EVERY == 0:
+                self._report(self.ended, jobs, moment)
+            self.view.now_s = moment
+            if kind <= _LIMITS:
+                self._end(self.runs[number], limited=kind == _LIMITS)
+            elif kind == _NODES:
+                self._change_node(number)
+            elif kind == _ARRIVALS:
+                self._arrive(self.trace.jobs[number], number)
+                if number + 1 < jobs:
+                    heapq.heappush(self._heap, (self.trace.jobs[number + 1].submit_s, _ARRIVALS, number + 1, 0))
             else:
-                self._arrive()
+                self._ask_user(number)
 
-    def _arrive(self) -> None:
-        job = self._next
-        assert job is not None
-        number = self._arrived
-        if number >= len(self.trace.jobs):
-            check_job(job, self.fleet)
-            if job.gpus > self.cluster.capacity and self._moment >= len(self._moments):
-                raise InputError(
-                    f"job {job.name} asks for {job.gpus:,} GPUs and the policy {self.policy.name} uses "
-                    f"{self.cluster.capacity:,}"
-                )
-        self._arrived += 1
-        self._next = next(self._arrivals, None)
-        state = State(number, job)
-        self.states[number] = state
-        self._all.append(state)
-        self.decisions.wait(state)
+    # What happens
 
-    def _finish(self) -> None:
-        state = self.states.pop(self.holdings.pop_finish())
-        state.settle(self.view.now_s)
-        state.finish_s = self.view.now_s
-        self.decisions.release(state)
-        self.holdings.let_go(state)
-        if state.number < len(self.trace.jobs):
-            self._ended += 1
-        if self.options.record:
-            self.holdings.note(len(self.decisions.queue.waiting))
+    def _arrive(self, job: Job, number: int) -> None:
+        scale = 1.0
+        if self._errors is not None:
+            scale = math.exp(self._errors.normal(0.0, self.world.beliefs.error))
+        run = self.runs[number] = Run(number, job, scale)
+        told = self.world.beliefs.knowledge != "none"
+        self.view.requests[number] = _request(number, job, job.ideal_s * scale if told else None)
+        self.view.progress[number] = run.progress
+        self.view.arrived.append(number)
 
-    def _change_of_node(self) -> None:
-        _, sign, node = self._moments[self._moment]
-        self._moment += 1
+    def _ask_user(self, place: int) -> None:
+        """A user submits jobs, and says when to act again."""
+        now_s = self.view.now_s
+        jobs, again_s = self._users[place].act(self.view)
+        if not again_s > now_s:
+            raise InputError(f"a user acts at {now_s:g} s and wants to act again at {again_s:g} s: it must be later")
+        for job in jobs:
+            check_job(job, self.world)
+            self._arrive(replace(job, submit_s=now_s) if job.submit_s != now_s else job, self._named)
+            self._named += 1
+        heapq.heappush(self._heap, (again_s, _USERS, place, 0))
+
+    def _end_piece(self, run: Run) -> None:
+        run.settle(self.view.now_s)
+        run.next_piece()
+        self._reschedule(run)
+        self._resettle(run.allocation, except_for={run.number})
+
+    def _end(self, run: Run, *, limited: bool) -> None:
+        """The job is done, or its limit ends it."""
+        run.settle(self.view.now_s)
+        run.finish_s = self.view.now_s
+        if limited:
+            run.limited = True
+            run.lose_work()
+        allocation = run.allocation
+        self._let_go(run)
+        self._resettle(allocation, except_for=set())
+        del self.runs[run.number], self.view.requests[run.number], self.view.progress[run.number]
+        self.gone.append(run)
+        self.view.ended.append(run.number)
+        if run.number < len(self.trace.jobs):
+            self.ended += 1
+        self._note()
+
+    def _change_node(self, place: int) -> None:
+        _, sign, node = self._moments[place]
+        view, gpus = self.view, range(self._first[node], self._first[node + 1])
+        view.up[gpus.start : gpus.stop] = sign > 0
         if sign > 0:
-            self.cluster.open(node)
+            self._down.difference_update(gpus)
+            view.nodes_up.append(node)
+            if self.ledger is not None:
+                self.ledger.up(node, view.now_s)
+            return
+        view.nodes_down.append(node)
+        allocations: list[Allocation | None] = []
+        for number in sorted({number for gpu in gpus for number in view.tenants[gpu]}):
+            run = self.runs[number]
+            run.settle(view.now_s)
+            if self.options.on_failure == "restart":
+                run.lose_work()
+                run.from_scratch()
+                run.progress.attained_s = run.progress.gpu_s = 0.0
+            run.restarts += 1
+            run.lost_node = True
+            allocations.append(run.allocation)
+            self._let_go(run)
+            view.lost.append(number)
+        self._resettle(*allocations, except_for=set())
+        self._down.update(gpus)
+        if self.ledger is not None:
+            self.ledger.down(node, view.now_s)
+
+    # Decisions
+
+    def _decide(self, moment: float) -> None:
+        view, policy = self.view, self.policy
+        view.now_s = moment
+        self._due = False
+        self.decisions += 1
+        if policy.needs_progress:
+            told = self.world.beliefs.knowledge != "none"
+            for run in self.runs.values():
+                run.observe(moment, told=told)
+        try:
+            decision = policy.decide(view)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the policy {policy.name} fails at {moment:g} s: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(decision, Decision):
+            raise InputError(f"the policy {policy.name} decides {decision!r:.80} at {moment:g} s, which is no Decision")
+        again_s = decision.again_s
+        if again_s != math.inf:
+            again_s = checked_wake_up(policy.name, moment, again_s)
+            heapq.heappush(self._heap, (again_s, _WAKES, self.decisions, 0))
+        if decision.changes:
+            self._carry_out(checked_changes(policy.name, moment, decision.changes))
+        for events in (view.arrived, view.ended, view.lost, view.nodes_down, view.nodes_up):
+            events.clear()
+        self._note()
+
+    def _carry_out(self, changes: Mapping[int, object]) -> None:
+        """Take GPUs back from all jobs whose allocation changes, then give."""
+        view, count = self.view, len(self.world.fleet)
+        left: list[Allocation] = []
+        granted: list[tuple[Run, Allocation, Allocation | None]] = []
+        for number, answer in changes.items():
+            run = self.runs.get(number)
+            if run is None:
+                raise InputError(
+                    f"the policy {self.policy.name} gives GPUs to job number {number} at {view.now_s:g} s, which is "
+                    "not in the system"
+                )
+            before = run.allocation
+            if answer is None:
+                if before is not None:
+                    run.settle(view.now_s)
+                    run.preemptions += 1
+                    self._let_go(run)
+                    left.append(before)
+                continue
+            given = f"the policy {self.policy.name} gives job {run.job.name} at {view.now_s:g} s"
+            allocation = checked_allocation(given, run.job, answer, count)
+            if allocation == before:
+                continue
+            granted.append((run, allocation, before))
+            if before is not None:
+                run.settle(view.now_s)
+                self._close_span(run)
+                self._vacate(run)
+                left.append(before)
+        for run, allocation, _ in granted:
+            self._occupy(run, allocation)
+        for run, allocation, before in granted:
+            self._begin(run, allocation, before)
+            self._reschedule(run)
+        settled = {run.number for run, _, _ in granted}
+        self._resettle(*left, *(allocation for _, allocation, _ in granted), except_for=settled)
+
+    def _occupy(self, run: Run, allocation: Allocation) -> None:
+        """The job's GPUs are busy. Raises `InputError` where another job holds one, or its node is down."""
+        tenants, gpus, entry = self.view.tenants, allocation.gpus, (run.number,)
+        free = not any(map(tenants.__getitem__, gpus)) and not (self._down and self._down.intersection(gpus))
+        if free:
+            for gpu in gpus:
+                tenants[gpu] = entry
+            self._count_busy(len(gpus))
         else:
-            hit = [s for s in self.states.values() if s.gpus and any(self.cluster.node[gpu] == node for gpu in s.gpus)]
-            self.cluster.close(node)
-            for state in hit:
-                self.decisions.release(state)
-                self.holdings.lose(state)
-                self.decisions.wait(state)
-            if self._moment >= len(self._moments) or all(sign < 0 for _, sign, _ in self._moments[self._moment :]):
-                for number, job in enumerate(self.trace.jobs):
-                    is_open = number >= self._arrived or number in self.states
-                    if is_open and job.gpus > self.cluster.capacity:
-                        raise InputError(
-                            f"job {job.name} waits for ever: it asks for {job.gpus:,} GPUs and after "
-                            f"{self.view.now_s:g} s, when a node has failed, the policy {self.policy.name} uses "
-                            f"{self.cluster.capacity:,}; leave out the job, or let the node return"
-                        )
-        self.decisions.cluster_changed()
+            given = f"the policy {self.policy.name} gives job {run.job.name} at {self.view.now_s:g} s the GPU"
+            for gpu in gpus:
+                if gpu in self._down:
+                    raise InputError(f"{given} {gpu}, which is on a node that is down")
+                for number in tenants[gpu]:
+                    other = self.runs[number]
+                    assert other.allocation is not None
+                    if not (allocation.shared and other.allocation.shared):
+                        raise InputError(f"{given} {gpu}, which job {other.job.name} holds, and they do not both share")
+            self._count_busy(sum(not tenants[gpu] for gpu in gpus))
+            for gpu in gpus:
+                tenants[gpu] += entry
+        run.allocation = self.view.running[run.number] = allocation
+        run.progress.gpus = len(gpus)
+
+    def _begin(self, run: Run, allocation: Allocation, before: Allocation | None) -> None:
+        """What a start or a move costs."""
+        options, now_s, progress = self.options, self.view.now_s, run.progress
+        cost_s = start_s = 0.0
+        if before is not None:
+            if allocation.gpus != before.gpus:
+                run.migrations += 1
+                cost_s = options.migration_s
+        else:
+            start_s = options.start_s if now_s > 0 else 0.0
+            if not progress.started:
+                run.start_s, progress.started = now_s, True
+            elif not run.lost_node:
+                cost_s = options.preemption_s
+            run.lost_node = False
+            progress.since_s = run.works_from_s = now_s
+        run.began_s = now_s
+        if start_s and self.view.rounds and run.piece + 1 == len(run.pieces):
+            speed = self._speed(run)
+            if speed and now_s + run.left_s / speed < self.view.edge_s - _SPARED_S:
+                start_s = 0.0
+        cost_s += start_s
+        run.works_from_s = max(run.works_from_s, now_s + cost_s)  # what is still due of an earlier cost stays due
+        if cost_s:
+            progress.keeps_until_s = run.works_from_s + cost_s
+
+    def _reschedule(self, run: Run) -> None:
+        """The job's speed and power, and when its piece or the job will end, from its allocation and its tenants."""
+        now_s, allocation, progress, options = self.view.now_s, run.allocation, run.progress, self.options
+        assert allocation is not None
+        run.speed = self._speed(run)
+        if self.ledger is not None:
+            tenant = (run.job, run.pieces[run.piece], allocation)
+            watts = self.world.rates.watts(*tenant, self._tenants(run))
+            wait_s = self.ledger.hold(run.number, allocation.gpus, watts, now_s)
+            run.works_from_s = max(run.works_from_s, now_s + wait_s)
+        run.version += 1
+        end_s = run.works_from_s + run.left_s / run.speed if run.speed else math.inf
+        kind, last = _ENDS, run.piece + 1 == len(run.pieces)
+        if run.job.limit_s is not None:
+            limit_s = now_s + max(0.0, run.job.limit_s - progress.attained_s)
+            if limit_s < end_s:
+                end_s, kind, last = limit_s, _LIMITS, True
+        if options.quantised and last and end_s < math.inf:
+            end_s = max(math.ceil(end_s / options.round_s - EDGE), self._edge + 1) * options.round_s
+        heapq.heappush(self._heap, (end_s, kind, run.number, run.version))
+
+    def _resettle(self, *allocations: Allocation | None, except_for: set[int]) -> None:
+        """New speeds for the jobs that share GPUs of these allocations, of which a tenant has come, gone or changed."""
+        tenants = self.view.tenants
+        numbers = {
+            number
+            for allocation in allocations
+            if allocation is not None and allocation.shared
+            for gpu in allocation.gpus
+            for number in tenants[gpu]
+        }
+        for number in sorted(numbers - except_for):
+            self.runs[number].settle(self.view.now_s)
+            self._reschedule(self.runs[number])
+
+    def _tenants(self, run: Run) -> Tenants:
+        """By GPU of a job, the other jobs on it."""
+        allocation = run.allocation
+        assert allocation is not None
+        return () if not allocation.shared else [self._others(run, gpu) for gpu in allocation.gpus]
+
+    def _others(self, run: Run, gpu: int) -> list[Tenant]:
+        found = []
+        for number in self.view.tenants[gpu]:
+            if number != run.number:
+                other = self.runs[number]
+                assert other.allocation is not None
+                found.append(Tenant(other.job, other.pieces[other.piece], other.allocation))
+        return found
+
+    def _speed(self, run: Run) -> float:
+        assert run.allocation is not None
+        try:
+            return self.world.rates.speed(run.job, run.pieces[run.piece], run.allocation, self._tenants(run))
+        except InputError as error:
+            raise InputError(
+                f"the policy {self.policy.name} gives job {run.job.name} GPUs {list(run.allocation.gpus)} at "
+                f"{self.view.now_s:g} s: {error}"
+            ) from error
+
+    def _let_go(self, run: Run) -> None:
+        """The job holds nothing any longer; its sums are settled."""
+        self._close_span(run)
+        self._vacate(run)
+        run.version += 1
+        run.allocation, run.progress.gpus = None, 0
+        del self.view.running[run.number]
+        if self.ledger is not None:
+            self.ledger.release(run.number, self.view.now_s)
+
+    def _vacate(self, run: Run) -> None:
+        """The job's GPUs are busy no longer, but for those that it shared."""
+        assert run.allocation is not None
+        tenants, gpus = self.view.tenants, run.allocation.gpus
+        if not run.allocation.shared:
+            for gpu in gpus:
+                tenants[gpu] = ()
+            self._count_busy(-len(gpus))
+            return
+        for gpu in gpus:
+            tenants[gpu] = tuple(number for number in tenants[gpu] if number != run.number)
+        self._count_busy(-sum(not tenants[gpu] for gpu in gpus))
+
+    # What is recorded
+
+    def _count_busy(self, more: int) -> None:
+        now_s = self.view.now_s
+        self.busy_s += self.busy * (now_s - self._busy_until_s)
+        self._busy_until_s = now_s
+        self.busy += more
+
+    def _close_span(self, run: Run) -> None:
+        """Keep what a job held until now."""
+        now_s = self.view.now_s
+        if self.options.record and now_s > run.began_s:
+            assert run.allocation is not None
+            self.spans.append(Span(run.number, run.allocation.gpus, run.began_s, now_s))
+
+    def _note(self) -> None:
+        """Keep the length of the queue and the busy GPUs as of now."""
+        if self.options.record:
+            row = (self.view.now_s, len(self.runs) - len(self.view.running), self.busy)
+            if self._series and self._series[-1][0] == row[0]:
+                self._series[-1] = row
+            else:
+                self._series.append(row)
 
     def _stuck(self) -> str:
-        waiting = [state.job for state in self.states.values() if not state.gpus]
-        if not waiting or self.holdings.busy:
-            job = next(iter(self.states.values())).job
+        """Why the replay does not end."""
+        name, now_s = self.policy.name, self.view.now_s
+        waiting = [run.job for run in self.runs.values() if run.allocation is None]
+        if not waiting or self.busy:
+            job = next(iter(self.runs.values())).job
             return (
-                f"job {job.name} never ends: the policy {self.policy.name} stops or moves it, round after round, "
+                f"job {job.name} never ends: at {now_s:g} s the policy {name} has stopped or moved it again and again "
                 "before it has done any work; let the policy leave it alone, or lower what this costs"
             )
-        job = waiting[0]
+        job, up = waiting[0], int(self.view.up.sum())
         return (
-            f"job {job.name} waits for ever: {self.policy.name} gives it no GPUs although nothing else will happen "
-            f"(it wants {job.gpus}, {self.cluster.free_count} are free)"
+            f"job {job.name} waits for ever: {name} gives it no GPUs, and after {now_s:g} s nothing else will happen "
+            f"(it asks for {job.gpus:,}, {up:,} are up)"
         )
 
     def outcome(self, wall_s: float) -> Outcome:
         """What the replay gave."""
-        for state in self.states.values():
-            if state.gpus:
-                state.settle(self.view.now_s)
-                self.holdings.close_span(state)
+        now_s = self.view.now_s
+        for run in self.runs.values():
+            if run.allocation is not None:
+                run.settle(now_s)
+                self._close_span(run)
+        self._note()
+        self._count_busy(0)
+        energy = None if self.ledger is None else self.ledger.close(now_s)
+        jobs_j = {} if energy is None else energy.jobs_j
+        count = len(self.trace.jobs)
+        every = sorted((*self.gone, *self.runs.values()), key=lambda run: run.number)
+        runs, others = every[:count], every[count:]
+        series = None
         if self.options.record:
-            self.holdings.note(len(self.decisions.queue.waiting))
-        mine, others = self._all[: len(self.trace.jobs)], self._all[len(self.trace.jobs) :]
+            at_s, queue, busy = (np.array(column) for column in zip(*self._series, strict=True))
+            series = Series(at_s.astype(np.float64), queue.astype(np.int32), busy.astype(np.int32))
         return Outcome(
             trace=self.trace.name,
             policy=self.policy.name,
-            scheduler=self.scheduler.name,
+            scheduler=_scheduler(self.policy) or "",
             seed=self.seed,
             jobs=self.trace.jobs,
-            start_s=np.array([s.start_s for s in mine]),
-            finish_s=np.array([s.finish_s for s in mine]),
-            held_s=np.array([s.held_s for s in mine]),
-            gpu_seconds=np.array([s.gpu_seconds for s in mine]),
-            preemptions=np.array([s.preemptions for s in mine], dtype=np.int32),
-            migrations=np.array([s.migrations for s in mine], dtype=np.int32),
-            restarts=np.array([s.restarts for s in mine], dtype=np.int32),
-            energy_j=np.array([s.energy_j for s in mine]),
-            gpus=len(self.fleet),
-            end_s=self.view.now_s,
-            held_gpu_seconds=math.fsum(s.gpu_seconds for s in self._all) - self.holdings.twice_s(),
+            start_s=np.array([run.start_s for run in runs]),
+            finish_s=np.array([run.finish_s for run in runs]),
+            held_s=np.array([run.held_s for run in runs]),
+            gpu_seconds=np.array([run.gpu_s for run in runs]),
+            preemptions=np.array([run.preemptions for run in runs], dtype=np.int32),
+            migrations=np.array([run.migrations for run in runs], dtype=np.int32),
+            restarts=np.array([run.restarts for run in runs], dtype=np.int32),
+            energy_j=np.array([jobs_j.get(run.number, math.nan) for run in runs]),
+            limit_hit=np.array([run.limited for run in runs], dtype=np.bool_),
+            wasted_gpu_s=np.array([run.wasted_s for run in runs]),
+            gpus=len(self.world.fleet),
+            end_s=now_s,
+            held_gpu_seconds=self.busy_s,
             others=Others(
-                np.array([s.job.submit_s for s in others], dtype=np.float64),
-                np.array([s.finish_s for s in others], dtype=np.float64),
-                np.array([s.job.gpus for s in others], dtype=np.int32),
+                np.array([run.job.submit_s for run in others], dtype=np.float64),
+                np.array([run.finish_s for run in others], dtype=np.float64),
+                np.array([run.job.gpus for run in others], dtype=np.int32),
             ),
             events=self.events,
-            decisions=self.decisions.made,
+            decisions=self.decisions,
             wall_s=wall_s,
-            series=self.holdings.series() if self.options.record else None,
-            spans=tuple(self.holdings.spans) if self.options.record else None,
+            series=series,
+            spans=tuple(self.spans) if self.options.record else None,
             notes=self.trace.notes,
+            energy=energy,
         )
+
+
+def _scheduler(policy: Policy) -> str | None:
+    """The name of the scheduler that orders a placement; None for a whole scheduler."""
+    return policy.scheduler.name if isinstance(policy, Queued) else None
+
+
+def _request(number: int, job: Job, work_s: float | None) -> Request:
+    """What a policy sees of a job: of its pieces only which regimes there are, and how many epochs in all."""
+    epochs = math.fsum(piece.epochs for piece in job.pieces) if job.pieces else None
+    modes: dict[int | None, float] = {}
+    for piece in job.pieces:
+        modes.setdefault(piece.batch, piece.work_s / piece.epochs)
+    return Request(
+        number=number,
+        name=job.name,
+        submit_s=job.submit_s,
+        gpus=job.gpus,
+        workload=job.workload,
+        model=job.model,
+        limit_s=job.limit_s,
+        widths=job.widths,
+        deadline_s=job.deadline_s,
+        memory_gib=job.memory_gib,
+        batch=job.batch,
+        modes=tuple(sorted(modes.items(), key=lambda mode: (mode[0] or 0, mode[1]))),
+        epochs=epochs,
+        stages=job.stages,
+        work_s=work_s,
+    )

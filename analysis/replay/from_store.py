@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .advised import Advised, seated
+from .beliefs import Beliefs
 from .fleet import Fleet, Floats, Ints
+from .power import Power
+from .rates import Rates
+from .world import World
 
 if TYPE_CHECKING:
     from ..placement import Advice, Scores
@@ -39,10 +43,11 @@ class Level:
     @property
     def node_names(self) -> tuple[str, ...]:
         """The names of the nodes, in order."""
-        return self.draw(0).node_names
+        return self.draw(0).fleet.node_names
 
-    def draw(self, seed: int) -> Fleet:  # noqa: ARG002 (alike for every seed)
-        return Fleet.regular(self.nodes, self.gpus_per_node, locality=self.locality)
+    def draw(self, seed: int) -> World:  # noqa: ARG002 (alike for every seed)
+        """The fleet of a seed."""
+        return World.regular(self.nodes, self.gpus_per_node, locality=self.locality)
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class Measured:
         """The names of the nodes in the order of these names, whatever order a seed draws."""
         return self._nodes[1]
 
-    def draw(self, seed: int) -> Fleet:
-        """The fleet of a seed: who stands where, and at what scores jobs run."""
+    def draw(self, seed: int) -> World:
+        """The fleet of a seed: who stands where, at what scores jobs run, and what is believed of these."""
         places = np.random.default_rng([seed, _PLACES])
         chances = np.random.default_rng([seed, _SCORES])
         node, names = self._nodes
@@ -88,7 +93,8 @@ class Measured:
             belief[name] = _or_median(self.scores.belief(name))[row]
             power[name] = self.scores.power(name)[row]
             usual[name] = _or_median(self.scores.one(name).usual)[row]
-        return Fleet(node, names, gpus, actual, belief, self.locality, power or None, advised, usual)
+        rates = Rates(Fleet(node, names, gpus), actual, self.locality, power=Power(power) if power else None)
+        return World(rates, Beliefs(replace(rates, scores=belief), advised=advised, usual=usual))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

@@ -72,8 +72,6 @@ class Allocation:
 
     gpus: tuple[int, ...]
     """In the order of their roles; no GPU twice."""
-    rate: float = 1.0
-    """Of the engine that is being replaced: goes with it."""
     shared: bool = False
     """Other jobs may hold the same GPUs, if they share too."""
     clocks: tuple[float, ...] = ()

@@ -1,10 +1,11 @@
-"""How a replay is to be run: the clock, backfill, what an interruption costs, failures, what is recorded."""
+"""How a replay is to be run: the clock, backfill, what an interruption costs, failures, users, what is recorded."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from ...errors import InputError
 from .failures import Failure
 from .fleet import Floats
 from .job import Job
+
+if TYPE_CHECKING:
+    from .beliefs import View
 
 BIN_STEP = 0.01
 
@@ -22,9 +26,43 @@ def alike(belief: Floats) -> Floats:
     return rounded
 
 
+class User(Protocol):
+    """Somebody who submits jobs while the replay runs, such as the next job of a chain."""
+
+    def begin(self) -> float:
+        """When to act first, after the trace's first instant; infinite: never."""
+        ...
+
+    def act(self, view: View) -> tuple[Sequence[Job], float]:
+        """The jobs that are submitted at `view.now_s`, and when to act again: after now; infinite: never."""
+        ...
+
+
+class Arrivals:
+    """A user who submits jobs at their own times, without end if need be."""
+
+    def __init__(self, jobs: Iterator[Job]) -> None:
+        """`jobs`: by submit time. They are drawn one ahead."""
+        self._jobs = jobs
+        self._following: Job | None = None
+
+    def begin(self) -> float:
+        """The time of the first job."""
+        self._following = next(self._jobs, None)
+        return math.inf if self._following is None else self._following.submit_s
+
+    def act(self, view: View) -> tuple[Sequence[Job], float]:
+        """The jobs of now, and the time of the one after them."""
+        due: list[Job] = []
+        while self._following is not None and self._following.submit_s <= view.now_s:
+            due.append(self._following)
+            self._following = next(self._jobs, None)
+        return due, math.inf if self._following is None else self._following.submit_s
+
+
 @dataclass(frozen=True)
 class Options:
-    """Everything about a replay that is not the trace, the fleet, the policy or the scheduler."""
+    """Everything about a replay that is not the trace, the world, the policy or the scheduler."""
 
     round_s: float = 360.0
     rounds: bool | None = None
@@ -43,19 +81,23 @@ class Options:
     preemption_s: float = 0.0
     """Time without progress at the start of a job that was stopped for another.
 
-    By rounds, a job that has paid one of these two costs is neither stopped nor moved before it has then worked for
-    as long: a cost of a round or more would otherwise use up every round, and no job would ever end.
+    By rounds, placements neither stop nor move a job that has paid one of these two costs before it has then worked
+    for as long: a cost of a round or more would otherwise use up every round, and no job would ever end.
     """
     migration_s: float = 0.0
     """Time without progress after a change of GPUs without a stop."""
+    start_s: float = 0.0
+    """Time without progress at every start, that of a job that was stopped included; not at the instant 0.
+
+    By rounds a job pays none in a round in which it ends more than 5 s before the edge. As in the simulator of Gavel
+    and Shockwave (NSDI'23), where a job that did not run in the round before loses 20 s of a round of 120 s.
+    """
     failures: tuple[Failure, ...] = ()
     on_failure: str = "restart"
     """"restart": from no work done; "resume": from where it was."""
-    arrivals: Callable[[], Iterator[Job]] | None = None
-    """Jobs after the trace's, by submit time, without end if need be: they load the fleet and are not measured.
-
-    Called once for each replay. The replay ends when the trace's jobs have ended.
-    """
+    users: tuple[Callable[[], User], ...] = ()
+    """Those who submit jobs besides the trace's, which load the fleet and are not measured. Each is made once for a
+    replay, which ends when the trace's jobs have ended."""
     bins: Callable[[Floats], Floats] = alike
     """Beliefs of a class (gpus,) -> the scores that PM-First and PAL choose by (gpus,); never used for run time."""
     class_order: tuple[str, ...] | None = None
@@ -66,7 +108,7 @@ class Options:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.round_s) and self.round_s > 0):
             raise InputError(f"a round must be longer than 0 s, not {self.round_s:g}")
-        for name in ("preemption_s", "migration_s"):
+        for name in ("preemption_s", "migration_s", "start_s"):
             cost = getattr(self, name)
             if not (math.isfinite(cost) and cost >= 0):
                 raise InputError(f"the cost {name} must be at least 0 s and finite, not {cost:g}")

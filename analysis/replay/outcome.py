@@ -31,7 +31,6 @@ class Span:
     gpus: tuple[int, ...]
     began_s: float
     ended_s: float
-    rate: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Others:
-    """The jobs that ran besides the trace's (`Options.arrivals`); they load the fleet and are not measured."""
+    """The jobs that ran besides the trace's (`Options.users`); they load the fleet and are not measured."""
 
     submit_s: Floats
     finish_s: Floats
@@ -95,8 +94,10 @@ class Metrics:
     restarts: int = _figure("", "times that jobs lost a node")
     late: int | None = _figure("", "jobs that ended after their deadline, or not at all; null where none has one")
     limits_hit: int | None = _figure("", "jobs that their time limit ended; null where none has one")
-    wasted_gpu_h: float | None = _figure(
-        "GPU-hours", "GPU time whose work was lost: at a time limit, at a restart after a failure, or when undone"
+    wasted_gpu_h: float = _figure(
+        "GPU-hours",
+        "GPU time that jobs held and nothing came of: of starts and moves, and of work lost at a time limit or with a "
+        "node",
     )
     node_hours: float | None = _figure("node-hours", "nodes awake, by time; null without --gpu-power and the like")
     energy_j: float | None = _figure(
@@ -148,7 +149,11 @@ class Outcome:
     restarts: Counts
     """Times it lost a node."""
     energy_j: Floats
-    """While it held GPUs; NaN where a power is unknown or a GPU was shared."""
+    """What it drew, and its share of idle and node power; NaN where a power is unknown."""
+    limit_hit: NDArray[np.bool_]
+    """Whether its time limit ended it before its work was done."""
+    wasted_gpu_s: Floats
+    """GPU-seconds that it held and nothing came of: of starts and moves, and of work lost at limits and with nodes."""
     gpus: int
     """Of the fleet."""
     end_s: float
@@ -164,10 +169,6 @@ class Outcome:
     series: Series | None = None
     spans: tuple[Span, ...] | None = None
     notes: tuple[str, ...] = ()
-    limit_hit: NDArray[np.bool_] | None = None
-    """Whether its time limit ended it."""
-    wasted_gpu_s: Floats | None = None
-    """GPU-seconds that it held and whose work was lost."""
     energy: Energy | None = None
     """None where no power is known."""
 
@@ -246,7 +247,7 @@ class Outcome:
         p50_queue, p95_queue, p99_queue = (float(delay) for delay in np.quantile(self.queueing_s, (0.5, 0.95, 0.99)))
         shockwave, themis = self.shockwave_fairness(), self.fairness()
         due = np.array([math.inf if job.deadline_s is None else job.deadline_s for job in self.jobs])
-        missed = (self.finish_s > due) | (np.isfinite(due) & self._ended_by_limit)
+        missed = (self.finish_s > due) | (np.isfinite(due) & self.limit_hit)
         job_energy = float(self.energy_j.sum())
         energy = self.energy or Energy({}, None, None, None, unattributed_j=0.0, awake_node_s=0.0)
         return Metrics(
@@ -269,8 +270,8 @@ class Outcome:
             migrations=int(self.migrations.sum()),
             restarts=int(self.restarts.sum()),
             late=int(missed.sum()) if np.isfinite(due).any() else None,
-            limits_hit=None if all(job.limit_s is None for job in self.jobs) else int(self._ended_by_limit.sum()),
-            wasted_gpu_h=None if self.wasted_gpu_s is None else float(self.wasted_gpu_s.sum()) / 3600,
+            limits_hit=None if all(job.limit_s is None for job in self.jobs) else int(self.limit_hit.sum()),
+            wasted_gpu_h=float(self.wasted_gpu_s.sum()) / 3600,
             node_hours=None if self.energy is None else self.energy.awake_node_s / 3600,
             energy_j=job_energy if math.isfinite(job_energy) else None,
             energy_kwh=_kwh(energy.total_j),
@@ -278,10 +279,6 @@ class Outcome:
             idle_kwh=_kwh(energy.idle_j),
             base_kwh=_kwh(energy.base_j),
         )
-
-    @property
-    def _ended_by_limit(self) -> NDArray[np.bool_]:
-        return np.zeros(len(self.jobs), dtype=np.bool_) if self.limit_hit is None else self.limit_hit
 
 
 def _kwh(joules: float | None) -> float | None:

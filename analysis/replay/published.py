@@ -8,7 +8,7 @@ question about a real fleet use `replay` itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from .beliefs import View
 from .engine import replay
-from .fleet import Fleet
 from .job import Job, Trace
-from .options import Options
+from .options import Arrivals, Options
 from .outcome import Outcome
-from .policies import Policy
-from .policies.packed import pack
+from .policies.packed import Packed
 from .profiles import CLASSES, Profiles, drawn_scores, levels, outlying
+from .world import World
 
 POLICIES = ("packed-sticky", "packed-nonsticky", "random-sticky", "random-nonsticky", "pm-first", "pal")
 """Those of the artifact: what `all` means."""
@@ -71,20 +71,20 @@ def pal_sc24(
             f"no scheduler of the published simulation is named {scheduler!r}; it has {', '.join(SCHEDULERS)}"
         )
     _fits(trace)
-    fleet, generator = published_fleet(profiles, seed=seed, clipped=clipped)
-    fleet = fleet.flat() if flat else fleet
+    world, generator = published_world(profiles, seed=seed, clipped=clipped)
+    world = world.flat() if flat else world
     options = published_options(trace, record=record)
-    row = _WITHOUT_OUTLIERS if policy == BASELINE else policy
-    outcome = replay(trace, fleet, row, scheduler, options=options, seed=generator)
+    row = _WithoutOutliers if policy == BASELINE else policy
+    outcome = replay(trace, world, row, scheduler, options=options, seed=generator)
     return replace(outcome, policy=policy, seed=seed, notes=(*profiles.notes, *outcome.notes))
 
 
-def published_fleet(profiles: Profiles, *, seed: int = SEED, clipped: bool = False) -> tuple[Fleet, Random]:
+def published_world(profiles: Profiles, *, seed: int = SEED, clipped: bool = False) -> tuple[World, Random]:
     """The artifact's 64 GPUs with the scores that it draws, and its generator, with which random placements go on."""
     scores, generator = drawn_scores(profiles.relative(), NODES * GPUS_PER_NODE, seed)
     if clipped:
         scores = {name: _clipped(values) for name, values in scores.items()}
-    return Fleet.regular(NODES, GPUS_PER_NODE, scores, locality=LOCALITY), generator
+    return World.regular(NODES, GPUS_PER_NODE, scores, locality=LOCALITY), generator
 
 
 def published_options(trace: Trace, *, record: bool = False) -> Options:
@@ -95,32 +95,36 @@ def published_options(trace: Trace, *, record: bool = False) -> Options:
         quantised=True,
         stops_in_vain=True,
         patience_s=PATIENCE_S,
-        arrivals=lambda: _later(trace),
+        users=(lambda: Arrivals(_later(trace)),),
         bins=levels,
         class_order=CLASSES,
         record=record,
     )
 
 
-def _outliers(fleet: Fleet, classes: Set[str], widest: int) -> NDArray[np.bool_]:
-    """(gpus,) those whose score is an outlier (mean + 3 sd) in one of the trace's classes: single GPUs, not nodes.
+class _WithoutOutliers(Packed):
+    """Packed-Sticky without the GPUs whose score is an outlier (mean + 3 sd) in one of the trace's classes.
 
-    Where too few GPUs would be left for the widest job, the least slow of them are kept.
+    Single GPUs, not nodes. Where too few would be left for the widest job, the least slow of them are kept.
     """
-    names = sorted(classes & set(fleet.belief))
-    avoided = np.zeros(len(fleet), dtype=np.bool_)
-    worst = np.zeros(len(fleet))
-    for name in names:
-        avoided |= outlying(fleet.belief[name])
-        worst = np.maximum(worst, fleet.belief[name])
-    lacking = widest - int(np.count_nonzero(~avoided))
-    if lacking > 0:
-        candidates = np.flatnonzero(avoided)
-        avoided[candidates[np.argsort(worst[candidates], kind="stable")][:lacking]] = False
-    return avoided
 
+    name = BASELINE
+    summary = "packed-sticky that never takes an outlier"
+    aliases = ()
+    blind = False
 
-_WITHOUT_OUTLIERS = Policy(BASELINE, "packed-sticky that never takes an outlier", place=pack, avoids=_outliers)
+    def avoids(self, view: View) -> NDArray[np.bool_]:
+        scores = view.beliefs.rates.scores
+        avoided = np.zeros(len(view.fleet), dtype=np.bool_)
+        worst = np.zeros(len(view.fleet))
+        for name in sorted(view.classes & set(scores)):
+            avoided |= outlying(scores[name])
+            worst = np.maximum(worst, scores[name])
+        lacking = view.widest - int(np.count_nonzero(~avoided))
+        if lacking > 0:
+            candidates = np.flatnonzero(avoided)
+            avoided[candidates[np.argsort(worst[candidates], kind="stable")][:lacking]] = False
+        return avoided
 
 
 def _later(trace: Trace) -> Iterator[Job]:

@@ -17,9 +17,8 @@ from .findings import Finding, Gain, findings, gains
 from .from_store import Level, Measured, measured
 from .job import Trace
 from .options import Options
-from .policies import POLICIES, find_policy
+from .policies import POLICIES, SCHEDULERS, find_policy, find_scheduler
 from .profiles import profiles, published_trace
-from .schedulers import SCHEDULERS, find_scheduler
 from .study import BASELINES, Case, General, Progress, Published, Replayed, Study, run_all
 from .traces import Reading, read_trace
 
@@ -184,7 +183,7 @@ def general_of(traces: list[Trace], options: Mapping[str, Any]) -> Setting:
     ordered = [name for name in schedulers if find_scheduler(name).by_rounds]
     clock = _Clock(options["clock"], options["round_s"], waiting + ordered)
     failures = read_failures(options["failures"], fleets.node_names) if options["failures"] else ()
-    fleet = fleets.draw(0)
+    fleet = fleets.draw(0).fleet
     conditions = {
         "traces": "; ".join(f"{trace.name}: {len(trace.jobs):,} jobs" for trace in traces),
         "fleet": f"{len(fleet):,} GPUs in {len(fleet.node_names):,} nodes, {source}",

@@ -12,7 +12,6 @@ from ...errors import InputError
 from ...store.catalog import quoted
 from .job import Job, Trace
 from .setting import Answered, general_of
-from .trace_text import TraceText
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -36,22 +35,26 @@ class StoredJobs:
     usable: int
 
 
-def _read(store: Store, cluster: str) -> tuple[int, TraceText]:
-    """How many jobs a cluster has, and those that can be replayed; why the others cannot stands in their notes."""
-    table = TraceText(str(store.root), store.sql(_JOBS.format(cluster=quoted(cluster))).polars())
-    total = table.frame.height
-    began, ended = pl.col("began"), pl.col("ended")
-    table.leave_out(began.is_null() | ended.is_null(), "it is not known when they began and ended")
-    table.leave_out(ended <= began, "they never ran")
-    table.leave_out(pl.col("shared"), "they had parts of GPUs")
-    table.leave_out(pl.col("gpus").fill_null(0) < 1, "it is not known how many GPUs they had")
-    return total, table
+def _read(store: Store, cluster: str) -> pl.DataFrame:
+    """The jobs of a cluster, with why each cannot be replayed; null where it can."""
+    found = store.sql(_JOBS.format(cluster=quoted(cluster))).polars()
+    return found.with_columns(
+        pl.when(pl.col("began").is_null() | pl.col("ended").is_null())
+        .then(pl.lit("it is not known when they began and ended"))
+        .when(pl.col("ended") <= pl.col("began"))
+        .then(pl.lit("they never ran"))
+        .when(pl.col("shared").fill_null(value=False))
+        .then(pl.lit("they had parts of GPUs"))
+        .when(pl.col("gpus").fill_null(0) < 1)
+        .then(pl.lit("it is not known how many GPUs they had"))
+        .alias("why")
+    )
 
 
 def stored_jobs(store: Store, cluster: str) -> StoredJobs:
     """How many jobs of a cluster there are to replay."""
-    total, table = _read(store, cluster)
-    return StoredJobs(total, table.frame.height)
+    found = _read(store, cluster)
+    return StoredJobs(found.height, found["why"].null_count())
 
 
 def stored_trace(store: Store, cluster: str, most: int = MOST_JOBS) -> Trace:
@@ -59,27 +62,34 @@ def stored_trace(store: Store, cluster: str, most: int = MOST_JOBS) -> Trace:
 
     Raises InputError where there is none.
     """
-    _, table = _read(store, cluster)
-    # A job that was requeued may have been submitted long before; one that began earlier is a fault of the data.
-    frame, notes = table.frame.with_columns(pl.min_horizontal("arrived", "began").alias("arrived")), table.notes
-    if frame.is_empty():
+    found = _read(store, cluster)
+    good = found.filter(pl.col("why").is_null()).with_columns(
+        # A job that was requeued may have been submitted long before; one that began earlier is a fault of the data.
+        pl.min_horizontal("arrived", "began").alias("arrived")
+    )
+    notes = [
+        f"{n:,} job{'' if n == 1 else 's'} left out: {why}"
+        for why, n in found.drop_nulls("why").group_by("why").len().sort("why").iter_rows()
+    ]
+    if good.is_empty():
         raise InputError(
             f"the store has no jobs of {cluster} that can be replayed{': ' if notes else ''}{'; '.join(notes)}; "
             "`whorl jobs import` reads them from Slurm's accounting"
         )
-    if frame.height > most:
-        notes.insert(0, f"the newest {most:,} of {frame.height:,} jobs are replayed")
-        frame = frame.top_k(most, by="arrived")
-    frame = frame.sort("arrived", "allocation")
+    if good.height > most:
+        notes.insert(0, f"the newest {most:,} of {good.height:,} jobs are replayed")
+        good = good.top_k(most, by="arrived")
+    good = good.sort("arrived", "allocation")
     notes.append("run times count as times on GPUs of median speed")
-    rows = frame.select(
+    first = good["arrived"].min()
+    columns = good.select(
         pl.col("allocation").fill_null("?"),
-        (pl.col("arrived") - pl.col("arrived").min()).dt.total_nanoseconds() / 1e9,
+        ((pl.col("arrived") - first).dt.total_nanoseconds() / 1e9),
         pl.col("gpus").cast(pl.Int64),
-        (pl.col("ended") - pl.col("began")).dt.total_nanoseconds().alias("run time") / 1e9,
+        (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9,
         pl.col("limit_s").cast(pl.Float64),
-    ).iter_rows()
-    jobs = (Job(name, submit, gpus, ideal, "", limit) for name, submit, gpus, ideal, limit in rows)
+    )
+    jobs = [Job(name, submit, gpus, ideal, "", limit) for name, submit, gpus, ideal, limit in columns.iter_rows()]
     return Trace(f"the jobs of {cluster}", tuple(jobs), tuple(notes))
 
 
@@ -94,11 +104,11 @@ def replayed(
     progress: Callable[[int, int], None] | None = None,
 ) -> Answered:
     """The store's own jobs, each as if it ran `workload`, under some policies. Raises InputError."""
-    options: dict[str, Any] = {
+    given: dict[str, Any] = {
         "store": str(store.root), "cluster": cluster, "classes": {"*": workload}, "policies": policies,
         "schedulers": (), "seed": None, "nodes": None, "gpus_per_node": None, "locality_penalty": 1.0,
         "backfill": "none", "round_s": 360.0, "clock": "events", "preemption_cost": 0.0, "migration_cost": 0.0,
         "failures": None, "mtbf": None, "repair": 24.0, "on_failure": "restart",
     }  # fmt: skip
-    setting = general_of([stored_trace(store, cluster)], options)
+    setting = general_of([stored_trace(store, cluster)], given)
     return setting.answer(seeds=seeds, workers=workers, progress=progress)

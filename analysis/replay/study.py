@@ -24,13 +24,14 @@ from ...errors import InputError, WhorlError
 from ...store.system import processes, signals
 from . import failures
 from .engine import replay
-from .fleet import Fleet, Floats
+from .fleet import Floats
 from .job import Trace
 from .options import Options
 from .outcome import Metrics, Outcome
 from .profiles import Profiles
-from .published import pal_sc24, published_fleet
+from .published import pal_sc24, published_world
 from .resampling import resampled
+from .world import World
 
 BASELINES = ("packed", "drain-outliers")
 _PAYS_S = 3.0  # of work left, from which starting further processes is worth it
@@ -73,13 +74,13 @@ class Replayed:
     notes: tuple[str, ...] = ()
     outcome: Outcome | None = None
     """Of recorded cases."""
-    fleet: Fleet | None = None
+    world: World | None = None
     """Of recorded cases."""
 
     @classmethod
-    def of(cls, case: Case, outcome: Outcome, metrics: Metrics, fleet: Fleet | None) -> Replayed:
-        """Without the outcome and the fleet, unless the case is recorded."""
-        recorded = (outcome, fleet) if case.record else (None, None)
+    def of(cls, case: Case, outcome: Outcome, metrics: Metrics, world: World | None) -> Replayed:
+        """Without the outcome and the world, unless the case is recorded."""
+        recorded = (outcome, world) if case.record else (None, None)
         return cls(case, outcome.trace, metrics, outcome.jct_s, outcome.wall_s, outcome.notes, *recorded)
 
     def place(self) -> dict[str, object]:
@@ -95,7 +96,7 @@ class Replayed:
 class Fleets(Protocol):
     """A fleet for every seed."""
 
-    def draw(self, seed: int) -> Fleet: ...
+    def draw(self, seed: int) -> World: ...
 
 
 class Study(Protocol):
@@ -124,29 +125,32 @@ class General:
 
     def informed(self, seeds: Sequence[int]) -> bool:
         """Whether policies see any difference between GPUs."""
-        return any(np.ptp(scores) > 0 for seed in seeds for scores in self.fleets.draw(seed).belief.values())
+        return any(
+            np.ptp(scores) > 0 for seed in seeds for scores in self.fleets.draw(seed).beliefs.rates.scores.values()
+        )
 
     def run(self, case: Case) -> Replayed:
         """One replay. Raises InputError where it cannot be."""
         trace = _trace_of(case, self.traces)
-        fleet = self.fleets.draw(case.seed)
-        fleet = fleet.flat() if case.flat else fleet
+        world = self.fleets.draw(case.seed)
+        world = world.flat() if case.flat else world
         options = replace(self.options, record=case.record)
         if self.mtbf_h is not None:
-            options = replace(options, failures=(*options.failures, *self._failures(trace, fleet, case.seed)))
-        outcome = replay(trace, fleet, case.policy, case.scheduler or "fifo", options=options, seed=case.seed)
+            options = replace(options, failures=(*options.failures, *self._failures(trace, world, case.seed)))
+        outcome = replay(trace, world, case.policy, case.scheduler or "fifo", options=options, seed=case.seed)
         outcome = replace(outcome, notes=tuple(note for note in outcome.notes if note not in trace.notes))
-        return Replayed.of(case, outcome, outcome.metrics(), fleet)
+        return Replayed.of(case, outcome, outcome.metrics(), world)
 
-    def _failures(self, trace: Trace, fleet: Fleet, seed: int) -> tuple[failures.Failure, ...]:
+    def _failures(self, trace: Trace, world: World, seed: int) -> tuple[failures.Failure, ...]:
         """Failures until long after the last job can have ended, were there none."""
         assert self.mtbf_h is not None
-        slowest = fleet.locality * max((float(scores.max()) for scores in fleet.actual.values()), default=1.0)
-        work = sum(job.gpus * job.ideal_s for job in trace.jobs) / len(fleet)
+        rates, nodes = world.rates, len(world.fleet.node_names)
+        slowest = rates.locality * max((float(scores.max()) for scores in rates.scores.values()), default=1.0)
+        work = sum(job.gpus * job.ideal_s for job in trace.jobs) / len(world.fleet)
         longest = max(job.ideal_s for job in trace.jobs)
         until = trace.jobs[-1].submit_s + 2 * slowest * (work + longest)
         random = np.random.default_rng([seed, _FAILURES])
-        return failures.drawn(len(fleet.node_names), until, mtbf_h=self.mtbf_h, repair_h=self.repair_h, random=random)
+        return failures.drawn(nodes, until, mtbf_h=self.mtbf_h, repair_h=self.repair_h, random=random)
 
 
 @dataclass(frozen=True)
@@ -166,8 +170,8 @@ class Published:
         outcome = pal_sc24(
             trace, self.profiles, case.policy, scheduler, seed=case.seed, flat=case.flat, record=case.record
         )
-        fleet = published_fleet(self.profiles, seed=case.seed)[0] if case.record else None
-        return Replayed.of(case, outcome, outcome.metrics(published=True), fleet)
+        world = published_world(self.profiles, seed=case.seed)[0] if case.record else None
+        return Replayed.of(case, outcome, outcome.metrics(published=True), world)
 
 
 def _trace_of(case: Case, traces: Sequence[Trace]) -> Trace:

@@ -9,12 +9,13 @@ import numpy as np
 
 from .beliefs import Beliefs
 from .fleet import Fleet, Floats
+from .power import Power
 from .rates import Rates
 
 
 @dataclass(frozen=True)
 class World:
-    """What jobs run at (`rates`), and what policies are shown (`beliefs`): two objects that share no truth."""
+    """What jobs run at (`rates`), and what policies are shown (`beliefs`): the latter does not lead to the former."""
 
     rates: Rates
     beliefs: Beliefs
@@ -37,13 +38,11 @@ class World:
         *,
         believed: Mapping[str, Sequence[float] | Floats] | None = None,
         locality: float = 1.0,
-        knowledge: str = "exact",
+        power: Power | None = None,
     ) -> World:
         """Nodes of equal size. Without `believed`, policies see what jobs run at; without both, all scores are 1."""
-        fleet = Fleet.regular(nodes, gpus_per_node)
-        true = _arrays(scores or {})
-        rates = Rates(fleet, true, locality)
-        return cls(rates, Beliefs(rates if believed is None else replace(rates, scores=_arrays(believed)), knowledge))
+        rates = Rates(Fleet.regular(nodes, gpus_per_node), _arrays(scores or {}), locality, power=power)
+        return cls(rates, Beliefs(rates if believed is None else replace(rates, scores=_arrays(believed))))
 
 
 def _arrays(scores: Mapping[str, Sequence[float] | Floats]) -> dict[str, Floats]:

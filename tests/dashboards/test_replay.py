@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay.findings import findings, gains
-from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.outcome import Outcome
 from whorl.analysis.replay.policies import POLICIES
 from whorl.analysis.replay.setting import Setting
 from whorl.analysis.replay.study import BASELINES, General, Replayed
+from whorl.analysis.replay.world import World
 from whorl.dashboards.replay import (
     binned_steps,
     gain_by_seed,
@@ -33,8 +33,8 @@ H = 3600.0
 class Two:
     """Two nodes of two GPUs, the last GPU slow, a little more so with every seed."""
 
-    def draw(self, seed: int) -> Fleet:
-        return Fleet.regular(2, 2, {"w": [1.0, 1.0, 1.0, 2.0 + 0.1 * seed]}, locality=1.5)
+    def draw(self, seed: int) -> World:
+        return World.regular(2, 2, {"w": [1.0, 1.0, 1.0, 2.0 + 0.1 * seed]}, locality=1.5)
 
 
 TRACE = Trace(
@@ -104,17 +104,17 @@ def test_lines_over_time_end_with_their_replay(results: list[Replayed]) -> None:
             assert area == pytest.approx(expected, abs=4 * width + 1)
 
 
-def recorded(results: list[Replayed]) -> tuple[Outcome, Fleet]:
+def recorded(results: list[Replayed]) -> tuple[Outcome, World]:
     """What packed did in the first seed."""
     done = next(one for one in results if one.case.policy == "packed" and one.outcome is not None)
     assert done.outcome is not None
-    assert done.fleet is not None
-    return done.outcome, done.fleet
+    assert done.world is not None
+    return done.outcome, done.world
 
 
 def test_the_gantt_shows_every_gpu_second_where_it_fits(results: list[Replayed]) -> None:
-    outcome, fleet = recorded(results)
-    figure, until = gantt(outcome, fleet)
+    outcome, world = recorded(results)
+    figure, until = gantt(outcome, world)
     (bars,) = figure.data
     assert until == outcome.end_s
     assert outcome.spans is not None
@@ -128,7 +128,7 @@ def test_the_gantt_shows_every_gpu_second_where_it_fits(results: list[Replayed])
         assert lowest in span.gpus
         assert gpus == bars.width[place]
         nodes = {gpu // 2 for gpu in span.gpus}
-        assert slow == pytest.approx(max(fleet.actual["w"][list(span.gpus)]) * (1.5 if len(nodes) > 1 else 1))
+        assert slow == pytest.approx(max(world.rates.scores["w"][list(span.gpus)]) * (1.5 if len(nodes) > 1 else 1))
 
 
 def test_the_gantt_is_cut_at_a_time_and_says_which(results: list[Replayed]) -> None:

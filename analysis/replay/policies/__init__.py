@@ -1,26 +1,83 @@
-"""Placement policies: one function and one row each, a file for each family."""
+"""Policies: a small class each. Placements, which a scheduler orders, and whole schedulers."""
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+
 from ....errors import InputError
-from . import advised, drawn, fastest, packed
-from .row import Policy
+from .advised import AdviceExclude, AdviceWeights
+from .drawn import Drawn, DrawnAnew
+from .fastest import Pal, PalSticky, PmFirst, PmFirstSticky
+from .packed import DrainOutliers, Packed, PackedAnew, Weights
+from .policy import Decision, Policy
+from .queue import SCHEDULERS, Queued, Scheduler, find_scheduler
 
-POLICIES: tuple[Policy, ...] = (
-    *packed.POLICIES,
-    *advised.POLICIES,
-    *drawn.POLICIES,
-    *fastest.POLICIES,
+POLICIES: tuple[type[Policy], ...] = (
+    Packed,
+    PackedAnew,
+    Weights,
+    DrainOutliers,
+    AdviceExclude,
+    AdviceWeights,
+    Drawn,
+    DrawnAnew,
+    PmFirst,
+    Pal,
+    PmFirstSticky,
+    PalSticky,
 )
-"""Every policy; a new one is a row in its family's file, and its family here."""
+"""Every policy; a new one is a class in its family's file, and its row here."""
 
 
-def find_policy(name: str) -> Policy:
-    """The policy of that name or alias. Raises `InputError` for an unknown one."""
-    for one in POLICIES:
-        if name.lower() in (one.name, *one.aliases):
-            return one
-    raise InputError(f"no policy is named {name!r}; there are {', '.join(one.name for one in POLICIES)}")
+def find_policy(name: str) -> type[Policy]:
+    """The policy of that name or alias; `module:Class` is a user's own, from the folder at hand or the Python path.
+
+    Raises `InputError` for an unknown one.
+    """
+    if ":" in name:
+        return _own_policy(name)
+    for row in POLICIES:
+        if name.lower() in (row.name, *row.aliases):
+            return row
+    raise InputError(
+        f"no policy is named {name!r}; there are {', '.join(row.name for row in POLICIES)}, and module:Class for "
+        "your own"
+    )
 
 
-__all__ = ["POLICIES", "Allocation", "Policy", "find_policy"]
+def made(policy: str | type[Policy] | Policy, scheduler: str | Scheduler = "fifo") -> Policy:
+    """A new object of a policy; `scheduler` orders placements, and does not matter to whole schedulers."""
+    row = find_policy(policy) if isinstance(policy, str) else policy
+    if isinstance(row, Policy):
+        return row
+    return row(scheduler) if issubclass(row, Queued) else row()
+
+
+def _own_policy(name: str) -> type[Policy]:
+    module, _, attribute = name.partition(":")
+    try:
+        sys.path.insert(0, "")
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        raise InputError(f"the policy {name} cannot be loaded: {error}") from error
+    finally:
+        sys.path.remove("")
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise InputError(f"the policy {name} is no class derived from whorl.analysis.replay.Policy")
+    if not found.name:
+        found.name = attribute
+    return found
+
+
+__all__ = [
+    "POLICIES",
+    "SCHEDULERS",
+    "Decision",
+    "Policy",
+    "Queued",
+    "Scheduler",
+    "find_policy",
+    "find_scheduler",
+    "made",
+]

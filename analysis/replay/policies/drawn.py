@@ -1,40 +1,36 @@
-"""Policies that take any free GPUs, like a scheduler that ignores their speed."""
+"""Placements that take any free GPUs, like a scheduler that ignores their speed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-from ..job import Job
-from .row import Policy
+import numpy as np
 
-if TYPE_CHECKING:
-    from ..view import View
+from ..beliefs import Request
+from .queue import Queued
 
 
-def draw(view: View, job: Job) -> Sequence[int] | None:
+class Drawn(Queued):
     """Free GPUs drawn without putting back, each set being as likely as any other."""
-    if job.gpus > view.free_count:
-        return None
-    return view.random.sample(view.free_gpus(), job.gpus)
+
+    name = "random"
+    summary = "any free GPUs; jobs keep them"
+    aliases: ClassVar[tuple[str, ...]] = ("random-sticky",)
+    redraws = True
+    blind = True
+
+    def place(self, request: Request) -> Sequence[int] | None:
+        if request.gpus > self.cluster.free_count:
+            return None
+        return self.view.random.sample(np.flatnonzero(self.cluster.free).tolist(), request.gpus)
 
 
-POLICIES = (
-    Policy(
-        "random",
-        "any free GPUs; jobs keep them",
-        place=draw,
-        redraws=True,
-        blind=True,
-        aliases=("random-sticky",),
-    ),
-    Policy(
-        "random-nonsticky",
-        "any free GPUs; all jobs are placed again in every round",
-        place=draw,
-        sticky=False,
-        by_rounds=True,
-        redraws=True,
-        blind=True,
-    ),
-)
+class DrawnAnew(Drawn):
+    """`Drawn`, in every round."""
+
+    name = "random-nonsticky"
+    summary = "any free GPUs; all jobs are placed again in every round"
+    aliases = ()
+    sticky = False
+    by_rounds = True

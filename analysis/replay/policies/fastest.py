@@ -1,53 +1,105 @@
-"""Policies that go by scores: PM-First and PAL (SC'24), and both for a scheduler that does not move running jobs."""
+"""Placements that go by scores: PM-First and PAL (SC'24), and both for a scheduler that does not move running jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..beliefs import Request, View
 from ..fleet import Floats
-from ..job import Job
-from .row import Policy
-
-if TYPE_CHECKING:
-    from ..view import View
+from .queue import Queued
 
 
-def pm_first(view: View, job: Job) -> Sequence[int] | None:
+class PmFirstSticky(Queued):
     """The fastest free GPUs, wherever they are; of alike ones those whose node has nearest to as many as wanted."""
-    if job.gpus > view.free_count:
-        return None
-    return _fastest(view, np.flatnonzero(view.free), view.sf(job.workload), job.gpus)
+
+    name = "pm-first-sticky"
+    summary = "the fastest free GPUs; jobs keep their GPUs"
+
+    def begin(self, view: View) -> None:
+        super().begin(view)
+        self._sf: dict[str, Floats] = {}
+        self._class_order = self._ordered_classes()
+
+    def place(self, request: Request) -> Sequence[int] | None:
+        if request.gpus > self.cluster.free_count:
+            return None
+        sf = self.sf(request.workload)
+        return _fastest(self.view.fleet.node, np.flatnonzero(self.cluster.free), sf, request.gpus)
+
+    def arrange(self, numbers: Sequence[int]) -> Sequence[int]:
+        """The jobs of the most sensitive class first, in the order of the queue within a class.
+
+        Last, together, those whose GPUs do not differ.
+        """
+        requests, ranks = self.view.requests, self._class_order
+        return sorted(numbers, key=lambda number: ranks.get(requests[number].workload, len(ranks)))
+
+    def sf(self, workload: str) -> Floats:
+        """(gpus,) the believed scores of a class in levels (`Options.bins`), so that alike GPUs have one score."""
+        if workload not in self._sf:
+            scores = self.view.beliefs.rates.score(workload)
+            self._sf[workload] = self.view.options.bins(scores) if workload else scores
+        return self._sf[workload]
+
+    def _ordered_classes(self) -> dict[str, int]:
+        order = self.view.options.class_order
+        if order is None:
+            scores = self.view.beliefs.rates.scores
+            spread = {name: float(np.std(values) / np.mean(values)) for name, values in scores.items()}
+            order = tuple(sorted((name for name in spread if spread[name] > 0), key=lambda n: (-spread[n], n)))
+        return {name: rank for rank, name in enumerate(order)}
 
 
-def pal(view: View, job: Job) -> Sequence[int] | None:
+class PmFirst(PmFirstSticky):
+    """`PmFirstSticky`, in every round."""
+
+    name = "pm-first"
+    summary = "the fastest free GPUs; all jobs are placed again in every round"
+    sticky = False
+    by_rounds = True
+
+
+class PalSticky(PmFirstSticky):
     """The GPUs with the least slowdown, being the slowest GPU's score times the locality penalty if they span nodes.
 
     That is PAL's walk through its list of (score, within a node or across) by ascending slowdown, whose end can be
     told at once: the best that one node offers is the least of the nodes' n-th fastest free GPUs, the best across is
     the n-th fastest of all. Jobs of one GPU, and jobs wider than a node, are placed as by PM-First.
     """
-    wanted = job.gpus
-    if wanted > view.free_count:
-        return None
-    sf = view.sf(job.workload)
-    free = np.flatnonzero(view.free)
-    if wanted == 1 or wanted > view.cluster.largest:
-        return _fastest(view, free, sf, wanted)
-    score, node = sf[free], view.node[free]
-    across = float(np.partition(score, wanted - 1)[wanted - 1])
-    within = _best_within(score, node, wanted)
-    # An equal slowdown goes to the entry of the lower score, of one score to the one within a node.
-    if within * 1.0 < across * view.locality or (within == across and view.locality == 1.0):
-        fast = free[score <= within]
-        counts = np.bincount(view.node[fast])
-        best = int(np.argmax(counts))
-        chosen: list[int] = fast[view.node[fast] == best][:wanted].tolist()
-        return chosen
-    return _fastest(view, free[score <= across], sf, wanted)
+
+    name = "pal-sticky"
+    summary = "where score times locality penalty is lowest; jobs keep their GPUs"
+
+    def place(self, request: Request) -> Sequence[int] | None:
+        wanted, cluster = request.gpus, self.cluster
+        if wanted > cluster.free_count:
+            return None
+        if wanted == 1 or wanted > cluster.largest:
+            return super().place(request)
+        sf, node_of, locality = self.sf(request.workload), self.view.fleet.node, self.view.beliefs.rates.locality
+        free = np.flatnonzero(cluster.free)
+        score, node = sf[free], node_of[free]
+        across = float(np.partition(score, wanted - 1)[wanted - 1])
+        within = _best_within(score, node, wanted)
+        # An equal slowdown goes to the entry of the lower score, of one score to the one within a node.
+        if within * 1.0 < across * locality or (within == across and locality == 1.0):
+            fast = free[score <= within]
+            best = int(np.argmax(np.bincount(node_of[fast])))
+            chosen: list[int] = fast[node_of[fast] == best][:wanted].tolist()
+            return chosen
+        return _fastest(node_of, free[score <= across], sf, wanted)
+
+
+class Pal(PalSticky):
+    """`PalSticky`, in every round."""
+
+    name = "pal"
+    summary = "where score times locality penalty is lowest; all jobs are placed again in every round"
+    sticky = False
+    by_rounds = True
 
 
 def _best_within(score: Floats, node: NDArray[np.int32], wanted: int) -> float:
@@ -59,9 +111,9 @@ def _best_within(score: Floats, node: NDArray[np.int32], wanted: int) -> float:
     return float(score[last[same]].min()) if same.any() else np.inf
 
 
-def _fastest(view: View, candidates: NDArray[np.intp], sf: Floats, wanted: int) -> list[int]:
+def _fastest(node_of: NDArray[np.int32], candidates: NDArray[np.intp], sf: Floats, wanted: int) -> list[int]:
     """The first by (score, distance between the alike candidates of its node and `wanted`), in the order of GPUs."""
-    score, node = sf[candidates], view.node[candidates]
+    score, node = sf[candidates], node_of[candidates]
     if wanted < len(candidates):
         # Only the GPUs that are no slower than the wanted-th can be chosen.
         enough = np.flatnonzero(score <= np.partition(score, wanted - 1)[wanted - 1])
@@ -75,30 +127,3 @@ def _fastest(view: View, candidates: NDArray[np.intp], sf: Floats, wanted: int) 
     alike[order] = np.bincount(group)[group]
     chosen: list[int] = candidates[np.lexsort((np.abs(alike - wanted), score))[:wanted]].tolist()
     return chosen
-
-
-def by_class(view: View, jobs: Sequence[int]) -> Sequence[int]:
-    """The jobs of the most sensitive class first, in the order of the queue within a class."""
-    return sorted(jobs, key=lambda number: view.class_rank(view.job(number).workload))
-
-
-POLICIES = (
-    Policy(
-        "pm-first",
-        "the fastest free GPUs; all jobs are placed again in every round",
-        place=pm_first,
-        sticky=False,
-        by_rounds=True,
-        arrange=by_class,
-    ),
-    Policy(
-        "pal",
-        "where score times locality penalty is lowest; all jobs are placed again in every round",
-        place=pal,
-        sticky=False,
-        by_rounds=True,
-        arrange=by_class,
-    ),
-    Policy("pm-first-sticky", "the fastest free GPUs; jobs keep their GPUs", place=pm_first),
-    Policy("pal-sticky", "where score times locality penalty is lowest; jobs keep their GPUs", place=pal),
-)

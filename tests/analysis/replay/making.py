@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from whorl.analysis.replay import Fleet, Job, Outcome, Trace
+from whorl.analysis.replay import Job, Options, Outcome, Queued, Request, Trace, View, World
 from whorl.analysis.replay.advised import Advised
+from whorl.analysis.replay.policies import made
 
 
 def job(name: str, submit_s: float, gpus: int, ideal_s: float, workload: str = "", limit_s: float | None = None) -> Job:
@@ -21,14 +24,14 @@ def trace(*jobs: Job) -> Trace:
     return Trace("made", jobs)
 
 
-def flat(nodes: int, gpus_per_node: int, locality: float = 1.0) -> Fleet:
+def flat(nodes: int, gpus_per_node: int, locality: float = 1.0) -> World:
     """All GPUs alike."""
-    return Fleet.regular(nodes, gpus_per_node, locality=locality)
+    return World.regular(nodes, gpus_per_node, locality=locality)
 
 
-def scored(nodes: int, gpus_per_node: int, scores: Sequence[float], locality: float = 1.0) -> Fleet:
+def scored(nodes: int, gpus_per_node: int, scores: Sequence[float], locality: float = 1.0) -> World:
     """Scores of class A, known as they are."""
-    return Fleet.regular(nodes, gpus_per_node, {"A": scores}, locality=locality)
+    return World.regular(nodes, gpus_per_node, {"A": scores}, locality=locality)
 
 
 class Excluded(Advised):
@@ -39,6 +42,23 @@ class Excluded(Advised):
 
     def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
         return np.isin(self._numbers, list(self._excluded.get(workload, ())))
+
+
+def advised_by(world: World, advised: Advised) -> World:
+    """The same world with this advice on its nodes."""
+    return replace(world, beliefs=replace(world.beliefs, advised=advised))
+
+
+def choice(policy: str, world: World, held: Sequence[int], gpus: int, workload: str = "A") -> list[int] | None:
+    """What a placement gives a job where these GPUs are held; ascending."""
+    chooser = made(policy)
+    assert isinstance(chooser, Queued)
+    classes = frozenset(world.beliefs.rates.scores)
+    chooser.begin(View(world.fleet, world.beliefs, Options(), random.Random(0), classes=classes))
+    if held:
+        chooser.cluster.take(-1, tuple(held))
+    placed = chooser.place(Request(0, "j", 0.0, gpus, workload))
+    return None if placed is None else sorted(placed)
 
 
 def finishes(outcome: Outcome) -> dict[str, float]:
@@ -54,7 +74,7 @@ def first_gpus(outcome: Outcome) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def sound(outcome: Outcome, fleet: Fleet, *, shared: bool = False) -> None:
+def sound(outcome: Outcome, world: World, *, shared: bool = False) -> None:
     """Of any recorded replay: GPUs are held once at a time, sums add up, and jobs begin after they came."""
     assert outcome.spans is not None
     by_gpu: dict[int, list[tuple[float, float]]] = {}
@@ -76,11 +96,11 @@ def sound(outcome: Outcome, fleet: Fleet, *, shared: bool = False) -> None:
     if shared:
         total = sum(end - begin for times in by_gpu.values() for begin, end in times)
     assert outcome.held_gpu_seconds == pytest.approx(total)
-    assert max(by_gpu) < len(fleet)
+    assert max(by_gpu) < len(world.fleet)
     assert (outcome.start_s >= outcome.submit_s).all()
     assert (outcome.finish_s > outcome.start_s).all()
     assert 0 < outcome.utilisation <= 1 + 1e-9
-    assert outcome.series is None or outcome.series.busy.max() <= len(fleet)
+    assert outcome.series is None or outcome.series.busy.max() <= len(world.fleet)
 
 
 def _joined(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -94,7 +114,7 @@ def _joined(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def work_done(outcome: Outcome, fleet: Fleet) -> list[float]:
+def work_done(outcome: Outcome, world: World) -> list[float]:
     """The work that each job's spans amount to, in ideal seconds, where nothing cost time; of a recorded replay."""
     assert outcome.spans is not None
     done = [0.0] * len(outcome.jobs)
@@ -102,7 +122,7 @@ def work_done(outcome: Outcome, fleet: Fleet) -> list[float]:
         if span.job >= len(outcome.jobs):
             continue
         one = outcome.jobs[span.job]
-        slowest = max(fleet.actual[one.workload][list(span.gpus)]) if one.workload else 1.0
-        spans = len({int(fleet.node[gpu]) for gpu in span.gpus}) > 1
-        done[span.job] += (span.ended_s - span.began_s) * span.rate / (slowest * (fleet.locality if spans else 1.0))
+        slowest = max(world.rates.scores[one.workload][list(span.gpus)]) if one.workload else 1.0
+        spans = len({int(world.fleet.node[gpu]) for gpu in span.gpus}) > 1
+        done[span.job] += (span.ended_s - span.began_s) / (slowest * (world.rates.locality if spans else 1.0))
     return done

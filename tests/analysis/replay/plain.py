@@ -22,7 +22,7 @@ class Task:
     gpus: int
     ideal: Fraction
     limit: Fraction = Fraction(0)
-    """What backfill plans with."""
+    """The time of holding GPUs at which it is ended, and what backfill plans with; 0: there is none."""
     off: frozenset[int] = frozenset()
     """Nodes that it is never given."""
     left: Fraction = Fraction(0)
@@ -42,7 +42,8 @@ class Task:
     restarts: int = 0
 
     def ends(self) -> Fraction:
-        return max(self.since, self.pays_until) + self.left / self.speed
+        done = max(self.since, self.pays_until) + self.left / self.speed
+        return min(done, self.since + self.limit - self.held) if self.limit else done
 
     def bring_to(self, now: Fraction) -> None:
         if self.on:
@@ -75,6 +76,8 @@ class Plain:
     """Decisions in which a job stayed where it was because of what it had paid."""
     spared: int = 0
     """Jobs that were behind one that waited for GPUs, and ran on."""
+    limited: int = 0
+    """Jobs that their limit ended."""
     filled: int = 0
     """Jobs that backfill started."""
 
@@ -119,7 +122,8 @@ class Plain:
         return soonest if self.round_s is None else ceil(soonest / self.round_s) * Fraction(self.round_s)
 
     def _end(self) -> None:
-        for task in [task for task in self.here if task.on and task.left == 0]:
+        for task in [task for task in self.here if task.on and (task.left == 0 or task.held == task.limit > 0)]:
+            self.limited += task.left > 0
             task.finish, task.on = self.now, ()
             self.here.remove(task)
 

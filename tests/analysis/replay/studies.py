@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.job import Trace
 from whorl.analysis.replay.study import Case, General, Replayed
+from whorl.analysis.replay.world import World
 
 
 @dataclass(frozen=True)
@@ -59,5 +59,5 @@ class Sleeping(Wrapped):
 class Lottery:
     """Fleets whose GPUs differ from seed to seed; the policies know all."""
 
-    def draw(self, seed: int) -> Fleet:
-        return Fleet.regular(4, 2, {"w": 1 + np.random.default_rng(seed).random(8)})
+    def draw(self, seed: int) -> World:
+        return World.regular(4, 2, {"w": 1 + np.random.default_rng(seed).random(8)})

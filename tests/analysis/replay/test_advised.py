@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from whorl.analysis.placement import Scores, scores
-from whorl.analysis.replay import POLICIES, Failure, Fleet, Options, Outcome, View, replay
+from whorl.analysis.replay import Beliefs, Failure, Fleet, Options, Outcome, Rates, World, replay
 from whorl.analysis.replay.advised import Advised
-from whorl.analysis.replay.cluster import Cluster
 from whorl.analysis.replay.from_store import measured
 from whorl.jobs.advice import advise
 from whorl.jobs.formats import HARD, SOFT
 from whorl.store import Store
-from whorl.tests.analysis.replay.making import Excluded, finishes, first_gpus, job, sound, trace
+from whorl.tests.analysis.replay.making import Excluded, advised_by, choice, finishes, first_gpus, job, sound, trace
 from whorl.tests.analysis.replay.measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
 from whorl.tests.sizes import count
 
@@ -44,11 +42,11 @@ def found(store: str) -> Scores:
     return scores(Store.open(store))
 
 
-def nodes_of(outcome: Outcome, fleet: Fleet, workload: str) -> set[str]:
+def nodes_of(outcome: Outcome, world: World, workload: str) -> set[str]:
     """The nodes on which jobs of a workload were; of a recorded replay."""
     assert outcome.spans is not None
     return {
-        fleet.node_names[fleet.node[gpu]]
+        world.fleet.node_names[world.fleet.node[gpu]]
         for span in outcome.spans
         if outcome.jobs[span.job].workload == workload
         for gpu in span.gpus
@@ -65,82 +63,85 @@ def busy(seed: int, jobs: int = 80) -> list[tuple[float, int, float, str]]:
 
 @pytest.mark.long
 def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> None:
-    fleet = measured(found, ["gemm", "stream"]).draw(3)
-    assert fleet.advised is not None
-    names = np.array(fleet.node_names)
+    world = measured(found, ["gemm", "stream"]).draw(3)
+    assert world.beliefs.advised is not None
+    names = np.array(world.fleet.node_names)
     tiers: dict[str, int] = {}
     for workload in ("gemm", "stream"):
         said = {gpus: advise(store, workload, gpus=gpus, no_scheduler=True) for gpus in (1, 14, 15)}
         assert [len(one.exclude) for one in said.values()] == [1, 1, 0]  # without it, 28 GPUs are left
         for gpus, one in said.items():
-            assert sorted(names[fleet.advised.barred(workload, gpus)]) == sorted(one.exclude)
+            assert sorted(names[world.beliefs.advised.barred(workload, gpus)]) == sorted(one.exclude)
         for node, tier in said[1].tiers.items():
             tiers[node] = max(tiers.get(node, 0), {HARD: 2, SOFT: 1}[tier])
     assert tiers == {"n01": 2, "n02": 2, "n04": 2, "n05": 1}
-    assert dict(zip(names.tolist(), fleet.advised.weights.tolist(), strict=True)) == dict.fromkeys(names, 0) | tiers
-    assert not fleet.advised.barred("", 1).any()
-    assert not fleet.advised.barred("gemm", 33).any()  # no such advice is given: more GPUs than there are
+    assert (
+        dict(zip(names.tolist(), world.beliefs.advised.weights.tolist(), strict=True))
+        == dict.fromkeys(names, 0) | tiers
+    )
+    assert not world.beliefs.advised.barred("", 1).any()
+    assert not world.beliefs.advised.barred("gemm", 33).any()  # no such advice is given: more GPUs than there are
 
 
 def test_a_job_is_kept_off_what_is_slow_for_it(found: Scores) -> None:
-    fleet = measured(found, ["gemm", "stream"]).draw(1)
+    world = measured(found, ["gemm", "stream"]).draw(1)
     jobs = trace(*(job(str(n), *one) for n, one in enumerate(busy(4))))
-    outcome = replay(jobs, fleet, "advice-exclude", options=RECORD)
-    sound(outcome, fleet)
-    everywhere = set(fleet.node_names)
+    outcome = replay(jobs, world, "advice-exclude", options=RECORD)
+    sound(outcome, world)
+    everywhere = set(world.fleet.node_names)
     # n04 is slow beyond doubt, too, but of 8 nodes one at most is excluded unless more is allowed.
-    assert nodes_of(outcome, fleet, "gemm") == everywhere - {"n02"}
-    assert nodes_of(outcome, fleet, "stream") == everywhere - {"n01"}
-    assert nodes_of(outcome, fleet, "") >= {"n01", "n02"}
+    assert nodes_of(outcome, world, "gemm") == everywhere - {"n02"}
+    assert nodes_of(outcome, world, "stream") == everywhere - {"n01"}
+    assert nodes_of(outcome, world, "") >= {"n01", "n02"}
     for gpus, kept_off in ((14, {"n02"}), (32, set())):
-        wide = replay(trace(job("wide", 0, gpus, 10, "gemm")), fleet, "advice-exclude", options=RECORD)
-        assert nodes_of(wide, fleet, "gemm").isdisjoint(kept_off)
+        wide = replay(trace(job("wide", 0, gpus, 10, "gemm")), world, "advice-exclude", options=RECORD)
+        assert nodes_of(wide, world, "gemm").isdisjoint(kept_off)
 
 
 def test_nodes_of_more_weight_come_later(found: Scores) -> None:
-    fleet = measured(found, ["gemm", "stream"]).draw(1)
+    world = measured(found, ["gemm", "stream"]).draw(1)
     jobs = trace(*(job(str(n), n, 4, 1000, ("gemm", "stream", "")[n % 3]) for n in range(8)))
-    outcome = replay(jobs, fleet, "advice-weights", options=RECORD)
-    order = [fleet.node_names[fleet.node[gpus[0]]] for gpus in first_gpus(outcome).values()]
-    usual = [name for name in fleet.node_names if name not in ("n01", "n02", "n04", "n05")]
-    hard = [name for name in fleet.node_names if name in ("n01", "n02", "n04")]
+    outcome = replay(jobs, world, "advice-weights", options=RECORD)
+    order = [world.fleet.node_names[world.fleet.node[gpus[0]]] for gpus in first_gpus(outcome).values()]
+    usual = [name for name in world.fleet.node_names if name not in ("n01", "n02", "n04", "n05")]
+    hard = [name for name in world.fleet.node_names if name in ("n01", "n02", "n04")]
     assert order == [*usual, "n05", *hard]
-    over_two = replay(trace(job("wide", 0, 18, 10, "gemm")), fleet, "advice-weights", options=RECORD)
-    assert nodes_of(over_two, fleet, "gemm") == {*usual, "n05"}
+    over_two = replay(trace(job("wide", 0, 18, 10, "gemm")), world, "advice-weights", options=RECORD)
+    assert nodes_of(over_two, world, "gemm") == {*usual, "n05"}
 
 
 def test_the_advice_gains_where_a_gpu_is_slow_and_nothing_where_none_is(found: Scores, tmp_path: Path) -> None:
     jobs = trace(*(job(str(n), 150.0 * n, 1 + n % 4, 900, "gemm") for n in range(60)))
     fleets = (measured(found, ["gemm"]).draw(seed) for seed in range(100))
-    fleet = next(one for one in fleets if one.node_names[0] == "n02")  # packed takes the first node that fits
+    world = next(one for one in fleets if one.fleet.node_names[0] == "n02")  # packed takes the first node that fits
     packed, *advised = (
-        replay(jobs, fleet, name).jct_s.mean() for name in ("packed", "advice-exclude", "advice-weights")
+        replay(jobs, world, name).jct_s.mean() for name in ("packed", "advice-exclude", "advice-weights")
     )
     assert max(advised) < packed
     noise = fleet_store(tmp_path, {"gemm": np.ones(len(NAMES))}, noise=0.05)
     level = measured(scores(Store.open(noise)), ["gemm"]).draw(0)
     for name in ("advice-exclude", "advice-weights"):
-        for alike in (level, fleet.flat(), Fleet.regular(NODES, GPUS_PER_NODE, {"gemm": [1.0] * len(NAMES)})):
+        for alike in (level, world.flat(), World.regular(NODES, GPUS_PER_NODE, {"gemm": [1.0] * len(NAMES)})):
             assert replay(jobs, alike, name).finish_s.tolist() == replay(jobs, alike).finish_s.tolist()
 
 
 def test_a_drawn_fleet_is_advised_by_its_own_nodes(found: Scores) -> None:
-    fleet = measured(found, ["gemm", "stream"], nodes=60, gpus_per_node=4).draw(2)
-    assert fleet.advised is not None
+    world = measured(found, ["gemm", "stream"], nodes=60, gpus_per_node=4).draw(2)
+    assert world.beliefs.advised is not None
     for workload, slow in (("gemm", 1.35), ("stream", 1.25)):
         worst = np.zeros(60)
-        np.maximum.at(worst, fleet.node, fleet.belief[workload])
-        barred = fleet.advised.barred(workload, 4)
+        np.maximum.at(worst, world.fleet.node, world.beliefs.rates.scores[workload])
+        barred = world.beliefs.advised.barred(workload, 4)
         assert barred.sum() == 3  # 5 % of the nodes
         assert sorted(worst[barred]) == pytest.approx(sorted(worst)[-3:])
-        assert (fleet.advised.weights[worst > slow] == 2).all()
+        assert (world.beliefs.advised.weights[worst > slow] == 2).all()
     single = measured(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)  # drawn one by one
-    assert single.advised is not None
-    barred = single.advised.barred("gemm", 2)
-    assert single.node[np.argmax(single.belief["gemm"])] in np.flatnonzero(barred)
+    assert single.beliefs.advised is not None
+    barred = single.beliefs.advised.barred("gemm", 2)
+    assert single.fleet.node[np.argmax(single.beliefs.rates.scores["gemm"])] in np.flatnonzero(barred)
     same = measured(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)
-    assert same.advised is not None
-    assert same.advised.barred("gemm", 2).tolist() == barred.tolist()
+    assert same.beliefs.advised is not None
+    assert same.beliefs.advised.barred("gemm", 2).tolist() == barred.tolist()
 
 
 class Told(Advised):
@@ -176,59 +177,49 @@ def test_placing_is_as_it_is_said(nodes: list[tuple[int, int]], wanted: int, see
     weight = [one for _, one in nodes]
     names = tuple(f"n{n}" for n in range(len(nodes)))
     gpus = tuple(map(str, range(len(node))))
-    alike = {"A": np.ones(len(node))}
-    fleet = Fleet(np.array(node, dtype=np.int32), names, gpus, alike, alike, advised=Told(weight))
+    rates = Rates(Fleet(np.array(node, dtype=np.int32), names, gpus), {"A": np.ones(len(node))})
+    world = World(rates, Beliefs(rates, advised=Told(weight)))
     held = [gpu for gpu in range(len(node)) if draw.random() < 0.4]
-    cluster = Cluster(fleet.node)
-    cluster.take(held)
-    seen = View(fleet, cluster, Options(), draw)
     free = [[gpu for gpu in range(len(node)) if node[gpu] == n and gpu not in held] for n in range(len(nodes))]
-    rows = {one.name: one.place for one in POLICIES}
-    weigh, exclude = rows["advice-weights"], rows["advice-exclude"]
-    assert weigh is not None
-    assert exclude is not None
-    one = job("j", 0, wanted, 1, "A")
-    given_gpus = weigh(seen, one)
-    assert (None if given_gpus is None else sorted(given_gpus)) == plain_pack(free, weight, wanted)
+    assert choice("advice-weights", world, held, wanted) == plain_pack(free, weight, wanted)
     left = [[] if weight[n] > 1 else free[n] for n in range(len(nodes))]
-    given_gpus = exclude(seen, one)
-    assert (None if given_gpus is None else sorted(given_gpus)) == plain_pack(left, [0] * len(nodes), wanted)
+    assert choice("advice-exclude", world, held, wanted) == plain_pack(left, [0] * len(nodes), wanted)
 
 
-def kept_off(excluded: Mapping[str, set[int]], nodes: int, size: int, scores: Mapping[str, Sequence[float]]) -> Fleet:
-    return replace(Fleet.regular(nodes, size, scores), advised=Excluded(nodes, excluded))
+def kept_off(excluded: Mapping[str, set[int]], nodes: int, size: int, scores: Mapping[str, Sequence[float]]) -> World:
+    return advised_by(World.regular(nodes, size, scores), Excluded(nodes, excluded))
 
 
 def test_others_go_past_a_job_that_waits_for_the_nodes_left_to_it() -> None:
-    fleet = kept_off({"A": {1}}, 2, 2, {"A": [1.0] * 4, "B": [1.0] * 4})
+    world = kept_off({"A": {1}}, 2, 2, {"A": [1.0] * 4, "B": [1.0] * 4})
     jobs = trace(
         job("first", 0, 2, 100, "B"),  # on node 0
         job("second", 1, 2, 50, "A"),  # waits for node 0, though node 1 is free
         job("long", 2, 1, 500, "B"),  # on node 1, where "second" never goes
         job("short", 3, 1, 90, "B"),
     )
-    outcome = replay(jobs, fleet, "advice-exclude", options=Options(record=True, backfill="easy"))
+    outcome = replay(jobs, world, "advice-exclude", options=Options(record=True, backfill="easy"))
     assert outcome.start_s.tolist() == [0, 100, 2, 3]
-    assert replay(jobs, fleet, "advice-exclude").start_s.tolist() == [0, 100, 100, 100]
+    assert replay(jobs, world, "advice-exclude").start_s.tolist() == [0, 100, 100, 100]
 
 
 def test_nobody_is_stopped_on_nodes_that_do_not_help() -> None:
-    fleet = kept_off({"A": {0}}, 2, 2, {"A": [1.0] * 4, "B": [1.0] * 4})
+    world = kept_off({"A": {0}}, 2, 2, {"A": [1.0] * 4, "B": [1.0] * 4})
     jobs = trace(
         job("last", 0, 2, 1000, "B"),  # on node 0, where "a" never goes
         job("next", 1, 2, 900, "A"),  # on node 1
         job("a", 10, 2, 20, "A"),
     )
-    outcome = replay(jobs, fleet, "advice-exclude", "srtf", options=RECORD)
+    outcome = replay(jobs, world, "advice-exclude", "srtf", options=RECORD)
     assert outcome.preemptions.tolist() == [0, 1, 0]
     assert finishes(outcome) == {"last": 1000, "next": 921, "a": 30}
 
 
 def test_a_node_that_is_down_is_neither_given_nor_waited_for(found: Scores) -> None:
-    fleet = measured(found, ["gemm", "stream"]).draw(1)
+    world = measured(found, ["gemm", "stream"]).draw(1)
     down = tuple(Failure(node, 0, 10_000) for node in range(4))
     jobs = trace(*(job(str(n), *one) for n, one in enumerate(busy(5, 30))))
     for name in ("advice-exclude", "advice-weights"):
-        outcome = replay(jobs, fleet, name, options=Options(record=True, failures=down))
-        sound(outcome, fleet)
+        outcome = replay(jobs, world, name, options=Options(record=True, failures=down))
+        sound(outcome, world)
         assert outcome.finish_s.max() < 10_000

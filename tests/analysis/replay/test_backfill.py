@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.replay import Options, Trace, replay
-from whorl.analysis.replay.backfill import PlannedEnds
+from whorl.analysis.replay import Arrivals, Options, Trace, replay
+from whorl.analysis.replay.policies.backfill import PlannedEnds
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import flat, job, sound, trace
 from whorl.tests.sizes import count
@@ -45,7 +45,7 @@ def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
     for number in range(many * 2):
         if plain and draw.random() < (0.2 if number < many else 0.9):
             entry = plain.pop(draw.randrange(len(plain)))
-            planned.remove(*entry)
+            planned.remove(entry[1])
         else:
             entry = (float(draw.randint(0, 40)), number, draw.randint(1, 9))
             plain.append(entry)
@@ -63,12 +63,14 @@ def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
         assert planned.reservation(lacking) == (end, returned)
 
 
-def test_backfill_by_rounds_and_not_beside_jobs_to_come() -> None:
+def test_backfill_by_rounds_and_beside_users() -> None:
     jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 60))
     by_rounds = replay(jobs, flat(1, 4), options=Options(backfill="easy", rounds=True, round_s=10))
     assert by_rounds.start_s.tolist() == [0, 100, 10]
-    with pytest.raises(InputError, match="backfill needs to know all jobs"):
-        replay(jobs, flat(1, 4), options=Options(backfill="easy", arrivals=lambda: iter(())))
+    users = (lambda: Arrivals(iter([job("other", 5, 1, 30)])),)
+    beside = replay(jobs, flat(1, 4), options=Options(backfill="easy", users=users))
+    assert beside.start_s.tolist() == [0, 100, 2]
+    assert beside.others.finish_s.tolist() == [92]
 
 
 def test_backfill_and_patience() -> None:

@@ -18,7 +18,7 @@ LONG = trace(job("a", 0, 2, 100))
 def test_a_job_that_no_node_is_left_for() -> None:
     for_good = Options(failures=(Failure(1, 50, math.inf),))
     with pytest.raises(
-        InputError, match=r"job wide waits for ever: it asks for 2 GPUs and after 50 s, .* packed uses 1"
+        InputError, match=r"job wide waits for ever: packed gives it no GPUs, and after 50 s .*asks for 2, 1 are up"
     ):
         replay(trace(job("wide", 0, 2, 100)), flat(2, 1), options=for_good)
     assert finishes(replay(trace(job("wide", 0, 2, 40)), flat(2, 1), options=for_good)) == {"wide": 40}

@@ -11,7 +11,7 @@ import pytest
 import scipy
 from numpy.typing import NDArray
 
-from whorl.analysis.replay import POLICIES, Fleet, Job, Trace, replay
+from whorl.analysis.replay import POLICIES, Job, Trace, World, replay
 from whorl.analysis.replay.advised import Advised
 from whorl.analysis.replay.findings import ALL, Finding, GainTable, findings, foretold, gains, interval, without_scores
 from whorl.analysis.replay.from_store import Level
@@ -19,6 +19,7 @@ from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.resampling import resampled
 from whorl.analysis.replay.setting import Setting
 from whorl.analysis.replay.study import Case, General, Replayed
+from whorl.tests.analysis.replay.making import advised_by
 from whorl.tests.analysis.replay.studies import Lottery
 from whorl.tests.sizes import sample
 
@@ -216,9 +217,9 @@ def test_policies_that_are_said_to_look_at_no_scores_look_at_none() -> None:
     for seed in range(3):
         scores = 1 + np.random.default_rng(seed).exponential(0.3, 24)
         scores[5] = 9.0
-        fleet = replace(Fleet.regular(6, 4, {"w": scores}), advised=FirstIsSlow())
+        world = advised_by(World.regular(6, 4, {"w": scores}), FirstIsSlow())
         for policy in POLICIES:
-            known, flat = (replay(TRACES[0], one, policy).finish_s.tolist() for one in (fleet, fleet.flat()))
+            known, flat = (replay(TRACES[0], one, policy).finish_s.tolist() for one in (world, world.flat()))
             if known != flat:
                 changed.add(policy.name)
     assert changed == {policy.name for policy in POLICIES} - blind
@@ -226,9 +227,9 @@ def test_policies_that_are_said_to_look_at_no_scores_look_at_none() -> None:
 
 def test_the_class_that_chooses_first_is_no_news_without_scores() -> None:
     """Without scores jobs choose in the order of the queue, whatever their classes are named."""
-    fleet = Fleet.regular(1, 2, {"a": [1.0, 1.1], "b": [1.0, 3.0]}).flat()
+    world = World.regular(1, 2, {"a": [1.0, 1.1], "b": [1.0, 3.0]}).flat()
     jobs = (Job("first", 0, 1, 10, "b"), Job("second", 0, 1, 10, "a"))
-    assert replay(Trace("t", jobs), fleet, "pal").finish_s.tolist() == [10, 11]
+    assert replay(Trace("t", jobs), world, "pal").finish_s.tolist() == [10, 11]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 12, 160])

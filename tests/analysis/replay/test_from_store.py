@@ -47,17 +47,19 @@ def of(store: str, *workloads: str, **shape: int) -> Measured:
 
 def test_the_measured_fleet_stands_as_it_is(store: str, planted: NDArray[np.float64]) -> None:
     """Whole nodes, in an order that every seed draws anew; in a node the GPUs in theirs."""
-    fleet = of(store, "gemm").draw(0)
-    places = [NAMES.index(name) for name in fleet.gpu_names]
+    world = of(store, "gemm").draw(0)
+    places = [NAMES.index(name) for name in world.fleet.gpu_names]
     assert sorted(places) == list(range(len(NAMES)))
     assert places != sorted(places)
-    assert fleet.node.tolist() == [number // GPUS_PER_NODE for number in range(len(NAMES))]
-    assert [fleet.node_names[n] for n in fleet.node] == [f"n{place // GPUS_PER_NODE:02}" for place in places]
+    assert world.fleet.node.tolist() == [number // GPUS_PER_NODE for number in range(len(NAMES))]
+    assert [world.fleet.node_names[n] for n in world.fleet.node] == [
+        f"n{place // GPUS_PER_NODE:02}" for place in places
+    ]
     assert [place % GPUS_PER_NODE for place in places] == list(range(GPUS_PER_NODE)) * NODES
-    assert fleet.belief["gemm"] == pytest.approx(planted[places], abs=0.01)
-    assert fleet.actual["gemm"] == pytest.approx(planted[places], abs=0.02)
-    assert fleet.power_w is not None
-    assert fleet.power_w["gemm"][places.index(SLOW)] == pytest.approx(250 / planted[SLOW], rel=1e-3)
+    assert world.beliefs.rates.scores["gemm"] == pytest.approx(planted[places], abs=0.01)
+    assert world.rates.scores["gemm"] == pytest.approx(planted[places], abs=0.02)
+    assert world.rates.power is not None
+    assert world.rates.power.gpu_w["gemm"][places.index(SLOW)] == pytest.approx(250 / planted[SLOW], rel=1e-3)
 
 
 @pytest.mark.parametrize("node", ["n03", "3"])
@@ -73,37 +75,37 @@ def test_a_named_node_is_the_one_that_fails_in_every_seed(store: str, tmp_path: 
         replayed = study.run(Case(0, "packed", "fifo", seed, record=True))
         assert replayed.outcome is not None
         assert replayed.outcome.spans is not None
-        assert replayed.fleet is not None
-        held = {replayed.fleet.gpu_names[gpu][:3] for gpu in replayed.outcome.spans[0].gpus}
+        assert replayed.world is not None
+        held = {replayed.world.fleet.gpu_names[gpu][:3] for gpu in replayed.outcome.spans[0].gpus}
         assert held == {name[:3] for name in NAMES} - {"n03"}
 
 
 def test_seeds_differ_in_what_jobs_run_at_and_not_in_what_is_believed(store: str) -> None:
     source = of(store, "gemm")
     one, again, other = source.draw(1), source.draw(1), source.draw(2)
-    assert np.array_equal(one.actual["gemm"], again.actual["gemm"])
-    assert one.gpu_names != other.gpu_names
-    mine, theirs = (np.argsort(fleet.gpu_names) for fleet in (one, other))
-    assert not np.array_equal(one.actual["gemm"][mine], other.actual["gemm"][theirs])
-    assert np.array_equal(one.belief["gemm"][mine], other.belief["gemm"][theirs])
+    assert np.array_equal(one.rates.scores["gemm"], again.rates.scores["gemm"])
+    assert one.fleet.gpu_names != other.fleet.gpu_names
+    mine, theirs = (np.argsort(world.fleet.gpu_names) for world in (one, other))
+    assert not np.array_equal(one.rates.scores["gemm"][mine], other.rates.scores["gemm"][theirs])
+    assert np.array_equal(one.beliefs.rates.scores["gemm"][mine], other.beliefs.rates.scores["gemm"][theirs])
 
 
 @pytest.mark.long
 def test_noise_is_believed_by_nobody(tmp_path: Path) -> None:
     """GPUs that do not differ, measured noisily: policies see 1 everywhere, whatever the medians were."""
     store = fleet_store(tmp_path, {"noise": np.ones(len(NAMES))}, noise=0.05)
-    fleet = of(store, "noise").draw(0)
-    assert fleet.belief["noise"].tolist() == [1.0] * len(NAMES)
+    world = of(store, "noise").draw(0)
+    assert world.beliefs.rates.scores["noise"].tolist() == [1.0] * len(NAMES)
 
 
 @pytest.mark.long
 def test_a_gpu_is_drawn_with_all_its_scores(store: str) -> None:
     """12 nodes of 6 from 8 nodes of 4: GPU by GPU, some twice; both scores are always of one measured GPU."""
-    fleet = of(store, "gemm", "stream", nodes=12, gpus_per_node=6).draw(3)
-    assert (len(fleet), len(fleet.node_names)) == (72, 12)
+    world = of(store, "gemm", "stream", nodes=12, gpus_per_node=6).draw(3)
+    assert (len(world.fleet), len(world.fleet.node_names)) == (72, 12)
     own = of(store, "gemm", "stream").draw(0)
-    pairs = set(zip(own.belief["gemm"], own.belief["stream"], strict=True))
-    drawn = list(zip(fleet.belief["gemm"], fleet.belief["stream"], strict=True))
+    pairs = set(zip(own.beliefs.rates.scores["gemm"], own.beliefs.rates.scores["stream"], strict=True))
+    drawn = list(zip(world.beliefs.rates.scores["gemm"], world.beliefs.rates.scores["stream"], strict=True))
     assert set(drawn) == pairs
     assert max(drawn.count(pair) for pair in pairs) == 3
     assert min(drawn.count(pair) for pair in pairs) == 2
@@ -112,11 +114,11 @@ def test_a_gpu_is_drawn_with_all_its_scores(store: str) -> None:
 @pytest.mark.long
 def test_whole_nodes_are_drawn_where_their_size_is_asked_for(store: str) -> None:
     source = of(store, "gemm", nodes=5, gpus_per_node=GPUS_PER_NODE)
-    own = of(store, "gemm").draw(0).belief["gemm"].reshape(NODES, GPUS_PER_NODE)
+    own = of(store, "gemm").draw(0).beliefs.rates.scores["gemm"].reshape(NODES, GPUS_PER_NODE)
     known = {tuple(row) for row in own}
     seen = set()
     for seed in range(6):
-        rows = [tuple(row) for row in source.draw(seed).belief["gemm"].reshape(5, GPUS_PER_NODE)]
+        rows = [tuple(row) for row in source.draw(seed).beliefs.rates.scores["gemm"].reshape(5, GPUS_PER_NODE)]
         assert len(set(rows)) == 5
         assert set(rows) <= known
         seen.add(tuple(rows))
@@ -131,31 +133,31 @@ def test_gpus_not_measured_in_a_workload_have_its_median_and_are_counted(tmp_pat
     gpus = {"gemm": NAMES, "stream": NAMES[:20]}
     store = fleet_store(tmp_path, {"gemm": spread(1), "stream": spread(2)[:20]}, gpus=gpus)
     source = of(store, "gemm", "stream")
-    fleet = source.draw(0)
-    known = np.array([NAMES.index(name) < 20 for name in fleet.gpu_names])
-    assert fleet.actual["stream"][~known].tolist() == [1.0] * 12
-    assert (fleet.actual["stream"][known] != 1.0).all()
+    world = source.draw(0)
+    known = np.array([NAMES.index(name) < 20 for name in world.fleet.gpu_names])
+    assert world.rates.scores["stream"][~known].tolist() == [1.0] * 12
+    assert (world.rates.scores["stream"][known] != 1.0).all()
     assert any(note.startswith("12 of 32 GPUs were not measured in stream") for note in source.notes)
     # In another shape, GPUs measured in both are enough to draw from.
     drawn = of(store, "gemm", "stream", nodes=3, gpus_per_node=5).draw(0)
-    assert (drawn.belief["stream"] != 1.0).all()
+    assert (drawn.beliefs.rates.scores["stream"] != 1.0).all()
 
 
 def test_workloads_of_different_gpus_are_unrelated_and_that_is_said(tmp_path: Path) -> None:
     gpus = {"gemm": NAMES[:16], "stream": NAMES[16:]}
     store = fleet_store(tmp_path, {"gemm": spread(1)[:16], "stream": spread(2)[16:]}, gpus=gpus)
     source = of(store, "gemm", "stream", nodes=4, gpus_per_node=3)
-    fleet = source.draw(0)
-    assert (fleet.belief["gemm"] != 1.0).all()
-    assert (fleet.belief["stream"] != 1.0).all()
+    world = source.draw(0)
+    assert (world.beliefs.rates.scores["gemm"] != 1.0).all()
+    assert (world.beliefs.rates.scores["stream"] != 1.0).all()
     assert any("no GPU was measured in both gemm and stream" in note for note in source.notes)
 
 
 def test_gpus_of_unknown_nodes_stand_in_made_up_ones(tmp_path: Path) -> None:
     store = fleet_store(tmp_path, {"gemm": spread(1)}, nodes=False)
     source = of(store, "gemm")
-    fleet = source.draw(0)
-    assert np.bincount(fleet.node).tolist() == [4] * 8
+    world = source.draw(0)
+    assert np.bincount(world.fleet.node).tolist() == [4] * 8
     assert any("the node of 32 GPUs is unknown" in note for note in source.notes)
 
 
@@ -167,5 +169,10 @@ def test_a_shape_has_two_sides(store: str) -> None:
 
 
 def test_a_level_fleet_is_alike_for_every_seed() -> None:
-    fleet = Level(3, 2, 1.5).draw(9)
-    assert (len(fleet), len(fleet.node_names), fleet.locality, dict(fleet.actual)) == (6, 3, 1.5, {})
+    world = Level(3, 2, 1.5).draw(9)
+    assert (len(world.fleet), len(world.fleet.node_names), world.rates.locality, dict(world.rates.scores)) == (
+        6,
+        3,
+        1.5,
+        {},
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
-from whorl.analysis.replay import Failure, Fleet, Job, Options, replay
+from whorl.analysis.replay import Arrivals, Failure, Job, Options, Power, World, replay
 from whorl.analysis.replay.outcome import FIGURES
 from whorl.analysis.replay.power import Energy
 from whorl.tests.analysis.replay.making import flat, job, trace
@@ -43,7 +44,7 @@ def test_fairness_by_hand() -> None:
     outcome = replay(jobs, flat(1, 2))
     # GPUs wanted / GPUs: 1 to 50 s, 2 to 100 s, 1 to 200 s.
     assert outcome.fairness().tolist() == pytest.approx([100 / (100 * 1.5), 150 / (100 * (50 * 2 + 100) / 150)])
-    alone = replay(trace(job("a", 5, 1, 100)), Fleet.regular(1, 2, {}, locality=1.0))
+    alone = replay(trace(job("a", 5, 1, 100)), World.regular(1, 2, {}, locality=1.0))
     assert alone.fairness().tolist() == [1]
     assert alone.metrics().unfair_pct_themis == 0
     slow = replay(trace(job("a", 5, 2, 100)), flat(2, 1, locality=1.5))
@@ -78,11 +79,11 @@ def test_queueing_is_the_time_without_gpus_also_after_a_stop() -> None:
 
 def test_a_slowdown_is_bounded_on_both_sides() -> None:
     jobs = trace(job("long", 0, 2, 100), job("brief", 50, 2, 1), job("wide", 60, 2, 40, "A"))
-    fleet = Fleet.regular(1, 2, {"A": [0.5, 0.5]})
-    outcome = replay(jobs, fleet)
+    world = World.regular(1, 2, {"A": [0.5, 0.5]})
+    outcome = replay(jobs, world)
     # brief 100 to 101 after 50 s, and counts as 10 s; wide 101 to 121, and its ideal time is 40 s.
     assert outcome.bounded_slowdown().tolist() == pytest.approx([1, 51 / 10, 61 / 40])
-    alone = replay(trace(job("fast", 0, 2, 40, "A"), job("brief", 900, 1, 1)), fleet)
+    alone = replay(trace(job("fast", 0, 2, 40, "A"), job("brief", 900, 1, 1)), world)
     assert alone.bounded_slowdown().tolist() == [1, 1]
     assert outcome.metrics().bounded_slowdown == pytest.approx((1 + 5.1 + 61 / 40) / 3)
 
@@ -90,29 +91,34 @@ def test_a_slowdown_is_bounded_on_both_sides() -> None:
 def test_others_load_the_contention() -> None:
     jobs = trace(job("a", 0, 2, 100))
     alone = replay(jobs, flat(1, 2))
-    beside = replay(jobs, flat(1, 2), options=Options(arrivals=lambda: iter([Job("x", 50.0, 2, 10.0)])))
+    beside = replay(jobs, flat(1, 2), options=Options(users=(lambda: Arrivals(iter([Job("x", 50.0, 2, 10.0)])),)))
     assert alone.fairness()[0] == 1
     assert beside.fairness()[0] == pytest.approx(1 / 1.5)
 
 
+def watts(*gpus: float) -> Power:
+    """Of the GPUs, under class A."""
+    return Power({"A": np.array(gpus)})
+
+
 def test_energy_is_the_power_of_what_is_held() -> None:
-    fleet = Fleet.regular(2, 1, {"A": [1.0, 1.5]}, power_w={"A": [300.0, 200.0]})
-    outcome = replay(trace(job("a", 0, 2, 100, "A"), job("b", 0, 1, 100, "A")), fleet)
+    world = World.regular(2, 1, {"A": [1.0, 1.5]}, power=watts(300.0, 200.0))
+    outcome = replay(trace(job("a", 0, 2, 100, "A"), job("b", 0, 1, 100, "A")), world)
     assert outcome.energy_j.tolist() == [150 * 500, 100 * 300]
     assert outcome.metrics().energy_j == 105_000
-    unknown = Fleet.regular(2, 1, {"A": [1.0, 1.5]}, power_w={"A": [300.0, float("nan")]})
+    unknown = World.regular(2, 1, {"A": [1.0, 1.5]}, power=watts(300.0, math.nan))
     part = replay(trace(job("a", 0, 1, 100, "A"), job("b", 0, 2, 100, "A")), unknown)
     assert part.energy_j[0] == 30_000
     assert np.isnan(part.energy_j[1])
     assert part.metrics().energy_j is None
-    other_class = replay(trace(job("a", 0, 1, 100)), fleet)
+    other_class = replay(trace(job("a", 0, 1, 100)), world)
     assert np.isnan(other_class.energy_j).all()
 
 
 def test_energy_follows_a_job_that_moves() -> None:
-    fleet = Fleet.regular(2, 1, {"A": [1.0, 1.2]}, power_w={"A": [300.0, 200.0]})
+    world = World.regular(2, 1, {"A": [1.0, 1.2]}, power=watts(300.0, 200.0))
     jobs = trace(job("a", 0, 1, 50, "A"), job("b", 0, 1, 400, "A"))
-    outcome = replay(jobs, fleet, "pm-first", options=Options(round_s=100))
+    outcome = replay(jobs, world, "pm-first", options=Options(round_s=100))
     assert outcome.energy_j.tolist() == pytest.approx([50 * 300, 100 * 200 + (400 - 100 / 1.2) * 300])
 
 

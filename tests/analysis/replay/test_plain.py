@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from fractions import Fraction
 
-from whorl.analysis.replay import Failure, Fleet, Options, replay
-from whorl.tests.analysis.replay.making import Excluded, job, sound, trace
+from whorl.analysis.replay import Failure, Options, World, replay
+from whorl.tests.analysis.replay.making import Excluded, advised_by, job, sound, trace
 from whorl.tests.analysis.replay.plain import Plain, Task
 from whorl.tests.sizes import count, is_long
 
@@ -62,11 +61,11 @@ def compared(seed: int) -> Plain:
         backfill="easy" if easy else "none",
         record=True,
     )
-    fleet = Fleet.regular(nodes, per_node, {"A": scores, "B": scores}, locality=plain.locality)
-    fleet = replace(fleet, advised=Excluded(nodes, excluded))
+    world = World.regular(nodes, per_node, {"A": scores, "B": scores}, locality=plain.locality)
+    world = advised_by(world, Excluded(nodes, excluded))
     policy = "advice-exclude" if excludes else "packed" if plain.sticky else "packed-nonsticky"
-    outcome = replay(trace(*jobs), fleet, policy, plain.order, options=options)
-    sound(outcome, fleet)
+    outcome = replay(trace(*jobs), world, policy, plain.order, options=options)
+    sound(outcome, world)
     for figure, expected in (
         ("start_s", [task.start for task in tasks]),
         ("finish_s", [task.finish for task in tasks]),
@@ -81,11 +80,11 @@ def compared(seed: int) -> Plain:
 
 def test_equals_a_plain_replay() -> None:
     """Times, GPU-seconds, stops, moves and restarts of every job; and all that the rules are about does happen."""
-    happened = dict.fromkeys(("stops", "moves", "restarts", "stayed", "spared", "filled"), 0)
+    happened = dict.fromkeys(("stops", "moves", "restarts", "stayed", "spared", "limited", "filled"), 0)
     for seed in range(count(1000, short=40)):
         plain = compared(seed)
         for rule in ("stops", "moves", "restarts"):
             happened[rule] += sum(getattr(task, rule) for task in plain.tasks)
-        for rule in ("stayed", "spared", "filled"):
+        for rule in ("stayed", "spared", "limited", "filled"):
             happened[rule] += getattr(plain, rule)
     assert min(happened.values()) > 10 or not is_long(), happened

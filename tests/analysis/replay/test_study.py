@@ -15,14 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from whorl.analysis.replay.beliefs import Request, View
 from whorl.analysis.replay.failures import Failure, read_failures
-from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.from_store import Level
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
-from whorl.analysis.replay.policies import POLICIES, Policy
+from whorl.analysis.replay.policies import POLICIES, Decision, Policy
+from whorl.analysis.replay.policies.packed import Packed
 from whorl.analysis.replay.setting import Setting
 from whorl.analysis.replay.study import Case, General, run_all
+from whorl.analysis.replay.world import World
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.studies import Dying, Lottery, Sleeping
 
@@ -159,7 +161,7 @@ def test_a_case_that_cannot_be_replayed_costs_no_other() -> None:
 
 
 def test_failures_are_read_by_the_names_of_nodes(tmp_path: Path) -> None:
-    names = Fleet.regular(3, 2).node_names
+    names = World.regular(3, 2).fleet.node_names
     path = tmp_path / "failures.csv"
     path.write_text("node,down_s,up_s\nN2,5,10\n0,7,\n")
     found = read_failures(path, names)
@@ -182,8 +184,8 @@ def test_failures_are_read_by_the_names_of_nodes(tmp_path: Path) -> None:
 class OneFarOff:
     """A fleet of 16 GPUs, one of which is an outlier."""
 
-    def draw(self, seed: int) -> Fleet:
-        return Fleet.regular(4, 4, {"A": [3.0, *[1.0] * 15]})
+    def draw(self, seed: int) -> World:
+        return World.regular(4, 4, {"A": [3.0, *[1.0] * 15]})
 
 
 def test_a_job_that_never_fits_costs_no_other_trace_and_no_other_policy() -> None:
@@ -196,22 +198,38 @@ def test_a_job_that_never_fits_costs_no_other_trace_and_no_other_policy() -> Non
     errors = list(dict.fromkeys(str(error) for _, error in refused))
     for error, fragments in zip(
         errors,
-        [("wide: job vast", "17 GPUs"), ("nearly: job all", "policy packed"), ("nearly: job all", "drain-outliers")],
+        [("wide: job vast", "17 GPUs"), ("nearly: job all", "packed gives"), ("nearly: ", "drain-outliers")],
         strict=True,
     ):
         assert all(fragment in error for fragment in fragments), error
 
 
+class Bad(Packed):
+    name = "bad"
+    aliases = ()
+
+    def place(self, request: Request) -> Sequence[int]:
+        return [0] * request.gpus
+
+
+class Greedy(Bad):
+    def place(self, request: Request) -> Sequence[int]:
+        return range(request.gpus)
+
+
+class Listing(Policy):
+    name = "bad"
+
+    def decide(self, view: View) -> Decision:
+        return Decision([0])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("policy", "sentence"),
-    [
-        (Policy("bad", "", place=lambda view, job: [0] * job.gpus), "job j1 the GPU 0 twice"),
-        (Policy("bad", "", place=lambda view, job: range(job.gpus)), "job j1 the GPU 0, which another job holds"),
-        (Policy("bad", "", decide=lambda view: [0]), "dict"),  # type: ignore[arg-type, return-value]
-    ],
+    [(Bad, "job j1 the GPU 0 twice"), (Greedy, "job j1 the GPU 0, which is not free"), (Listing, "dict")],
 )
 def test_a_policy_that_answers_what_cannot_be_costs_no_other(
-    policy: Policy, sentence: str, monkeypatch: pytest.MonkeyPatch
+    policy: type[Policy], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whorl.analysis.replay.policies.POLICIES", (*POLICIES, policy))
     found, refused = run_all(STUDY, cases(STUDY, ["packed", "bad", "pal"], ["fifo"], [0, 1]))

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate, chain
 
-from .job import Job
+Entry = tuple[float, int]
+"""A job that waits: when it was submitted, and its number."""
 
 _BLOCK = 128
 _ALWAYS = 1e300
@@ -27,10 +28,11 @@ class PlannedEnds:
         self._blocks: list[list[tuple[float, int, int]]] = [[]]
         self._sums = [0]
         self._lasts: list[tuple[float, int, int]] = [(math.inf, sys.maxsize, 0)]  # of each block; the last is above all
+        self._entries: dict[int, tuple[float, int, int]] = {}
 
     def add(self, end_s: float, number: int, gpus: int) -> None:
         """A job has started."""
-        entry = (end_s, number, gpus)
+        entry = self._entries[number] = (end_s, number, gpus)
         at = min(bisect_left(self._lasts, entry), len(self._blocks) - 1)
         block = self._blocks[at]
         insort(block, entry)
@@ -39,85 +41,88 @@ class PlannedEnds:
             half = block[:_BLOCK]
             self._blocks.insert(at, half)
             del block[:_BLOCK]
-            self._sums[at] -= (taken := sum(one[2] for one in half))
-            self._sums.insert(at, taken)
+            moved = sum(width for _, _, width in half)
+            self._sums[at] -= moved
+            self._sums.insert(at, moved)
             self._lasts.insert(at, half[-1])
 
-    def remove(self, end_s: float, number: int, gpus: int) -> None:
+    def remove(self, number: int) -> None:
         """The job has ended or was stopped."""
-        entry = (end_s, number, gpus)
+        entry = self._entries.pop(number)
         at = min(bisect_left(self._lasts, entry), len(self._blocks) - 1)
         block = self._blocks[at]
         del block[bisect_left(block, entry)]
-        self._sums[at] -= gpus
+        self._sums[at] -= entry[2]
         if not block and len(self._blocks) > 1:
             if at == len(self._blocks) - 1:  # the bound of the last block is to stay infinite
                 self._lasts[at - 1] = self._lasts[at]
             del self._blocks[at], self._sums[at], self._lasts[at]
 
-    def reservation(self, lacking: int, of: Callable[[int], int] | None = None) -> tuple[float, int]:
+    def reservation(self, lacking: int, useful: Callable[[int], int] | None = None) -> tuple[float, int]:
         """The end by which `lacking` GPUs are returned, and how many are returned by then; infinite if never.
 
-        `of(number)`: how many of the GPUs of a job count; all if None.
+        `useful(number)`: how many of the GPUs of a job count; all if None.
         """
-        if of is not None:
-            end, total = math.inf, 0
-            for at, number, _ in chain.from_iterable(self._blocks):
-                if at > end:
+        if useful is not None:
+            end_s, total = math.inf, 0
+            for at_s, number, _ in chain.from_iterable(self._blocks):
+                if at_s > end_s:
                     break
-                total += of(number)
+                total += useful(number)
                 if total >= lacking:
-                    end = at
-            return end, total
+                    end_s = at_s
+            return end_s, total
         totals = list(accumulate(self._sums))
         at = bisect_left(totals, lacking)
         if at == len(totals):
             return math.inf, totals[-1]
         before = totals[at - 1] if at else 0
-        returned = list(accumulate((one[2] for one in self._blocks[at]), initial=before))
-        end = self._blocks[at][bisect_left(returned, lacking, lo=1) - 1][0]
+        returned = list(accumulate((width for _, _, width in self._blocks[at]), initial=before))
+        end_s = self._blocks[at][bisect_left(returned, lacking, lo=1) - 1][0]
         # Others may be planned to end at the same moment, in this block or the next ones.
         total = before
         while at < len(self._blocks):
             block = self._blocks[at]
-            same = bisect_right(block, end, key=lambda one: one[0])
-            total += self._sums[at] if same == len(block) else sum(one[2] for one in block[:same])
+            same = bisect_right(block, end_s, key=lambda entry: entry[0])
+            total += self._sums[at] if same == len(block) else sum(width for _, _, width in block[:same])
             if same < len(block):
                 break
             at += 1
-        return end, total
+        return end_s, total
 
 
-class ByWidth:
-    """The waiting jobs of a first-come queue: for each width a tree of the least limit over the jobs in order.
+class WaitingByWidth:
+    """The waiting jobs of a first-come queue: for each width a tree of the least limit over its jobs in order.
 
-    A search takes O(widths) and O(log jobs) for those widths that can have one; memory is O(jobs).
+    A search takes O(widths) and O(log jobs) for those widths that can have one; memory is O(jobs that came).
     """
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        """`jobs`: all that can ever wait, in the order of the queue; none waits yet."""
-        self._members: dict[int, list[int]] = {}
-        self._place: list[int] = []
-        for number, job in enumerate(jobs):
-            members = self._members.setdefault(job.gpus, [])
-            self._place.append(len(members))
-            members.append(number)
-        self._limit = [min(job.ideal_s if job.limit_s is None else job.limit_s, _ALWAYS) for job in jobs]
-        self._width = [job.gpus for job in jobs]
-        self._widths = sorted(self._members)
-        self._trees = {width: [math.inf] * (2 * _power(len(of))) for width, of in self._members.items()}
+    def __init__(self) -> None:
+        self._widths: list[int] = []
+        self._jobs: dict[int, list[Entry]] = {}
+        """By width, all that ever waited, as they came."""
+        self._trees: dict[int, list[float]] = {}
 
-    def wait(self, number: int) -> None:
-        """The job waits."""
-        self._put(number, self._limit[number])
+    def wait(self, entry: Entry, width: int, limit_s: float) -> None:
+        """The job waits: for the first time after all that came before it, or again."""
+        if width not in self._jobs:
+            insort(self._widths, width)
+            self._jobs[width], self._trees[width] = [], [math.inf] * 2
+        jobs, tree = self._jobs[width], self._trees[width]
+        place = bisect_left(jobs, entry)
+        if place == len(jobs):
+            jobs.append(entry)
+            if place == len(tree) // 2:
+                tree = self._trees[width] = _doubled(tree)
+        _put(tree, place, min(limit_s, _ALWAYS))
 
-    def start(self, number: int) -> None:
+    def leave(self, entry: Entry, width: int) -> None:
         """The job waits no longer."""
-        self._put(number, math.inf)
+        _put(self._trees[width], bisect_left(self._jobs[width], entry), math.inf)
 
-    def next(self, after: tuple[float, int], free: int, spare: int, time_s: float) -> int | None:
+    def next(self, after: Entry, free: int, spare: int, time_s: float) -> Entry | None:
         """The first job behind `after` that needs at most `free` GPUs, and at most `spare` or at most `time_s`."""
-        found: int | None = None
+        first: Entry | None = None
         for width in self._widths:
             if width > free:
                 break
@@ -125,26 +130,31 @@ class ByWidth:
             tree = self._trees[width]
             if tree[1] > least:
                 continue
-            members = self._members[width]
-            place = _first_at_most(tree, bisect_right(members, after[1]), least)
-            if place is not None and (found is None or members[place] < found):
-                found = members[place]
-        return found
-
-    def _put(self, number: int, limit_s: float) -> None:
-        tree = self._trees[self._width[number]]
-        at = (len(tree) >> 1) + self._place[number]
-        tree[at] = limit_s
-        while at > 1:
-            at >>= 1
-            least = min(tree[2 * at], tree[2 * at + 1])
-            if tree[at] == least:
-                break
-            tree[at] = least
+            jobs = self._jobs[width]
+            place = _first_at_most(tree, bisect_right(jobs, after), least)
+            if place is not None and (first is None or jobs[place] < first):
+                first = jobs[place]
+        return first
 
 
-def _power(count: int) -> int:
-    return 1 << max(0, count - 1).bit_length()
+def _doubled(tree: list[float]) -> list[float]:
+    """A tree of minima with twice the leaves; the new ones are infinite."""
+    leaves = len(tree) // 2
+    larger = [math.inf] * (2 * leaves) + tree[leaves:] + [math.inf] * leaves
+    for at in range(2 * leaves - 1, 0, -1):
+        larger[at] = min(larger[2 * at], larger[2 * at + 1])
+    return larger
+
+
+def _put(tree: list[float], place: int, limit_s: float) -> None:
+    at = (len(tree) >> 1) + place
+    tree[at] = limit_s
+    while at > 1:
+        at >>= 1
+        least = min(tree[2 * at], tree[2 * at + 1])
+        if tree[at] == least:
+            break
+        tree[at] = least
 
 
 def _first_at_most(tree: list[float], begin: int, least: float) -> int | None:
