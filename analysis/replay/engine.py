@@ -658,8 +658,6 @@ class Engine:
                 self._close_span(run)
         self._note()
         self._count_busy(0)
-        energy = None if self.ledger is None else self.ledger.close(now_s)
-        jobs_j = {} if energy is None else energy.jobs_j
         count = len(self.trace.jobs)
         every = sorted((*self.gone, *self.runs.values()), key=lambda run: run.number)
         runs, others = every[:count], every[count:]
@@ -680,7 +678,6 @@ class Engine:
             preemptions=np.array([run.preemptions for run in runs], dtype=np.int32),
             migrations=np.array([run.migrations for run in runs], dtype=np.int32),
             restarts=np.array([run.restarts for run in runs], dtype=np.int32),
-            energy_j=np.array([jobs_j.get(run.number, math.nan) for run in runs]),
             limit_hit=np.array([run.limited for run in runs], dtype=np.bool_),
             wasted_gpu_s=np.array([run.wasted_s for run in runs]),
             gpus=len(self.world.fleet),
@@ -697,7 +694,7 @@ class Engine:
             series=series,
             spans=tuple(self.spans) if self.options.record else None,
             notes=self.trace.notes,
-            energy=energy,
+            energy=None if self.ledger is None else self.ledger.close(now_s),
         )
 
 

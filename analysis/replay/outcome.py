@@ -148,8 +148,6 @@ class Outcome:
     """Times its GPUs were changed without a stop."""
     restarts: Counts
     """Times it lost a node."""
-    energy_j: Floats
-    """What it drew, and its share of idle and node power; NaN where a power is unknown."""
     limit_hit: NDArray[np.bool_]
     """Whether its time limit ended it before its work was done."""
     wasted_gpu_s: Floats
@@ -190,6 +188,12 @@ class Outcome:
         """
         waited: Floats = np.maximum(self.jct_s - self.held_s, 0.0)
         return waited
+
+    @property
+    def energy_j(self) -> Floats:
+        """(jobs,) what each drew, with its share of idle and node power; NaN where a power is not known."""
+        jobs_j = {} if self.energy is None else self.energy.jobs_j
+        return np.array([jobs_j.get(number, math.nan) for number in range(len(self.jobs))])
 
     def bounded_slowdown(self) -> Floats:
         """(jobs,) max(1, JCT / max(ideal time, 10 s)).

@@ -169,7 +169,8 @@ class Curves:
         part = math.ceil(batch / sum(placement))
         most = self._most(application, placement)
         passes = max(1, math.ceil(part / most))
-        step, sync = self.step_s(application, placement, max(self._least(application, placement), part / passes))
+        batch_of_pass = max(self._least(application, placement), math.ceil(part / passes))
+        step, sync = self.step_s(application, placement, batch_of_pass)
         return step + (passes - 1) * (step - sync)
 
     def speed(self, application: str, placement: Sequence[int], gpus: int, batch: int | None) -> float:

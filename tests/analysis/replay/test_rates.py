@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.job import Allocation, Job, Piece
 from whorl.analysis.replay.power import ANY, Power
 from whorl.analysis.replay.rates import Rates, Tenant
-from whorl.analysis.replay.tables import Pairs
+from whorl.analysis.replay.tables import Pairs, read_curves
 from whorl.errors import InputError
 
 
@@ -154,3 +155,12 @@ def test_impossible_tables_are_refused() -> None:
     for bad in ({"idle_w": -1.0}, {"wake_s": math.inf}, {"sleep_after_s": math.nan}, {"idle_w": 220.0}):
         with pytest.raises(InputError):
             power(**bad)
+
+
+def test_a_job_with_a_curve_may_change_its_width(tmp_path: Path) -> None:
+    steps = tmp_path / "steps.csv"
+    rows = ("n,1,1,1,8,1.0,0", "n,1,1,1,16,2.0,0", "n,11,2,2,8,1.25,0.25")
+    steps.write_text("\n".join(("application,placement,nodes,gpus,local_batch,step_s,sync_s", *rows)))
+    table = rates(curves=read_curves(steps), locality=2.0)
+    assert speed(table, tenant(work(1, "A", "n", batch=16), 3)) == 1 / 1.2
+    assert speed(table, tenant(work(1, "A", "n", batch=16), 1, 4)) == pytest.approx(2.0 / 1.25 / 1.1)
