@@ -203,12 +203,7 @@ def test_swf_of_the_archive_has_headers_and_gaps_of_every_kind(tmp_path: Path) -
     assert "has no job that can be replayed" in sentence
     assert "2 jobs left out" in sentence
     assert "job 1 occurs twice" in refusal(written(tmp_path, SWF + SWF, "z.swf"))
-
-
-def test_a_torn_swf_file_is_refused(tmp_path: Path) -> None:
-    assert "line 3: 4 fields where 18 are expected; the file looks cut off" in refusal(
-        written(tmp_path, SWF + "2 20 5 100", "x.swf")
-    )
+    assert "line 3: 4 fields where 18 are expected" in refusal(written(tmp_path, SWF + "2 20 5 100", "torn.swf"))
 
 
 def test_sacct_is_read_whatever_its_columns(tmp_path: Path) -> None:
@@ -270,13 +265,6 @@ def test_sacct_without_states_goes_by_the_end(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, text.replace("End", "Bend"), "acct.txt"))
     assert [job.name for job in trace.jobs] == ["1", "2"]
     assert any("jobs that were still running count as ended" in note for note in trace.notes)
-
-
-def test_times_of_sacct_may_have_a_zone(tmp_path: Path) -> None:
-    stamps = ["2026-03-29T01:30:00+01:00", "2026-03-29T00:30:30Z", "2026-03-29T02:31:00+0200", "2026-03-29 00:31:30"]
-    text = "JobID|Submit|ElapsedRaw|State|AllocTRES\n"
-    text += "".join(f"{number}|{stamp}|9|COMPLETED|gres/gpu=1\n" for number, stamp in enumerate(stamps))
-    assert [job.submit_s for job in read_trace(written(tmp_path, text, "acct.txt")).jobs] == [0, 30, 60, 90]
 
 
 def test_sacct_leaves_out_and_counts_what_cannot_be_replayed(tmp_path: Path) -> None:
@@ -573,7 +561,7 @@ def test_a_csv_may_have_another_delimiter(tmp_path: Path, delimiter: str) -> Non
 
 
 def test_submit_times_may_be_dates(tmp_path: Path) -> None:
-    rows = "0,1,2026-03-01 10:00:00,9,m\n1,1,2026-03-01T10:01:40Z,9,m\n2,1,2026-03-01T12:00:05+02:00,9,m\n"
+    rows = "0,1,2026-03-01 10:00:00,9,m\n1,1,2026-03-01T10:01:40Z,9,m\n2,1,2026-03-01T12:00:05.7+0200,9,m\n"
     assert [job.submit_s for job in read_trace(written(tmp_path, HEAD + rows)).jobs] == [0, 5, 100]
     assert "line 3: submit_time is 'later'" in refusal(
         written(tmp_path, HEAD + rows.replace("2026-03-01T10:01:40Z", "later"))
