@@ -34,6 +34,8 @@ _POLICIES: dict[str, tuple[str, str]] = {  # colour and dash; variants of one id
     "pm-first-sticky": (RED, "dash"),
     "pal": (BLUE, "solid"),
     "pal-sticky": (BLUE, "dash"),
+    "burst": (GREEN, "dot"),
+    "spb": (BLUE, "dot"),
 }
 _FURTHER = ((SKY, "solid"), (OLIVE, "solid"), (SKY, "dot"), (OLIVE, "dot"))
 

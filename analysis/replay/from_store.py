@@ -80,7 +80,7 @@ class Measured:
             node, names, order = _shuffled(node, names, places)
             rows = dict.fromkeys(self.workloads, self._own_order[order])
             gpus = tuple(self.scores.gpus[place] for place in self._own_order[order])
-            advised = Advised(self.scores, names, self._asked)
+            advised = Advised(self.scores, names, self._advice)
         else:
             rows = {name: row for group in self._groups for row in [self._rows(group, places)] for name in group}
             within = np.arange(len(node)) - np.searchsorted(node, node)
@@ -99,49 +99,39 @@ class Measured:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What had to be assumed, in sentences."""
-        found = []
+        notes = list(self.scores.notes)
+        drawn_one_by_one = self.nodes is not None and not self._whole_nodes
         for group in self._groups:
-            pool = (
-                np.ones(len(self.scores.gpus), dtype=bool)
-                if self.nodes is None or self._whole_nodes
-                else self._pool(group)
-            )
-            for name in group:
-                n, total = int(np.isnan(self.scores.belief(name))[pool].sum()), int(pool.sum())
-                if n:
-                    found.append(
-                        f"{n:,} of {total:,} GPUs were not measured in {name}; there they have its median score"
-                    )
-        groups = self._groups
-        if len(groups) > 1:
-            parted = " and ".join("/".join(group) for group in groups)
-            found.append(
+            pool = self._pool(group) if drawn_one_by_one else np.ones(len(self.scores.gpus), dtype=bool)
+            total = int(pool.sum())
+            missing = {name: int(np.isnan(self.scores.belief(name))[pool].sum()) for name in group}
+            notes += [
+                f"{n:,} of {total:,} GPUs were not measured in {name}; there they have its median score"
+                for name, n in missing.items()
+                if n
+            ]
+        if len(self._groups) > 1:
+            parted = " and ".join("/".join(group) for group in self._groups)
+            notes.append(
                 f"no GPU was measured in both {parted}: they are drawn independently, but real GPUs may be correlated"
             )
         if self.nodes is None:
-            lost = sum(name is None for name in self.scores.nodes)
-            if lost:
-                found.append(
+            if lost := sum(name is None for name in self.scores.nodes):
+                notes.append(
                     f"the node of {lost:,} GPUs is unknown: they are put, in the order of their names, into invented "
                     f"nodes of {self._size}"
                 )
         elif self._whole_nodes:
-            there = len(set(self.scores.nodes))
-            again = ", some more than once" if self.nodes > there else ""
-            found.append(f"{self.nodes:,} nodes are drawn from {there:,} measured ones, again for each seed{again}")
+            notes.append(_drawn_text(self.nodes, "nodes are drawn", len(set(self.scores.nodes)), "measured ones"))
         else:
-            gpus = self.nodes * self._size
-            for group in groups:
+            for group in self._groups:
+                source = f"measured in {', '.join(group)}"
                 total = int(self._pool(group).sum())
-                again = ", some more than once" if gpus > total else ""
-                found.append(
-                    f"{gpus:,} GPUs are drawn one by one from {total:,} measured in {', '.join(group)}, again for each "
-                    f"seed{again}"
-                )
-        return (*self.scores.notes, *found)
+                notes.append(_drawn_text(self.nodes * self._size, "GPUs are drawn one by one", total, source))
+        return tuple(notes)
 
     @cached_property
-    def _asked(self) -> dict[tuple[str, int], Advice | None]:
+    def _advice(self) -> dict[tuple[str, int], Advice | None]:
         """The advice on the measured fleet, which is the same for every seed."""
         return {}
 
@@ -153,7 +143,7 @@ class Measured:
             measured = set(np.flatnonzero(~np.isnan(self.scores.belief(name))).tolist())
             linked = [group for group in groups if group[1] & measured]
             groups = [group for group in groups if group not in linked]
-            names = [one for group in linked for one in group[0]]
+            names = [linked_name for group in linked for linked_name in group[0]]
             groups.append(([*names, name], measured.union(*(group[1] for group in linked))))
         return [tuple(names) for names, _ in groups]
 
@@ -182,12 +172,11 @@ class Measured:
             digits = len(str(self.nodes - 1))
             node = np.repeat(np.arange(self.nodes, dtype=np.int32), self._size)
             return node, tuple(f"n{number:0{digits}}" for number in range(self.nodes))
-        named = [self.scores.nodes[gpu] for gpu in self._own_order]
-        lost = sum(name is None for name in named)
-        made_up = [f"unknown-{place // self._size + 1}" for place in range(lost)]
-        all_names = [*(name for name in named if name is not None), *made_up]
-        number = {name: place for place, name in enumerate(dict.fromkeys(all_names))}
-        return np.array([number[name] for name in all_names], np.int32), tuple(number)
+        names = [name for gpu in self._own_order if (name := self.scores.nodes[gpu]) is not None]
+        lost = len(self._own_order) - len(names)
+        names += [f"unknown-{place // self._size + 1}" for place in range(lost)]
+        number = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        return np.array([number[name] for name in names], np.int32), tuple(number)
 
     @cached_property
     def _whole_nodes(self) -> bool:
@@ -207,8 +196,8 @@ class Measured:
 
     def _pool(self, group: Sequence[str]) -> NDArray[np.bool_]:
         """(measured GPUs,) those that are drawn from: measured in all of the group, where these are not too few."""
-        known = [~np.isnan(self.scores.belief(name)) for name in group]
-        everywhere, anywhere = np.logical_and.reduce(known), np.logical_or.reduce(known)
+        measured = [~np.isnan(self.scores.belief(name)) for name in group]
+        everywhere, anywhere = np.logical_and.reduce(measured), np.logical_or.reduce(measured)
         pool: NDArray[np.bool_] = everywhere if 2 * everywhere.sum() >= anywhere.sum() else anywhere
         return pool
 
@@ -222,11 +211,16 @@ def _shuffled(node: Ints, names: Sequence[str], places: np.random.Generator) -> 
     return number[node][order], tuple(names[place] for place in turn), order
 
 
-def _drawn(places: np.random.Generator, pool: int, wanted: int) -> Ints:
-    """(wanted,) numbers below `pool`: all different until all are drawn, then all once more, and so on."""
-    rounds = -(-wanted // pool)
-    drawn: Ints = np.concatenate([places.permutation(pool).astype(np.int32) for _ in range(rounds)])[:wanted]
+def _drawn(places: np.random.Generator, pool: int, size: int) -> Ints:
+    """(size,) numbers below `pool`: all different until all are drawn, then all once more, and so on."""
+    rounds = -(-size // pool)
+    drawn: Ints = np.concatenate([places.permutation(pool).astype(np.int32) for _ in range(rounds)])[:size]
     return drawn
+
+
+def _drawn_text(drawn: int, units: str, pool: int, source: str) -> str:
+    again = ", some more than once" if drawn > pool else ""
+    return f"{drawn:,} {units} from {pool:,} {source}, again for each seed{again}"
 
 
 def _or_median(scores: Floats) -> Floats:

@@ -192,19 +192,28 @@ def _jobs(table: TraceText, row: Format, reading: Reading) -> dict[str, tuple[Pi
     if reading.regimes is not None:
         pieces = read_regimes(reading.regimes, names, table.file)
         run_times = pl.Series([sum(piece.work_s for piece in pieces[name]) for name in names], dtype=pl.Float64)
-        epochs = pl.Series("=epochs", [sum(piece.epochs for piece in pieces[name]) for name in names], pl.Float64)
-        if row.epochs:
-            table.frame = table.frame.with_columns(epochs, pl.lit(str(reading.regimes)).alias("=regimes"))
-            why = f"job {{=job}} has {{{row.epochs}}} epochs, but {{=epochs:g}} in {{=regimes}}; are these its own?"
-            table.check(pl.lit(table.number(row.epochs)) != pl.col("=epochs"), why)
+        table.frame = table.frame.with_columns(
+            pl.Series(
+                "=epochs by regimes", [sum(piece.epochs for piece in pieces[name]) for name in names], pl.Float64
+            ),
+            pl.Series("=batch by regimes", [pieces[name][0].batch for name in names], pl.Float64),
+            pl.lit(str(reading.regimes)).alias("=regimes"),
+        )
+        for kind, column in (("epochs", row.epochs), ("batch", row.batch)):  # those of another trace would differ
+            if column:
+                second = f"={kind} by regimes"
+                why = (
+                    f"the {kind} of job {{=job}}: {{{column}}} here, {{{second}:g}} in {{=regimes}}; are these its own?"
+                )
+                table.check(pl.lit(table.number(column)) != pl.col(second), why)
     else:
         run_times = table.number(row.run_time, row.unknown)
         if row.unit:
             run_times = run_times * table.frame[row.unit]
         if row.epochs:
             numbers = table.number(row.epochs), table.number(row.batch)
-            for column in numbers:
-                table.check(pl.lit(column) <= 0, f"{column.name} is {{{column.name}}}; it must be above 0")
+            for values in numbers:
+                table.check(pl.lit(values) <= 0, f"{values.name} is {{{values.name}}}; it must be above 0")
             parts = zip(names, run_times, *numbers, strict=True)
             pieces = {name: (Piece(work, epochs=epochs, batch=int(batch)),) for name, work, epochs, batch in parts}
     table.frame = table.frame.with_columns(run_times.alias("=run"))
@@ -637,8 +646,10 @@ FORMATS = (
         added=(
             pl.int_range(pl.len()).cast(pl.String).alias("=number"),  # from 0, as Shockwave's regimes name the jobs
             pl.col("job_type").str.replace(r"\s*\(batch size.*$", "").alias("=model_name"),
+            pl.col("job_type").str.extract(r"\(batch size (\d+)\)").alias("=batch"),
         ),
         job="=number", submit="arrival_time", gpus="scale_factor", run_time="duration", models="=model_name",
+        batch="=batch",
         regimes="does not say how long its jobs run: their batch sizes change, so they take up to 4 times shorter, or "
         "longer, than its durations",
     ),

@@ -55,6 +55,8 @@ def advise_burst(
         BurstQuestion(samples, width, most, rules, conv_traffic, bytes_per_us)
         for samples, width, most in product(_whole(batch, "batch"), _whole(gpus, "gpus"), _limits(limit))
     ]
+    if store is None and (workload or cluster or hosts):
+        raise InputError("scores are those of a store: give --store with --workload, --cluster or --hosts")
     gang = None if store is None else gang_of(opened(store), Scope(workload, cluster, hosts, replicates, seed))
     answer = burst_answer(read_network(network), read_profile(profile, model), questions, gang)
     return Reply(

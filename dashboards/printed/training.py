@@ -56,6 +56,10 @@ def _limit(plan: BurstPlan) -> float | str:
     return "data-parallel" if plan.question.limit is None else plan.question.limit
 
 
+def _limit_text(plan: BurstPlan) -> str:
+    return "data-parallel" if plan.question.limit is None else f"{plan.question.limit:g}"
+
+
 def burst_notes(answer: BurstAnswer) -> tuple[str, ...]:
     """What the plans assume."""
     notes = []
@@ -83,7 +87,7 @@ def burst_answer(answer: BurstAnswer) -> Iterator[str | Table]:
             [
                 str(question.batch),
                 str(question.gpus),
-                f"{_limit(plan):g}" if question.limit is not None else "data-parallel",
+                _limit_text(plan),
                 f"{plan.time_ms:.4f}",
                 MISSING if saved is None else percent(saved),
                 f"{plan.gpu_ms:.4f}",
@@ -95,10 +99,16 @@ def burst_answer(answer: BurstAnswer) -> Iterator[str | Table]:
     head = ("batch", "GPUs", "limit", "ms", "saved", "GPU-ms", "of one GPU", "idle", "GPUs of the layers, in order")
     title = f"Burst-parallel plans of {answer.profile.model}, {many(len(answer.network), 'layer')}"
     yield Table(head, rows, (0, 1, 3, 4, 5, 6, 7), title, leaves=(6, 5))
-    yield "ms: an iteration. saved: of the time of plain data parallelism. idle: of the time of the plan's GPUs."
+    yield (
+        "ms: an iteration. saved: of the time of plain data parallelism. idle: of the time of the plan's GPUs, which "
+        "other jobs can have. 8 x 31: 31 layers on 8 GPUs each."
+    )
     for row in answer.rows:
         yield ""
-        yield from _idle(row.plan, named=len(answer.rows) > 1)
+        if len(answer.rows) > 1:
+            question = row.plan.question
+            yield f"Batch {question.batch}, {many(question.gpus, 'GPU')}, limit {_limit_text(row.plan)}:"
+        yield _idle(row.plan)
         if row.placement is not None:
             yield from _placed(row.placement)
 
@@ -108,11 +118,10 @@ def _widths(layers: Sequence[int]) -> str:
     return ", ".join(f"{width} x {len(list(run))}" for width, run in groupby(layers))
 
 
-def _idle(plan: BurstPlan, *, named: bool) -> Iterator[str]:
-    runs = [(share, len(list(run))) for share, run in groupby(round(share, 4) for share in plan.idle_shares)]
-    waits = ", ".join(f"{many(gpus, 'GPU')} {percent(share)}" for share, gpus in runs)
-    which = f" (batch {plan.question.batch}, {plan.question.gpus} GPUs, limit {_limit(plan)})" if named else ""
-    yield f"Idle share of an iteration{which}: {waits}. Other jobs can have it."
+def _idle(plan: BurstPlan) -> str:
+    shares = [(share, len(list(run))) for share, run in groupby(round(share, 4) for share in plan.idle_shares)]
+    waits = ", ".join(f"{many(gpus, 'GPU')} {percent(share)}" for share, gpus in shares)
+    return f"Idle share of an iteration: {waits}"
 
 
 def _placed(placement: BurstPlacement) -> Iterator[str | Table]:

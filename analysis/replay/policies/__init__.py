@@ -7,11 +7,13 @@ from importlib import import_module
 
 from ....errors import InputError
 from .advised import AdviceExclude, AdviceWeights
+from .burst import Burst
 from .drawn import Drawn, DrawnAnew
 from .fastest import Pal, PalSticky, PmFirst, PmFirstSticky
 from .packed import DrainOutliers, Packed, PackedAnew, Weights
 from .policy import Decision, Policy
 from .queue import SCHEDULERS, Queued, Scheduler, find_scheduler
+from .spb import PartialBackpropagation
 from .tiresias import Tiresias
 
 POLICIES: tuple[type[Policy], ...] = (
@@ -27,6 +29,8 @@ POLICIES: tuple[type[Policy], ...] = (
     Pal,
     PmFirstSticky,
     PalSticky,
+    Burst,
+    PartialBackpropagation,
     Tiresias,
 )
 """Every policy; a new one is a class in its family's file, and its row here."""

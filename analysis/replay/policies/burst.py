@@ -6,7 +6,7 @@ get free GPUs where there are enough, else the idle time of GPUs that a leader h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ..rates import Tenant
 from ..tables import JobType
 from .policy import Decision, Policy
 
+Granted = Callable[[tuple[int, ...]], Allocation]
 LEAST = 0.05
 """A guest must get this share of each GPU, or it waits."""
 
@@ -44,7 +45,7 @@ class Filling(Policy):
             unused = without_leader.difference(*(allocation.gpus for allocation in holds.values()))
             ground = unused if len(unused) >= request.gpus else without_leader
             if len(ground) >= request.gpus:
-                leaders[number] = holds[number] = self.granted(fastest(view, request, ground))
+                leaders[number] = holds[number] = _best(view, request, ground, self.granted)
         self._fill(view, holds, leaders, available)
         changes: dict[int, Allocation | None] = {n: a for n, a in holds.items() if view.running.get(n) != a}
         changes |= {number: None for number in view.running if number not in holds}
@@ -72,24 +73,28 @@ class Filling(Policy):
             }
             spare = {gpu: share for gpu, share in spare.items() if share >= _least(view)}
             if len(unused) >= request.gpus:
-                holds[number] = Allocation(fastest(view, request, unused), shared=True)
+                holds[number] = _best(view, request, unused, _shared)
             elif present is not None and spare.keys() >= set(present.gpus):
                 holds[number] = present
             elif len(spare) >= request.gpus:
                 order = sorted(spare, key=lambda gpu: (-spare[gpu], gpu))
-                holds[number] = Allocation(tuple(order[: request.gpus]), shared=True)
+                holds[number] = _shared(tuple(order[: request.gpus]))
             else:
                 continue
             guest_gpus |= set(holds[number].gpus)
 
 
-def fastest(view: View, request: Request, available: Iterable[int]) -> tuple[int, ...]:
-    """The best GPUs for a job by believed scores, fastest first: on as few nodes as can be, the best slowest one."""
-    gpus = np.array(sorted(available), dtype=np.intp)
-    scores = view.beliefs.rates.score(request.workload)[gpus]
-    chosen = sets.best_packed(scores, sets.Ground(view.fleet.node[gpus].astype(np.intp)), request.gpus)
-    assert chosen is not None, "there are enough"
-    return tuple(gpus[chosen[np.argsort(scores[chosen], kind="stable")]].tolist())
+def _best(view: View, request: Request, available: Iterable[int], granted: Granted) -> Allocation:
+    """The GPUs on which a job is believed to be faster: on as few nodes as can be, or wherever; the fastest first."""
+    rates, gpus = view.beliefs.rates, np.array(sorted(available), dtype=np.intp)
+    scores = rates.score(request.workload)[gpus]
+    packed = sets.best_packed(scores, sets.Ground(view.fleet.node[gpus].astype(np.intp)), request.gpus)
+    assert packed is not None, "there are enough"
+    choices = [
+        granted(tuple(gpus[chosen[np.argsort(scores[chosen], kind="stable")]].tolist()))
+        for chosen in (packed, sets.best_spread(scores, request.gpus))
+    ]
+    return max(choices, key=lambda choice: rates.speed(request, request, choice))
 
 
 def _idle(view: View, number: int, allocation: Allocation) -> dict[int, float]:
@@ -113,6 +118,10 @@ def _least(view: View) -> float:
     return max(LEAST, 1.0 - view.beliefs.rates.foreground + 1e-9)
 
 
+def _shared(gpus: tuple[int, ...]) -> Allocation:
+    return Allocation(gpus, shared=True)
+
+
 class Burst(Filling):
     name = "burst"
     summary = (
@@ -123,4 +132,4 @@ class Burst(Filling):
         return bool(request.stages)
 
     def granted(self, gpus: tuple[int, ...]) -> Allocation:
-        return Allocation(gpus, shared=True)
+        return _shared(gpus)

@@ -443,7 +443,8 @@ def test_a_raw_trace_of_gavel_needs_its_regimes(tmp_path: Path) -> None:
         ({"a": [[3, 8, 5], [1, 8]]}, "regime 2 is [1, 8]"),
         ({"a": [[4, "8", 5]]}, 'regime 1 is [4, "8", 5]'),
         ({"a": []}, "job a: it has no list of regimes"),
-        ({"a": [[5, 8, 5]]}, "line 2: job a has 4 epochs, but 5 in"),
+        ({"a": [[5, 8, 5]]}, "line 2: the epochs of job a: 4 here, 5 in"),
+        ({"a": [[2, 16, 5], [2, 8, 5]]}, "line 2: the batch of job a: 8 here, 16 in"),
         ([[4, 8, 5]], "holds no regimes by job"),
     ],
 )
@@ -576,11 +577,11 @@ def test_the_page_of_traces_shows_every_format_and_its_examples_are_read(tmp_pat
     assert rows == [(row.name, row.summary) for row in FORMATS]
     examples = dict(re.findall(r"^`(\w+)`.*\n\n((?:    .*\n)+)", page[page.index("## Examples") :], re.M))
     assert set(examples) == {row.name for row in FORMATS}
-    regimes = {"gavel": ("0", "1"), "pollux": ("cifar10-0", "deepspeech2-1")}
+    regimes = {"gavel": {"0": [[1, 32, 1]], "1": [[1, 10, 1]]}}
+    regimes["pollux"] = {"cifar10-0": [[1, 1, 1]], "deepspeech2-1": [[1, 1, 1]]}
     for name, example in examples.items():
         path = written(tmp_path, textwrap.dedent(example), "anything.dat")
-        names = regimes.get(name)
-        reading = Reading(regimes=regimes_file(tmp_path, {job: [[1, 1, 1]] for job in names}) if names else None)
+        reading = Reading(regimes=regimes_file(tmp_path, regimes[name]) if name in regimes else None)
         assert read_trace(path, reading=reading) == read_trace(path, name, reading)
     path = written(tmp_path, HEAD + "0,1,0,9,m\n")
     assert "has no column" in refusal(path, format="openb")
