@@ -32,6 +32,8 @@ POLICIES: tuple[type[Policy], ...] = (
     Burst,
     PartialBackpropagation,
     Tiresias,
+    Burst,
+    PartialBackpropagation,
 )
 """Every policy; a new one is a class in its family's file, and its row here."""
 
