@@ -12,7 +12,7 @@ believe the scores up to an error of 1 %. Each gain is the geometric mean over t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from whorl.analysis.placement.burst import BurstPlan, BurstQuestion, plan_burst
-from whorl.analysis.placement.layers import read_network, read_profile
+from whorl.analysis.placement.burst import BurstQuestion, plan_burst
+from whorl.analysis.placement.layers import Layer, LayerProfile, read_network, read_profile
 from whorl.analysis.replay.burst_jobs import JobPlan, with_plan
 from whorl.analysis.replay.engine import replay
+from whorl.analysis.replay.fleet import Floats
 from whorl.analysis.replay.job import Trace
 from whorl.analysis.replay.policies.burst import Burst
 from whorl.analysis.replay.policies.policy import Policy
@@ -40,22 +41,23 @@ BATCH, WIDTHS = 32, (2, 4, 8, 16)
 KIND = "gpu"
 
 
-def cpu_ms(plan: Callable[[], BurstPlan], times: int) -> float:
-    """CPU milliseconds of one call."""
+def cpu_ms(network: Sequence[Layer], profile: LayerProfile, question: BurstQuestion, times: int) -> float:
+    """CPU milliseconds of a plan."""
     began = time.process_time()
     for _ in range(times):
-        plan()
+        plan_burst(network, profile, question)
     return round((time.process_time() - began) / times * 1000, 1)
 
 
-def scores_of(file: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def scores_of(file: str) -> Floats:
     """(GPUs,) the medians of the runs of each GPU of Longhorn, over that of the median GPU."""
     runs = pl.read_csv(LONGHORN / file, infer_schema_length=None)
     medians = runs.group_by("uuid").agg(pl.col("perf").median()).sort("uuid")["perf"].to_numpy()
-    return medians / np.median(medians)
+    scores: Floats = medians / np.median(medians)
+    return scores
 
 
-def gain(traces: list[Trace], policy: type[Policy], scores: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
+def gain(traces: list[Trace], policy: type[Policy], scores: Floats) -> dict[str, Any]:
     """What a policy gains by scores."""
     gains = []
     for seed in range(SEEDS):
@@ -85,11 +87,9 @@ def main() -> None:
     report: dict[str, Any] = {"machine": machine("numpy"), "planner": {}, "scores": {}}
     for rules in ("published", "exact"):
         question = BurstQuestion(BATCH, 16, 2.0, rules)
-        report["planner"][f"{rules}, 38 layers, 16 GPUs"] = cpu_ms(
-            lambda q=question: plan_burst(network, profile, q), 10
-        )
+        report["planner"][f"{rules}, 38 layers, 16 GPUs"] = cpu_ms(network, profile, question, 10)
     question = BurstQuestion(64, 64, 1.3)
-    report["planner"]["exact, 304 layers, 64 GPUs"] = cpu_ms(lambda: plan_burst(network * 8, profile, question), 1)
+    report["planner"]["exact, 304 layers, 64 GPUs"] = cpu_ms(network * 8, profile, question, 1)
     plans = [plan_burst(network, profile, BurstQuestion(BATCH, gpus, 5.0)) for gpus in WIDTHS]
     parallel = [plan_burst(network, profile, BurstQuestion(BATCH, gpus, None)) for gpus in WIDTHS]
     as_jobs = [

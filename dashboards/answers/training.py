@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ...errors import InputError
 from .reply import Reply, RowList, opened
@@ -20,23 +20,37 @@ if TYPE_CHECKING:
 DATA_PARALLEL = "data-parallel"
 
 
+class ScopeOptions(TypedDict, total=False):
+    """Which GPUs and runs of a store are meant."""
+
+    workload: str | None
+    """Whose scores are used; None: the store's only one."""
+    cluster: str | None
+    hosts: str | None
+    """A host list; None: all nodes."""
+    replicates: int
+    """Draws behind the intervals."""
+    seed: int
+
+
+class BurstOptions(ScopeOptions, total=False):
+    """The options of `whorl advise burst`, with the same defaults."""
+
+    batch: int | str | Sequence[int]
+    gpus: int | str | Sequence[int]
+    limit: float | str | Sequence[float | str]
+    rules: str
+    conv_traffic: str | None
+    bandwidth: float | None
+
+
 def advise_burst(
     profile: str | Path,
     network: str | Path,
     *,
     model: str | None = None,
-    batch: int | str | Sequence[int] = 32,
-    gpus: int | str | Sequence[int] = 8,
-    limit: float | str | Sequence[float | str] = 2.0,
-    rules: str = "exact",
-    conv_traffic: str | None = None,
-    bandwidth: float | None = None,
     store: Store | str | Path | None = None,
-    workload: str | None = None,
-    cluster: str | None = None,
-    hosts: str | None = None,
-    replicates: int = 400,
-    seed: int = 2022,
+    **options: Unpack[BurstOptions],
 ) -> Reply[BurstAnswer]:
     """Plan on how many GPUs each layer of a network trains, as `whorl advise burst` does.
 
@@ -50,14 +64,20 @@ def advise_burst(
     from ...analysis.placement.layers import read_network, read_profile
     from ..printed import training as printed
 
-    bytes_per_us = BANDWIDTH if bandwidth is None else bandwidth
+    scoped: dict[str, Any] = dict(options)
+    batches = _whole(scoped.pop("batch", 32), "batch")
+    widths = _whole(scoped.pop("gpus", 8), "gpus")
+    limits = _limits(scoped.pop("limit", 2.0))
+    rules, traffic = scoped.pop("rules", "exact"), scoped.pop("conv_traffic", None)
+    bandwidth = scoped.pop("bandwidth", None) or BANDWIDTH
     questions = [
-        BurstQuestion(samples, width, most, rules, conv_traffic, bytes_per_us)
-        for samples, width, most in product(_whole(batch, "batch"), _whole(gpus, "gpus"), _limits(limit))
+        BurstQuestion(batch, gpus, limit, rules, traffic, bandwidth)
+        for batch, gpus, limit in product(batches, widths, limits)
     ]
-    if store is None and (workload or cluster or hosts):
+    scope = Scope(**scoped)
+    if store is None and (scope.workload or scope.cluster or scope.hosts):
         raise InputError("scores are those of a store: give --store with --workload, --cluster or --hosts")
-    gang = None if store is None else gang_of(opened(store), Scope(workload, cluster, hosts, replicates, seed))
+    gang = None if store is None else gang_of(opened(store), scope)
     answer = burst_answer(read_network(network), read_profile(profile, model), questions, gang)
     return Reply(
         answer,
@@ -94,14 +114,10 @@ def _limits(values: float | str | Sequence[float | str]) -> list[float | None]:
 def advise_spb(
     store: Store | str | Path,
     *,
-    hosts: str | None = None,
     gpus: int | None = None,
-    workload: str | None = None,
-    cluster: str | None = None,
     backward: float | None = None,
     layers: int | None = None,
-    replicates: int = 400,
-    seed: int = 2022,
+    **scope: Unpack[ScopeOptions],
 ) -> Reply[SpbPlan]:
     """Say how deep each GPU goes back under structured partial backpropagation, as `whorl advise spb` does.
 
@@ -112,9 +128,8 @@ def advise_spb(
     from ...analysis.placement.spb import BACKWARD, Worker, plan_spb
     from ..printed import training as printed
 
-    scope = Scope(workload, cluster, hosts, replicates, seed)
     share = BACKWARD if backward is None else backward
-    plan = plan_spb(opened(store), scope, gpus=gpus, backward=share, layers=layers)
+    plan = plan_spb(opened(store), Scope(**scope), gpus=gpus, backward=share, layers=layers)
     return Reply(
         plan,
         partial(printed.spb_document, plan),
