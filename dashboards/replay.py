@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis.replay.findings import Gain
-from ..analysis.replay.outcome import Outcome
+from ..analysis.replay.outcome import UNFAIR, Outcome
 from ..analysis.replay.world import World
 from .figures.drawing import Bar, Figure, Scatter, figure_of
 from .figures.looks import single
-from .style import SKY, SLOWNESS, layout, line_of
+from .style import BLUE, GREY, SKY, SLOWNESS, layout, line_of
 
 Floats = NDArray[np.float64]
 
@@ -60,6 +60,67 @@ def jct_against(jct_s: Mapping[str, Floats], baseline: str) -> Figure:
             "tickvals": RATIOS,
             "ticktext": [f"{ratio:g}" for ratio in RATIOS],
         },
+    )
+
+
+def fairness_distribution(fairness: Mapping[str, Floats]) -> Figure:
+    """The share of jobs up to a finish-time fairness, by policy. `fairness`: (jobs,) pooled over the seeds."""
+    curves = {}
+    for policy, shares in fairness.items():
+        share = _shares(shares)
+        curves[policy] = np.quantile(shares, share), 100 * share
+    return _curves(
+        curves,
+        "<br>%{y:.0f} % of jobs up to %{x:.2f}",
+        380,
+        xaxis={
+            "title": {"text": "finish-time fairness"},
+            "type": "log",
+            "tickvals": RATIOS,
+            "ticktext": [f"{ratio:g}" for ratio in RATIOS],
+        },
+        yaxis={"title": {"text": "share of jobs, %"}, "range": [0, 101]},
+        shapes=[
+            {
+                "type": "line",
+                "x0": UNFAIR,
+                "x1": UNFAIR,
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "line": {"width": 1, "dash": "dot", "color": GREY},
+            }
+        ],
+    )
+
+
+KINDS_OF_ENERGY = {"jobs_kwh": ("jobs", BLUE), "idle_kwh": ("idle GPUs", SKY), "base_kwh": ("nodes", GREY)}
+"""Figures of energy, each with its name and colour."""
+
+
+def energy_by_kind(kwh: Mapping[str, Mapping[str, float | None]]) -> Figure:
+    """What drew the energy, a row of bars for each policy. `kwh`: by figure and policy; None is not known."""
+    bars = [
+        Bar(
+            orientation="h",
+            x=[mean or 0.0 for mean in kwh[figure].values()],
+            y=list(kwh[figure]),
+            name=name,
+            marker={"color": colour},
+            hovertemplate=f"%{{y}}, {name}<br>%{{x:,.4g}} kWh<extra></extra>",
+        )
+        for figure, (name, colour) in KINDS_OF_ENERGY.items()
+        if any(mean is not None for mean in kwh[figure].values())
+    ]
+    policies = max(len(means) for means in kwh.values())
+    return figure_of(
+        bars,
+        layout(
+            130 + 30 * policies,
+            barmode="stack",
+            xaxis={"title": {"text": "energy, kWh"}},
+            yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
+        ),
     )
 
 

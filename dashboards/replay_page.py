@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
-from statistics import fmean
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis.replay.findings import ALL, BETTER, ONE_SEED, Finding, GainTable
-from ..analysis.replay.outcome import BRIEF_S, UNFAIR
+from ..analysis.replay.findings import BETTER, ONE_SEED, Finding, GainTable
+from ..analysis.replay.outcome import UNFAIR
+from ..analysis.replay.setting import Answered, Group
 from ..analysis.replay.study import Replayed
 from .page import Drawing, Section, page
-from .printed.replay import of_seeds
-from .replay import BARS, Floats, gain_by_seed, gantt, jct_against, jct_distribution, load_over_time, queue_over_time
-from .table import Table, number
+from .printed.replay import figure_tables, mean_of, waiting_costs
+from .replay import (
+    BARS,
+    KINDS_OF_ENERGY,
+    Floats,
+    energy_by_kind,
+    fairness_distribution,
+    gain_by_seed,
+    gantt,
+    jct_against,
+    jct_distribution,
+    load_over_time,
+    queue_over_time,
+)
+from .table import Table
 
 if TYPE_CHECKING:
     from .figures.drawing import Figure
@@ -23,55 +34,43 @@ if TYPE_CHECKING:
 _BARS_OF_A_PAGE = 20_000  # some 10 bytes each, compressed
 
 
-def replay_page(
-    results: Sequence[Replayed], findings: Sequence[Finding], *, conditions: Mapping[str, str], notes: Sequence[str]
-) -> str:
+def replay_page(answered: Answered) -> str:
     """The page as HTML. What happens over time is drawn from the recorded results, those of the first seed."""
-    groups = [
-        (trace, scheduler, list(members))
-        for (trace, scheduler), members in groupby(results, key=lambda one: (one.trace, one.case.scheduler))
-    ]
-    recorded = sum(result.outcome is not None for result in results)
+    groups = answered.groups
+    recorded = sum(result.outcome is not None for result in answered.results)
     bars = max(200, min(BARS, _BARS_OF_A_PAGE // max(1, recorded)))
-    sections, said = [], []
-    for trace, scheduler, members in groups:
-        own = [one for one in findings if (one.trace, one.scheduler) == (trace, scheduler)]
-        where = f"{trace}, {scheduler}" if len(groups) > 1 else ""
-        said += summary(own, where)
-        sections.append(_section(f"{trace}, {scheduler}", members, own, bars))
-    together = [one for one in findings if one.trace == ALL]
-    for scheduler, of_all in groupby(together, key=lambda one: one.scheduler):
-        own = list(of_all)
-        said += summary(own, f"{ALL}, {scheduler}")
-        sections.append(Section(f"{ALL}, {scheduler}", "", _gains(own)))
-    names = list(dict.fromkeys(trace for trace, _, _ in groups))
+    summaries = [
+        sentence for group in groups for sentence in summary(group.findings, group.title if len(groups) > 1 else "")
+    ]
+    sections = [Section(group.title, "", [*_gains(group), *_figures(group, bars)]) for group in groups]
+    names = list(dict.fromkeys(result.trace for result in answered.results))
     title = f"Replay of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-    return page(title, said, sections, conditions=conditions, notes=notes)
+    return page(title, summaries, sections, conditions=answered.conditions, notes=answered.notes)
 
 
-def summary(findings: Sequence[Finding], where: str) -> list[str]:
-    """The policy that gains most over what is hardest for it, in a sentence."""
-    own = [one for one in findings if one.finding and one.gains]
-    if not own:
+def summary(findings: Sequence[Finding], title: str) -> list[str]:
+    """The policy that gains most over what is hardest for it, in a sentence; `title` says of what, if not ""."""
+    candidates = [finding for finding in findings if finding.finding and finding.gains]
+    if not candidates:
         return []
-    best = max(own, key=lambda one: (one.finding == BETTER, min(gain.mean_pct for gain in one.gains)))
-    place = f"{where}: " if where else ""
+    best = max(candidates, key=lambda row: (row.finding == BETTER, min(gain.mean_pct for gain in row.gains)))
+    about = f"{title}: " if title else ""
     seeds = best.gains[0].n
     if best.finding not in (BETTER, ONE_SEED):
         over = " and ".join(gain.against for gain in best.gains if not gain.of_control)
-        return [f"{place}No policy gains measurably over {over} and over itself without scores ({seeds} seeds)."]
+        return [f"{about}No policy gains measurably over {over} and over itself without scores ({seeds} seeds)."]
     sizes = " and ".join(
         f"{abs(gain.mean_pct):.1f} % {'shorter' if gain.mean_pct >= 0 else 'longer'} than with {gain.against}"
         + ("" if gain.lower_pct is None else f" (90 % interval {gain.lower_pct:.1f} to {gain.upper_pct:.1f})")
         for gain in best.gains
     )
     rests = "one seed, which is not evidence" if seeds < 2 else f"{seeds} seeds"
-    return [f"{place}With {best.policy} the average completion time is {sizes}; {rests}."]
+    return [f"{about}With {best.policy} the average completion time is {sizes}; {rests}."]
 
 
-def _gains(findings: Sequence[Finding]) -> list[Table | Drawing]:
+def _gains(group: Group) -> list[Table | Drawing]:
     """The gains of all policies, as a table and seed by seed."""
-    table = GainTable.of(findings)
+    table = GainTable.of(group.findings)
     if not table.rows:
         return []
     counts = [max(gain.n for gain in finding.gains) for finding, _ in table.rows]
@@ -87,7 +86,12 @@ def _gains(findings: Sequence[Finding]) -> list[Table | Drawing]:
     if seeds == 1:
         rests = "One seed is not evidence and has no interval."
     return [
-        Table(["gain in average JCT", *table.heads, "finding", "seeds"], rows, [len(table.heads) + 2]),
+        Table(
+            ["gain in average JCT", *table.heads, "finding", "seeds"],
+            rows,
+            [len(table.heads) + 2],
+            says=waiting_costs(group),
+        ),
         Drawing(
             "Gain in average completion time, seed by seed",
             "A point is a seed. Right of 0 the policy is faster than the baseline, or than itself without scores, with "
@@ -97,30 +101,43 @@ def _gains(findings: Sequence[Finding]) -> list[Table | Drawing]:
     ]
 
 
-def _section(title: str, results: Sequence[Replayed], findings: Sequence[Finding], bars: int) -> Section:
-    policies = list(dict.fromkeys(result.case.policy for result in results))
+def _figures(group: Group, bars: int) -> list[Table | Drawing]:
+    results, policies = group.results, group.policies
+    if not results:
+        return []
     seeds = len({result.case.seed for result in results})
-    parts = [*_gains(findings), _figures_table(results, policies), _waiting_table(results, policies)]
     n = f"n = {results[0].metrics.jobs:,} jobs x {seeds} seed{'s' if seeds > 1 else ''}"
-    pooled = {
-        policy: np.concatenate([result.jct_s for result in results if result.case.policy == policy])
-        for policy in policies
-    }
-    parts.append(
+    same = f"{n}. A line of several names is the same for all."
+    times, themis, shockwave = (
+        {
+            policy: np.concatenate([getattr(result, name) for result in results if result.case.policy == policy])
+            for policy in policies
+        }
+        for name in ("jct_s", "fairness", "shockwave_fairness")
+    )
+    kwh = {name: {policy: mean_of(results, policy, name) for policy in policies} for name in KINDS_OF_ENERGY}
+    drawings = [
         Drawing(
             "Completion times of the jobs",
-            f"From submission to the end, waiting included; {n}. A line of several names is the same for all.",
-            _distributions(pooled),
-        )
-    )
-    parts += _over_time(results, bars)
-    return Section(title, "", parts)
+            f"From submission to the end, waiting included; {same}",
+            _distributions(times, group.packed),
+        ),
+        Drawing(
+            "Finish-time fairness of the jobs",
+            f"1 is an equal share of the fleet; above {UNFAIR:g} a job counts as treated unfairly; {same}",
+            {"after Themis": fairness_distribution(themis), "after Shockwave": fairness_distribution(shockwave)},
+        ),
+    ]
+    if any(mean is not None for means in kwh.values() for mean in means.values()):
+        says = "Mean over the seeds. Jobs: what they drew above the idle power of their GPUs, where that is known."
+        drawings.append(Drawing("Energy", says, {"": energy_by_kind(kwh)}))
+    return [*figure_tables(results, legends=True), *drawings, *_over_time(results, bars)]
 
 
-def _distributions(jct_s: Mapping[str, Floats]) -> dict[str, Figure]:
+def _distributions(jct_s: Mapping[str, Floats], packed: str) -> dict[str, Figure]:
     """First against packed: times that differ by some percent can hardly be told apart as they are."""
-    packed = [name for name in ("packed", "packed-sticky") if name in jct_s and len(jct_s) > 1]
-    return {f"against {name}": jct_against(jct_s, name) for name in packed} | {"as they are": jct_distribution(jct_s)}
+    against = {f"against {packed}": jct_against(jct_s, packed)} if packed in jct_s and len(jct_s) > 1 else {}
+    return against | {"as they are": jct_distribution(jct_s)}
 
 
 def _over_time(results: Sequence[Replayed], bars: int) -> list[Drawing]:
@@ -143,38 +160,3 @@ def _over_time(results: Sequence[Replayed], bars: int) -> list[Drawing]:
             {policy: figure for policy, (figure, _) in drawn.items()},
         ),
     ]
-
-
-def _figures_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
-    cells = _in_s("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
-    rows = _means(results, policies, cells | {"util_held": lambda share: f"{100 * share:.1f} %"})
-    header = [of_seeds(results), "avg JCT, s", "median, s", "p99, s", "makespan, s", "GPUs held"]
-    return Table(header, rows, range(1, 6))
-
-
-def _waiting_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
-    cells = _in_s("p50_queue_s", "p95_queue_s", "p99_queue_s")
-    cells |= dict.fromkeys(("bounded_slowdown", "worst_ftf_themis"), lambda mean: number(mean, 3))
-    rows = _means(results, policies, cells | {"unfair_pct_themis": "{:.0f} %".format})
-    header = [of_seeds(results), "queueing p50, s", "p95, s", "p99, s", "bounded slowdown", "worst rho", "unfair jobs"]
-    says = (
-        "Queueing is the time for which a job had no GPUs. The slowdown is the mean over the jobs, each of "
-        f"which counts as {BRIEF_S:g} s long at least. Rho is the finish-time fairness: a job above {UNFAIR:g} is "
-        "treated unfairly."
-    )
-    return Table(header, rows, range(1, 7), says=says)
-
-
-def _in_s(*names: str) -> dict[str, Callable[[float], str]]:
-    return dict.fromkeys(names, "{:,.0f}".format)
-
-
-def _means(
-    results: Sequence[Replayed], policies: Sequence[str], cells: Mapping[str, Callable[[float], str]]
-) -> list[list[str]]:
-    """A row for each policy: its name, and the means of figures over its seeds, each written by a function."""
-    rows = []
-    for policy in policies:
-        own = [result.metrics for result in results if result.case.policy == policy]
-        rows.append([policy, *(write(fmean(getattr(one, name) for one in own)) for name, write in cells.items())])
-    return rows

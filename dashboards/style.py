@@ -34,10 +34,19 @@ _POLICIES: dict[str, tuple[str, str]] = {  # colour and dash; variants of one id
     "pm-first-sticky": (RED, "dash"),
     "pal": (BLUE, "solid"),
     "pal-sticky": (BLUE, "dash"),
+    "shockwave": (SKY, "solid"),
+    "ftf": (SKY, "dash"),
+    "las": (OLIVE, "solid"),
+    "srtf": (OLIVE, "dash"),
+    "lrtf": (OLIVE, "dot"),
+    "fifo": (GREY, "dash"),
+    "eaco": (RED, "dot"),
+    "clocks": (PINK, "dash"),
     "burst": (GREEN, "dot"),
     "spb": (BLUE, "dot"),
+    "tiresias": (SKY, "dot"),
 }
-_FURTHER = ((SKY, "solid"), (OLIVE, "solid"), (SKY, "dot"), (OLIVE, "dot"))
+_FURTHER = ((ORANGE, "dot"), (GREEN, "dashdot"), (PINK, "dashdot"), (RED, "dashdot"))
 
 
 def line_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:

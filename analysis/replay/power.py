@@ -68,9 +68,9 @@ class Power:
 
     def alike(self) -> Power:
         """The same with every GPU at the median power of its workload: for beliefs without differences."""
-        return replace(
-            self, gpu_w={name: np.full(len(watts), np.nanmedian(watts)) for name, watts in self.gpu_w.items()}
-        )
+        medians = {name: np.median(known) if (known := watts[~np.isnan(watts)]).size else math.nan
+                   for name, watts in self.gpu_w.items()}  # fmt: skip
+        return replace(self, gpu_w={name: np.full(len(self.gpu_w[name]), medians[name]) for name in medians})
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,53 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import InputError, WhorlError
 from ...store import Store
 from . import published as study_of_pal
+from .burst_jobs import read_plans, with_plan
 from .classes import assign
 from .failures import read_failures
 from .findings import Finding, Gain, findings, gains
 from .from_store import Level, Measured, measured
 from .job import Trace
 from .options import Options
-from .policies import POLICIES, SCHEDULERS, find_policy, find_scheduler
+from .policies import POLICIES, SCHEDULERS, Policy, find_policy, find_scheduler
+from .policies.eaco import Sharing
 from .profiles import profiles, published_trace
-from .study import BASELINES, Case, General, Progress, Published, Replayed, Study, run_all
+from .study import BASELINES, Case, Facts, General, Progress, Published, Replayed, Study, run_all
+from .tables import read_curves, read_pairs
 from .traces import Reading, read_trace
 
 DEFAULT = "packed,pm-first,pal"
+ROUND_S = 360.0
+PACKED = ("packed", "packed-sticky")
 _MOST_GPUS = 1_000_000
+
+
+class Group(NamedTuple):
+    """What was replayed of a trace under a scheduler, whole schedulers among them under the first."""
+
+    trace: str
+    scheduler: str | None
+    results: list[Replayed]
+    findings: list[Finding]
+
+    @property
+    def title(self) -> str:
+        """Its heading among several."""
+        return f"{self.trace}, {self.scheduler}"
+
+    @property
+    def policies(self) -> list[str]:
+        """Those of its results, in their order."""
+        return list(dict.fromkeys(result.case.policy for result in self.results))
+
+    @property
+    def packed(self) -> str:
+        """The name of the baseline that leaves no nodes out."""
+        return next((name for name in PACKED if name in self.policies), PACKED[0])
 
 
 @dataclass(frozen=True)
@@ -38,6 +67,19 @@ class Answered:
     findings: Sequence[Finding]
     conditions: dict[str, str]
     notes: list[str]
+
+    @property
+    def groups(self) -> list[Group]:
+        """What belongs together: by trace and scheduler, and over all traces."""
+        first = next((result.case.scheduler for result in self.results if result.case.scheduler), None)
+        members: dict[tuple[str, str | None], Group] = {}
+        for result in self.results:
+            key = (result.trace, result.case.scheduler or first)
+            members.setdefault(key, Group(*key, [], [])).results.append(result)
+        for finding in self.findings:
+            key = (finding.trace, finding.scheduler or first)
+            members.setdefault(key, Group(*key, [], [])).findings.append(finding)
+        return list(members.values())
 
     @property
     def reasons(self) -> list[str]:
@@ -65,16 +107,24 @@ class Setting:
     seed: int
     apart: bool = False
     """The baselines are no rows of the answer."""
+    whole_schedulers: frozenset[str] = frozenset()
+    """Those of the policies that are whole schedulers."""
     clocks: dict[str, list[str]] = field(default_factory=dict)
     """By scheduler, the policies that decide by rounds while their baselines decide at every event (own clocks)."""
     conditions: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def cases(self, seeds: Sequence[int], policies: Sequence[str], **flags: bool) -> list[Case]:
-        """These policies crossed with all traces, schedulers and seeds, policies side by side."""
-        traces = range(len(self.study.traces))
-        crossed = product(traces, self.schedulers, seeds, policies)
-        return [Case(trace, policy, scheduler, seed, **flags) for trace, scheduler, seed, policy in crossed]
+        """These policies crossed with all traces, schedulers and seeds, policies side by side.
+
+        Whole schedulers stand once, beside the placements under the first scheduler.
+        """
+        crossed = product(range(len(self.study.traces)), self.schedulers, seeds, policies)
+        return [
+            Case(trace, policy, None if policy in self.whole_schedulers else scheduler, seed, **flags)
+            for trace, scheduler, seed, policy in crossed
+            if policy not in self.whole_schedulers or scheduler == self.schedulers[0]
+        ]
 
     def answer(
         self, *, seeds: int = 1, workers: int = 1, record: bool = False, progress: Progress | None = None
@@ -122,7 +172,7 @@ class Setting:
 
     def _controlled(self, seeds: Sequence[int]) -> list[str]:
         """The policies whose choices scores can change."""
-        looking = [name for name in self.policies if name not in self.against and not find_policy(name).blind]
+        looking = [name for name in self.policies if name not in self.against and not _class_of(name).blind]
         return looking if looking and self.study.informed(seeds) else []
 
 
@@ -130,102 +180,184 @@ def as_published(options: Mapping[str, Any]) -> Setting:
     """PAL (SC'24) as its artifact runs it."""
     traces = tuple(published_trace(path) for path in options["paths"])
     _once([trace.name for trace in traces])
-    measured_scores = profiles(options["profiles"])
+    scores_of_models = profiles(options["profiles"])
     baseline = study_of_pal.BASELINE
-    policies = _named(options["policies"], "all", "policy", study_of_pal.POLICIES)
+    policies = _named(options["policy"], "all", "policy", study_of_pal.POLICIES)
     return Setting(
-        Published(traces, measured_scores),
+        Published(traces, scores_of_models),
         policies,
         [baseline],
-        _named(options["schedulers"], "fifo", "scheduler", study_of_pal.SCHEDULERS),
+        _named(options["scheduler"], "fifo", "scheduler", study_of_pal.SCHEDULERS),
         ("packed-sticky", baseline),
         study_of_pal.SEED if options["seed"] is None else options["seed"],
         apart=True,
         conditions={
             "simulation": "as published: PAL (SC'24), with its artifact's oddities (docs/replay-as-published.md)",
-            "traces": "; ".join(f"{trace.name}: {len(trace.jobs):,} jobs" for trace in traces),
+            "traces": _sizes(traces),
             "fleet": f"{study_of_pal.NODES} nodes of {study_of_pal.GPUS_PER_NODE} GPUs, scores drawn from the profiles",
             "locality penalty": f"{study_of_pal.LOCALITY:g}",
             "clock": f"rounds of {study_of_pal.ROUND_S:g} s; jobs end at their edges",
         },
-        notes=[note for trace in traces for note in trace.notes] + list(measured_scores.notes),
+        notes=[note for trace in traces for note in trace.notes] + list(scores_of_models.notes),
     )
 
 
 def general(options: Mapping[str, Any]) -> Setting:
-    """These traces on the measured fleet, or on one of the shape that was asked for."""
+    """The traces at `options["paths"]` on the measured fleet, or on one of the shape that was asked for."""
+    regimes = options["regimes"]
     reading = Reading(
         options["duration_unit"],
         options["processors_per_gpu"],
         gpus_per_node=options["gpus_per_node"] or 1,
-        regimes=options.get("regimes"),
+        regimes=None if regimes is None else Path(regimes),
     )
     traces = [read_trace(path, options["trace_format"], reading) for path in options["paths"]]
     _once([trace.name for trace in traces])
     return general_of(traces, options)
 
 
-def general_of(traces: list[Trace], options: Mapping[str, Any]) -> Setting:
-    """The same for traces that were read already."""
+def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> Setting:
+    """The same for traces that were read already. Raises InputError for options that cannot be used."""
     if (options["nodes"] or 0) * (options["gpus_per_node"] or 0) > _MOST_GPUS:
         raise InputError(f"--nodes times --gpus-per-node is more than {_MOST_GPUS:,} GPUs; give a smaller fleet")
-    chosen = options["classes"]
     fleets: Level | Measured
     if options["store"]:
         workloads, cluster = _workloads(options["store"], options["cluster"])
-        traces = assign(traces, workloads, chosen)
+        traces = assign(traces, workloads, options["classes"])
         fleets, source, notes = _measured(options, traces, cluster)
     else:
-        traces = assign(traces, (), chosen)
+        traces = assign(traces, (), options["classes"])
         fleets, source, notes = _level(options)
-    policies, schedulers = _policies(options["policies"]), _schedulers(options["schedulers"])
-    waiting = [name for name in policies if find_policy(name).by_rounds]
-    ordered = [name for name in schedulers if find_scheduler(name).by_rounds]
-    clock = _Clock(options["clock"], options["round_s"], waiting + ordered)
+    plans = {model: read_plans(path) for model, path in options["burst"].items()}
+    traces = tuple(with_plan(_with_deadlines(trace, options["deadline_slack"]), plans) for trace in traces)
+    choice = _Choice.of(options)
     failures = read_failures(options["failures"], fleets.node_names) if options["failures"] else ()
     fleet = fleets.draw(0).fleet
     conditions = {
-        "traces": "; ".join(f"{trace.name}: {len(trace.jobs):,} jobs" for trace in traces),
+        "traces": _sizes(traces),
         "fleet": f"{len(fleet):,} GPUs in {len(fleet.node_names):,} nodes, {source}",
         "locality penalty": f"{options['locality_penalty']:g}",
         "backfill": options["backfill"],
-        "clock": str(clock),
-        "cost of a preemption, a migration": f"{options['preemption_cost']:g} s, {options['migration_cost']:g} s",
+        "clock": choice.clock_text,
+        "cost of a preemption, a migration": f"{choice.preemption_s:g} s, {options['migration_cost']:g} s",
     }
+    if choice.start_s:
+        conditions["cost of a start"] = f"{choice.start_s:g} s beside {choice.leader}, in all rows (--preemption-cost)"
     if options["mtbf"]:
         conditions["failures"] = f"drawn: every node each {options['mtbf']:g} h, for {options['repair']:g} h (means)"
     elif options["failures"]:
         conditions["failures"] = f"{len(failures):,} of {Path(options['failures']).name}"
+    if options["knowledge"] == "estimate":
+        conditions["work of jobs"] = f"policies know it within exp(N(0, {options['knowledge_error']:g}))"
+    elif options["knowledge"] == "none":
+        conditions["work of jobs"] = "policies do not know it"
+    tables, table_notes = _tables(options)
+    facts = Facts(
+        tables,
+        gpu_w=options["gpu_power"],
+        power=_power(options, choice),
+        knowledge=options["knowledge"],
+        error=options["knowledge_error"],
+    )
+    if facts.power:
+        conditions["power"] = _power_text(options["gpu_power"], facts.power)
     rules = Options(
-        round_s=options["round_s"],
-        rounds=clock.rounds,
+        round_s=choice.round_s,
+        rounds=choice.rounds,
         backfill=options["backfill"],
-        preemption_s=options["preemption_cost"],
+        preemption_s=choice.preemption_s,
+        start_s=choice.start_s,
         migration_s=options["migration_cost"],
         on_failure=options["on_failure"],
         failures=failures,
     )
+    sharing = Sharing(options["deadline_slack"] or Sharing.deadline_slack, options["pair_at_least"], options["alpha"])
     return Setting(
-        General(tuple(traces), fleets, rules, options["mtbf"], options["repair"]),
-        policies,
-        [name for name in BASELINES if name not in policies],
-        schedulers,
+        General(traces, fleets, rules, facts, {"eaco": (sharing,)}, options["mtbf"], options["repair"]),
+        choice.policies,
+        [name for name in BASELINES if name not in choice.policies],
+        choice.schedulers,
         BASELINES,
         options["seed"] or 0,
-        clocks={name: waiting for name in schedulers if clock.rounds is None and waiting and name not in ordered},
+        whole_schedulers=frozenset(name for name in choice.policies if _class_of(name).whole),
+        clocks=choice.clocks_apart,
         conditions=conditions,
-        notes=[f"{trace.name}: {note}" for trace in traces for note in trace.notes] + notes,
+        notes=[f"{trace.name}: {note}" for trace in traces for note in trace.notes] + notes + table_notes,
     )
 
 
-def _once(names: list[str]) -> None:
+def _sizes(traces: Sequence[Trace]) -> str:
+    return "; ".join(f"{trace.name}: {len(trace.jobs):,} jobs" for trace in traces)
+
+
+def _once(names: Sequence[str]) -> None:
     """Stop where two traces have one name: nobody could tell their rows apart."""
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"two trace files are named {name}; give each trace once, in a file with its own name")
 
 
-def _split(texts: tuple[str, ...], default: str, option: str) -> list[str]:
+# -- what is given about jobs, speed and power ------------------------------------------------------------------
+
+
+def _with_deadlines(trace: Trace, slack: float | None) -> Trace:
+    """Jobs that state no deadline are to end within `slack` times their time alone; None: they have none."""
+    if slack is None:
+        return trace
+    jobs = (
+        job if job.deadline_s is not None else replace(job, deadline_s=job.submit_s + slack * job.ideal_s)
+        for job in trace.jobs
+    )
+    return replace(trace, jobs=tuple(jobs))
+
+
+def _tables(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Fields of `Rates`, and what reading them chose."""
+    tables: dict[str, Any] = {"backward": options["backward"]}
+    if options["pairs"] is not None:
+        tables["pairs"] = read_pairs(Path(options["pairs"]))
+    if options["curves"] is not None:
+        tables["curves"] = read_curves(Path(options["curves"]))
+    return tables, list(tables["pairs"].notes) if "pairs" in tables else []
+
+
+def _power(options: Mapping[str, Any], choice: _Choice) -> dict[str, float]:
+    """Fields of `Power`. Nodes sleep where an option or a policy lets them."""
+    names = {"idle_w": "gpu_idle", "node_w": "node_power", "asleep_w": "asleep_power", "sleep_after_s": "sleep_after"}
+    power = {name: float(options[option]) for name, option in names.items() if options[option] is not None}
+    sleeps = "asleep_w" in power or (choice.sleeps and "node_w" in power)
+    if sleeps:
+        power.setdefault("sleep_after_s", 0.0)
+    return power | ({"wake_s": options["wake"]} if power else {})
+
+
+def _power_text(gpu_w: float | None, power: Mapping[str, float]) -> str:
+    parts = [] if gpu_w is None else [f"a busy GPU {gpu_w:g} W"]
+    parts += [
+        f"{name} {power[key]:g} W" for key, name in (("idle_w", "an idle GPU"), ("node_w", "a node")) if key in power
+    ]
+    if "sleep_after_s" in power:
+        wake = f", {power['wake_s']:g} s to wake up" if power["wake_s"] else ""
+        parts.append(
+            f"nodes without jobs sleep after {power['sleep_after_s']:g} s at {power.get('asleep_w', 0.0):g} W{wake}"
+        )
+    return "; ".join(parts)
+
+
+# -- policies and clocks ----------------------------------------------------------------------------------------
+
+
+def _class_of(name: str) -> type[Policy]:
+    """The class of a policy. One of a user's own that cannot be loaded is any policy: its replays say why."""
+    try:
+        return find_policy(name)
+    except InputError:
+        if ":" not in name:
+            raise
+        return Policy
+
+
+def _split(texts: Sequence[str], default: str, option: str) -> list[str]:
     names = [name.strip() for text in texts or (default,) for name in text.split(",")]
     names = list(dict.fromkeys(name for name in names if name))
     if not names:
@@ -233,7 +365,7 @@ def _split(texts: tuple[str, ...], default: str, option: str) -> list[str]:
     return names
 
 
-def _named(texts: tuple[str, ...], default: str, option: str, choices: tuple[str, ...]) -> list[str]:
+def _named(texts: Sequence[str], default: str, option: str, choices: tuple[str, ...]) -> list[str]:
     """The names asked for, each one of `choices`; `all` is all of these."""
     names: list[str] = []
     for name in _split(texts, default, option):
@@ -243,51 +375,94 @@ def _named(texts: tuple[str, ...], default: str, option: str, choices: tuple[str
     return list(dict.fromkeys(names))
 
 
-def _policies(texts: tuple[str, ...]) -> list[str]:
-    """Policies under their own names where an alias was given; `all` adds every one of them at the end."""
-    names = _split(texts, DEFAULT, "policy")
-    every_name = [policy.name for policy in POLICIES] if "all" in names else []
-    return list(dict.fromkeys([*(find_policy(name).name for name in names if name != "all"), *every_name]))
-
-
-def _schedulers(texts: tuple[str, ...]) -> list[str]:
-    names = _split(texts, "fifo", "scheduler")
-    if "all" in names:
-        return [scheduler.name for scheduler in SCHEDULERS]
-    return list(dict.fromkeys(find_scheduler(name).name for name in names))
-
-
 @dataclass(frozen=True)
-class _Clock:
-    """When decisions are made, and by whom: those who wait for the edge of a round pay for it."""
+class _Choice:
+    """Policies and schedulers, and when they decide: those who wait for the edge of a round pay for it.
 
-    choice: str | None
+    A policy may be made for rounds and costs of its own, which then hold for all rows.
+    """
+
+    policies: list[str]
+    schedulers: list[str]
+    clock: str | None
     """Of `--clock`; None: the clock that all can share."""
+    leader: str | None
+    """The first policy with rounds and costs of its own."""
     round_s: float
-    by_rounds: list[str]
-    """Policies and schedulers that are made to decide by rounds."""
+    preemption_s: float
+    start_s: float
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> _Choice:
+        """What the options say. Policies stand under their own names; `all` is every placement."""
+        names = _split(options["policy"], DEFAULT, "policy")
+        placements = [row.name for row in POLICIES if not row.whole]
+        policies = [name if ":" in name else find_policy(name).name for name in names if name != "all"]
+        policies = list(dict.fromkeys([*policies, *(placements if "all" in names else [])]))
+        if "shockwave" in policies and "srtf" not in policies:
+            policies.append("srtf")  # the fairest by Shockwave's own measure
+        schedulers = _split(options["scheduler"], "fifo", "scheduler")
+        if "all" in schedulers:
+            schedulers = [row.name for row in SCHEDULERS]
+        leader = next((name for name in policies if hasattr(_class_of(name), "round_s")), None)
+        leading: Any = None if leader is None else _class_of(leader)
+        cost_s = options["preemption_cost"]
+        return cls(
+            policies,
+            list(dict.fromkeys(find_scheduler(name).name for name in schedulers)),
+            options["clock"],
+            leader,
+            round_s=options["round"] or (ROUND_S if leading is None else leading.round_s),
+            preemption_s=cost_s or 0.0,
+            start_s=0.0 if leading is None or cost_s is not None else leading.start_s,
+        )
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether a policy counts on nodes that sleep."""
+        return any(getattr(_class_of(name), "nodes_sleep", False) for name in self.policies)
+
+    @property
+    def _waiting(self) -> list[str]:
+        """Policies that are made to decide by rounds."""
+        return [name for name in self.policies if _class_of(name).by_rounds]
+
+    @property
+    def _ordered(self) -> list[str]:
+        """Schedulers that are."""
+        return [name for name in self.schedulers if find_scheduler(name).by_rounds]
 
     @property
     def rounds(self) -> bool | None:
         """Whether all decide by rounds; None: each by its own clock."""
-        choices = {None: bool(self.by_rounds), "rounds": True, "events": False, "own": None}
-        return choices[self.choice]
+        choices = {None: bool(self._waiting + self._ordered), "rounds": True, "events": False, "own": None}
+        return choices[self.clock]
 
-    def __str__(self) -> str:
-        edge = f"at the edges of rounds of {self.round_s:g} s"
-        event = "at every arrival, finish and failure"
-        names = ", ".join(self.by_rounds)
-        if self.choice == "rounds":
+    @property
+    def clocks_apart(self) -> dict[str, list[str]]:
+        """By scheduler, the policies that decide by rounds while their baselines decide at every event."""
+        if self.clock != "own" or not self._waiting:
+            return {}
+        return {name: self._waiting for name in self.schedulers if name not in self._ordered}
+
+    @property
+    def clock_text(self) -> str:
+        """When decisions are made, and by whom."""
+        slower = self._waiting + self._ordered
+        names = ", ".join(slower)
+        edge, event = f"at the edges of rounds of {self.round_s:g} s", "at every arrival, finish and failure"
+        if self.clock == "rounds":
             return f"all decide {edge}"
-        if not names:
+        if not slower:
             return f"all decide {event}"
-        if self.choice == "events":
+        if self.clock == "events":
             return f"all decide {event}, also {names}, which are made for rounds"
-        if self.choice == "own":
+        if self.clock == "own":
             return f"{names} decide {edge}, the others {event} (own clocks)"
-        return (
-            f"all decide {edge}, which {names} need{'s' if len(self.by_rounds) == 1 else ''} (--clock own: only these)"
-        )
+        return f"all decide {edge}, which {names} need{'s' if len(slower) == 1 else ''} (--clock own: only these)"
+
+
+# -- fleets -----------------------------------------------------------------------------------------------------
 
 
 def _workloads(store: str, cluster: str | None) -> tuple[list[str], str]:

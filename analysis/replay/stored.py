@@ -1,23 +1,20 @@
-"""The jobs that a store holds as a trace, and a replay of them on the measured fleet."""
+"""The jobs that a store holds, as a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from ...errors import InputError
 from ...store.catalog import quoted
 from .job import Job, Trace
-from .setting import Answered, general_of
 
 if TYPE_CHECKING:
     from ...store import Store
 
 MOST_JOBS = 500
-POLICIES = ("packed", "advice-exclude", "pm-first", "pal")
 
 _JOBS = (
     "SELECT allocation, any_value(job_id) AS job, "
@@ -91,24 +88,3 @@ def stored_trace(store: Store, cluster: str, most: int = MOST_JOBS) -> Trace:
     )
     jobs = [Job(name, submit, gpus, ideal, "", limit) for name, submit, gpus, ideal, limit in columns.iter_rows()]
     return Trace(f"the jobs of {cluster}", tuple(jobs), tuple(notes))
-
-
-def replayed(
-    store: Store,
-    cluster: str,
-    workload: str,
-    *,
-    seeds: int,
-    policies: tuple[str, ...] = POLICIES,
-    workers: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-) -> Answered:
-    """The store's own jobs, each as if it ran `workload`, under some policies. Raises InputError."""
-    given: dict[str, Any] = {
-        "store": str(store.root), "cluster": cluster, "classes": {"*": workload}, "policies": policies,
-        "schedulers": (), "seed": None, "nodes": None, "gpus_per_node": None, "locality_penalty": 1.0,
-        "backfill": "none", "round_s": 360.0, "clock": "events", "preemption_cost": 0.0, "migration_cost": 0.0,
-        "failures": None, "mtbf": None, "repair": 24.0, "on_failure": "restart",
-    }  # fmt: skip
-    setting = general_of([stored_trace(store, cluster)], given)
-    return setting.answer(seeds=seeds, workers=workers, progress=progress)

@@ -6,17 +6,18 @@ same fleet, the same failures and the same random numbers, so that differences a
 
 from __future__ import annotations
 
+import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import active_children, get_context
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread, main_thread
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from .fleet import Floats
 from .job import Trace
 from .options import Options
 from .outcome import Metrics, Outcome
+from .policies import find_policy
+from .power import ANY, Power
 from .profiles import Profiles
 from .published import pal_sc24, published_world
 from .resampling import resampled
@@ -70,6 +73,9 @@ class Replayed:
     trace: str
     metrics: Metrics
     jct_s: Floats
+    fairness: Floats
+    shockwave_fairness: Floats
+    """(jobs,) as `Outcome` has them."""
     wall_s: float
     notes: tuple[str, ...] = ()
     outcome: Outcome | None = None
@@ -81,7 +87,8 @@ class Replayed:
     def of(cls, case: Case, outcome: Outcome, metrics: Metrics, world: World | None) -> Replayed:
         """Without the outcome and the world, unless the case is recorded."""
         recorded = (outcome, world) if case.record else (None, None)
-        return cls(case, outcome.trace, metrics, outcome.jct_s, outcome.wall_s, outcome.notes, *recorded)
+        fairness = (outcome.fairness(), outcome.shockwave_fairness())
+        return cls(case, outcome.trace, metrics, outcome.jct_s, *fairness, outcome.wall_s, outcome.notes, *recorded)
 
     def place(self) -> dict[str, object]:
         """Which replay it is, as every list of `whorl.replay/1` has it."""
@@ -113,12 +120,42 @@ class Study(Protocol):
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What is said of a world beside its fleet, and what policies are told of jobs."""
+
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Rates`, such as pairs and curves."""
+    gpu_w: float | None = None
+    """Power of a GPU with a job, in W, where none was measured."""
+    power: Mapping[str, float] = field(default_factory=dict)
+    """Fields of `Power`."""
+    knowledge: str = "exact"
+    error: float = 0.3
+
+    def about(self, world: World) -> World:
+        """The world of which they are said; policies believe the same tables."""
+        fields = dict(self.tables)
+        if self.power or self.gpu_w is not None:
+            gpu_w = math.nan if self.gpu_w is None else self.gpu_w
+            measured = {} if world.rates.power is None else world.rates.power.gpu_w
+            known = {workload: np.where(np.isnan(watts), gpu_w, watts) for workload, watts in measured.items()}
+            fields["power"] = Power(known | {ANY: np.full(len(world.fleet), gpu_w)}, **self.power)
+        beliefs = world.beliefs
+        rates = replace(beliefs.rates, **fields)
+        beliefs = replace(beliefs, rates=rates, knowledge=self.knowledge, error=self.error)
+        return World(replace(world.rates, **fields), beliefs)
+
+
+@dataclass(frozen=True)
 class General:
     """Traces on fleets that differ from seed to seed."""
 
     traces: tuple[Trace, ...]
     fleets: Fleets
     options: Options
+    facts: Facts = Facts()
+    arguments: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """By policy, what it is made with."""
     mtbf_h: float | None = None
     """Mean time between failures of a node; None for none but those of `options`."""
     repair_h: float = 24.0
@@ -132,12 +169,14 @@ class General:
     def run(self, case: Case) -> Replayed:
         """One replay. Raises InputError where it cannot be."""
         trace = _trace_of(case, self.traces)
-        world = self.fleets.draw(case.seed)
+        world = self.facts.about(self.fleets.draw(case.seed))
         world = world.flat() if case.flat else world
         options = replace(self.options, record=case.record)
         if self.mtbf_h is not None:
             options = replace(options, failures=(*options.failures, *self._failures(trace, world, case.seed)))
-        outcome = replay(trace, world, case.policy, case.scheduler or "fifo", options=options, seed=case.seed)
+        policy = find_policy(case.policy)
+        made = policy(*self.arguments[case.policy]) if case.policy in self.arguments else policy
+        outcome = replay(trace, world, made, case.scheduler or "fifo", options=options, seed=case.seed)
         outcome = replace(outcome, notes=tuple(note for note in outcome.notes if note not in trace.notes))
         return Replayed.of(case, outcome, outcome.metrics(), world)
 

@@ -1,7 +1,8 @@
-"""What placement policies would have done with a trace of jobs: the function of `whorl replay`."""
+"""What policies would have done with a trace of jobs: the function of `whorl replay`."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -33,10 +34,10 @@ class ReplayOptions(TypedDict, total=False):
     gpus_per_node: int | None
     locality_penalty: float
     backfill: str
-    round: float
+    round: float | None
     """The length of a round, in s."""
     clock: str | None
-    preemption_cost: float
+    preemption_cost: float | None
     migration_cost: float
     failures: str | Path | None
     mtbf: float | None
@@ -44,6 +45,24 @@ class ReplayOptions(TypedDict, total=False):
     repair: float
     """Mean time of a repair, in hours."""
     on_failure: str
+    regimes: str | Path | None
+    pairs: str | Path | None
+    curves: str | Path | None
+    knowledge: str
+    knowledge_error: float
+    gpu_power: float | None
+    """In W, as the other powers are."""
+    gpu_idle: float | None
+    node_power: float | None
+    asleep_power: float | None
+    sleep_after: float | None
+    wake: float
+    deadline_slack: float | None
+    pair_at_least: float
+    alpha: float
+    burst: Mapping[str, str | Path]
+    """By model, a plan of `advise burst`."""
+    backward: float
     as_published: str | None
     profiles: Sequence[str | Path]
     plot: str | Path | None
@@ -66,14 +85,30 @@ DEFAULTS = ReplayOptions(
     gpus_per_node=None,
     locality_penalty=1.0,
     backfill="none",
-    round=360.0,
+    round=None,
     clock=None,
-    preemption_cost=0.0,
+    preemption_cost=None,
     migration_cost=0.0,
     failures=None,
     mtbf=None,
     repair=24.0,
     on_failure="restart",
+    regimes=None,
+    pairs=None,
+    curves=None,
+    knowledge="exact",
+    knowledge_error=0.3,
+    gpu_power=None,
+    gpu_idle=None,
+    node_power=None,
+    asleep_power=None,
+    sleep_after=None,
+    wake=0.0,
+    deadline_slack=None,
+    pair_at_least=1.1,
+    alpha=1.0,
+    burst={},
+    backward=2 / 3,
     as_published=None,
     profiles=(),
     plot=None,
@@ -89,7 +124,7 @@ def replay(
     store: Store | str | Path | None = None,
     **options: Unpack[ReplayOptions],
 ) -> Reply[Answered]:
-    """Replay job traces on a measured fleet under several placement policies, as `whorl replay` does.
+    """Replay job traces on a measured fleet under several policies, as `whorl replay` does.
 
     `trace` is a file or several; without a store, `nodes` and `gpus_per_node` are the fleet. `frame` has a row for each
     replay; `findings` say what each policy gains. Raises InputError for options that do not go together, and where no
@@ -105,39 +140,28 @@ def replay(
     chosen: dict[str, Any] = {**DEFAULTS, **options}
     paths = [Path(trace)] if isinstance(trace, str | Path) else [Path(path) for path in trace]
     _refuse_mixed(chosen, paths, store)
-    given = chosen | {
+    chosen |= {
         "paths": paths,
         "store": None if store is None else folder(store),
-        "classes": dict(chosen["classes"]),
-        "policies": _names(chosen["policy"]),
-        "schedulers": _names(chosen["scheduler"]),
+        "policy": _names(chosen["policy"]),
+        "scheduler": _names(chosen["scheduler"]),
         "profiles": tuple(map(Path, chosen["profiles"])),
-        "round_s": chosen["round"],
     }
     plot = chosen["plot"]
     if plot is not None:
         refuse_unwritable(Path(plot), "--plot")
-    setting = as_published(given) if chosen["as_published"] else general(given)
-    results = setting.answer(
+    setting = as_published(chosen) if chosen["as_published"] else general(chosen)
+    answered = setting.answer(
         seeds=chosen["seeds"],
         workers=chosen["workers"] or os.cpu_count() or 1,
         record=plot is not None,
         progress=chosen["progress"],
     )
-    about: dict[str, Any] = {"conditions": results.conditions, "notes": results.notes}
     if plot is not None:
-        write_page(Path(plot), replay_page(results.results, results.findings, **about))
+        write_page(Path(plot), replay_page(answered))
+    apart = setting.added if setting.apart else ()
     return Reply(
-        results,
-        partial(
-            printed.document,
-            results.results,
-            results.gains,
-            results.findings,
-            **about,
-            apart=setting.added if setting.apart else (),
-        ),
-        partial(printed.answer, results.results, results.findings, **about, clocks=setting.clocks),
+        answered, partial(printed.document, answered, apart), partial(printed.answer, answered, setting.clocks)
     )
 
 
@@ -164,5 +188,8 @@ def _refuse_mixed(chosen: Mapping[str, Any], paths: Sequence[Path], store: objec
         raise InputError("--cluster names a cluster of a store: give the store with --store")
     if (chosen["nodes"] is None) != (chosen["gpus_per_node"] is None):
         raise InputError("give --nodes and --gpus-per-node together: they are the shape of the fleet")
+    for name, number in chosen.items():
+        if isinstance(number, float) and not math.isfinite(number):
+            raise InputError(f"--{name.replace('_', '-')} must be a finite number, not {number:g}")
     if chosen["failures"] and chosen["mtbf"]:
         raise InputError("--failures reads failures and --mtbf draws them: use only one")

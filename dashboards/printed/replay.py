@@ -2,159 +2,222 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...analysis.replay.findings import ALL, Finding, Gain, GainTable
+from ...analysis.replay.findings import ALL, Finding, GainTable
+from ...analysis.replay.outcome import FIGURES
+from ...analysis.replay.policies import POLICIES
+from ...analysis.replay.power import JOULES_PER_KWH
+from ...analysis.replay.setting import Answered, Group
 from ...analysis.replay.study import Replayed
 from ..table import MISSING, Line, Table, number
 
-_J_PER_KWH = 3.6e6
+_LEAVE_NODES_OUT = ("drain-outliers", "advice-exclude")
 
 
-def document(
-    results: Sequence[Replayed],
-    gains: Sequence[Gain],
-    findings: Sequence[Finding],
-    conditions: Mapping[str, str],
-    notes: Sequence[str],
-    apart: Sequence[str] = (),
-) -> dict[str, Any]:
+class Column(NamedTuple):
+    """A figure in a table."""
+
+    head: str
+    figure: str
+    write: Callable[[float], str]
+
+
+_S, _PERCENT = "{:,.0f}".format, "{:.0f} %".format
+_THREE, _FOUR = (partial(number, digits=digits) for digits in (3, 4))
+_TIMES = (
+    Column("avg JCT", "avg_jct_s", _S),
+    Column("median", "median_jct_s", _S),
+    Column("p99", "p99_jct_s", _S),
+    Column("makespan", "makespan_s", _S),
+    Column("held", "util_held", "{:.3f}".format),
+    Column("kWh of jobs", "energy_j", lambda joules: number(joules / JOULES_PER_KWH)),
+)
+_WAITING = (
+    Column("queueing p50", "p50_queue_s", _S),
+    Column("p95", "p95_queue_s", _S),
+    Column("p99", "p99_queue_s", _S),
+    Column("slowdown", "bounded_slowdown", _THREE),
+    Column("rho", "worst_ftf_themis", _THREE),
+    Column("unfair", "unfair_pct_themis", _PERCENT),
+)
+_FURTHER = (
+    Column("worst FTF", "worst_ftf", _THREE),
+    Column("unfair", "unfair_pct", _PERCENT),
+    Column("late", "late", _THREE),
+    Column("limits hit", "limits_hit", _THREE),
+    Column("wasted GPU-h", "wasted_gpu_h", _THREE),
+    Column("node-hours", "node_hours", _FOUR),
+    Column("kWh in all", "energy_kwh", _FOUR),
+    Column("of jobs", "jobs_kwh", _FOUR),
+    Column("idle", "idle_kwh", _FOUR),
+    Column("nodes", "base_kwh", _FOUR),
+)
+_LEAVES = {_TIMES: (5, 2), _WAITING: (5, 1), _FURTHER: (9, 8, 7, 4, 3)}
+"""The tables of figures, and the columns that a narrow terminal leaves out."""
+
+
+def document(answered: Answered, apart: Sequence[str] = ()) -> dict[str, Any]:
     """`whorl.replay/1`; the policies `apart` were not asked for and stand under `baselines`."""
+    results = answered.results
     return {
         "schema": "whorl.replay/1",
         "rows": [result.row() for result in results if result.case.policy not in apart],
         "baselines": [result.row() for result in results if result.case.policy in apart],
-        "comparisons": [gain.as_dict() for gain in gains],
-        "findings": [one.as_dict() for one in findings],
+        "comparisons": [gain.as_dict() for gain in answered.gains],
+        "findings": [
+            finding.as_dict() | _waited(group, finding.policy)
+            for group in answered.groups
+            for finding in group.findings
+        ],
         "queueing": [_queueing(result) for result in results],
         "fairness": [_fairness(result) for result in results],
-        "conditions": dict(conditions),
-        "notes": list(notes),
+        "figures": {figure.name: {"unit": figure.unit, "definition": figure.definition} for figure in FIGURES},
+        "conditions": answered.conditions,
+        "notes": answered.notes,
     }
 
 
+def _waited(group: Group, policy: str) -> dict[str, float | None]:
+    """What nodes that are left out cost in waiting: the policy's 95th percentile beside that of packed."""
+    waits = {name: mean_of(group.results, name, "p95_queue_s") for name in (policy, group.packed)}
+    return {"p95_queue_s": waits[policy], "packed_p95_queue_s": waits[group.packed]}
+
+
 def _queueing(result: Replayed) -> dict[str, Any]:
-    of = result.metrics
+    metrics = result.metrics
     return result.place() | {
-        "p50_s": of.p50_queue_s,
-        "p95_s": of.p95_queue_s,
-        "p99_s": of.p99_queue_s,
-        "bounded_slowdown": of.bounded_slowdown,
+        "p50_s": metrics.p50_queue_s,
+        "p95_s": metrics.p95_queue_s,
+        "p99_s": metrics.p99_queue_s,
+        "bounded_slowdown": metrics.bounded_slowdown,
     }
 
 
 def _fairness(result: Replayed) -> dict[str, Any]:
-    of = result.metrics
+    metrics = result.metrics
     return result.place() | {
-        "worst": of.worst_ftf_themis,
-        "unfair_share": of.unfair_pct_themis / 100,
-        "shockwave_worst": of.worst_ftf,
-        "shockwave_unfair_share": of.unfair_pct / 100,
-        "preemptions": of.preemptions,
-        "migrations": of.migrations,
-        "restarts": of.restarts,
+        "worst": metrics.worst_ftf_themis,
+        "unfair_share": metrics.unfair_pct_themis / 100,
+        "shockwave_worst": metrics.worst_ftf,
+        "shockwave_unfair_share": metrics.unfair_pct / 100,
+        "preemptions": metrics.preemptions,
+        "migrations": metrics.migrations,
+        "restarts": metrics.restarts,
     }
 
 
-def answer(
-    results: Sequence[Replayed],
-    findings: Sequence[Finding],
-    conditions: Mapping[str, str],
-    notes: Sequence[str],
-    clocks: Mapping[str, Sequence[str]],
-) -> Iterable[str | Table]:
+def answer(answered: Answered, clocks: Mapping[str, Sequence[str]]) -> Iterable[str | Table]:
     """The findings and the figures for people.
 
     `clocks`: by scheduler, the policies whose decisions wait for the edge of a round while their baselines' do not.
     """
-    several = len({result.case.scheduler for result in results}) > 1 or len({r.trace for r in results}) > 1
-    for (trace, scheduler), members in groupby(results, key=lambda one: (one.trace, one.case.scheduler)):
-        own = list(members)
+    several = len(answered.groups) > 1
+    for group in answered.groups:
         if several:
-            yield Line(f"{trace}, {scheduler}")
-        yield from _gains([one for one in findings if (one.trace, one.scheduler) == (trace, scheduler)])
-        if scheduler in clocks:
+            yield Line(group.title)
+        yield from _gains(group)
+        slower = clocks.get(group.scheduler or "", ())
+        if group.trace != ALL and slower:
             yield (
-                f"{', '.join(clocks[scheduler])}: these wait for the edges of rounds and the baselines do not, "
+                f"{', '.join(slower)}: these wait for the edges of rounds and the baselines do not, "
                 "which is part of the difference; without --clock own all decide alike."
             )
             yield ""
-        yield _figures(own)
+        for table in figure_tables(group.results):
+            yield table
+            yield ""
+    if any(finding.gains for finding in answered.findings):
+        yield _reading(answered.findings)
         yield ""
-        yield _waiting(own)
-        yield ""
-    together = [one for one in findings if one.trace == ALL]
-    for scheduler, its in groupby(together, key=lambda one: one.scheduler):
-        yield Line(f"{ALL}, {scheduler}")
-        yield from _gains(list(its))
-    if any(one.gains for one in findings):
-        yield _reading(findings)
-        yield ""
-    yield from (f"{name}: {text}" for name, text in conditions.items())
-    yield from (f"note: {note}" for note in notes)
+    yield from (f"{name}: {text}" for name, text in answered.conditions.items())
+    yield from (f"note: {note}" for note in answered.notes)
 
 
-def _gains(findings: Sequence[Finding]) -> Iterable[str | Table]:
-    table = GainTable.of(findings)
+def _gains(group: Group) -> Iterable[str | Table]:
+    table = GainTable.of(group.findings)
     if table.rows:
         rows = [[finding.policy, *texts, finding.finding] for finding, texts in table.rows]
         yield Table(["gain in avg JCT", *table.heads, "finding"], rows, wrapped=(len(table.heads) + 1,))
+        if costs := waiting_costs(group):
+            yield costs
         yield ""
+
+
+def waiting_costs(group: Group) -> str:
+    """What nodes that are left out cost in waiting; "" where no policy leaves any out."""
+    policies = [name for name in group.policies if name in _LEAVE_NODES_OUT]
+    waits = {name: mean_of(group.results, name, "p95_queue_s") for name in (group.packed, *policies)}
+    texts = [f"{wait:,.0f} s with {name}" for name, wait in waits.items() if wait is not None]
+    if len(texts) < 2:
+        return ""
+    return f"Nodes that are left out cost waiting. 95 % of the jobs waited for at most {', '.join(texts)}."
 
 
 def _reading(findings: Sequence[Finding]) -> str:
     """What a gain is, and of how many seeds."""
-    n = max(gain.n for one in findings for gain in one.gains)
+    gains = [gain for finding in findings for gain in finding.gains]
+    n = max(gain.n for gain in gains)
     if n < 2:
         return "A gain is the share of the time saved. One seed is not evidence. Times are in seconds."
-    both = " and ".join(dict.fromkeys(gain.against for one in findings for gain in one.gains if not gain.of_control))
+    baselines = " and ".join(dict.fromkeys(gain.against for gain in gains if not gain.of_control))
     return (
         f"A gain is the share of the time saved: its mean over {n:,} seeds with the 90 % interval for another "
         "such trace on this fleet. Each seed draws what is not sure of the scores, the order of nodes and, after the "
-        f"first, the jobs. Better: a measurable gain over {both}, and over the policy itself without scores. No gain "
-        "by scores: not over itself. Times are in seconds, for the traces as they are."
+        f"first, the jobs. Better: a measurable gain over {baselines}, and over the policy itself without scores. "
+        "No gain by scores: not over itself. Times are in seconds, for the traces as they are."
     )
 
 
-def _figures(results: Sequence[Replayed]) -> Table:
-    energy = any(result.metrics.energy_j is not None for result in results)
-    head = [of_seeds(results), "avg JCT", "median", "p99", "makespan", "held"]
-    rows = []
-    for policy in _policies(results):
-        own = [result.metrics for result in results if result.case.policy == policy]
-        figures = ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
-        row = [policy, *(f"{fmean(getattr(one, name) for one in own):,.0f}" for name in figures)]
-        row.append(f"{fmean(one.util_held for one in own):.3f}")
-        if energy:
-            known = [one.energy_j for one in own if one.energy_j is not None]
-            row.append(number(fmean(known) / _J_PER_KWH, 4) if len(known) == len(own) else MISSING)
-        rows.append(row)
-    return Table([*head, "kWh"] if energy else head, rows, range(1, 7), leaves=(5, 2))
+def figure_tables(results: Sequence[Replayed], *, legends: bool = False) -> list[Table]:
+    """The means of the figures over the seeds, a row for each policy; figures that nobody knows are left out.
 
-
-def _waiting(results: Sequence[Replayed]) -> Table:
-    """How long jobs had no GPUs, and how that was shared out."""
-    head = [of_seeds(results), "queueing p50", "p95", "p99", "slowdown", "rho", "unfair"]
-    rows = []
-    for policy in _policies(results):
-        own = [result.metrics for result in results if result.case.policy == policy]
-        figures = ("p50_queue_s", "p95_queue_s", "p99_queue_s")
-        row = [policy, *(f"{fmean(getattr(one, name) for one in own):,.0f}" for name in figures)]
-        row.append(number(fmean(one.bounded_slowdown for one in own), 3))
-        row.append(number(fmean(one.worst_ftf_themis for one in own), 3))
-        row.append(f"{fmean(one.unfair_pct_themis for one in own):.0f} %")
-        rows.append(row)
-    return Table(head, rows, range(1, 7), leaves=(5, 1))
-
-
-def of_seeds(results: Sequence[Replayed]) -> str:
-    """The head of the column of policies: over which seeds the figures are."""
+    With `legends`, each table says what its figures are; else those of the last do.
+    """
+    if not results:
+        return []
     seeds = {result.case.seed for result in results}
-    return f"mean of {len(seeds):,} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
+    head = f"mean of {len(seeds):,} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
+    policies = list(dict.fromkeys(result.case.policy for result in results))
+    tables = []
+    for columns, leaves in _LEAVES.items():
+        means = {column: [mean_of(results, policy, column.figure) for policy in policies] for column in columns}
+        columns_known = {column: cells for column, cells in means.items() if any(mean is not None for mean in cells)}
+        texts = [
+            [MISSING if mean is None else column.write(mean) for mean in cells]
+            for column, cells in columns_known.items()
+        ]
+        rows = [list(row) for row in zip(policies, *texts, strict=True)]
+        says = _legend(columns_known) if legends or columns is _FURTHER else ""
+        tables.append(
+            Table(
+                [head, *(column.head for column in columns_known)],
+                rows,
+                range(1, len(columns_known) + 1),
+                says=says,
+                leaves=leaves,
+            )
+        )
+    return tables
 
 
-def _policies(results: Sequence[Replayed]) -> list[str]:
-    return list(dict.fromkeys(result.case.policy for result in results))
+def _legend(columns: Iterable[Column]) -> str:
+    definitions = {figure.name: figure.definition for figure in FIGURES}
+    return "; ".join(f"{column.head}: {definitions[column.figure]}" for column in columns) + "."
+
+
+def mean_of(results: Sequence[Replayed], policy: str, figure: str) -> float | None:
+    """The mean of a figure over the seeds of a policy; None where there are none, or a seed does not know it."""
+    numbers = [getattr(result.metrics, figure) for result in results if result.case.policy == policy]
+    return None if not numbers or None in numbers else fmean(numbers)
+
+
+def policies() -> Table:
+    """All policies, and what each needs to know of the work of jobs."""
+    rows = [
+        [policy.name, "whole" if policy.whole else "placement", policy.knowledge, policy.summary] for policy in POLICIES
+    ]
+    return Table(["policy", "kind", "needs to know of work", "what it does"], rows, wrapped=(3,))

@@ -6,6 +6,7 @@ below: its values, the first of which works.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -145,24 +146,40 @@ PROBED = {
 }
 CAMPAIGN = {"": ["launch", "launch|idle", "nonsense"], "--nodes": ["n[01-02]", "n[", "x"]}
 REPLAY = {
+    "--alpha": ["0.5", "0"],
+    "--asleep-power": ["10"],
+    "--backward": ["0.5"],
+    "--burst": ["BERT={world}/plan.json", "BERT={world}/jobs.txt", "BERT"],
     "--class": ["*=none", "BERT=sgemm", "*=sgemm", "BERT"],
+    "--curves": ["{world}/curves.csv", "{world}/jobs.txt"],
+    "--deadline-slack": ["1.5"],
     "--failures": ["{world}/failures.csv"],
+    "--gpu-idle": ["50"],
+    "--gpu-power": ["250"],
     "--gpus-per-node": ["8", "4", "3"],
+    "--knowledge": ["none", "estimate", "exact"],
+    "--knowledge-error": ["1"],
     "--migration-cost": ["30"],
     "--mtbf": ["100"],
+    "--node-power": ["760"],
     "--nodes": ["3", "1", "2"],
+    "--pair-at-least": ["1.2"],
+    "--pairs": ["{world}/pairs.csv", "{world}/jobs.txt"],
     "--plot": ["{here}/plot.html", "{here}/no/plot.html"],
-    "--policy": ["packed", "pal,pm-first", "all", "x"],
+    "--policy": ["packed", "pal,pm-first", "all", "x", "las", "eaco", "absent:Mine", "help"],
     "--preemption-cost": ["30"],
     "--processors-per-gpu": ["2"],
     "--profiles": ["{world}/profiles", "{world}/empty"],
+    "--regimes": ["{world}/regimes.json", "{world}/jobs.txt"],
     "--repair": ["1"],
     "--round": ["60"],
     "--scheduler": ["fifo", "las,srtf", "all"],
     "--seed": ["5"],
     "--seeds": ["2"],
+    "--sleep-after": ["60"],
     "--trace": ["{world}/trace.csv", "{world}/jobs.txt", "{world}/template"],
     "--trace-format": ["csv", "swf", "x"],
+    "--wake": ["30"],
     "--workers": ["1"],
 }
 ADVISE = {
@@ -353,6 +370,7 @@ VERBS = {
             "--class": {"--store": "{store}"},
             "--cluster": {"--store": "{store}", "--class": "*=sgemm"},
             "--profiles": PUBLISHED,
+            "--regimes": {"--trace": "{world}/regimes.csv"},
             "--store": {"--class": "*=sgemm"},
         },
     ),
@@ -434,11 +452,18 @@ FILES = {
         for n, begin in ((5, 1795737600), (6, 1795737900))
     ),
     "bare.csv": "".join(f"GPU-77686f72-6c00-4000-8000-{n:012x},sgemm,{100 + n}.5\n" for n in range(4)),
+    "curves.csv": "application,placement,nodes,gpus,local_batch,step_s,sync_s\n"
+    + "".join(f"other,{gpus},1,{gpus},{batch},{batch / 8},0.1\n" for gpus in (1, 2) for batch in (8, 16)),
     "energy.toml": 'zone = "DE"\npue = 1.2\n',
     "fleet.toml": 'nodes = "n[01-02]"\ngpus_per_node = 1\n',
     "hosts": "c001-[1-2]\n",
     "layout.yaml": "dp_size: 2\npp_size: 1\ntp_size: 1\n",
+    "pairs.csv": "job_a,job_b,a_share_of_solo,b_share_of_solo\n"
+    + "".join(f"{pair},0.8,0.8\n" for pair in ("BERT,BERT", "BERT,GPT2", "GPT2,GPT2")),
+    "plan.json": json.dumps({"rows": [{"gpus": n, "stages": [[1, 0.4], [n, 0.6]]} for n in (1, 2, 3, 4)]}),
     "ranks.csv": "rank,uuid\n0,GPU-3740efcd\n",
+    "regimes.csv": "job,model,batch,gpus,epochs,isolated_s,arrival_s\n0,m,16,1,4,400,0\n1,m,16,2,4,400,50\n",
+    "regimes.json": json.dumps({"0": [[2, 16, 100], [2, 32, 50]], "1": [[4, 16, 100]]}),
     "smi.csv": "timestamp, uuid, power.draw [W]\n2026/11/20 10:00:00.000, GPU-3740efcd, 250.0 W\n",
     "table.csv": "uuid,app,ms\n"
     + "".join(f"GPU-77686f72-6c00-4000-8000-{n:012x},sgemm,{100 + n}.5\n" for n in range(4)),

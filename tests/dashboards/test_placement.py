@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.analysis.placement.shown import AVOIDED, EXCLUDED, PREFERRED
-from whorl.analysis.replay.stored import replayed, stored_jobs, stored_trace
+from whorl.analysis.replay.stored import stored_jobs, stored_trace
 from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
@@ -19,6 +19,7 @@ from whorl.cli.advising import Advisor
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.placement.advised import COLUMNS
 from whorl.dashboards.app.placement.page import PAGE
+from whorl.dashboards.app.placement.replayed import replayed
 from whorl.dashboards.app.placement.told import Question, Told
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.state import State

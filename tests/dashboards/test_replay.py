@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from whorl.analysis.replay.findings import findings, gains
+from whorl.analysis.replay.findings import gains
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.outcome import Outcome
@@ -17,6 +15,7 @@ from whorl.analysis.replay.study import BASELINES, General, Replayed
 from whorl.analysis.replay.world import World
 from whorl.dashboards.replay import (
     binned_steps,
+    energy_by_kind,
     gain_by_seed,
     gantt,
     jct_against,
@@ -164,19 +163,27 @@ def test_every_policy_has_a_look_of_its_own() -> None:
     assert len(set(line_of(["mine", "yours", "pal"]).values())) == 3
 
 
-def test_the_page_says_what_was_found(results: list[Replayed]) -> None:
-    found = findings(results, BASELINES, [])
-    text = replay_page(results, found, conditions={"seeds": "0 to 2"}, notes=["said"])
+def test_the_page_says_what_was_found() -> None:
+    setting = Setting(STUDY, ["random"], ["packed", "drain-outliers"], ["fifo"], BASELINES, 0, conditions={"x": "y"})
+    answered = setting.answer(seeds=3, record=True)
+    text = replay_page(answered)
     assert len(text.encode()) < 2_500_000
     assert "n = 4 jobs x 3 seeds" in text
     assert "Only the first" not in text
-    every = [gain for one in found for gain in one.gains]
-    best = next(gain for gain in every if (gain.policy, gain.against) == ("packed", "drain-outliers"))
+    gains = [gain for finding in answered.findings for gain in finding.gains]
+    best = next(gain for gain in gains if (gain.policy, gain.against) == ("packed", "drain-outliers"))
     assert f"<td>{best.as_text()}" in text
-    one = [replace(result) for result in results if result.case.seed == 0]
-    lone = replay_page(one, findings(one, BASELINES, []), conditions={}, notes=[])
-    assert "one seed, which is not evidence" in lone
-    assert "One seed is not evidence and has no interval." in lone
-    assert "<th>seed 0</th>" in lone
-    assert "1 seeds" not in lone
-    assert "No policy gains measurably over packed and drain-outliers and over itself without scores" in text
+    assert "job completion time (JCT), end - submission: the mean" in text
+    assert "Finish-time fairness of the jobs" in text
+    alone = replay_page(setting.answer(record=True))
+    assert "one seed, which is not evidence" in alone
+    assert "One seed is not evidence and has no interval." in alone
+    assert "<th>seed 0</th>" in alone
+    assert "1 seeds" not in alone
+
+
+def test_energy_is_drawn_by_what_drew_it() -> None:
+    figure = energy_by_kind(
+        {"jobs_kwh": {"a": 2.0, "b": None}, "idle_kwh": {"a": 1.0, "b": 3.0}, "base_kwh": {"a": None}}
+    )
+    assert [(bar.name, list(bar.x)) for bar in figure.data] == [("jobs", [2.0, 0.0]), ("idle GPUs", [1.0, 3.0])]

@@ -32,8 +32,6 @@ POLICIES: tuple[type[Policy], ...] = (
     Burst,
     PartialBackpropagation,
     Tiresias,
-    Burst,
-    PartialBackpropagation,
 )
 """Every policy; a new one is a class in its family's file, and its row here."""
 
@@ -59,7 +57,10 @@ def made(policy: str | type[Policy] | Policy, scheduler: str | Scheduler = "fifo
     row = find_policy(policy) if isinstance(policy, str) else policy
     if isinstance(row, Policy):
         return row
-    return row(scheduler) if issubclass(row, Queued) else row()
+    try:
+        return row(scheduler) if issubclass(row, Queued) else row()
+    except TypeError as error:
+        raise InputError(f"the policy {row.name} cannot be made without arguments: {error}") from error
 
 
 def _own_policy(name: str) -> type[Policy]:
@@ -67,13 +68,13 @@ def _own_policy(name: str) -> type[Policy]:
     try:
         sys.path.insert(0, "")
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise InputError(f"the policy {name} cannot be loaded: {error}") from error
+    except Exception as error:  # a user's module may raise anything
+        raise InputError(f"the policy {name} cannot be loaded: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove("")
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise InputError(f"the policy {name} is no class derived from whorl.analysis.replay.Policy")
-    if not found.name:
+    if "name" not in vars(found):
         found.name = attribute
     return found
 

@@ -10,7 +10,6 @@ from dash import Input, Output, State, ctx, dcc, html, no_update
 
 from ....analysis.choosing import known_gpus, meant
 from ....analysis.contents import timed_workloads
-from ....analysis.replay.stored import replayed as replay
 from ....analysis.replay.stored import stored_jobs
 from ....analysis.spread.summary import leading_workload
 from ....errors import WhorlError
@@ -275,7 +274,7 @@ def _register(app: Dash, reading: Reading) -> None:
 def _replays(app: Dash, reading: Reading, replaying: Slowly) -> None:
     def ask(question: Question, seeds: int) -> Later[Answered]:
         def make(say: Callable[[str], None]) -> Answered:
-            return replay(
+            return replayed.replayed(
                 reading.store, question.cluster, question.workload, seeds=seeds, workers=_WORKERS,
                 progress=lambda done, of: say(f"{done:,} of {of:,} replays are done"),
             )  # fmt: skip

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
 
 from ....analysis.replay.findings import GainTable
-from ....analysis.replay.stored import MOST_JOBS
+from ....analysis.replay.setting import Answered, general_of
+from ....analysis.replay.stored import MOST_JOBS, stored_trace
+from ...answers.replay import DEFAULTS
 from ...replay import gain_by_seed
 from ...replay_page import summary
 from ...table import minus
@@ -17,10 +20,27 @@ from ..page import command, graph, prose, rows, told
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from ....analysis.replay.setting import Answered
     from ....analysis.replay.stored import StoredJobs
+    from ....store import Store
 
 SEEDS = (5, 10, 20)
+POLICIES = ("packed", "advice-exclude", "pm-first", "pal")
+
+
+def replayed(
+    store: Store,
+    cluster: str,
+    workload: str,
+    *,
+    seeds: int,
+    policies: tuple[str, ...] = POLICIES,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> Answered:
+    """The store's own jobs, each as if it ran `workload`, under some policies. Raises InputError."""
+    options: dict[str, Any] = {**DEFAULTS, "store": str(store.root), "cluster": cluster, "clock": "events"}
+    setting = general_of([stored_trace(store, cluster)], options | {"classes": {"*": workload}, "policy": policies})
+    return setting.answer(seeds=seeds, workers=workers, progress=progress)
 
 
 def about(jobs: StoredJobs, store: str) -> list[Component]:
@@ -43,15 +63,14 @@ def about(jobs: StoredJobs, store: str) -> list[Component]:
     ]
 
 
-def body(of: Answered) -> Component:
+def body(answered: Answered) -> Component:
     """The findings of a replay."""
-    said = summary(of.findings, "")
-    table = GainTable.of(of.findings)
+    table = GainTable.of(answered.findings)
     cells = [
         [finding.policy, *texts, finding.finding, str(max(gain.n for gain in finding.gains))]
         for finding, texts in table.rows
     ]
-    parts: list[Any] = [html.P(minus(sentence), className="finding") for sentence in said]
+    parts: list[Any] = [html.P(minus(sentence), className="finding") for sentence in summary(answered.findings, "")]
     parts.append(
         rows(
             ["gain in average JCT", *table.heads, "finding", "seeds"],
@@ -71,13 +90,13 @@ def body(of: Answered) -> Component:
             className="soft",
         )
     )
-    about_it = [html.Li(f"{name}: {text}") for name, text in of.conditions.items()]
-    about_it += [html.Li(f"note: {note}") for note in of.notes]
-    parts.append(html.Details([html.Summary("Conditions and notes"), html.Ul(about_it)]))
+    remarks = [html.Li(f"{name}: {text}") for name, text in answered.conditions.items()]
+    remarks += [html.Li(f"note: {note}") for note in answered.notes]
+    parts.append(html.Details([html.Summary("Conditions and notes"), html.Ul(remarks)]))
     return html.Div(parts)
 
 
 def choices(seeds: int) -> Component:
     """How many seeds to replay."""
-    options: Any = [{"label": f"{one} seeds", "value": one} for one in SEEDS]
+    options: Any = [{"label": f"{count} seeds", "value": count} for count in SEEDS]
     return dcc.Dropdown(options, seeds, id="placement-seeds", clearable=False, searchable=False)

@@ -1,0 +1,175 @@
+"""`whorl replay` with whole schedulers and with policies of users: what is printed, compared, and refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SHOCKWAVE = Path(__file__).resolve().parents[3] / "shared" / "data" / "schedulers" / "shockwave"
+needs_schedulers = pytest.mark.skipif(not SHOCKWAVE.is_dir(), reason=f"the published schedulers are not in {SHOCKWAVE}")
+SHAPE = ("--nodes", "1", "--gpus-per-node", "2", "--workers", "1")
+HEAD = "job_id,num_gpus,submit_time,duration,model\n"
+
+
+def whorl(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["replay", *map(str, arguments)])
+
+
+def document(*arguments: object, status: int = 0) -> dict[str, Any]:
+    result = whorl(*arguments, "--json")
+    assert result.exit_code == status, result.output
+    return dict(json.loads(result.stdout))
+
+
+def of_policy(rows: list[dict[str, Any]], policy: str) -> dict[str, Any]:
+    (row,) = (row for row in rows if row["policy"] == policy)
+    return row
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two GPUs; while a job of both runs, a long and a short one come."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "jobs.csv"
+    path.write_text(HEAD + "wide,2,0,100,m\nlong,2,10,200,m\nshort,2,20,50,m\n")
+    return path
+
+
+def test_the_policy_of_the_docs_runs_as_it_stands_there(jobs: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "replay-own.md").read_text(), re.M | re.S)
+    assert len(code.splitlines()) <= 30
+    Path("my_module.py").write_text(code)
+    answer = document("--trace", jobs, *SHAPE, "--policy", "my_module:MyPolicy", "--scheduler", "fifo,srtf")
+    row = of_policy(answer["rows"], "my_module:MyPolicy")
+    assert row["scheduler"] is None
+    assert row["avg_jct_s"] == pytest.approx((100 + 340 + 130) / 3)  # short before long
+    (finding,) = (one for one in answer["findings"] if one["policy"] == "my_module:MyPolicy")
+    over_packed = next(gain for gain in finding["gains"] if gain["against"] == "packed")
+    packed_s = (100 + 290 + 330) / 3  # under the first scheduler, fifo
+    assert over_packed["mean_pct"] == pytest.approx(100 * (1 - row["avg_jct_s"] / packed_s))
+    assert finding["gains"][-1]["mean_pct"] == 0
+    assert document("--trace", jobs, *SHAPE, "--policy", "my_module:MyPolicy", "--knowledge", "none", status=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "fragments"),
+    [
+        ("return Decision({0: Allocation((0, 5))})", ["wide", "5"]),
+        ("return Decision({0: Allocation((0, 0))})", ["wide", "0"]),
+        ("return Decision({}, view.now_s - 1)", ["-1"]),
+        ("return Decision({}, float('nan'))", ["nan"]),
+        ("return Decision()", ["wide"]),
+        ("return {}[7]", ["7", "0 s"]),
+        ("return None", ["None"]),
+    ],
+)
+def test_what_a_policy_does_wrong_is_one_sentence_and_other_rows_are_given(
+    body: str, fragments: list[str], jobs: Path
+) -> None:
+    name = f"wrong_{abs(hash(body))}"
+    Path(f"{name}.py").write_text(
+        "from whorl.analysis.replay import Allocation, Decision, Policy\n\n\n"
+        f"class Mine(Policy):\n    def decide(self, view):\n        {body}\n"
+    )
+    result = whorl("--trace", jobs, *SHAPE, "--policy", f"{name}:Mine,packed", "--json")
+    assert result.exit_code == 2, result.output
+    assert {row["policy"] for row in json.loads(result.stdout)["rows"]} == {"packed", "drain-outliers"}
+    (sentence,) = (line for line in result.stderr.splitlines() if "Mine" in line)
+    for fragment in fragments:
+        assert fragment in sentence
+
+
+@pytest.mark.parametrize(
+    ("module", "spec"),
+    [
+        ("", "absent_module:Mine"),
+        ("x = 1\n", "made_{n}:Mine"),
+        ("class Mine: pass\n", "made_{n}:Mine"),
+        ("1 / 0\n", "made_{n}:Mine"),
+        ("class Mine(:\n", "made_{n}:Mine"),
+    ],
+)
+def test_a_policy_that_cannot_be_loaded_is_one_sentence(module: str, spec: str, jobs: Path) -> None:
+    number = abs(hash(module))
+    Path(f"made_{number}.py").write_text(module)
+    spec = spec.format(n=number)
+    result = whorl("--trace", jobs, *SHAPE, "--policy", f"{spec},packed", "--json")
+    assert result.exit_code == 2, result.output
+    assert {row["policy"] for row in json.loads(result.stdout)["rows"]} == {"packed", "drain-outliers"}
+    assert len([line for line in result.stderr.splitlines() if spec in line]) == 1
+
+
+def test_the_policies_are_listed_with_what_they_need_to_know() -> None:
+    from whorl.analysis.replay import POLICIES
+
+    listed = whorl("--policy", "help")
+    assert listed.exit_code == 0, listed.output
+    page = (DOCS / "replay.md").read_text()
+    for policy in POLICIES:
+        assert re.search(rf"^{policy.name} ", listed.stdout, re.M), policy.name
+        assert f"`{policy.name}`" in page, policy.name
+
+
+def test_the_docs_define_each_figure_as_the_answer_does(jobs: Path) -> None:
+    answer = document("--trace", jobs, *SHAPE, "--policy", "packed")
+    page = (DOCS / "replay-world.md").read_text()
+    for name, figure in answer["figures"].items():
+        assert f"| `{name}` | {figure['unit']} | {figure['definition']} |" in page
+        assert all(name in row for row in answer["rows"])
+
+
+@needs_schedulers
+@pytest.mark.long
+def test_the_commands_of_the_docs_for_whole_schedulers() -> None:
+    """On the published trace of Shockwave; its jobs of one GPU with the pairs of Gavel."""
+    trace, regimes = SHOCKWAVE / "jobs_32gpus.csv", SHOCKWAVE / "regimes_32gpus.json"
+    fleet = ("--nodes", 32, "--gpus-per-node", 1, "--workers", 1)
+    answer = document("--trace", trace, "--regimes", regimes, *fleet, "--policy", "shockwave,las,srtf,fifo")
+    rows = {row["policy"]: row for row in answer["rows"]}
+    assert {name: row["scheduler"] for name, row in rows.items()} == {
+        **dict.fromkeys(("shockwave", "las", "srtf", "fifo")), "packed": "fifo", "drain-outliers": "fifo",
+    }  # fmt: skip
+    assert "rounds of 120 s" in answer["conditions"]["clock"]
+    assert "20 s" in answer["conditions"]["cost of a start"]
+    shockwave = rows["shockwave"]
+    assert shockwave["makespan_s"] == pytest.approx(24_197, rel=0.04)
+    assert shockwave["avg_jct_s"] == pytest.approx(9_958, rel=0.04)
+    assert shockwave["unfair_pct"] <= 7.5
+    assert shockwave["worst_ftf"] <= 2.1
+    assert all(shockwave["makespan_s"] <= 0.8 * rows[name]["makespan_s"] for name in ("las", "srtf", "fifo"))
+
+
+@needs_schedulers
+@pytest.mark.long
+def test_energy_of_jobs_that_share_gpus(tmp_path: Path) -> None:
+    with (SHOCKWAVE / "jobs_32gpus.csv").open() as file:
+        head, *rows = file.read().splitlines()
+    narrow = [row for row in rows if row.split(",")[head.split(",").index("gpus")] == "1"]
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("\n".join([head, *narrow]) + "\n")
+    answer = document(
+        *(
+            "--trace",
+            trace,
+            "--pairs",
+            SHOCKWAVE.parent / "gavel" / "pairs.csv.gz",
+            "--nodes",
+            14,
+            "--gpus-per-node",
+            8,
+        ),
+        *("--gpu-power", 250, "--gpu-idle", 50, "--node-power", 760, "--asleep-power", 0, "--deadline-slack", 1.25),
+        *("--policy", "eaco,packed,fifo", "--workers", 1),
+    )
+    kwh = {row["policy"]: row["energy_kwh"] for row in answer["rows"]}
+    # docs and shared reference: 66.0, 47.6 and 39.3 kWh
+    assert kwh == pytest.approx({"fifo": 66.0, "packed": 47.6, "drain-outliers": 47.6, "eaco": 39.3}, rel=0.03)
+    assert of_policy(answer["rows"], "eaco")["late"] == 0
