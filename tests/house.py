@@ -75,14 +75,17 @@ def measure(files: dict[str, SourceFile]) -> Measures:
 
 def _read(root: Path, name: str) -> SourceFile:
     file = SourceFile(name.partition("/")[0] if "/" in name else "root")
-    for node in ast.walk(ast.parse((root / name).read_text())):
+    for node in _nodes(ast.parse((root / name).read_text())):
         kind = type(node)  # isinstance() takes twice the time, a million times
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Store):
+        if kind is ast.Name:
+            assert isinstance(node, ast.Name)
+            if type(node.ctx) is ast.Store:
                 file.names, file.vague = file.names + 1, file.vague + (node.id in VAGUE)
         elif kind in _READING:
             if reads_sentence(node):
                 file.sentences.append(node.lineno)  # type: ignore[attr-defined]
+        elif kind not in _COUNTED:
+            continue
         elif isinstance(node, ast.arg):
             file.names, file.vague = file.names + 1, file.vague + (node.arg in VAGUE)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -96,6 +99,20 @@ def _read(root: Path, name: str) -> SourceFile:
     return file
 
 
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node of a tree with a place in the text, in any order: `ast.walk` takes three times as long."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in node.__dict__.values():
+            if type(part) is list:
+                waiting += [inner for inner in part if hasattr(inner, "_fields")]
+            elif hasattr(part, "lineno") or type(part) is ast.arguments:
+                waiting.append(part)
+
+
+_COUNTED = {ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom}
 _SENTENCES = {"detail", "status", "status_detail", "finding", "looks", "reason", "sentence"}
 _LOOK_INTO = {"startswith", "endswith", "find", "index", "partition", "rpartition", "split", "removeprefix"}
 _MATCH = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"}

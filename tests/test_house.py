@@ -53,20 +53,23 @@ def _with_subcommands(name: str, command: click.Command) -> dict[str, click.Comm
     return found
 
 
-def test_every_library_that_the_code_imports_is_declared() -> None:
+@pytest.fixture(scope="module")
+def files() -> dict[str, house.SourceFile]:
+    """What stands in each file; those of the tests take half of the time."""
+    return house.read_files(tests=is_long())
+
+
+def test_every_library_that_the_code_imports_is_declared(files: dict[str, house.SourceFile]) -> None:
     """Those of development, benchmarks and tests do not count: `pip install .` brings none of them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
     names = {re.split(r"[^\w-]", requirement)[0].replace("-", "_").lower() for requirement in declared}
     imported = set()
-    for path in [ROOT / "__init__.py", *(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))]:
-        if path.is_relative_to(ROOT / "benchmarks"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-                imported.add(node.module.split(".")[0])
+    for node in (node for file in files.values() if file.room not in OUTSIDE_THE_PACKAGE for node in file.imports):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif not node.level and node.module:
+            imported.add(node.module.split(".")[0])
     distributions = importlib.metadata.packages_distributions()
     brought = {module: distributions[module] for module in imported & distributions.keys() if module != "whorl"}
     assert len(brought) > 8
@@ -100,12 +103,6 @@ def test_every_folder_says_what_it_is_in_the_table_for_who_contributes() -> None
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     told = re.findall(r"^\| `([a-z_/]+)/` \| \S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert sorted(told) == sorted(name.partition(".")[2].replace(".", "/") for name in packages[1:])
-
-
-@pytest.fixture(scope="module")
-def files() -> dict[str, house.SourceFile]:
-    """What stands in each file; those of the tests take half of the time."""
-    return house.read_files(tests=is_long())
 
 
 def test_names_arguments_homonyms_and_circles_only_become_fewer(files: dict[str, house.SourceFile]) -> None:

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import pdtrc
 
 from ..runs.sittings import LONGEST, PAUSE, Bools, Floats, Ints
+from ..statistics.counts import poisson_at_least
 from ..statistics.multiplicity import discoveries
 from ..statistics.student import quantile, upper_tail
 from .levels import RELEVANT
@@ -442,15 +442,9 @@ def _far_out(size: Floats, series: Ints, is_far: Bools, *, count: int, least: in
     rate = GLITCH
     for _ in range(_RATE_ROUNDS if len(size) else 0):
         rate = GLITCH + float(np.minimum(far, 1 + np.floor(2 * rate * total)).sum()) / len(size)
-    p = np.where((far >= _LEAST_FAR) & (total >= least), at_least(far, rate * total), 1.0)
+    p = np.where((far >= _LEAST_FAR) & (total >= least), poisson_at_least(far, rate * total), 1.0)
     median, low, high = typical_size(size[is_far], series[is_far], far)
     return _records(INSTABILITY, total=total, far=far, rate=rate, size=median, low=low, high=high, p=p)
-
-
-def at_least(count: npt.ArrayLike, mean: npt.ArrayLike) -> Floats:
-    """The chance that Poisson's law with this mean gives `count` or more."""
-    chance: Floats = np.where(np.asarray(count) > 0, pdtrc(np.maximum(count, 1) - 1, mean), 1.0)
-    return chance
 
 
 def typical_size(size: Floats, series: Ints, count: Ints) -> tuple[Floats, Floats, Floats]:

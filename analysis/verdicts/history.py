@@ -20,7 +20,8 @@ import polars as pl
 from ...store.vocabulary import EventKind
 from ..runs.measurements import coupled_jobs
 from ..runs.sittings import PAUSE, Floats, Ints, date_of
-from .changes import LevelChange, SharedStep, at_least, own_past
+from ..statistics.counts import poisson_at_least
+from .changes import LevelChange, SharedStep, own_past
 from .levels import in_pct
 from .model import usable, without
 from .sittings import groups_median
@@ -503,7 +504,7 @@ def _grouped(departures: Sequence[Departure], campaign: Probed) -> list[Departur
             on_nodes = len({nodes.get(change.name) or change.name for change in members})
             usual = 1 + (len(changes) - len(members)) / max(len(dates) - 1, 1)
             few = len(members) < _BATCH_GPUS or on_nodes < _BATCH_NODES or len(dates) < _BATCH_DATES
-            if not few and at_least(len(members), usual) <= _BATCH_P:
+            if not few and poisson_at_least(len(members), usual) <= _BATCH_P:
                 join(f"{len(members)} GPUs of {on_nodes} nodes", Level.BATCH, members)
     for changes in _by_key(
         single.values(), lambda c: (nodes.get(c.name), c.workload, c.effect_pct > 0, c.at and c.at.date())

@@ -62,7 +62,9 @@ _FACTORS = 24
 """Densities that are multiplied before a logarithm is taken."""
 _STEP = 0.05
 _DISTANCES = np.geomspace(0.5, 5e3, 250)
-"""Robust standard deviations at which tails are tabulated."""
+"""Robust standard deviations at which tails of a fleet are tabulated."""
+_LOG_TABLED = np.linspace(np.log(1e-2), np.log(1e5), 1200)
+"""The logarithms of those at which the tails of a law are tabulated, evenly."""
 
 
 class Null:
@@ -129,7 +131,7 @@ class Null:
             weights = self._shape_weights[:, None] * self._weights[slow]
             tail = np.zeros(len(_DISTANCES))
             for place, scale in enumerate(self._scales):
-                tail += weights[:, place] @ _tails(np.log(_DISTANCES * (self._unit / scale)), slow=slow)
+                tail += weights[:, place] @ _tails(_DISTANCES * (self._unit / scale), slow=slow)
             tail /= 2 * (self._slow_share if slow else 1 - self._slow_share)
             self._log_tails[slow] = np.log(np.clip(tail, 1e-300, 1.0))
         return self._log_tails[slow]
@@ -177,25 +179,24 @@ def _side(tables: Floats, distances: Floats, scales: Floats, anywhere: float) ->
     `anywhere`: the density of faulty GPUs there.
     """
     log_likelihood = np.empty((len(PRIOR), len(scales), len(_FAULTY)))
+    healthy_shares, faulty = (1 - _FAULTY)[:, None], (_FAULTY * anywhere)[:, None]
     for place, scale in enumerate(scales):
-        healthy = _lookup(tables, distances / scale) / (2 * scale)
-        for share, faulty in enumerate(_FAULTY):
-            log_likelihood[:, place, share] = _sum_of_logs((1 - faulty) * healthy + faulty * anywhere)
+        healthy = _lookup(tables, distances / (scale * _STEP)) / (2 * scale)
+        log_likelihood[:, place] = _sum_of_logs(healthy_shares * healthy[:, None] + faulty)
     return log_likelihood
 
 
 def _sum_of_logs(values: Floats) -> Floats:
-    """(rows,) the sum of the logarithms of each row, which lie between 1e-6 and 1e6: a product has one logarithm."""
-    edges = np.arange(0, values.shape[1], _FACTORS)
-    sums: Floats = (
-        np.log(np.multiply.reduceat(values, edges, axis=1)).sum(axis=1) if len(edges) else np.zeros(len(values))
-    )
-    return sums
+    """The sum of the logarithms along the last axis, of values between 1e-6 and 1e6: a product has one logarithm."""
+    if not values.shape[-1]:
+        return np.zeros(values.shape[:-1])
+    edges = np.arange(0, values.shape[-1], _FACTORS)
+    return np.asarray(np.log(np.multiply.reduceat(values, edges, axis=-1)).sum(axis=-1))
 
 
 def _lookup(tables: Floats, at: Floats) -> Floats:
-    """(rows, values) of tables over multiples of the step: the value at each place, straight between two points."""
-    place = np.minimum(at / _STEP, tables.shape[1] - 2)
+    """(rows, values) of tables: the value at each place, counted in columns, straight between two of them."""
+    place = np.minimum(at, tables.shape[1] - 2)
     low = place.astype(np.intp)
     begin = tables[:, low]
     values: Floats = begin + (place - low) * (tables[:, low + 1] - begin)
@@ -210,9 +211,8 @@ class _Shapes:
     """(shapes, steps) densities at multiples of the step."""
     fast: Floats
     log_slow: Floats
-    """(shapes, distances) logarithms of the probability beyond `log_distances`."""
+    """(shapes, distances) logarithms of the probability beyond each of `_LOG_TABLED`."""
     log_fast: Floats
-    log_distances: Floats
 
 
 class _Law(NamedTuple):
@@ -264,22 +264,20 @@ def _shapes() -> _Shapes:
     centred = [_normal() if np.isinf(freedom) else _student(freedom) for freedom in FREEDOM]
     skewed = [*map(_lognormal, SIGMA), *map(_gamma, GAMMA)]
     at = np.arange(0.0, _FARTHEST_REACH / _SCALES[0] + 2 * _STEP, _STEP)
-    log_distances = np.linspace(np.log(1e-2), np.log(1e5), 1200)
     densities, log_tails = [], []
     for law in (*centred, *skewed):
         unit = 1.4826 * (law.upper_quartile - law.median)  # of the slow half, half lies below
         densities.append(2 * unit * law.density(law.median + unit * at))
         with np.errstate(divide="ignore"):
-            log_tails.append(np.log(2) + law.log_tail(law.median + unit * np.exp(log_distances)))
+            log_tails.append(np.log(2) + law.log_tail(law.median + unit * np.exp(_LOG_TABLED)))
     normal = [len(centred) - 1] * len(skewed)
     fast = [*range(len(centred)), *normal]
     slow, log_slow = np.array(densities), np.maximum(np.array(log_tails), -700.0)
-    return _Shapes(slow, slow[fast], log_slow, log_slow[fast], log_distances)
+    return _Shapes(slow, slow[fast], log_slow, log_slow[fast])
 
 
-def _tails(log_distances: Floats, *, slow: bool) -> Floats:
-    """(shapes, distances) the probability beyond each distance, given as a logarithm, of what lies on this side."""
+def _tails(distances: Floats, *, slow: bool) -> Floats:
+    """(shapes, distances) the probability beyond each distance, of what lies on this side."""
     shapes = _shapes()
-    tables = shapes.log_slow if slow else shapes.log_fast
-    log_tails = [np.interp(log_distances, shapes.log_distances, table) for table in tables]
-    return np.asarray(np.exp(np.array(log_tails)))
+    columns = (np.log(distances) - _LOG_TABLED[0]) / (_LOG_TABLED[1] - _LOG_TABLED[0])
+    return np.asarray(np.exp(_lookup(shapes.log_slow if slow else shapes.log_fast, np.maximum(columns, 0.0))))

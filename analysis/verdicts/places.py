@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-import scipy  # it loads its parts when they are first used
 
 from ..runs.probing import IS_FACT, OF_MEMORY, gpus_of
 from ..runs.sittings import Floats, Ints
+from ..statistics.counts import binomial, poisson, poisson_at_least, share_interval
 from ..statistics.multiplicity import discoveries, simes
 from .verdict import (
     LOSSES,
@@ -233,7 +233,7 @@ def _moments(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     per_us = incidents.height / max(int(at[-1] - at[0]), _DAY_US)
     expected = incidents.select(window.alias("window"))["window"].to_numpy() * per_us
     storm = (incidents["nodes"] > 2).to_numpy() & (
-        scipy.stats.poisson.sf(incidents["nodes"].to_numpy() - 2, expected) < _UNLIKELY
+        poisson_at_least(incidents["nodes"].to_numpy() - 1, expected) < _UNLIKELY
     )
     moments = (
         incidents.filter(pl.Series(~storm))
@@ -377,8 +377,8 @@ def rate_tails(losses: Ints, days: Floats) -> Floats:
     means = _MEANS * (losses.sum() + 0.5) / days.sum()
     expected = exposure[:, None, None] * means[None, :, None] * _RATES
     shapes = _shapes()
-    density = scipy.stats.poisson.pmf(counts[:, None, None], expected) @ shapes  # (kinds, means, shapes)
-    tail = scipy.stats.poisson.sf(counts[:, None, None] - 1, expected) @ shapes
+    density = poisson(counts[:, None, None], expected) @ shapes  # (kinds, means, shapes)
+    tail = poisson_at_least(counts[:, None, None], expected) @ shapes
     log_density = np.log(np.maximum(density, 1e-300))
     prior = np.log([*_DISPERSION.values(), *_LOG_SPREAD.values()]) + 0.5 * np.log(means)[:, None]
     log_weight = np.tensordot(counts_of_kind, log_density, axes=1) - log_density + prior
@@ -390,8 +390,9 @@ def rate_tails(losses: Ints, days: Floats) -> Floats:
 def _shapes() -> Floats:
     """(rates, shapes) the weights of `_RATES` under each law, of a mean of 1."""
     log_rates = np.log(_RATES)
-    laws = [scipy.stats.gamma.pdf(_RATES, shape, scale=1 / shape) * _RATES for shape in _DISPERSION]
-    laws += [scipy.stats.norm.pdf(log_rates, -(spread**2) / 2, spread) for spread in _LOG_SPREAD]
+    # Densities of the logarithm of the rate, without their constant factors: gamma laws, then normal ones.
+    laws = [np.exp(shape * (log_rates - _RATES)) for shape in _DISPERSION]
+    laws += [np.exp(-((log_rates / spread + spread / 2) ** 2) / 2) for spread in _LOG_SPREAD]
     weights = np.column_stack(laws)
     return np.asarray(weights / weights.sum(axis=0), dtype=np.float64)
 
@@ -401,7 +402,7 @@ def _compound(sizes: Ints, share: float) -> Floats:
     law = np.ones(1)
     for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
         spread = np.zeros(int(size) * int(count) + 1)
-        spread[:: int(size)] = scipy.stats.binom.pmf(np.arange(count + 1), count, share)
+        spread[:: int(size)] = binomial(int(count), share)
         law = np.convolve(law, spread)
     return law
 
@@ -455,10 +456,8 @@ def _ratio(look: _Tested, at: int) -> tuple[float | None, float | None, float | 
     share = look.days[at] / look.days.sum()
     if losses_here == losses:
         return None, None, None
-    inside = scipy.stats.binomtest(losses_here, losses).proportion_ci(0.95, "exact")
-    low, ratio, high = (
-        part / (1 - part) * (1 - share) / share for part in (inside.low, losses_here / losses, inside.high)
-    )
+    smallest, largest = share_interval(losses_here, losses)
+    low, ratio, high = (part / (1 - part) * (1 - share) / share for part in (smallest, losses_here / losses, largest))
     return low, ratio, high
 
 
