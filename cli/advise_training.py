@@ -60,8 +60,8 @@ def burst(profile: Path, network: Path, as_json: bool, **chosen: Any) -> None:
     """Plan a burst-parallel job: on how many GPUs each layer trains, the time, and which share of the GPUs is idle.
 
     \b
-    whorl advise burst --profile layer_times.csv --network vgg16.json --model vgg16
-      --batch 32 --gpus 8,16 --limit 2 --store S
+    whorl advise burst --profile layer_times.csv --network vgg16.json
+      --model vgg16 --batch 32 --gpus 8,16 --limit 2 --store S
 
     --batch, --gpus and --limit take several values, with commas. docs/burst-and-spb.md has the method.
     """
