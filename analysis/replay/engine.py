@@ -533,8 +533,8 @@ class Engine:
         run.speed = self._speed(run)
         if self.ledger is not None:
             tenant = (run.job, run.pieces[run.piece], allocation)
-            watts = self.world.rates.watts(*tenant, self._tenants(run))
-            wait_s = self.ledger.hold(run.number, allocation.gpus, watts, now_s)
+            draw = self.world.rates.draw(*tenant, self._tenants(run))
+            wait_s = self.ledger.hold(run.number, allocation.gpus, draw, now_s=now_s)
             run.works_from_s = max(run.works_from_s, now_s + wait_s)
         run.version += 1
         end_s = run.works_from_s + run.left_s / run.speed if run.speed else math.inf

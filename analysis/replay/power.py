@@ -7,8 +7,9 @@ above that. A node without jobs is idle for a while and then sleeps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -105,50 +106,50 @@ class Energy:
         return self.dynamic_j + (self.idle_j or 0.0) + (self.base_j or 0.0)
 
 
+class Draw(NamedTuple):
+    """What a job draws on its GPUs, in watts; NaN: not known."""
+
+    work_w: float
+    """Above their idle power."""
+    idle_w: float
+    """Its equal shares of their idle power."""
+
+
 @dataclass(slots=True)
 class _Account:
     """What a job holds, and its energy so far."""
 
+    draw: Draw
+    since_s: float
     gpus: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
-    watts: float = 0.0
-    since_s: float = 0.0
-    shared_j: float = 0.0
-    """Its share of idle and node power, with the sums of its GPUs and nodes at its start taken off."""
-    dynamic_j: float = 0.0
+    work_j: float = 0.0
+    idle_j: float = 0.0
+    node_j: float = 0.0
+    """Its share of node power, with the sums of its nodes at its start taken off."""
 
 
 @dataclass(slots=True)
 class _Node:
     """The power of a node, settled up to a moment."""
 
-    idle_w: float = 0.0
-    """Of all its GPUs."""
-    free_w: float = 0.0
-    """Of its GPUs that no job holds."""
+    gpus: int = 0
     jobs: int = 0
     down: bool = False
     settled_s: float = 0.0
     empty_since_s: float = 0.0
     ready_s: float = 0.0
     """When it has woken up."""
-    job_j: float = 0.0
-    """The share of the node's own energy that a job would have which had been there from the start."""
-
-
-@dataclass(slots=True)
-class _Sums:
-    dynamic_j: float = 0.0
-    idle_j: float = 0.0
-    base_j: float = 0.0
-    unattributed_j: float = 0.0
     awake_s: float = 0.0
+    asleep_s: float = 0.0
+    job_j: float = 0.0
+    """The share of its own energy that a job would have which had been there from the start."""
 
 
 class Ledger:
     """The books of a replay's energy. The engine says at each change which job draws how much on which GPUs.
 
-    A change costs time in proportion to the GPUs of the job that changes; nothing is done for the others. Times given
+    A change costs time in proportion to the GPUs of the job that changes; nothing is done for other nodes. Times given
     to it must not decrease.
     """
 
@@ -156,30 +157,22 @@ class Ledger:
         """`node_of`: (gpus,) the number of each GPU's node."""
         self._power = power
         self._node_of = list(node_of)
-        self._idle_w, self._node_w = power.idle_w or 0.0, power.node_w or 0.0
         self._nodes = [_Node() for _ in range(max(node_of) + 1)]
         for node in node_of:
-            self._nodes[node].idle_w += self._idle_w
-        for account in self._nodes:
-            account.free_w = account.idle_w
-        self._tenants = [0] * len(node_of)
-        self._alone_s = [0.0] * len(node_of)
-        """Of each GPU, the seconds that a job would have of it which had been there from the start: dt / tenants."""
-        self._alone_until_s = [0.0] * len(node_of)
+            self._nodes[node].gpus += 1
         self._accounts: dict[int, _Account] = {}
         self._jobs_j: dict[int, float] = {}
-        self._sums = _Sums()
+        self._work_j = self._shared_j = 0.0
 
-    def hold(self, number: int, gpus: tuple[int, ...], watts: float, now_s: float) -> float:
-        """A job holds these GPUs from now on, whatever it held, and draws `watts` on them above idle, NaN if unknown.
+    def hold(self, number: int, gpus: tuple[int, ...], draw: Draw, *, now_s: float) -> float:
+        """A job holds these GPUs from now on, whatever it held, and draws this on them.
 
-        Returns the seconds until all its nodes are awake: it cannot work earlier.
+        To be said again of each job on a GPU that another one comes to or leaves. Returns the seconds until all its
+        nodes are awake: it cannot work earlier.
         """
-        account = self._accounts.get(number)
-        if account is None:
-            account = self._accounts[number] = _Account(since_s=now_s)
-        account.dynamic_j += account.watts * (now_s - account.since_s)
-        account.watts, account.since_s = watts, now_s
+        account = self._accounts.setdefault(number, _Account(draw, now_s))
+        self._settle_job(account, now_s)
+        account.draw = draw
         if gpus != account.gpus:
             self._leave(account, now_s)
             self._enter(account, gpus, now_s)
@@ -188,10 +181,11 @@ class Ledger:
     def release(self, number: int, now_s: float) -> None:
         """A job holds nothing from now on."""
         account = self._accounts.pop(number)
-        account.dynamic_j += account.watts * (now_s - account.since_s)
+        self._settle_job(account, now_s)
         self._leave(account, now_s)
-        self._sums.dynamic_j += account.dynamic_j
-        self._jobs_j[number] = self._jobs_j.get(number, 0.0) + account.dynamic_j + account.shared_j
+        self._work_j += account.work_j
+        self._shared_j += account.idle_j + account.node_j
+        self._jobs_j[number] = self._jobs_j.get(number, 0.0) + account.work_j + account.idle_j + account.node_j
 
     def down(self, node: int, now_s: float) -> None:
         """A node without jobs has failed: it draws nothing."""
@@ -213,16 +207,19 @@ class Ledger:
         """The energy until the end; jobs that still hold GPUs let go of them."""
         for number in list(self._accounts):
             self.release(number, end_s)
-        for node in self._nodes:
+        power, nodes = self._power, self._nodes
+        for node in nodes:
             self._settle(node, end_s)
-        sums, power = self._sums, self._power
+        awake_s = math.fsum(node.awake_s for node in nodes)
+        idle_j = (power.idle_w or 0.0) * math.fsum(node.gpus * node.awake_s for node in nodes)
+        base_j = (power.node_w or 0.0) * awake_s + power.asleep_w * math.fsum(node.asleep_s for node in nodes)
         return Energy(
             jobs_j=self._jobs_j,
-            dynamic_j=None if math.isnan(sums.dynamic_j) else sums.dynamic_j,
-            idle_j=None if power.idle_w is None else sums.idle_j,
-            base_j=None if power.node_w is None else sums.base_j,
-            unattributed_j=sums.unattributed_j,
-            awake_node_s=sums.awake_s,
+            dynamic_j=None if math.isnan(self._work_j) else self._work_j,
+            idle_j=None if power.idle_w is None else idle_j,
+            base_j=None if power.node_w is None else base_j,
+            unattributed_j=idle_j + base_j - self._shared_j,
+            awake_node_s=awake_s,
         )
 
     def _enter(self, account: _Account, gpus: tuple[int, ...], now_s: float) -> None:
@@ -234,8 +231,7 @@ class Ledger:
                 node.ready_s = now_s + self._power.wake_s
             self._settle(node, now_s)
             node.jobs += 1
-            account.shared_j -= node.job_j
-        account.shared_j -= self._count(gpus, 1, now_s)
+            account.node_j -= node.job_j
 
     def _leave(self, account: _Account, now_s: float) -> None:
         for number in account.nodes:
@@ -243,38 +239,23 @@ class Ledger:
             self._settle(node, now_s)
             node.jobs -= 1
             node.empty_since_s = now_s
-            account.shared_j += node.job_j
-        account.shared_j += self._count(account.gpus, -1, now_s)
+            account.node_j += node.job_j
         account.gpus, account.nodes = (), ()
 
-    def _count(self, gpus: Iterable[int], change: int, now_s: float) -> float:
-        """Change the number of jobs on GPUs. Returns the idle energy of a job that had been there from the start."""
-        alone_s = 0.0
-        for gpu in gpus:
-            tenants = self._tenants[gpu]
-            if tenants:
-                self._alone_s[gpu] += (now_s - self._alone_until_s[gpu]) / tenants
-            self._alone_until_s[gpu] = now_s
-            alone_s += self._alone_s[gpu]
-            self._tenants[gpu] = tenants + change
-            if tenants in (0, -change):
-                self._nodes[self._node_of[gpu]].free_w -= change * self._idle_w
-        return alone_s * self._idle_w
+    @staticmethod
+    def _settle_job(account: _Account, now_s: float) -> None:
+        """Bring what a job drew on its GPUs up to a moment."""
+        elapsed_s, account.since_s = now_s - account.since_s, now_s
+        account.work_j += account.draw.work_w * elapsed_s
+        account.idle_j += account.draw.idle_w * elapsed_s
 
     def _settle(self, node: _Node, now_s: float) -> None:
         """Bring the sums of a node up to a moment."""
         since_s, node.settled_s = node.settled_s, now_s
-        if node.down:
-            return
-        sums, asleep_s = self._sums, 0.0
-        awake_s = now_s - since_s
         if node.jobs:
-            node.job_j += self._node_w / node.jobs * awake_s
-            sums.unattributed_j += node.free_w * awake_s
-        else:
+            node.job_j += (self._power.node_w or 0.0) / node.jobs * (now_s - since_s)
+            node.awake_s += now_s - since_s
+        elif not node.down:
             asleep_s = max(0.0, now_s - max(since_s, node.empty_since_s + self._power.sleep_after_s))
-            awake_s -= asleep_s
-            sums.unattributed_j += (self._node_w + node.idle_w) * awake_s + self._power.asleep_w * asleep_s
-        sums.awake_s += awake_s
-        sums.idle_j += node.idle_w * awake_s
-        sums.base_j += self._node_w * awake_s + self._power.asleep_w * asleep_s
+            node.asleep_s += asleep_s
+            node.awake_s += now_s - since_s - asleep_s

@@ -27,7 +27,7 @@ import numpy as np
 from ...errors import InputError
 from .fleet import Fleet, Floats
 from .job import Allocation
-from .power import Power
+from .power import Draw, Power
 from .tables import Curves, JobType, Pairs
 
 _ROUNDING = 1e-9
@@ -143,22 +143,22 @@ class Rates:
             )
         return 1.0 / (step * self.locality if self._spans(gpus) else step)
 
-    def watts(self, job: JobLike, piece: PieceLike, allocation: Allocation, tenants: Tenants = ()) -> float:
-        """What a job draws on its GPUs above their idle power, in watts; NaN where a power is not known.
+    def draw(self, job: JobLike, piece: PieceLike, allocation: Allocation, tenants: Tenants = ()) -> Draw:
+        """What a job draws on its GPUs, in watts; NaN where a power is not known.
 
         A GPU draws for a job as long as the job works on it. Where the sum over the jobs of a GPU is above the most
         that it draws, each counts in proportion.
         """
         if self.power is None:
-            return math.nan
+            return Draw(math.nan, math.nan)
         gpus, idle_w = allocation.gpus, self.power.idle_w or 0.0
-        simple = not (job.stages or allocation.depths or allocation.clocks or any(tenants) or self.power.cap_w)
-        if simple:
+        if not (job.stages or allocation.depths or allocation.clocks or any(tenants) or self.power.cap_w):
             watts = self._watt_list(job.workload)
-            return sum(watts[gpu] - idle_w for gpu in gpus)
+            return Draw(sum(watts[gpu] - idle_w for gpu in gpus), len(gpus) * idle_w)
         tenant = Tenant(job, piece, allocation)
         beside = tenants or ((),) * len(gpus)
-        return sum(self._drawn(tenant, role, others) for role, others in enumerate(beside))
+        work_w = sum(self._drawn(tenant, role, others) for role, others in enumerate(beside))
+        return Draw(work_w, sum(idle_w / (1 + len(others)) for others in beside))
 
     def busy(self, tenant: Tenant) -> list[float]:
         """By GPU of an allocation, the share of a step in which the job works on it; what is left is for others.

@@ -44,7 +44,11 @@ def speed(table: Rates, held: Tenant, *others: Tenant) -> float:
 
 
 def watts(table: Rates, held: Tenant, *others: Tenant) -> float:
-    return table.watts(*held, [[guest for guest in others if gpu in guest.allocation.gpus] for gpu in held[2].gpus])
+    beside = [[guest for guest in others if gpu in guest.allocation.gpus] for gpu in held.allocation.gpus]
+    draw = table.draw(*held, beside)
+    assert table.power is not None
+    assert draw.idle_w == pytest.approx(sum((table.power.idle_w or 0) / (1 + len(guests)) for guests in beside))
+    return draw.work_w
 
 
 def test_the_slowest_gpu_sets_the_pace_and_nodes_cost_the_penalty() -> None:
@@ -124,7 +128,7 @@ def test_watts_are_those_above_idle() -> None:
     assert watts(table, tenant(work(2, "A"), 0, 1)) == 300
     assert watts(table, tenant(work(2, "B"), 0, 1)) == 400
     assert watts(rates(power=power()), tenant(work(2, "A"), 0, 1)) == 400
-    assert math.isnan(watts(rates(), tenant(work(2, "A"), 0, 1)))
+    assert math.isnan(rates().draw(*tenant(work(2, "A"), 0, 1)).work_w)
     unknown = Power({"A": np.array([200.0] + [math.nan] * 7)})
     assert watts(rates(power=unknown), tenant(work(1, "A"), 0)) == 200
     assert math.isnan(watts(rates(power=unknown), tenant(work(2, "A"), 0, 1)))
