@@ -460,7 +460,22 @@ FILES = {
     "layout.yaml": "dp_size: 2\npp_size: 1\ntp_size: 1\n",
     "pairs.csv": "job_a,job_b,a_share_of_solo,b_share_of_solo\n"
     + "".join(f"{pair},0.8,0.8\n" for pair in ("BERT,BERT", "BERT,GPT2", "GPT2,GPT2")),
-    "plan.json": json.dumps({"rows": [{"gpus": n, "stages": [[1, 0.4], [n, 0.6]]} for n in (1, 2, 3, 4)]}),
+    "plan.json": json.dumps(
+        {
+            "schema": "whorl.advise.burst/1",
+            "rows": [
+                {
+                    "gpus": n,
+                    "batch": 32,
+                    "limit": 2.0,
+                    "time_ms": 9.0,
+                    "data_parallel_ms": 10.0,
+                    "stages": [[1, 0.4], [n, 0.6]],
+                }
+                for n in (2, 3)
+            ],
+        }
+    ),
     "ranks.csv": "rank,uuid\n0,GPU-3740efcd\n",
     "regimes.csv": "job,model,batch,gpus,epochs,isolated_s,arrival_s\n0,m,16,1,4,400,0\n1,m,16,2,4,400,50\n",
     "regimes.json": json.dumps({"0": [[2, 16, 100], [2, 32, 50]], "1": [[4, 16, 100]]}),
