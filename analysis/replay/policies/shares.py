@@ -12,8 +12,6 @@ from .policy import Decision, Policy
 
 Pick = Callable[[View, Request, Sequence[int]], Sequence[int]]
 """Picks a job's GPUs out of the free ones, which are enough."""
-Worth = Callable[[Request, Sequence[int], Sequence[int]], bool]
-"""Whether a job that runs had better go from its GPUs to others."""
 
 
 def fitting(requests: Iterable[Request], gpus: int) -> list[Request]:
@@ -35,26 +33,17 @@ def emptiest(view: View, request: Request, free: Sequence[int]) -> Sequence[int]
     return [gpu for gpus in nodes for gpu in gpus][: request.gpus]
 
 
-def grant(
-    view: View, chosen: Iterable[Request], pick: Pick, worth: Worth | None = None
-) -> dict[int, Allocation | None]:
-    """The changes by which exactly the chosen jobs run; they pick their GPUs in turn.
-
-    Those that run keep theirs, or move where that is `worth` it; None: it never is.
-    """
+def grant(view: View, chosen: Iterable[Request], pick: Pick) -> dict[int, Allocation | None]:
+    """The changes by which exactly the chosen jobs run: those that run keep their GPUs, the others pick in turn."""
     requests = {request.number: request for request in chosen}
     changes: dict[int, Allocation | None] = {n: None for n in view.running if n not in requests}
-    held = {n: allocation.gpus for n, allocation in view.running.items() if n in requests}
-    occupied = {gpu for gpus in held.values() for gpu in gpus}
-    free = [gpu for gpu, up in enumerate(view.up.tolist()) if up and gpu not in occupied]
+    held = {gpu for n, allocation in view.running.items() if n in requests for gpu in allocation.gpus}
+    free = [gpu for gpu, up in enumerate(view.up.tolist()) if up and gpu not in held]
     for number, request in requests.items():
-        present = held.get(number, ())
-        if present and worth is None:
-            continue
-        gpus = tuple(pick(view, request, [*free, *present]))
-        if not present or (worth is not None and worth(request, present, gpus)):
+        if number not in view.running:
+            gpus = tuple(pick(view, request, free))
             changes[number] = Allocation(gpus)
-            free = [gpu for gpu in (*free, *present) if gpu not in gpus]
+            free = [gpu for gpu in free if gpu not in gpus]
     return changes
 
 

@@ -1,7 +1,8 @@
 """Shockwave (Zheng et al., NSDI'23): plans rounds ahead for all jobs, whose changes of batch size it forecasts.
 
 Rules and parameters are those of the paper's published program (uw-mad-dash/shockwave), restated. The scores of GPUs
-are not part of it: the time of a job counts as on the GPUs that it can expect, and those that weigh most choose first.
+are not part of it: the time of a job counts as on the GPUs that it can expect, and of the jobs that start in a round
+those with the most weight times work left choose first.
 """
 
 from __future__ import annotations
@@ -155,7 +156,8 @@ class Shockwave(Policy):
             self._plan(view, outlook, now_round, news)
         planned = {n for n, rounds in self.plan.items() if rounds[now_round - self.planned_round]}
         order = sorted(view.requests.values(), key=lambda job: (job.number not in planned, -outlook.left_s[job.number]))
-        return Decision(self._grant(view, outlook, fitting(order, int(view.up.sum()))), again_s=again_s)
+        chosen = self._by_weight(fitting(order, int(view.up.sum())), outlook)
+        return Decision(grant(view, chosen, fastest), again_s=again_s)
 
     def _plan(self, view: View, outlook: Outlook, now_round: int, news: bool) -> None:
         """Plans the rounds from now on. Raises `InputError` if the solver fails."""
@@ -231,18 +233,6 @@ class Shockwave(Policy):
             steps[request.number] = step(view, request, gpus)
             free = [gpu for gpu in free if gpu not in gpus]
         return np.array([steps[number] for number in view.requests])
-
-    def _grant(self, view: View, outlook: Outlook, chosen: Sequence[Request]) -> dict[int, Allocation | None]:
-        """The changes by which the chosen jobs run, on the fastest GPUs that are free for each in turn.
-
-        A job that runs moves only where that saves more time than it costs.
-        """
-
-        def worth(request: Request, gpus: Sequence[int], others: Sequence[int]) -> bool:
-            saved_s = outlook.left_s[request.number] * (step(view, request, gpus) - step(view, request, others))
-            return bool(saved_s > view.options.migration_s)
-
-        return grant(view, self._by_weight(chosen, outlook), fastest, worth)
 
 
 def fastest(view: View, request: Request, free: Sequence[int]) -> Sequence[int]:
