@@ -285,8 +285,9 @@ class Engine:
         self.view.edge_s = (edge + 1) * round_s
         return edge * round_s
 
-    def _soonest(self) -> float:
-        """When the next event asks for a decision; infinite if there is none. Ends of pieces before it happen."""
+    def _soonest(self, end_s: float = math.inf) -> float:
+        """When the next event asks for a decision; infinite if there is none. Ends of pieces before it happen, but
+        none after `end_s`, at which a decision may change them."""
         while self._heap:
             moment, kind, number, version = self._heap[0]
             if kind <= _LIMITS:
@@ -294,7 +295,7 @@ class Engine:
                 if run is None or run.version != version:
                     heapq.heappop(self._heap)
                     continue
-                if kind == _ENDS and run.piece + 1 < len(run.pieces):
+                if kind == _ENDS and run.piece + 1 < len(run.pieces) and moment <= end_s:
                     heapq.heappop(self._heap)
                     self.view.now_s = moment
                     self._end_piece(run)
@@ -309,7 +310,7 @@ class Engine:
         """All events up to a moment, each at its own."""
         jobs = len(self.trace.jobs)
         while self.ended < jobs:
-            moment = self._soonest()
+            moment = self._soonest(end_s)
             if moment > end_s or math.isinf(moment):
                 return
             _, kind, number, _ = heapq.heappop(self._heap)

@@ -13,6 +13,8 @@ from .fastest import Pal, PalSticky, PmFirst, PmFirstSticky
 from .packed import DrainOutliers, Packed, PackedAnew, Weights
 from .policy import Decision, Policy
 from .queue import SCHEDULERS, Queued, Scheduler, find_scheduler
+from .shares import FinishTimeFair, FirstCome, LeastAttained, LongestLeft, ShortestLeft
+from .shockwave import Shockwave
 from .spb import PartialBackpropagation
 from .tiresias import Tiresias
 
@@ -29,6 +31,12 @@ POLICIES: tuple[type[Policy], ...] = (
     Pal,
     PmFirstSticky,
     PalSticky,
+    Shockwave,
+    LeastAttained,
+    ShortestLeft,
+    FirstCome,
+    LongestLeft,
+    FinishTimeFair,
     Burst,
     PartialBackpropagation,
     Tiresias,

@@ -24,7 +24,7 @@ LOGS = np.log(np.maximum(POINTS, 1e-6))
 GAP = 1e-3
 """A plan is proven to be this near to the best one, as a share. No wall time limits it, so plans are the same on
 every machine."""
-NODE_LIMIT = 2000
+NODE_LIMIT = 500
 """Nodes of the tree of branches; after them the best plan so far is taken."""
 _INFEASIBLE = 2
 """As `scipy.optimize.milp` numbers it."""

@@ -116,6 +116,3 @@ class FinishTimeFair(_ByWork):
     def rank(self, view: View, request: Request) -> float:
         assert request.work_s is not None
         return -(view.now_s - request.submit_s + self.left_s(view, request)) / request.work_s
-
-
-POLICIES: tuple[type[Policy], ...] = (FirstCome, LeastAttained, ShortestLeft, LongestLeft, FinishTimeFair)
