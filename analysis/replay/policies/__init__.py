@@ -8,7 +8,9 @@ from importlib import import_module
 from ....errors import InputError
 from .advised import AdviceExclude, AdviceWeights
 from .burst import Burst
+from .clocks import Clocks
 from .drawn import Drawn, DrawnAnew
+from .eaco import EaCO
 from .fastest import Pal, PalSticky, PmFirst, PmFirstSticky
 from .packed import DrainOutliers, Packed, PackedAnew, Weights
 from .policy import Decision, Policy
@@ -40,6 +42,8 @@ POLICIES: tuple[type[Policy], ...] = (
     Burst,
     PartialBackpropagation,
     Tiresias,
+    EaCO,
+    Clocks,
 )
 """Every policy; a new one is a class in its family's file, and its row here."""
 

@@ -29,6 +29,8 @@ SOONEST_S = 1.0
 """From one look at a pair to the next."""
 WATCH_S = 60.0
 """The same after a pair has been kept, while a batch size may still change."""
+LOOKED_AT = 64
+"""Jobs of the queue for which GPUs are sought: in a long queue, those behind them wait."""
 ROUNDING = 1e-9
 """Relative: predictions that differ by less are equal."""
 
@@ -92,7 +94,7 @@ class EaCO(Policy):
         self.sharing = sharing or Sharing()
         self._trials: dict[tuple[int, ...], _Trial] = {}
         self._history: dict[tuple[JobType, JobType], float] = {}
-        """(job, the one beside it) -> the share of its solo speed that was seen; instead of what was believed."""
+        """(job, the one beside it) -> the share of its solo speed that was seen; first what the table of pairs says."""
         self._energies: dict[str, Floats] = {}
 
     def decide(self, view: View) -> Decision:
@@ -111,7 +113,7 @@ class EaCO(Policy):
                     if len(trial.marks) < 2:
                         del self._trials[gpus]
         queue_waits = False
-        for number in view.waiting():
+        for number in view.waiting()[:LOOKED_AT]:
             target = self._partner(view, floor, number)
             if target is not None:
                 jobs = (*floor.jobs[target], number)
@@ -148,14 +150,17 @@ class EaCO(Policy):
         sharing, requests = self.sharing, [view.requests[number] for number in numbers]
         if not self._fit(requests):
             return None
-        kinds, present = [_kinds(request) for request in requests], [[_kind(view, number)] for number in numbers]
-        lowest, shares = self._shares(view, kinds), self._shares(view, present)
-        if not all(lowest) or sum(shares) < sharing.pair_at_least * (1 - ROUNDING):
+        shares = self._shares(view, [[_kind(view, number)] for number in numbers])
+        if not all(shares) or sum(shares) < sharing.pair_at_least * (1 - ROUNDING):
             return None
         time = sum(1 / share for share in shares) / len(shares)
         if sharing.alpha / sum(shares) + (1 - sharing.alpha) * time >= 1:
             return None
+        kinds = [_kinds(request) for request in requests]
         may_change = any(len(kinds_of_job) > 1 for kinds_of_job in kinds)
+        lowest = self._shares(view, kinds) if may_change else shares
+        if not all(lowest):
+            return None
         for request, share, least in zip(requests, shares, lowest, strict=True):
             left_s, work_s = view.progress[request.number].left_s, request.work_s
             if left_s is None or work_s is None:
@@ -191,11 +196,11 @@ class EaCO(Policy):
         ]
 
     def _believed(self, view: View, kind: JobType, peer: JobType) -> float:
-        pairs = view.beliefs.rates.pairs
         share = self._history.get((kind, peer))
-        if share is None and pairs is not None:
-            share = pairs.find(kind, peer)
-        return share or 0.0
+        if share is None:
+            pairs = view.beliefs.rates.pairs
+            share = self._history[kind, peer] = (pairs and pairs.find(kind, peer)) or 0.0
+        return share
 
     def _holds(self, view: View, gpus: tuple[int, ...], trial: _Trial) -> bool:
         """Look at jobs that share again: whether they may go on."""
@@ -206,7 +211,7 @@ class EaCO(Policy):
 
     def _learn(self, view: View, gpus: tuple[int, ...], trial: _Trial) -> None:
         """Write what was seen into the history, unless a batch size changed meanwhile."""
-        if any(len(view.progress[number].regimes) != mark.regimes for number, mark in trial.marks.items()):
+        if any(_mark(view, number).regimes != mark.regimes for number, mark in trial.marks.items()):
             return
         kinds = {number: _kind(view, number) for number in trial.marks}
         for number, mark in trial.marks.items():
@@ -334,4 +339,4 @@ def _mark(view: View, number: int) -> _Mark:
     modes = dict(request.modes)
     work_s = sum(done * modes.get(batch, request.work_s or 0.0) for batch, done, _ in progress.regimes)
     busy_s = sum(busy for _, _, busy in progress.regimes)
-    return _Mark(len(progress.regimes), work_s, busy_s, math.floor(_epochs(view, number) + ROUNDING) + 1)
+    return _Mark(max(1, len(progress.regimes)), work_s, busy_s, math.floor(_epochs(view, number) + ROUNDING) + 1)

@@ -222,7 +222,7 @@ def test_policies_that_are_said_to_look_at_no_scores_look_at_none() -> None:
             known, flat = (replay(TRACES[0], one, policy).finish_s.tolist() for one in (world, world.flat()))
             if known != flat:
                 changed.add(policy.name)
-    assert changed == {policy.name for policy in POLICIES} - blind
+    assert changed == {policy.name for policy in POLICIES} - blind - {"clocks"}  # which change energy, and no time
 
 
 def test_the_class_that_chooses_first_is_no_news_without_scores() -> None:

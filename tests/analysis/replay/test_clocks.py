@@ -1,0 +1,75 @@
+"""Straggler-matched clocks: the step stays as long, and takes less energy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from whorl.analysis.replay import (
+    Allocation,
+    Beliefs,
+    Fleet,
+    Job,
+    Power,
+    Rates,
+    Request,
+    Trace,
+    World,
+    replay,
+)
+from whorl.analysis.replay.policies.clocks import LOWEST, matched
+from whorl.analysis.replay.power import ANY
+
+SCORES = np.array([0.95, 1.0, 1.05, 1.0])
+JOB = Request(0, "j0", 0.0, 4, "train")
+
+
+def rates(spread: float = 1.0, gain: float = 1.0) -> Rates:
+    """The scores 5 % apart, times a spread."""
+    power = Power({ANY: np.full(4, 250.0)}, idle_w=50.0)
+    scores = {"train": 1 + spread * (SCORES - 1)}
+    return Rates(Fleet.regular(1, 4), scores, clock_gain={"train": gain}, power=power)
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.5, 0.2])
+def test_the_step_is_as_long_and_its_energy_falls_with_the_spread_of_scores(gain: float) -> None:
+    saved = []
+    for spread in (0.0, 0.1, 0.5, 1.0, 2.0):
+        truth = rates(spread, gain)
+        plain = Allocation((0, 1, 2, 3))
+        slowed = Allocation((0, 1, 2, 3), clocks=matched(Beliefs(truth), JOB, (0, 1, 2, 3)))
+        assert truth.speed(JOB, JOB, slowed) == pytest.approx(truth.speed(JOB, JOB, plain), rel=1e-12)
+        saved.append(1 - truth.watts(JOB, JOB, slowed) / truth.watts(JOB, JOB, plain))
+    assert saved[0] == 0
+    assert saved == sorted(set(saved))
+
+
+def test_clocks_stay_where_nothing_is_believed_to_differ() -> None:
+    assert matched(Beliefs(rates()).flat(), JOB, (0, 1, 2, 3)) == ()
+    assert matched(Beliefs(rates()), JOB, (1, 3)) == ()
+
+
+def test_the_slowest_keeps_its_clock_and_none_goes_below_the_lowest() -> None:
+    assert matched(Beliefs(rates(gain=0.0)), JOB, (0, 1, 2, 3)) == (LOWEST, LOWEST, 1.0, LOWEST)
+    assert matched(Beliefs(rates()), JOB, (2, 3, 0)) == pytest.approx((1.0, 1 / 1.05, 0.95 / 1.05))
+
+
+def test_an_unknown_gain_costs_no_time() -> None:
+    """It counts as 1: a GPU that gains less by its clock is then faster than it must be."""
+    clocks = matched(Beliefs(rates()), JOB, (0, 1, 2, 3))
+    assert rates(gain=0.3).speed(JOB, JOB, Allocation((0, 1, 2, 3), clocks=clocks)) == pytest.approx(1 / 1.05)
+
+
+def test_in_a_replay_all_jobs_end_as_under_packed_and_take_less_energy() -> None:
+    jobs = tuple(Job(f"j{n}", 100.0 * n, 1 + n % 4, 900.0, "train") for n in range(12))
+    packed, slowed, blind = (
+        replay(Trace("made", jobs), world, policy)
+        for world, policy in (
+            (World(rates(), Beliefs(rates())), "packed"),
+            (World(rates(), Beliefs(rates())), "clocks"),
+            (World(rates(), Beliefs(rates()).flat()), "clocks"),
+        )
+    )
+    assert slowed.finish_s == pytest.approx(packed.finish_s, rel=1e-12)
+    assert slowed.energy_j.sum() < packed.energy_j.sum()
+    assert blind.energy_j.tolist() == packed.energy_j.tolist()

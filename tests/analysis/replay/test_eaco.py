@@ -1,0 +1,223 @@
+"""EaCO: who shares with whom, and what comes of it in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from whorl.analysis.replay import (
+    Allocation,
+    Beliefs,
+    Fleet,
+    Job,
+    Options,
+    Piece,
+    Policy,
+    Power,
+    Progress,
+    Rates,
+    Request,
+    Trace,
+    View,
+    World,
+    replay,
+)
+from whorl.analysis.replay.policies.eaco import EaCO, Sharing
+from whorl.analysis.replay.policies.packed import Packed
+from whorl.analysis.replay.policies.shares import FirstCome
+from whorl.analysis.replay.power import ANY
+from whorl.analysis.replay.tables import ANY_WIDTH, Pairs, read_pairs
+from whorl.analysis.replay.traces import Reading, read_trace
+from whorl.errors import InputError
+
+HOUR = 3600.0
+SHARES = {
+    ("good", "good"): (0.9, 0.9),
+    ("good", "poor"): (0.6, 0.55),
+    ("good", "loses"): (0.6, 0.3),
+    ("good", "big"): (0.0, 0.0),
+}
+
+
+def table(shares: Mapping[tuple[str, str], tuple[float, float]]) -> Pairs:
+    rows = {}
+    for (job, beside), (share, share_beside) in shares.items():
+        first, second = (job, ANY_WIDTH), (beside, ANY_WIDTH)
+        rows[first, second], rows[second, first] = share, share_beside
+    return Pairs(rows)
+
+
+def watts_of(*watts: float) -> Power:
+    return Power({ANY: np.array(watts)}, idle_w=50.0, node_w=760.0)
+
+
+def view_of(models: str, power: Power | None = None, *, gpus: int = 1, memory_gib: float | None = None) -> View:
+    """Four nodes of two GPUs; of these jobs, of an hour each, all but the last run, each on the first GPU of a node."""
+    fleet = Fleet.regular(4, 2)
+    view = View(fleet, Beliefs(Rates(fleet, {}, pairs=table(SHARES), power=power)), Options(), Random(0))
+    view.up = np.ones(8, dtype=np.bool_)
+    view.tenants = [()] * 8
+    names = models.split()
+    for number, model in enumerate(names):
+        view.requests[number] = Request(
+            number, f"j{number}", 0.0, gpus, model=model, memory_gib=memory_gib, modes=((None, 60.0),), work_s=HOUR
+        )
+        view.progress[number] = Progress(left_s=HOUR)
+        if number < len(names) - 1:
+            held = tuple(range(2 * number, 2 * number + gpus))
+            view.running[number] = Allocation(held, shared=True)
+            for gpu in held:
+                view.tenants[gpu] = (number,)
+    return view
+
+
+def gpus_for_last(view: View, sharing: Sharing | None = None) -> tuple[int, ...]:
+    allocation = EaCO(sharing).decide(view).changes[len(view.requests) - 1]
+    assert allocation is not None
+    return allocation.gpus
+
+
+@pytest.mark.parametrize(
+    ("models", "sharing", "gpus"),
+    [
+        ("good good", Sharing(), (0,)),
+        ("good good", Sharing(deadline_slack=1.1), (1,)),  # 0.9 of the speed takes 1.11 times as long
+        ("good good", Sharing(alpha=0), (1,)),
+        ("good good", Sharing(pair_at_least=1.9), (1,)),
+        ("good poor", Sharing(deadline_slack=2), (0,)),
+        ("good poor", Sharing(deadline_slack=2, pair_at_least=1.2), (1,)),
+        ("good loses", Sharing(deadline_slack=9, pair_at_least=1), (1,)),
+        ("good big", Sharing(deadline_slack=9, pair_at_least=1), (1,)),
+        ("good nobody measured it", Sharing(deadline_slack=9), (1,)),
+        ("poor good good", Sharing(deadline_slack=2), (2,)),  # the best sum first
+    ],
+)
+def test_jobs_share_where_the_pair_gains_fits_and_ends_in_time(
+    models: str, sharing: Sharing, gpus: tuple[int, ...]
+) -> None:
+    assert gpus_for_last(view_of(models.replace("nobody measured it", "unmeasured")), sharing) == gpus
+
+
+def test_a_job_shares_all_gpus_of_a_job_as_wide_as_itself() -> None:
+    assert gpus_for_last(view_of("good good", gpus=2)) == (0, 1)
+
+
+def test_jobs_share_a_gpu_only_while_its_memory_lasts() -> None:
+    view = view_of("good good", memory_gib=10.0)
+    assert gpus_for_last(view, Sharing(gpu_memory_gib=20)) == (0,)
+    assert gpus_for_last(view, Sharing(gpu_memory_gib=19)) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("models", "power", "gpus"),
+    [
+        ("good good good", watts_of(250, 250, 250, 250, 250, 250, 250, 250), (0,)),  # as without any power
+        ("good good good", watts_of(260, 250, 250, 250, 250, 250, 250, 250), (2,)),
+        ("good", watts_of(250, 260, 250, 250, 250, 250, 250, 250), (2,)),
+        ("good loses", watts_of(250, 260, 250, 250, 250, 250, 250, 250), (1,)),  # a node that is awake comes first
+        ("good", watts_of(260, 240, 260, 260, 260, 260, 260, 260), (1,)),
+    ],
+)
+def test_gpus_where_work_costs_least_are_shared_and_woken_first(
+    models: str, power: Power, gpus: tuple[int, ...]
+) -> None:
+    assert gpus_for_last(view_of(models, power)) == gpus
+
+
+@pytest.mark.parametrize(
+    ("option", "number"), [("deadline_slack", 0.9), ("pair_at_least", 0.9), ("alpha", 1.1), ("most_jobs", 0)]
+)
+def test_bounds_that_make_no_sense_are_refused(option: str, number: float) -> None:
+    with pytest.raises(InputError, match=f"not {number:g}"):
+        Sharing(**{option: number})  # type: ignore[arg-type]
+
+
+GPUS = 112
+SCHEDULERS = Path(__file__).resolve().parents[4] / "shared" / "data" / "schedulers"
+needs_traces = pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"{SCHEDULERS} is not there")
+SLEEPING = Power({ANY: np.full(GPUS, 250.0)}, idle_w=50.0, node_w=760.0, sleep_after_s=0.0)
+
+
+@cache
+def published(*, regimes: bool = False, slack: float = 1.25) -> tuple[Trace, Rates]:
+    """The one-GPU jobs of Shockwave's trace with deadlines, and 14 nodes of 8 GPUs with Gavel's pairs."""
+    folder = SCHEDULERS / "shockwave"
+    reading = Reading(regimes=folder / "regimes_32gpus.json") if regimes else Reading()
+    trace = read_trace(folder / "jobs_32gpus.csv", reading=reading)
+    jobs = [replace(job, deadline_s=job.submit_s + slack * job.ideal_s) for job in trace.jobs if job.gpus == 1]
+    pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100")
+    return replace(trace, jobs=tuple(jobs)), Rates(Fleet.regular(14, 8), {}, pairs=pairs, power=SLEEPING)
+
+
+@needs_traces
+@pytest.mark.parametrize(
+    ("policy", "slack", "energy_kwh", "base_kwh", "node_hours", "run_time"),
+    [
+        (FirstCome(), 1.25, 66.0, 30.4, 40.0, 1.0),
+        (Packed(), 1.25, 47.6, 18.4, 24.2, 1.0),
+        (EaCO(Sharing(1.1)), 1.1, 43.9, 16.7, 22.0, 1.001),
+        (EaCO(Sharing(1.25)), 1.25, 39.3, 14.8, 19.5, 1.071),
+        (EaCO(Sharing(1.5)), 1.5, 37.0, 13.6, 17.9, 1.145),
+    ],
+)
+def test_energies_of_a_real_trace_are_those_of_an_independent_program(
+    policy: Policy, slack: float, energy_kwh: float, base_kwh: float, node_hours: float, run_time: float
+) -> None:
+    trace, rates = published(slack=slack)
+    outcome = replay(trace, World(rates, Beliefs(rates)), policy)
+    metrics = outcome.metrics()
+    assert metrics.energy_kwh == pytest.approx(energy_kwh, rel=0.01)
+    assert metrics.base_kwh == pytest.approx(base_kwh, rel=0.01)
+    assert metrics.node_hours == pytest.approx(node_hours, rel=0.01)
+    assert np.mean(outcome.held_s / [job.ideal_s for job in trace.jobs]) == pytest.approx(run_time, abs=0.01)
+    assert metrics.late == 0
+    energy = outcome.energy
+    assert energy is not None
+    assert sum(energy.jobs_j.values()) + energy.unattributed_j == pytest.approx(energy.total_j, rel=1e-9)
+
+
+@needs_traces
+@pytest.mark.parametrize("slack", [1.1, 1.5])
+def test_no_deadline_is_missed_where_batch_sizes_change_and_less_is_used_than_packed(slack: float) -> None:
+    trace, rates = published(regimes=True, slack=slack)
+    packed, shared = (
+        replay(trace, World(rates, Beliefs(rates)), policy, options=Options(migration_s=20)).metrics()
+        for policy in (Packed(), EaCO(Sharing(slack)))
+    )
+    assert shared.late == 0
+    assert shared.energy_kwh < packed.energy_kwh  # type: ignore[operator]
+
+
+def test_alpha_0_is_packed() -> None:
+    jobs = tuple(Job(f"j{n}", 100.0 * n, 1 + n % 2, 900.0, model="good") for n in range(20))
+    rates = Rates(Fleet.regular(4, 2), {}, pairs=table(SHARES))
+    packed, alone = (
+        replay(Trace("made", jobs), World(rates, Beliefs(rates)), policy)
+        for policy in ("packed", EaCO(Sharing(9, alpha=0)))
+    )
+    assert alone.finish_s.tolist() == packed.finish_s.tolist()
+
+
+@pytest.mark.parametrize(("knows_epochs", "epoch_s"), [(True, 300.0), (False, HOUR / 20)])
+def test_a_pair_that_was_believed_too_good_is_undone_within_an_epoch(*, knows_epochs: bool, epoch_s: float) -> None:
+    """Beliefs are 30 % too high: 0.9 where the truth is 0.9 / 1.3. The third job is put apart from the start."""
+    pieces = (Piece(HOUR, epochs=12, batch=64),) if knows_epochs else ()
+    jobs = tuple(Job(f"j{n}", 2000.0 * n, 1, HOUR, model="good", pieces=pieces) for n in range(3))
+    believed = Rates(Fleet.regular(2, 2), {}, pairs=table(SHARES))
+    truth = replace(believed, pairs=table({("good", "good"): (0.9 / 1.3, 0.9 / 1.3)}))
+    outcome = replay(
+        Trace("made", jobs), World(truth, Beliefs(believed)), EaCO(), options=Options(migration_s=20, record=True)
+    )
+    assert outcome.spans is not None
+    first, second = [span for span in outcome.spans if span.job == 1]
+    assert first.gpus == (0,)
+    assert first.ended_s - first.began_s <= epoch_s / (0.9 / 1.3) + 2
+    assert second.gpus == (1,)
+    assert outcome.migrations.tolist() == [0, 1, 0]
+    assert outcome.metrics().wasted_gpu_h == pytest.approx(20 / 3600)
