@@ -62,10 +62,11 @@ class Power:
         """(gpus,) power of the GPUs while one job of a workload runs on them; None: nothing says it."""
         return self.gpu_w.get(workload, self.gpu_w.get(ANY))
 
-    def caps(self) -> Floats:
+    def caps(self, gpus: int) -> Floats:
         """(gpus,) the most that each GPU draws when jobs share it; NaN: not known."""
-        most: Floats = np.fmax.reduce([np.asarray(watts, dtype=np.float64) for watts in self.gpu_w.values()])
-        return most if self.cap_w is None else np.full(len(most), self.cap_w)
+        watts = [np.asarray(watts, dtype=np.float64) for watts in self.gpu_w.values()]
+        most: Floats = np.fmax.reduce([np.full(gpus, np.nan), *watts])
+        return most if self.cap_w is None else np.full(gpus, self.cap_w)
 
     def alike(self) -> Power:
         """The same with every GPU at the median power of its workload: for beliefs without differences."""

@@ -239,7 +239,7 @@ class Rates:
     @cached_property
     def _cap_list(self) -> list[float]:
         assert self.power is not None
-        caps: list[float] = self.power.caps().tolist()
+        caps: list[float] = self.power.caps(len(self.fleet)).tolist()
         return caps
 
     @cached_property

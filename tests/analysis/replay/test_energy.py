@@ -55,7 +55,7 @@ def integral(
     edges |= {edge for failure in failures for edge in (failure.down_s, failure.up_s) if edge < outcome.end_s}
     moments = sorted(edges)
     idle_w, node_w = Fraction(power.idle_w or 0), Fraction(power.node_w or 0)
-    caps = [Fraction(watts) for watts in power.caps().tolist()]
+    caps = [Fraction(watts) for watts in power.caps(len(NODE_OF)).tolist()]
     total, awake_s = Fraction(0), Fraction(0)
     by_job: dict[int, Fraction] = {}
     empty_since = [Fraction(0)] * NODES

@@ -133,6 +133,7 @@ def test_watts_are_those_above_idle() -> None:
     assert watts(rates(power=unknown), tenant(work(1, "A"), 0)) == 200
     assert math.isnan(watts(rates(power=unknown), tenant(work(2, "A"), 0, 1)))
     assert math.isnan(watts(rates(power=unknown), tenant(work(), 0)))
+    assert math.isnan(watts(rates(power=Power({}, node_w=700.0)), tenant(work(), 0), tenant(work(), 0)))
     assert watts(rates(power=power(idle_w=50.0, clock_exponent=3.0)), tenant(work(1, "A"), 0, clocks=(0.5,))) == 150 / 8
 
 
