@@ -30,24 +30,23 @@ class Advised:
     """The advice on the nodes of one fleet."""
 
     def __init__(
-        self, scores: Scores, nodes: Sequence[str], asked: dict[tuple[str, int], Advice | None] | None = None
+        self, scores: Scores, nodes: Sequence[str], advice: dict[tuple[str, int], Advice | None] | None = None
     ) -> None:
-        """`nodes`: the fleet's nodes, in its order. `asked`: what was advised before, shared by fleets of the same
-        scores."""
+        """`nodes`: the fleet's nodes, in its order. `advice`: what was advised for a workload and a number of GPUs,
+        shared by fleets of the same scores."""
         self._scores, self._nodes = scores, nodes
-        self._asked = {} if asked is None else asked
+        self._cache = {} if advice is None else advice
         self._barred: dict[tuple[str, int], NDArray[np.bool_]] = {}
 
     def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
         """(nodes,) whether each is excluded for a job of `gpus` GPUs."""
-        found = self._barred.get((workload, gpus))
-        if found is None:
+        if (workload, gpus) not in self._barred:
             advice = self._advice(workload, 1)
             if advice is not None and advice.cost.gpus_left < LEAST_LEFT * gpus:
                 advice = self._advice(workload, gpus)  # a smaller job can do without more nodes than this one
             excluded = set(advice.exclude) if advice is not None else ()
-            found = self._barred[workload, gpus] = np.array([node in excluded for node in self._nodes], dtype=np.bool_)
-        return found
+            self._barred[workload, gpus] = np.array([node in excluded for node in self._nodes], dtype=np.bool_)
+        return self._barred[workload, gpus]
 
     @cached_property
     def weights(self) -> Ints:
@@ -55,20 +54,20 @@ class Advised:
         worst = dict.fromkeys(self._nodes, 0)
         for workload in self._scores.workloads:
             advice = self._advice(workload, 1)
-            for one in advice.nodes if advice is not None else ():
-                worst[one.node] = max(worst.get(one.node, 0), WEIGHTS[one.tier])
+            for node in advice.nodes if advice is not None else ():
+                worst[node.node] = max(worst.get(node.node, 0), WEIGHTS[node.tier])
         return np.array([worst[node] for node in self._nodes], dtype=np.int32)
 
     def _advice(self, workload: str, gpus: int) -> Advice | None:
         """None where there is none to be had: such a job is left as it is, with or without Slurm."""
-        if (workload, gpus) not in self._asked:
+        if (workload, gpus) not in self._cache:
             try:
                 # What a choice gains is not asked for here, so one draw of it will do.
-                found = advise(self._scores, workload, gpus=gpus, replicates=1) if workload else None
+                advice = advise(self._scores, workload, gpus=gpus, replicates=1) if workload else None
             except InputError:
-                found = None  # more GPUs than are on known nodes
-            self._asked[workload, gpus] = found
-        return self._asked[workload, gpus]
+                advice = None  # more GPUs than are on known nodes
+            self._cache[workload, gpus] = advice
+        return self._cache[workload, gpus]
 
 
 def seated(scores: Scores, rows: Mapping[str, Ints], gpus: Sequence[str], nodes: Sequence[str]) -> Scores:
@@ -77,14 +76,14 @@ def seated(scores: Scores, rows: Mapping[str, Ints], gpus: Sequence[str], nodes:
     `rows`: by workload, (gpus,) the number of the measured GPU that stands in each place. `gpus`, `nodes`: (gpus,) the
     names of these places and of their nodes.
     """
-    of = {}
+    by_workload = {}
     for name, row in rows.items():
-        one = scores.of[name]
-        arrays = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in OF_UNITS}
-        taken: dict[str, Any] = {key: values[row] for key, values in arrays.items() if isinstance(values, np.ndarray)}
-        of[name] = replace(one, **taken)
-    some = next(iter(rows.values()), ())
+        measured = scores.of[name]
+        arrays = {field.name: getattr(measured, field.name) for field in fields(measured) if field.name not in OF_UNITS}
+        drawn: dict[str, Any] = {key: values[row] for key, values in arrays.items() if isinstance(values, np.ndarray)}
+        by_workload[name] = replace(measured, **drawn)
+    numbers = next(iter(rows.values()), ())
     places = tuple(
-        replace(scores.places[number], node=node, slot=None) for number, node in zip(some, nodes, strict=True)
+        replace(scores.places[number], node=node, slot=None) for number, node in zip(numbers, nodes, strict=True)
     )
-    return replace(scores, workloads=tuple(of), gpus=tuple(gpus), places=places, of=of)
+    return replace(scores, workloads=tuple(by_workload), gpus=tuple(gpus), places=places, of=by_workload)

@@ -34,25 +34,27 @@ def checked(failures: Sequence[Failure], node_names: Sequence[str]) -> list[tupl
     place |= {name: number for number, name in enumerate(node_names)}
     moments: list[tuple[float, int, int]] = []
     last: dict[int, float] = {}
-    for one in sorted(failures, key=lambda one: one.down_s):
-        node = place.get(one.node)
+    for failure in sorted(failures, key=lambda failure: failure.down_s):
+        node = place.get(failure.node)
         if node is None:
-            other = ", and none of that name" if isinstance(one.node, str) else ""
-            raise InputError(f"a failure names node {one.node}; the fleet has nodes 0 to {len(node_names) - 1}{other}")
-        if not 0 <= one.down_s < one.up_s:
+            names = ", and none of that name" if isinstance(failure.node, str) else ""
             raise InputError(
-                f"node {one.node} fails at {one.down_s:g} s and returns at {one.up_s:g} s: a failure must begin at "
-                "0 s or later, and end after it began"
+                f"a failure names node {failure.node}; the fleet has nodes 0 to {len(node_names) - 1}{names}"
             )
-        if one.down_s < last.get(node, 0.0):
+        if not 0 <= failure.down_s < failure.up_s:
             raise InputError(
-                f"node {one.node} fails at {one.down_s:g} s, but it is still away because of an earlier failure: "
-                "failures of a node must not overlap"
+                f"node {failure.node} fails at {failure.down_s:g} s and returns at {failure.up_s:g} s: a failure must "
+                "begin at 0 s or later, and end after it began"
             )
-        last[node] = one.up_s
-        moments.append((one.down_s, -1, node))
-        if np.isfinite(one.up_s):
-            moments.append((one.up_s, 1, node))
+        if failure.down_s < last.get(node, 0.0):
+            raise InputError(
+                f"node {failure.node} fails at {failure.down_s:g} s, but it is still away because of an earlier "
+                "failure: failures of a node must not overlap"
+            )
+        last[node] = failure.up_s
+        moments.append((failure.down_s, -1, node))
+        if np.isfinite(failure.up_s):
+            moments.append((failure.up_s, 1, node))
     # If one node comes back at the moment another goes down, the return comes first.
     return sorted(moments, key=lambda moment: (moment[0], -moment[1], moment[2]))
 
@@ -63,14 +65,14 @@ def drawn(
     """Failures of every node, drawn: exponential times between failures (mean `mtbf_h`) and of repair (`repair_h`)."""
     if not (mtbf_h > 0 and repair_h > 0):
         raise InputError("the mean times between failures and of repair must be more than 0 hours")
-    found: list[Failure] = []
+    failures: list[Failure] = []
     for node in range(nodes):
         now = random.exponential(mtbf_h * _HOUR_S)
         while now < until_s:
             back = now + random.exponential(repair_h * _HOUR_S)
-            found.append(Failure(node, now, back))
+            failures.append(Failure(node, now, back))
             now = back + random.exponential(mtbf_h * _HOUR_S)
-    return tuple(sorted(found, key=lambda one: one.down_s))
+    return tuple(sorted(failures, key=lambda failure: failure.down_s))
 
 
 def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[Failure, ...]:

@@ -91,7 +91,9 @@ class Measured:
             drawn, row = self.scores.draw(chances, name), rows[name]
             actual[name] = _or_median(drawn)[row]
             belief[name] = _or_median(self.scores.belief(name))[row]
-            power[name] = self.scores.power(name)[row]
+            watts = self.scores.power(name)[row]
+            if not np.isnan(watts).all():
+                power[name] = watts
             usual[name] = _or_median(self.scores.one(name).usual)[row]
         rates = Rates(Fleet(node, names, gpus), actual, self.locality, power=Power(power) if power else None)
         return World(rates, Beliefs(replace(rates, scores=belief), advised=advised, usual=usual))

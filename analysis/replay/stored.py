@@ -10,6 +10,7 @@ import polars as pl
 from ...errors import InputError
 from ...store.catalog import quoted
 from .job import Job, Trace
+from .trace_text import TraceText
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -32,26 +33,22 @@ class StoredJobs:
     usable: int
 
 
-def _read(store: Store, cluster: str) -> pl.DataFrame:
-    """The jobs of a cluster, with why each cannot be replayed; null where it can."""
-    found = store.sql(_JOBS.format(cluster=quoted(cluster))).polars()
-    return found.with_columns(
-        pl.when(pl.col("began").is_null() | pl.col("ended").is_null())
-        .then(pl.lit("it is not known when they began and ended"))
-        .when(pl.col("ended") <= pl.col("began"))
-        .then(pl.lit("they never ran"))
-        .when(pl.col("shared").fill_null(value=False))
-        .then(pl.lit("they had parts of GPUs"))
-        .when(pl.col("gpus").fill_null(0) < 1)
-        .then(pl.lit("it is not known how many GPUs they had"))
-        .alias("why")
-    )
+def _read(store: Store, cluster: str) -> tuple[int, TraceText]:
+    """How many jobs a cluster has, and those that can be replayed; why the others cannot stands in their notes."""
+    table = TraceText(str(store.root), store.sql(_JOBS.format(cluster=quoted(cluster))).polars())
+    total = table.frame.height
+    began, ended = pl.col("began"), pl.col("ended")
+    table.leave_out(began.is_null() | ended.is_null(), "it is not known when they began and ended")
+    table.leave_out(ended <= began, "they never ran")
+    table.leave_out(pl.col("shared"), "they had parts of GPUs")
+    table.leave_out(pl.col("gpus").fill_null(0) < 1, "it is not known how many GPUs they had")
+    return total, table
 
 
 def stored_jobs(store: Store, cluster: str) -> StoredJobs:
     """How many jobs of a cluster there are to replay."""
-    found = _read(store, cluster)
-    return StoredJobs(found.height, found["why"].null_count())
+    total, table = _read(store, cluster)
+    return StoredJobs(total, table.frame.height)
 
 
 def stored_trace(store: Store, cluster: str, most: int = MOST_JOBS) -> Trace:
@@ -59,32 +56,25 @@ def stored_trace(store: Store, cluster: str, most: int = MOST_JOBS) -> Trace:
 
     Raises InputError where there is none.
     """
-    found = _read(store, cluster)
-    good = found.filter(pl.col("why").is_null()).with_columns(
-        # A job that was requeued may have been submitted long before; one that began earlier is a fault of the data.
-        pl.min_horizontal("arrived", "began").alias("arrived")
-    )
-    notes = [
-        f"{n:,} job{'' if n == 1 else 's'} left out: {why}"
-        for why, n in found.drop_nulls("why").group_by("why").len().sort("why").iter_rows()
-    ]
-    if good.is_empty():
+    _, table = _read(store, cluster)
+    # A job that was requeued may have been submitted long before; one that began earlier is a fault of the data.
+    frame, notes = table.frame.with_columns(pl.min_horizontal("arrived", "began").alias("arrived")), table.notes
+    if frame.is_empty():
         raise InputError(
             f"the store has no jobs of {cluster} that can be replayed{': ' if notes else ''}{'; '.join(notes)}; "
             "`whorl jobs import` reads them from Slurm's accounting"
         )
-    if good.height > most:
-        notes.insert(0, f"the newest {most:,} of {good.height:,} jobs are replayed")
-        good = good.top_k(most, by="arrived")
-    good = good.sort("arrived", "allocation")
+    if frame.height > most:
+        notes.insert(0, f"the newest {most:,} of {frame.height:,} jobs are replayed")
+        frame = frame.top_k(most, by="arrived")
+    frame = frame.sort("arrived", "allocation")
     notes.append("run times count as times on GPUs of median speed")
-    first = good["arrived"].min()
-    columns = good.select(
+    rows = frame.select(
         pl.col("allocation").fill_null("?"),
-        ((pl.col("arrived") - first).dt.total_nanoseconds() / 1e9),
+        (pl.col("arrived") - pl.col("arrived").min()).dt.total_nanoseconds() / 1e9,
         pl.col("gpus").cast(pl.Int64),
-        (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9,
+        (pl.col("ended") - pl.col("began")).dt.total_nanoseconds().alias("run time") / 1e9,
         pl.col("limit_s").cast(pl.Float64),
-    )
-    jobs = [Job(name, submit, gpus, ideal, "", limit) for name, submit, gpus, ideal, limit in columns.iter_rows()]
+    ).iter_rows()
+    jobs = (Job(name, submit, gpus, ideal, "", limit) for name, submit, gpus, ideal, limit in rows)
     return Trace(f"the jobs of {cluster}", tuple(jobs), tuple(notes))
