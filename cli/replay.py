@@ -215,6 +215,13 @@ def _assignments(
     show_default="0.67",
     help="Share of a training step that the backward pass takes.",
 )
+@click.option(
+    "--foreground",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="burst, spb: share of its speed that a job keeps beside those in its idle time.",
+)
 @click.option("--as-published", type=click.Choice(["pal-sc24"]), help="Simulate as the artifact of that study does.")
 @click.option(
     "--profiles", type=_PATH, multiple=True, metavar="FILE...", help="The study's profiles, as files or their folder."

@@ -282,7 +282,12 @@ def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> Setting:
         whole_schedulers=frozenset(name for name in choice.policies if _class_of(name).whole),
         clocks=choice.clocks_apart,
         conditions=conditions,
-        notes=[f"{trace.name}: {note}" for trace in traces for note in trace.notes] + notes + table_notes,
+        notes=[
+            *(f"{trace.name}: {note}" for trace in traces for note in trace.notes),
+            *notes,
+            *table_notes,
+            *(f"{name}: {note}" for name in choice.policies if (note := _class_of(name).note)),
+        ],
     )
 
 
@@ -313,7 +318,7 @@ def _with_deadlines(trace: Trace, slack: float | None) -> Trace:
 
 def _tables(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Fields of `Rates`, and what reading them chose."""
-    tables: dict[str, Any] = {"backward": options["backward"]}
+    tables: dict[str, Any] = {name: options[name] for name in ("backward", "foreground")}
     if options["pairs"] is not None:
         tables["pairs"] = read_pairs(Path(options["pairs"]))
     if options["curves"] is not None:

@@ -63,6 +63,7 @@ class ReplayOptions(TypedDict, total=False):
     burst: Mapping[str, str | Path]
     """By model, a plan of `advise burst`."""
     backward: float
+    foreground: float
     as_published: str | None
     profiles: Sequence[str | Path]
     plot: str | Path | None
@@ -109,6 +110,7 @@ DEFAULTS = ReplayOptions(
     alpha=1.0,
     burst={},
     backward=2 / 3,
+    foreground=1.0,
     as_published=None,
     profiles=(),
     plot=None,

@@ -149,6 +149,7 @@ REPLAY = {
     "--alpha": ["0.5", "0"],
     "--asleep-power": ["10"],
     "--backward": ["0.5"],
+    "--foreground": ["0.9"],
     "--burst": ["BERT={world}/plan.json", "BERT={world}/jobs.txt", "BERT"],
     "--class": ["*=none", "BERT=sgemm", "*=sgemm", "BERT"],
     "--curves": ["{world}/curves.csv", "{world}/jobs.txt"],

@@ -7,6 +7,7 @@ get free GPUs where there are enough, else the idle time of GPUs that a leader h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ LEAST = 0.05
 
 class Filling(Policy):
     """Leaders first come, first served on the fastest GPUs, the fastest in the role that works most; guests fill up."""
+
+    note: ClassVar[str] = "a job keeps --foreground of its speed beside those in its idle time; 1 was not measured"
 
     def leads(self, request: Request) -> bool:
         """Whether a job leads."""

@@ -37,6 +37,8 @@ class Policy:
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
+    note: ClassVar[str] = ""
+    """What the figures of this policy rest on, as a sentence beside the answer."""
     by_rounds: bool = False
     """Decides at the edges of rounds (`Options.round_s`), unless `Options.rounds` says otherwise."""
     knowledge: str = "none"

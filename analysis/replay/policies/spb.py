@@ -5,6 +5,8 @@ The mechanism is inferred from the abstract of its paper. What it does to the qu
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ...placement.spb import depths_of
 from ..beliefs import Request
 from ..job import Allocation
@@ -14,6 +16,9 @@ from .burst import Filling
 class PartialBackpropagation(Filling):
     name = "spb"
     summary = "JigSaw: jobs of several GPUs go back deepest on the fastest; other jobs have the slack"
+    note: ClassVar[str] = (
+        f"{Filling.note}; what partial backpropagation does to the quality of training is not simulated"
+    )
 
     def leads(self, request: Request) -> bool:
         return request.gpus > 1
