@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,21 +80,26 @@ class Cluster:
         return gpus
 
     def take(self, number: int, gpus: tuple[int, ...]) -> None:
-        """A job takes these GPUs. Raises `NotFreeError` when one is not free or stands twice."""
+        """A job takes these GPUs, ascending. Raises `NotFreeError` when one is not free or stands twice."""
         node_of, first = self.node, self.first
         taken: dict[int, int] = {}
+        node = begin = -1
+        bits = 0
         for gpu in gpus:
-            node = node_of[gpu]
-            bit = 1 << (gpu - first[node])
-            bits = taken.get(node, 0)
+            if node_of[gpu] != node:
+                taken[node] = bits
+                node, bits = node_of[gpu], 0
+                begin = first[node]
+            bit = 1 << (gpu - begin)
             if bits & bit:
                 raise NotFreeError
-            taken[node] = bits | bit
+            bits |= bit
+        taken[node] = bits
+        del taken[-1]
         for node, bits in taken.items():
             if self.free_bits[node] & bits != bits:
                 raise NotFreeError
-        for node, bits in taken.items():
-            self._set(node, self.free_bits[node] ^ bits)
+        self._update((node, self.free_bits[node] ^ bits) for node, bits in taken.items())
         if self._free is not None:
             self._free[list(gpus)] = False
         self.held[number], self._held_bits[number] = gpus, taken
@@ -102,9 +107,8 @@ class Cluster:
     def give(self, number: int) -> tuple[int, ...]:
         """A job's GPUs are free again, except on a node that is away. Returns them."""
         gpus = self.held.pop(number)
-        for node, bits in self._held_bits.pop(number).items():
-            if node not in self._away:
-                self._set(node, self.free_bits[node] | bits)
+        held = self._held_bits.pop(number).items()
+        self._update((node, self.free_bits[node] | bits) for node, bits in held if node not in self._away)
         if self._free is not None:
             self._free[list(gpus)] = True
             for node in self._away:
@@ -123,7 +127,7 @@ class Cluster:
         """The node goes away, with its free GPUs."""
         self._away.add(node)
         self.capacity -= self._usable[node].bit_count()
-        self._set(node, 0)
+        self._update(((node, 0),))
         if self._free is not None:
             self._free[self.first[node] : self.first[node + 1]] = False
 
@@ -131,16 +135,19 @@ class Cluster:
         """The node is back and all of its GPUs are free."""
         self._away.discard(node)
         self.capacity += self._usable[node].bit_count()
-        self._set(node, self._usable[node])
+        self._update(((node, self._usable[node]),))
         self._free = None
 
-    def _set(self, node: int, bits: int) -> None:
-        count = bits.bit_count()
-        self.free_count += count - self.counts[node]
-        self.free_bits[node] = bits
-        self.counts[node] = count
-        if self._nodes is not None:
-            self._nodes.moved(node, count)
+    def _update(self, changes: Iterable[tuple[int, int]]) -> None:
+        """By node, the bits that are free from now on."""
+        free_bits, counts = self.free_bits, self.counts
+        moved = None if self._nodes is None else self._nodes.moved
+        for node, bits in changes:
+            count = bits.bit_count()
+            self.free_count += count - counts[node]
+            free_bits[node], counts[node] = bits, count
+            if moved is not None:
+                moved(node, count)
 
 
 class FreeNodes:

@@ -43,6 +43,9 @@ _SPARED_S = 5.0
 _ESTIMATES = 4
 """A word of the random numbers: the errors of estimates."""
 
+_FIGURES = ["start_s", "finish_s", "held_s", "gpu_s", "preemptions", "migrations", "restarts", "limited", "wasted_s"]
+"""What is kept of a job that has ended: fields of `Run`."""
+
 # Kinds of events; at one moment they come in this order.
 _ENDS, _LIMITS, _NODES, _ARRIVALS, _USERS, _WAKES = range(6)
 
@@ -224,8 +227,8 @@ class Engine:
         """Jobs of the trace that have ended."""
         self.runs: dict[int, Run] = {}
         """Jobs in the system."""
-        self.gone: list[Run] = []
-        """Jobs that have ended."""
+        self._figures = np.full((len(trace.jobs), len(_FIGURES)), math.nan)
+        self._besides: list[tuple[int, float, float, int]] = []  # number, submission, end and GPUs of users' jobs
         self.busy = 0
         """GPUs that are held; one that several jobs share counts once."""
         self.busy_s = 0.0
@@ -373,10 +376,12 @@ class Engine:
         self._let_go(run)
         self._resettle(allocation, except_for=set())
         del self.runs[run.number], self.view.requests[run.number], self.view.progress[run.number]
-        self.gone.append(run)
         self.view.ended.append(run.number)
         if run.number < len(self.trace.jobs):
+            self._figures[run.number] = [getattr(run, name) for name in _FIGURES]
             self.ended += 1
+        else:
+            self._besides.append((run.number, run.job.submit_s, run.finish_s, run.job.gpus))
         self._note()
 
     def _change_node(self, place: int) -> None:
@@ -659,9 +664,9 @@ class Engine:
                 self._close_span(run)
         self._note()
         self._count_busy(0)
-        count = len(self.trace.jobs)
-        every = sorted((*self.gone, *self.runs.values()), key=lambda run: run.number)
-        runs, others = every[:count], every[count:]
+        figures = dict(zip(_FIGURES, self._figures.T.copy(), strict=True))
+        running = [(run.number, run.job.submit_s, math.nan, run.job.gpus) for run in self.runs.values()]
+        others = np.array(sorted(self._besides + running), dtype=np.float64).reshape(-1, 4).T
         series = None
         if self.options.record:
             at_s, queue, busy = (np.array(column) for column in zip(*self._series, strict=True))
@@ -672,23 +677,19 @@ class Engine:
             scheduler=_scheduler(self.policy) or "",
             seed=self.seed,
             jobs=self.trace.jobs,
-            start_s=np.array([run.start_s for run in runs]),
-            finish_s=np.array([run.finish_s for run in runs]),
-            held_s=np.array([run.held_s for run in runs]),
-            gpu_seconds=np.array([run.gpu_s for run in runs]),
-            preemptions=np.array([run.preemptions for run in runs], dtype=np.int32),
-            migrations=np.array([run.migrations for run in runs], dtype=np.int32),
-            restarts=np.array([run.restarts for run in runs], dtype=np.int32),
-            limit_hit=np.array([run.limited for run in runs], dtype=np.bool_),
-            wasted_gpu_s=np.array([run.wasted_s for run in runs]),
+            start_s=figures["start_s"],
+            finish_s=figures["finish_s"],
+            held_s=figures["held_s"],
+            gpu_seconds=figures["gpu_s"],
+            preemptions=figures["preemptions"].astype(np.int32),
+            migrations=figures["migrations"].astype(np.int32),
+            restarts=figures["restarts"].astype(np.int32),
+            limit_hit=figures["limited"].astype(np.bool_),
+            wasted_gpu_s=figures["wasted_s"],
             gpus=len(self.world.fleet),
             end_s=now_s,
             held_gpu_seconds=self.busy_s,
-            others=Others(
-                np.array([run.job.submit_s for run in others], dtype=np.float64),
-                np.array([run.finish_s for run in others], dtype=np.float64),
-                np.array([run.job.gpus for run in others], dtype=np.int32),
-            ),
+            others=Others(others[1], others[2], others[3].astype(np.int32)),
             events=self.events,
             decisions=self.decisions,
             wall_s=wall_s,

@@ -69,10 +69,10 @@ class Power:
         return most if self.cap_w is None else np.full(gpus, self.cap_w)
 
     def alike(self) -> Power:
-        """The same with every GPU at the median power of its workload: for beliefs without differences."""
-        medians = {name: np.median(known) if (known := watts[~np.isnan(watts)]).size else math.nan
+        """The same with every GPU at the mean power of its workload: for beliefs without differences."""
+        means = {name: np.mean(known) if (known := watts[~np.isnan(watts)]).size else math.nan
                    for name, watts in self.gpu_w.items()}  # fmt: skip
-        return replace(self, gpu_w={name: np.full(len(self.gpu_w[name]), medians[name]) for name in medians})
+        return replace(self, gpu_w={name: np.full(len(self.gpu_w[name]), means[name]) for name in means})
 
 
 @dataclass(frozen=True)

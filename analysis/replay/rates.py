@@ -105,7 +105,7 @@ class Rates:
                 raise InputError(f"the class {name!r} has {len(watts)} powers for {gpus} GPUs")
 
     def flat(self) -> Rates:
-        """The same without any difference between GPUs: every score is 1, and every power that of the median GPU."""
+        """The same without any difference between GPUs: every score is 1, and every power the mean."""
         ones = {name: np.ones(len(scores)) for name, scores in self.scores.items()}
         return replace(self, scores=ones, power=self.power and self.power.alike())
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from heapq import heappop, heappush, merge
 from itertools import chain, takewhile
+from operator import index
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -434,16 +435,19 @@ class Queued(Policy):
         placed = self.place(request)
         if placed is None:
             return None
-        given = f"the policy {self.name} gives job {request.name}"
-        gpus = tuple(sorted(gpu_numbers(given, placed, len(self.cluster.node))))
+        try:
+            gpus = tuple(sorted(map(index, placed)))
+            self.cluster.take(request.number, gpus)
+            if len(gpus) == request.gpus:
+                return gpus
+        except (NotFreeError, TypeError, ValueError, IndexError):
+            pass
+        given = f"the policy {self.name} gives job {request.name} at {self.view.now_s:g} s"
+        gpus = gpu_numbers(given, placed, len(self.cluster.node))
         if len(gpus) != request.gpus:
             raise InputError(f"{given} {len(gpus)} GPUs; it wants {request.gpus}")
-        try:
-            self.cluster.take(request.number, gpus)
-        except NotFreeError:
-            taken = next(gpu for gpu in gpus if not self.cluster.free[gpu])
-            raise InputError(f"{given} the GPU {taken}, which is not free") from None
-        return gpus
+        taken = next(gpu for gpu in gpus if not self.cluster.free[gpu])
+        raise InputError(f"{given} the GPU {taken}, which is not free")
 
     def _for_job(self, barred: NDArray[np.bool_] | None) -> tuple[int, Callable[[int], int] | None]:
         """How many free GPUs a job may be given that is kept off these nodes, and how many of those a job holds."""

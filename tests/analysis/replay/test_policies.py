@@ -396,7 +396,7 @@ def test_what_a_placement_may_not_give(gpus: Any, sentence: str, keeps: bool) ->
             return [2] if request.name == "first" else gpus
 
     away = Options(failures=(Failure("n1", 0, 50),))
-    with pytest.raises(InputError, match=f"^made: the policy foreign gives job a {sentence}"):
+    with pytest.raises(InputError, match=f"^made: the policy foreign gives job a at 0 s {sentence}"):
         replay(trace(job("first", 0, 1, 100), job("a", 0, 2, 1)), flat(2, 3), Foreign, options=away)
 
 

@@ -226,7 +226,11 @@ class Listing(Policy):
 
 @pytest.mark.parametrize(
     ("policy", "sentence"),
-    [(Bad, "job j1 the GPU 0 twice"), (Greedy, "job j1 the GPU 0, which is not free"), (Listing, "dict")],
+    [
+        (Bad, "job j1 at 10 s the GPU 0 twice"),
+        (Greedy, "job j1 at 10 s the GPU 0, which is not free"),
+        (Listing, "dict"),
+    ],
 )
 def test_a_policy_that_answers_what_cannot_be_costs_no_other(
     policy: type[Policy], sentence: str, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,295 @@
+"""What is true and what is believed: speeds, pieces, limits, wake-ups, users; and that no policy reaches the truth."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.analysis.replay import (
+    Allocation,
+    Arrivals,
+    Beliefs,
+    Decision,
+    Failure,
+    Job,
+    Options,
+    Piece,
+    Policy,
+    Power,
+    View,
+    World,
+    replay,
+)
+from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import finishes, flat, job, scored, trace
+
+
+def in_pieces(name: str, submit_s: float, *pieces: Piece, gpus: int = 1) -> Job:
+    return Job(name, submit_s, gpus, sum(piece.work_s for piece in pieces), pieces=pieces)
+
+
+# Speed, pieces and clocks
+
+
+class Noting(Policy):
+    """Gives each job a GPU of its own as it comes, and notes what it sees."""
+
+    name = "noting"
+    needs_progress = True
+
+    def begin(self, view: View) -> None:
+        self.seen: list[tuple[float, dict[int, tuple[float, tuple[Any, ...], float | None]]]] = []
+
+    def decide(self, view: View) -> Decision:
+        seen = {n: (row.epochs_done, row.regimes, row.left_s) for n, row in view.progress.items()}
+        self.seen.append((view.now_s, seen))
+        free = view.free()
+        return Decision({n: Allocation((free.pop(0),)) for n in view.waiting()}, view.now_s + 50)
+
+
+def test_epochs_and_regimes_are_seen_as_they_are_done() -> None:
+    jobs = trace(in_pieces("a", 0, Piece(100, 10, 32), Piece(60, 3, 64)))
+    policy = Noting()
+    outcome = replay(jobs, scored(1, 1, [1.0]), policy)
+    assert finishes(outcome) == {"a": 160}
+    assert [now_s for now_s, _ in policy.seen] == [0, 50, 100, 150]
+    rows = [seen[0] for _, seen in policy.seen]
+    assert rows[1] == (5, ((32, 5, 50),), 110)
+    assert rows[2] == (10, ((32, 10, 100),), 60)
+    assert rows[3] == (12.5, ((32, 10, 100), (64, 2.5, 50)), 10)
+    beliefs = Beliefs(flat(1, 1).rates, knowledge="none")
+    policy = Noting()
+    replay(jobs, replace(flat(1, 1), beliefs=beliefs), policy)
+    assert [seen[0][2] for _, seen in policy.seen] == [None] * 4
+
+
+class Fixed(Policy):
+    """Gives each job, as it comes, what it says."""
+
+    name = "fixed"
+
+    def __init__(self, *allocations: Allocation) -> None:
+        self.allocations = allocations
+
+    def decide(self, view: View) -> Decision:
+        return Decision({number: self.allocations[number] for number in view.arrived})
+
+
+def test_a_slower_clock_of_the_fast_gpu_costs_a_job_nothing() -> None:
+    world = scored(1, 2, [1.0, 1.25])
+    world = replace(world, rates=replace(world.rates, power=Power({"A": np.array([250.0, 250.0])}, idle_w=50.0)))
+    jobs = trace(job("a", 0, 2, 100, "A"))
+    full, slowed = (
+        replay(jobs, world, Fixed(Allocation((0, 1), clocks=clocks))) for clocks in ((1.0, 1.0), (0.8, 1.0))
+    )
+    assert full.finish_s.tolist() == slowed.finish_s.tolist() == [125]
+    assert slowed.energy_j[0] < full.energy_j[0]
+    deep = replay(jobs, flat_for("A"), Fixed(Allocation((0, 1), depths=(1.0, 0.5))))
+    assert deep.finish_s.tolist() == [100]
+
+
+def flat_for(workload: str) -> World:
+    return World.regular(1, 2, {workload: [1.0, 1.0]})
+
+
+def test_tenants_slow_each_other_from_when_they_share() -> None:
+    shared = Allocation((0,), shared=True)
+    outcome = replay(trace(job("a", 0, 1, 100), job("b", 50, 1, 100)), flat(1, 1), Fixed(shared, shared))
+    # a alone to 50 s, both at a half to 150 s, b alone to the end.
+    assert finishes(outcome) == {"a": 150, "b": 200}
+    assert outcome.wasted_gpu_s.tolist() == [0, 0]
+
+
+# Limits
+
+
+def test_a_limit_ends_a_job_and_its_work_is_wasted() -> None:
+    jobs = trace(job("over", 0, 2, 1000, limit_s=500), job("under", 10, 2, 100, limit_s=500))
+    outcome = replay(jobs, flat(1, 2))
+    assert finishes(outcome) == {"over": 500, "under": 600}
+    assert outcome.limit_hit.tolist() == [True, False]
+    assert outcome.wasted_gpu_s.tolist() == [1000, 0]
+    figures = outcome.metrics()
+    assert (figures.limits_hit, figures.wasted_gpu_h) == (1, 1000 / 3600)
+    exact = replay(trace(job("just", 0, 1, 500, limit_s=500)), flat(1, 1))
+    assert exact.limit_hit.tolist() == [False]
+
+
+def test_a_limit_counts_the_time_of_running() -> None:
+    jobs = trace(job("long", 0, 1, 1000, limit_s=600), job("short", 100, 1, 50))
+    assert finishes(replay(jobs, flat(1, 1), scheduler="srtf")) == {"short": 150, "long": 650}
+    by_rounds = replay(jobs, flat(1, 1), scheduler="srtf", options=Options(round_s=400, quantised=True))
+    assert finishes(by_rounds) == {"short": 800, "long": 1200}  # it ends and holds its GPU to the edge
+    lost = Options(failures=(Failure(0, 500, 510),))
+    assert finishes(replay(trace(jobs.jobs[0]), flat(1, 1), options=lost)) == {"long": 1110}  # it starts again
+
+
+# Costs, users and wake-ups
+
+
+def test_a_start_costs_time_but_not_in_the_first_round_nor_before_the_edge() -> None:
+    options = Options(round_s=120, rounds=True, start_s=20)
+    jobs = trace(job("first", 0, 1, 300), job("second", 10, 1, 300), job("brief", 20, 1, 90), job("near", 30, 1, 116))
+    outcome = replay(jobs, flat(1, 4), options=options)
+    assert finishes(outcome) == {"first": 300, "second": 120 + 20 + 300, "brief": 120 + 90, "near": 120 + 20 + 116}
+    assert outcome.wasted_gpu_s.tolist() == [0, 20, 0, 20]
+
+
+def test_a_user_reacts_to_what_it_sees() -> None:
+    """The next job of a chain is submitted when the one before it has ended, looked at every 10 s."""
+
+    class Chain:
+        def begin(self) -> float:
+            return 0.0
+
+        def act(self, view: View) -> tuple[Sequence[Job], float]:
+            if view.now_s > 0 and not view.requests:
+                return [Job(f"link at {view.now_s:g}", view.now_s, 1, 25)], view.now_s + 10
+            return [], view.now_s + 10
+
+    outcome = replay(trace(job("a", 0, 1, 35), job("z", 130, 1, 5)), flat(1, 1), options=Options(users=(Chain,)))
+    assert outcome.others.submit_s.tolist() == [40, 70, 100]
+    assert outcome.others.finish_s.tolist() == [65, 95, 125]
+
+    class Stuck(Chain):
+        def act(self, view: View) -> tuple[Sequence[Job], float]:
+            return [], view.now_s
+
+    with pytest.raises(InputError, match="a user acts at 0 s and wants to act again at 0 s: it must be later"):
+        replay(trace(job("a", 0, 1, 35)), flat(1, 1), options=Options(users=(Stuck,)))
+
+
+def test_a_policy_is_woken_up_when_it_asked_to_be() -> None:
+    class Patient(Policy):
+        """Starts each job 17 s after it came."""
+
+        name = "patient"
+
+        def decide(self, view: View) -> Decision:
+            due = {n: view.requests[n].submit_s + 17 for n in view.waiting()}
+            start = {n: Allocation((view.free()[0],)) for n in due if due[n] <= view.now_s}
+            return Decision(start, min((at_s for n, at_s in due.items() if n not in start), default=np.inf))
+
+    jobs = trace(job("a", 0, 1, 35), job("b", 60, 1, 5))
+    assert replay(jobs, flat(1, 1), Patient).start_s.tolist() == [17, 77]
+    by_rounds = replay(jobs, flat(1, 1), Patient, options=Options(round_s=10, rounds=True))
+    assert by_rounds.start_s.tolist() == [20, 80]
+
+
+# Knowledge
+
+
+def test_what_is_known_of_the_work_of_jobs() -> None:
+    jobs = trace(*(job(str(n), 0, 1, 1000 + n) for n in range(400)))
+    works: dict[str, list[float | None]] = {}
+
+    class Asking(Policy):
+        name = "asking"
+
+        def decide(self, view: View) -> Decision:
+            works.setdefault(view.beliefs.knowledge, [request.work_s for request in view.requests.values()])
+            return Decision({n: Allocation((n,)) for n in view.arrived})
+
+    for knowledge in ("exact", "estimate", "none"):
+        beliefs = Beliefs(flat(100, 4).rates, knowledge)
+        replay(jobs, replace(flat(100, 4), beliefs=beliefs), Asking)
+    assert works["exact"] == [one.ideal_s for one in jobs.jobs]
+    errors = np.log(np.array(works["estimate"], dtype=float) / np.array(works["exact"]))
+    assert errors.mean() == pytest.approx(0, abs=4 * 0.3 / 20)
+    assert errors.std() == pytest.approx(0.3, rel=0.15)
+    assert works["none"] == [None] * 400
+    nothing = replace(flat(1, 1), beliefs=Beliefs(flat(1, 1).rates, "none"))
+    assert finishes(replay(trace(job("a", 0, 1, 35)), nothing)) == {"a": 35}
+    with pytest.raises(InputError, match=r"srtf needs to know the work of jobs, .*--knowledge exact or estimate"):
+        replay(trace(job("a", 0, 1, 35)), nothing, scheduler="srtf")
+
+
+# The truth
+
+SCORE, WORK_S, PIECE_S, LATER_S, WATTS, DOWN_S = 1.17171717, 1717.1717, 717.717, 2717.2727, 171.7171, 17.1717
+TRUTHS = (SCORE, WORK_S, PIECE_S, WORK_S - PIECE_S, LATER_S, WATTS, DOWN_S)
+
+
+def reached(root: object) -> Iterator[float]:
+    """Every number that attributes lead to: through __dict__, __slots__, containers, bound methods and closures."""
+    todo, known = [root], {id(root): root}
+    while todo:
+        value = todo.pop()
+        further: list[object] = []
+        if isinstance(value, (float, int)):
+            yield float(value)
+        elif isinstance(value, np.ndarray):
+            yield from value.ravel().tolist()
+        elif isinstance(value, Mapping):
+            further = [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            further = list(value)
+        elif isinstance(value, types.MethodType):
+            further = [value.__self__, value.__func__]
+        elif isinstance(value, types.FunctionType):
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            further = [*cells, value.__defaults__, value.__kwdefaults__]
+        elif not isinstance(value, (type, types.ModuleType, str, bytes, Random)):
+            slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+            further = [*vars(value).values()] if hasattr(value, "__dict__") else []
+            further += [getattr(value, name) for name in slots if hasattr(value, name)]
+        for one in further:
+            if id(one) not in known:
+                known[id(one)] = one
+                todo.append(one)
+
+
+class Spy(Policy):
+    """Shares GPUs as jobs come, and looks for the truth at each decision."""
+
+    name = "spy"
+    needs_progress = True
+
+    def begin(self, view: View) -> None:
+        self.found: set[float] = set()
+        self._look(view)
+
+    def decide(self, view: View) -> Decision:
+        self._look(view)
+        changes = {number: Allocation((number % 2,), shared=True) for number in view.arrived}
+        return Decision(changes, view.now_s + 400)
+
+    def _look(self, view: View) -> None:
+        numbers = np.fromiter(reached(view), dtype=float)
+        self.found |= {truth for truth in TRUTHS if np.isclose(numbers, truth, rtol=1e-9).any()}
+
+
+@pytest.mark.parametrize("knowledge", ["none", "estimate", "exact"])
+def test_no_policy_reaches_the_truth(knowledge: str) -> None:
+    """Scores, work, jobs to come, power and failures to come have values that nothing else has."""
+    scores = {"A": np.array([SCORE, SCORE, 1.0])}
+    world = World.regular(3, 1, scores, power=Power({"A": np.array([WATTS, WATTS, 200.0])}, idle_w=20.0))
+    world = replace(world, beliefs=replace(world.beliefs, knowledge=knowledge)).flat()
+    jobs = (
+        Job("a", 0, 1, WORK_S, "A"),
+        Job("b", 0, 1, WORK_S, "A", pieces=(Piece(PIECE_S, 3, 8), Piece(WORK_S - PIECE_S, 4, 16))),
+        Job("later", 3000, 1, LATER_S, "A"),
+    )
+    options = Options(
+        users=(lambda: Arrivals(iter([Job("user", 3500, 1, LATER_S, "A")])),),
+        failures=(Failure(2, 4000 + DOWN_S, 5000),),
+    )
+    policy = Spy()
+    replay(trace(*jobs), world, policy, options=options)
+    works = {WORK_S, LATER_S}
+    assert policy.found == (works if knowledge == "exact" else set())
+
+
+def test_the_spy_finds_what_is_there() -> None:
+    """Where beliefs are the truth, they are found: the search is not blind."""
+    power = Power({"A": np.array([WATTS, WATTS, 200.0])})
+    world = World.regular(3, 1, {"A": [SCORE, SCORE, 1.0]}, power=power)
+    policy = Spy()
+    replay(trace(Job("a", 0, 1, WORK_S, "A")), world, policy)
+    assert policy.found == {SCORE, WORK_S, WATTS}
