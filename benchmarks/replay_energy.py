@@ -34,7 +34,7 @@ from whorl.analysis.replay.policies.packed import Packed
 from whorl.analysis.replay.policies.shares import FirstCome
 from whorl.analysis.replay.power import ANY
 from whorl.analysis.replay.tables import Pairs, read_pairs
-from whorl.analysis.replay.traces import Reading, read_trace
+from whorl.analysis.replay.traces import TraceOptions, read_trace
 from whorl.benchmarks.intervals import LONGHORN
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
@@ -47,7 +47,7 @@ IDLE_W, BUSY_W, NODE_W = 50.0, 250.0, 760.0
 
 def shockwave(*, regimes: bool) -> Trace:
     folder = SCHEDULERS / "shockwave"
-    reading = Reading(regimes=folder / "regimes_32gpus.json") if regimes else Reading()
+    reading = TraceOptions(regimes=folder / "regimes_32gpus.json") if regimes else TraceOptions()
     return read_trace(folder / "jobs_32gpus.csv", reading=reading)
 
 

@@ -34,7 +34,7 @@ import numpy.typing as npt
 from whorl.analysis.placement import scores
 from whorl.analysis.replay import Job, Options, Trace, World
 from whorl.analysis.replay.findings import ALL, BETTER, LEAST_PCT
-from whorl.analysis.replay.from_store import Measured, measured
+from whorl.analysis.replay.from_store import MeasuredFleets, measured_fleets
 from whorl.analysis.replay.setting import Answered, Setting
 from whorl.analysis.replay.study import BASELINES, Case, General
 from whorl.benchmarks.machine import machine
@@ -147,7 +147,7 @@ def trace(name: str, workload: str, random: np.random.Generator, jobs: int = JOB
 class TrueFleets:
     """The fleets of a store, on which jobs run at the true scores."""
 
-    fleets: Measured
+    fleets: MeasuredFleets
     workload: str
     true: Floats
 
@@ -158,7 +158,7 @@ class TrueFleets:
         return replace(world, rates=replace(world.rates, scores=scores))
 
 
-def one_store(kind: Kind, fleets: Measured, workload: str, true: Floats, number: int) -> dict[str, Any]:
+def one_store(kind: Kind, fleets: MeasuredFleets, workload: str, true: Floats, number: int) -> dict[str, Any]:
     """What is said of each policy, and what is true."""
     random = np.random.default_rng([number, 77])
     traces = tuple(trace(f"t{place}", workload, random, kind.jobs) for place in range(kind.traces))
@@ -218,7 +218,7 @@ def rates(kind: Kind, place: int, stores: int) -> dict[str, Any]:
     for number, name in enumerate(times):
         if name in told or name in untold:
             own = replace(found, workloads=(name,), of={name: found.of[name]})
-            rows[name] = one_store(kind, measured(own, [name], locality=LOCALITY), name, trues[name], number)
+            rows[name] = one_store(kind, measured_fleets(own, [name], locality=LOCALITY), name, trues[name], number)
     first = rows if kind.real or kind.misled else untold
     result: dict[str, Any] = {
         "says": kind.says,

@@ -33,7 +33,7 @@ _NODE = 4  # GPUs of a node, where no node is known
 
 
 @dataclass(frozen=True)
-class Level:
+class EqualFleets:
     """A fleet of equal GPUs: placement can gain only by packing."""
 
     nodes: int
@@ -51,7 +51,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredFleets:
     """The measured fleet, or one of another shape whose GPUs are drawn from it.
 
     A GPU is drawn with its scores in all workloads, so that these stay as correlated as they were measured. Where
@@ -229,14 +229,14 @@ def _or_median(scores: Floats) -> Floats:
     return np.where(np.isnan(scores), 1.0, scores)
 
 
-def measured(
+def measured_fleets(
     scores: Scores,
     workloads: Iterable[str],
     *,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
     locality: float = 1.0,
-) -> Measured:
+) -> MeasuredFleets:
     """The fleets of `scores` for jobs of these workloads; without `nodes` and `gpus_per_node`, the measured fleet.
 
     Raises:
@@ -248,4 +248,4 @@ def measured(
     missing = [name for name in used if name not in scores.workloads]
     if missing:
         raise InputError(f"no scores of {missing[0]}; there are scores of {', '.join(scores.workloads)}")
-    return Measured(scores, used, nodes, gpus_per_node, locality)
+    return MeasuredFleets(scores, used, nodes, gpus_per_node, locality)

@@ -19,7 +19,7 @@ from ...errors import InputError
 from ...store.importing.content import LINE, Sheet, read
 from .fleet import Floats, Ints
 from .job import Trace
-from .traces import Reading, read_trace
+from .traces import TraceOptions, read_trace
 
 CLASSES = ("A", "B", "C", "D")
 """From the most sensitive to the GPU to the least: compute-bound to memory-bound."""
@@ -37,7 +37,7 @@ def published_trace(path: Path) -> Trace:
     The arrival process takes jobs by submit time: others are sorted, ties in the file's order, and a note says so.
     Raises InputError, with the line, if a column is missing or a job cannot be run.
     """
-    trace = read_trace(path, "csv", Reading("iterations"))
+    trace = read_trace(path, "csv", TraceOptions("iterations"))
     jobs = tuple(replace(job, workload=class_of(job.model)) for job in trace.jobs)
     return replace(trace, jobs=jobs, notes=tuple(f"{path.name}: {note}" for note in trace.notes if "sorted" in note))
 

@@ -15,7 +15,7 @@ from .burst_jobs import read_plans, with_plan
 from .classes import assign
 from .failures import read_failures
 from .findings import Finding, Gain, findings, gains
-from .from_store import Level, Measured, measured
+from .from_store import EqualFleets, MeasuredFleets, measured_fleets
 from .job import Trace
 from .options import Options
 from .policies import POLICIES, SCHEDULERS, Policy, find_policy, find_scheduler
@@ -23,7 +23,7 @@ from .policies.eaco import Sharing
 from .profiles import profiles, published_trace
 from .study import BASELINES, Case, Facts, General, Progress, Published, Replayed, Study, run_all
 from .tables import read_curves, read_pairs
-from .traces import Reading, read_trace
+from .traces import TraceOptions, read_trace
 
 DEFAULT = "packed,pm-first,pal"
 ROUND_S = 360.0
@@ -205,7 +205,7 @@ def as_published(options: Mapping[str, Any]) -> Setting:
 def general(options: Mapping[str, Any]) -> Setting:
     """The traces at `options["paths"]` on the measured fleet, or on one of the shape that was asked for."""
     regimes = options["regimes"]
-    reading = Reading(
+    reading = TraceOptions(
         options["duration_unit"],
         options["processors_per_gpu"],
         gpus_per_node=options["gpus_per_node"] or 1,
@@ -220,7 +220,7 @@ def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> Setting:
     """The same for traces that were read already. Raises InputError for options that cannot be used."""
     if (options["nodes"] or 0) * (options["gpus_per_node"] or 0) > _MOST_GPUS:
         raise InputError(f"--nodes times --gpus-per-node is more than {_MOST_GPUS:,} GPUs; give a smaller fleet")
-    fleets: Level | Measured
+    fleets: EqualFleets | MeasuredFleets
     if options["store"]:
         workloads, cluster = _workloads(options["store"], options["cluster"])
         traces = assign(traces, workloads, options["classes"])
@@ -489,14 +489,16 @@ def _workloads(store: str, cluster: str | None) -> tuple[list[str], str]:
     return [workload for _, workload in measured_workloads], clusters[0]
 
 
-def _measured(options: Mapping[str, Any], traces: list[Trace], cluster: str) -> tuple[Level | Measured, str, list[str]]:
+def _measured(
+    options: Mapping[str, Any], traces: list[Trace], cluster: str
+) -> tuple[EqualFleets | MeasuredFleets, str, list[str]]:
     from ..placement import scores
 
     used = sorted({job.workload for trace in traces for job in trace.jobs if job.workload})
     if not used and options["nodes"] is not None:  # no score is needed, and of the store's nodes none is
         return _level(options, "no job has a measured workload")
     fleet_scores = scores(Store.open(options["store"]), used, cluster=cluster)
-    fleets = measured(
+    fleets = measured_fleets(
         fleet_scores,
         used,
         nodes=options["nodes"],
@@ -513,11 +515,11 @@ def _measured(options: Mapping[str, Any], traces: list[Trace], cluster: str) -> 
     return fleets, f"{source} on {cluster}", notes
 
 
-def _level(options: Mapping[str, Any], why: str = "without --store") -> tuple[Level, str, list[str]]:
+def _level(options: Mapping[str, Any], why: str = "without --store") -> tuple[EqualFleets, str, list[str]]:
     if options["nodes"] is None:
         raise InputError(
             "give a fleet: --store DIR for the GPUs measured there, or --nodes N and --gpus-per-node G for GPUs "
             "that are all equal"
         )
-    level = Level(options["nodes"], options["gpus_per_node"], options["locality_penalty"])
+    level = EqualFleets(options["nodes"], options["gpus_per_node"], options["locality_penalty"])
     return level, "all alike", [f"{why}: all GPUs are equal, so choosing among them gains nothing"]

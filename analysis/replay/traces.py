@@ -34,7 +34,7 @@ from .trace_text import (
     text_of,
 )
 
-__all__ = ["FORMATS", "SECONDS_PER_ITERATION", "Format", "Reading", "read_trace", "trace_name"]
+__all__ = ["FORMATS", "SECONDS_PER_ITERATION", "TraceFormat", "TraceOptions", "read_trace", "trace_name"]
 
 MOST_GPUS = 10_000_000  # of a job; more is a slip of the pen, or a number of something else
 _LONGEST_S = 1e10
@@ -51,7 +51,7 @@ SECONDS_PER_ITERATION = {
 
 
 @dataclass(frozen=True)
-class Reading:
+class TraceOptions:
     """What the person says about a file that the file does not."""
 
     duration_unit: str = "auto"
@@ -65,7 +65,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Format:
+class TraceFormat:
     """How a kind of trace is recognised and read.
 
     Columns are those of the file or those of `added` and `prepare`, which begin with `=`. Several names are one text,
@@ -98,7 +98,7 @@ class Format:
     fits: Callable[[str], bool] | None = None
     """Whether the first line that is not empty looks like it; None: if it names all `columns`."""
     rows: Callable[[Path, str], TraceText] = delimited
-    prepare: Callable[[TraceText, Reading], None] | None = None
+    prepare: Callable[[TraceText, TraceOptions], None] | None = None
     """What takes more than `added`."""
     added: tuple[pl.Expr, ...] = ()
     """Of `numbers`, `instants`, and the columns `=processors_per_gpu` and `=gpus_per_node`."""
@@ -121,7 +121,7 @@ def trace_name(path: Path) -> str:
     return Path(name).stem or name
 
 
-def read_trace(path: Path | str, format: str | None = None, reading: Reading | None = None) -> Trace:  # noqa: A002
+def read_trace(path: Path | str, format: str | None = None, reading: TraceOptions | None = None) -> Trace:  # noqa: A002
     """The jobs of a file, in seconds and GPUs; `format` is a name of `FORMATS`, found by content where None.
 
     Run times that a cluster measured are taken as times on its median GPU. Jobs that cannot be replayed stop the
@@ -130,7 +130,7 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
     Raises:
         InputError: the file or a row of it cannot be used, or no job is left.
     """
-    path, reading = Path(path), reading or Reading()
+    path, reading = Path(path), reading or TraceOptions()
     text = text_of(path)
     row = _format(path, text, format)
     if row.regimes and reading.regimes is None:
@@ -165,7 +165,7 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
     return Trace(trace_name(path), tuple(read), tuple(table.notes))
 
 
-def _jobs(table: TraceText, row: Format, reading: Reading) -> dict[str, tuple[Piece, ...]]:
+def _jobs(table: TraceText, row: TraceFormat, reading: TraceOptions) -> dict[str, tuple[Piece, ...]]:
     """Add `=job`, `=submit`, `=gpus`, `=run`, `=limit` and `=model` to the table; by job, the pieces that are known."""
     table.need(*row.columns.split())
     absent = [name for name in row.optional.split() if name not in table.frame.columns]
@@ -220,7 +220,7 @@ def _jobs(table: TraceText, row: Format, reading: Reading) -> dict[str, tuple[Pi
     return pieces
 
 
-def _usable(table: TraceText, row: Format, reading: Reading) -> None:
+def _usable(table: TraceText, row: TraceFormat, reading: TraceOptions) -> None:
     """Stop at what no trace can have; leave out, or stop at, jobs that cannot be replayed; count what is to be told."""
     for condition, why in row.left_out:
         table.leave_out(condition, why)
@@ -292,7 +292,7 @@ def _pieces(path: Path, job: str, regimes: Any) -> Iterator[Piece]:
         yield Piece(float(epochs * epoch_s), epochs=float(epochs), batch=int(batch))
 
 
-def _format(path: Path, text: str, name: str | None) -> Format:
+def _format(path: Path, text: str, name: str | None) -> TraceFormat:
     if name is not None:
         for row in FORMATS:
             if row.name == name:
@@ -309,7 +309,7 @@ def _format(path: Path, text: str, name: str | None) -> Format:
     raise InputError(f"{path} begins with {begin!r}, which is no known trace format ({summaries}); see --trace-format")
 
 
-def _csv_units(table: TraceText, reading: Reading) -> None:
+def _csv_units(table: TraceText, reading: TraceOptions) -> None:
     """`=unit`: `duration` counts iterations for the PAL study's six models, and seconds otherwise."""
     unit = table.frame["model"].replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
     table.frame = table.frame.with_columns(unit.alias("=unit"))
@@ -333,7 +333,7 @@ def _csv_units(table: TraceText, reading: Reading) -> None:
         table.notes.append(f"columns not used: {', '.join(name or '(without a name)' for name in unused)}")
 
 
-def _without_the_wait(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
+def _without_the_wait(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
     """Let `duration` begin when the job did. In Acme's file of Kalos it begins at submission, so it holds the wait."""
     if not {"start_time", "end_time"} <= set(table.names):
         return
@@ -351,7 +351,7 @@ def _without_the_wait(table: TraceText, reading: Reading) -> None:  # noqa: ARG0
     )
 
 
-def _pai_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
+def _pai_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
     """One row a job: all its tasks with GPUs run at once, each instance on GPUs of its own; plan_gpu is in per cent."""
     tasks = table.frame.with_columns(
         ((pl.col("plan_gpu") / 100).ceil() * pl.col("inst_num").fill_null(1)).alias("=GPUs")
@@ -434,7 +434,7 @@ def _slurm_rows(path: Path, text: str) -> TraceText:
     return TraceText(str(path), rows.with_columns(pl.col(pl.String).fill_null("").str.strip_chars()), place="job")
 
 
-def _slurm_jobs(table: TraceText, reading: Reading) -> None:  # noqa: ARG001
+def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
     """Columns in any order, with more names than one for most; a job arrives when it was eligible, else submitted."""
     lower = [name.lower() for name in table.names]
     for name in lower:
@@ -559,13 +559,13 @@ _MIG_INSTANCE = r"gpu:[^:=,]*\d+g\.\d+gb"  # the usual name of a MIG instance's 
 _OPEN = "they had not ended, so for how long they run is unknown"
 
 FORMATS = (
-    Format(
+    TraceFormat(
         "csv", "CSV with job_id, num_gpus, submit_time, duration, model", _CSV,
         fits=lambda first: "num_gpus" in headings(first) and len(headings(first) & set(_CSV.split())) >= 3,
         prepare=_csv_units, strict=True, unknown=(),
         job="job_id", submit="submit_time", gpus="num_gpus", run_time="duration", unit="=unit", models="model",
     ),
-    Format(
+    TraceFormat(
         "swf", "Standard Workload Format: 18 numbers a line", _SWF,
         fits=_fits_swf, rows=lambda path, text: spaced(path, text, _SWF.split(), ";"), unknown=(),
         numbers="submit wait run processors cpu memory wanted_processors wanted_time wanted_memory status group queue "
@@ -591,7 +591,7 @@ FORMATS = (
         ),),
         notes="{reading.processors_per_gpu} processors count as a GPU, rounded up (--processors-per-gpu)",
     ),
-    Format(
+    TraceFormat(
         "sacct", "`sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` or --json", "",
         fits=_fits_sacct, rows=_slurm_rows, prepare=_slurm_jobs,
         job="=job ID", submit="=arrival", gpus="=GPUs", run_time="=run time", limit="=time limit",
@@ -602,7 +602,7 @@ FORMATS = (
         ),
         repeats="{} ran again after being requeued; each time counts as a job of its own",
     ),
-    Format(
+    TraceFormat(
         "openb", "CSV of pods: name, num_gpu, creation_time, deletion_time, scheduled_time",
         "name num_gpu creation_time deletion_time scheduled_time",
         optional="gpu_milli", numbers="num_gpu gpu_milli", instants="creation_time deletion_time scheduled_time",
@@ -615,32 +615,32 @@ FORMATS = (
         ),
         counted=((pl.col("gpu_milli").is_between(1, 999), "{} asked for a share of a GPU and got a whole one"),),
     ),
-    Format(
+    TraceFormat(
         "helios", "CSV with job_id, gpu_num, submit_time, duration, vc, queue", _HELIOS,
         fits=lambda first: set(_HELIOS.split()) <= headings(first)
         and bool({"vc", "node_num", "queue", "cpu_num"} & headings(first)),
         numbers="duration", instants="submit_time", prepare=_without_the_wait,
         job="job_id", submit="submit_time", gpus="gpu_num", run_time="duration", models="vc type",
     ),
-    Format(
+    TraceFormat(
         "tiresias", "CSV with job_id, num_gpu, submit_time, duration, model_name",
         "job_id num_gpu submit_time duration model_name", unknown=(),
         job="job_id", submit="submit_time", gpus="num_gpu", run_time="duration", models="model_name",
     ),
-    Format(
+    TraceFormat(
         "pai", "CSV of tasks: job_name, task_name, inst_num, status, start_time, ..., plan_gpu", _PAI,
         fits=_fits_pai, rows=_pai_rows, numbers="inst_num start_time end_time plan_gpu", prepare=_pai_jobs,
         job="job_name", submit="start_time", gpus="=GPUs", run_time="=run time", models="task_name",
         left_out=((pl.col("=open"), "a task had not begun or not ended"),),
         notes="the table does not say when jobs were submitted: each arrives when its first task began",
     ),
-    Format(
+    TraceFormat(
         "shockwave", "CSV with job, model, batch, gpus, epochs, isolated_s, arrival_s",
         "job model batch gpus epochs isolated_s arrival_s", strict=True, unknown=(), regimes="",
         job="job", submit="arrival_s", gpus="gpus", run_time="isolated_s", models="model",
         epochs="epochs", batch="batch",
     ),
-    Format(
+    TraceFormat(
         "gavel", "12 fields a line, parted by tabs: a raw trace of Gavel or Shockwave", _GAVEL,
         fits=_fits_gavel, rows=_gavel_rows, unknown=(),
         added=(
@@ -653,20 +653,20 @@ FORMATS = (
         regimes="does not say how long its jobs run: their batch sizes change, so they take up to 4 times shorter, or "
         "longer, than its durations",
     ),
-    Format(
+    TraceFormat(
         "philly", "JSON list of jobs with jobid, submitted_time and attempts", "",
         fits=lambda first: first.startswith("["), rows=_philly_rows,
         job="jobid", submit="submitted_time", gpus="gpus", run_time="run time", models="vc",
         left_out=((pl.col("attempts") == 0, "they never ran"), (~pl.col("ended"), _OPEN)),
         counted=((pl.col("attempts") > 1, "{} ran in several attempts, which count as one run"),),
     ),
-    Format(
+    TraceFormat(
         "pollux", "CSV with name, time, application, num_replicas, batch_size",
         "name time application num_replicas batch_size", strict=True, unknown=(),
         job="name", submit="time", gpus="num_replicas", run_time="", models="application",
         regimes="does not say how long its jobs run, nor for how many steps, only with which batch size",
     ),
-    Format(
+    TraceFormat(
         "mirage", "CSV of a Slurm log of whole nodes: job, submit, start, end, limit_min, nodes",
         "job submit start end limit_min nodes", numbers="nodes limit_min", instants="submit start end",
         added=(

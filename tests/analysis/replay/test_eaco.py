@@ -33,7 +33,7 @@ from whorl.analysis.replay.policies.packed import Packed
 from whorl.analysis.replay.policies.shares import FirstCome
 from whorl.analysis.replay.power import ANY
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs, read_pairs
-from whorl.analysis.replay.traces import Reading, read_trace
+from whorl.analysis.replay.traces import TraceOptions, read_trace
 from whorl.errors import InputError
 
 HOUR = 3600.0
@@ -148,7 +148,7 @@ SLEEPING = Power({ANY: np.full(GPUS, 250.0)}, idle_w=50.0, node_w=760.0, sleep_a
 def published(*, regimes: bool = False, slack: float = 1.25) -> tuple[Trace, Rates]:
     """The one-GPU jobs of Shockwave's trace with deadlines, and 14 nodes of 8 GPUs with Gavel's pairs."""
     folder = SCHEDULERS / "shockwave"
-    reading = Reading(regimes=folder / "regimes_32gpus.json") if regimes else Reading()
+    reading = TraceOptions(regimes=folder / "regimes_32gpus.json") if regimes else TraceOptions()
     trace = read_trace(folder / "jobs_32gpus.csv", reading=reading)
     jobs = [replace(job, deadline_s=job.submit_s + slack * job.ideal_s) for job in trace.jobs if job.gpus == 1]
     pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from whorl.analysis.replay import POLICIES, Job, Trace, World, replay
 from whorl.analysis.replay.advised import Advised
 from whorl.analysis.replay.findings import ALL, Finding, GainTable, findings, foretold, gains, interval, without_scores
-from whorl.analysis.replay.from_store import Level
+from whorl.analysis.replay.from_store import EqualFleets
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.resampling import resampled
 from whorl.analysis.replay.setting import Setting
@@ -26,7 +26,7 @@ from whorl.tests.sizes import sample
 JOBS = tuple(Job(f"j{i}", 10.0 * i, 1 + i % 3, 100.0 + 7 * i, "w") for i in range(12))
 TRACES = (Trace("t", JOBS), Trace("u", JOBS[::-1]))
 BASELINES = ("packed", "drain-outliers")
-DONE = General((Trace("t", tuple(replace(job, workload="") for job in JOBS)),), Level(4, 2), Options()).run(
+DONE = General((Trace("t", tuple(replace(job, workload="") for job in JOBS)),), EqualFleets(4, 2), Options()).run(
     Case(0, "packed", "fifo", 0)
 )
 
@@ -196,7 +196,7 @@ def test_every_seed_but_the_first_has_other_jobs_and_controls_have_the_same() ->
     assert plain.run(Case(0, "packed", "fifo", 8, resampled=True, flat=True)).jct_s.tolist() == own.jct_s.tolist()
     assert own.jct_s.tolist() != plain.run(Case(0, "packed", "fifo", 8)).jct_s.tolist()
     assert plain.informed([8])
-    assert not General(TRACES[:1], Level(4, 2), Options()).informed([8])
+    assert not General(TRACES[:1], EqualFleets(4, 2), Options()).informed([8])
 
 
 class FirstIsSlow(Advised):

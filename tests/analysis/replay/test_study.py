@@ -17,7 +17,7 @@ import pytest
 
 from whorl.analysis.replay.beliefs import Request, View
 from whorl.analysis.replay.failures import Failure, read_failures
-from whorl.analysis.replay.from_store import Level
+from whorl.analysis.replay.from_store import EqualFleets
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.policies import POLICIES, Decision, Policy
@@ -31,7 +31,7 @@ from whorl.tests.analysis.replay.studies import Dying, Lottery, Sleeping
 ROOT = Path(__file__).parents[3]
 
 TRACE = Trace("t", tuple(Job(f"j{i}", 10.0 * i, 1 + i % 3, 100.0 + 7 * i) for i in range(12)))
-STUDY = General((TRACE,), Level(4, 2), Options())
+STUDY = General((TRACE,), EqualFleets(4, 2), Options())
 
 
 def cases(
@@ -143,7 +143,7 @@ def runs(pid: int) -> bool:
 
 
 def test_policies_of_a_seed_meet_the_same_failures() -> None:
-    study = General((TRACE,), Level(4, 2), Options(), mtbf_h=0.02, repair_h=0.02)
+    study = General((TRACE,), EqualFleets(4, 2), Options(), mtbf_h=0.02, repair_h=0.02)
     one, again, other = (study.run(Case(0, "packed", "fifo", seed)) for seed in (1, 1, 2))
     assert one.metrics == again.metrics
     assert one.metrics.restarts > 0

@@ -14,7 +14,7 @@ import pytest
 from whorl.analysis.replay.classes import assign
 from whorl.analysis.replay.job import Piece, job_type
 from whorl.analysis.replay.profiles import class_of
-from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, Reading, read_trace, trace_name
+from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, TraceOptions, read_trace, trace_name
 from whorl.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,7 +71,7 @@ def refusal(
     names_trace: bool = True,
 ) -> str:
     with pytest.raises(InputError) as caught:
-        read_trace(path, format, Reading(regimes=regimes))
+        read_trace(path, format, TraceOptions(regimes=regimes))
     sentence = str(caught.value)
     assert str(path if names_trace else regimes) in sentence
     assert "\n" not in sentence
@@ -93,9 +93,9 @@ def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
     by_model = read_trace(path)
     assert [job.ideal_s for job in by_model.jobs] == pytest.approx([17.9, 100.0])
     assert len([note for note in by_model.notes if "duration of 1 job " in note]) == 2
-    assert [job.ideal_s for job in read_trace(path, reading=Reading("seconds")).jobs] == [100.0, 100.0]
+    assert [job.ideal_s for job in read_trace(path, reading=TraceOptions("seconds")).jobs] == [100.0, 100.0]
     with pytest.raises(InputError, match=r"line 3: how long an iteration of 'mine' takes is not known"):
-        read_trace(path, reading=Reading("iterations"))
+        read_trace(path, reading=TraceOptions("iterations"))
 
 
 def test_a_csv_with_times_since_1970_counts_from_its_first_job(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_swf_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         "4 40 5 50 -1 -1 -1 -1 -1 -1 1 3 4 5 1 1 -1 -1\n",  # no processors at all
         "5 50 5 50 8 -1 -1 8 -1 -1 3 3 4 5 1 1 -1 -1\n",  # a part of a job
     ]
-    trace = read_trace(written(tmp_path, "".join(lines), "x.swf"), reading=Reading(processors_per_gpu=4))
+    trace = read_trace(written(tmp_path, "".join(lines), "x.swf"), reading=TraceOptions(processors_per_gpu=4))
     assert [(job.name, job.gpus, job.submit_s, job.ideal_s) for job in trace.jobs] == [
         ("1", 2, 0, 100),
         ("3", 3, 20, 50),
@@ -407,7 +407,7 @@ def regimes_file(folder: Path, regimes: object, name: str = "r.json") -> Path:
 def test_the_trace_of_shockwave_is_read_as_it_is_and_runs_by_its_regimes() -> None:
     path, regimes = (SCHEDULERS / "shockwave" / name for name in ("jobs_32gpus.csv", "regimes_32gpus.json"))
     alone = read_trace(path)
-    trace = read_trace(path, reading=Reading(regimes=regimes))
+    trace = read_trace(path, reading=TraceOptions(regimes=regimes))
     assert len(trace.jobs) == 120
     assert sum(job.gpus * job.ideal_s for job in trace.jobs) / 32 == pytest.approx(19_869, abs=1)
     assert trace.jobs[-1].submit_s == pytest.approx(5_011, abs=1)
@@ -422,7 +422,7 @@ def test_a_raw_trace_of_gavel_needs_its_regimes(tmp_path: Path) -> None:
     path = written(tmp_path, SHOCKWAVE + SHOCKWAVE.replace("\t2\tgns", "\t0\tgns"))
     assert "does not say how long its jobs run" in refusal(path)
     regimes = regimes_file(tmp_path, {"0": [[2, 32, 50.5], [3, 64, 20]], "1": [[1, 32, 5]]})
-    trace = read_trace(path, reading=Reading(regimes=regimes))
+    trace = read_trace(path, reading=TraceOptions(regimes=regimes))
     (job,) = trace.jobs
     assert (job.name, job.gpus, job.ideal_s, job.model) == ("0", 2, 161, "ResNet-18")
     assert job.pieces == (Piece(101, epochs=2, batch=32), Piece(60, epochs=3, batch=64))
@@ -468,7 +468,7 @@ def test_a_trace_of_pollux_needs_to_be_told_how_long_jobs_run(tmp_path: Path) ->
     path = written(tmp_path, POLLUX)
     assert "nor for how many steps" in refusal(path)
     regimes = regimes_file(tmp_path, {"cifar10-0": [[10, 2048, 7.5]]})
-    (job,) = read_trace(path, reading=Reading(regimes=regimes)).jobs
+    (job,) = read_trace(path, reading=TraceOptions(regimes=regimes)).jobs
     assert (job.name, job.submit_s, job.gpus, job.ideal_s, job.model) == ("cifar10-0", 107, 6, 75, "cifar10")
 
 
@@ -481,7 +481,7 @@ def test_jobs_of_a_slurm_log_of_nodes_hold_whole_nodes(tmp_path: Path) -> None:
     )
     path = written(tmp_path, MIRAGE_HEAD + rows)
     for gpus_per_node in (1, 3):
-        trace = read_trace(path, reading=Reading(gpus_per_node=gpus_per_node))
+        trace = read_trace(path, reading=TraceOptions(gpus_per_node=gpus_per_node))
         assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.limit_s) for j in trace.jobs] == [
             ("1", 0, 2 * gpus_per_node, 3600, 7200),
             ("2", 300, gpus_per_node, 30, 600),
@@ -581,7 +581,7 @@ def test_the_page_of_traces_shows_every_format_and_its_examples_are_read(tmp_pat
     regimes["pollux"] = {"cifar10-0": [[1, 1, 1]], "deepspeech2-1": [[1, 1, 1]]}
     for name, example in examples.items():
         path = written(tmp_path, textwrap.dedent(example), "anything.dat")
-        reading = Reading(regimes=regimes_file(tmp_path, regimes[name]) if name in regimes else None)
+        reading = TraceOptions(regimes=regimes_file(tmp_path, regimes[name]) if name in regimes else None)
         assert read_trace(path, reading=reading) == read_trace(path, name, reading)
     path = written(tmp_path, HEAD + "0,1,0,9,m\n")
     assert "has no column" in refusal(path, format="openb")
