@@ -69,36 +69,38 @@ def summary(findings: Sequence[Finding], title: str) -> list[str]:
 
 
 def _gains(group: Group) -> list[Table | Drawing]:
-    """The gains of all policies, as a table and seed by seed."""
-    table = GainTable.of(group.findings)
-    if not table.rows:
-        return []
-    counts = [max(gain.n for gain in finding.gains) for finding, _ in table.rows]
-    rows = [
-        [finding.policy, *texts, finding.finding, str(count)]
-        for (finding, texts), count in zip(table.rows, counts, strict=True)
-    ]
-    seeds = max(counts)
-    rests = (
-        f"n = {seeds} seeds; each draws what is not sure of the scores, the order of nodes and, after the first, the "
-        "jobs. The bars are 90 % intervals for another such trace."
-    )
-    if seeds == 1:
-        rests = "One seed is not evidence and has no interval."
-    return [
-        Table(
-            ["gain in average JCT", *table.heads, "finding", "seeds"],
-            rows,
-            [len(table.heads) + 2],
-            says=waiting_costs(group),
-        ),
-        Drawing(
-            "Gain in average completion time, seed by seed",
-            "A point is a seed. Right of 0 the policy is faster than the baseline, or than itself without scores, with "
-            f"the same seed. {rests}",
-            {head: gain_by_seed(table.drawn[head]) for head in reversed(table.heads)},
-        ),
-    ]
+    """The gains of all policies, as a table and seed by seed; first in time, then in energy."""
+    parts: list[Table | Drawing] = []
+    for figure, findings, costs in (
+        ("average completion time", group.findings, waiting_costs(group)),
+        ("energy", group.energy, ""),
+    ):
+        table = GainTable.of(findings)
+        if not table.rows:
+            continue
+        counts = [max(gain.n for gain in finding.gains) for finding, _ in table.rows]
+        rows = [
+            [finding.policy, *texts, finding.finding, str(count)]
+            for (finding, texts), count in zip(table.rows, counts, strict=True)
+        ]
+        seeds = max(counts)
+        rests = (
+            f"n = {seeds} seeds; each draws what is not sure of the scores, the order of nodes and, after the first, "
+            "the jobs. The bars are 90 % intervals for another such trace."
+        )
+        if seeds == 1:
+            rests = "One seed is not evidence and has no interval."
+        head = [f"gain in {figure}", *table.heads, "finding", "seeds"]
+        parts.append(Table(head, rows, [len(head) - 1], says=costs))
+        parts.append(
+            Drawing(
+                f"Gain in {figure}, seed by seed",
+                "A point is a seed. Right of 0 the policy is better than the baseline, or than itself without scores, "
+                f"with the same seed. {rests}",
+                {over: gain_by_seed(table.drawn[over]) for over in reversed(table.heads)},
+            )
+        )
+    return parts
 
 
 def _figures(group: Group, bars: int) -> list[Table | Drawing]:

@@ -23,7 +23,8 @@ import numpy as np
 from ..statistics.student import quantile
 from .study import Replayed
 
-FIGURES = ("avg_jct_s", "p99_jct_s", "makespan_s")
+JCT, ENERGY = "avg_jct_s", "energy_kwh"
+FIGURES = (JCT, "p99_jct_s", "makespan_s")
 CONFIDENCE = 0.9
 LEAST_PCT = 0.05
 """What rounds to 0.0 % is no gain: seeds may agree to the last bit of their rounding errors."""
@@ -64,14 +65,14 @@ class Comparison:
     scheduler: str | None
     policy: str
     against: str
-    figure: str = FIGURES[0]
+    figure: str = JCT
 
 
 @dataclass(frozen=True)
 class Gain(Comparison):
-    """By how much a policy shortens a time against a baseline, in % of the baseline's; negative: it lengthens it.
+    """By how much a policy lowers a time or the energy, in % of a baseline's; negative: it raises it.
 
-    The mean over the seeds is that of the ratios of the two times (geometric). Of a comparison (`gains`) the interval
+    The mean over the seeds is that of the ratios of the two (geometric). Of a comparison (`gains`) the interval
     is that of the mean, for this trace and this fleet; of a finding it is that of the gain in another such trace.
     """
 
@@ -210,12 +211,16 @@ def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence
             baseline = entrant.baseline(policy, first)
             if baseline in metrics and entrant.policy != policy:
                 logs = _log_ratios(metrics, [(entrant, baseline)], figure)
+                if not logs:
+                    continue
                 comparison = Comparison(names[entrant.trace], entrant.scheduler, entrant.policy, policy, figure)
                 compared.append(_gain(comparison, logs, interval))
     return compared
 
 
-def findings(results: Sequence[Replayed], against: Sequence[str], controlled: Collection[str]) -> list[Finding]:
+def findings(
+    results: Sequence[Replayed], against: Sequence[str], controlled: Collection[str], figure: str = JCT
+) -> list[Finding]:
     """What is found of each policy by trace and scheduler, and over all traces if there are several.
 
     `results`: one of each trace, policy, scheduler and seed, and those of the controls (`Case.flat`). `controlled`:
@@ -240,9 +245,9 @@ def findings(results: Sequence[Replayed], against: Sequence[str], controlled: Co
         if policy not in against:
             control = [(entrant, entrant._replace(flat=policy in controlled)) for entrant in entrants]
             others[without_scores(policy)] = control
-        logs = {other: _log_ratios(metrics, pairs, FIGURES[0]) for other, pairs in others.items()}
+        logs = {other: _log_ratios(metrics, pairs, figure) for other, pairs in others.items()}
         gains_here = [
-            _gain(Comparison(name, scheduler, policy, baseline), by_seed, foretold)
+            _gain(Comparison(name, scheduler, policy, baseline, figure), by_seed, foretold)
             for baseline, by_seed in logs.items()
             if by_seed
         ]
@@ -275,12 +280,19 @@ def _by_entrant(results: Iterable[Replayed]) -> tuple[Figures, dict[int, str], s
 
 
 def _log_ratios(metrics: Figures, pairs: Sequence[tuple[Entrant, Entrant]], figure: str) -> dict[int, float]:
-    """By seed that all have, the mean over the pairs (traces) of log(a figure of the first / that of the second)."""
-    figures = [(metrics.get(entrant, {}), metrics.get(other, {})) for entrant, other in pairs]
-    seeds = sorted(set.intersection(*(set(a) & set(b) for a, b in figures)))
-    return {
-        seed: fmean(math.log(getattr(a[seed], figure) / getattr(b[seed], figure)) for a, b in figures) for seed in seeds
-    }
+    """By seed that all have, the mean over the pairs (traces) of log(a figure of the first / that of the second).
+
+    Seeds that do not know the figure, or for which it is 0, are left out.
+    """
+    numbers = [
+        [
+            {seed: number for seed, row in metrics.get(entrant, {}).items() if (number := getattr(row, figure))}
+            for entrant in pair
+        ]
+        for pair in pairs
+    ]
+    seeds = sorted(set.intersection(*(set(by_seed) for pair in numbers for by_seed in pair)))
+    return {seed: fmean(math.log(first[seed] / second[seed]) for first, second in numbers) for seed in seeds}
 
 
 def _gain(comparison: Comparison, logs: dict[int, float], limits: Interval) -> Gain:

@@ -14,7 +14,7 @@ from . import published as study_of_pal
 from .burst_jobs import read_plans, with_plan
 from .classes import assign
 from .failures import read_failures
-from .findings import Finding, Gain, findings, gains
+from .findings import ENERGY, Finding, Gain, findings, gains
 from .from_store import EqualFleets, MeasuredFleets, measured_fleets
 from .job import Trace
 from .options import Options
@@ -38,6 +38,7 @@ class Group(NamedTuple):
     scheduler: str | None
     results: list[Replayed]
     findings: list[Finding]
+    energy: list[Finding]
 
     @property
     def title(self) -> str:
@@ -65,6 +66,9 @@ class Answered:
     gains: Sequence[Gain]
     """Of the traces as they are, over the seeds."""
     findings: Sequence[Finding]
+    """Of the average JCT."""
+    energy: Sequence[Finding]
+    """The same of all energy, where it is known."""
     conditions: dict[str, str]
     notes: list[str]
 
@@ -75,10 +79,11 @@ class Answered:
         members: dict[tuple[str, str | None], Group] = {}
         for result in self.results:
             key = (result.trace, result.case.scheduler or first)
-            members.setdefault(key, Group(*key, [], [])).results.append(result)
-        for finding in self.findings:
-            key = (finding.trace, finding.scheduler or first)
-            members.setdefault(key, Group(*key, [], [])).findings.append(finding)
+            members.setdefault(key, Group(*key, [], [], [])).results.append(result)
+        for kind in ("findings", "energy"):
+            for finding in getattr(self, kind):
+                key = (finding.trace, finding.scheduler or first)
+                getattr(members.setdefault(key, Group(*key, [], [], [])), kind).append(finding)
         return list(members.values())
 
     @property
@@ -150,7 +155,7 @@ class Setting:
         results = [result for result in replayed if not (result.case.resampled or result.case.flat)]
         refused = [(case, error) for case, error in failed if not (case.resampled or case.flat)]
         conditions = self.conditions | {"seeds": f"{first} to {further[-1]}" if further else f"{first}"}
-        answered = Answered(results, refused, [], [], conditions, [])
+        answered = Answered(results, refused, [], [], [], conditions, [])
         if not results:
             raise InputError("; ".join(answered.reasons))
         notes = [*self.notes, *(note for result in results for note in result.notes), *answered.reasons]
@@ -167,6 +172,7 @@ class Setting:
             answered,
             gains=gains(results, self.against),
             findings=findings(compared, self.against, controlled),
+            energy=[finding for finding in findings(compared, self.against, controlled, ENERGY) if finding.gains],
             notes=list(dict.fromkeys(notes)),
         )
 

@@ -73,6 +73,7 @@ def document(answered: Answered, apart: Sequence[str] = ()) -> dict[str, Any]:
             for group in answered.groups
             for finding in group.findings
         ],
+        "energy_findings": [finding.as_dict() for finding in answered.energy],
         "queueing": [_queueing(result) for result in results],
         "fairness": [_fairness(result) for result in results],
         "figures": {figure.name: {"unit": figure.unit, "definition": figure.definition} for figure in FIGURES},
@@ -138,11 +139,13 @@ def answer(answered: Answered, clocks: Mapping[str, Sequence[str]]) -> Iterable[
 
 
 def _gains(group: Group) -> Iterable[str | Table]:
-    table = GainTable.of(group.findings)
-    if table.rows:
+    for head, findings in (("gain in avg JCT", group.findings), ("gain in energy", group.energy)):
+        table = GainTable.of(findings)
+        if not table.rows:
+            continue
         rows = [[finding.policy, *texts, finding.finding] for finding, texts in table.rows]
-        yield Table(["gain in avg JCT", *table.heads, "finding"], rows, wrapped=(len(table.heads) + 1,))
-        if costs := waiting_costs(group):
+        yield Table([head, *table.heads, "finding"], rows, wrapped=(len(table.heads) + 1,))
+        if findings is group.findings and (costs := waiting_costs(group)):
             yield costs
         yield ""
 
@@ -162,13 +165,15 @@ def _reading(findings: Sequence[Finding]) -> str:
     gains = [gain for finding in findings for gain in finding.gains]
     n = max(gain.n for gain in gains)
     if n < 2:
-        return "A gain is the share of the time saved. One seed is not evidence. Times are in seconds."
+        return (
+            "A gain is the share of the time, or of the energy, saved. One seed is not evidence. Times are in seconds."
+        )
     baselines = " and ".join(dict.fromkeys(gain.against for gain in gains if not gain.of_control))
     return (
-        f"A gain is the share of the time saved: its mean over {n:,} seeds with the 90 % interval for another "
-        "such trace on this fleet. Each seed draws what is not sure of the scores, the order of nodes and, after the "
-        f"first, the jobs. Better: a measurable gain over {baselines}, and over the policy itself without scores. "
-        "No gain by scores: not over itself. Times are in seconds, for the traces as they are."
+        f"A gain is the share of the time, or of the energy, saved: its mean over {n:,} seeds with the 90 % interval "
+        "for another such trace on this fleet. Each seed draws what is not sure of the scores, the order of nodes and, "
+        f"after the first, the jobs. Better: a measurable gain over {baselines}, and over the policy itself without "
+        "scores. No gain by scores: not over itself. Times are in seconds, for the traces as they are."
     )
 
 
