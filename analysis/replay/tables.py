@@ -121,11 +121,15 @@ class _Steps:
     """(m, 2) at each point."""
 
     @cached_property
-    def over_all(self) -> LinearNDInterpolator:
-        """The step over nodes, GPUs and batch, for placements that were not measured."""
+    def over_all(self) -> LinearNDInterpolator | None:
+        """The step over nodes, GPUs and batch, for placements that were not measured; None: too few were measured."""
         from scipy.interpolate import LinearNDInterpolator
+        from scipy.spatial import QhullError
 
-        return LinearNDInterpolator(self.points, self.seconds)
+        try:
+            return LinearNDInterpolator(self.points, self.seconds)
+        except QhullError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -148,10 +152,11 @@ class Curves:
         was not measured, linear in nodes, GPUs and batch over all. Raises InputError outside what was measured.
         """
         steps = self.steps[application]
+        step = sync = math.nan
         batches, seconds = steps.batches.get(_rotation(placement), (None, None))
         if batches is not None and seconds is not None and batches[0] <= local_batch <= batches[-1]:
             step, sync = (float(np.interp(local_batch, batches, seconds[:, column])) for column in (0, 1))
-        else:
+        elif steps.over_all is not None:
             step, sync = steps.over_all([[len(placement), sum(placement), local_batch]])[0].tolist()
         if math.isnan(step):
             raise InputError(
@@ -167,9 +172,11 @@ class Curves:
         communication.
         """
         part = math.ceil(batch / sum(placement))
-        most = self._most(application, placement)
-        passes = max(1, math.ceil(part / most))
-        batch_of_pass = max(self._least(application, placement), math.ceil(part / passes))
+        steps = self.steps[application]
+        rotation = _rotation(placement)
+        batches = steps.batches[rotation][0] if rotation in steps.batches else steps.points[:, 2]
+        passes = max(1, math.ceil(part / float(batches.max())))
+        batch_of_pass = max(float(batches.min()), math.ceil(part / passes))
         step, sync = self.step_s(application, placement, batch_of_pass)
         return step + (passes - 1) * (step - sync)
 
@@ -180,22 +187,9 @@ class Curves:
         """
         if batch is None:
             raise InputError(f"the curve of {application} needs a batch size, and the trace says none")
-        compact = (self.node_gpus,) * (gpus // self.node_gpus) + (
-            (gpus % self.node_gpus,) if gpus % self.node_gpus else ()
-        )
+        nodes, left_over = divmod(gpus, self.node_gpus)
+        compact = (self.node_gpus,) * nodes + ((left_over,) if left_over else ())
         return self.batch_s(application, compact, batch) / self.batch_s(application, placement, batch)
-
-    def _measured(self, application: str, placement: Sequence[int]) -> Floats:
-        """The batches of one GPU that were measured for a placement or, if it was not, for any."""
-        steps = self.steps[application]
-        batches, _ = steps.batches.get(_rotation(placement), (None, None))
-        return steps.points[:, 2] if batches is None else batches
-
-    def _most(self, application: str, placement: Sequence[int]) -> float:
-        return float(self._measured(application, placement).max())
-
-    def _least(self, application: str, placement: Sequence[int]) -> float:
-        return float(self._measured(application, placement).min())
 
 
 def read_curves(path: Path) -> Curves:

@@ -110,6 +110,9 @@ def test_steps_between_the_measured_ones(tmp_path: Path) -> None:
     for placement, batch in (((1, 1, 1), 24), ((1,), None)):
         with pytest.raises(InputError, match="curve of n"):
             curves.speed("n", placement, 1, batch)
+    alone = read_curves(written(tmp_path / "alone.csv", CURVE, *rows[:2]))
+    with pytest.raises(InputError, match="curve of n does not reach to 2 GPUs on 1 nodes"):
+        alone.batch_s("n", (2,), 16)
     with pytest.raises(InputError, match="line 2"):
         read_curves(written(tmp_path / "steps.csv", CURVE, "n,1,1,1,8,1.0,1.5"))
 
