@@ -133,6 +133,10 @@ class Shockwave(Policy):
     summary = "plans 20 rounds ahead for efficiency and fairness, with forecast batch sizes (Shockwave, NSDI'23)"
     by_rounds = True
     needs_progress: ClassVar[bool] = True
+    round_s: ClassVar[float] = 120.0
+    """Of the published simulation, and so of all rows beside it, like `start_s`."""
+    start_s: ClassVar[float] = 20.0
+    """What a job loses that did not run in the round before."""
 
     def begin(self, view: View) -> None:
         """Takes the parameters for a fleet of this size."""
@@ -176,7 +180,7 @@ class Shockwave(Policy):
             left_s=np.array([outlook.left_s[n] for n in numbers]) * steps,
         )
         try:
-            planned, weights = self._solve(window, jobs, fair_s, now_round * window.round_s)
+            planned, weights = self._solve(window, jobs, fair_s, view.now_s)
         except SolverError as failure:
             raise InputError(
                 f"shockwave has no plan for the {len(numbers)} jobs at {view.now_s:g} s: the solver says {failure}"
