@@ -67,7 +67,10 @@ class TraceText:
         Raises:
             InputError: a cell is neither; names the line.
         """
-        return self._strict(name, seconds(name), "a time such as 2026-01-31T12:00:00 or a number", unknown)
+        column = self.frame[name]
+        plain = column.dtype != pl.String or column.cast(pl.Float64, strict=False).is_not_null().all()
+        value = pl.col(name).cast(pl.Float64) if plain else seconds(name)
+        return self._strict(name, value, "a time such as 2026-01-31T12:00:00 or a number", unknown)
 
     def span(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
         """(rows,) a column of `[DD-]HH:MM:SS`, `MM:SS` or `DD-HH` as seconds.
@@ -88,9 +91,9 @@ class TraceText:
         if self.frame[name].dtype != pl.String:
             return self.frame[name]
         blank = pl.col(name).is_null() | pl.col(name).is_in(list(unknown))
-        values = pl.when(~blank & value.is_finite()).then(value)
-        self.check(~blank & values.is_null(), f"{name} is {{{name}!r}}, which is not {kind}")
-        return self.frame.select(values.alias(name)).to_series()
+        values = self.frame.select(pl.when(~blank & value.is_finite()).then(value).alias(name)).to_series()
+        self.check(~blank & pl.lit(values).is_null(), f"{name} is {{{name}!r}}, which is not {kind}")
+        return values
 
     def check(self, bad: pl.Expr, why: str) -> None:
         """Stop at the first row where `bad` holds; `{name}` in `why` is that row's cell."""

@@ -15,6 +15,7 @@ from whorl.analysis.replay.classes import assign
 from whorl.analysis.replay.job import Piece, job_type
 from whorl.analysis.replay.profiles import class_of
 from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, TraceOptions, read_trace, trace_name
+from whorl.cli import cli
 from whorl.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -575,6 +576,8 @@ def test_the_page_of_traces_shows_every_format_and_its_examples_are_read(tmp_pat
     page = (ROOT / "docs" / "replay-traces.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .* \|$", page, re.M)
     assert rows == [(row.name, row.summary) for row in FORMATS]
+    (option,) = (option for option in cli.commands["replay"].params if option.name == "trace_format")
+    assert re.findall(r"\w+", str(option.help).split(".")[0]) == [*(name for name, _ in rows[:-1]), "or", rows[-1][0]]
     examples = dict(re.findall(r"^`(\w+)`.*\n\n((?:    .*\n)+)", page[page.index("## Examples") :], re.M))
     assert set(examples) == {row.name for row in FORMATS}
     regimes = {"gavel": {"0": [[1, 32, 1]], "1": [[1, 10, 1]]}}
