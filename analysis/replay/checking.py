@@ -59,8 +59,8 @@ def check_job(job: Job, world: World) -> None:
     if job.limit_s is not None and not job.limit_s > 0:
         raise InputError(f"job {job.name} has a limit of {job.limit_s:g} s: it must be more than 0 s")
     if job.workload and job.workload not in world.rates.scores:
-        known = ", ".join(sorted(world.rates.scores)) or "none"
-        raise InputError(f"job {job.name} is of class {job.workload!r}; the fleet has scores of: {known}")
+        classes = ", ".join(sorted(world.rates.scores)) or "none"
+        raise InputError(f"job {job.name} is of class {job.workload!r}; the fleet has scores of: {classes}")
     if job.widths is not None and not 1 <= job.widths[0] <= job.gpus <= job.widths[1]:
         raise InputError(
             f"job {job.name} can work on {job.widths[0]} to {job.widths[1]} GPUs and asks for {job.gpus}: its own "
@@ -89,47 +89,47 @@ def _check_pieces(job: Job) -> None:
         raise InputError(f"the pieces of job {job.name} add up to {work_s:g} s and it runs for {job.ideal_s:g} s")
 
 
-# What policies answer. `given` begins each sentence: who gives what to which job.
+# What policies answer. `grant` begins each sentence: who gives what to which job.
 
 
-def gpu_numbers(given: str, gpus: object, count: int) -> tuple[int, ...]:
+def gpu_numbers(grant: str, gpus: object, count: int) -> tuple[int, ...]:
     """What a policy gives as GPUs, as plain numbers. Raises `InputError` for anything but numbers of the fleet's."""
     try:
         numbers = tuple(gpus) if isinstance(gpus, range) else tuple(map(index, gpus))  # type: ignore[call-overload]
     except TypeError:
-        raise InputError(f"{given} {shortened(gpus)}, which is no list of GPU numbers") from None
+        raise InputError(f"{grant} {shortened(gpus)}, which is no list of GPU numbers") from None
     if not numbers:
-        raise InputError(f"{given} no GPUs; leave it out, or stop it by None")
+        raise InputError(f"{grant} no GPUs; leave it out, or stop it by None")
     if min(numbers) < 0 or max(numbers) >= count:
-        other = next(gpu for gpu in numbers if not 0 <= gpu < count)
-        raise InputError(f"{given} the GPU {other}; the fleet has 0 to {count - 1}")
+        outside = next(gpu for gpu in numbers if not 0 <= gpu < count)
+        raise InputError(f"{grant} the GPU {outside}; the fleet has 0 to {count - 1}")
     if len(set(numbers)) < len(numbers):
         twice = next(gpu for gpu in numbers if numbers.count(gpu) > 1)
-        raise InputError(f"{given} the GPU {twice} twice")
+        raise InputError(f"{grant} the GPU {twice} twice")
     return numbers
 
 
-def checked_allocation(given: str, job: Job, allocation: object, count: int) -> Allocation:
+def checked_allocation(grant: str, job: Job, allocation: object, count: int) -> Allocation:
     """What a policy gives a job, on a fleet of `count` GPUs; whether the GPUs are free is not looked at.
 
     Raises `InputError` for a wrong type, a width that the job does not have, and clocks and depths that cannot be.
     """
     if not isinstance(allocation, Allocation):
-        raise InputError(f"{given} {shortened(allocation)}, which is neither an Allocation nor None")
-    gpus = gpu_numbers(given, allocation.gpus, count)
+        raise InputError(f"{grant} {shortened(allocation)}, which is neither an Allocation nor None")
+    gpus = gpu_numbers(grant, allocation.gpus, count)
     fewest, most = job.widths or (job.gpus, job.gpus)
     if not fewest <= len(gpus) <= most:
         widths = f"{fewest} to {most}" if job.widths else f"{job.gpus}"
-        raise InputError(f"{given} {len(gpus)} GPUs; it wants {widths}")
+        raise InputError(f"{grant} {len(gpus)} GPUs; it wants {widths}")
     if allocation.clocks or allocation.depths:
         for name, values, top in (("clock", allocation.clocks, math.inf), ("depth", allocation.depths, 1.0)):
             if not isinstance(values, Sequence) or (values and len(values) != len(gpus)):
-                raise InputError(f"{given} the {name}s {shortened(values)}; there must be one for each of its GPUs")
+                raise InputError(f"{grant} the {name}s {shortened(values)}; there must be one for each of its GPUs")
             for value in values:
                 if not (isinstance(value, (int, float)) and 0 < value <= top and value < math.inf):
-                    raise InputError(f"{given} the {name} {value}: it must be a number > 0" + " and <= 1" * (top == 1))
+                    raise InputError(f"{grant} the {name} {value}: it must be a number > 0" + " and <= 1" * (top == 1))
         if allocation.depths and max(allocation.depths) != 1:
-            raise InputError(f"{given} depths of at most {max(allocation.depths):g}: the deepest must be 1")
+            raise InputError(f"{grant} depths of at most {max(allocation.depths):g}: the deepest must be 1")
     return Allocation(gpus, bool(allocation.shared), tuple(allocation.clocks), tuple(allocation.depths))
 
 

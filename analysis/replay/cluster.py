@@ -12,11 +12,11 @@ from .fleet import Ints
 
 
 class NotFreeError(Exception):
-    """GPUs are to be taken that are not free, or one stands twice among them."""
+    """GPUs are to be taken_bits that are not free, or one stands twice among them."""
 
 
 class Cluster:
-    """The free GPUs of a fleet. Taking and returning costs O(GPUs taken + nodes touched × log nodes)."""
+    """The free GPUs of a fleet. Taking and returning costs O(GPUs taken_bits + nodes touched × log nodes)."""
 
     def __init__(self, node: Ints, avoided: NDArray[np.bool_] | None = None, ranks: Ints | None = None) -> None:
         """`avoided`: (gpus,) GPUs that are never free. `ranks`: (nodes,) the order of the nodes where one comes first;
@@ -82,27 +82,27 @@ class Cluster:
     def take(self, number: int, gpus: tuple[int, ...]) -> None:
         """A job takes these GPUs, ascending. Raises `NotFreeError` when one is not free or stands twice."""
         node_of, first = self.node, self.first
-        taken: dict[int, int] = {}
+        taken_bits: dict[int, int] = {}
         node = begin = -1
         bits = 0
         for gpu in gpus:
             if node_of[gpu] != node:
-                taken[node] = bits
+                taken_bits[node] = bits
                 node, bits = node_of[gpu], 0
                 begin = first[node]
             bit = 1 << (gpu - begin)
             if bits & bit:
                 raise NotFreeError
             bits |= bit
-        taken[node] = bits
-        del taken[-1]
-        for node, bits in taken.items():
+        taken_bits[node] = bits
+        del taken_bits[-1]
+        for node, bits in taken_bits.items():
             if self.free_bits[node] & bits != bits:
                 raise NotFreeError
-        self._update((node, self.free_bits[node] ^ bits) for node, bits in taken.items())
+        self._update((node, self.free_bits[node] ^ bits) for node, bits in taken_bits.items())
         if self._free is not None:
             self._free[list(gpus)] = False
-        self.held[number], self._held_bits[number] = gpus, taken
+        self.held[number], self._held_bits[number] = gpus, taken_bits
 
     def give(self, number: int) -> tuple[int, ...]:
         """A job's GPUs are free again, except on a node that is away. Returns them."""

@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -45,6 +45,9 @@ _ESTIMATES = 4
 
 _FIGURES = ["start_s", "finish_s", "held_s", "gpu_s", "preemptions", "migrations", "restarts", "limited", "wasted_s"]
 """What is kept of a job that has ended: fields of `Run`."""
+
+_OF_JOB = sorted({field.name for field in fields(Request)} & set(dir(Job)))
+"""What a policy sees of a job as it is."""
 
 # Kinds of events; at one moment they come in this order.
 _ENDS, _LIMITS, _NODES, _ARRIVALS, _USERS, _WAKES = range(6)
@@ -77,62 +80,50 @@ def replay(
     return engine.outcome(time.perf_counter() - began)
 
 
+@dataclass(slots=True, eq=False)
 class Run:
     """A job on its way: the work it has left, what it holds, and what it has cost. Work is in ideal seconds."""
 
-    __slots__ = (
-        "allocation",
-        "began_s",
-        "busy_s",
-        "finish_s",
-        "gpu_s",
-        "held_s",
-        "job",
-        "left_s",
-        "limited",
-        "lost_node",
-        "migrations",
-        "number",
-        "piece",
-        "pieces",
-        "preemptions",
-        "progress",
-        "regimes",
-        "restarts",
-        "scale",
-        "speed",
-        "start_s",
-        "useful_s",
-        "version",
-        "wasted_s",
-        "works_from_s",
-    )
-
-    def __init__(self, number: int, job: Job, scale: float) -> None:
-        self.number = number
-        self.job = job
-        self.scale = scale  # of its true work, what a policy is told
-        self.pieces = job.pieces or (Piece(job.ideal_s),)
-        self.progress = Progress(since_s=job.submit_s)
-        self.allocation: Allocation | None = None
-        self.speed = 0.0
-        self.began_s = 0.0  # of this allocation
-        self.works_from_s = 0.0  # from here on the speed holds
-        self.version = 0  # of the allocation and its speed: an end foretold for an older one is void
-        self.lost_node = False
-        self.limited = False
-        self.start_s = self.finish_s = math.nan
-        self.held_s = self.gpu_s = 0.0
-        self.useful_s = self.wasted_s = 0.0  # GPU-seconds of work that counts so far, and of none or lost work
-        self.preemptions = self.migrations = self.restarts = 0
-        self.from_scratch()
+    number: int
+    job: Job
+    scale: float
+    """Of its true work, what a policy is told."""
+    pieces: tuple[Piece, ...]
+    progress: Progress
+    allocation: Allocation | None = None
+    speed: float = 0.0
+    began_s: float = 0.0
+    """When it was given this allocation."""
+    works_from_s: float = 0.0
+    """From here on the speed holds."""
+    version: int = 0
+    """Of the allocation and its speed: an end foretold for an older one is void."""
+    piece: int = 0
+    left_s: float = 0.0
+    """Of the piece, until `progress.since_s`."""
+    busy_s: float = 0.0
+    """For which it worked on the piece."""
+    regimes: tuple[tuple[int | None, float, float], ...] = ()
+    """Pieces that are done, as in `Progress`."""
+    start_s: float = math.nan
+    finish_s: float = math.nan
+    held_s: float = 0.0
+    gpu_s: float = 0.0
+    useful_s: float = 0.0
+    """GPU-seconds of work that counts so far."""
+    wasted_s: float = 0.0
+    """GPU-seconds of no work, or of work that was lost."""
+    preemptions: int = 0
+    migrations: int = 0
+    restarts: int = 0
+    lost_node: bool = False
+    limited: bool = False
 
     def from_scratch(self) -> None:
-        """No work is done."""
-        self.piece = 0
-        self.left_s = self.pieces[0].work_s
-        self.busy_s = 0.0
-        self.regimes: tuple[tuple[int | None, float, float], ...] = ()
+        """No work is done, or none counts."""
+        self.wasted_s += self.useful_s
+        self.piece, self.left_s, self.regimes = 0, self.pieces[0].work_s, ()
+        self.useful_s = self.busy_s = self.progress.attained_s = self.progress.gpu_s = 0.0
 
     def left_at(self, now_s: float) -> float:
         """The work left of the piece, at a moment that is not before the last change."""
@@ -163,16 +154,11 @@ class Run:
         self.piece += 1
         self.busy_s, self.left_s = 0.0, self.pieces[self.piece].work_s
 
-    def lose_work(self) -> None:
-        """All that was done counts for nothing."""
-        self.wasted_s += self.useful_s
-        self.useful_s = 0.0
-
     def work_left_s(self, now_s: float) -> float:
         """Over all pieces."""
         return math.fsum((self.left_at(now_s), *(piece.work_s for piece in self.pieces[self.piece + 1 :])))
 
-    def observe(self, now_s: float, *, told: bool) -> None:
+    def observe(self, now_s: float, *, work_is_known: bool) -> None:
         """Write into `progress` what a policy sees of epochs, and where it is told of the work, of the work left."""
         piece = self.pieces[self.piece]
         done = piece.epochs * (1 - self.left_at(now_s) / piece.work_s)
@@ -181,7 +167,7 @@ class Run:
             busy_s += max(0.0, now_s - self.works_from_s)
         self.progress.epochs_done = math.fsum((done, *(epochs for _, epochs, _ in self.regimes)))
         self.progress.regimes = (*self.regimes, (piece.batch, done, busy_s)) if busy_s else self.regimes
-        if told:
+        if work_is_known:
             self.progress.left_s = self.work_left_s(now_s) * self.scale
 
 
@@ -199,9 +185,10 @@ class Engine:
     ) -> None:
         self.trace, self.world, self.policy, self.options = trace, world, policy, options
         beliefs, fleet = world.beliefs, world.fleet
+        self._work_is_known = beliefs.knowledge != "none"
         with naming(trace):
             check_trace(trace, world)
-            if policy.knowledge != "none" and beliefs.knowledge == "none":
+            if policy.knowledge != "none" and not self._work_is_known:
                 raise InputError(
                     f"{_scheduler(policy) or policy.name} needs to know the work of jobs, and nothing is known of it; "
                     "use --knowledge exact or estimate"
@@ -338,13 +325,11 @@ class Engine:
     # What happens
 
     def _arrive(self, job: Job, number: int) -> None:
-        scale = 1.0
-        if self._errors is not None:
-            scale = math.exp(self._errors.normal(0.0, self.world.beliefs.error))
-        run = self.runs[number] = Run(number, job, scale)
-        told = self.world.beliefs.knowledge != "none"
-        self.view.requests[number] = _request(number, job, job.ideal_s * scale if told else None)
-        self.view.progress[number] = run.progress
+        scale = 1.0 if self._errors is None else math.exp(self._errors.normal(0.0, self.world.beliefs.error))
+        progress = self.view.progress[number] = Progress(since_s=job.submit_s)
+        run = self.runs[number] = Run(number, job, scale, job.pieces or (Piece(job.ideal_s),), progress)
+        run.from_scratch()
+        self.view.requests[number] = _request(number, job, job.ideal_s * scale if self._work_is_known else None)
         self.view.arrived.append(number)
 
     def _ask_user(self, place: int) -> None:
@@ -371,7 +356,7 @@ class Engine:
         run.finish_s = self.view.now_s
         if limited:
             run.limited = True
-            run.lose_work()
+            run.from_scratch()
         allocation = run.allocation
         self._let_go(run)
         self._resettle(allocation, except_for=set())
@@ -400,9 +385,7 @@ class Engine:
             run = self.runs[number]
             run.settle(view.now_s)
             if self.options.on_failure == "restart":
-                run.lose_work()
                 run.from_scratch()
-                run.progress.attained_s = run.progress.gpu_s = 0.0
             run.restarts += 1
             run.lost_node = True
             allocations.append(run.allocation)
@@ -421,9 +404,8 @@ class Engine:
         self._due = False
         self.decisions += 1
         if policy.needs_progress:
-            told = self.world.beliefs.knowledge != "none"
             for run in self.runs.values():
-                run.observe(moment, told=told)
+                run.observe(moment, work_is_known=self._work_is_known)
         try:
             decision = policy.decide(view)
         except InputError:
@@ -447,7 +429,7 @@ class Engine:
     def _carry_out(self, changes: Mapping[int, object]) -> None:
         """Take GPUs back from all jobs whose allocation changes, then give."""
         view, count = self.view, len(self.world.fleet)
-        left: list[Allocation] = []
+        vacated: list[Allocation] = []
         granted: list[tuple[Run, Allocation, Allocation | None]] = []
         for number, answer in changes.items():
             run = self.runs.get(number)
@@ -462,10 +444,9 @@ class Engine:
                     run.settle(view.now_s)
                     run.preemptions += 1
                     self._let_go(run)
-                    left.append(before)
+                    vacated.append(before)
                 continue
-            given = f"the policy {self.policy.name} gives job {run.job.name} at {view.now_s:g} s"
-            allocation = checked_allocation(given, run.job, answer, count)
+            allocation = checked_allocation(self._grant(run), run.job, answer, count)
             if allocation == before:
                 continue
             granted.append((run, allocation, before))
@@ -473,33 +454,32 @@ class Engine:
                 run.settle(view.now_s)
                 self._close_span(run)
                 self._vacate(run)
-                left.append(before)
+                vacated.append(before)
         for run, allocation, _ in granted:
             self._occupy(run, allocation)
         for run, allocation, before in granted:
             self._begin(run, allocation, before)
             self._reschedule(run)
         settled = {run.number for run, _, _ in granted}
-        self._resettle(*left, *(allocation for _, allocation, _ in granted), except_for=settled)
+        self._resettle(*vacated, *(allocation for _, allocation, _ in granted), except_for=settled)
 
     def _occupy(self, run: Run, allocation: Allocation) -> None:
         """The job's GPUs are busy. Raises `InputError` where another job holds one, or its node is down."""
         tenants, gpus, entry = self.view.tenants, allocation.gpus, (run.number,)
-        free = not any(map(tenants.__getitem__, gpus)) and not (self._down and self._down.intersection(gpus))
-        if free:
+        if self._down and (down := self._down.intersection(gpus)):
+            raise InputError(f"{self._grant(run)} the GPU {min(down)}, which is on a node that is down")
+        if not any(map(tenants.__getitem__, gpus)):
             for gpu in gpus:
                 tenants[gpu] = entry
             self._count_busy(len(gpus))
         else:
-            given = f"the policy {self.policy.name} gives job {run.job.name} at {self.view.now_s:g} s the GPU"
             for gpu in gpus:
-                if gpu in self._down:
-                    raise InputError(f"{given} {gpu}, which is on a node that is down")
-                for number in tenants[gpu]:
-                    other = self.runs[number]
-                    assert other.allocation is not None
-                    if not (allocation.shared and other.allocation.shared):
-                        raise InputError(f"{given} {gpu}, which job {other.job.name} holds, and they do not both share")
+                for tenant in tenants[gpu]:
+                    if not (allocation.shared and self.view.running[tenant].shared):
+                        name = self.runs[tenant].job.name
+                        raise InputError(
+                            f"{self._grant(run)} the GPU {gpu}, which job {name} holds, and they do not both share"
+                        )
             self._count_busy(sum(not tenants[gpu] for gpu in gpus))
             for gpu in gpus:
                 tenants[gpu] += entry
@@ -538,8 +518,7 @@ class Engine:
         assert allocation is not None
         run.speed = self._speed(run)
         if self.ledger is not None:
-            tenant = (run.job, run.pieces[run.piece], allocation)
-            draw = self.world.rates.draw(*tenant, self._tenants(run))
+            draw = self.world.rates.draw(*self._tenant(run), self._tenants(run))
             wait_s = self.ledger.hold(run.number, allocation.gpus, draw, now_s=now_s)
             run.works_from_s = max(run.works_from_s, now_s + wait_s)
         run.version += 1
@@ -571,26 +550,25 @@ class Engine:
         """By GPU of a job, the other jobs on it."""
         allocation = run.allocation
         assert allocation is not None
-        return () if not allocation.shared else [self._others(run, gpu) for gpu in allocation.gpus]
+        if not allocation.shared:
+            return ()
+        numbers = ([number for number in self.view.tenants[gpu] if number != run.number] for gpu in allocation.gpus)
+        return [[self._tenant(self.runs[number]) for number in others] for others in numbers]
 
-    def _others(self, run: Run, gpu: int) -> list[Tenant]:
-        found = []
-        for number in self.view.tenants[gpu]:
-            if number != run.number:
-                other = self.runs[number]
-                assert other.allocation is not None
-                found.append(Tenant(other.job, other.pieces[other.piece], other.allocation))
-        return found
+    def _tenant(self, run: Run) -> Tenant:
+        assert run.allocation is not None
+        return Tenant(run.job, run.pieces[run.piece], run.allocation)
 
     def _speed(self, run: Run) -> float:
-        assert run.allocation is not None
+        tenant = self._tenant(run)
         try:
-            return self.world.rates.speed(run.job, run.pieces[run.piece], run.allocation, self._tenants(run))
+            return self.world.rates.speed(*tenant, self._tenants(run))
         except InputError as error:
-            raise InputError(
-                f"the policy {self.policy.name} gives job {run.job.name} GPUs {list(run.allocation.gpus)} at "
-                f"{self.view.now_s:g} s: {error}"
-            ) from error
+            raise InputError(f"{self._grant(run)} GPUs {list(tenant.allocation.gpus)}: {error}") from error
+
+    def _grant(self, run: Run) -> str:
+        """How a sentence about what a job is given begins."""
+        return f"the policy {self.policy.name} gives job {run.job.name} at {self.view.now_s:g} s"
 
     def _let_go(self, run: Run) -> None:
         """The job holds nothing any longer; its sums are settled."""
@@ -617,11 +595,11 @@ class Engine:
 
     # What is recorded
 
-    def _count_busy(self, more: int) -> None:
+    def _count_busy(self, change: int) -> None:
         now_s = self.view.now_s
         self.busy_s += self.busy * (now_s - self._busy_until_s)
         self._busy_until_s = now_s
-        self.busy += more
+        self.busy += change
 
     def _close_span(self, run: Run) -> None:
         """Keep what a job held until now."""
@@ -708,23 +686,7 @@ def _scheduler(policy: Policy) -> str | None:
 def _request(number: int, job: Job, work_s: float | None) -> Request:
     """What a policy sees of a job: of its pieces only which regimes there are, and how many epochs in all."""
     epochs = math.fsum(piece.epochs for piece in job.pieces) if job.pieces else None
-    modes: dict[int | None, float] = {}
-    for piece in job.pieces:
-        modes.setdefault(piece.batch, piece.work_s / piece.epochs)
-    return Request(
-        number=number,
-        name=job.name,
-        submit_s=job.submit_s,
-        gpus=job.gpus,
-        workload=job.workload,
-        model=job.model,
-        limit_s=job.limit_s,
-        widths=job.widths,
-        deadline_s=job.deadline_s,
-        memory_gib=job.memory_gib,
-        batch=job.batch,
-        modes=tuple(sorted(modes.items(), key=lambda mode: (mode[0] or 0, mode[1]))),
-        epochs=epochs,
-        stages=job.stages,
-        work_s=work_s,
-    )
+    modes = {piece.batch: piece.work_s / piece.epochs for piece in reversed(job.pieces)}
+    in_order = tuple(sorted(modes.items(), key=lambda mode: (mode[0] or 0, mode[1])))
+    same = {name: getattr(job, name) for name in _OF_JOB}
+    return Request(number, **same, modes=in_order, epochs=epochs, work_s=work_s)

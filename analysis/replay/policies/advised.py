@@ -46,22 +46,22 @@ class AdviceWeights(Queued):
         return pack_by_weight(self.cluster, request.gpus, advised.weights)
 
 
-def pack_by_weight(cluster: Cluster, wanted: int, weight: NDArray[np.int32]) -> Sequence[int] | None:
+def pack_by_weight(cluster: Cluster, count: int, weight: NDArray[np.int32]) -> Sequence[int] | None:
     """As `packed.pack`, weight by weight. `weight`: (nodes,), below 0 for a node that is not to be used."""
     free = np.add.reduceat(cluster.free, np.array(cluster.first[:-1]), dtype=np.int32)
     free[weight < 0] = 0
     step = cluster.largest + 1  # one more of weight outdoes any number of free GPUs
-    holding = np.flatnonzero(free >= wanted)
+    holding = np.flatnonzero(free >= count)
     if len(holding):
         best = holding[np.argmin(step * weight[holding] + free[holding])]
-        return cluster.first_free(int(best), wanted)
+        return cluster.first_free(int(best), count)
     usable = np.flatnonzero(free)
-    if wanted > free[usable].sum():
+    if count > free[usable].sum():
         return None
-    order = usable[np.argsort(step * weight[usable] - free[usable], kind="stable")][:wanted]
+    order = usable[np.argsort(step * weight[usable] - free[usable], kind="stable")][:count]
     gpus: list[int] = []
     for node in order.tolist():
-        gpus += cluster.first_free(node, min(int(free[node]), wanted - len(gpus)))
-        if len(gpus) == wanted:
+        gpus += cluster.first_free(node, min(int(free[node]), count - len(gpus)))
+        if len(gpus) == count:
             break
     return gpus

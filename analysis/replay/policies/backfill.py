@@ -8,87 +8,46 @@ left over at that moment. Jobs are looked at in the order of the queue, all of i
 from __future__ import annotations
 
 import math
-import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-from itertools import accumulate, chain
 
 Entry = tuple[float, int]
 """A job that waits: when it was submitted, and its number."""
 
-_BLOCK = 128
 _ALWAYS = 1e300
 """Stands for a limit without end in a tree where infinite means that nobody waits."""
 
 
 class PlannedEnds:
-    """The jobs that run by the end that is planned for them: sorted blocks with sums of GPUs."""
+    """The jobs that run by the end that is planned for them."""
 
     def __init__(self) -> None:
-        self._blocks: list[list[tuple[float, int, int]]] = [[]]
-        self._sums = [0]
-        self._lasts: list[tuple[float, int, int]] = [(math.inf, sys.maxsize, 0)]  # of each block; the last is above all
-        self._entries: dict[int, tuple[float, int, int]] = {}
+        self._ends: list[tuple[float, int, int]] = []  # end, number, GPUs; ascending
+        self._planned: dict[int, tuple[float, int, int]] = {}
 
     def add(self, end_s: float, number: int, gpus: int) -> None:
         """A job has started."""
-        entry = self._entries[number] = (end_s, number, gpus)
-        at = min(bisect_left(self._lasts, entry), len(self._blocks) - 1)
-        block = self._blocks[at]
-        insort(block, entry)
-        self._sums[at] += gpus
-        if len(block) > 2 * _BLOCK:
-            half = block[:_BLOCK]
-            self._blocks.insert(at, half)
-            del block[:_BLOCK]
-            moved = sum(width for _, _, width in half)
-            self._sums[at] -= moved
-            self._sums.insert(at, moved)
-            self._lasts.insert(at, half[-1])
+        self._planned[number] = (end_s, number, gpus)
+        insort(self._ends, self._planned[number])
 
     def remove(self, number: int) -> None:
         """The job has ended or was stopped."""
-        entry = self._entries.pop(number)
-        at = min(bisect_left(self._lasts, entry), len(self._blocks) - 1)
-        block = self._blocks[at]
-        del block[bisect_left(block, entry)]
-        self._sums[at] -= entry[2]
-        if not block and len(self._blocks) > 1:
-            if at == len(self._blocks) - 1:  # the bound of the last block is to stay infinite
-                self._lasts[at - 1] = self._lasts[at]
-            del self._blocks[at], self._sums[at], self._lasts[at]
+        del self._ends[bisect_left(self._ends, self._planned.pop(number))]
 
     def reservation(self, lacking: int, useful: Callable[[int], int] | None = None) -> tuple[float, int]:
         """The end by which `lacking` GPUs are returned, and how many are returned by then; infinite if never.
 
-        `useful(number)`: how many of the GPUs of a job count; all if None.
+        `useful(number)`: how many of the GPUs of a job count; all if None. It costs time in proportion to the jobs
+        that end by then: few, as those that wait for GPUs are not much wider than those that hold them.
         """
-        if useful is not None:
-            end_s, total = math.inf, 0
-            for at_s, number, _ in chain.from_iterable(self._blocks):
-                if at_s > end_s:
-                    break
-                total += useful(number)
-                if total >= lacking:
-                    end_s = at_s
-            return end_s, total
-        totals = list(accumulate(self._sums))
-        at = bisect_left(totals, lacking)
-        if at == len(totals):
-            return math.inf, totals[-1]
-        before = totals[at - 1] if at else 0
-        returned = list(accumulate((width for _, _, width in self._blocks[at]), initial=before))
-        end_s = self._blocks[at][bisect_left(returned, lacking, lo=1) - 1][0]
-        # Others may be planned to end at the same moment, in this block or the next ones.
-        total = before
-        while at < len(self._blocks):
-            block = self._blocks[at]
-            same = bisect_right(block, end_s, key=lambda entry: entry[0])
-            total += self._sums[at] if same == len(block) else sum(width for _, _, width in block[:same])
-            if same < len(block):
+        end_s, returned = math.inf, 0
+        for at_s, number, gpus in self._ends:
+            if at_s > end_s:
                 break
-            at += 1
-        return end_s, total
+            returned += gpus if useful is None else useful(number)
+            if returned >= lacking:
+                end_s = at_s
+        return end_s, returned
 
 
 class WaitingByWidth:

@@ -13,7 +13,7 @@ from .queue import Queued
 
 
 class PmFirstSticky(Queued):
-    """The fastest free GPUs, wherever they are; of alike ones those whose node has nearest to as many as wanted."""
+    """The fastest free GPUs anywhere; of alike ones those whose node has nearest to as many as the job wants."""
 
     name = "pm-first-sticky"
     summary = "the fastest free GPUs; jobs keep their GPUs"
@@ -74,23 +74,23 @@ class PalSticky(PmFirstSticky):
     summary = "where score times locality penalty is lowest; jobs keep their GPUs"
 
     def place(self, request: Request) -> Sequence[int] | None:
-        wanted, cluster = request.gpus, self.cluster
-        if wanted > cluster.free_count:
+        count, cluster = request.gpus, self.cluster
+        if count > cluster.free_count:
             return None
-        if wanted == 1 or wanted > cluster.largest:
+        if count == 1 or count > cluster.largest:
             return super().place(request)
         sf, node_of, locality = self.sf(request.workload), self.view.fleet.node, self.view.beliefs.rates.locality
         free = np.flatnonzero(cluster.free)
         score, node = sf[free], node_of[free]
-        across = float(np.partition(score, wanted - 1)[wanted - 1])
-        within = _best_within(score, node, wanted)
+        across = float(np.partition(score, count - 1)[count - 1])
+        within = _best_within(score, node, count)
         # An equal slowdown goes to the entry of the lower score, of one score to the one within a node.
         if within * 1.0 < across * locality or (within == across and locality == 1.0):
             fast = free[score <= within]
             best = int(np.argmax(np.bincount(node_of[fast])))
-            chosen: list[int] = fast[node_of[fast] == best][:wanted].tolist()
+            chosen: list[int] = fast[node_of[fast] == best][:count].tolist()
             return chosen
-        return _fastest(node_of, free[score <= across], sf, wanted)
+        return _fastest(node_of, free[score <= across], sf, count)
 
 
 class Pal(PalSticky):
@@ -102,28 +102,28 @@ class Pal(PalSticky):
     by_rounds = True
 
 
-def _best_within(score: Floats, node: NDArray[np.int32], wanted: int) -> float:
-    """The least, over nodes, of the score of the node's `wanted`-th fastest free GPU; infinite if no node has it."""
+def _best_within(score: Floats, node: NDArray[np.int32], count: int) -> float:
+    """The least, over nodes, of the score of the node's `count`-th fastest free GPU; infinite if no node has it."""
     order = np.lexsort((score, node))
-    # In this order GPU i and GPU i + wanted - 1 of one node: the latter is at least the node's wanted-th fastest.
-    last = order[wanted - 1 :]
+    # In this order GPU i and GPU i + count - 1 of one node: the latter is at least the node's count-th fastest.
+    last = order[count - 1 :]
     same = node[last] == node[order[: len(last)]]
     return float(score[last[same]].min()) if same.any() else np.inf
 
 
-def _fastest(node_of: NDArray[np.int32], candidates: NDArray[np.intp], sf: Floats, wanted: int) -> list[int]:
-    """The first by (score, distance between the alike candidates of its node and `wanted`), in the order of GPUs."""
+def _fastest(node_of: NDArray[np.int32], candidates: NDArray[np.intp], sf: Floats, count: int) -> list[int]:
+    """The first by (score, distance between the alike candidates of its node and `count`), in the order of GPUs."""
     score, node = sf[candidates], node_of[candidates]
-    if wanted < len(candidates):
-        # Only the GPUs that are no slower than the wanted-th can be chosen.
-        enough = np.flatnonzero(score <= np.partition(score, wanted - 1)[wanted - 1])
+    if count < len(candidates):
+        # Only the GPUs that are no slower than the count-th can be chosen.
+        enough = np.flatnonzero(score <= np.partition(score, count - 1)[count - 1])
         candidates, score, node = candidates[enough], score[enough], node[enough]
     order = np.lexsort((score, node))
     ordered_score, ordered_node = score[order], node[order]
     new = np.ones(len(order), dtype=np.bool_)
     new[1:] = (ordered_score[1:] != ordered_score[:-1]) | (ordered_node[1:] != ordered_node[:-1])
     group = np.cumsum(new) - 1
-    alike = np.empty(len(order), dtype=np.intp)
-    alike[order] = np.bincount(group)[group]
-    chosen: list[int] = candidates[np.lexsort((np.abs(alike - wanted), score))[:wanted]].tolist()
+    similar = np.empty(len(order), dtype=np.intp)
+    similar[order] = np.bincount(group)[group]
+    chosen: list[int] = candidates[np.lexsort((np.abs(similar - count), score))[:count]].tolist()
     return chosen

@@ -19,24 +19,24 @@ WORTH_DRAINING = 1.1
 FAR_SD = 5.0
 
 
-def pack(cluster: Cluster, wanted: int) -> Sequence[int] | None:
+def pack(cluster: Cluster, count: int) -> Sequence[int] | None:
     """A node that is then full; else the node that it fits most snugly; else the nodes with most free GPUs.
 
     The first node on ties, and of a node its first free GPUs. As in PAL's simulator (SC'24).
     """
-    if wanted > cluster.free_count:
+    if count > cluster.free_count:
         return None
-    if wanted <= cluster.largest:
-        node = cluster.nodes.snuggest(wanted)  # one that it fills comes first
+    if count <= cluster.largest:
+        node = cluster.nodes.snuggest(count)  # one that it fills comes first
         if node is not None:
-            return cluster.first_free(node, wanted)
-    return _from_nodes(cluster, cluster.nodes.fullest(wanted), wanted)
+            return cluster.first_free(node, count)
+    return _from_nodes(cluster, cluster.nodes.fullest(count), count)
 
 
-def _from_nodes(cluster: Cluster, nodes: Sequence[int], wanted: int) -> list[int]:
+def _from_nodes(cluster: Cluster, nodes: Sequence[int], count: int) -> list[int]:
     gpus: list[int] = []
     for node in nodes:
-        gpus += cluster.first_free(node, min(cluster.counts[node], wanted - len(gpus)))
+        gpus += cluster.first_free(node, min(cluster.counts[node], count - len(gpus)))
     return gpus
 
 
@@ -72,14 +72,14 @@ class Weights(Queued):
         return node_weights(view.beliefs, view.classes)
 
     def place(self, request: Request) -> Sequence[int] | None:
-        cluster, wanted = self.cluster, request.gpus
-        if wanted > cluster.free_count:
+        cluster, count = self.cluster, request.gpus
+        if count > cluster.free_count:
             return None
-        if wanted <= cluster.largest:
-            node = cluster.nodes.earliest(wanted)
+        if count <= cluster.largest:
+            node = cluster.nodes.earliest(count)
             if node is not None:
-                return cluster.first_free(node, wanted)
-        return _from_nodes(cluster, cluster.nodes.in_order(wanted), wanted)
+                return cluster.first_free(node, count)
+        return _from_nodes(cluster, cluster.nodes.in_order(count), count)
 
 
 class DrainOutliers(Packed):

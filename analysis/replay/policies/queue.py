@@ -78,6 +78,9 @@ def find_scheduler(name: str) -> Scheduler:
     raise InputError(f"no scheduler is named {name!r}; there are {', '.join(row.name for row in SCHEDULERS)}")
 
 
+Held: TypeAlias = dict[int, tuple[int, ...]]
+"""GPUs by the number of the job."""
+
 Key: TypeAlias = Any
 """A scheduler's key; where patience ends, after whether the job has any left. One kind in one replay."""
 
@@ -304,11 +307,11 @@ class Queued(Policy):
         self._spares = False
         if not self._waiting:
             return {}
-        kept = self._paying()
-        self._spares = bool(kept)
-        candidates = self._in_order(number for number in self.cluster.held if number not in kept)
-        stopped: dict[int, tuple[int, ...]] = {}
-        granted: dict[int, tuple[int, ...]] = {}
+        staying = self._paying()
+        self._spares = bool(staying)
+        candidates = self._in_order(number for number in self.cluster.held if number not in staying)
+        stopped: Held = {}
+        granted: Held = {}
         while self._waiting:
             head = self._waiting[0]
             request = self.view.requests[head[1]]
@@ -321,9 +324,7 @@ class Queued(Policy):
             granted[request.number] = gpus
         return _changed(stopped, granted)
 
-    def _stop_for(
-        self, head: Entry, candidates: list[Entry], stopped: dict[int, tuple[int, ...]]
-    ) -> tuple[int, ...] | None:
+    def _stop_for(self, head: Entry, candidates: list[Entry], stopped: Held) -> tuple[int, ...] | None:
         """What the head of the queue is given once running jobs behind it are stopped, from the end of the order.
 
         Nobody is stopped if it still cannot start, unless that is how it was published.
@@ -341,20 +342,20 @@ class Queued(Policy):
             others = takewhile(lambda entry: entry > head, reversed(candidates))  # where the policy waits for more
             behind = chain(needed, (entry for entry in others if entry not in needed and width(entry[1])))
         gpus: tuple[int, ...] | None = None
-        given: dict[int, tuple[Key, tuple[int, ...]]] = {}
+        returned: dict[int, tuple[Key, tuple[int, ...]]] = {}
         for key, number in behind:
-            given[number] = key, cluster.give(number)
+            returned[number] = key, cluster.give(number)
             gpus = self._place(request) if request.gpus <= cluster.free_count else None
             if gpus is not None:
                 break
         if gpus is None and not in_vain:
-            for number, (_, held) in given.items():
+            for number, (_, held) in returned.items():
                 cluster.take(number, held)
             return None
-        for number, (key, held) in given.items():
+        for number, (key, held) in returned.items():
             stopped[number] = held
             self._wait(number, key, self.view.now_s + self.view.options.round_s)
-        candidates[:] = [entry for entry in candidates if entry[1] not in given]
+        candidates[:] = [entry for entry in candidates if entry[1] not in returned]
         return gpus
 
     def _paying(self) -> set[int]:
@@ -372,16 +373,16 @@ class Queued(Policy):
         Where that would stop or move jobs that stay where they are, the others are placed around them.
         """
         cluster = self.cluster
-        kept = self._paying()
+        staying = self._paying()
         back, granted = self._place_all()
-        self._spares = any(number in back and granted.get(number) != back[number] for number in kept)
+        self._spares = any(number in back and granted.get(number) != back[number] for number in staying)
         if self._spares:
             for number in granted:
                 cluster.give(number)
             for number, gpus in back.items():
                 cluster.take(number, gpus)
             self._placed = None
-            back, granted = self._place_all(kept)
+            back, granted = self._place_all(staying)
             self._placed = None
         for number in granted:
             if number not in back:
@@ -393,17 +394,17 @@ class Queued(Policy):
                 self._wait(number, key, now_s + self.view.options.round_s)
         return _changed(back, granted)
 
-    def _place_all(self, kept: Set[int] = frozenset()) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
-        """The GPUs that are taken back, by job, and what jobs are given; `kept`: those that stay where they are.
+    def _place_all(self, staying: Set[int] = frozenset()) -> tuple[Held, Held]:
+        """The GPUs that are taken back, by job, and what jobs are given; `staying`: those that stay where they are.
 
         Where the policy goes by the free GPUs and the job alone, jobs up to the first one that differs from the last
         decision's would get what they hold, so only those after it are placed.
         """
         cluster, requests = self.cluster, self.view.requests
         first: list[int] = []
-        room = cluster.capacity - sum(len(cluster.held[number]) for number in kept)
+        room = cluster.capacity - sum(len(cluster.held[number]) for number in staying)
         for _, number in merge(self._waiting, self._in_order(cluster.held)):
-            if number in kept:
+            if number in staying:
                 continue
             room -= requests[number].gpus
             if room < 0:
@@ -416,9 +417,9 @@ class Queued(Policy):
                 if last != number:
                     break
                 same += 1
-        keep = kept | set(order[:same])
+        keep = staying | set(order[:same])
         back = {number: cluster.give(number) for number in list(cluster.held) if number not in keep}
-        granted: dict[int, tuple[int, ...]] = {}
+        granted: Held = {}
         self._placed = order[:same]
         for number in order[same:]:
             gpus = self._place(requests[number])
@@ -432,22 +433,22 @@ class Queued(Policy):
 
     def _place(self, request: Request) -> tuple[int, ...] | None:
         """The free GPUs that the placement gives a job, which are then taken; None: it is to wait."""
-        placed = self.place(request)
-        if placed is None:
+        choice = self.place(request)
+        if choice is None:
             return None
         try:
-            gpus = tuple(sorted(map(index, placed)))
+            gpus = tuple(sorted(map(index, choice)))
             self.cluster.take(request.number, gpus)
             if len(gpus) == request.gpus:
                 return gpus
         except (NotFreeError, TypeError, ValueError, IndexError):
             pass
-        given = f"the policy {self.name} gives job {request.name} at {self.view.now_s:g} s"
-        gpus = gpu_numbers(given, placed, len(self.cluster.node))
+        grant = f"the policy {self.name} gives job {request.name} at {self.view.now_s:g} s"
+        gpus = gpu_numbers(grant, choice, len(self.cluster.node))
         if len(gpus) != request.gpus:
-            raise InputError(f"{given} {len(gpus)} GPUs; it wants {request.gpus}")
-        taken = next(gpu for gpu in gpus if not self.cluster.free[gpu])
-        raise InputError(f"{given} the GPU {taken}, which is not free")
+            raise InputError(f"{grant} {len(gpus)} GPUs; it wants {request.gpus}")
+        busy = next(gpu for gpu in gpus if not self.cluster.free[gpu])
+        raise InputError(f"{grant} the GPU {busy}, which is not free")
 
     def _for_job(self, barred: NDArray[np.bool_] | None) -> tuple[int, Callable[[int], int] | None]:
         """How many free GPUs a job may be given that is kept off these nodes, and how many of those a job holds."""
@@ -461,7 +462,7 @@ class Queued(Policy):
         return len(gpus) - int(np.count_nonzero(barred[self.view.fleet.node[list(gpus)]]))
 
 
-def _changed(back: dict[int, tuple[int, ...]], granted: dict[int, tuple[int, ...]]) -> dict[int, Allocation | None]:
+def _changed(back: Held, granted: Held) -> dict[int, Allocation | None]:
     """`back`: the GPUs that jobs held; `granted`: what jobs have been given since."""
     changes: dict[int, Allocation | None] = {number: None for number in back if number not in granted}
     for number, gpus in granted.items():

@@ -285,7 +285,7 @@ def test_speed_is_the_worlds_to_say() -> None:
 
 def test_a_pair_that_does_not_fit_is_refused_with_names_and_time() -> None:
     world = paired(flat(1, 1), 0.0)
-    with pytest.raises(InputError, match=r"two to a GPU gives job b GPUs \[0\] at 5 s: .*do not fit"):
+    with pytest.raises(InputError, match=r"two to a GPU gives job b at 5 s GPUs \[0\]: .*do not fit"):
         replay(trace(job("a", 0, 1, 60), job("b", 5, 1, 90)), world, TwoToAGpu)
 
 
