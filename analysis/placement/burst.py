@@ -143,7 +143,7 @@ def costs_of(network: Sequence[Layer], profile: LayerProfile, question: BurstQue
             having = ", ".join(map(str, profile.batches))
             raise InputError(
                 f"{profile.file} has no times of {profile.model} at {batch // gpus} samples on a GPU, which a batch of "
-                f"{batch} on {gpus} GPUs needs; it has {having}"
+                f"{batch} needs at a width of {gpus}; it has {having}"
             )
     if not any(layer.key in profile.layers for layer in network):
         raise InputError(f"{profile.file} has none of the network's layers for {profile.model}: is it another model?")

@@ -142,6 +142,7 @@ def _best(kind: str, belief: Floats, ground: sets.Ground, gpus: int, left: sets.
 
 
 def gain(choice: str, against: str, its: Floats, others: Floats | None) -> list[Gain]:
+    """What a choice saves: its times and those of the baseline, (draws,); nothing where there is no baseline."""
     if others is None:
         return []
     saved = 1.0 - its / others
