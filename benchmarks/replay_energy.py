@@ -8,10 +8,12 @@ begins with, "regimes" changes it as the trace's jobs do. `believed`: "exact", o
 high, of all models or of one. `run_time`: time that a job held GPUs / its time alone. `late`: of the deadlines
 submission + slack x time alone; for policies without a slack 1.25.
 
-`gain_by_scores`: of each policy over itself with flat beliefs, in energy and in mean JCT, for each trace: the mean over
-seeds and the middle 90 % of them. Each seed draws 16 nodes of 4 GPUs from Longhorn and jobs from the trace, in place of
-its own jobs. GPUs run and draw what one half of their ResNet-50 runs measured (medians); the beliefs are the other
-half, shrunk to the median by how well the halves agree. Models that Gavel did not measure share no GPUs.
+`gain_by_scores`: of each policy over itself with flat beliefs, in energy and in mean JCT, for each trace and workload:
+the mean over seeds and the middle 90 % of them; and the mean number of jobs that end after 1.25 x their time alone,
+with scores and without. Each seed draws 28 nodes of 4 GPUs from Longhorn, and jobs from the trace in place of its own.
+GPUs run and draw what one half of their runs of the workload measured (medians); the beliefs are the other half, shrunk
+to the median by how well the halves agree: `agree`, the correlations of times and of powers. SGEMM runs at Longhorn's
+power cap. Models that Gavel did not measure share no GPUs.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from whorl.analysis.replay import Beliefs, Fleet, Options, Outcome, Policy, Power, Rates, Trace, World, replay
+from whorl.analysis.replay import Beliefs, Fleet, Metrics, Options, Outcome, Policy, Power, Rates, Trace, World, replay
 from whorl.analysis.replay.policies.clocks import Clocks
 from whorl.analysis.replay.policies.eaco import EaCO, Sharing
 from whorl.analysis.replay.policies.packed import Packed
@@ -43,6 +46,8 @@ SHARED = LONGHORN.parent
 SCHEDULERS, SIA = SHARED / "schedulers", SHARED / "traces" / "sia-philly"
 SLACK, RESTART_S, WRONG = 1.25, 20.0, 1.3
 IDLE_W, BUSY_W, NODE_W = 50.0, 250.0, 760.0
+NODES = 28
+POLICIES: tuple[type[Policy], ...] = (EaCO, Clocks)
 
 
 def shockwave(*, regimes: bool) -> Trace:
@@ -116,8 +121,24 @@ def power_of(watts: Mapping[str, np.ndarray[Any, Any]]) -> Power:
     return Power(watts, idle_w=IDLE_W, node_w=NODE_W, asleep_w=0.0, sleep_after_s=0.0)
 
 
+@dataclass(frozen=True)
+class Halves:
+    """What the GPUs of a cluster measured in a workload. Columns node, score, watts."""
+
+    workload: str
+    true: pl.DataFrame
+    believed: pl.DataFrame
+    agree: dict[str, float]
+
+    def rates(self, of_half: pl.DataFrame, nodes: Sequence[str], pairs: Pairs) -> Rates:
+        """A fleet of these nodes, by one of the halves."""
+        rows = {node: (score, watts) for node, score, watts in of_half.group_by("node").agg("score", "watts").rows()}
+        score, watts = (np.concatenate([rows[node][place] for node in nodes]) for place in (0, 1))
+        power = power_of({self.workload: watts})
+        return Rates(Fleet.regular(len(nodes), 4), {self.workload: score}, pairs=pairs, power=power)
+
+
 def gain_by_scores(pairs: Pairs, seeds: int) -> list[dict[str, Any]]:
-    halves = longhorn_halves()
     traces = {
         "Shockwave, one piece": shockwave(regimes=False),
         "Shockwave, regimes": shockwave(regimes=True),
@@ -125,86 +146,64 @@ def gain_by_scores(pairs: Pairs, seeds: int) -> list[dict[str, Any]]:
         "Sia 2": read_trace(SIA / "workload-2.csv"),
     }
     rows = []
-    for name, trace in traces.items():
-        for policy in (EaCO, Clocks):
-            gains = [gains_of(policy, trace, pairs, halves, seed) for seed in range(seeds)]
-            row: dict[str, Any] = {"trace": name, "policy": policy.name, "seeds": seeds}
-            for place, figure in enumerate(("energy", "avg_jct")):
-                ratios = np.log([gain[place] for gain in gains])
-                mean, low, high = (100 * (1 - math.exp(x)) for x in (ratios.mean(), *np.quantile(ratios, (0.95, 0.05))))
-                row |= {f"{figure}_gain_pct": round(mean, 2), f"{figure}_middle_90": [round(low, 2), round(high, 2)]}
-            rows.append(row)
+    for workload in ("sgemm", "resnet50"):
+        halves = longhorn_halves(workload)
+        for (name, trace), policy in product(traces.items(), POLICIES):
+            outcomes = [both_ways(policy, trace, pairs, halves, seed) for seed in range(seeds)]
+            row: dict[str, Any] = {"workload": workload, "trace": name, "policy": policy.name, "seeds": seeds}
+            for figure in ("energy_kwh", "avg_jct_s"):
+                gains = np.log([getattr(flat, figure) / getattr(scored, figure) for scored, flat in outcomes])
+                mean, low, high = (
+                    round(100 * -math.expm1(-gain), 2) for gain in (gains.mean(), *np.quantile(gains, (0.05, 0.95)))
+                )
+                row |= {f"{figure}_gain_pct": mean, f"{figure}_middle_90": [low, high]}
+            row["late"] = fmean(scored.late or 0 for scored, _ in outcomes)
+            row["late_without_scores"] = fmean(flat.late or 0 for _, flat in outcomes)
+            rows.append(row | {"agree": halves.agree})
             say(str(row))
     return rows
 
 
-def gains_of(
-    policy: type[Policy], trace: Trace, pairs: Pairs, halves: tuple[pl.DataFrame, pl.DataFrame], seed: int
-) -> Sequence[float]:
-    """Energy and mean JCT beside those with flat beliefs, of one fleet and one draw of jobs."""
+def both_ways(policy: type[Policy], trace: Trace, pairs: Pairs, halves: Halves, seed: int) -> tuple[Metrics, Metrics]:
+    """With scores and with flat beliefs, on one fleet and one draw of jobs."""
     rng = np.random.default_rng(seed)
-    nodes = rng.permutation(halves[0]["node"].unique(maintain_order=True).to_numpy())[:16]
-    fleet = Fleet.regular(16, 4)
-    true, believed = (
-        Rates(
-            fleet,
-            {"resnet50": column(half, nodes, "perf")},
-            pairs=pairs,
-            power=power_of({"resnet50": column(half, nodes, "pwr")}),
-        )
-        for half in halves
-    )
-    drawn = rng.integers(len(trace.jobs), size=len(trace.jobs))
-    jobs = tuple(
-        replace(trace.jobs[pick], name=str(number), submit_s=job.submit_s, workload="resnet50")
-        for number, (job, pick) in enumerate(zip(trace.jobs, drawn.tolist(), strict=True))
-    )
-    world = World(true, Beliefs(believed))
-    with_scores = replay(replace(trace, jobs=jobs), world, policy).metrics()
-    without = replay(replace(trace, jobs=jobs), world.flat(), policy).metrics()
-    assert with_scores.energy_kwh
-    assert without.energy_kwh
-    return with_scores.energy_kwh / without.energy_kwh, with_scores.avg_jct_s / without.avg_jct_s
+    nodes = rng.permutation(halves.true["node"].unique(maintain_order=True).to_list())[:NODES].tolist()
+    drawn = rng.integers(len(trace.jobs), size=len(trace.jobs)).tolist()
+    jobs = []
+    for number, (job, pick) in enumerate(zip(trace.jobs, drawn, strict=True)):
+        row = replace(trace.jobs[pick], name=str(number), submit_s=job.submit_s, workload=halves.workload)
+        jobs.append(replace(row, deadline_s=row.submit_s + SLACK * row.ideal_s))
+    beliefs = Beliefs(halves.rates(halves.believed, nodes, pairs))
+    world = World(halves.rates(halves.true, nodes, pairs), beliefs)
+    drawn_trace = replace(trace, jobs=tuple(jobs))
+    return replay(drawn_trace, world, policy).metrics(), replay(drawn_trace, world.flat(), policy).metrics()
 
 
-def column(half: pl.DataFrame, nodes: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """(nodes x 4,) a column of the GPUs of these nodes, node by node."""
-    rows = dict(half.group_by("node", maintain_order=True).agg(name).iter_rows())
-    return np.concatenate([rows[node] for node in nodes.tolist()])
-
-
-def longhorn_halves() -> tuple[pl.DataFrame, pl.DataFrame]:
-    """node, perf (score), pwr (W) of GPUs: medians of the even runs; and of the odd ones, shrunk to the median GPU.
-
-    Nodes of which all four GPUs ran at least twice.
-    """
-    runs = pl.read_csv(LONGHORN / "resnet50.csv.gz", infer_schema_length=None).filter(pl.col("node") >= 0)
-    runs = runs.with_columns(
-        node=pl.format("{}-{}", "cabinet", "node"), half=pl.int_range(pl.len()).over("uuid").mod(2)
-    )
-    medians = runs.group_by("node", "uuid", "half").agg(pl.col("perf", "pwr").median()).sort("node", "uuid")
-    even, odd = (medians.filter(pl.col("half") == half).drop("half") for half in (0, 1))
-    both = even.join(odd, on=["node", "uuid"], suffix="_odd").filter(pl.len().over("node") == 4)
-    centres = {name: float(np.median(both[name].to_numpy())) for name in both.columns if name.startswith(("p",))}
-    agree = {
-        name: max(0.0, float(np.corrcoef(both[name].to_numpy(), both[f"{name}_odd"].to_numpy())[0, 1]))
-        for name in ("perf", "pwr")
+def longhorn_halves(workload: str) -> Halves:
+    """Of nodes of which all four GPUs ran at least twice: medians of the even runs, and of the odd ones, shrunk."""
+    runs = pl.read_csv(LONGHORN / f"{workload}.csv.gz", infer_schema_length=None).filter(pl.col("node") >= 0)
+    runs = runs.with_columns(node=pl.format("{}-{}", "cabinet", "node"), odd=pl.int_range(pl.len()).over("uuid").mod(2))
+    medians = runs.group_by("node", "uuid", "odd").agg(pl.col("perf", "pwr").median()).sort("node", "uuid")
+    even, odd = (medians.filter(odd=half).drop("odd") for half in (0, 1))
+    gpus = even.join(odd, on=["node", "uuid"], suffix="_odd").filter(pl.len().over("node") == 4)
+    agree = {name: float(gpus.select(pl.corr(name, f"{name}_odd")).item()) for name in ("perf", "pwr")}
+    shrunk = {
+        name: 1 + max(0.0, correlation) * (pl.col(f"{name}_odd") / pl.col(f"{name}_odd").median() - 1)
+        for name, correlation in agree.items()
     }
-    watts = centres["pwr"]
-    true = both.select("node", pl.col("perf") / centres["perf"], pl.col("pwr").clip(IDLE_W))
-    believed = both.select(
-        "node",
-        perf=1 + agree["perf"] * (pl.col("perf_odd") / centres["perf_odd"] - 1),
-        pwr=watts * (1 + agree["pwr"] * (pl.col("pwr_odd") / centres["pwr_odd"] - 1)),
+    return Halves(
+        workload,
+        gpus.select("node", score=pl.col("perf") / pl.col("perf").median(), watts="pwr"),
+        gpus.select("node", score=shrunk["perf"], watts=shrunk["pwr"] * pl.col("pwr").median()),
+        {"times": round(agree["perf"], 3), "powers": round(agree["pwr"], 3)},
     )
-    return true, believed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     arguments = parser.parse_args()
-    pairs = read_pairs(Path(SCHEDULERS / "gavel" / "pairs.csv.gz"), "v100")
+    pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100")
     result = {
         "shared_gpus": shared_gpus(pairs),
         "gain_by_scores": gain_by_scores(pairs, arguments.seeds),
