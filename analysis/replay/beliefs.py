@@ -1,4 +1,4 @@
-"""What a policy sees of a replay: requests, progress, and beliefs about the fleet. Nothing here leads to the truth.
+"""What a policy sees of a replay: requests, progress, and beliefs about the fleet. Nothing here leads to what is true.
 
 The engine writes plain records into the view; it hands over no object of its own and no bound method.
 """

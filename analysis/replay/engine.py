@@ -28,7 +28,7 @@ from .outcome import Others, Outcome, Series, Span
 from .policies import Policy, Queued, Scheduler, made
 from .policies.policy import Decision
 from .policies.queue import EDGE
-from .power import Ledger
+from .power import EnergyLedger
 from .rates import Tenant, Tenants
 from .world import World
 
@@ -208,7 +208,7 @@ class Engine:
             tenants=[()] * len(fleet),
         )
         power = world.rates.power
-        self.ledger = None if power is None else Ledger(power, fleet.node.tolist())
+        self.ledger = None if power is None else EnergyLedger(power, fleet.node.tolist())
         self.events = self.decisions = 0
         self.ended = 0
         """Jobs of the trace that have ended."""

@@ -113,7 +113,7 @@ class Metrics:
     base_kwh: float | None = _figure("kWh", "energy of the nodes without their GPUs, awake and asleep")
 
 
-class Figure(NamedTuple):
+class ReplayFigure(NamedTuple):
     """What a figure of a replay is."""
 
     name: str
@@ -122,7 +122,7 @@ class Figure(NamedTuple):
     definition: str
 
 
-FIGURES = tuple(Figure(row.name, row.metadata["unit"], row.metadata["definition"]) for row in fields(Metrics))
+FIGURES = tuple(ReplayFigure(row.name, row.metadata["unit"], row.metadata["definition"]) for row in fields(Metrics))
 
 
 @dataclass(frozen=True)

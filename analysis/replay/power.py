@@ -131,7 +131,7 @@ class _Account:
 
 
 @dataclass(slots=True)
-class _Node:
+class _NodeBooks:
     """The power of a node, settled up to a moment."""
 
     gpus: int = 0
@@ -147,7 +147,7 @@ class _Node:
     """The share of its own energy that a job would have which had been there from the start."""
 
 
-class Ledger:
+class EnergyLedger:
     """The books of a replay's energy. The engine says at each change which job draws how much on which GPUs.
 
     A change costs time in proportion to the GPUs of the job that changes; nothing is done for other nodes. Times given
@@ -158,7 +158,7 @@ class Ledger:
         """`node_of`: (gpus,) the number of each GPU's node."""
         self._power = power
         self._node_of = list(node_of)
-        self._nodes = [_Node() for _ in range(max(node_of) + 1)]
+        self._nodes = [_NodeBooks() for _ in range(max(node_of) + 1)]
         for node in node_of:
             self._nodes[node].gpus += 1
         self._accounts: dict[int, _Account] = {}
@@ -250,7 +250,7 @@ class Ledger:
         account.work_j += account.draw.work_w * elapsed_s
         account.idle_j += account.draw.idle_w * elapsed_s
 
-    def _settle(self, node: _Node, now_s: float) -> None:
+    def _settle(self, node: _NodeBooks, now_s: float) -> None:
         """Bring the sums of a node up to a moment."""
         since_s, node.settled_s = node.settled_s, now_s
         if node.jobs:

@@ -28,7 +28,7 @@ from ...errors import InputError
 from .fleet import Fleet, Floats
 from .job import Allocation
 from .power import Draw, Power
-from .tables import Curves, JobType, Pairs
+from .tables import JobType, Pairs, StepCurves
 
 _ROUNDING = 1e-9
 """Of a step: less idle time than that is none."""
@@ -68,7 +68,7 @@ Tenants = Sequence[Sequence[Tenant]]
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast jobs run on a fleet, and at what power. One instance is the truth, another what policies believe."""
+    """How fast jobs run on a fleet, and at what power. One instance is what is true, another what policies believe."""
 
     fleet: Fleet
     scores: Mapping[str, Floats]
@@ -76,7 +76,7 @@ class Rates:
     locality: float = 1.0
     """Factor on the time of a job that spans nodes; not of one with a curve, which was measured across nodes."""
     pairs: Pairs | None = None
-    curves: Curves | None = None
+    curves: StepCurves | None = None
     clock_gain: Mapping[str, float] = field(default_factory=dict)
     """Class -> b: at a clock of x times the default, a GPU is x to the power of b as fast; 1 where not named."""
     backward: float = 2 / 3

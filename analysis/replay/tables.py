@@ -133,7 +133,7 @@ class _Steps:
 
 
 @dataclass(frozen=True)
-class Curves:
+class StepCurves:
     """How long a step takes by placement and batch size, from a table like that of Pollux's simulator (OSDI'21)."""
 
     steps: Mapping[str, _Steps] = field(repr=False)
@@ -192,7 +192,7 @@ class Curves:
         return self.batch_s(application, compact, batch) / self.batch_s(application, placement, batch)
 
 
-def read_curves(path: Path) -> Curves:
+def read_curves(path: Path) -> StepCurves:
     """A table of steps: CSV with the columns application, placement (a digit per node, its GPUs), nodes, gpus,
     local_batch, step_s, sync_s; rows without a placement are of some placement with those nodes and GPUs.
 
@@ -222,7 +222,7 @@ def read_curves(path: Path) -> Curves:
             by_placement[placement] = (np.array(ascending), means)
         means = np.array([np.mean(repeats, axis=0) for repeats in seconds.values()])
         steps[application] = _Steps(by_placement, np.array(list(seconds)), means)
-    return Curves(steps, node_gpus)
+    return StepCurves(steps, node_gpus)
 
 
 def _rotation(placement: Sequence[int]) -> Placement:

@@ -30,7 +30,7 @@ from whorl.analysis.replay import (
     replay,
 )
 from whorl.analysis.replay.policies import packed
-from whorl.analysis.replay.tables import ANY_WIDTH, Curves, Pairs
+from whorl.analysis.replay.tables import ANY_WIDTH, Pairs, StepCurves
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import choice, finishes, first_gpus, flat, job, scored, sound, trace
 from whorl.tests.sizes import count
@@ -176,7 +176,7 @@ def test_random_draws_by_its_seed_and_non_sticky_in_every_round() -> None:
 # Policies from outside
 
 
-class Linear(Curves):
+class Linear(StepCurves):
     """Every job is as fast as it has GPUs."""
 
     def __init__(self) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.replay.power import JOULES_PER_KWH, Draw, Ledger, Power
+from whorl.analysis.replay.power import JOULES_PER_KWH, Draw, EnergyLedger, Power
 
 GPU_W = {"": np.full(8, 300.0)}
 NODE_OF = (0, 0, 0, 0, 1, 1, 1, 1)
 
 
 def test_energy_by_hand() -> None:
-    ledger = Ledger(Power(GPU_W, idle_w=50.0, node_w=700.0), NODE_OF)
+    ledger = EnergyLedger(Power(GPU_W, idle_w=50.0, node_w=700.0), NODE_OF)
     assert ledger.hold(0, (0, 1), Draw(400.0, 100.0), now_s=10.0) == 0
     ledger.hold(0, (0, 1), Draw(400.0, 75.0), now_s=20.0)
     ledger.hold(1, (1,), Draw(100.0, 25.0), now_s=20.0)
@@ -33,11 +33,11 @@ def test_energy_by_hand() -> None:
 
 
 def test_what_is_not_known_is_none() -> None:
-    ledger = Ledger(Power(GPU_W), NODE_OF)
+    ledger = EnergyLedger(Power(GPU_W), NODE_OF)
     ledger.hold(0, (0,), Draw(300.0, 0.0), now_s=0.0)
     energy = ledger.close(10.0)
     assert (energy.jobs_j, energy.idle_j, energy.base_j, energy.total_j) == ({0: 3000.0}, None, None, 3000.0)
-    ledger = Ledger(Power(GPU_W, idle_w=50.0), NODE_OF)
+    ledger = EnergyLedger(Power(GPU_W, idle_w=50.0), NODE_OF)
     ledger.hold(0, (0,), Draw(math.nan, 0.0), now_s=0.0)
     energy = ledger.close(10.0)
     assert math.isnan(energy.jobs_j[0])
@@ -45,7 +45,9 @@ def test_what_is_not_known_is_none() -> None:
 
 
 def test_empty_nodes_sleep_and_take_time_to_wake_up() -> None:
-    ledger = Ledger(Power(GPU_W, idle_w=50.0, node_w=700.0, asleep_w=20.0, sleep_after_s=60.0, wake_s=30.0), NODE_OF)
+    ledger = EnergyLedger(
+        Power(GPU_W, idle_w=50.0, node_w=700.0, asleep_w=20.0, sleep_after_s=60.0, wake_s=30.0), NODE_OF
+    )
     assert not ledger.sleeps(0, 60.0)
     assert ledger.sleeps(0, 61.0)
     assert ledger.hold(0, (0, 4), Draw(0.0, 0.0), now_s=100.0) == 30
@@ -63,7 +65,7 @@ def test_empty_nodes_sleep_and_take_time_to_wake_up() -> None:
 
 
 def test_a_node_that_is_down_draws_nothing() -> None:
-    ledger = Ledger(Power(GPU_W, idle_w=50.0, node_w=700.0, sleep_after_s=10.0, wake_s=5.0), NODE_OF)
+    ledger = EnergyLedger(Power(GPU_W, idle_w=50.0, node_w=700.0, sleep_after_s=10.0, wake_s=5.0), NODE_OF)
     ledger.down(1, 5.0)
     assert not ledger.sleeps(1, 50.0)
     ledger.up(1, 50.0)
@@ -95,7 +97,7 @@ def test_jobs_together_save_what_eaco_measured() -> None:
         assert 650 < node_w < 865
 
         def energy_kwh(runs: Sequence[str], hours: float, node_w: float = node_w) -> float:
-            ledger = Ledger(Power({}, idle_w=0.0, node_w=node_w), [0])
+            ledger = EnergyLedger(Power({}, idle_w=0.0, node_w=node_w), [0])
             for number, job in enumerate(runs):
                 ledger.hold(number, (0,), Draw(watts[job] - node_w, 0.0), now_s=0.0)
             total_j = ledger.close(3600 * hours).total_j
