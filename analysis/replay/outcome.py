@@ -64,14 +64,14 @@ class Metrics:
 
     jobs: int = _figure("", "jobs of the trace")
     avg_jct_s: float = _figure("s", "job completion time (JCT), end - submission: the mean over the jobs")
-    median_jct_s: float = _figure("s", "its median")
-    p99_jct_s: float = _figure("s", "its 99th percentile")
+    median_jct_s: float = _figure("s", "median of the job completion times")
+    p99_jct_s: float = _figure("s", "99th percentile of the job completion times")
     makespan_s: float = _figure("s", "last end - first submission")
     p50_queue_s: float = _figure(
         "s", "queueing delay, the time from submission to the end for which a job held no GPUs: the median"
     )
-    p95_queue_s: float = _figure("s", "its 95th percentile")
-    p99_queue_s: float = _figure("s", "its 99th percentile")
+    p95_queue_s: float = _figure("s", "95th percentile of the queueing delays")
+    p99_queue_s: float = _figure("s", "99th percentile of the queueing delays")
     bounded_slowdown: float = _figure(
         "", "the mean of max(1, JCT / max(ideal time, 10 s)); Feitelson et al. (JSSPP'97), over the ideal time"
     )
@@ -82,13 +82,13 @@ class Metrics:
         "finish-time fairness after Shockwave (NSDI'23), JCT / (ideal time x max(1, jobs of the trace / GPUs)): "
         "that of the job that fared worst",
     )
-    unfair_pct: float = _figure("%", "jobs for which that is above 1.05")
+    unfair_pct: float = _figure("%", "jobs whose fairness after Shockwave is above 1.05")
     worst_ftf_themis: float = _figure(
         "",
         "finish-time fairness after Themis (NSDI'20), JCT / (ideal time x mean contention), contention being "
         "max(1, GPUs wanted by the jobs in the system / GPUs): that of the job that fared worst",
     )
-    unfair_pct_themis: float = _figure("%", "jobs for which that is above 1.05")
+    unfair_pct_themis: float = _figure("%", "jobs whose fairness after Themis is above 1.05")
     preemptions: int = _figure("", "times that jobs were stopped for others")
     migrations: int = _figure("", "times that the GPUs of a job were changed without a stop")
     restarts: int = _figure("", "times that jobs lost a node")
