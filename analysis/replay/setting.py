@@ -349,9 +349,8 @@ def _power_text(gpu_w: float | None, power: Mapping[str, float]) -> str:
     ]
     if "sleep_after_s" in power:
         wake = f", {power['wake_s']:g} s to wake up" if power["wake_s"] else ""
-        parts.append(
-            f"nodes without jobs sleep after {power['sleep_after_s']:g} s at {power.get('asleep_w', 0.0):g} W{wake}"
-        )
+        after = f"after {power['sleep_after_s']:g} s" if power["sleep_after_s"] else "at once"
+        parts.append(f"nodes without jobs sleep {after} at {power.get('asleep_w', 0.0):g} W{wake}")
     return "; ".join(parts)
 
 
@@ -415,7 +414,7 @@ class _Choice:
         schedulers = _split(options["scheduler"], "fifo", "scheduler")
         if "all" in schedulers:
             schedulers = [row.name for row in SCHEDULERS]
-        leader = next((name for name in policies if hasattr(_class_of(name), "round_s")), None)
+        leader = next((name for name in policies if _class_of(name).round_s), None)
         leading: Any = None if leader is None else _class_of(leader)
         cost_s = options["preemption_cost"]
         return cls(
@@ -431,7 +430,7 @@ class _Choice:
     @property
     def sleeps(self) -> bool:
         """Whether a policy counts on nodes that sleep."""
-        return any(getattr(_class_of(name), "nodes_sleep", False) for name in self.policies)
+        return any(_class_of(name).nodes_sleep for name in self.policies)
 
     @property
     def _waiting(self) -> list[str]:

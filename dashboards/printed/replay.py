@@ -134,6 +134,8 @@ def answer(answered: Answered, clocks: Mapping[str, Sequence[str]]) -> Iterable[
     if any(finding.gains for finding in answered.findings):
         yield _reading(answered.findings)
         yield ""
+    yield from _legend(_known(answered.results, _FURTHER))
+    yield ""
     yield from (f"{name}: {text}" for name, text in answered.conditions.items())
     yield from (f"note: {note}" for note in answered.notes)
 
@@ -180,7 +182,7 @@ def _reading(findings: Sequence[Finding]) -> str:
 def figure_tables(results: Sequence[Replayed], *, legends: bool = False) -> list[Table]:
     """The means of the figures over the seeds, a row for each policy; figures that nobody knows are left out.
 
-    With `legends`, each table says what its figures are; else those of the last do.
+    With `legends`, each table says what its figures are.
     """
     if not results:
         return []
@@ -189,29 +191,25 @@ def figure_tables(results: Sequence[Replayed], *, legends: bool = False) -> list
     policies = list(dict.fromkeys(result.case.policy for result in results))
     tables = []
     for columns, leaves in _LEAVES.items():
-        means = {column: [mean_of(results, policy, column.figure) for policy in policies] for column in columns}
-        columns_known = {column: cells for column, cells in means.items() if any(mean is not None for mean in cells)}
-        texts = [
-            [MISSING if mean is None else column.write(mean) for mean in cells]
-            for column, cells in columns_known.items()
-        ]
-        rows = [list(row) for row in zip(policies, *texts, strict=True)]
-        says = _legend(columns_known) if legends or columns is _FURTHER else ""
-        tables.append(
-            Table(
-                [head, *(column.head for column in columns_known)],
-                rows,
-                range(1, len(columns_known) + 1),
-                says=says,
-                leaves=leaves,
-            )
-        )
+        known_columns = _known(results, columns)
+        rows = []
+        for policy in policies:
+            means = [(column, mean_of(results, policy, column.figure)) for column in known_columns]
+            rows.append([policy, *(MISSING if mean is None else column.write(mean) for column, mean in means)])
+        says = "; ".join(_legend(known_columns)) + "." if legends else ""
+        heads = [head, *(column.head for column in known_columns)]
+        tables.append(Table(heads, rows, range(1, len(heads)), says=says, leaves=leaves))
     return tables
 
 
-def _legend(columns: Iterable[Column]) -> str:
+def _known(results: Sequence[Replayed], columns: Iterable[Column]) -> list[Column]:
+    """The columns whose figure some replay knows."""
+    return [column for column in columns if any(getattr(row.metrics, column.figure) is not None for row in results)]
+
+
+def _legend(columns: Iterable[Column]) -> list[str]:
     definitions = {figure.name: figure.definition for figure in FIGURES}
-    return "; ".join(f"{column.head}: {definitions[column.figure]}" for column in columns) + "."
+    return [f"{column.head}: {definitions[column.figure]}" for column in columns]
 
 
 def mean_of(results: Sequence[Replayed], policy: str, figure: str) -> float | None:

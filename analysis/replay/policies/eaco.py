@@ -87,6 +87,7 @@ class EaCO(Policy):
 
     name = "eaco"
     summary = "EaCO: jobs share GPUs where a pair saves energy and all deadlines hold; empty nodes sleep"
+    nodes_sleep = True
     knowledge = "exact"
     needs_progress = True
 

@@ -39,6 +39,12 @@ class Policy:
     aliases: ClassVar[tuple[str, ...]] = ()
     note: ClassVar[str] = ""
     """What the figures of this policy rest on, as a sentence beside the answer."""
+    round_s: ClassVar[float | None] = None
+    """The rounds that it is made for: those of all rows of a study, unless the user says otherwise; with `start_s`."""
+    start_s: ClassVar[float] = 0.0
+    """What every start costs then (`Options.start_s`)."""
+    nodes_sleep: ClassVar[bool] = False
+    """It counts on nodes that sleep without jobs: in a study they do in all rows, if the power of a node is known."""
     by_rounds: bool = False
     """Decides at the edges of rounds (`Options.round_s`), unless `Options.rounds` says otherwise."""
     knowledge: str = "none"
