@@ -394,6 +394,8 @@ def _philly_rows(path: Path, text: str) -> TraceText:
         log = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON: {error}; the file looks cut off: copy it again") from error
+    if not isinstance(log, list):
+        raise InputError(f"{path} is JSON without a list of jobs; see --trace-format")
     rows = [_philly_job(path, number, job) for number, job in enumerate(log, start=1)]
     frame = pl.DataFrame(rows, schema=_PHILLY, orient="row")
     return TraceText(

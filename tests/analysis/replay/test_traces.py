@@ -549,10 +549,11 @@ def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_pa
         ('[{"jobid": "a"}]', "job 1 of the list: it is not as the job log of Philly has it (KeyError: 'attempts')"),
         (json.dumps([{"jobid": "a", "attempts": [], "submitted_time": "soon"}]), "job 1 of the list"),
         ("[1]", "job 1 of the list"),
+        ("1", "is JSON without a list of jobs"),
     ],
 )
 def test_what_is_no_job_log_of_philly_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    assert sentence in refusal(written(tmp_path, text))
+    assert sentence in refusal(written(tmp_path, text), "philly")
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
