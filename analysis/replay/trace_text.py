@@ -72,8 +72,8 @@ class TraceText:
         value = pl.col(name).cast(pl.Float64) if plain else seconds(name)
         return self._strict(name, value, "a time such as 2026-01-31T12:00:00 or a number", unknown)
 
-    def span(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
-        """(rows,) a column of `[DD-]HH:MM:SS`, `MM:SS` or `DD-HH` as seconds.
+    def span(self, name: str, unknown: Sequence[str] = (), unit: float = 1.0) -> pl.Series:
+        """(rows,) a column of `[DD-]HH:MM:SS`, `MM:SS`, `DD-HH`, or numbers of `unit` seconds, as seconds.
 
         Raises:
             InputError: a cell is none of these; names the line.
@@ -83,7 +83,7 @@ class TraceText:
         clock = 86400 * days.fill_null(0) + 3600 * hours.fill_null(0) + 60 * minutes + full_seconds
         parts = pl.col(name).str.extract_groups(r"^(\d+)-(\d+)$")
         days, hours = (parts.struct.field(str(i)).cast(pl.Float64) for i in (1, 2))
-        span = pl.coalesce(clock, 86400 * days + 3600 * hours)
+        span = pl.coalesce(clock, 86400 * days + 3600 * hours, unit * pl.col(name).cast(pl.Float64, strict=False))
         return self._strict(name, span, "a time such as 1-02:03:04", unknown)
 
     def _strict(self, name: str, value: pl.Expr, kind: str, unknown: Sequence[str]) -> pl.Series:

@@ -38,6 +38,7 @@ __all__ = ["FORMATS", "SECONDS_PER_ITERATION", "TraceFormat", "TraceOptions", "r
 
 MOST_GPUS = 10_000_000  # of a job; more is a slip of the pen, or a number of something else
 _LONGEST_S = 1e10
+_NO_LIMIT = pl.lit(None, pl.Float64)
 
 SECONDS_PER_ITERATION = {
     "BERT": 0.179,
@@ -184,7 +185,7 @@ def _jobs(table: TraceText, row: TraceFormat, reading: TraceOptions) -> dict[str
         pl.col(row.job).cast(pl.String).alias("=job"),
         table.instant(row.submit, row.unknown).alias("=submit"),
         table.number(row.gpus, row.unknown).alias("=gpus"),
-        (pl.when(pl.col(row.limit) > 0).then(row.limit) if row.limit else pl.lit(None, pl.Float64)).alias("=limit"),
+        (pl.when(pl.col(row.limit) > 0).then(row.limit) if row.limit else _NO_LIMIT).alias("=limit"),
         pl.coalesce(*models[:1], pl.lit("")).alias("=model"),
     )
     names = table.frame["=job"].to_list()
@@ -459,6 +460,15 @@ def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG00
         table.leave_out(pl.col("end").is_in(list(UNKNOWN)), "they had not ended")
     else:
         table.notes.append("there is no column State or End, so jobs that were still running count as ended")
+    elapsed = [name for name in ("elapsedraw", "elapsed") if name in names]
+    limits = [name for name in ("timelimitraw", "timelimit") if name in names]
+    if elapsed:
+        run_time = table.span(elapsed[0], UNKNOWN)
+    elif {"start", "end"} <= set(names):
+        run_time = table.instant("end", UNKNOWN) - table.instant("start", UNKNOWN)
+    else:
+        lacking = "none of ElapsedRaw, Elapsed, or Start with End: the run times of the jobs are not known"
+        raise InputError(f"{table.file} has {lacking}")
     arrivals = table.frame.select(table.instant(name, UNKNOWN) for name in arrival)
     counts = [
         pl.col(name).replace_strict(
@@ -470,8 +480,8 @@ def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG00
         pl.col(job).alias("=job ID"),
         arrivals.select(pl.max_horizontal(pl.all()).alias("=arrival")).to_series(),
         pl.coalesce(counts).alias("=GPUs"),
-        _slurm_run_time(table).alias("=run time"),
-        _slurm_limit(table).alias("=time limit"),
+        run_time.alias("=run time"),
+        table.span(limits[0], UNKNOWN, unit=60).alias("=time limit") if limits else _NO_LIMIT.alias("=time limit"),
         pl.any_horizontal(pl.col(tres).str.contains(_MIG_INSTANCE)).alias("=MIG"),
         pl.col("jobid").str.contains("+", literal=True).alias("=component"),
     )
@@ -492,26 +502,6 @@ def _gpus_of(text: str) -> int | None:
     if not counts:
         return None
     return min(total[0] if total else sum(gpus for _, gpus in counts), MOST_GPUS)
-
-
-def _slurm_run_time(table: TraceText) -> pl.Series:
-    if "elapsedraw" in table.names:
-        return table.number("elapsedraw", UNKNOWN)
-    if "elapsed" in table.names:
-        return table.span("elapsed", UNKNOWN)
-    if {"start", "end"} <= set(table.names):
-        return table.instant("end", UNKNOWN) - table.instant("start", UNKNOWN)
-    raise InputError(
-        f"{table.file} has none of ElapsedRaw, Elapsed, or Start with End: the run times of the jobs are not known"
-    )
-
-
-def _slurm_limit(table: TraceText) -> pl.Series:
-    if "timelimitraw" in table.names:  # minutes
-        return 60 * table.number("timelimitraw", UNKNOWN)
-    if "timelimit" in table.names:
-        return table.span("timelimit", UNKNOWN)
-    return pl.repeat(None, table.frame.height, dtype=pl.Float64, eager=True)
 
 
 def _fits_swf(first: str) -> bool:
