@@ -13,7 +13,7 @@ from ..analysis.replay.outcome import UNFAIR, Outcome
 from ..analysis.replay.world import World
 from .figures.drawing import Bar, Figure, Scatter, figure_of
 from .figures.looks import single
-from .style import BLUE, GREY, SKY, SLOWNESS, layout, line_of
+from .style import BLUE, GREY, LEGEND, SKY, SLOWNESS, layout, line_of
 
 Floats = NDArray[np.float64]
 
@@ -118,6 +118,7 @@ def energy_by_kind(kwh: Mapping[str, Mapping[str, float | None]]) -> Figure:
         layout(
             130 + 30 * policies,
             barmode="stack",
+            legend=LEGEND | {"traceorder": "normal"},
             xaxis={"title": {"text": "energy, kWh"}},
             yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
         ),

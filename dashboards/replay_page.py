@@ -12,7 +12,7 @@ from ..analysis.replay.outcome import UNFAIR
 from ..analysis.replay.setting import Answered, Group
 from ..analysis.replay.study import Replayed
 from .page import Drawing, Section, page
-from .printed.replay import figure_tables, mean_of, waiting_costs
+from .printed.replay import definitions, figure_tables, mean_of, waiting_costs
 from .replay import (
     BARS,
     KINDS_OF_ENERGY,
@@ -39,33 +39,44 @@ def replay_page(answered: Answered) -> str:
     groups = answered.groups
     recorded = sum(result.outcome is not None for result in answered.results)
     bars = max(200, min(BARS, _BARS_OF_A_PAGE // max(1, recorded)))
-    summaries = [
-        sentence for group in groups for sentence in summary(group.findings, group.title if len(groups) > 1 else "")
-    ]
+    summaries: list[str] = []
+    for group in groups:
+        title = group.title if len(groups) > 1 else ""
+        summaries += [*summary(group.findings, title), *summary(group.energy, title, energy=True)]
     sections = [Section(group.title, "", [*_gains(group), *_figures(group, bars)]) for group in groups]
+    rows = [
+        [column.head, "kWh" if figure.unit == "J" else figure.unit, figure.definition]
+        for column, figure in definitions(answered.results)
+    ]
+    sections.append(Section("Figures", "", [Table(["figure", "unit", "what it is"], rows, wrapped=(2,))]))
     names = list(dict.fromkeys(result.trace for result in answered.results))
     title = f"Replay of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
     return page(title, summaries, sections, conditions=answered.conditions, notes=answered.notes)
 
 
-def summary(findings: Sequence[Finding], title: str) -> list[str]:
-    """The policy that gains most over what is hardest for it, in a sentence; `title` says of what, if not ""."""
+def summary(findings: Sequence[Finding], title: str, *, energy: bool = False) -> list[str]:
+    """The policy that gains most over what is hardest for it, in a sentence; `title` says of what, if not "".
+
+    The findings are of the average completion time, or of the energy.
+    """
     candidates = [finding for finding in findings if finding.finding and finding.gains]
     if not candidates:
         return []
     best = max(candidates, key=lambda row: (row.finding == BETTER, min(gain.mean_pct for gain in row.gains)))
     about = f"{title}: " if title else ""
+    gains, figure = ("saves energy measurably", "energy") if energy else ("gains measurably", "average completion time")
+    less, more = ("lower", "higher") if energy else ("shorter", "longer")
     seeds = best.gains[0].n
     if best.finding not in (BETTER, ONE_SEED):
         over = " and ".join(gain.against for gain in best.gains if not gain.of_control)
-        return [f"{about}No policy gains measurably over {over} and over itself without scores ({seeds} seeds)."]
+        return [f"{about}No policy {gains} over {over} and over itself without scores ({seeds} seeds)."]
     sizes = " and ".join(
-        f"{abs(gain.mean_pct):.1f} % {'shorter' if gain.mean_pct >= 0 else 'longer'} than with {gain.against}"
+        f"{abs(gain.mean_pct):.1f} % {less if gain.mean_pct >= 0 else more} than with {gain.against}"
         + ("" if gain.lower_pct is None else f" (90 % interval {gain.lower_pct:.1f} to {gain.upper_pct:.1f})")
         for gain in best.gains
     )
     rests = "one seed, which is not evidence" if seeds < 2 else f"{seeds} seeds"
-    return [f"{about}With {best.policy} the average completion time is {sizes}; {rests}."]
+    return [f"{about}With {best.policy} the {figure} is {sizes}; {rests}."]
 
 
 def _gains(group: Group) -> list[Table | Drawing]:
@@ -133,7 +144,7 @@ def _figures(group: Group, bars: int) -> list[Table | Drawing]:
     if any(mean is not None for means in kwh.values() for mean in means.values()):
         says = "Mean over the seeds. Jobs: what they drew above the idle power of their GPUs, where that is known."
         drawings.append(Drawing("Energy", says, {"": energy_by_kind(kwh)}))
-    return [*figure_tables(results, legends=True), *drawings, *_over_time(results, bars)]
+    return [*figure_tables(results), *drawings, *_over_time(results, bars)]
 
 
 def _distributions(jct_s: Mapping[str, Floats], packed: str) -> dict[str, Figure]:

@@ -343,7 +343,7 @@ def _power(options: Mapping[str, Any], choice: _Choice) -> dict[str, float]:
 
 
 def _power_text(gpu_w: float | None, power: Mapping[str, float]) -> str:
-    parts = [] if gpu_w is None else [f"a busy GPU {gpu_w:g} W"]
+    parts = [] if gpu_w is None else [f"a busy GPU {gpu_w:g} W, where none was measured"]
     parts += [
         f"{name} {power[key]:g} W" for key, name in (("idle_w", "an idle GPU"), ("node_w", "a node")) if key in power
     ]

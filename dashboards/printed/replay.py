@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ...analysis.replay.findings import ALL, Finding, GainTable
-from ...analysis.replay.outcome import FIGURES
+from ...analysis.replay.outcome import FIGURES, ReplayFigure
 from ...analysis.replay.policies import POLICIES
 from ...analysis.replay.power import JOULES_PER_KWH
 from ...analysis.replay.setting import Answered, Group
@@ -58,6 +58,7 @@ _FURTHER = (
 )
 _LEAVES = {_TIMES: (5, 2), _WAITING: (5, 1), _FURTHER: (9, 8, 7, 4, 3)}
 """The tables of figures, and the columns that a narrow terminal leaves out."""
+COLUMNS = (*_TIMES, *_WAITING, *_FURTHER)
 
 
 def document(answered: Answered, apart: Sequence[str] = ()) -> dict[str, Any]:
@@ -134,7 +135,8 @@ def answer(answered: Answered, clocks: Mapping[str, Sequence[str]]) -> Iterable[
     if any(finding.gains for finding in answered.findings):
         yield _reading(answered.findings)
         yield ""
-    yield from _legend(_known(answered.results, _FURTHER))
+    for column, figure in definitions(answered.results, _FURTHER):
+        yield f"{column.head}: {figure.definition}"
     yield ""
     yield from (f"{name}: {text}" for name, text in answered.conditions.items())
     yield from (f"note: {note}" for note in answered.notes)
@@ -179,11 +181,8 @@ def _reading(findings: Sequence[Finding]) -> str:
     )
 
 
-def figure_tables(results: Sequence[Replayed], *, legends: bool = False) -> list[Table]:
-    """The means of the figures over the seeds, a row for each policy; figures that nobody knows are left out.
-
-    With `legends`, each table says what its figures are.
-    """
+def figure_tables(results: Sequence[Replayed]) -> list[Table]:
+    """The means of the figures over the seeds, a row for each policy; figures that nobody knows are left out."""
     if not results:
         return []
     seeds = {result.case.seed for result in results}
@@ -196,9 +195,8 @@ def figure_tables(results: Sequence[Replayed], *, legends: bool = False) -> list
         for policy in policies:
             means = [(column, mean_of(results, policy, column.figure)) for column in known_columns]
             rows.append([policy, *(MISSING if mean is None else column.write(mean) for column, mean in means)])
-        says = "; ".join(_legend(known_columns)) + "." if legends else ""
         heads = [head, *(column.head for column in known_columns)]
-        tables.append(Table(heads, rows, range(1, len(heads)), says=says, leaves=leaves))
+        tables.append(Table(heads, rows, range(1, len(heads)), leaves=leaves))
     return tables
 
 
@@ -207,9 +205,10 @@ def _known(results: Sequence[Replayed], columns: Iterable[Column]) -> list[Colum
     return [column for column in columns if any(getattr(row.metrics, column.figure) is not None for row in results)]
 
 
-def _legend(columns: Iterable[Column]) -> list[str]:
-    definitions = {figure.name: figure.definition for figure in FIGURES}
-    return [f"{column.head}: {definitions[column.figure]}" for column in columns]
+def definitions(results: Sequence[Replayed], columns: Iterable[Column] = COLUMNS) -> list[tuple[Column, ReplayFigure]]:
+    """The columns whose figure some replay knows, each with what the figure is."""
+    figures = {figure.name: figure for figure in FIGURES}
+    return [(column, figures[column.figure]) for column in _known(results, columns)]
 
 
 def mean_of(results: Sequence[Replayed], policy: str, figure: str) -> float | None:
