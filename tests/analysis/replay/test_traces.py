@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import re
@@ -405,7 +406,7 @@ def regimes_file(folder: Path, regimes: object, name: str = "r.json") -> Path:
 
 
 @pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the traces of schedulers are not at {SCHEDULERS}")
-def test_the_trace_of_shockwave_is_read_as_it_is_and_runs_by_its_regimes() -> None:
+def test_the_trace_of_shockwave_is_read_as_it_is_and_raw_and_runs_by_its_regimes(tmp_path: Path) -> None:
     path, regimes = (SCHEDULERS / "shockwave" / name for name in ("jobs_32gpus.csv", "regimes_32gpus.json"))
     alone = read_trace(path)
     trace = read_trace(path, reading=TraceOptions(regimes=regimes))
@@ -417,6 +418,13 @@ def test_the_trace_of_shockwave_is_read_as_it_is_and_runs_by_its_regimes() -> No
     assert [(piece.epochs, piece.batch) for piece in first.pieces] == [(11, 10), (10, 20), (1, 40), (1, 10)]
     assert (second.model, job_type(second.model, second.batch)) == ("ResNet-18", "ResNet-18 (batch size 32)")
     assert [(piece.epochs, piece.batch) for piece in alone.jobs[1].pieces] == [(92, 32)]
+    rows = csv.DictReader(path.read_text().splitlines())
+    raw = "".join(
+        f"{row['model']} (batch size {row['batch']})\tpython3\tdata\t-n\t1\t{row['steps']}\t{row['gpus']}\t"
+        f"{row['mode']}\t1\t-1.0\t{row['trace_duration_s']}\t{row['arrival_s']}\n"
+        for row in rows
+    )
+    assert read_trace(written(tmp_path, raw), reading=TraceOptions(regimes=regimes)).jobs == trace.jobs
 
 
 def test_a_raw_trace_of_gavel_needs_its_regimes(tmp_path: Path) -> None:
