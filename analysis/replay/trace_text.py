@@ -194,7 +194,14 @@ def delimited(
         else:
             rows.append(cells)
             lines.append(reader.line_num)
-    table = _trace_text(path, header, rows, lines)
+    if not rows:
+        raise InputError(f"{path} has no rows")
+    for name in header:
+        if header.count(name) > 1:
+            raise InputError(f"{path} has the column {name!r} twice; remove one")
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    frame = pl.DataFrame(columns, schema=dict.fromkeys(header, pl.String), strict=False)
+    table = TraceText(str(path), frame.select(pl.all().str.strip_chars(), pl.Series(LINE, lines, pl.Int64)))
     if long:
         table.notes.append(f"{jobs(long)} left out: the line has more fields than the header (a name with {delimiter})")
     return table
@@ -211,37 +218,7 @@ def _cells(path: Path, reader: CsvReader) -> Iterator[list[str]]:
         raise InputError(f"{path}, line {line}: the row cannot be read: {error}; is a quote not closed?") from error
 
 
-def spaced(path: Path, text: str, names: Sequence[str], comment: str) -> TraceText:
-    """Rows of fields parted by white space, without a header; lines that begin with `comment` are skipped.
-
-    Raises:
-        InputError: no rows, or a row with another number of fields.
-    """
-    rows: list[Sequence[str]] = []
-    lines: list[int] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        cells = line.split()
-        if not cells or cells[0].startswith(comment):
-            continue
-        if len(cells) != len(names):
-            raise _wrong_length(path, number, len(cells), len(names))
-        rows.append(cells)
-        lines.append(number)
-    return _trace_text(path, list(names), rows, lines)
-
-
 def _wrong_length(path: Path, line: int, fields: int, expected: int) -> InputError:
     hint = "; the file looks cut off: copy it again, or delete that line" if fields < expected else ""
     plural = "s" if fields != 1 else ""
     return InputError(f"{path}, line {line}: {fields} field{plural} where {expected} are expected{hint}")
-
-
-def _trace_text(path: Path, names: list[str], rows: Sequence[Sequence[str]], lines: Sequence[int]) -> TraceText:
-    if not rows:
-        raise InputError(f"{path} has no rows")
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{path} has the column {name!r} twice; remove one")
-    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-    frame = pl.DataFrame(columns, schema=dict.fromkeys(names, pl.String), strict=False)
-    return TraceText(str(path), frame.select(pl.all().str.strip_chars(), pl.Series(LINE, lines, pl.Int64)))

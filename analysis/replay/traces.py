@@ -30,7 +30,6 @@ from .trace_text import (
     headings,
     jobs,
     seconds,
-    spaced,
     text_of,
 )
 
@@ -334,6 +333,12 @@ def _csv_units(table: TraceText, reading: TraceOptions) -> None:
         table.notes.append(f"columns not used: {', '.join(name or '(without a name)' for name in unused)}")
 
 
+def _swf_rows(path: Path, text: str) -> TraceText:
+    """Fields are parted by any white space; lines that begin with a semicolon are comments."""
+    lines = ("" if line.lstrip().startswith(";") else " ".join(line.split()) for line in text.splitlines())
+    return delimited(path, "\n".join(lines), " ", names=_SWF.split())
+
+
 def _without_the_wait(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
     """Let `duration` begin when the job did. In Acme's file of Kalos it begins at submission, so it holds the wait."""
     if not {"start_time", "end_time"} <= set(table.names):
@@ -559,7 +564,7 @@ FORMATS = (
     ),
     TraceFormat(
         "swf", "Standard Workload Format: 18 numbers a line", _SWF,
-        fits=_fits_swf, rows=lambda path, text: spaced(path, text, _SWF.split(), ";"), unknown=(),
+        fits=_fits_swf, rows=_swf_rows, unknown=(),
         numbers="submit wait run processors cpu memory wanted_processors wanted_time wanted_memory status group queue "
         "partition preceding think",
         added=(
