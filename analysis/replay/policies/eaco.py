@@ -79,6 +79,8 @@ class _Trial:
     """In the order in which they came to the GPUs."""
     learnt: bool = False
     """Each has finished an epoch."""
+    must_part: bool = False
+    """They may not go on, but no GPU is free: the last that came leaves as soon as one is."""
     again_s: float = math.inf
 
 
@@ -101,33 +103,34 @@ class EaCO(Policy):
     def decide(self, view: View) -> Decision:
         floor = _Floor(view)
         changes: dict[int, Allocation | None] = {}
-        for gpus, trial in list(self._trials.items()):
-            if set(floor.jobs.get(gpus, ())) != set(trial.marks):
-                del self._trials[gpus]
-            elif view.now_s >= trial.again_s - ROUNDING and not self._holds(view, gpus, trial):
-                newcomer = list(trial.marks)[-1]
-                free = self._pack(view, floor, newcomer)
+        for gpus, trial in self._trials.items():
+            jobs = [job for job in trial.marks if job in floor.jobs.get(gpus, ())]
+            if len(jobs) < len(trial.marks):
+                trial.marks = {job: _mark(view, job) for job in jobs}
+            if len(jobs) > 1 and view.now_s >= trial.again_s - ROUNDING:
+                trial.must_part = not self._holds(view, gpus, trial)
+                newcomer = jobs[-1]
+                free = self._pack(view, floor, newcomer) if trial.must_part else None
                 if free is not None:
                     floor.move(newcomer, gpus, free)
                     changes[newcomer] = Allocation(free, shared=True)
-                    del trial.marks[newcomer]
-                    if len(trial.marks) < 2:
-                        del self._trials[gpus]
+                    trial.marks, trial.must_part = {job: _mark(view, job) for job in jobs[:-1]}, False
         queue_waits = False
         for number in view.waiting()[:LOOKED_AT]:
             target = self._partner(view, floor, number)
             if target is not None:
-                jobs = (*floor.jobs[target], number)
-                self._trials[target] = _Trial({job: _mark(view, job) for job in jobs})
+                self._trials[target] = _Trial({job: _mark(view, job) for job in (*floor.jobs[target], number)})
             elif not queue_waits:
                 target = self._pack(view, floor, number)
                 queue_waits = target is None
             if target is not None:
                 floor.move(number, (), target)
                 changes[number] = Allocation(target, shared=True)
+        self._trials = {gpus: trial for gpus, trial in self._trials.items() if len(trial.marks) > 1}
         for gpus, trial in self._trials.items():
-            trial.again_s = view.now_s + self._until_look(view, gpus, trial)
-        return Decision(changes, min((trial.again_s for trial in self._trials.values()), default=math.inf))
+            trial.again_s = view.now_s + (0.0 if trial.must_part else self._until_look(view, gpus, trial))
+        later = (trial.again_s for trial in self._trials.values() if not trial.must_part)
+        return Decision(changes, min(later, default=math.inf))
 
     def _partner(self, view: View, floor: _Floor, number: int) -> tuple[int, ...] | None:
         """The GPUs whose jobs a job may join: those with most jobs first, then where work costs least."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import combinations_with_replacement
 from pathlib import Path
 from random import Random
 
@@ -35,6 +36,7 @@ from whorl.analysis.replay.power import ANY
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs, read_pairs
 from whorl.analysis.replay.traces import TraceOptions, read_trace
 from whorl.errors import InputError
+from whorl.tests.sizes import count
 
 HOUR = 3600.0
 SHARES = {
@@ -202,6 +204,41 @@ def test_alpha_0_is_packed() -> None:
         for policy in ("packed", EaCO(Sharing(9, alpha=0)))
     )
     assert alone.finish_s.tolist() == packed.finish_s.tolist()
+
+
+def test_jobs_that_must_part_do_so_when_a_gpu_is_free() -> None:
+    blocker = Job("blocker", 0.0, 1, 2000.0, model="big")
+    jobs = (blocker, *(Job(f"j{n}", 1.0 + n, 1, HOUR, model="good") for n in range(2)))
+    believed = Rates(Fleet.regular(1, 2), {}, pairs=table(SHARES))
+    truth = replace(believed, pairs=table({("good", "good"): (0.5, 0.5)}))
+    outcome = replay(Trace("made", jobs), World(truth, Beliefs(believed)), EaCO(), options=Options(record=True))
+    assert outcome.spans is not None
+    assert [(span.gpus, span.began_s) for span in outcome.spans if span.job == 2] == [((1,), 2.0), ((0,), 2000.0)]
+
+
+BATCHES = (16, 32, 64)
+
+
+@pytest.mark.parametrize("seed", range(count(40, short=6)))
+def test_no_deadline_is_missed_with_exact_beliefs_while_gpus_are_free(seed: int) -> None:
+    """Jobs of changing batch sizes, up to three on a GPU, with any shares beside each other."""
+    random = Random(seed)
+    kinds = [f"{model} (batch size {batch})" for model in "ab" for batch in BATCHES]
+    both = combinations_with_replacement(kinds, 2)
+    pairs = table({pair: (random.uniform(0.2, 1), random.uniform(0.2, 1)) for pair in both})
+    slack, jobs = random.choice([1.3, 1.5, 2.0]), []
+    for number in range(24):
+        epoch_s = {batch: random.choice([1.0, 5.0, 50.0, 300.0]) for batch in BATCHES}
+        runs = [(random.randint(1, 200), random.choice(BATCHES)) for _ in range(random.randint(1, 4))]
+        pieces = tuple(Piece(epochs * epoch_s[batch], epochs, batch) for epochs, batch in runs)
+        work_s, submit_s = sum(piece.work_s for piece in pieces), 300.0 * number
+        job = Job(f"j{number}", submit_s, 1, work_s, model=random.choice("ab"), pieces=pieces)
+        jobs.append(replace(job, deadline_s=submit_s + slack * work_s))
+    rates = Rates(Fleet.regular(6, 4), {}, pairs=pairs)
+    policy = EaCO(Sharing(slack, 1.0, most_jobs=3))
+    outcome = replay(Trace("made", tuple(jobs)), World(rates, Beliefs(rates)), policy, options=Options(migration_s=20))
+    assert outcome.metrics().late == 0
+    assert np.any(outcome.held_s > 1.01 * np.array([job.ideal_s for job in jobs]))  # some do share
 
 
 @pytest.mark.parametrize(("knows_epochs", "epoch_s"), [(True, 300.0), (False, HOUR / 20)])
