@@ -95,7 +95,7 @@ def _check_pieces(job: Job) -> None:
 def gpu_numbers(grant: str, gpus: object, count: int) -> tuple[int, ...]:
     """What a policy gives as GPUs, as plain numbers. Raises `InputError` for anything but numbers of the fleet's."""
     try:
-        numbers = tuple(gpus) if isinstance(gpus, range) else tuple(map(index, gpus))  # type: ignore[call-overload]
+        numbers = tuple(map(index, gpus))  # type: ignore[call-overload]
     except TypeError:
         raise InputError(f"{grant} {shortened(gpus)}, which is no list of GPU numbers") from None
     if not numbers:

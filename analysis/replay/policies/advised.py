@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..beliefs import Request
-from ..cluster import Cluster
+from ..cluster import Cluster, Places
 from .packed import pack
 from .queue import Queued
 
@@ -26,7 +24,7 @@ class AdviceExclude(Queued):
         nodes = advised.barred(request.workload, request.gpus)
         return nodes if nodes.any() else None
 
-    def place(self, request: Request) -> Sequence[int] | None:
+    def place(self, request: Request) -> Places | None:
         nodes = self.bars(request)
         if nodes is None:
             return pack(self.cluster, request.gpus)
@@ -39,29 +37,21 @@ class AdviceWeights(Queued):
     name = "advice-weights"
     summary = "packed, on nodes that `whorl advise` calls usual before soft ones, and on these before hard ones"
 
-    def place(self, request: Request) -> Sequence[int] | None:
+    def place(self, request: Request) -> Places | None:
         advised = self.view.beliefs.advised
         if advised is None:
             return pack(self.cluster, request.gpus)
         return pack_by_weight(self.cluster, request.gpus, advised.weights)
 
 
-def pack_by_weight(cluster: Cluster, count: int, weight: NDArray[np.int32]) -> Sequence[int] | None:
+def pack_by_weight(cluster: Cluster, count: int, weight: NDArray[np.int32]) -> Places | None:
     """As `packed.pack`, weight by weight. `weight`: (nodes,), below 0 for a node that is not to be used."""
-    free = np.add.reduceat(cluster.free, np.array(cluster.first[:-1]), dtype=np.int32)
-    free[weight < 0] = 0
+    counts = np.where(weight < 0, 0, cluster.counts)
     step = cluster.largest + 1  # one more of weight outdoes any number of free GPUs
-    holding = np.flatnonzero(free >= count)
+    holding = np.flatnonzero(counts >= count)
     if len(holding):
-        best = holding[np.argmin(step * weight[holding] + free[holding])]
-        return cluster.first_free(int(best), count)
-    usable = np.flatnonzero(free)
-    if count > free[usable].sum():
+        return cluster.first_free(int(holding[np.argmin(step * weight[holding] + counts[holding])]), count)
+    usable = np.flatnonzero(counts)
+    if count > counts[usable].sum():
         return None
-    order = usable[np.argsort(step * weight[usable] - free[usable], kind="stable")][:count]
-    gpus: list[int] = []
-    for node in order.tolist():
-        gpus += cluster.first_free(node, min(int(free[node]), count - len(gpus)))
-        if len(gpus) == count:
-            break
-    return gpus
+    return cluster.first_of(usable[np.argsort(step * weight[usable] - counts[usable], kind="stable")], count)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..beliefs import Beliefs, Request, View
-from ..cluster import Cluster
+from ..cluster import Cluster, Places
 from ..fleet import Floats, Ints
 from .queue import Queued
 
@@ -19,25 +19,20 @@ WORTH_DRAINING = 1.1
 FAR_SD = 5.0
 
 
-def pack(cluster: Cluster, count: int) -> Sequence[int] | None:
+def pack(cluster: Cluster, count: int) -> Places | None:
     """A node that is then full; else the node that it fits most snugly; else the nodes with most free GPUs.
 
     The first node on ties, and of a node its first free GPUs. As in PAL's simulator (SC'24).
     """
     if count > cluster.free_count:
         return None
+    counts = cluster.counts
     if count <= cluster.largest:
-        node = cluster.nodes.snuggest(count)  # one that it fills comes first
-        if node is not None:
+        room = np.where(counts >= count, counts, len(cluster.free) + 1)
+        node = int(room.argmin())
+        if counts[node] >= count:
             return cluster.first_free(node, count)
-    return _from_nodes(cluster, cluster.nodes.fullest(count), count)
-
-
-def _from_nodes(cluster: Cluster, nodes: Sequence[int], count: int) -> list[int]:
-    gpus: list[int] = []
-    for node in nodes:
-        gpus += cluster.first_free(node, min(cluster.counts[node], count - len(gpus)))
-    return gpus
+    return cluster.first_of(np.argsort(-counts, kind="stable"), count)
 
 
 class Packed(Queued):
@@ -48,7 +43,7 @@ class Packed(Queued):
     aliases: ClassVar[tuple[str, ...]] = ("packed-sticky",)
     blind = True
 
-    def place(self, request: Request) -> Sequence[int] | None:
+    def place(self, request: Request) -> Places | None:
         return pack(self.cluster, request.gpus)
 
 
@@ -68,18 +63,18 @@ class Weights(Queued):
     name = "weights"
     summary = "on the nodes whose worst GPU is best: a weight for every node, finer than advice-weights"
 
-    def ranks(self, view: View) -> Ints:
-        return node_weights(view.beliefs, view.classes)
+    def begin(self, view: View) -> None:
+        super().begin(view)
+        self._order = np.argsort(node_weights(view.beliefs, view.classes), kind="stable")
 
-    def place(self, request: Request) -> Sequence[int] | None:
+    def place(self, request: Request) -> Places | None:
         cluster, count = self.cluster, request.gpus
         if count > cluster.free_count:
             return None
-        if count <= cluster.largest:
-            node = cluster.nodes.earliest(count)
-            if node is not None:
-                return cluster.first_free(node, count)
-        return _from_nodes(cluster, cluster.nodes.in_order(count), count)
+        fits = cluster.counts[self._order] >= count
+        if fits.any():
+            return cluster.first_free(int(self._order[fits.argmax()]), count)
+        return cluster.first_of(self._order, count)
 
 
 class DrainOutliers(Packed):

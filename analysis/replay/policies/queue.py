@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from heapq import heappop, heappush, merge
 from itertools import chain, takewhile
-from operator import index
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -23,8 +22,7 @@ from numpy.typing import NDArray
 from ....errors import InputError
 from ..beliefs import Request, View
 from ..checking import gpu_numbers
-from ..cluster import Cluster, NotFreeError
-from ..fleet import Ints
+from ..cluster import Cluster, NotFreeError, Places
 from ..job import Allocation
 from .backfill import PlannedEnds, WaitingByWidth
 from .policy import Decision, Policy
@@ -107,7 +105,7 @@ class Queued(Policy):
 
     # What a placement says
 
-    def place(self, request: Request) -> Sequence[int] | None:
+    def place(self, request: Request) -> Sequence[int] | Places | None:
         """Free GPUs for a job, or None to let it wait: no job behind it is then asked for."""
         raise NotImplementedError
 
@@ -119,10 +117,6 @@ class Queued(Policy):
         """(gpus,) GPUs that no job is given; None: it may give all."""
         return None
 
-    def ranks(self, view: View) -> Ints | None:  # noqa: ARG002 (of all placements)
-        """(nodes,) the order in which nodes are taken, where the placement has one."""
-        return None
-
     def bars(self, request: Request) -> NDArray[np.bool_] | None:  # noqa: ARG002 (of all placements)
         """(nodes,) nodes that `place` never gives this job; None: it may be given all."""
         return None
@@ -132,7 +126,7 @@ class Queued(Policy):
     def begin(self, view: View) -> None:
         """Raises `InputError` for options that exclude each other, and where the widest job can never run."""
         self.view = view
-        self.cluster = Cluster(view.fleet.node, self.avoids(view), self.ranks(view))
+        self.cluster = Cluster(view.fleet.node, self.avoids(view))
         self._waiting: list[Entry] = []
         self._keys: dict[int, Key] = {}
         self._impatient: set[int] = set()  # they have waited too long and go first
@@ -188,8 +182,8 @@ class Queued(Policy):
         for number in (*view.arrived, *view.lost):
             progress = view.progress[number]
             self._wait(number, self._key(number, progress.attained_s), progress.since_s + view.options.round_s)
-        for node in dict.fromkeys((*view.nodes_down, *view.nodes_up)):
-            self.cluster.sync(node, up=bool(view.up[self.cluster.first[node]]))
+        if view.nodes_down or view.nodes_up:
+            self.cluster.set_up(view.up)
             self._placed = None
 
     # The queue
@@ -437,17 +431,15 @@ class Queued(Policy):
         if choice is None:
             return None
         try:
-            gpus = tuple(sorted(map(index, choice)))
+            gpus = tuple(sorted(choice.tolist() if isinstance(choice, np.ndarray) else choice))
             self.cluster.take(request.number, gpus)
-            if len(gpus) == request.gpus:
-                return gpus
-        except (NotFreeError, TypeError, ValueError, IndexError):
+        except (NotFreeError, IndexError, TypeError):
             pass
+        else:
+            return gpus
         grant = f"the policy {self.name} gives job {request.name} at {self.view.now_s:g} s"
-        gpus = gpu_numbers(grant, choice, len(self.cluster.node))
-        if len(gpus) != request.gpus:
-            raise InputError(f"{grant} {len(gpus)} GPUs; it wants {request.gpus}")
-        busy = next(gpu for gpu in gpus if not self.cluster.free[gpu])
+        gpus = gpu_numbers(grant, choice, len(self.cluster.free))
+        busy = next((gpu for gpu in gpus if not self.cluster.free[gpu]), None)
         raise InputError(f"{grant} the GPU {busy}, which is not free")
 
     def _for_job(self, barred: NDArray[np.bool_] | None) -> tuple[int, Callable[[int], int] | None]:
@@ -455,8 +447,9 @@ class Queued(Policy):
         cluster = self.cluster
         if barred is None:
             return cluster.free_count, None
-        besides = sum(cluster.counts[node] for node in np.flatnonzero(barred).tolist())
-        return cluster.free_count - besides, lambda number: self._outside(barred, cluster.held[number])
+        return cluster.free_count - int(cluster.counts[barred].sum()), lambda number: self._outside(
+            barred, cluster.held[number]
+        )
 
     def _outside(self, barred: NDArray[np.bool_], gpus: Sequence[int]) -> int:
         return len(gpus) - int(np.count_nonzero(barred[self.view.fleet.node[list(gpus)]]))

@@ -406,8 +406,8 @@ def test_jobs_are_stopped_for_what_a_placement_waits_for() -> None:
     class OneNode(Queued):
         name = "one node"
 
-        def place(self, request: Request) -> Sequence[int] | None:
-            nodes = [node for node, count in enumerate(self.cluster.counts) if count >= request.gpus]
+        def place(self, request: Request) -> Any:
+            nodes = [node for node, count in enumerate(self.cluster.counts.tolist()) if count >= request.gpus]
             return self.cluster.first_free(nodes[0], request.gpus) if nodes else None
 
     jobs = trace(job("first", 0, 1, 20), job("last", 0, 1, 900), job("before", 1, 1, 800), job("new", 10, 2, 100))
