@@ -8,14 +8,10 @@ left over at that moment. Jobs are looked at in the order of the queue, all of i
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable
 
-Entry = tuple[float, int]
-"""A job that waits: when it was submitted, and its number."""
-
-_ALWAYS = 1e300
-"""Stands for a limit without end in a tree where infinite means that nobody waits."""
+import numpy as np
 
 
 class PlannedEnds:
@@ -50,87 +46,29 @@ class PlannedEnds:
         return end_s, returned
 
 
-class WaitingByWidth:
-    """The waiting jobs of a first-come queue: for each width a tree of the least limit over its jobs in order.
-
-    A search takes O(widths) and O(log jobs) for those widths that can have one; memory is O(jobs that came).
-    """
+class Sizes:
+    """The widths and the limits of the waiting jobs, in the order of the queue."""
 
     def __init__(self) -> None:
-        self._widths: list[int] = []
-        self._jobs: dict[int, list[Entry]] = {}
-        """By width, all that ever waited, as they came."""
-        self._trees: dict[int, list[float]] = {}
+        self._count = 0
+        self._rows = np.empty((2, 64))
 
-    def wait(self, entry: Entry, width: int, limit_s: float) -> None:
-        """The job waits: for the first time after all that came before it, or again."""
-        if width not in self._jobs:
-            insort(self._widths, width)
-            self._jobs[width], self._trees[width] = [], [math.inf] * 2
-        jobs, tree = self._jobs[width], self._trees[width]
-        place = bisect_left(jobs, entry)
-        if place == len(jobs):
-            jobs.append(entry)
-            if place == len(tree) // 2:
-                tree = self._trees[width] = _doubled(tree)
-        _put(tree, place, min(limit_s, _ALWAYS))
+    def insert(self, place: int, gpus: int, limit_s: float) -> None:
+        """A job waits at this place of the queue."""
+        if self._count == self._rows.shape[1]:
+            self._rows = np.hstack([self._rows, np.empty_like(self._rows)])
+        self._rows[:, place + 1 : self._count + 1] = self._rows[:, place : self._count]
+        self._rows[:, place] = gpus, limit_s
+        self._count += 1
 
-    def leave(self, entry: Entry, width: int) -> None:
-        """The job waits no longer."""
-        _put(self._trees[width], bisect_left(self._jobs[width], entry), math.inf)
+    def remove(self, place: int) -> None:
+        """The job at this place waits no longer."""
+        self._rows[:, place : self._count - 1] = self._rows[:, place + 1 : self._count]
+        self._count -= 1
 
-    def next(self, after: Entry, free: int, spare: int, time_s: float) -> Entry | None:
-        """The first job behind `after` that needs at most `free` GPUs, and at most `spare` or at most `time_s`."""
-        first: Entry | None = None
-        for width in self._widths:
-            if width > free:
-                break
-            least = _ALWAYS if width <= spare else min(time_s, _ALWAYS)
-            tree = self._trees[width]
-            if tree[1] > least:
-                continue
-            jobs = self._jobs[width]
-            place = _first_at_most(tree, bisect_right(jobs, after), least)
-            if place is not None and (first is None or jobs[place] < first):
-                first = jobs[place]
-        return first
-
-
-def _doubled(tree: list[float]) -> list[float]:
-    """A tree of minima with twice the leaves; the new ones are infinite."""
-    leaves = len(tree) // 2
-    larger = [math.inf] * (2 * leaves) + tree[leaves:] + [math.inf] * leaves
-    for at in range(2 * leaves - 1, 0, -1):
-        larger[at] = min(larger[2 * at], larger[2 * at + 1])
-    return larger
-
-
-def _put(tree: list[float], place: int, limit_s: float) -> None:
-    at = (len(tree) >> 1) + place
-    tree[at] = limit_s
-    while at > 1:
-        at >>= 1
-        least = min(tree[2 * at], tree[2 * at + 1])
-        if tree[at] == least:
-            break
-        tree[at] = least
-
-
-def _first_at_most(tree: list[float], begin: int, least: float) -> int | None:
-    """The first leaf from `begin` on whose value is at most `least`, in a tree of minima."""
-    leaves = len(tree) >> 1
-    if begin >= leaves:
-        return None
-    at = begin + leaves
-    while tree[at] > least:
-        # Up while this is a right child, then to the right neighbour.
-        while at & 1:
-            at >>= 1
-            if at == 0:
-                return None
-        at += 1
-    while at < leaves:
-        at *= 2
-        if tree[at] > least:
-            at += 1
-    return at - leaves
+    def first(self, begin: int, free: int, spare: int, time_s: float) -> int | None:
+        """The first place from `begin` on whose job needs at most `free` GPUs, and at most `spare` or `time_s`."""
+        gpus, limit_s = self._rows[:, begin : self._count]
+        fits = (gpus <= free) & ((gpus <= spare) | (limit_s <= time_s))
+        place = int(fits.argmax()) if len(fits) else 0
+        return begin + place if fits[place : place + 1].any() else None

@@ -9,7 +9,7 @@ jobs from the end of the order; one that does not keep them places all jobs anew
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from heapq import heappop, heappush, merge
@@ -24,7 +24,7 @@ from ..beliefs import Request, View
 from ..checking import gpu_numbers
 from ..cluster import Cluster, NotFreeError, Places
 from ..job import Allocation
-from .backfill import PlannedEnds, WaitingByWidth
+from .backfill import PlannedEnds, Sizes
 from .policy import Decision, Policy
 
 EDGE = 1e-9
@@ -148,7 +148,7 @@ class Queued(Policy):
                 raise InputError(f"backfill needs jobs that keep their GPUs, which {self.name} moves")
             if preempts:
                 raise InputError("backfill needs jobs that are not stopped: use fifo and no patience")
-            self._planned, self._by_width = PlannedEnds(), WaitingByWidth()
+            self._planned, self._sizes = PlannedEnds(), Sizes()
         if view.widest > self.cluster.capacity:
             raise InputError(
                 f"a job asks for {view.widest:,} GPUs and the policy {self.name} uses {self.cluster.capacity:,} of the "
@@ -201,9 +201,10 @@ class Queued(Policy):
     def _wait(self, number: int, key: Key, since_s: float) -> None:
         """The job waits; its patience counts from `since_s`, or where it never ran from the edge that admitted it."""
         self._keys[number] = key
-        insort(self._waiting, (key, number))
+        place = bisect_left(self._waiting, (key, number))
+        self._waiting.insert(place, (key, number))
         if self._planned is not None:
-            self._by_width.wait((key, number), self.view.requests[number].gpus, self._limit_s(number))
+            self._sizes.insert(place, self.view.requests[number].gpus, self._limit_s(number))
         if self._patience_s is not None and number not in self._impatient:
             if not self.view.progress[number].started:
                 round_s = self.view.options.round_s
@@ -214,13 +215,10 @@ class Queued(Policy):
     def _leave(self, number: int) -> None:
         """The job waits no longer."""
         self._impatient_s.pop(number, None)
-        entry = (self._keys.pop(number), number)
-        if self._waiting[0] == entry:
-            del self._waiting[0]
-        else:
-            del self._waiting[bisect_left(self._waiting, entry)]
+        place = bisect_left(self._waiting, (self._keys.pop(number), number))
+        del self._waiting[place]
         if self._planned is not None:
-            self._by_width.leave(entry, self.view.requests[number].gpus)
+            self._sizes.remove(place)
 
     def _next_impatient_s(self) -> float:
         """When the next job that waits loses patience; infinite if none does."""
@@ -253,8 +251,7 @@ class Queued(Policy):
     def _backfill(self, planned: PlannedEnds, started: dict[int, Allocation | None]) -> None:
         """Start later jobs that do not delay the first: they end before it can start, or fit beside it then."""
         now_s, cluster = self.view.now_s, self.cluster
-        after = self._waiting[0]
-        head = self.view.requests[after[1]]
+        head, place = self.view.requests[self._waiting[0][1]], 1
         barred = self.bars(head)
         free, useful = self._for_job(barred)
         end_s, returned = planned.reservation(head.gpus - free, useful)
@@ -262,12 +259,12 @@ class Queued(Policy):
         time_s = max(end_s, now_s) - now_s
         while cluster.free_count:
             besides = 0 if barred is None else cluster.free_count - self._for_job(barred)[0]
-            entry = self._by_width.next(after, cluster.free_count, spare + besides, time_s)
-            if entry is None:
+            candidate = self._sizes.first(place, cluster.free_count, spare + besides, time_s)
+            if candidate is None:
                 return
-            after = entry
-            request = self.view.requests[entry[1]]
+            request = self.view.requests[self._waiting[candidate][1]]
             gpus = self._place(request)
+            place = candidate + 1
             if gpus is not None:
                 if self._limit_s(request.number) > time_s:
                     used = len(gpus) if barred is None else self._outside(barred, gpus)
@@ -276,6 +273,7 @@ class Queued(Policy):
                         continue
                     spare -= used
                 self._start(request, gpus, started)
+                place = candidate
 
     def _start(self, request: Request, gpus: tuple[int, ...], started: dict[int, Allocation | None]) -> None:
         self._leave(request.number)
