@@ -135,6 +135,8 @@ class EaCO(Policy):
     def _partner(self, view: View, floor: _Floor, number: int) -> tuple[int, ...] | None:
         """The GPUs whose jobs a job may join: those with most jobs first, then where work costs least."""
         request, best = view.requests[number], None
+        if view.beliefs.rates.pairs is None:
+            return None
         for gpus, jobs in floor.jobs.items():
             if len(gpus) != request.gpus or not 0 < len(jobs) < self.sharing.most_jobs:
                 continue
