@@ -81,7 +81,8 @@ def value(kind: pa.DataType, number: int) -> Any:
 
 
 def rows(schema: pa.Schema, numbers: range) -> pa.Table:
-    return pa.table([pa.array([value(f.type, n) for n in numbers], f.type) for f in schema], names=schema.names)
+    columns = {kind: pa.array([value(kind, n) for n in numbers], kind) for kind in {field.type for field in schema}}
+    return pa.table([columns[field.type] for field in schema], names=schema.names)
 
 
 def telemetry(schema: pa.Schema, day: int, numbers: range, *, every_s: int = 60, change: int = 0) -> pa.Table:

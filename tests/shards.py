@@ -22,10 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-TOGETHER = {"exported": "dashboards", "gpu": "kernels", "probes": "kernels", "simulation": "kernels"}
+TOGETHER = {
+    "exported": "dashboards", "gpu": "kernels", "probes": "kernels", "simulation": "kernels", "slurm": "jobs",
+    "tests": "importing",
+}  # fmt: skip
 """Folders whose tests are in the process of another: to start one and load what all need takes seconds."""
-LONGEST_FIRST = ("collectors", "contract", "analysis", "slurm", "store", "browser", "cli", "dashboards", "importing")
-"""What would be waited for alone if it began last; first the collectors, which wait more than they compute."""
+LONGEST_FIRST = ("collectors", "jobs", "contract", "analysis", "store", "cli", "importing", "kernels", "dashboards")
+"""What would be waited for alone if it began last; first those that wait more than they compute."""
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 << 30
+"""Free memory, with less of which the tests keep their files on the disk."""
 COUNTED = ("passed", "failed", "error", "skipped")
 
 
@@ -83,7 +89,9 @@ class Runner:
         command = [sys.executable, "-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider"]
         command += ["--basetemp", str(self._scratch / name), "--summary-to", str(summary)]
         command += [*self._options, *map(str, shard.files)]
-        environment = os.environ | {"WHORL_TESTS_BUILT": str(self._scratch / "built")}
+        environment = os.environ | {
+            "WHORL_TESTS_BUILT": str(self._scratch / "built"), "TMPDIR": str(self._scratch / "tmp")
+        }  # fmt: skip
         began = time.monotonic()
         with log.open("wb") as output:
             with self._lock:
@@ -118,7 +126,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 2) + 2, help="processes of pytest at once")
     arguments, options = parser.parse_known_args()
     began, results = time.monotonic(), []
-    with tempfile.TemporaryDirectory(prefix="whorl-tests-", ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(prefix="whorl-tests-", dir=in_memory(), ignore_cleanup_errors=True) as scratch:
+        Path(scratch).chmod(0o755)  # tests run programs as other users, with files in TMPDIR
+        Path(scratch, "tmp").mkdir()
+        Path(scratch, "tmp").chmod(0o1777)
         runner = Runner(options, Path(scratch))
         with ThreadPoolExecutor(arguments.jobs) as pool:
             futures = [pool.submit(runner.run, shard) for shard in shards()]
@@ -133,6 +144,18 @@ def main() -> int:
                 runner.stop()
                 raise
     return report(results, time.monotonic() - began)
+
+
+def in_memory() -> Path | None:
+    """A folder in memory with room for the files of all tests: they make thousands durable, each a wait for a disk.
+
+    None where there is none from which programs may be run, or where the user chose a folder.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return None
+    about = os.statvfs(MEMORY)
+    usable = about.f_bavail * about.f_frsize >= ROOM_BYTES and not about.f_flag & os.ST_NOEXEC
+    return MEMORY if usable else None
 
 
 def report(results: list[Shard], wall_s: float) -> int:

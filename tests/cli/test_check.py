@@ -308,6 +308,7 @@ def test_a_node_without_the_library_of_the_driver_is_critical(collected: Store) 
     assert (done.returncode, done.stdout.startswith("WHORL CRITICAL - ")) == (2, True), done.stdout
 
 
+@pytest.mark.long
 def test_a_gpu_that_moved_or_was_retired_is_expected_again_when_it_is_seen_here(
     collected: Store, nvml: NvmlLibrary
 ) -> None:
@@ -325,6 +326,7 @@ def test_a_gpu_that_moved_or_was_retired_is_expected_again_when_it_is_seen_here(
     assert whorl("store", "retire", "n09/7", "--store", str(collected.root)).exit_code == 2
 
 
+@pytest.mark.long
 def test_a_job_expects_the_gpus_that_it_names_by_uuid(
     collected: Store, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_an_unsound_file_is_named(store: Store, kind: str) -> None:
     assert finding[0]["detail"].startswith(f"{path}: ")
 
 
+@pytest.mark.long
 def test_a_store_that_lost_its_runs_says_so_and_does_not_ask_for_more(tmp_path: Path) -> None:
     damaged = stored(tmp_path / "S", 8, telemetry=False)[0].root
     lost = shutil.copytree(damaged, tmp_path / "lost")

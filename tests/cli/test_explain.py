@@ -84,6 +84,7 @@ def test_report_answers_from_what_is_stored_and_names_newer_runs(
     assert "32 runs of its cluster came since" in Path(page).read_text()
 
 
+@pytest.mark.long
 def test_a_lost_gpu_after_the_judging_is_named_as_newer(store: Store) -> None:
     root = str(store.root)
     assert without_date_of_judging(store)["judged"]["newer_events"] == 0
@@ -108,7 +109,7 @@ def test_a_store_that_may_only_be_read_is_judged_each_time(store: Store, monkeyp
     assert document("explain", "n02/1", "--store", str(store.root))["judged"]["at"] is not None
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("table", ["levels", "judgements", "verdicts"])
 def test_a_damaged_judgement_is_made_again(store: Store, table: str) -> None:
     made = without_date_of_judging(store)
@@ -118,6 +119,7 @@ def test_a_damaged_judgement_is_made_again(store: Store, table: str) -> None:
     assert len(Store.open(store.root).sql("select * from levels").to_pylist()) >= 32
 
 
+@pytest.mark.long
 def test_a_name_in_two_clusters_is_asked_for_also_where_one_has_a_finding(store: Store) -> None:
     document("explain", "n02/1", "--store", str(store.root))
     identity = {"cluster": ["other"], "gpu": ["GPU-other"], "node": ["n02"], "slot": [1]}

@@ -65,6 +65,7 @@ def imported(folder: Path, frame: pl.DataFrame, *options: object, name: str = "t
     return folder / "S"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"real timelines are not at {REAL}")
 def test_real_jobs(tmp_path: Path) -> None:
     """In one published job a rank is 2.5 times slower, in another one the stages have unequal work."""
@@ -158,7 +159,7 @@ def test_who_waits_is_no_suspect(tmp_path: Path) -> None:
     assert "compute in its name" in no["why"]
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("frame", "why"),
     [

@@ -101,7 +101,7 @@ ODD: dict[str, tuple[Iterable[Row], str]] = {
 }
 
 
-@pytest.mark.long(short=4)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("case", ODD)
 def test_nobody_is_named_without_evidence_and_what_is_not_judged_is_said(case: str, tmp_path: Path) -> None:
     rows, why = ODD[case]
@@ -127,6 +127,7 @@ def test_the_slow_one_of_an_odd_fleet_is_named(odd: str, tmp_path: Path) -> None
     assert "00000005" in document["rows"][0]["gpus"][0] or document["rows"][0]["gpus"][0] == "n1/1"
 
 
+@pytest.mark.long
 def test_gpus_of_the_same_name_in_two_clusters_are_two(tmp_path: Path) -> None:
     """The name is that of its own cluster: the healthy one of the other is not named."""
     slow = fleet(time=lambda gpu, day, run: spread(gpu, day, run) * (1.3 if gpu == 5 else 1))

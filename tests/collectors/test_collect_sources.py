@@ -214,6 +214,7 @@ def stored(store: Path) -> int:
     return len(ask(store, "select gpu from telemetry"))
 
 
+@pytest.mark.long
 def test_collect_over_an_engine_that_restarts(two: DcgmEngine, tmp_path: Path) -> None:
     store = tmp_path / "S"
 

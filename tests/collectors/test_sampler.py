@@ -78,7 +78,7 @@ def test_a_gpu_lost_before_the_start_is_taken_in_when_it_comes(nvml: NvmlLibrary
         nvml.remove("gpu 1 lost")
         running.until(lambda: "appeared" in running.kept.kinds())
         running.until(lambda: len(running.kept.batches[-1]) == 3)
-        assert len(running.kept.identities[-1]) == 3
+        running.until(lambda: len(running.kept.identities[-1]) == 3)
         new = running.kept.identities[-1][2].gpu
         running.until(lambda: running.kept.of(new)[-1]["power_mw"] is not None)
 

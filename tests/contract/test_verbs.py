@@ -296,9 +296,8 @@ def test_an_answer_without_an_input_is_that_of_its_golden_file(
     )
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name == "none" else pytest.mark.long) for name in INPUTS
-])  # fmt: skip
+@pytest.mark.long
+@pytest.mark.parametrize("name", INPUTS)
 def test_every_table_and_view_has_the_rows_of_its_golden_file(
     name: str, input_folder: InputFolder, golden: Golden
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from whorl.analysis.spread.findings import Belongs
 from whorl.cli.advising import Advisor
 from whorl.dashboards.app.fleet.view import ask
@@ -16,6 +18,7 @@ from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.inputs import build_longhorn
 
 
+@pytest.mark.long
 @needs_longhorn
 def test_all_lead_with_the_widest_spread_that_belongs_to_the_gpus(built_once: BuiltOnce) -> None:
     """The times of resnet spread wider, and belong to its jobs."""

@@ -182,7 +182,7 @@ def test_the_runs_of_a_probe_are_read_once_for_its_look_and_its_trend(
     assert len(read) == len(set(read)) == len(comparable(fleet.store)[0].works)
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("opened", [True, False])
 def test_an_application_reads_ahead_once_after_the_first_page_or_soon(
     fleet: Reading, monkeypatch: pytest.MonkeyPatch, opened: bool

@@ -171,6 +171,7 @@ def test_few_gpus_and_no_telemetry_still_make_a_page(tmp_path: Path) -> None:
     assert "One GPU over the campaign" not in text
 
 
+@pytest.mark.long
 def test_the_evidence_says_how_it_was_measured_and_what_wrote_it_and_when(tmp_path: Path) -> None:
     made_by_probes = text_of(gpu_page(whole(stored(tmp_path / "probed", 8, telemetry=False)[0], "c001-1/0"), "S"))
     assert "Every GPU ran the same work of known size" in made_by_probes

@@ -100,7 +100,7 @@ def read(path: Path, name: str) -> Parsed | None:
 
 def test_damaged_files(tmp_path: Path) -> None:
     r, path = random.Random(1), tmp_path / "log"
-    tries, kept = count(1000, short=64), 0
+    tries, kept = count(1000, short=32), 0
     for number in range(tries):
         texts = RESULTS if number % 2 else LOGS
         name = r.choice(list(texts))

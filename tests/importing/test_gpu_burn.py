@@ -178,7 +178,7 @@ def _burn(wrong: str, day: int = 19, gpus: int = 8) -> str:
     )
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("errors", "number", "words"),
     [

@@ -137,6 +137,7 @@ def test_a_part_again_and_again_has_no_uuids_and_its_end_may_be_cut(tmp_path: Pa
     assert parse(path, node="n1").frame["power_mw"].to_list() == [61_200, 71_200, 61_210, None]
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "lost",
     [

@@ -53,6 +53,7 @@ def test_a_known_file_is_not_cut_into_rows_again(store: Store, monkeypatch: pyte
     assert add(store, TEXT).already
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("content", "more", "table"),
     [

@@ -46,7 +46,7 @@ CASES: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("case", sample(list(CASES), short=5))
 def test_what_the_sentence_says_to_type_works(case: str, tmp_path: Path) -> None:
     content, options, way_out = CASES[case]

@@ -43,7 +43,8 @@ DAY_NS = 86_400_000_000_000
 def no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """This process is in no job, and in a folder of its own."""
     for name in [name for name in os.environ if name.startswith(("SLURM", "CUDA_", "PBS_", "LSB_", "FLUX_", "WHORL_"))]:
-        monkeypatch.delenv(name)
+        if name != "WHORL_TESTS_BUILT":
+            monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
@@ -213,6 +214,7 @@ def test_events_of_the_gpus_of_others_are_left_out(monkeypatch: pytest.MonkeyPat
     assert [event.gpu for event in events] == gpus == ["GPU-1a1"]
 
 
+@pytest.mark.long
 def test_a_job_that_is_requeued_adds_to_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second run is of the same job; the store has both, and each GPU's figures are those of the summaries."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -265,6 +267,7 @@ def test_a_command_is_run_as_if_nobody_collected() -> None:
         "trap 'echo warned' USR1; trap 'echo asked to end; exit 9' TERM; "
         "echo $OPENBLAS_NUM_THREADS $(nice) $0 $1; while true; do sleep 0.1; done"
     )
+    new_store("whorl-job-7")  # to make one takes longer than all else here
     words = [*WHORL, "sh", "-c", script, "--seed", "3"]
     environment = os.environ | {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "1"}
     environment.pop("OPENBLAS_NUM_THREADS", None)  # that of a collector in this process
@@ -353,6 +356,7 @@ def test_a_block_with_options_that_there_are_not(options: dict[str, Any], error:
 def test_the_gpus_of_a_job_over_the_driver(nvml_library: NvmlLibrary) -> None:
     """Energy is that of the driver's counter, throttling is told by its reason, and other jobs' GPUs are not there."""
     nvml_library.write("gpus 4", "model H100", "load 10 1", "gpu 3 slowdown thermal")
+    new_store("whorl-job-7")
     environment = nvml_library.environment(CUDA_VISIBLE_DEVICES="1,3", SLURM_JOB_ID="7")
     words = [*WHORL[:5], "--interval", "0.1", "--duration", "1.5", "--node", "n1", "--json"]
     began = time.time()

@@ -95,7 +95,7 @@ def test_one_launch_is_launched_and_several_are_a_graph(device: CupyDevice, runt
     assert finish(loaded.check()).wrong == 0
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("step", ["streamBeginCapture", "launch", "streamEndCapture", "graphInstantiate"])
 def test_where_no_graph_can_be_made_it_goes_without(
     step: str, device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch

@@ -291,6 +291,7 @@ def test_a_claim_whose_process_number_a_later_process_has_now_is_over(store: Sto
     assert seen(store) == TEN
 
 
+@pytest.mark.long
 def test_a_compactor_that_was_taken_over_stops_and_doubles_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

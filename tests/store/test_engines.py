@@ -123,6 +123,7 @@ def compare(answers: dict[str, Any], expected: dict[str, Any]) -> None:
     assert not wrong
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", INSTALLED)
 def test_an_engine_that_whorl_uses_reads_every_table(
     engine: str, questions: dict[str, Question], expected: dict[str, Any]

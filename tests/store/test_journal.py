@@ -306,6 +306,7 @@ def test_many_rows_are_sealed_early(store: Store, monkeypatch: pytest.MonkeyPatc
         assert len(segments(store)) == 1
 
 
+@pytest.mark.long
 def test_a_file_that_grows_large_is_followed_by_another(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers take none of more than two GiB for a journal."""
     monkeypatch.setattr(journal, "_MOST_BYTES", 1000)

@@ -100,6 +100,7 @@ def test_three_stores_give_the_same_in_any_order_and_twice(three: list[Path], tm
     assert not into.check()
 
 
+@pytest.mark.long
 def test_of_readings_with_one_key_the_one_written_last_counts(tmp_path: Path) -> None:
     older, newer = new_store(tmp_path / "older"), new_store(tmp_path / "newer")
     older.append({"telemetry": readings(0, 0, 4)}, "a")

@@ -69,6 +69,7 @@ def test_column_that_a_file_lacks_is_null_by_every_reader_and_after_compaction(f
         assert {len(column) for column in columns} == {count + 1}
 
 
+@pytest.mark.long
 def test_new_store_is_read_without_a_look_at_all_files_for_columns(tmp_path: Path, frozen: Path) -> None:
     """To look for columns takes DuckDB 0.2 ms for every file of a table, whatever is asked."""
     for root, looks in ((tmp_path / "S", False), (frozen, True)):
@@ -78,6 +79,7 @@ def test_new_store_is_read_without_a_look_at_all_files_for_columns(tmp_path: Pat
         assert ("union_by_name" in views[0]) == looks
 
 
+@pytest.mark.long
 def test_upgrade_renames_adds_and_converts_columns(frozen: Path, newer: Ask) -> None:
     expected = json.loads(ANSWERS.read_text())
     numbers = "select sum(read_us)::bigint as us, max(read_us) as most from telemetry"
