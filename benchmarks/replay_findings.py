@@ -35,7 +35,7 @@ from whorl.analysis.placement import scores
 from whorl.analysis.replay import Job, Options, Trace, World
 from whorl.analysis.replay.findings import ALL, BETTER, LEAST_PCT
 from whorl.analysis.replay.from_store import MeasuredFleets, measured_fleets
-from whorl.analysis.replay.setting import Answered, Setting
+from whorl.analysis.replay.setting import Answered, ReplaySetting
 from whorl.analysis.replay.study import BASELINES, Case, General
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.placement import PER_NODE, stored
@@ -164,7 +164,7 @@ def one_store(kind: Kind, fleets: MeasuredFleets, workload: str, true: Floats, n
     traces = tuple(trace(f"t{place}", workload, random, kind.jobs) for place in range(kind.traces))
     study = General(traces, fleets, OPTIONS)
     policies = list(POLICIES) if kind.real else [BLIND, *POLICIES]
-    setting = Setting(study, policies, list(BASELINES), ["fifo"], BASELINES, seed=1000 * number)
+    setting = ReplaySetting(study, policies, list(BASELINES), ["fifo"], BASELINES, seed=1000 * number)
     found = setting.answer(seeds=SEEDS)
     name = ALL if kind.traces > 1 else "t0"
     row: dict[str, Any] = {}

@@ -28,7 +28,7 @@ from whorl.analysis import measurements
 from whorl.analysis.placement import Scores, scores
 from whorl.analysis.replay.findings import BETTER, LEAST_PCT
 from whorl.analysis.replay.from_store import measured_fleets
-from whorl.analysis.replay.setting import Setting
+from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import BASELINES, General
 from whorl.benchmarks.intervals import LONGHORN, part
 from whorl.benchmarks.machine import machine
@@ -94,7 +94,7 @@ def judged(one: Store, two: Store, workload: str) -> dict[str, Any]:
         fleets = measured_fleets(seen, [workload], locality=LOCALITY)
         random = np.random.default_rng([number, 78])
         study = General((trace("t0", workload, random),), fleets, OPTIONS)
-        setting = Setting(study, list(POLICIES), list(BASELINES), ["fifo"], BASELINES, seed=1000 * number)
+        setting = ReplaySetting(study, list(POLICIES), list(BASELINES), ["fifo"], BASELINES, seed=1000 * number)
         findings = {its.policy: its for its in setting.answer(seeds=SEEDS).findings}
         new = tuple(trace(f"n{place}", workload, random) for place in range(NEW_TRACES))
         truth = General(new, TrueFleets(fleets, workload, true), OPTIONS)

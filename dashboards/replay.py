@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis.replay.findings import Gain
+from ..analysis.replay.findings import PolicyGain
 from ..analysis.replay.outcome import UNFAIR, Outcome
 from ..analysis.replay.world import World
 from .figures.drawing import Bar, Figure, Scatter, figure_of
@@ -278,7 +278,7 @@ def _slowdown(outcome: Outcome, world: World | None, job: int, gpus: Sequence[in
     return worst * (world.rates.locality if len(np.unique(world.fleet.node[held])) > 1 else 1.0)
 
 
-def gain_by_seed(gains: Sequence[Gain]) -> Figure:
+def gain_by_seed(gains: Sequence[PolicyGain]) -> Figure:
     """What each policy gained over one baseline, or over itself without scores: a row of points, one for each seed, and
     on it the mean with its 90 % interval. Seeds have no order, so nothing joins them."""
     lines = line_of(gain.policy for gain in gains)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis.replay.findings import BETTER, ONE_SEED, Finding, GainTable
+from ..analysis.replay.findings import BETTER, ONE_SEED, GainTable, PolicyFinding
 from ..analysis.replay.outcome import UNFAIR
 from ..analysis.replay.setting import Answered, Group
 from ..analysis.replay.study import Replayed
@@ -54,7 +54,7 @@ def replay_page(answered: Answered) -> str:
     return page(title, summaries, sections, conditions=answered.conditions, notes=answered.notes)
 
 
-def summary(findings: Sequence[Finding], title: str, *, energy: bool = False) -> list[str]:
+def summary(findings: Sequence[PolicyFinding], title: str, *, energy: bool = False) -> list[str]:
     """The policy that gains most over what is hardest for it, in a sentence; `title` says of what, if not "".
 
     The findings are of the average completion time, or of the energy.

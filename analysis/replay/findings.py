@@ -69,7 +69,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Gain(Comparison):
+class PolicyGain(Comparison):
     """By how much a policy lowers a time or the energy, in % of a baseline's; negative: it raises it.
 
     The mean over the seeds is that of the ratios of the two (geometric). Of a comparison (`gains`) the interval
@@ -113,7 +113,7 @@ class Gain(Comparison):
 
 
 @dataclass(frozen=True)
-class Finding:
+class PolicyFinding:
     """What a policy's gains come to, for one trace or for all."""
 
     trace: str
@@ -122,7 +122,7 @@ class Finding:
     policy: str
     finding: str
     """"" for a baseline."""
-    gains: tuple[Gain, ...]
+    gains: tuple[PolicyGain, ...]
     """Over each other baseline and, last, over the policy without scores (not for baselines). Each interval is that of
     the gain in another such trace on this fleet."""
 
@@ -138,13 +138,13 @@ class GainTable:
 
     heads: list[str]
     """What the gains are over, the controls last."""
-    rows: list[tuple[Finding, list[str]]]
+    rows: list[tuple[PolicyFinding, list[str]]]
     """A finding and its gains as texts, "" where there is none."""
-    drawn: dict[str, list[Gain]]
+    drawn: dict[str, list[PolicyGain]]
     """By head, the gains."""
 
     @classmethod
-    def of(cls, findings: Iterable[Finding]) -> GainTable:
+    def of(cls, findings: Iterable[PolicyFinding]) -> GainTable:
         """The table of those that have gains."""
         with_gains = [finding for finding in findings if finding.gains]
         fullest = sorted(with_gains, key=lambda finding: -len(finding.gains))
@@ -199,7 +199,7 @@ Figures = dict[Entrant, dict[int, Any]]
 """By entrant and seed, the figures of a replay."""
 
 
-def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence[str] = FIGURES) -> list[Gain]:
+def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence[str] = FIGURES) -> list[PolicyGain]:
     """Every policy against each other baseline that was replayed, by trace, scheduler and figure."""
     metrics, names, first = _by_entrant(results)
     groups: dict[tuple[int, str | None], list[Entrant]] = {}
@@ -220,7 +220,7 @@ def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence
 
 def findings(
     results: Sequence[Replayed], against: Sequence[str], controlled: Collection[str], figure: str = JCT
-) -> list[Finding]:
+) -> list[PolicyFinding]:
     """What is found of each policy by trace and scheduler, and over all traces if there are several.
 
     `results`: one of each trace, policy, scheduler and seed, and those of the controls (`Case.flat`). `controlled`:
@@ -252,11 +252,11 @@ def findings(
             if by_seed
         ]
         finding = "" if policy in against else MISSING if len(gains_here) < len(others) else _finding(gains_here)
-        reached.append(Finding(name, scheduler, policy, finding, tuple(gains_here)))
+        reached.append(PolicyFinding(name, scheduler, policy, finding, tuple(gains_here)))
     return reached
 
 
-def _finding(gains_over: Sequence[Gain]) -> str:
+def _finding(gains_over: Sequence[PolicyGain]) -> str:
     """What gains over all baselines and, last, over the policy without scores come to."""
     if any(gain.n < 2 for gain in gains_over):
         return ONE_SEED
@@ -295,11 +295,11 @@ def _log_ratios(metrics: Figures, pairs: Sequence[tuple[Entrant, Entrant]], figu
     return {seed: fmean(math.log(first[seed] / second[seed]) for first, second in numbers) for seed in seeds}
 
 
-def _gain(comparison: Comparison, logs: dict[int, float], limits: Interval) -> Gain:
+def _gain(comparison: Comparison, logs: dict[int, float], limits: Interval) -> PolicyGain:
     """The gain of logarithms of ratios by seed: averaged so, twice as fast and half as fast cancel."""
     low, high = limits(list(logs.values()))
     lower, upper = (None, None) if low is None or high is None else (_percent(high), _percent(low))
-    return Gain(
+    return PolicyGain(
         **asdict(comparison),
         n=len(logs),
         mean_pct=_percent(fmean(logs.values())),

@@ -14,14 +14,14 @@ from . import published as study_of_pal
 from .burst_jobs import read_plans, with_plan
 from .classes import assign
 from .failures import read_failures
-from .findings import ENERGY, Finding, Gain, findings, gains
+from .findings import ENERGY, PolicyFinding, PolicyGain, findings, gains
 from .from_store import EqualFleets, MeasuredFleets, measured_fleets
 from .job import Trace
 from .options import Options
 from .policies import POLICIES, SCHEDULERS, Policy, find_policy, find_scheduler
 from .policies.eaco import Sharing
 from .profiles import profiles, published_trace
-from .study import BASELINES, Case, Facts, General, Progress, Published, Replayed, Study, run_all
+from .study import BASELINES, Case, General, Progress, Published, Replayed, Study, WorldFacts, run_all
 from .tables import read_curves, read_pairs
 from .traces import TraceOptions, read_trace
 
@@ -37,8 +37,8 @@ class Group(NamedTuple):
     trace: str
     scheduler: str | None
     results: list[Replayed]
-    findings: list[Finding]
-    energy: list[Finding]
+    findings: list[PolicyFinding]
+    energy: list[PolicyFinding]
 
     @property
     def title(self) -> str:
@@ -63,11 +63,11 @@ class Answered:
     results: Sequence[Replayed]
     refused: Sequence[tuple[Case, WhorlError]]
     """Cases that cannot be replayed, and why."""
-    gains: Sequence[Gain]
+    gains: Sequence[PolicyGain]
     """Of the traces as they are, over the seeds."""
-    findings: Sequence[Finding]
+    findings: Sequence[PolicyFinding]
     """Of the average JCT."""
-    energy: Sequence[Finding]
+    energy: Sequence[PolicyFinding]
     """The same of all energy, where it is known."""
     conditions: dict[str, str]
     notes: list[str]
@@ -99,7 +99,7 @@ class Answered:
 
 
 @dataclass
-class Setting:
+class ReplaySetting:
     """A study, and what to run of it."""
 
     study: Study
@@ -182,14 +182,14 @@ class Setting:
         return looking if looking and self.study.informed(seeds) else []
 
 
-def as_published(options: Mapping[str, Any]) -> Setting:
+def as_published(options: Mapping[str, Any]) -> ReplaySetting:
     """PAL (SC'24) as its artifact runs it."""
     traces = tuple(published_trace(path) for path in options["paths"])
     _once([trace.name for trace in traces])
     scores_of_models = profiles(options["profiles"])
     baseline = study_of_pal.BASELINE
     policies = _named(options["policy"], "all", "policy", study_of_pal.POLICIES)
-    return Setting(
+    return ReplaySetting(
         Published(traces, scores_of_models),
         policies,
         [baseline],
@@ -208,7 +208,7 @@ def as_published(options: Mapping[str, Any]) -> Setting:
     )
 
 
-def general(options: Mapping[str, Any]) -> Setting:
+def general(options: Mapping[str, Any]) -> ReplaySetting:
     """The traces at `options["paths"]` on the measured fleet, or on one of the shape that was asked for."""
     regimes = options["regimes"]
     reading = TraceOptions(
@@ -222,7 +222,7 @@ def general(options: Mapping[str, Any]) -> Setting:
     return general_of(traces, options)
 
 
-def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> Setting:
+def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> ReplaySetting:
     """The same for traces that were read already. Raises InputError for options that cannot be used."""
     if (options["nodes"] or 0) * (options["gpus_per_node"] or 0) > _MOST_GPUS:
         raise InputError(f"--nodes times --gpus-per-node is more than {_MOST_GPUS:,} GPUs; give a smaller fleet")
@@ -258,7 +258,7 @@ def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> Setting:
     elif options["knowledge"] == "none":
         conditions["work of jobs"] = "policies do not know it"
     tables, table_notes = _tables(options)
-    facts = Facts(
+    facts = WorldFacts(
         tables,
         gpu_w=options["gpu_power"],
         power=_power(options, choice),
@@ -278,7 +278,7 @@ def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> Setting:
         failures=failures,
     )
     sharing = Sharing(options["deadline_slack"] or Sharing.deadline_slack, options["pair_at_least"], options["alpha"])
-    return Setting(
+    return ReplaySetting(
         General(traces, fleets, rules, facts, {"eaco": (sharing,)}, options["mtbf"], options["repair"]),
         choice.policies,
         [name for name in BASELINES if name not in choice.policies],

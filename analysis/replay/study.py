@@ -120,7 +120,7 @@ class Study(Protocol):
 
 
 @dataclass(frozen=True)
-class Facts:
+class WorldFacts:
     """What is said of a world beside its fleet, and what policies are told of jobs."""
 
     tables: Mapping[str, Any] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class General:
     traces: tuple[Trace, ...]
     fleets: Fleets
     options: Options
-    facts: Facts = Facts()
+    facts: WorldFacts = WorldFacts()
     arguments: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """By policy, what it is made with."""
     mtbf_h: float | None = None

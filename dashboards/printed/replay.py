@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ...analysis.replay.findings import ALL, Finding, GainTable
+from ...analysis.replay.findings import ALL, GainTable, PolicyFinding
 from ...analysis.replay.outcome import FIGURES, ReplayFigure
 from ...analysis.replay.policies import POLICIES
 from ...analysis.replay.power import JOULES_PER_KWH
@@ -18,7 +18,7 @@ from ..table import MISSING, Line, Table, number
 _LEAVE_NODES_OUT = ("drain-outliers", "advice-exclude")
 
 
-class Column(NamedTuple):
+class FigureColumn(NamedTuple):
     """A figure in a table."""
 
     head: str
@@ -29,32 +29,32 @@ class Column(NamedTuple):
 _S, _PERCENT = "{:,.0f}".format, "{:.0f} %".format
 _THREE, _FOUR = (partial(number, digits=digits) for digits in (3, 4))
 _TIMES = (
-    Column("avg JCT", "avg_jct_s", _S),
-    Column("median", "median_jct_s", _S),
-    Column("p99", "p99_jct_s", _S),
-    Column("makespan", "makespan_s", _S),
-    Column("held", "util_held", "{:.3f}".format),
-    Column("kWh of jobs", "energy_j", lambda joules: number(joules / JOULES_PER_KWH)),
+    FigureColumn("avg JCT", "avg_jct_s", _S),
+    FigureColumn("median", "median_jct_s", _S),
+    FigureColumn("p99", "p99_jct_s", _S),
+    FigureColumn("makespan", "makespan_s", _S),
+    FigureColumn("held", "util_held", "{:.3f}".format),
+    FigureColumn("kWh of jobs", "energy_j", lambda joules: number(joules / JOULES_PER_KWH)),
 )
 _WAITING = (
-    Column("queueing p50", "p50_queue_s", _S),
-    Column("p95", "p95_queue_s", _S),
-    Column("p99", "p99_queue_s", _S),
-    Column("slowdown", "bounded_slowdown", _THREE),
-    Column("rho", "worst_ftf_themis", _THREE),
-    Column("unfair", "unfair_pct_themis", _PERCENT),
+    FigureColumn("queueing p50", "p50_queue_s", _S),
+    FigureColumn("p95", "p95_queue_s", _S),
+    FigureColumn("p99", "p99_queue_s", _S),
+    FigureColumn("slowdown", "bounded_slowdown", _THREE),
+    FigureColumn("rho", "worst_ftf_themis", _THREE),
+    FigureColumn("unfair", "unfair_pct_themis", _PERCENT),
 )
 _FURTHER = (
-    Column("worst FTF", "worst_ftf", _THREE),
-    Column("unfair", "unfair_pct", _PERCENT),
-    Column("late", "late", _THREE),
-    Column("limits hit", "limits_hit", _THREE),
-    Column("wasted GPU-h", "wasted_gpu_h", _THREE),
-    Column("node-hours", "node_hours", _FOUR),
-    Column("kWh in all", "energy_kwh", _FOUR),
-    Column("of jobs", "jobs_kwh", _FOUR),
-    Column("idle", "idle_kwh", _FOUR),
-    Column("nodes", "base_kwh", _FOUR),
+    FigureColumn("worst FTF", "worst_ftf", _THREE),
+    FigureColumn("unfair", "unfair_pct", _PERCENT),
+    FigureColumn("late", "late", _THREE),
+    FigureColumn("limits hit", "limits_hit", _THREE),
+    FigureColumn("wasted GPU-h", "wasted_gpu_h", _THREE),
+    FigureColumn("node-hours", "node_hours", _FOUR),
+    FigureColumn("kWh in all", "energy_kwh", _FOUR),
+    FigureColumn("of jobs", "jobs_kwh", _FOUR),
+    FigureColumn("idle", "idle_kwh", _FOUR),
+    FigureColumn("nodes", "base_kwh", _FOUR),
 )
 _LEAVES = {_TIMES: (5, 2), _WAITING: (5, 1), _FURTHER: (9, 8, 7, 4, 3)}
 """The tables of figures, and the columns that a narrow terminal leaves out."""
@@ -164,7 +164,7 @@ def waiting_costs(group: Group) -> str:
     return f"Nodes that are left out cost waiting. 95 % of the jobs waited for at most {', '.join(texts)}."
 
 
-def _reading(findings: Sequence[Finding]) -> str:
+def _reading(findings: Sequence[PolicyFinding]) -> str:
     """What a gain is, and of how many seeds."""
     gains = [gain for finding in findings for gain in finding.gains]
     n = max(gain.n for gain in gains)
@@ -200,12 +200,14 @@ def figure_tables(results: Sequence[Replayed]) -> list[Table]:
     return tables
 
 
-def _known(results: Sequence[Replayed], columns: Iterable[Column]) -> list[Column]:
+def _known(results: Sequence[Replayed], columns: Iterable[FigureColumn]) -> list[FigureColumn]:
     """The columns whose figure some replay knows."""
     return [column for column in columns if any(getattr(row.metrics, column.figure) is not None for row in results)]
 
 
-def definitions(results: Sequence[Replayed], columns: Iterable[Column] = COLUMNS) -> list[tuple[Column, ReplayFigure]]:
+def definitions(
+    results: Sequence[Replayed], columns: Iterable[FigureColumn] = COLUMNS
+) -> list[tuple[FigureColumn, ReplayFigure]]:
     """The columns whose figure some replay knows, each with what the figure is."""
     figures = {figure.name: figure for figure in FIGURES}
     return [(column, figures[column.figure]) for column in _known(results, columns)]

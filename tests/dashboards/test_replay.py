@@ -10,7 +10,7 @@ from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.outcome import Outcome
 from whorl.analysis.replay.policies import POLICIES
-from whorl.analysis.replay.setting import Setting
+from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import BASELINES, General, Replayed
 from whorl.analysis.replay.world import World
 from whorl.dashboards.replay import (
@@ -45,7 +45,7 @@ STUDY = General((TRACE,), Two(), Options())
 
 @pytest.fixture(scope="module")
 def results() -> list[Replayed]:
-    setting = Setting(STUDY, ["packed", "drain-outliers", "random"], [], ["fifo"], BASELINES, 0)
+    setting = ReplaySetting(STUDY, ["packed", "drain-outliers", "random"], [], ["fifo"], BASELINES, 0)
     return list(setting.answer(seeds=3, record=True).results)
 
 
@@ -164,7 +164,9 @@ def test_every_policy_has_a_look_of_its_own() -> None:
 
 
 def test_the_page_says_what_was_found() -> None:
-    setting = Setting(STUDY, ["random"], ["packed", "drain-outliers"], ["fifo"], BASELINES, 0, conditions={"x": "y"})
+    setting = ReplaySetting(
+        STUDY, ["random"], ["packed", "drain-outliers"], ["fifo"], BASELINES, 0, conditions={"x": "y"}
+    )
     answered = setting.answer(seeds=3, record=True)
     text = replay_page(answered)
     assert len(text.encode()) < 2_500_000

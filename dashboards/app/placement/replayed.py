@@ -33,13 +33,12 @@ def replayed(
     workload: str,
     *,
     seeds: int,
-    policies: tuple[str, ...] = POLICIES,
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Answered:
     """The store's own jobs, each as if it ran `workload`, under some policies. Raises InputError."""
     options: dict[str, Any] = {**DEFAULTS, "store": str(store.root), "cluster": cluster, "clock": "events"}
-    setting = general_of([stored_trace(store, cluster)], options | {"classes": {"*": workload}, "policy": policies})
+    setting = general_of([stored_trace(store, cluster)], options | {"classes": {"*": workload}, "policy": POLICIES})
     return setting.answer(seeds=seeds, workers=workers, progress=progress)
 
 

@@ -13,11 +13,20 @@ from numpy.typing import NDArray
 
 from whorl.analysis.replay import POLICIES, Job, Trace, World, replay
 from whorl.analysis.replay.advised import Advised
-from whorl.analysis.replay.findings import ALL, Finding, GainTable, findings, foretold, gains, interval, without_scores
+from whorl.analysis.replay.findings import (
+    ALL,
+    GainTable,
+    PolicyFinding,
+    findings,
+    foretold,
+    gains,
+    interval,
+    without_scores,
+)
 from whorl.analysis.replay.from_store import EqualFleets
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.resampling import resampled
-from whorl.analysis.replay.setting import Setting
+from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import Case, General, Replayed
 from whorl.tests.analysis.replay.making import advised_by
 from whorl.tests.analysis.replay.studies import Lottery
@@ -126,7 +135,7 @@ def test_schedulers_are_compared_each_for_itself() -> None:
     assert [(gain.scheduler, gain.policy, gain.mean_pct) for gain in found] == [("fifo", "pal", 0), ("srtf", "pal", 0)]
 
 
-def found(own: tuple[float, float], control: tuple[float, float] | None) -> Finding:
+def found(own: tuple[float, float], control: tuple[float, float] | None) -> PolicyFinding:
     baselines = (("packed", False, 100.0, 102.0), ("drain-outliers", False, 120.0, 121.0))
     rows = [("pal", False, *own), *baselines, *([("pal", True, *control)] if control else [])]
     return findings(results(*rows), BASELINES, ["pal"] if control else [])[0]
@@ -186,7 +195,7 @@ class Recording(General):
 
 def test_every_seed_but_the_first_has_other_jobs_and_controls_have_the_same() -> None:
     study = Recording(TRACES, Lottery(), Options())
-    Setting(study, ["packed", "pal-sticky"], [], ["fifo"], ("packed",), 7).answer(seeds=2)
+    ReplaySetting(study, ["packed", "pal-sticky"], [], ["fifo"], ("packed",), 7).answer(seeds=2)
     wanted = [case for case in study.ran if case.resampled or case.flat]
     assert {(case.seed, case.resampled) for case in wanted} == {(7, False), (8, True)}
     assert {case.policy for case in wanted if case.flat} == {"pal-sticky"}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from whorl.analysis.replay.beliefs import Request, View
 from whorl.analysis.replay.failures import Failure, read_failures
@@ -22,7 +23,7 @@ from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.policies import POLICIES, Decision, Policy
 from whorl.analysis.replay.policies.packed import Packed
-from whorl.analysis.replay.setting import Setting
+from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import Case, General, run_all
 from whorl.analysis.replay.world import World
 from whorl.errors import InputError
@@ -37,7 +38,7 @@ STUDY = General((TRACE,), EqualFleets(4, 2), Options())
 def cases(
     study: General, policies: Sequence[str], schedulers: Sequence[str], seeds: Sequence[int], **flags: bool
 ) -> list[Case]:
-    return Setting(study, [], [], list(schedulers), (), 0).cases(seeds, policies, **flags)
+    return ReplaySetting(study, [], [], list(schedulers), (), 0).cases(seeds, policies, **flags)
 
 
 @pytest.mark.long
@@ -208,13 +209,13 @@ class Bad(Packed):
     name = "bad"
     aliases = ()
 
-    def place(self, request: Request) -> Sequence[int]:
-        return [0] * request.gpus
+    def place(self, request: Request) -> NDArray[np.intp]:
+        return np.zeros(request.gpus, dtype=np.intp)
 
 
 class Greedy(Bad):
-    def place(self, request: Request) -> Sequence[int]:
-        return range(request.gpus)
+    def place(self, request: Request) -> NDArray[np.intp]:
+        return np.arange(request.gpus)
 
 
 class Listing(Policy):
