@@ -24,7 +24,7 @@ LOGS = np.log(np.maximum(POINTS, 1e-6))
 GAP = 1e-3
 """A plan is proven to be this near to the best one, as a share. No wall time limits it, so plans are the same on
 every machine."""
-NODE_LIMIT = 500
+NODE_LIMIT = 100
 """Nodes of the tree of branches; after them the best plan so far is taken."""
 _INFEASIBLE = 2
 """As `scipy.optimize.milp` numbers it."""
@@ -88,33 +88,30 @@ def _lengths(
 
     count, slot_rounds = len(jobs.widths), window.rounds // slots
     identity = sparse.eye_array(count)
-    work = sparse.kron(sparse.diags_array(jobs.epochs * jobs.epoch_s), POINTS[None, :])
-    done_s = jobs.done * jobs.epoch_s
+    # Work counts in rounds, which keeps the numbers of the program near to 1.
+    epoch, left = jobs.epoch_s / window.round_s, jobs.left_s / window.round_s
+    work = sparse.kron(sparse.diags_array(jobs.epochs * epoch), POINTS[None, :])
+    done = jobs.done * epoch
     # What no plan can do in the window is no part of the cost, or the gap would be a share of that as well.
-    late_s = max(0.0, float(np.max(jobs.left_s)) - window.rounds * window.round_s)
-    # Columns: by job and slot the rounds; by job and point its weight; the seconds left after the window, above late_s.
+    late = max(0.0, float(np.max(left)) - window.rounds)
+    # Columns: by job and slot the rounds; by job and point its weight; the work left after the window, above `late`.
     rows = sparse.block_array(
         [
             [sparse.kron(jobs.widths[None, :], sparse.eye_array(slots)), None, None],
             [None, sparse.kron(identity, np.ones((1, len(POINTS)))), None],
-            [sparse.kron(identity, np.full((1, slots), -window.round_s)), work, None],
+            [sparse.kron(identity, np.full((1, slots), -1.0)), work, None],
             [None, work, None],
             [None, work, np.ones((count, 1))],
         ],
         format="csr",
     )
     unbounded = np.full(count, np.inf)
-    lower = (
-        np.zeros(slots),
-        np.ones(count),
-        -unbounded,
-        done_s if least_s is None else done_s + np.maximum(least_s, 0.0),
-        done_s + jobs.left_s - late_s,
-    )
-    upper = (np.full(slots, window.gpus * slot_rounds), np.ones(count), done_s, unbounded, unbounded)
+    least = np.zeros(count) if least_s is None else np.maximum(least_s, 0.0) / window.round_s
+    lower = (np.zeros(slots), np.ones(count), -unbounded, done + least, done + left - late)
+    upper = (np.full(slots, window.gpus * slot_rounds), np.ones(count), done, unbounded, unbounded)
     utility = np.outer(weights, LOGS).ravel() / (count * window.rounds)
     columns = _Columns(
-        cost=np.concatenate((np.zeros(count * slots), -utility, (window.makespan_weight,))),
+        cost=np.concatenate((np.zeros(count * slots), -utility, (window.makespan_weight * window.round_s,))),
         most=np.concatenate((np.full(count * slots, slot_rounds), np.ones(count * len(POINTS)), (np.inf,))),
         integral=np.arange(count * (slots + len(POINTS)) + 1) < count * slots,
     )
