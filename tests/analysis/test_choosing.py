@@ -78,6 +78,7 @@ def test_a_name_in_two_clusters_is_told_apart(tmp_path: Path) -> None:
     assert find(store, "west:n1/0")["gpu"] == "b"
 
 
+@pytest.mark.long
 def test_a_gpu_that_files_name_in_two_ways_is_one(tmp_path: Path) -> None:
     store = new_store(tmp_path / "S")
     gpus(store, cluster=["c"] * 2, gpu=["GPU-1", "GPU-1"], uuid=["GPU-1"] * 2, place=[None, "r1-n1-0"])

@@ -46,6 +46,7 @@ def _fits_a_phone(opened: Opened, address: str) -> Page:
     return page
 
 
+@pytest.mark.long(short=4)
 @pytest.mark.parametrize("path", [page.path for page in PAGES])
 def test_a_page_opens_and_has_no_serious_fault(path: str, opened: Opened) -> None:
     page = _fits_a_phone(opened, path + _QUERIES.get(path, ""))

@@ -171,7 +171,7 @@ def finding(gpu: int, kind: Kind, state: State, effect: float | None) -> Verdict
     )  # fmt: skip
 
 
-@pytest.mark.long(short=3)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("verdict", "status"),
     [

@@ -149,7 +149,7 @@ def test_bad_input_is_one_sentence(fleet: Path, arguments: list[str], says: str)
     assert "Traceback" not in result.output
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [

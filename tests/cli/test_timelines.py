@@ -134,6 +134,7 @@ def test_among_unequal_sequences_a_slow_rank_is_found(tmp_path: Path) -> None:
     assert [row["name"] for row in document["rows"]] == ["rank 6"]
 
 
+@pytest.mark.long
 def test_a_csv_of_other_names_beside_runs(tmp_path: Path) -> None:
     """A cluster may have runs, and timelines too: both are judged. The GPU is one that the store knows."""
     runs = [f"app,GPU-00000000-0000-0000-0000-00000000000{gpu},n1,{gpu},{5 + gpu / 100}" for gpu in range(4)]

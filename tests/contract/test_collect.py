@@ -15,6 +15,8 @@ import pytest
 import whorl
 from whorl.tests.nvml_library import NvmlLibrary
 
+pytestmark = pytest.mark.usefixtures("stores_are_copied")
+
 GPUS = 8
 HZ = 20
 PATIENCE_S = 120.0

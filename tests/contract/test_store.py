@@ -149,6 +149,7 @@ def test_a_day_waits_for_an_open_journal_that_corrects_it_and_then_counts_no_rea
     assert minutes == [{"n": 10, "power_mw_max": 9}]
 
 
+@pytest.mark.long
 def test_a_link_to_a_store_is_followed_unless_it_is_of_a_stranger(tmp_path: Path) -> None:
     """A stranger could let it lead into any folder of this user's."""
     link, folder = tmp_path / "link", tmp_path / "folder"

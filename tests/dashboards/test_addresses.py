@@ -85,7 +85,7 @@ def test_a_page_that_a_person_leaves_answers_nothing_for_the_next_one(page: str,
     assert set(answers) == {None}
 
 
-@pytest.mark.long(short=3)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("page", [page.path for page in PAGES])
 def test_no_value_in_an_address_harms_a_page(page: str, states: Asked) -> None:
     every = random.Random(page).sample(list(product(_FIELDS, _VALUES)), count(15, short=3))
@@ -104,7 +104,7 @@ def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list
     _unharmed(states.said(f"{page}?{asked}"))
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("gpu", "says"),
     [

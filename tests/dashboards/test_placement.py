@@ -226,6 +226,7 @@ def test_a_store_without_times_says_what_to_do(tmp_path: Path, advisor: Advisor)
     assert f"whorl probe run --store {store.root}" in shown
 
 
+@pytest.mark.long
 def test_nodes_that_a_person_excludes_are_excluded_too(store: Store, advisor: Advisor) -> None:
     told = advisor(store, 1, Question("small", "sgemm", None, 4, ("n01", "n03")), lambda _: None)
     first, packed = told.copied[:2]

@@ -182,6 +182,7 @@ def test_a_point_is_sent_once_with_the_time_of_its_reading(store: Store, receive
         assert not [one for one in points if one["name"] == "whorl.gpu.fan_speed"]
 
 
+@pytest.mark.long
 def test_a_counter_that_fell_begins_anew(store: Store, receiver: Receiver) -> None:
     with journal_of(store) as journal:
         starts = []

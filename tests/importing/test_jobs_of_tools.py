@@ -139,6 +139,7 @@ def _scontrol(
     )
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("one_line", [False, True])
 def test_scontrol_numbers_the_gpus_of_each_node(one_line: bool, tmp_path: Path, store: Store) -> None:
     jobs = [

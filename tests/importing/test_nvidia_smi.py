@@ -110,6 +110,7 @@ def test_a_stream_is_not_stored_twice_under_two_names(write: Write, store: Store
             import_file(store, path, Options(gpu=gpu))
 
 
+@pytest.mark.long
 def test_files_of_one_name_are_of_one_gpu_only_if_their_times_agree(tmp_path: Path, store: Store) -> None:
     def log(node: str, seconds: range, ms: int) -> Path:
         path = tmp_path / node / "gpu.csv"

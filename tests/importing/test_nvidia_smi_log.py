@@ -52,6 +52,7 @@ def test_what_all_drivers_write(tmp_path: Path, store: Store) -> None:
     }
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("driver", "said"),
     [

@@ -71,7 +71,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.long(short=4)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_of_an_operator_is_read_as_it_should(case: str, store: Store, tmp_path: Path) -> None:
     given = CASES[case]

@@ -112,6 +112,7 @@ def test_no_place_for_what_is_compiled_is_no_missing_compiler(
     assert "toolkit" not in str(caught.value)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("there", [True, False])
 def test_a_compiler_that_cupy_does_not_find_is_found_for_it(
     there: bool, device: CupyDevice, monkeypatch: pytest.MonkeyPatch

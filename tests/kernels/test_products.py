@@ -63,6 +63,7 @@ def test_fp8_products_are_exact_in_14_bits(distribution: str) -> None:
     np.testing.assert_array_equal(on_tensor_cores(a, b, block=32, bits=14), a @ b.T)
 
 
+@pytest.mark.long
 def test_fp8_products_that_are_not_exact_are_within_the_tolerance() -> None:
     a, b, expected = product("fp8", gemm.LONGEST["fp8"], "normal", seed=1)
     used = np.abs(nearest(on_tensor_cores(a, b, block=32, bits=14), "bf16") - expected.values) / expected.tolerance

@@ -157,6 +157,7 @@ def test_advice_for_a_job_that_waits_behind_another(slurm: Slurm, store: str) ->
     assert slurm.nodes_of(job) == ["n01"]
 
 
+@pytest.mark.long
 def test_a_job_that_cannot_be_counted_is_left_alone(slurm: Slurm, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command in this process, on root's own jobs."""
     for name, value in slurm.environment().items():

@@ -13,6 +13,7 @@ from whorl.tests.slurm.daemons import GPUS, Slurm
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("options", [("-d",), ("-d", "-o")])
 def test_the_gpus_of_jobs_are_those_that_slurm_gave(
     options: tuple[str, ...], slurm: Slurm, tmp_path: Path, store: Store

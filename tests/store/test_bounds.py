@@ -104,7 +104,7 @@ SAME = {
 }
 
 
-@pytest.mark.long(short=4)
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("name", sample(SAME, short=12))
 def test_a_query_that_reads_few_files_has_the_same_answer(store: Store, everything: sql.Connection, name: str) -> None:
     expected = everything.run(everything.parse(SAME[name]))

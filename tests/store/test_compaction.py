@@ -282,6 +282,7 @@ def test_a_second_compactor_is_refused_until_the_first_is_dead(store: Store, hos
             assert seen(store, plain=True) == TEN | {("a", 10): 10}
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("pid", [os.getpid(), os.getppid()])
 def test_a_claim_whose_process_number_a_later_process_has_now_is_over(store: Store, pid: int) -> None:
     """As in a container that starts again: its process has the same number, host and namespace."""

@@ -140,7 +140,7 @@ def test_a_changed_bit_or_a_cut_in_any_file_gives_no_wrong_value(whole: Path, tm
         assert kind.startswith("store.toml") or isinstance(error, TakenError), (about, error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("reader", sample(READERS, short=2))
+@pytest.mark.parametrize("reader", sample(READERS, short=1))
 def test_every_reader_names_a_file_that_changed_and_leaves_it_out(whole: Path, tmp_path: Path, reader: str) -> None:
     root = shutil.copytree(whole, tmp_path / "S")
     (segment,) = [path for path in segments(Store.open(root)) if path.name.startswith("x") or "compacted" in path.name]
@@ -337,6 +337,7 @@ def test_a_table_without_any_file_is_empty_and_opening_mends_it(store: Store) ->
 # -- a copy ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_copy_made_while_others_wrote_has_rows_twice_which_is_named_and_mended(store: Store, tmp_path: Path) -> None:
     """A file and the one that took its place are in the copy."""
     for number in range(3):

@@ -335,6 +335,7 @@ def test_a_folder_that_its_owner_may_not_read_is_one_sentence(place: Path, name:
                 act()
 
 
+@pytest.mark.long
 @as_root
 def test_a_journal_that_cannot_be_read_does_not_keep_the_rest_from_compaction(place: Path) -> None:
     store = new_store(place / "S")

@@ -84,7 +84,7 @@ NOT_TO_BE_NAMED = (
 )
 
 
-@pytest.mark.parametrize(("name", "step"), sample(itertools.product(NOT_TO_BE_NAMED, [1, 2]), short=2))
+@pytest.mark.parametrize(("name", "step"), sample(itertools.product(NOT_TO_BE_NAMED, [1, 2]), short=1))
 def test_a_note_removes_nothing_outside_nor_what_a_store_needs(
     store: Store, tmp_path: Path, name: str, step: int
 ) -> None:
@@ -379,7 +379,7 @@ def test_a_journal_whose_header_lies_harms_no_other_row(store: Store, case: str)
     assert list((store.root / "journal").glob("n-*.journal")) == [], "it keeps no other journal from being sealed"
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "record",
     [

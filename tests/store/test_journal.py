@@ -131,7 +131,7 @@ def failing(code: int, *, after: int = 0) -> Callable[[int, memoryview], int]:
     return write
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("cut", [True, False], ids=["cut off", "a torn tail"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_a_disk_that_is_full_or_fails_refuses_these_rows_and_keeps_the_others(

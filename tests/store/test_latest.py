@@ -31,6 +31,7 @@ def test_a_gpu_that_fell_silent_keeps_its_last_reading_and_late_rows_are_none(st
         assert found == [{"gpu": "a", "power_mw": 9}, {"gpu": "silent", "power_mw": 2}]
 
 
+@pytest.mark.long
 def test_many_files_of_it_become_one(store: Store) -> None:
     for second in range(10):
         store.append({"telemetry": readings([second, second], ["a", f"g{second}"])}, f"x{second}")

@@ -57,6 +57,7 @@ def day_of(day: int) -> str:
     return f"ts between '2023-11-{15 + day}' and '2023-11-{15 + day} 23:59:59'"
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_question_about_one_gpus_day_opens_the_files_of_it(days: Store, opened: list[str], compacted: bool) -> None:
     if compacted:

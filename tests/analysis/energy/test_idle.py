@@ -171,6 +171,7 @@ def test_a_single_reading_is_told_as_such(tmp_path: Path) -> None:
         answers.energy(store, since=last - timedelta(days=30))
 
 
+@pytest.mark.long
 def test_a_group_shows_the_part_that_is_known(tmp_path: Path) -> None:
     """Of three jobs of one user, nobody knows which GPUs two had."""
     stream = readings("GPU-a", range(400), [100.0] * 400)

@@ -192,6 +192,7 @@ def test_a_card_that_is_not_known_has_the_slot_of_its_address() -> None:
     assert names(places(events, known_by_address, until=until), "slot") == ["00000000:03:00.0"]
 
 
+@pytest.mark.long
 def test_what_cannot_be_placed_is_said_and_names_nobody(tmp_path: Path) -> None:
     """Events of GPUs without a node, of the future and without a time; cabinets of one node; two alike clusters."""
     events, cards = happened([(YEAR * part, 5, 2) for part in (0.1, 0.3, 0.5)])

@@ -194,7 +194,7 @@ def test_a_gpu_that_ran_fewer_probes_is_not_compared_by_its_temperature_rise(tmp
     assert set(rises) == set(campaign.gpus["gpu"]) - {gpu}
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("seconds", "interval_s", "busy_until", "frozen"),
     [
