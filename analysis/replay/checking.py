@@ -47,9 +47,10 @@ def check_job(job: Job, world: World) -> None:
     gpus = len(world.fleet)
     if job.gpus < 1:
         raise InputError(f"job {job.name} wants {job.gpus} GPUs: it must want at least one")
-    if (job.widths[0] if job.widths else job.gpus) > gpus:
+    fewest = job.widths[0] if job.widths else job.gpus
+    if fewest > gpus:
         raise InputError(
-            f"job {job.name} asks for {job.gpus:,} GPUs and the fleet has {gpus:,}; replay it on a larger fleet "
+            f"job {job.name} asks for {fewest:,} GPUs and the fleet has {gpus:,}; replay it on a larger fleet "
             "(--nodes, --gpus-per-node), or leave the job out"
         )
     if not (math.isfinite(job.ideal_s) and job.ideal_s > 0):

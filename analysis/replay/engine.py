@@ -37,7 +37,7 @@ ProgressReport = Callable[[int, int, float], None]
 
 _REPORT_EVERY = 512
 _QUIET = 100_000
-"""Wake-ups in a row in which nothing happens and no work is done, after which a policy is taken to do nothing."""
+"""Times in a row that a policy wakes up or a user acts, nothing happens and no work is done: it will never be."""
 _SPARED_S = 5.0
 """By rounds, a job that ends this long before the edge pays no start (`Options.start_s`)."""
 _ESTIMATES = 4
@@ -223,7 +223,7 @@ class Engine:
         self.spans: list[Span] = []
         self._series: list[tuple[float, int, int]] = []
         self._edge = -1  # the number of the round that is decided, or was last
-        self._due = False  # something happened that asks for a decision
+        self._due = self._woken = False  # something happened that asks for a decision; the policy asked for one
         self._heap: list[tuple[float, int, int, int]] = []
         self._moments = checked(options.failures, fleet.node_names)
         self._first = np.searchsorted(fleet.node, np.arange(len(fleet.node_names) + 1)).tolist()
@@ -256,10 +256,11 @@ class Engine:
                 quiet = 0
             elif quiet % _QUIET == 0:
                 before_s, left_s = left_s, math.fsum(run.work_left_s(self.view.now_s) for run in self.runs.values())
-                if quiet and left_s >= before_s:
+                if quiet and self.runs and left_s >= before_s:
                     raise InputError(self._stuck())
             quiet += not self._due
-            self._decide(moment)
+            if self._due or self._woken:
+                self._decide(moment)
         if self._report is not None:
             self._report(self.ended, jobs, self.view.now_s)
 
@@ -305,8 +306,9 @@ class Engine:
                 return
             _, kind, number, _ = heapq.heappop(self._heap)
             if kind == _WAKES:
+                self._woken = True
                 continue
-            self._due = True
+            self._due |= kind != _USERS
             self.events += 1
             if self._report is not None and self.events % _REPORT_EVERY == 0:
                 self._report(self.ended, jobs, moment)
@@ -342,6 +344,7 @@ class Engine:
             check_job(job, self.world)
             self._arrive(replace(job, submit_s=now_s) if job.submit_s != now_s else job, self._named)
             self._named += 1
+            self._due = True
         heapq.heappush(self._heap, (again_s, _USERS, place, 0))
 
     def _end_piece(self, run: Run) -> None:
@@ -401,7 +404,7 @@ class Engine:
     def _decide(self, moment: float) -> None:
         view, policy = self.view, self.policy
         view.now_s = moment
-        self._due = False
+        self._due = self._woken = False
         self.decisions += 1
         if policy.needs_progress:
             for run in self.runs.values():

@@ -157,6 +157,17 @@ def test_a_user_reacts_to_what_it_sees() -> None:
     assert outcome.others.submit_s.tolist() == [40, 70, 100]
     assert outcome.others.finish_s.tolist() == [65, 95, 125]
 
+    class Never(Policy):
+        """Gives no job anything."""
+
+        name = "never"
+
+        def decide(self, view: View) -> Decision:
+            return Decision()
+
+    with pytest.raises(InputError, match="job a waits for ever: never gives it no GPUs"):
+        replay(trace(job("a", 0, 1, 35)), flat(1, 1), Never, options=Options(users=(Chain,)))
+
     class Stuck(Chain):
         def act(self, view: View) -> tuple[Sequence[Job], float]:
             return [], view.now_s
