@@ -79,7 +79,7 @@ def _few(random: Random, n: int, count: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFleet:
     """A fleet."""
 
     log_times: Floats
@@ -96,7 +96,7 @@ class Drawn:
         return np.asarray(level - np.median(level))
 
 
-def draw(random: Random, own: Floats, node_effects: Floats, *, glitches: bool = False) -> Drawn:
+def draw(random: Random, own: Floats, node_effects: Floats, *, glitches: bool = False) -> DrawnFleet:
     """Runs of GPUs with these effects of their own (gpus,) and of their nodes (nodes,)."""
     gpus = len(own)
     node = np.repeat(np.arange(gpus // PER_NODE), PER_NODE)
@@ -104,10 +104,10 @@ def draw(random: Random, own: Floats, node_effects: Floats, *, glitches: bool = 
     run = _RUN * random.standard_t(4, (gpus, DAYS, RUNS))
     if glitches:
         run = run + np.where(random.random(run.shape) < 1 / 250, random.uniform(0, 0.08, run.shape), 0.0)
-    return Drawn((own + node_effects[node])[:, None, None] + day + run, node, node_effects[node])
+    return DrawnFleet((own + node_effects[node])[:, None, None] + day + run, node, node_effects[node])
 
 
-def named(fleet: Drawn) -> tuple[Bools, Bools, Bools]:
+def named(fleet: DrawnFleet) -> tuple[Bools, Bools, Bools]:
     """(gpus,) and (nodes,) what whorl names of this one figure, and (gpus,) those of a batch that it names."""
     gpus, nodes = len(fleet.node), int(fleet.node.max()) + 1
     gpu = np.repeat(np.arange(gpus), DAYS * RUNS)

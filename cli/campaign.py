@@ -104,7 +104,7 @@ def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **given: 
         if sys.stderr.isatty():
             output.tell(f"campaign {name}")
 
-    with output.Progress() as progress, Ending():
+    with output.ProgressBar() as progress, Ending():
         reply = run_campaign(store, *names, once=once, progress=progress, begins=begins, **given)
     output.print_reply(reply, as_json=as_json)
     if reply.has_failures:

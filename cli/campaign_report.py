@@ -15,13 +15,13 @@ from ..store.hostlist import compress
 from ..store.names import by_number
 
 if TYPE_CHECKING:
-    from ..jobs.campaign.asking import Request
+    from ..jobs.campaign.asking import CampaignRequest
 
 _LISTED = 20
 _MODES = ("busy", "idle")
 
 
-def _about(request: Request) -> dict[str, Any]:
+def _about(request: CampaignRequest) -> dict[str, Any]:
     began = request.began_ns
     return {
         "campaign": request.campaign,

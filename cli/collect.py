@@ -161,10 +161,10 @@ def _beside(words: Sequence[str], reading: Callable[..., Collected], *, as_json:
 def _collect(reading: Callable[..., Collected], *, as_json: bool, command: Command | None = None) -> Collecting | None:
     """Collect, and say how it went; the collector, which has ended, or None where it never began."""
     from ..collectors.collect import settle
-    from .output import Progress, print_json, tell
+    from .output import ProgressBar, print_json, tell
 
     settle()
-    progress, ready = Progress(every_s=1.0), None
+    progress, ready = ProgressBar(every_s=1.0), None
 
     def begun(collecting: Collecting) -> None:
         nonlocal ready

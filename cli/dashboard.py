@@ -129,9 +129,9 @@ def _measured(folder: str) -> str:
     """A store with a simulated fleet, and what was found about it."""
     from ..analysis.verdicts.judgements import conclude
     from ..jobs.demo import measure_demo
-    from .output import Progress
+    from .output import ProgressBar
 
-    with Progress() as progress:
+    with ProgressBar() as progress:
         made = measure_demo(Path(folder), backend="simulated", progress=progress)
         progress.say("judging the GPUs")
         conclude(made.store)

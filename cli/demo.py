@@ -64,10 +64,10 @@ def demo(
     from ..dashboards.printed import demo as printed
     from ..dashboards.store_report import look
     from ..jobs.demo import STORE, measure_demo
-    from .output import Progress, print_json, show, tell
+    from .output import ProgressBar, print_json, show, tell
 
     folder, began = Path(out), time.perf_counter()
-    with Progress() as progress, Ending():
+    with ProgressBar() as progress, Ending():
         made = measure_demo(
             folder,
             suite=suite,

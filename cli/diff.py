@@ -27,9 +27,9 @@ def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_
     with intervals, and those that are new or gone.
     """
     from ..dashboards.answers.judging import diff as compared
-    from .output import Progress, print_reply
+    from .output import ProgressBar, print_reply
 
-    with Progress() as progress:
+    with ProgressBar() as progress:
         progress.say("comparing")
         reply = compared(store, before=before, after=after, cluster=cluster)
     print_reply(reply, as_json=as_json)

@@ -59,11 +59,11 @@ def energy(
         ctx.obj = given
         return
     from ..dashboards.answers.energy import energy as counted
-    from .output import Progress, print_reply
+    from .output import ProgressBar, print_reply
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(None, given)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         reply = counted(options.pop("store"), by, job=job, **options, progress=progress.say)
     print_reply(reply, as_json=as_json, as_csv=as_csv)
 

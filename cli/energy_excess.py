@@ -27,10 +27,10 @@ def excess(inherited: dict[str, Any] | None, /, by: str, as_json: bool, as_csv: 
     whorl energy excess --store S --since 30d
     """
     from ..dashboards.answers.energy import energy_excess
-    from .output import Progress, print_reply
+    from .output import ProgressBar, print_reply
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(inherited, given)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         reply = energy_excess(options.pop("store"), by, **options, progress=progress.say)
     print_reply(reply, as_json=as_json, as_csv=as_csv)

@@ -33,10 +33,10 @@ def quote(
     An option without such data is n/a, with the reason. "best": no other option is as good in time, energy and grams.
     """
     from ..dashboards.answers.energy import energy_quote
-    from .output import Progress, print_reply
+    from .output import ProgressBar, print_reply
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(inherited, given)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         reply = energy_quote(options.pop("store"), job, deadline=deadline, **options, progress=progress.say)
     print_reply(reply, as_json=as_json, as_csv=as_csv)

@@ -24,10 +24,10 @@ def reconcile(inherited: dict[str, Any] | None, /, as_json: bool, **given: Any) 
     Exit status 1 if the books do not balance.
     """
     from ..dashboards.answers.energy import energy_reconcile
-    from .output import Progress, print_reply
+    from .output import ProgressBar, print_reply
 
     options = joined(inherited, given)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         reply = energy_reconcile(options.pop("store"), **options, progress=progress.say)
     print_reply(reply, as_json=as_json)
     if not reply.result.balances:

@@ -23,9 +23,9 @@ def explain(name: str, store: str, cluster: str | None, as_json: bool) -> None:
     whorl explain "28 GPUs" --store S
     """
     from ..dashboards.answers.judging import explain as explained
-    from .output import Progress, print_reply
+    from .output import ProgressBar, print_reply
 
-    with Progress() as progress:
+    with ProgressBar() as progress:
         progress.say("judging the GPUs")
         reply = explained(store, name, cluster=cluster)
     print_reply(reply, as_json=as_json)

@@ -22,9 +22,9 @@ def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool)
     Every figure has the 95 % interval of another sitting. docs/verdicts.md explains the figures.
     """
     from ..dashboards.answers.judging import fingerprint as computed
-    from .output import Progress, print_reply
+    from .output import ProgressBar, print_reply
 
-    with Progress() as progress:
+    with ProgressBar() as progress:
         progress.say("computing the fingerprints")
         reply = computed(store, cluster=cluster, gpu=gpu)
     print_reply(reply, as_json=as_json)

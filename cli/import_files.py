@@ -80,7 +80,7 @@ def import_files(
     store's table: what whorl stored is taken in as it is.
     """
     from ..dashboards.answers.importing import answer, imported
-    from .output import Progress, print_json, show
+    from .output import ProgressBar, print_json, show
 
     def done(outcome: Report | Merged | WhorlError) -> None:
         progress.clear()
@@ -89,7 +89,7 @@ def import_files(
         elif not as_json:
             show(answer(outcome))
 
-    with Progress() as progress:
+    with ProgressBar() as progress:
         options |= {"map": _pairs(mapping, "--map"), "unit": _pairs(units, "--unit")}
         if options["cluster"] is None:
             del options["cluster"]

@@ -237,7 +237,7 @@ def _print_rich(table: Table, available: int) -> None:
 # -- how far a verb is ----------------------------------------------------------------------------------------
 
 
-class Progress:
+class ProgressBar:
     """How far a verb is, on standard error where that is a terminal: one line that is written over.
 
     `progress(done, of, what)` counts and estimates the time left, `progress.say(what)` only says. Ends with the block,
@@ -251,7 +251,7 @@ class Progress:
         self._bar: Bar | None = None
         self._shown = -math.inf
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -117,7 +117,7 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
             output.tell(f"campaign {name}")
 
     given |= {"gpu": given.pop("chosen"), "input": given.pop("distribution"), "fault": given.pop("kinds")}
-    with output.Progress() as progress, Ending():
+    with output.ProgressBar() as progress, Ending():
         reply = measure(store, *names, backend=backend, progress=progress, tell=output.tell, begins=begins, **given)
     output.print_reply(reply, as_json=as_json)
     leave(reply.report)

@@ -244,7 +244,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
     whorl replay --as-published pal-sc24 --trace T.csv --profiles DIR --json
     """
     from ..dashboards.answers.replay import replay as replayed
-    from .output import Progress, print_reply, print_table, tell
+    from .output import ProgressBar, print_reply, print_table, tell
 
     if "help" in options["policy"]:
         from ..dashboards.printed.replay import policies
@@ -259,7 +259,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
         stays(_NOTHING_KEPT.format(f"{ended:,} of {replays:,} replays were" if ended else "no replay was"))
         progress(ended, replays, "replays")
 
-    with Progress() as progress:
+    with ProgressBar() as progress:
         reply = replayed(options.pop("trace"), options.pop("store"), **options, progress=progressed)
     if options["seeds"] == 1:
         tell(f"warning: {_ONE_SEED}")

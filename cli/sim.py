@@ -150,7 +150,7 @@ def run(
     from ..simulation.spread import USUAL, find_population
     from ..store import Store
     from ..store.instants import iso
-    from .output import Progress, print_json
+    from .output import ProgressBar, print_json
 
     _refuse_mixed(
         steady=steady, timed={"--hours": hours, "--interval": interval}, repeated={"--runs": runs, "--every": every}
@@ -166,7 +166,7 @@ def run(
         refuse_time(1.0 if hours is None else hours, 1.0 if interval is None else interval)
     opened = Store.create(store)  # only after everything else was checked
     where: dict[str, Any] = {"cluster": cluster, "began_ns": began_ns}
-    with Progress() as shown:
+    with ProgressBar() as shown:
 
         def progress(share: float) -> None:
             shown.say(f"simulating: {100 * share:.0f} %")

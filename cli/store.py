@@ -97,12 +97,12 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
     """
     from ..store import Store
     from ..store.retention import seconds
-    from .output import Progress, print_json
+    from .output import ProgressBar, print_json
 
     if keep is not None:
         seconds(keep)  # a wrong one is said before anything is done
     opened = Store.open(store)
-    with _alone(as_json=as_json), Progress() as progress:
+    with _alone(as_json=as_json), ProgressBar() as progress:
         done = opened.compact(offline=offline, progress=progress.say)
         pruned = None if keep is None else opened.prune(keep, offline=offline, progress=progress.say)
     if as_json:
@@ -146,10 +146,10 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
     The view `history` shows both. Counted in days, whole days (UTC) go; else whole minutes.
     """
     from ..store import Store
-    from .output import Progress, print_json
+    from .output import ProgressBar, print_json
 
     opened = Store.open(store)
-    with _alone(as_json=as_json), Progress() as progress:
+    with _alone(as_json=as_json), ProgressBar() as progress:
         done = opened.prune(keep, dry_run=dry_run, offline=offline, progress=progress.say)
     if as_json:
         print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done)})
@@ -189,9 +189,9 @@ def upgrade(store: str, offline: bool, as_json: bool) -> None:
     """
     from ..dashboards.table import count, many
     from ..store.upgrade import upgrade as bring
-    from .output import Progress, print_json
+    from .output import ProgressBar, print_json
 
-    with Progress() as progress:
+    with ProgressBar() as progress:
         done = bring(Path(store), offline=offline, progress=progress.say)
     if as_json:
         print_json({"schema": "whorl.store.upgrade/1", **vars(done)})
@@ -222,11 +222,11 @@ def merge(sources: tuple[Path, ...], into: str, cluster: str | None, as_json: bo
     from ..dashboards.printed.merging import answer
     from ..store import Store
     from ..store.merging import merge as take_in
-    from .output import Progress, print_json, show
+    from .output import ProgressBar, print_json, show
 
     merged = []
     place = Store.find(into) or Path(into)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         for source in sources:
             merged.append(take_in(place, source, cluster=cluster, progress=progress.say))
             place = place if isinstance(place, Store) else Store.open(place)

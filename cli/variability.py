@@ -39,7 +39,7 @@ def variability(
     """
     from ..dashboards.answers import judging
     from ..dashboards.printed import variability as printed
-    from .output import Progress, print_reply, tell_notes
+    from .output import ProgressBar, print_reply, tell_notes
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
     chosen = {"cluster": clusters, "workload": workloads}
@@ -51,7 +51,7 @@ def variability(
         tell_notes(pairs)
         click.echo("\n\n".join(f"## {one.title}\n\n{one.markdown()}" for one in printed.across_answer(pairs.result)))
         return
-    with Progress() as progress:
+    with ProgressBar() as progress:
         reply = judging.variability(
             store,
             **chosen,

@@ -26,9 +26,9 @@ def verdicts(store: str, cluster: str | None, campaign: str | None, since: datet
     The findings are stored in table `verdicts`, beside the earlier ones. docs/verdicts.md explains them.
     """
     from ..dashboards.answers.judging import verdicts as judged
-    from .output import Progress, print_reply
+    from .output import ProgressBar, print_reply
 
-    with Progress() as progress:
+    with ProgressBar() as progress:
         progress.say("judging the GPUs")
         reply = judged(store, cluster=cluster, campaign=campaign, since=since)
     print_reply(reply, as_json=as_json)

@@ -18,7 +18,7 @@ L1_BYTES = 128 << 10
 
 
 @dataclass(frozen=True)
-class Rates:
+class ModelRates:
     """What one model does at its highest clock."""
 
     capability: tuple[int, int]
@@ -77,7 +77,7 @@ class Rates:
         return scaling + (1 - in_l2) * (self.dram_ns - self.l2_ns), scaling
 
 
-_HOPPER = Rates(
+_HOPPER = ModelRates(
     capability=(9, 0),
     sms=132,
     vector={"fp64": 128, "fp32": 256, "fp16": 512, "bf16": 512, "int32": 128},
@@ -92,7 +92,7 @@ _HOPPER = Rates(
 )
 
 RATES = {
-    V100.name: Rates(
+    V100.name: ModelRates(
         capability=(7, 0),
         sms=80,
         vector={"fp64": 64, "fp32": 128, "fp16": 256, "int32": 128},
@@ -105,7 +105,7 @@ RATES = {
         l2_ns=128.0,
         dram_ns=290.0,
     ),
-    A100.name: Rates(
+    A100.name: ModelRates(
         capability=(8, 0),
         sms=108,
         vector={"fp64": 64, "fp32": 128, "fp16": 512, "bf16": 256, "int32": 128},
@@ -123,6 +123,6 @@ RATES = {
 }
 
 
-def rates_of(model: GpuModel) -> Rates:
+def rates_of(model: GpuModel) -> ModelRates:
     """The rates of a model: every row of `models.MODELS` has some."""
     return RATES[model.name]

@@ -44,7 +44,7 @@ _ESTIMATES = 4
 """A word of the random numbers: the errors of estimates."""
 
 _FIGURES = ["start_s", "finish_s", "held_s", "gpu_s", "preemptions", "migrations", "restarts", "limited", "wasted_s"]
-"""What is kept of a job that has ended: fields of `Run`."""
+"""What is kept of a job that has ended: fields of `JobRun`."""
 
 _OF_JOB = sorted({field.name for field in fields(Request)} & set(dir(Job)))
 """What a policy sees of a job as it is."""
@@ -81,7 +81,7 @@ def replay(
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class JobRun:
     """A job on its way: the work it has left, what it holds, and what it has cost. Work is in ideal seconds."""
 
     number: int
@@ -212,7 +212,7 @@ class Engine:
         self.events = self.decisions = 0
         self.ended = 0
         """Jobs of the trace that have ended."""
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, JobRun] = {}
         """Jobs in the system."""
         self._figures = np.full((len(trace.jobs), len(_FIGURES)), math.nan)
         self._besides: list[tuple[int, float, float, int]] = []  # number, submission, end and GPUs of users' jobs
@@ -329,7 +329,7 @@ class Engine:
     def _arrive(self, job: Job, number: int) -> None:
         scale = 1.0 if self._errors is None else math.exp(self._errors.normal(0.0, self.world.beliefs.error))
         progress = self.view.progress[number] = Progress(since_s=job.submit_s)
-        run = self.runs[number] = Run(number, job, scale, job.pieces or (Piece(job.ideal_s),), progress)
+        run = self.runs[number] = JobRun(number, job, scale, job.pieces or (Piece(job.ideal_s),), progress)
         run.from_scratch()
         self.view.requests[number] = _request(number, job, job.ideal_s * scale if self._work_is_known else None)
         self.view.arrived.append(number)
@@ -347,13 +347,13 @@ class Engine:
             self._due = True
         heapq.heappush(self._heap, (again_s, _USERS, place, 0))
 
-    def _end_piece(self, run: Run) -> None:
+    def _end_piece(self, run: JobRun) -> None:
         run.settle(self.view.now_s)
         run.next_piece()
         self._reschedule(run)
         self._resettle(run.allocation, except_for={run.number})
 
-    def _end(self, run: Run, *, limited: bool) -> None:
+    def _end(self, run: JobRun, *, limited: bool) -> None:
         """The job is done, or its limit ends it."""
         run.settle(self.view.now_s)
         run.finish_s = self.view.now_s
@@ -433,7 +433,7 @@ class Engine:
         """Take GPUs back from all jobs whose allocation changes, then give."""
         view, count = self.view, len(self.world.fleet)
         vacated: list[Allocation] = []
-        granted: list[tuple[Run, Allocation, Allocation | None]] = []
+        granted: list[tuple[JobRun, Allocation, Allocation | None]] = []
         for number, answer in changes.items():
             run = self.runs.get(number)
             if run is None:
@@ -466,7 +466,7 @@ class Engine:
         settled = {run.number for run, _, _ in granted}
         self._resettle(*vacated, *(allocation for _, allocation, _ in granted), except_for=settled)
 
-    def _occupy(self, run: Run, allocation: Allocation) -> None:
+    def _occupy(self, run: JobRun, allocation: Allocation) -> None:
         """The job's GPUs are busy. Raises `InputError` where another job holds one, or its node is down."""
         tenants, gpus, entry = self.view.tenants, allocation.gpus, (run.number,)
         if self._down and (down := self._down.intersection(gpus)):
@@ -489,7 +489,7 @@ class Engine:
         run.allocation = self.view.running[run.number] = allocation
         run.progress.gpus = len(gpus)
 
-    def _begin(self, run: Run, allocation: Allocation, before: Allocation | None) -> None:
+    def _begin(self, run: JobRun, allocation: Allocation, before: Allocation | None) -> None:
         """What a start or a move costs."""
         options, now_s, progress = self.options, self.view.now_s, run.progress
         cost_s = start_s = 0.0
@@ -515,7 +515,7 @@ class Engine:
         if cost_s:
             progress.keeps_until_s = run.works_from_s + cost_s
 
-    def _reschedule(self, run: Run) -> None:
+    def _reschedule(self, run: JobRun) -> None:
         """The job's speed and power, and when its piece or the job will end, from its allocation and its tenants."""
         now_s, allocation, progress, options = self.view.now_s, run.allocation, run.progress, self.options
         assert allocation is not None
@@ -549,7 +549,7 @@ class Engine:
             self.runs[number].settle(self.view.now_s)
             self._reschedule(self.runs[number])
 
-    def _tenants(self, run: Run) -> Tenants:
+    def _tenants(self, run: JobRun) -> Tenants:
         """By GPU of a job, the other jobs on it."""
         allocation = run.allocation
         assert allocation is not None
@@ -558,22 +558,22 @@ class Engine:
         numbers = ([number for number in self.view.tenants[gpu] if number != run.number] for gpu in allocation.gpus)
         return [[self._tenant(self.runs[number]) for number in others] for others in numbers]
 
-    def _tenant(self, run: Run) -> Tenant:
+    def _tenant(self, run: JobRun) -> Tenant:
         assert run.allocation is not None
         return Tenant(run.job, run.pieces[run.piece], run.allocation)
 
-    def _speed(self, run: Run) -> float:
+    def _speed(self, run: JobRun) -> float:
         tenant = self._tenant(run)
         try:
             return self.world.rates.speed(*tenant, self._tenants(run))
         except InputError as error:
             raise InputError(f"{self._grant(run)} GPUs {list(tenant.allocation.gpus)}: {error}") from error
 
-    def _grant(self, run: Run) -> str:
+    def _grant(self, run: JobRun) -> str:
         """How a sentence about what a job is given begins."""
         return f"the policy {self.policy.name} gives job {run.job.name} at {self.view.now_s:g} s"
 
-    def _let_go(self, run: Run) -> None:
+    def _let_go(self, run: JobRun) -> None:
         """The job holds nothing any longer; its sums are settled."""
         self._close_span(run)
         self._vacate(run)
@@ -583,7 +583,7 @@ class Engine:
         if self.ledger is not None:
             self.ledger.release(run.number, self.view.now_s)
 
-    def _vacate(self, run: Run) -> None:
+    def _vacate(self, run: JobRun) -> None:
         """The job's GPUs are busy no longer, but for those that it shared."""
         assert run.allocation is not None
         tenants, gpus = self.view.tenants, run.allocation.gpus
@@ -604,7 +604,7 @@ class Engine:
         self._busy_until_s = now_s
         self.busy += change
 
-    def _close_span(self, run: Run) -> None:
+    def _close_span(self, run: JobRun) -> None:
         """Keep what a job held until now."""
         now_s = self.view.now_s
         if self.options.record and now_s > run.began_s:

@@ -40,7 +40,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CampaignRequest:
     """What a campaign measures, and where."""
 
     campaign: str
@@ -69,7 +69,7 @@ class Request:
         return EFFORTS[self.suite].together_s(choose(self.probes))
 
 
-def known(store: Store | None) -> list[Request]:
+def known(store: Store | None) -> list[CampaignRequest]:
     """The campaigns that were run on this store through a batch system, the newest first."""
     if store is None:
         return []
@@ -79,18 +79,18 @@ def known(store: Store | None) -> list[Request]:
         "SELECT campaign, cluster, array_to_string(probes, chr(10)), epoch_ns(began), "
         f"{kept} FROM campaigns WHERE fleet IS NULL ORDER BY began DESC",
     )
-    found: dict[str, Request] = {}
+    found: dict[str, CampaignRequest] = {}
     for campaign, cluster, probes, began, suite, neighbours, named, partition, nodes, fleet in rows:
         if probes and suite and neighbours:  # else it is a row of another whorl
             chosen = tuple(probes.split("\n"))
-            request = Request(
+            request = CampaignRequest(
                 campaign, suite, chosen, named == "true", neighbours, partition, nodes, fleet, cluster, began
             )
             found.setdefault(campaign, request)
     return list(found.values())
 
 
-def choose(store: Store | None, asked: Asked) -> Request:
+def choose(store: Store | None, asked: Asked) -> CampaignRequest:
     """The campaign that is meant: the one of that name, else the newest one that is like this, else a new one.
 
     Raises InputError where nothing says what to measure, and where the campaign was begun with other options.
@@ -128,7 +128,7 @@ def choose(store: Store | None, asked: Asked) -> Request:
     return _new(asked, {one.campaign for one in before})
 
 
-def _new(asked: Asked, taken: set[str]) -> Request:
+def _new(asked: Asked, taken: set[str]) -> CampaignRequest:
     chosen = _probes(asked)
     suite = asked.suite or "standard"
     if asked.neighbours not in (None, "idle", "busy"):
@@ -140,7 +140,7 @@ def _new(asked: Asked, taken: set[str]) -> Request:
         fleet = str(Path(fleet).resolve())
     day = f"{suite}-{datetime.now(UTC):%Y%m%d}"
     free = (name for n in range(1, len(taken) + 2) if (name := day if n == 1 else f"{day}-{n}") not in taken)
-    return Request(
+    return CampaignRequest(
         asked.campaign or next(free),
         suite,
         tuple(one.name for one in chosen),
@@ -160,7 +160,7 @@ def _probes(asked: Asked) -> Sequence[Probe]:
     return catalogue.choose(asked.probes) if asked.probes else catalogue.suite(suite)
 
 
-def declare(store: Store, request: Request) -> Request:
+def declare(store: Store, request: CampaignRequest) -> CampaignRequest:
     """Keep what a new campaign measures, in table `campaigns`; one that is kept already is returned as it is."""
     from ...store.schema import arrow_rows, texts_of
 
@@ -178,7 +178,7 @@ def declare(store: Store, request: Request) -> Request:
     return replace(request, began_ns=began)
 
 
-def find(store: Store, name: str | None) -> Request:
+def find(store: Store, name: str | None) -> CampaignRequest:
     """The campaign of that name, or the newest one. Raises InputError where there is none."""
     before = known(store)
     found = next((one for one in before if name in (None, one.campaign)), None)
@@ -202,7 +202,7 @@ def select(store: Store, query: str) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
-def of_campaign(request: Request) -> str:
+def of_campaign(request: CampaignRequest) -> str:
     """The rows of a campaign, as a condition of SQL."""
     where = f"campaign = {quoted(request.campaign)}"
     return where if request.cluster is None else f"{where} AND cluster = {quoted(request.cluster)}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...store.catalog import quoted
 from ...store.names import by_number, gpu_name
 from ...store.vocabulary import EndedBy, EventKind
-from .asking import Request, of_campaign, select
+from .asking import CampaignRequest, of_campaign, select
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -75,7 +75,7 @@ class Covered:
         return self.count(GpuState.COVERED) + self.count(GpuState.FAILED)
 
 
-def coverage(store: Store | None, request: Request) -> Mapping[str, Covered]:
+def coverage(store: Store | None, request: CampaignRequest) -> Mapping[str, Covered]:
     """By the store's name of the node, what the store has of the campaign."""
     found: dict[str, Covered] = {}
     if store is None:
@@ -140,7 +140,7 @@ class _Told(NamedTuple):
     ts_ns: int
 
 
-def _ran(store: Store, request: Request) -> list[_Ran]:
+def _ran(store: Store, request: CampaignRequest) -> list[_Ran]:
     failed = f"ended_by = '{EndedBy.FAILED}'"
     query = f"""SELECT gpu, job_id, string_agg(workload, ',') FILTER (ended_by IS DISTINCT FROM '{EndedBy.FAILED}'),
         arg_max(workload || ': ' || coalesce(status_detail, 'failed'), ended) FILTER ({failed}),
@@ -149,14 +149,14 @@ def _ran(store: Store, request: Request) -> list[_Ran]:
     return list(itertools.starmap(_Ran, select(store, query)))
 
 
-def _told(store: Store, request: Request) -> list[_Told]:
+def _told(store: Store, request: CampaignRequest) -> list[_Told]:
     query = f"""SELECT kind, gpu, node, workload, detail, n, job_id, epoch_ns(ts) FROM events
         WHERE {of_campaign(request)} AND (kind IN ('{EventKind.JOB_SUBMITTED}', '{EventKind.PROBE_NOT_RUN}')
         OR (kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL))"""
     return list(itertools.starmap(_Told, select(store, query)))
 
 
-def _places(store: Store, request: Request) -> dict[str, tuple[str, int | None]]:
+def _places(store: Store, request: CampaignRequest) -> dict[str, tuple[str, int | None]]:
     """The last node and slot of each GPU."""
     where = "" if request.cluster is None else f"AND cluster = {quoted(request.cluster)}"
     query = f"SELECT gpu, node, slot FROM gpus WHERE node IS NOT NULL {where} ORDER BY first_seen NULLS FIRST"
@@ -164,7 +164,7 @@ def _places(store: Store, request: Request) -> dict[str, tuple[str, int | None]]
 
 
 def _gpus(
-    request: Request, ran: Sequence[_Ran], told: Sequence[_Told], places: Mapping[str, tuple[str, int | None]]
+    request: CampaignRequest, ran: Sequence[_Ran], told: Sequence[_Told], places: Mapping[str, tuple[str, int | None]]
 ) -> list[Gpu]:
     """The GPUs with runs in the campaign, or that could not be used, in the order of their names."""
     probes = set(request.probes)

@@ -163,10 +163,10 @@ def doctor(
 
 def _target(slurm: Slurm, node: str | None, partition: str | None, fleet: str | None, *, reserved: bool) -> Target:
     """The node that is asked: this one, or else an idle one, or else any that takes jobs."""
-    from .asking import Request
+    from .asking import CampaignRequest
     from .inventory import targets
 
-    request = Request("doctor", "quick", (), False, "busy", partition, node, fleet)
+    request = CampaignRequest("doctor", "quick", (), False, "busy", partition, node, fleet)
     every = targets(slurm.nodes(), slurm.partitions(), request, lambda _: MINUTES, reserved=reserved)
     able = [one for one in every if one.why_not is None]
     if not able:

@@ -23,7 +23,7 @@ from ...store.system.locks import Lock, locked
 from ...store.vocabulary import EventKind
 from ..batch import render
 from ..slurm import Slurm
-from .asking import Asked, Request, choose, declare
+from .asking import Asked, CampaignRequest, choose, declare
 from .coverage import GpuState, coverage
 from .inventory import own_jobs, reach, with_cluster
 from .planning import How, allocated_h, batch_job, output_folder, output_of
@@ -121,7 +121,7 @@ class _Driver:
     def __init__(
         self,
         store: Store,
-        request: Request,
+        request: CampaignRequest,
         how: How,
         limits: Limits,
         slurm: Slurm,
@@ -359,7 +359,7 @@ def _chosen(one: NodeStatus) -> list[str]:
     return good if len(one.covered.gpus) == one.gpus > len(good) else []
 
 
-def _event(request: Request, one: NodeStatus, job: str) -> Event:
+def _event(request: CampaignRequest, one: NodeStatus, job: str) -> Event:
     attempt = one.tries + 1
     says = f"job {job} of campaign {request.campaign} was submitted to measure {one.name}, try {attempt}"
     return Event(

@@ -14,7 +14,7 @@ from ...store.hostlist import compress, expand
 from ...store.names import by_number
 from ..naming import within
 from ..slurm import Node, Partition, Slurm
-from .asking import Request
+from .asking import CampaignRequest
 
 PREFIX = "whorl"
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
@@ -52,7 +52,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueuedJob:
     """A job of the campaign, as the queue has it."""
 
     id: str
@@ -90,7 +90,7 @@ def comment_of(store: Path) -> str | None:
     return made and f"{PREFIX}:{made}"
 
 
-def own_jobs(slurm: Slurm, request: Request, store: Path | None) -> list[Queued]:
+def own_jobs(slurm: Slurm, request: CampaignRequest, store: Path | None) -> list[QueuedJob]:
     """The campaign's jobs: those that wait or run, and those that ended some minutes ago.
 
     Another user may have submitted some of them, if Slurm shows his jobs.
@@ -106,11 +106,11 @@ def own_jobs(slurm: Slurm, request: Request, store: Path | None) -> list[Queued]
             foreign = own is None or comment != own
         if parts[:2] == [PREFIX, request.campaign] and len(parts) in (3, 4) and not foreign:
             attempt = int(parts[3]) if len(parts) == 4 and parts[3].isdigit() else 1
-            found.append(Queued(number, parts[2], attempt, state, reason))
+            found.append(QueuedJob(number, parts[2], attempt, state, reason))
     return found
 
 
-def with_cluster(request: Request, slurm: Slurm) -> Request:
+def with_cluster(request: CampaignRequest, slurm: Slurm) -> CampaignRequest:
     """The same, with the cluster's name: as asked, else as the file of a simulated cluster says, else as Slurm says."""
     if request.cluster is not None or not request.is_new:
         return request
@@ -134,7 +134,7 @@ def _cluster_name(slurm: Slurm) -> str | None:
 def targets(
     nodes: Mapping[str, Node],
     partitions: Mapping[str, Partition],
-    request: Request,
+    request: CampaignRequest,
     minutes: Callable[[int], int],
     *,
     reserved: bool = False,
@@ -172,7 +172,7 @@ def targets(
 
 
 def _target(
-    node: Node, partitions: Mapping[str, Partition], request: Request, minutes: int, *, reserved: bool
+    node: Node, partitions: Mapping[str, Partition], request: CampaignRequest, minutes: int, *, reserved: bool
 ) -> Target:
     state = node.state.upper()
     idle = state.split("+")[0].rstrip("~#%$@^-") == "IDLE"
@@ -185,7 +185,7 @@ def _target(
 
 
 def _partition(
-    node: Node, partitions: Mapping[str, Partition], request: Request, minutes: int
+    node: Node, partitions: Mapping[str, Partition], request: CampaignRequest, minutes: int
 ) -> tuple[str | None, str | None]:
     """The partition that a job on the node is sent to, or why there is none."""
     names = request.partition.split(",") if request.partition else sorted(node.partitions, key=_by_default(partitions))

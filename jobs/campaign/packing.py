@@ -44,7 +44,7 @@ exit 2
 
 
 @dataclass(frozen=True)
-class Packed:
+class Bundle:
     """An archive that was made."""
 
     path: Path
@@ -62,7 +62,7 @@ class Packed:
         return f"{FOLDER}/bin/whorl"
 
 
-def pack(path: str | Path) -> Packed:
+def pack(path: str | Path) -> Bundle:
     """Write the archive, a gzipped tar. InputError where a package is not installed or the file cannot be written."""
     target = Path(path)
     if not target.name.endswith(_SUFFIXES):
@@ -84,7 +84,7 @@ def pack(path: str | Path) -> Packed:
         temporary.unlink(missing_ok=True)
         raise
     packages = ("whorl " + metadata.version("whorl"), *(f"{one.name} {one.version}" for one in needed))
-    return Packed(target, target.stat().st_size, version, platform.machine(), packages)
+    return Bundle(target, target.stat().st_size, version, platform.machine(), packages)
 
 
 def _needed() -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..batch import BatchJob
-from .asking import Request
+from .asking import CampaignRequest
 from .inventory import Target, comment_of, job_name
 
 START_UP_S = 120.0
@@ -54,23 +54,23 @@ class Cost:
     """GPU-hours that the scheduler counts: every GPU of a node for as long as its job runs."""
 
 
-def job_s(request: Request, gpus: int, how: How, neighbours: str | None = None) -> float:
+def job_s(request: CampaignRequest, gpus: int, how: How, neighbours: str | None = None) -> float:
     """How long the job of a node takes at most: its GPUs one after another, or with busy neighbours all at once."""
     rounds = gpus if (neighbours or request.neighbours) == "idle" else 1
     return request.expected_s() * rounds + how.start_up_s
 
 
-def minutes(request: Request, gpus: int, how: How) -> int:
+def minutes(request: CampaignRequest, gpus: int, how: How) -> int:
     """The limit of the job's wall time."""
     return math.ceil(job_s(request, gpus, how) / 60)
 
 
-def allocated_h(request: Request, gpus: int, how: How, neighbours: str | None = None) -> float:
+def allocated_h(request: CampaignRequest, gpus: int, how: How, neighbours: str | None = None) -> float:
     """The GPU-hours that the job of one node is allocated at most."""
     return job_s(request, gpus, how, neighbours) * gpus / 3600
 
 
-def cost(request: Request, nodes: Sequence[Target], how: How, neighbours: str | None = None) -> Cost:
+def cost(request: CampaignRequest, nodes: Sequence[Target], how: How, neighbours: str | None = None) -> Cost:
     """What it costs at most to measure these nodes."""
     gpus = sum(one.gpus for one in nodes)
     allocated = sum(allocated_h(request, one.gpus, how, neighbours) for one in nodes)
@@ -82,13 +82,13 @@ def output_of(folder: Path, node: str) -> Path:
     return folder / f"{node}.out"
 
 
-def output_folder(store: Path, request: Request, how: How) -> Path:
+def output_folder(store: Path, request: CampaignRequest, how: How) -> Path:
     """The folder of the jobs' output."""
     return (how.output or store / "logs" / request.campaign).resolve()
 
 
 def batch_job(
-    store: Path, request: Request, target: Target, how: How, attempt: int = 1, gpus: Sequence[str] = ()
+    store: Path, request: CampaignRequest, target: Target, how: How, attempt: int = 1, gpus: Sequence[str] = ()
 ) -> BatchJob:
     """The job that measures a node, or only those of its GPUs that are named."""
     command = [*(how.program or (sys.executable, "-m", "whorl")), "probe", "run"]

@@ -14,9 +14,9 @@ from ...store.hostlist import expand
 from ...store.names import by_number
 from ..naming import known
 from ..slurm import Node, Partition, Slurm
-from .asking import Asked, Request, choose, find
+from .asking import Asked, CampaignRequest, choose, find
 from .coverage import Covered, GpuState, coverage
-from .inventory import Queued, Target, own_jobs, reach, targets, with_cluster
+from .inventory import QueuedJob, Target, own_jobs, reach, targets, with_cluster
 from .planning import How, minutes, output_folder, output_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class NodeStatus:
     target: Target | None
     """None where Slurm has no such node any more, or was not asked."""
     covered: Covered
-    job: Queued | None = None
+    job: QueuedJob | None = None
     """Its job that waits or runs."""
     tries: int = 0
     why: str | None = None
@@ -73,7 +73,7 @@ class NodeStatus:
 class Status:
     """How far a campaign is."""
 
-    request: Request
+    request: CampaignRequest
     nodes: Sequence[NodeStatus]
     notes: list[str] = field(default_factory=list)
 
@@ -118,7 +118,9 @@ class Site:
     partitions: Mapping[str, Partition]
 
 
-def site_of(slurm: Slurm, request: Request, how: How, partitions: Mapping[str, Partition] | None = None) -> Site:
+def site_of(
+    slurm: Slurm, request: CampaignRequest, how: How, partitions: Mapping[str, Partition] | None = None
+) -> Site:
     """Ask Slurm for the campaign's nodes, and for its partitions if they are not given."""
     nodes = slurm.nodes()
     partitions = slurm.partitions() if partitions is None else partitions
@@ -127,9 +129,9 @@ def site_of(slurm: Slurm, request: Request, how: How, partitions: Mapping[str, P
 
 
 def assess(
-    request: Request,
+    request: CampaignRequest,
     site: Site | None,
-    queue: Sequence[Queued],
+    queue: Sequence[QueuedJob],
     stored: Mapping[str, Covered],
     tries: int = TRIES,
 ) -> Status:
@@ -141,7 +143,7 @@ def assess(
     for name, covered in stored.items():
         if name:
             by_node[names.get(name, name)] = covered
-    jobs: dict[str, list[Queued]] = {}
+    jobs: dict[str, list[QueuedJob]] = {}
     for job in queue:
         jobs.setdefault(job.node, []).append(job)
     inventory = {one.name: one for one in site.targets} if site else {}
@@ -164,7 +166,7 @@ def assess(
 
 
 def _node(
-    name: str, target: Target | None, covered: Covered, jobs: Sequence[Queued], most: int, unknown: str
+    name: str, target: Target | None, covered: Covered, jobs: Sequence[QueuedJob], most: int, unknown: str
 ) -> NodeStatus:
     job = max((one for one in jobs if not one.ended), key=lambda one: (not one.pending, one.attempt), default=None)
     tries = max([covered.tries, len({*covered.jobs, *(one.id for one in jobs)}), *(one.attempt for one in jobs)])
@@ -195,7 +197,7 @@ def _all_found(covered: Covered) -> bool:
     return 0 < len(covered.gpus) == covered.settled
 
 
-def _failure(covered: Covered, gpus: int, tries: int, jobs: Sequence[Queued]) -> str:
+def _failure(covered: Covered, gpus: int, tries: int, jobs: Sequence[QueuedJob]) -> str:
     """Why a node that was tried often enough is not covered."""
     if _all_found(covered):
         return f"its jobs found {len(covered.gpus)} GPUs, but Slurm says {gpus}: look at its driver, or mend its Gres"

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli, output
-from whorl.cli.output import Progress, print_table, show, width
+from whorl.cli.output import ProgressBar, print_table, show, width
 from whorl.dashboards.table import Line, Table
 from whorl.store import Store
 
@@ -125,12 +125,12 @@ def test_sentences_are_filled_and_commands_are_left_alone(
 
 
 def test_progress_goes_to_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress() as progress:
+    with ProgressBar() as progress:
         progress(1, 2, "gemm-fp32 on n1 / 0")
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         progress(1, 2, "gemm-fp32 on n1 / 0")
     assert capsys.readouterr().err == "whorl: 1 of 2; gemm-fp32 on n1 / 0\n"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from whorl.jobs.campaign.asking import Request, find
+from whorl.jobs.campaign.asking import CampaignRequest, find
 from whorl.jobs.slurm import Slurm
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -79,7 +79,7 @@ def node_line(
 
 def store_runs(
     store: Store,
-    request: Request,
+    request: CampaignRequest,
     node: str,
     job: str,
     *,

@@ -18,7 +18,7 @@ from whorl.cli import cli
 from whorl.cli.campaign_report import plan_answer, status_document
 from whorl.errors import InputError, SchedulerError, StoreError
 from whorl.jobs.campaign import driving
-from whorl.jobs.campaign.asking import Asked, Request, choose, declare, known
+from whorl.jobs.campaign.asking import Asked, CampaignRequest, choose, declare, known
 from whorl.jobs.campaign.coverage import GpuState, coverage
 from whorl.jobs.campaign.driving import Limits, run_campaign
 from whorl.jobs.campaign.inventory import Target, targets
@@ -35,7 +35,7 @@ from whorl.tests.sizes import count
 from whorl.tests.stores import copied_stores, new_store
 
 LAUNCH = Asked("autumn", "quick", ("launch",))
-REQUEST = Request("autumn", "quick", ("launch", "idle"), True, "busy", cluster="fake", began_ns=10**18)
+REQUEST = CampaignRequest("autumn", "quick", ("launch", "idle"), True, "busy", cluster="fake", began_ns=10**18)
 
 
 @pytest.fixture
@@ -398,7 +398,9 @@ def test_a_driver_that_was_killed_while_sbatch_ran_is_waited_for(slurm: FakeSlur
 # -- nodes -----------------------------------------------------------------------------------------------------
 
 
-def inventory(lines: str, partitions: str, request: Request = REQUEST, limit: int = 10, **options: Any) -> list[Target]:
+def inventory(
+    lines: str, partitions: str, request: CampaignRequest = REQUEST, limit: int = 10, **options: Any
+) -> list[Target]:
     nodes = {one.name: one for one in map(node, lines.splitlines()) if one}
     known_ones = {one.name: one for one in map(partition, partitions.splitlines()) if one}
     return targets(nodes, known_ones, request, lambda _: limit, **options)
@@ -453,7 +455,7 @@ def test_nodes_that_wait() -> None:
 
 def test_a_partition_without_gpus_is_said() -> None:
     lines = node_line("n01", gres="(null)", partitions="cpu") + node_line("n02", partitions="gpu")
-    asked = Request("autumn", "quick", ("launch",), True, "busy", partition="cpu")
+    asked = CampaignRequest("autumn", "quick", ("launch",), True, "busy", partition="cpu")
     with pytest.raises(
         InputError, match="no node of partition cpu has GPUs by its Gres: the partitions with GPUs are gpu"
     ):
@@ -554,7 +556,9 @@ def tell(store: Store, kind: EventKind, gpu: str | None, **more: Any) -> None:
 def test_what_counts_as_measured(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
     store_runs(store, REQUEST, "n01", "1", failed=2)
-    store_runs(store, Request("winter", "quick", ("launch",), True, "busy", cluster="fake", began_ns=1), "n02", "2")
+    store_runs(
+        store, CampaignRequest("winter", "quick", ("launch",), True, "busy", cluster="fake", began_ns=1), "n02", "2"
+    )
     tell(store, EventKind.PROBE_FAILED, "GPU-n03-0", node="n03")
     tell(store, EventKind.PROBE_NOT_RUN, "GPU-n01-2", workload="idle")
     tell(store, EventKind.JOB_SUBMITTED, None, node="n04", n=2, job_id="7")
@@ -570,7 +574,7 @@ def test_what_counts_as_measured(tmp_path: Path) -> None:
 
 def test_what_is_not_possible_on_a_gpu_is_not_missing(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
-    only = Request("autumn", "quick", ("launch",), True, "busy", cluster="fake", began_ns=10**18)
+    only = CampaignRequest("autumn", "quick", ("launch",), True, "busy", cluster="fake", began_ns=10**18)
     store_runs(store, only, "n01", "1", gpus=1)
     assert coverage(store, REQUEST)["n01"].count(GpuState.PARTIAL) == 1
     tell(store, EventKind.PROBE_NOT_RUN, "GPU-n01-0", workload="idle")
