@@ -40,7 +40,7 @@ BELIEF_ERROR = 0.01
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PolicyTrial:
     """A policy on a trace."""
 
     policy: str
@@ -50,15 +50,15 @@ class Comparison:
     round_s: float
 
 
-def cases() -> list[Comparison]:
+def cases() -> list[PolicyTrial]:
     """The policies and traces that are compared."""
     folder = SHARED / "schedulers" / "shockwave"
     regimes = TraceOptions(regimes=folder / "regimes_32gpus.json")
     shockwave = read_trace(folder / "jobs_32gpus.csv", reading=regimes)
     static = [read_trace(SHARED / "traces" / "sia-philly" / f"workload-{number}.csv") for number in (1, 2)]
     return [
-        Comparison("shockwave", shockwave, 32, 1, 120.0),
-        *(Comparison("shockwave", replace(trace, jobs=trace.jobs[:60]), 16, 4, 360.0) for trace in static),
+        PolicyTrial("shockwave", shockwave, 32, 1, 120.0),
+        *(PolicyTrial("shockwave", replace(trace, jobs=trace.jobs[:60]), 16, 4, 360.0) for trace in static),
     ]
 
 
@@ -68,7 +68,7 @@ def figures(outcome: Outcome) -> dict[str, float]:
     return {"avg_jct_s": float(completion_s.mean()), "makespan_s": float(outcome.finish_s.max())}
 
 
-def compared(case: Comparison, scores: np.ndarray[Any, np.dtype[np.float64]], seeds: int) -> dict[str, Any]:
+def compared(case: PolicyTrial, scores: np.ndarray[Any, np.dtype[np.float64]], seeds: int) -> dict[str, Any]:
     """What a policy gains by scores, over fleets drawn from these."""
     began = time.process_time()
     trace = replace(case.trace, jobs=tuple(replace(job, workload=WORKLOAD) for job in case.trace.jobs))
