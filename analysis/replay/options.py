@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from ...errors import InputError
 from .failures import Failure
 from .fleet import Floats
 from .job import Job
-
-if TYPE_CHECKING:
-    from .beliefs import View
 
 BIN_STEP = 0.01
 
@@ -33,8 +30,11 @@ class User(Protocol):
         """When to act first, after the trace's first instant; infinite: never."""
         ...
 
-    def act(self, view: View) -> tuple[Sequence[Job], float]:
-        """The jobs that are submitted at `view.now_s`, and when to act again: after now; infinite: never."""
+    def act(self, view: Any) -> tuple[Sequence[Job], float]:
+        """The jobs that are submitted at `view.now_s`, and when to act again: after now; infinite: never.
+
+        `view`: what a policy sees (`beliefs.View`).
+        """
         ...
 
 
@@ -51,7 +51,7 @@ class Arrivals:
         self._following = next(self._jobs, None)
         return math.inf if self._following is None else self._following.submit_s
 
-    def act(self, view: View) -> tuple[Sequence[Job], float]:
+    def act(self, view: Any) -> tuple[Sequence[Job], float]:
         """The jobs of now, and the time of the one after them."""
         due: list[Job] = []
         while self._following is not None and self._following.submit_s <= view.now_s:

@@ -44,9 +44,9 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_policy_of_the_docs_runs_as_it_stands_there(jobs: Path) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "replay-own.md").read_text(), re.M | re.S)
+    code, placement = re.findall(r"^```python\n(.*?)^```", (DOCS / "replay-own.md").read_text(), re.M | re.S)
     assert len(code.splitlines()) <= 30
-    Path("my_module.py").write_text(code)
+    Path("my_module.py").write_text(code + placement)
     answer = document("--trace", jobs, *SHAPE, "--policy", "my_module:MyPolicy", "--scheduler", "fifo,srtf")
     row = of_policy(answer["rows"], "my_module:MyPolicy")
     assert row["scheduler"] is None
@@ -57,6 +57,8 @@ def test_the_policy_of_the_docs_runs_as_it_stands_there(jobs: Path) -> None:
     assert over_packed["mean_pct"] == pytest.approx(100 * (1 - row["avg_jct_s"] / packed_s))
     assert finding["gains"][-1]["mean_pct"] == 0
     assert document("--trace", jobs, *SHAPE, "--policy", "my_module:MyPolicy", "--knowledge", "none", status=2)
+    placed = document("--trace", jobs, *SHAPE, "--policy", "my_module:LastGpus", "--scheduler", "srtf")["rows"]
+    assert of_policy(placed, "my_module:LastGpus")["avg_jct_s"] == of_policy(placed, "packed")["avg_jct_s"]
 
 
 @pytest.mark.parametrize(
