@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
-from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -68,26 +66,26 @@ def figures(outcome: Outcome) -> dict[str, float]:
     return {"avg_jct_s": float(completion_s.mean()), "makespan_s": float(outcome.finish_s.max())}
 
 
-def compared(case: PolicyTrial, scores: np.ndarray[Any, np.dtype[np.float64]], seeds: int) -> dict[str, Any]:
-    """What a policy gains by scores, over fleets drawn from these."""
-    began = time.process_time()
+def gains(case: PolicyTrial, scores: np.ndarray[Any, np.dtype[np.float64]], seed: int) -> dict[str, float]:
+    """By figure, the logarithm of a policy's time with scores over that without, on a fleet drawn from these."""
+    draw = np.random.default_rng(seed)
+    fleet = draw.choice(scores, case.nodes * case.gpus_per_node)
+    believed = fleet * np.exp(draw.normal(0.0, BELIEF_ERROR, len(fleet)))
+    world = World.regular(case.nodes, case.gpus_per_node, {WORKLOAD: fleet}, believed={WORKLOAD: believed})
     trace = replace(case.trace, jobs=tuple(replace(job, workload=WORKLOAD) for job in case.trace.jobs))
     options = Options(round_s=case.round_s, rounds=True, start_s=20.0)
-    logs = defaultdict[str, list[float]](list)
-    for seed in range(seeds):
-        draw = np.random.default_rng(seed)
-        fleet = draw.choice(scores, case.nodes * case.gpus_per_node)
-        believed = fleet * np.exp(draw.normal(0.0, BELIEF_ERROR, len(fleet)))
-        world = World.regular(case.nodes, case.gpus_per_node, {WORKLOAD: fleet}, believed={WORKLOAD: believed})
-        scored, flat = (
-            figures(replay(trace, seen, case.policy, options=options, seed=seed)) for seen in (world, world.flat())
-        )
-        for name in scored:
-            logs[name].append(math.log(scored[name] / flat[name]))
-        say(f"{case.policy}, {trace.name}: {seed + 1} of {seeds} seeds")
-    head = {"policy": case.policy, "trace": trace.name, "jobs": len(trace.jobs), "n": seeds}
-    gains = {name: _gain(ratios) for name, ratios in logs.items()}
-    return head | gains | {"cpu_s": round(time.process_time() - began, 1)}
+    scored, flat = (
+        figures(replay(trace, each, case.policy, options=options, seed=seed)) for each in (world, world.flat())
+    )
+    logs = {name: math.log(scored[name] / flat[name]) for name in scored}
+    say(f"{case.policy}, {trace.name}, seed {seed}: {logs}")
+    return logs
+
+
+def summary(case: PolicyTrial, seeds: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """What a policy gains by scores, over the seeds."""
+    head = {"policy": case.policy, "trace": case.trace.name, "jobs": len(case.trace.jobs), "n": len(seeds)}
+    return head | {name: _gain([logs[name] for logs in seeds]) for name in seeds[0]}
 
 
 def _gain(logs: list[float]) -> dict[str, Any]:
@@ -109,13 +107,18 @@ def main() -> None:
     """Print what each case gains."""
     parser = argparse.ArgumentParser(description="What Shockwave gains by the scores of GPUs.")
     parser.add_argument("--seeds", type=int, default=20, help="fleets that are drawn for each trace")
+    parser.add_argument("--workers", type=int, help="processes; as many as there are processors")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"machine": machine("scipy", "numpy"), "belief_error": BELIEF_ERROR, "cases": []}
     if SHARED.is_dir():
         scores = profiles([SHARED / "longhorn"]).relative()[WORKLOAD]
         result["scores"] = {"n": len(scores), "cv_pct": round(100 * float(np.std(scores) / np.mean(scores)), 2)}
-        with ProcessPoolExecutor() as pool:
-            result["cases"] = list(pool.map(partial(compared, scores=scores, seeds=arguments.seeds), cases()))
+        with ProcessPoolExecutor(arguments.workers) as pool:
+            replays = [[pool.submit(gains, case, scores, seed) for seed in range(arguments.seeds)] for case in cases()]
+            result["cases"] = [
+                summary(case, [future.result() for future in futures])
+                for case, futures in zip(cases(), replays, strict=True)
+            ]
     else:
         result["did_not_run"] = f"there is no folder {SHARED}"
     print(as_json(result))

@@ -1,8 +1,8 @@
 """The programs by which Shockwave plans rounds ahead (Zheng et al., NSDI'23), solved by HiGHS.
 
-Formulas are those of the paper's published program (uw-mad-dash/shockwave), restated. Its binaries that tie
-neighbouring points of the logarithm together are left out: the function is concave and maximised, so that the best
-weights are those of neighbours by themselves.
+Formulas are those of the paper's published program (uw-mad-dash/shockwave), restated. There, weights of points stand
+for the logarithm, and binaries tie neighbouring points together. Here it is a sum of parts, of which each gains less
+than the one before it. The function is concave and maximised, so both are the same.
 """
 
 from __future__ import annotations
@@ -86,34 +86,39 @@ def _lengths(
     """(jobs,) the rounds that each job gets in the window, which is cut into so many slots of equal length."""
     from scipy import sparse
 
-    count, slot_rounds = len(jobs.widths), window.rounds // slots
-    identity = sparse.eye_array(count)
-    # Work counts in rounds, which keeps the numbers of the program near to 1.
-    epoch, left = jobs.epoch_s / window.round_s, jobs.left_s / window.round_s
-    work = sparse.kron(sparse.diags_array(jobs.epochs * epoch), POINTS[None, :])
-    done = jobs.done * epoch
+    count, slot_rounds, parts = len(jobs.widths), window.rounds // slots, len(POINTS) - 1
+    done = jobs.done / jobs.epochs
+    utility = float(weights @ np.interp(done, POINTS, LOGS))
+    # Work counts in rounds, and by the parts of the logarithm: those that gain most fill first by themselves.
+    total, left = jobs.epochs * jobs.epoch_s / window.round_s, jobs.left_s / window.round_s
+    part = np.maximum(POINTS[1:] - np.maximum(POINTS[:-1], done[:, None]), 0.0) * total[:, None]
+    gain = np.outer(weights / total, np.diff(LOGS) / np.diff(POINTS))
     # What no plan can do in the window is no part of the cost, or the gap would be a share of that as well.
     late = max(0.0, float(np.max(left)) - window.rounds)
-    # Columns: by job and slot the rounds; by job and point its weight; the work left after the window, above `late`.
+    # Columns: by job and slot the rounds; by job and part its work; the work left after the window, above `late`; 1.
+    work = sparse.kron(sparse.eye_array(count), np.ones((1, parts)))
+    empty = np.zeros((count, 1))
     rows = sparse.block_array(
         [
-            [sparse.kron(jobs.widths[None, :], sparse.eye_array(slots)), None, None],
-            [None, sparse.kron(identity, np.ones((1, len(POINTS)))), None],
-            [sparse.kron(identity, np.full((1, slots), -1.0)), work, None],
-            [None, work, None],
-            [None, work, np.ones((count, 1))],
+            [sparse.kron(jobs.widths[None, :], sparse.eye_array(slots)), None, None, None],
+            [sparse.kron(sparse.eye_array(count), np.full((1, slots), -1.0)), work, None, None],
+            [None, work, None, empty],
+            [None, work, np.ones((count, 1)), None],
         ],
         format="csr",
     )
     unbounded = np.full(count, np.inf)
     least = np.zeros(count) if least_s is None else np.maximum(least_s, 0.0) / window.round_s
-    lower = (np.zeros(slots), np.ones(count), -unbounded, done + least, done + left - late)
-    upper = (np.full(slots, window.gpus * slot_rounds), np.ones(count), done, unbounded, unbounded)
-    utility = np.outer(weights, LOGS).ravel() / (count * window.rounds)
+    lower = (np.zeros(slots), -unbounded, least, left - late)
+    upper = (np.full(slots, window.gpus * slot_rounds), np.zeros(count), unbounded, unbounded)
+    share = 1 / (count * window.rounds)
+    cost = (np.zeros(count * slots), -share * gain.ravel(), (window.makespan_weight * window.round_s, -share * utility))
+    most = np.concatenate((np.full(count * slots, slot_rounds), part.ravel(), (np.inf, 1.0)))
     columns = _Columns(
-        cost=np.concatenate((np.zeros(count * slots), -utility, (window.makespan_weight * window.round_s,))),
-        most=np.concatenate((np.full(count * slots, slot_rounds), np.ones(count * len(POINTS)), (np.inf,))),
-        integral=np.arange(count * (slots + len(POINTS)) + 1) < count * slots,
+        cost=np.concatenate(cost),
+        fewest=np.arange(len(most)) == len(most) - 1.0,
+        most=most,
+        integral=np.arange(len(most)) < count * slots,
     )
     solution = _solve(columns, rows, np.concatenate(lower), np.concatenate(upper), gap)
     if solution is None:
@@ -140,7 +145,9 @@ def _advance(window: Window, widths: Ints, lengths: Ints, weights: Floats, *, ga
         format="csr",
     )
     cost = np.outer(weights[running] / counts, rounds).ravel()
-    columns = _Columns(cost, most=np.ones(len(cost)), integral=np.ones(len(cost), dtype=np.bool_))
+    columns = _Columns(
+        cost, fewest=np.zeros(len(cost)), most=np.ones(len(cost)), integral=np.ones(len(cost), dtype=np.bool_)
+    )
     lower = np.concatenate((np.zeros(window.rounds), counts.astype(float)))
     upper = np.concatenate((np.full(window.rounds, float(window.gpus)), counts.astype(float)))
     solution = _solve(columns, rows, lower, upper, gap)
@@ -152,9 +159,10 @@ def _advance(window: Window, widths: Ints, lengths: Ints, weights: Floats, *, ga
 
 @dataclass(frozen=True)
 class _Columns:
-    """The unknowns of a program, at least 0, all (columns,)."""
+    """The unknowns of a program, all (columns,)."""
 
     cost: Floats
+    fewest: Floats
     most: Floats
     integral: NDArray[np.bool_]
     """Whether each is an integer."""
@@ -167,7 +175,7 @@ def _solve(columns: _Columns, rows: csr_array, lower: Floats, upper: Floats, gap
     answer = milp(
         columns.cost,
         integrality=columns.integral,
-        bounds=Bounds(0, columns.most),
+        bounds=Bounds(columns.fewest, columns.most),
         constraints=LinearConstraint(rows, lower, upper),
         options={"mip_rel_gap": gap, "node_limit": NODE_LIMIT},
     )
