@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from numbers import Real
 from operator import index
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
@@ -90,6 +91,22 @@ def _check_pieces(job: Job) -> None:
         raise InputError(f"the pieces of job {job.name} add up to {work_s:g} s and it runs for {job.ideal_s:g} s")
 
 
+@contextmanager
+def failing(policy: str, now_s: float) -> Iterator[None]:
+    """Whatever a policy raises inside, even an exit of the program, is an `InputError` that names it and the time."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"the policy {policy} fails at {now_s:g} s: {described(error)}") from error
+
+
+def described(error: BaseException) -> str:
+    """The type of an error, and its text if it has any."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 # What policies answer. `grant` begins each sentence: who gives what to which job.
 
 
@@ -122,15 +139,14 @@ def checked_allocation(grant: str, job: Job, allocation: object, count: int) -> 
     if not fewest <= len(gpus) <= most:
         widths = f"{fewest} to {most}" if job.widths else f"{job.gpus}"
         raise InputError(f"{grant} {len(gpus)} GPUs; it wants {widths}")
-    if allocation.clocks or allocation.depths:
-        for name, values, top in (("clock", allocation.clocks, math.inf), ("depth", allocation.depths, 1.0)):
-            if not isinstance(values, Sequence) or (values and len(values) != len(gpus)):
-                raise InputError(f"{grant} the {name}s {shortened(values)}; there must be one for each of its GPUs")
-            for value in values:
-                if not (isinstance(value, (int, float)) and 0 < value <= top and value < math.inf):
-                    raise InputError(f"{grant} the {name} {value}: it must be a number > 0" + " and <= 1" * (top == 1))
-        if allocation.depths and max(allocation.depths) != 1:
-            raise InputError(f"{grant} depths of at most {max(allocation.depths):g}: the deepest must be 1")
+    for name, values in (("clock", allocation.clocks), ("depth", allocation.depths)):
+        if not isinstance(values, Sequence) or len(values) not in (0, len(gpus)):
+            raise InputError(f"{grant} the {name}s {shortened(values)}; there must be one for each of its GPUs")
+        for value in values:
+            if not (isinstance(value, Real) and 0 < float(value) <= 1):
+                raise InputError(f"{grant} the {name} {value}: it must be a number > 0 and <= 1")
+    if allocation.depths and max(allocation.depths) != 1:
+        raise InputError(f"{grant} depths of at most {max(allocation.depths):g}: the deepest must be 1")
     return Allocation(gpus, bool(allocation.shared), tuple(allocation.clocks), tuple(allocation.depths))
 
 
@@ -146,7 +162,7 @@ def checked_changes(policy: str, now_s: float, changes: object) -> Mapping[int, 
 
 def checked_wake_up(policy: str, now_s: float, again_s: object) -> float:
     """When a policy wants to be asked again. Raises `InputError` for what is no time after now."""
-    if not isinstance(again_s, (int, float)) or not again_s > now_s:
+    if not isinstance(again_s, Real) or not float(again_s) > now_s:
         raise InputError(
             f"the policy {policy} asks at {now_s:g} s to be woken up at {shortened(again_s)}: it must be a later time"
         )

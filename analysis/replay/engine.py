@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import InputError
 from .beliefs import Progress, Request, View
-from .checking import check_job, check_trace, checked_allocation, checked_changes, checked_wake_up, naming
+from .checking import check_job, check_trace, checked_allocation, checked_changes, checked_wake_up, failing, naming
 from .failures import checked
 from .job import Allocation, Job, Piece, Trace
 from .options import Options, User
@@ -241,7 +241,8 @@ class Engine:
         heap += [(user.begin(), _USERS, place, 0) for place, user in enumerate(self._users)]
         heap.append((self.trace.jobs[0].submit_s, _ARRIVALS, 0, 0))
         heapq.heapify(heap)
-        self.policy.begin(self.view)
+        with failing(self.policy.name, self.view.now_s):
+            self.policy.begin(self.view)
         quiet, left_s = 0, math.inf
         while self.ended < jobs:
             moment = self._soonest()
@@ -409,22 +410,17 @@ class Engine:
         if policy.needs_progress:
             for run in self.runs.values():
                 run.observe(moment, work_is_known=self._work_is_known)
-        try:
+        with failing(policy.name, moment):
             decision = policy.decide(view)
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"the policy {policy.name} fails at {moment:g} s: {type(error).__name__}: {error}"
-            ) from error
+        view.now_s = moment  # a policy may have set it; the engine's own clock it is all the same
         if not isinstance(decision, Decision):
             raise InputError(f"the policy {policy.name} decides {decision!r:.80} at {moment:g} s, which is no Decision")
-        again_s = decision.again_s
-        if again_s != math.inf:
-            again_s = checked_wake_up(policy.name, moment, again_s)
+        again_s = checked_wake_up(policy.name, moment, decision.again_s)
+        if again_s < math.inf:
             heapq.heappush(self._heap, (again_s, _WAKES, self.decisions, 0))
-        if decision.changes:
-            self._carry_out(checked_changes(policy.name, moment, decision.changes))
+        changes = checked_changes(policy.name, moment, decision.changes)
+        if changes:
+            self._carry_out(changes)
         for events in (view.arrived, view.ended, view.lost, view.nodes_down, view.nodes_up):
             events.clear()
         self._note()

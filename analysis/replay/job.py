@@ -75,7 +75,7 @@ class Allocation:
     shared: bool = False
     """Other jobs may hold the same GPUs, if they share too."""
     clocks: tuple[float, ...] = ()
-    """Of each GPU, relative to the default clock; (): all 1."""
+    """Of each GPU, relative to the default clock, at most 1; (): all 1."""
     depths: tuple[float, ...] = ()
     """Of each GPU of a job under structured partial backpropagation: the share of the layers that it goes back through.
 

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 from ....errors import InputError
+from ..checking import described
 from .advised import AdviceExclude, AdviceWeights
 from .burst import Burst
 from .clocks import Clocks
@@ -71,8 +72,8 @@ def made(policy: str | type[Policy] | Policy, scheduler: str | Scheduler = "fifo
         return row
     try:
         return row(scheduler) if issubclass(row, Queued) else row()
-    except TypeError as error:
-        raise InputError(f"the policy {row.name} cannot be made without arguments: {error}") from error
+    except (Exception, SystemExit) as error:  # a user's class may raise anything
+        raise InputError(f"the policy {row.name} cannot be made without arguments: {described(error)}") from error
 
 
 def _own_policy(name: str) -> type[Policy]:
@@ -80,8 +81,8 @@ def _own_policy(name: str) -> type[Policy]:
     try:
         sys.path.insert(0, "")
         found = getattr(import_module(module), attribute)
-    except Exception as error:  # a user's module may raise anything
-        raise InputError(f"the policy {name} cannot be loaded: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise InputError(f"the policy {name} cannot be loaded: {described(error)}") from error
     finally:
         sys.path.remove("")
     if not (isinstance(found, type) and issubclass(found, Policy)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -332,7 +333,11 @@ NAN = float("nan")
         ({0: Allocation(ODD)}, "gives job a at 0 s 'odd', which is no list of GPU numbers"),
         ({0: (0,)}, r"gives job a at 0 s \(0,\), which is neither an Allocation nor None"),
         ({0: Allocation((0,), clocks=(NAN,))}, "gives job a at 0 s the clock nan: it must be a number > 0"),
+        ({0: Allocation((0,), clocks=(10.0,))}, "gives job a at 0 s the clock 10.0: it must be a number > 0 and <= 1"),
         ({0: Allocation((0,), clocks=(1.0, 1.0))}, "the clocks .*one for each of its GPUs"),
+        ({0: Allocation((0,), clocks=None)}, "the clocks None; there must be one for each of its GPUs"),  # type: ignore[arg-type]
+        (np.zeros(2), r"decides array\(\[0., 0.\]\) at 0 s; changes must be a dict"),
+        (None, "decides None at 0 s; changes must be a dict"),
         ({0: Allocation((0,), depths=(NAN,))}, "gives job a at 0 s the depth nan: it must be a number > 0 and <= 1"),
         ({0: Allocation((0,), depths=(0.5,))}, "gives job a at 0 s depths of at most 0.5: the deepest must be 1"),
         ({7: Allocation((0,))}, "gives GPUs to job number 7 at 0 s, which is not in the system"),
@@ -364,7 +369,9 @@ def always(decision: Any) -> type[Policy]:
         (Decision({}, again_s=NAN), "woken up at nan: it must be a later time"),
         (Decision({}, again_s=ODD), "woken up at 'odd': it must be a later time"),
         (None, "decides None at 0 s, which is no Decision"),
+        (Decision({}, again_s=np.ones(2)), r"woken up at array"),  # type: ignore[arg-type]
         (lambda view: view.requests[5], "fails at 0 s: KeyError: 5"),
+        (lambda _: sys.exit(0), "fails at 0 s: SystemExit: 0"),
     ],
 )
 def test_what_a_policy_may_not_answer(decision: Any, sentence: str) -> None:
@@ -400,6 +407,26 @@ def test_what_a_placement_may_not_give(gpus: Any, sentence: str, keeps: bool) ->
         replay(trace(job("first", 0, 1, 100), job("a", 0, 2, 1)), flat(2, 3), Foreign, options=away)
 
 
+def test_whatever_a_policy_raises_is_one_sentence() -> None:
+    class Unmade(Policy):
+        name = "unmade"
+
+        def __init__(self) -> None:
+            raise ValueError
+
+    class Unbegun(Policy):
+        name = "unbegun"
+
+        def begin(self, view: View) -> None:
+            raise ValueError("no table")
+
+    jobs = trace(job("a", 0, 1, 1))
+    with pytest.raises(InputError, match=r"the policy unmade cannot be made without arguments: ValueError$"):
+        replay(jobs, flat(1, 1), Unmade)
+    with pytest.raises(InputError, match=r"^made: the policy unbegun fails at 0 s: ValueError: no table"):
+        replay(jobs, flat(1, 1), Unbegun)
+
+
 def test_jobs_are_stopped_for_what_a_placement_waits_for() -> None:
     """It wants one node. The last in the order is on another: the job before it is stopped too, and goes there."""
 
@@ -423,6 +450,9 @@ def test_a_policy_may_give_what_counts_as_numbers() -> None:
     outcome = replay(trace(job("a", 0, 2, 10)), flat(1, 4), arrays, options=RECORD)
     assert first_gpus(outcome) == {"a": (3, 1)}  # in the order of their roles
     assert all(type(gpu) is int for gpu in first_gpus(outcome)["a"])
+    soon: Any = np.float32(5)
+    late = always(lambda view: Decision({0: Allocation((0,))}) if view.now_s else Decision({}, soon))
+    assert finishes(replay(trace(job("a", 0, 1, 10)), flat(1, 1), late)) == {"a": 15}
 
 
 @pytest.mark.long
