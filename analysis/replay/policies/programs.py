@@ -7,6 +7,10 @@ than the one before it. The function is concave and maximised, so both are the s
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -168,17 +172,32 @@ class _Columns:
     """Whether each is an integer."""
 
 
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """HiGHS writes to file 1 by itself now and then, which would stand in the middle of an answer."""
+    sys.stdout.flush()
+    output, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
+        os.close(nowhere)
+
+
 def _solve(columns: _Columns, rows: csr_array, lower: Floats, upper: Floats, gap: float) -> Floats | None:
     """(columns,) the cheapest unknowns for which rows @ unknowns is between the bounds; None: there are none."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    answer = milp(
-        columns.cost,
-        integrality=columns.integral,
-        bounds=Bounds(columns.fewest, columns.most),
-        constraints=LinearConstraint(rows, lower, upper),
-        options={"mip_rel_gap": gap, "node_limit": NODE_LIMIT},
-    )
+    with _unprinted():
+        answer = milp(
+            columns.cost,
+            integrality=columns.integral,
+            bounds=Bounds(columns.fewest, columns.most),
+            constraints=LinearConstraint(rows, lower, upper),
+            options={"mip_rel_gap": gap, "node_limit": NODE_LIMIT},
+        )
     if answer.x is None and answer.status != _INFEASIBLE:
         raise SolverError(answer.message)
     solution: Floats | None = answer.x
