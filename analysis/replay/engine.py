@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +44,18 @@ _SPARED_S = 5.0
 _ESTIMATES = 4
 """A word of the random numbers: the errors of estimates."""
 
-_FIGURES = ["start_s", "finish_s", "held_s", "gpu_s", "preemptions", "migrations", "restarts", "limited", "wasted_s"]
-"""What is kept of a job that has ended: fields of `JobRun`."""
+_FIGURES = {
+    "start_s": float,
+    "finish_s": float,
+    "held_s": float,
+    "gpu_seconds": float,
+    "preemptions": np.int32,
+    "migrations": np.int32,
+    "restarts": np.int32,
+    "limit_hit": np.bool_,
+    "wasted_gpu_s": float,
+}
+"""What `Outcome` has of every job: fields of `JobRun`."""
 
 _OF_JOB = sorted({field.name for field in fields(Request)} & set(dir(Job)))
 """What a policy sees of a job as it is."""
@@ -108,20 +119,20 @@ class JobRun:
     start_s: float = math.nan
     finish_s: float = math.nan
     held_s: float = 0.0
-    gpu_s: float = 0.0
+    gpu_seconds: float = 0.0
     useful_s: float = 0.0
     """GPU-seconds of work that counts so far."""
-    wasted_s: float = 0.0
+    wasted_gpu_s: float = 0.0
     """GPU-seconds of no work, or of work that was lost."""
     preemptions: int = 0
     migrations: int = 0
     restarts: int = 0
     lost_node: bool = False
-    limited: bool = False
+    limit_hit: bool = False
 
     def from_scratch(self) -> None:
         """No work is done, or none counts."""
-        self.wasted_s += self.useful_s
+        self.wasted_gpu_s += self.useful_s
         self.piece, self.left_s, self.regimes = 0, self.pieces[0].work_s, ()
         self.useful_s = self.busy_s = self.progress.attained_s = self.progress.gpu_s = 0.0
 
@@ -139,9 +150,9 @@ class JobRun:
         works_s = max(0.0, now_s - self.works_from_s)
         self.busy_s += works_s
         self.useful_s += works_s * progress.gpus
-        self.wasted_s += (elapsed_s - works_s) * progress.gpus
+        self.wasted_gpu_s += (elapsed_s - works_s) * progress.gpus
         self.held_s += elapsed_s
-        self.gpu_s += elapsed_s * progress.gpus
+        self.gpu_seconds += elapsed_s * progress.gpus
         progress.attained_s += elapsed_s
         progress.gpu_s += elapsed_s * progress.gpus
         progress.since_s = now_s
@@ -359,7 +370,7 @@ class Engine:
         run.settle(self.view.now_s)
         run.finish_s = self.view.now_s
         if limited:
-            run.limited = True
+            run.limit_hit = True
             run.from_scratch()
         allocation = run.allocation
         self._let_go(run)
@@ -641,7 +652,9 @@ class Engine:
                 self._close_span(run)
         self._note()
         self._count_busy(0)
-        figures = dict(zip(_FIGURES, self._figures.T.copy(), strict=True))
+        figures: dict[str, Any] = {
+            name: row.astype(_FIGURES[name]) for name, row in zip(_FIGURES, self._figures.T, strict=True)
+        }
         running = [(run.number, run.job.submit_s, math.nan, run.job.gpus) for run in self.runs.values()]
         others = np.array(sorted(self._besides + running), dtype=np.float64).reshape(-1, 4).T
         series = None
@@ -654,15 +667,7 @@ class Engine:
             scheduler=_scheduler(self.policy) or "",
             seed=self.seed,
             jobs=self.trace.jobs,
-            start_s=figures["start_s"],
-            finish_s=figures["finish_s"],
-            held_s=figures["held_s"],
-            gpu_seconds=figures["gpu_s"],
-            preemptions=figures["preemptions"].astype(np.int32),
-            migrations=figures["migrations"].astype(np.int32),
-            restarts=figures["restarts"].astype(np.int32),
-            limit_hit=figures["limited"].astype(np.bool_),
-            wasted_gpu_s=figures["wasted_s"],
+            **figures,
             gpus=len(self.world.fleet),
             end_s=now_s,
             held_gpu_seconds=self.busy_s,

@@ -81,8 +81,8 @@ class Options:
     preemption_s: float = 0.0
     """Time without progress at the start of a job that was stopped for another.
 
-    By rounds, placements neither stop nor move a job that has paid one of these two costs before it has then worked
-    for as long: a cost of a round or more would otherwise use up every round, and no job would ever end.
+    By rounds, placements neither stop nor move a job that has paid one of these costs before it has then worked for as
+    long: a cost of a round or more would otherwise use up every round, and no job would ever end.
     """
     migration_s: float = 0.0
     """Time without progress after a change of GPUs without a stop."""

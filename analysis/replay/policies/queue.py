@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from heapq import heappop, heappush, merge
+from heapq import merge
 from itertools import chain, takewhile
 from typing import Any, ClassVar, TypeAlias
 
@@ -130,13 +130,12 @@ class Queued(Policy):
         self._waiting: list[Entry] = []
         self._keys: dict[int, Key] = {}
         self._impatient: set[int] = set()  # they have waited too long and go first
-        self._impatience: list[tuple[float, int]] = []  # a heap of those below; those that have started are void
         self._impatient_s: dict[int, float] = {}  # when each job that waits loses patience
         self._placed: list[int] | None = None  # in the order of placing, as of the last decision; None: unknown
         self._spares = False  # whether the last decision left jobs alone that the next one may stop or move
         options = view.options
         self._patience_s = options.patience_s
-        self._costs = view.rounds and max(options.preemption_s, options.migration_s) > 0
+        self._costs = view.rounds and max(options.preemption_s, options.migration_s, options.start_s) > 0
         preempts = self.scheduler.preempts or self._patience_s is not None
         self._decide = self._preempt if preempts else self._start_in_order
         if not self.sticky:
@@ -158,13 +157,12 @@ class Queued(Policy):
     def decide(self, view: View) -> Decision:
         """What is to change: GPUs of jobs that start, stop or move."""
         self._catch_up()
-        while self._next_impatient_s() <= view.now_s:
-            number = heappop(self._impatience)[1]
+        for number in [number for number, at_s in self._impatient_s.items() if at_s <= view.now_s]:
             self._leave(number)
             self._impatient.add(number)
             self._wait(number, self._key(number, view.progress[number].attained_s), view.now_s)
         changes = self._decide()
-        again_s = self._next_impatient_s()
+        again_s = min(self._impatient_s.values(), default=math.inf)
         # In a round in which nothing happens the order can still change.
         restless = self._restless or self._spares
         if (restless and view.requests) or (self._waiting and self.sticky and self.scheduler.preempts):
@@ -210,7 +208,6 @@ class Queued(Policy):
                 round_s = self.view.options.round_s
                 since_s = math.ceil(self.view.requests[number].submit_s / round_s) * round_s
             self._impatient_s[number] = since_s + self._patience_s
-            heappush(self._impatience, (since_s + self._patience_s, number))
 
     def _leave(self, number: int) -> None:
         """The job waits no longer."""
@@ -219,15 +216,6 @@ class Queued(Policy):
         del self._waiting[place]
         if self._planned is not None:
             self._sizes.remove(place)
-
-    def _next_impatient_s(self) -> float:
-        """When the next job that waits loses patience; infinite if none does."""
-        while self._impatience:
-            at_s, number = self._impatience[0]
-            if self._impatient_s.get(number) == at_s:
-                return at_s
-            heappop(self._impatience)
-        return math.inf
 
     # Starting in order, and backfill
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -28,6 +30,7 @@ from whorl.analysis.replay import (
 )
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import finishes, flat, job, scored, trace
+from whorl.tests.sizes import count
 
 
 def in_pieces(name: str, submit_s: float, *pieces: Piece, gpus: int = 1) -> Job:
@@ -304,3 +307,68 @@ def test_the_spy_finds_what_is_there() -> None:
     policy = Spy()
     replay(trace(Job("a", 0, 1, WORK_S, "A")), world, policy)
     assert policy.found == {SCORE, WORK_S, WATTS}
+
+
+# Any policy
+
+
+class Restless(Policy):
+    """Stops, moves and shares at random, and wakes up at random."""
+
+    name = "restless"
+
+    def decide(self, view: View) -> Decision:
+        draw, changes = view.random, dict[int, Allocation | None]()
+        up = np.flatnonzero(view.up).tolist()
+        alone: set[int] = set()
+        for number, request in view.requests.items():
+            held = view.running.get(number)
+            if held is not None and not held.shared:
+                alone |= set(held.gpus)
+            if held is not None and draw.random() < 0.3 and held.shared:
+                changes[number] = None
+                held = None
+            if held is None and draw.random() < 0.7:
+                usable = [gpu for gpu in up if gpu not in alone]
+                if len(usable) >= request.gpus:
+                    changes[number] = Allocation(tuple(draw.sample(usable, request.gpus)), shared=True)
+        return Decision(changes, view.now_s + draw.choice((3, 17, 50)))
+
+
+@pytest.mark.parametrize("seed", range(count(40, short=6)))
+def test_work_adds_up_whatever_a_policy_does(seed: int) -> None:
+    """What a job did, by who held which GPU when and how many shared it, is its work, or what its limit let it do."""
+    draw = Random(seed)
+    jobs = []
+    for number in range(12):
+        parts = [
+            Piece(draw.uniform(5, 60), draw.randint(1, 4), draw.choice((8, 16))) for _ in range(draw.randint(1, 3))
+        ]
+        one = in_pieces(str(number), 9.0 * number, *parts, gpus=draw.randint(1, 3))
+        limit_s = draw.choice((None, None, one.ideal_s * 1.5))
+        jobs.append(replace(one, workload="A", limit_s=limit_s))
+    scores = [draw.choice((0.8, 1.0, 1.25)) for _ in range(6)]
+    world = scored(2, 3, scores, locality=draw.choice((1.0, 1.5)))
+    options = Options(
+        record=True, preemption_s=draw.choice((0, 4)), failures=(Failure(1, 60, 90),), on_failure="resume"
+    )
+    outcome = replay(trace(*jobs), world, Restless, options=options, seed=seed)
+    assert outcome.spans is not None
+    edges = sorted({edge for span in outcome.spans for edge in (span.began_s, span.ended_s)})
+    done = np.zeros(12)
+    for begin, end in pairwise(edges):
+        now = [span for span in outcome.spans if span.began_s <= begin and span.ended_s >= end]
+        tenants = Counter(gpu for span in now for gpu in span.gpus)
+        for span in now:
+            step = max(scores[gpu] * tenants[gpu] for gpu in span.gpus)
+            spans_nodes = len({gpu // 3 for gpu in span.gpus}) > 1
+            done[span.job] += (end - begin) / (step * (world.rates.locality if spans_nodes else 1.0))
+    for number, one in enumerate(jobs):
+        if outcome.limit_hit[number]:
+            assert outcome.held_s[number] == pytest.approx(one.limit_s)
+            assert outcome.wasted_gpu_s[number] == pytest.approx(outcome.gpu_seconds[number])
+        elif not options.preemption_s:
+            assert done[number] == pytest.approx(one.ideal_s)
+            assert outcome.wasted_gpu_s[number] == 0
+        else:
+            assert done[number] >= one.ideal_s - 1e-6
