@@ -106,7 +106,7 @@ class EaCO(Policy):
         for gpus, trial in self._trials.items():
             jobs = [job for job in trial.marks if job in floor.jobs.get(gpus, ())]
             if len(jobs) < len(trial.marks):
-                trial.marks = {job: _mark(view, job) for job in jobs}
+                trial.marks, trial.again_s = {job: _mark(view, job) for job in jobs}, math.inf
             if len(jobs) > 1 and view.now_s >= trial.again_s - ROUNDING:
                 trial.must_part = not self._holds(view, gpus, trial)
                 newcomer = jobs[-1]
@@ -128,7 +128,8 @@ class EaCO(Policy):
                 changes[number] = Allocation(target, shared=True)
         self._trials = {gpus: trial for gpus, trial in self._trials.items() if len(trial.marks) > 1}
         for gpus, trial in self._trials.items():
-            trial.again_s = view.now_s + (0.0 if trial.must_part else self._until_look(view, gpus, trial))
+            if not view.now_s < trial.again_s < math.inf:
+                trial.again_s = view.now_s + (0.0 if trial.must_part else self._until_look(view, gpus, trial))
         later = (trial.again_s for trial in self._trials.values() if not trial.must_part)
         return Decision(changes, min(later, default=math.inf))
 

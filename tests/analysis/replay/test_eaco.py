@@ -231,7 +231,7 @@ def test_no_deadline_is_missed_with_exact_beliefs_while_gpus_are_free(seed: int)
         epoch_s = {batch: random.choice([1.0, 5.0, 50.0, 300.0]) for batch in BATCHES}
         runs = [(random.randint(1, 200), random.choice(BATCHES)) for _ in range(random.randint(1, 4))]
         pieces = tuple(Piece(epochs * epoch_s[batch], epochs, batch) for epochs, batch in runs)
-        work_s, submit_s = sum(piece.work_s for piece in pieces), 300.0 * number
+        work_s, submit_s = sum(piece.work_s for piece in pieces), 50.0 * number
         job = Job(f"j{number}", submit_s, 1, work_s, model=random.choice("ab"), pieces=pieces)
         jobs.append(replace(job, deadline_s=submit_s + slack * work_s))
     rates = Rates(Fleet.regular(6, 4), {}, pairs=pairs)
