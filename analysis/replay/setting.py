@@ -458,7 +458,7 @@ class _Choice:
     @property
     def clock_text(self) -> str:
         """When decisions are made, and by whom."""
-        slower = self._waiting + self._ordered
+        slower = list(dict.fromkeys(self._waiting + self._ordered))
         names = ", ".join(slower)
         edge, event = f"at the edges of rounds of {self.round_s:g} s", "at every arrival, finish and failure"
         if self.clock == "rounds":

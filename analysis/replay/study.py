@@ -161,10 +161,14 @@ class General:
     repair_h: float = 24.0
 
     def informed(self, seeds: Sequence[int]) -> bool:
-        """Whether policies see any difference between GPUs."""
-        return any(
-            np.ptp(scores) > 0 for seed in seeds for scores in self.fleets.draw(seed).beliefs.rates.scores.values()
-        )
+        """Whether policies see any difference between GPUs: in scores or, where power is asked for, in power."""
+        for seed in seeds:
+            rates = self.facts.about(self.fleets.draw(seed)).beliefs.rates
+            watts = rates.power.gpu_w if rates.power is not None and self.facts.power else {}
+            known_watts = [numbers[~np.isnan(numbers)] for numbers in watts.values()]
+            if any(numbers.size and np.ptp(numbers) > 0 for numbers in (*rates.scores.values(), *known_watts)):
+                return True
+        return False
 
     def run(self, case: Case) -> Replayed:
         """One replay. Raises InputError where it cannot be."""
