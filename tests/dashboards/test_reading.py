@@ -213,6 +213,7 @@ def test_an_application_reads_ahead_once_after_the_first_page_or_soon(
 def test_the_first_page_finds_all_that_it_asks_for_already_read(
     fleet: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reading_, "_FRESH_NS", 0)  # the store may have been made a moment ago
     anew = Reading(fleet.store)
     first.read(anew)
 
