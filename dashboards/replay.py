@@ -26,21 +26,35 @@ BARS = 2_500
 WIDEST, NARROWEST = 5.0, 1.5
 """Of lines, in pixels."""
 RATIOS = (0.01, 0.1, 0.2, 0.5, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 100)
+_RATIO_AXIS = {"type": "log", "tickvals": RATIOS, "ticktext": [f"{ratio:g}" for ratio in RATIOS]}
 
 
 def jct_distribution(jct_s: Mapping[str, Floats]) -> Figure:
     """The share of jobs that were done within a time, by policy. `jct_s`: (jobs,) in s, pooled over the seeds."""
-    curves = {}
-    for policy, times in jct_s.items():
-        share = _shares(times)
-        curves[policy] = np.quantile(times, share), 100 * share
-    return _curves(
-        curves,
-        "<br>%{y:.0f} % of jobs within %{x:,.0f} s",
-        380,
-        xaxis={"title": {"text": "job completion time, s"}, "type": "log", "dtick": 1},
-        yaxis={"title": {"text": "share of jobs, %"}, "range": [0, 101]},
-    )
+    axis = {"title": {"text": "job completion time, s"}, "type": "log", "dtick": 1}
+    return _distribution(jct_s, "within %{x:,.0f} s", xaxis=axis)
+
+
+def fairness_distribution(fairness: Mapping[str, Floats]) -> Figure:
+    """The share of jobs up to a finish-time fairness, by policy. `fairness`: (jobs,) pooled over the seeds."""
+    limit = {
+        "x0": UNFAIR,
+        "x1": UNFAIR,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"width": 1, "dash": "dot", "color": GREY},
+    }
+    axis = {"title": {"text": "finish-time fairness"}, **_RATIO_AXIS}
+    return _distribution(fairness, "up to %{x:.2f}", xaxis=axis, shapes=[{"type": "line", **limit}])
+
+
+def _distribution(numbers: Mapping[str, Floats], hover: str, **axes: Any) -> Figure:
+    """The share of jobs up to a number, by policy."""
+    shares = {policy: _shares(of_jobs) for policy, of_jobs in numbers.items()}
+    curves = {policy: (np.quantile(numbers[policy], share), 100 * share) for policy, share in shares.items()}
+    axes["yaxis"] = {"title": {"text": "share of jobs, %"}, "range": [0, 101]}
+    return _curves(curves, f"<br>%{{y:.0f}} % of jobs {hover}", 380, **axes)
 
 
 def jct_against(jct_s: Mapping[str, Floats], baseline: str) -> Figure:
@@ -54,43 +68,7 @@ def jct_against(jct_s: Mapping[str, Floats], baseline: str) -> Figure:
         f"<br>%{{x:.0f}} % of jobs within %{{y:.2f}} times the time of {baseline}",
         380,
         xaxis={"title": {"text": "share of jobs, %"}, "range": [0, 100]},
-        yaxis={
-            "title": {"text": f"completion time / that of {baseline}"},
-            "type": "log",
-            "tickvals": RATIOS,
-            "ticktext": [f"{ratio:g}" for ratio in RATIOS],
-        },
-    )
-
-
-def fairness_distribution(fairness: Mapping[str, Floats]) -> Figure:
-    """The share of jobs up to a finish-time fairness, by policy. `fairness`: (jobs,) pooled over the seeds."""
-    curves = {}
-    for policy, shares in fairness.items():
-        share = _shares(shares)
-        curves[policy] = np.quantile(shares, share), 100 * share
-    return _curves(
-        curves,
-        "<br>%{y:.0f} % of jobs up to %{x:.2f}",
-        380,
-        xaxis={
-            "title": {"text": "finish-time fairness"},
-            "type": "log",
-            "tickvals": RATIOS,
-            "ticktext": [f"{ratio:g}" for ratio in RATIOS],
-        },
-        yaxis={"title": {"text": "share of jobs, %"}, "range": [0, 101]},
-        shapes=[
-            {
-                "type": "line",
-                "x0": UNFAIR,
-                "x1": UNFAIR,
-                "yref": "paper",
-                "y0": 0,
-                "y1": 1,
-                "line": {"width": 1, "dash": "dot", "color": GREY},
-            }
-        ],
+        yaxis={"title": {"text": f"completion time / that of {baseline}"}, **_RATIO_AXIS},
     )
 
 
@@ -139,13 +117,13 @@ def load_over_time(outcomes: Mapping[str, Outcome]) -> Figure:
     return _over_time(outcomes, "busy", lambda outcome: 100 / outcome.gpus, "GPUs held, %", "%{y:.0f} % held")
 
 
-def _over_time(outcomes: Mapping[str, Outcome], what: str, scale: Any, title: str, hover: str) -> Figure:
+def _over_time(outcomes: Mapping[str, Outcome], series: str, scale: Any, title: str, hover: str) -> Figure:
     end = max(outcome.end_s for outcome in outcomes.values())
     edges = np.linspace(0, end, BINS + 1)
     curves = {}
     for policy, outcome in outcomes.items():
         assert outcome.series is not None
-        values = getattr(outcome.series, what) * scale(outcome)
+        values = getattr(outcome.series, series) * scale(outcome)
         until = (
             int(np.searchsorted(edges, outcome.end_s, side="right")) - 1
         )  # a replay that has ended has no queue to show
@@ -167,14 +145,14 @@ def _curves(
 
     So a line that lies on others for a part of its way leaves an edge of them to be seen.
     """
-    looks = line_of(curves)
-    alike: dict[tuple[bytes, bytes], list[str]] = {}
+    styles = line_of(curves)
+    policies_of: dict[tuple[bytes, bytes], list[str]] = {}
     for policy, (x, y) in curves.items():
-        alike.setdefault((single(x).tobytes(), single(y).tobytes()), []).append(policy)
+        policies_of.setdefault((single(x).tobytes(), single(y).tobytes()), []).append(policy)
     traces = []
-    for names, width in zip(alike.values(), np.linspace(WIDEST, NARROWEST, len(alike)), strict=True):
+    for names, width in zip(policies_of.values(), np.linspace(WIDEST, NARROWEST, len(policies_of)), strict=True):
         x, y = curves[names[0]]
-        colour, dash = looks[names[0]]
+        colour, dash = styles[names[0]]
         name = " = ".join(names)
         traces.append(
             Scatter(
@@ -207,14 +185,14 @@ def gantt(outcome: Outcome, world: World | None, limit: int = BARS) -> tuple[Fig
     """
     began, ended, first, height, job, slow = _bars(outcome, world)
     until = outcome.end_s if len(began) <= limit else float(began[limit])
-    shown = np.flatnonzero(began < until) if len(began) > limit else np.arange(len(began))
-    began, ended, first, height = began[shown], np.minimum(ended[shown], until), first[shown], height[shown]
+    in_time = np.flatnonzero(began < until) if len(began) > limit else np.arange(len(began))
+    began, ended, first, height = began[in_time], np.minimum(ended[in_time], until), first[in_time], height[in_time]
     marker: dict[str, Any] = {"line": {"width": 0.5, "color": "rgba(127,127,127,0.6)"}, "color": SKY}
     slowdown = ""
     if world is not None:
         slowdown = ", slowdown %{customdata[2]:.2f}"
         marker |= {
-            "color": single(slow[shown]),
+            "color": single(slow[in_time]),
             "colorscale": SLOWNESS,
             "cmin": float(slow.min(initial=1.0)),
             "cmax": float(max(1.05, np.quantile(slow, 0.99))),
@@ -229,7 +207,7 @@ def gantt(outcome: Outcome, world: World | None, limit: int = BARS) -> tuple[Fig
         marker=marker,
         customdata=[
             [_name(outcome, number), int(gpus), round(float(value), 3)]
-            for number, gpus, value in zip(job[shown], height, slow[shown], strict=True)
+            for number, gpus, value in zip(job[in_time], height, slow[in_time], strict=True)
         ],
         hovertemplate=f"job %{{customdata[0]}}, %{{customdata[1]}} GPUs here{slowdown}"
         "<br>from hour %{base:,.2f}, for %{x:,.2f} h<extra></extra>",
