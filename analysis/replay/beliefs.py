@@ -137,11 +137,11 @@ class View:
     """(gpus,) whether each is on a node that is up."""
     tenants: list[tuple[int, ...]] = field(default_factory=list)
     """Of each GPU, the numbers of the jobs that hold it."""
-    requests: dict[int, Request] = field(default_factory=dict)
+    requests: Mapping[int, Request] = field(default_factory=dict)
     """Of all jobs in the system, waiting or running, by number, in the order in which they came."""
-    running: dict[int, Allocation] = field(default_factory=dict)
+    running: Mapping[int, Allocation] = field(default_factory=dict)
     """What each running job holds."""
-    progress: dict[int, Progress] = field(default_factory=dict)
+    progress: Mapping[int, Progress] = field(default_factory=dict)
     """Of all jobs in the system."""
     arrived: list[int] = field(default_factory=list)
     """Jobs that came since the last decision."""

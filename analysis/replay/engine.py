@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,9 @@ class Engine:
         self.seed = None if isinstance(seed, random.Random) else seed
         self._errors = np.random.default_rng([self.seed or 0, _ESTIMATES]) if beliefs.knowledge == "estimate" else None
         rounds = options.quantised or (policy.by_rounds if options.rounds is None else options.rounds)
+        self._requests: dict[int, Request] = {}
+        self._running: dict[int, Allocation] = {}
+        self._progress: dict[int, Progress] = {}
         self.view = View(
             fleet,
             beliefs,
@@ -217,6 +221,9 @@ class Engine:
             widest=max(job.gpus for job in trace.jobs),
             up=np.ones(len(fleet), dtype=np.bool_),
             tenants=[()] * len(fleet),
+            requests=MappingProxyType(self._requests),
+            running=MappingProxyType(self._running),
+            progress=MappingProxyType(self._progress),
         )
         power = world.rates.power
         self.ledger = None if power is None else EnergyLedger(power, fleet.node.tolist())
@@ -340,10 +347,10 @@ class Engine:
 
     def _arrive(self, job: Job, number: int) -> None:
         scale = 1.0 if self._errors is None else math.exp(self._errors.normal(0.0, self.world.beliefs.error))
-        progress = self.view.progress[number] = Progress(since_s=job.submit_s)
+        progress = self._progress[number] = Progress(since_s=job.submit_s)
         run = self.runs[number] = JobRun(number, job, scale, job.pieces or (Piece(job.ideal_s),), progress)
         run.from_scratch()
-        self.view.requests[number] = _request(number, job, job.ideal_s * scale if self._work_is_known else None)
+        self._requests[number] = _request(number, job, job.ideal_s * scale if self._work_is_known else None)
         self.view.arrived.append(number)
 
     def _ask_user(self, place: int) -> None:
@@ -375,7 +382,7 @@ class Engine:
         allocation = run.allocation
         self._let_go(run)
         self._resettle(allocation, except_for=set())
-        del self.runs[run.number], self.view.requests[run.number], self.view.progress[run.number]
+        del self.runs[run.number], self._requests[run.number], self._progress[run.number]
         self.view.ended.append(run.number)
         if run.number < len(self.trace.jobs):
             self._figures[run.number] = [getattr(run, name) for name in _FIGURES]
@@ -485,7 +492,7 @@ class Engine:
         else:
             for gpu in gpus:
                 for tenant in tenants[gpu]:
-                    if not (allocation.shared and self.view.running[tenant].shared):
+                    if not (allocation.shared and self._running[tenant].shared):
                         name = self.runs[tenant].job.name
                         raise InputError(
                             f"{self._grant(run)} the GPU {gpu}, which job {name} holds, and they do not both share"
@@ -493,7 +500,7 @@ class Engine:
             self._count_busy(sum(not tenants[gpu] for gpu in gpus))
             for gpu in gpus:
                 tenants[gpu] += entry
-        run.allocation = self.view.running[run.number] = allocation
+        run.allocation = self._running[run.number] = allocation
         run.progress.gpus = len(gpus)
 
     def _begin(self, run: JobRun, allocation: Allocation, before: Allocation | None) -> None:
@@ -586,7 +593,7 @@ class Engine:
         self._vacate(run)
         run.version += 1
         run.allocation, run.progress.gpus = None, 0
-        del self.view.running[run.number]
+        del self._running[run.number]
         if self.ledger is not None:
             self.ledger.release(run.number, self.view.now_s)
 
@@ -621,7 +628,7 @@ class Engine:
     def _note(self) -> None:
         """Keep the length of the queue and the busy GPUs as of now."""
         if self.options.record:
-            row = (self.view.now_s, len(self.runs) - len(self.view.running), self.busy)
+            row = (self.view.now_s, len(self.runs) - len(self._running), self.busy)
             if self._series and self._series[-1][0] == row[0]:
                 self._series[-1] = row
             else:

@@ -371,6 +371,7 @@ def always(decision: Any) -> type[Policy]:
         (None, "decides None at 0 s, which is no Decision"),
         (Decision({}, again_s=np.ones(2)), r"woken up at array"),  # type: ignore[arg-type]
         (lambda view: view.requests[5], "fails at 0 s: KeyError: 5"),
+        (lambda view: view.requests.clear(), "fails at 0 s: AttributeError"),
         (lambda _: sys.exit(0), "fails at 0 s: SystemExit: 0"),
     ],
 )
