@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, wall_times
-from whorl.jobs.campaign.asking import Asked, Request, choose, declare, find
+from whorl.jobs.campaign.asking import Asked, CampaignRequest, choose, declare, find
 from whorl.jobs.campaign.coverage import GpuState, coverage
 from whorl.jobs.campaign.driving import Limits, run_campaign
 from whorl.jobs.campaign.inventory import own_jobs
@@ -99,7 +99,7 @@ def fake_slurm(folder: Path, names: list[str]) -> Slurm:
     return Slurm(environment=environment | {"PATH": f"{folder}:{os.environ['PATH']}"})
 
 
-def store_node(store: Store, request: Request, node: str, job: str) -> int:
+def store_node(store: Store, request: CampaignRequest, node: str, job: str) -> int:
     """Store what the job on a node would: identities and a run of each probe on each GPU. Returns how many runs."""
     gpus = [f"GPU-{node}-{slot}" for slot in range(GPUS)]
     began = time.time_ns() - 60_000_000_000
@@ -132,7 +132,7 @@ def store_node(store: Store, request: Request, node: str, job: str) -> int:
     return n
 
 
-def filled(folder: Path, names: list[str], wanted: int) -> tuple[Store, Request, int]:
+def filled(folder: Path, names: list[str], wanted: int) -> tuple[Store, CampaignRequest, int]:
     """A store with about so many runs of a campaign, from the jobs of as many nodes as that takes."""
     store = Store.create(folder / "store")
     request = declare(store, choose(store, Asked(CAMPAIGN, "quick", cluster="summit")))
@@ -156,7 +156,7 @@ def assessed(store: Store, slurm: Slurm, how: How) -> Status:
     return assess(request, site_of(slurm, request, how), queue, coverage(store, request))
 
 
-def alternative(store: Store, request: Request) -> set[str]:
+def alternative(store: Store, request: CampaignRequest) -> set[str]:
     """The GPUs that have every probe, by pyarrow and Python."""
     runs = store.arrow("runs", columns=["campaign", "cluster", "gpu", "workload", "ended_by"])
     place = store.arrow("gpus", columns=["gpu", "node"])
@@ -230,7 +230,7 @@ def driven(folder: Path, nodes: int, job_s: float) -> dict[str, Any]:
     }
 
 
-def measured(slurm: Slurm, store: Store, request: Request) -> dict[str, Any]:
+def measured(slurm: Slurm, store: Store, request: CampaignRequest) -> dict[str, Any]:
     plan, planned = timed(lambda: command(slurm, store, "plan", "--campaign", CAMPAIGN))
     status, _ = timed(lambda: command(slurm, store, "status", "--campaign", CAMPAIGN))
     within, found = timed(lambda: assessed(store, slurm, How()))

@@ -64,18 +64,23 @@ def view_of(models: str, power: Power | None = None, *, gpus: int = 1, memory_gi
     fleet = Fleet.regular(4, 2)
     view = View(fleet, Beliefs(Rates(fleet, {}, pairs=table(SHARES), power=power)), Options(), Random(0))
     view.up = np.ones(8, dtype=np.bool_)
-    view.tenants = [()] * 8
+    tenants: list[tuple[int, ...]] = [()] * 8
+    view.tenants = tenants
     names = models.split()
+    requests: dict[int, Request] = {}
+    progress: dict[int, Progress] = {}
+    running: dict[int, Allocation] = {}
     for number, model in enumerate(names):
-        view.requests[number] = Request(
+        requests[number] = Request(
             number, f"j{number}", 0.0, gpus, model=model, memory_gib=memory_gib, modes=((None, 60.0),), work_s=HOUR
         )
-        view.progress[number] = Progress(left_s=HOUR)
+        progress[number] = Progress(left_s=HOUR)
         if number < len(names) - 1:
             held = tuple(range(2 * number, 2 * number + gpus))
-            view.running[number] = Allocation(held, shared=True)
+            running[number] = Allocation(held, shared=True)
             for gpu in held:
-                view.tenants[gpu] = (number,)
+                tenants[gpu] = (number,)
+    view.requests, view.progress, view.running = requests, progress, running
     return view
 
 
