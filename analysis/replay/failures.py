@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from ...errors import InputError
-from .trace_text import CALENDAR_S, delimited, text_of
+from .trace_text import CALENDAR_S, csv_of
 
 _HOUR_S = 3600.0
 
@@ -84,17 +84,15 @@ def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[Failure,
     Raises:
         InputError: the file cannot be read, or a row names no node or no times.
     """
-    table = delimited(Path(path), text_of(Path(path)))
-    table.need("node", "down_s", "up_s", do="Add what is missing (up_s may be empty: the node stays away)")
+    do = "Add what is missing (up_s may be empty: the node stays away)"
+    table = csv_of(Path(path), "node", "down_s", "up_s", do=do)
     name = {str(number): name for number, name in enumerate(node_names)} | {name.lower(): name for name in node_names}
     examples = ", ".join(node_names[:3]) + (f", ... {node_names[-1]}" if len(node_names) > 3 else "")
     node = pl.col("node").str.to_lowercase()
     table.check(~node.is_in(list(name)), f"no node of the fleet is named {{node!r}}; there are {examples}")
-    table.frame = table.frame.with_columns(node, table.number("down_s"), table.number("up_s", ("",)))
+    table.frame = table.frame.with_columns(node, table.nonnegative("down_s"), table.number("up_s", ("",)))
     down, up = pl.col("down_s"), pl.col("up_s").fill_null(float("inf"))
-    table.check(down < 0, "down_s is {down_s}: it must be at least 0")
-    since = "down_s is {down_s}, a time since 1970: write seconds after the trace's first job"
-    table.check(down > CALENDAR_S, since)
+    table.check(down > CALENDAR_S, "down_s is {down_s}, a time since 1970: write seconds after the trace's first job")
     table.check(up <= down, "down_s is {down_s} and up_s is {up_s}: up_s must be the later one")
     rows = table.frame.select("node", down, up).iter_rows()
     return tuple(Failure(name[node], start, end) for node, start, end in rows)

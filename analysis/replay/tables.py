@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from ...errors import InputError
-from ...store.importing.unpacking import load
 from .fleet import Floats
+from .trace_text import LINE, csv_of
 
 if TYPE_CHECKING:
     from scipy.interpolate import LinearNDInterpolator
@@ -81,27 +80,32 @@ def read_pairs(path: Path, gpu: str | None = None) -> Pairs:
     `gpu`: the rows of which GPU type are read; without it, those of the first in the file. A share of 0 or none is a
     pair that does not fit; shares above 1 count as 1. Raises InputError.
     """
-    rows = list(_rows(path, ("job_a", "job_b", "a_share_of_solo", "b_share_of_solo")))
-    types = list(dict.fromkeys(row.get("gpu", "") for _, row in rows))
+    solo_shares, widths = ("a_share_of_solo", "b_share_of_solo"), ("gpus_a", "gpus_b")
+    table = csv_of(path, "job_a", "job_b", *solo_shares)
+    table.add_absent("gpu", *widths)
+    types = table.frame["gpu"].unique(maintain_order=True).to_list()
     if gpu is None:
-        gpu = types[0] if types else ""
+        gpu = types[0]
     elif gpu not in types:
         raise InputError(f"{path} has no pairs of {gpu}; it has {', '.join(filter(None, types)) or 'no GPU types'}")
     notes = (f"{path.name}: the pairs of {gpu} are used, of {', '.join(types)}",) if len(types) > 1 else ()
+    table.frame = table.frame.filter(gpu=gpu)
+    table.frame = table.frame.with_columns(
+        *(table.nonnegative(name, ("",)).fill_null(0).clip(upper_bound=1) for name in solo_shares),
+        *(table.nonnegative(name, ("",)).fill_null(ANY_WIDTH) for name in widths),
+    )
+    for name in widths:
+        table.check(pl.col(name) != pl.col(name).floor(), f"{name} is {{{name}}}, which is not a whole number")
     shares: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}
-    for line, row in rows:
-        if row.get("gpu", "") != gpu:
-            continue
-        sides = [(row[f"job_{side}"], _whole(path, line, row.get(f"gpus_{side}") or "0")) for side in "ab"]
-        shares_of_solo = [min(1.0, _number(path, line, row[f"{side}_share_of_solo"] or "0")) for side in "ab"]
-        if not all(shares_of_solo):
-            shares_of_solo = [0.0, 0.0]
-        first, second = sides
+    rows = table.frame.select(LINE, "job_a", "gpus_a", "job_b", "gpus_b", *solo_shares).iter_rows()
+    for line, job_a, gpus_a, job_b, gpus_b, share_a, share_b in rows:
+        first, second = (job_a, int(gpus_a)), (job_b, int(gpus_b))
         if (first, second) in shares:
-            raise InputError(f"{path}, line {line}: the pair of {first[0]} and {second[0]} stands there twice")
-        shares[first, second], shares[second, first] = shares_of_solo
+            raise InputError(f"{path}, line {line}: the pair of {job_a} and {job_b} stands there twice")
+        fit = share_a > 0 and share_b > 0
+        shares[first, second], shares[second, first] = (share_a, share_b) if fit else (0.0, 0.0)
         if first == second:
-            shares[first, second] = sum(shares_of_solo) / 2
+            shares[first, second] = (share_a + share_b) / 2 if fit else 0.0
     return Pairs(shares, notes)
 
 
@@ -198,60 +202,29 @@ def read_curves(path: Path) -> StepCurves:
 
     Raises InputError.
     """
-    columns = ("application", "placement", "nodes", "gpus", "local_batch", "step_s", "sync_s")
-    measured: dict[str, dict[Placement, dict[float, list[tuple[float, float]]]]] = {}
-    points: dict[str, dict[tuple[float, float, float], list[tuple[float, float]]]] = {}
-    node_gpus = 1
-    for line, row in _rows(path, columns):
-        nodes, gpus, batch, step, sync = (_number(path, line, row[name]) for name in columns[2:])
-        if not (step > 0 and sync <= step):
-            raise InputError(f"{path}, line {line}: a step of {step:g} s with {sync:g} s of communication")
-        application, digits = row["application"], row["placement"]
-        points.setdefault(application, {}).setdefault((nodes, gpus, batch), []).append((step, sync))
-        if digits:
-            placement = tuple(_whole(path, line, digit) for digit in digits)
-            node_gpus = max(node_gpus, *placement)
-            batches = measured.setdefault(application, {}).setdefault(_rotation(placement), {})
-            batches.setdefault(batch, []).append((step, sync))
+    at, seconds = ("nodes", "gpus", "local_batch"), ("step_s", "sync_s")
+    table = csv_of(path, "application", "placement", *at, *seconds)
+    table.frame = table.frame.with_columns(table.nonnegative(name) for name in (*at, *seconds))
+    step, sync = pl.col("step_s"), pl.col("sync_s")
+    table.check((step <= 0) | (sync > step), "a step of {step_s:g} s with {sync_s:g} s of communication")
+    table.check(
+        ~pl.col("placement").str.contains(r"^\d*$"), "placement is {placement!r}, which is not a digit per node"
+    )
+    placement = pl.col("placement")
+    rotations = {digits: "".join(map(str, _rotation([*map(int, digits)]))) for digits in table.frame["placement"]}
+    table.frame = table.frame.with_columns(placement.replace(rotations))
     steps = {}
-    for application, seconds in points.items():
-        by_placement = {}
-        for placement, batches in measured.get(application, {}).items():
-            ascending = sorted(batches)
-            means = np.array([np.mean(batches[batch], axis=0) for batch in ascending])
-            by_placement[placement] = (np.array(ascending), means)
-        means = np.array([np.mean(repeats, axis=0) for repeats in seconds.values()])
-        steps[application] = _Steps(by_placement, np.array(list(seconds)), means)
-    return StepCurves(steps, node_gpus)
+    for (application,), rows in table.frame.group_by("application", maintain_order=True):
+        points = rows.group_by(at, maintain_order=True).agg(step.mean(), sync.mean())
+        placed = rows.filter(placement != "").group_by("placement", "local_batch").agg(step.mean(), sync.mean())
+        batches = {
+            tuple(map(int, digits)): (means["local_batch"].to_numpy(), means.select(seconds).to_numpy())
+            for (digits,), means in placed.sort("placement", "local_batch").group_by("placement", maintain_order=True)
+        }
+        steps[application] = _Steps(batches, points.select(at).to_numpy(), points.select(seconds).to_numpy())
+    return StepCurves(steps, max(map(int, "".join(table.frame["placement"])), default=1))
 
 
 def _rotation(placement: Sequence[int]) -> Placement:
     """The first in order of the rotations of a placement, which stand for each other."""
-    return min(tuple(placement[start:]) + tuple(placement[:start]) for start in range(len(placement)))
-
-
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV with their line numbers, cells without spaces around them. Raises InputError."""
-    reader = csv.DictReader(io.StringIO(load(path).decode("utf-8-sig", "replace")))
-    missing = [name for name in columns if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(f"{path} has no column {missing[0]}; it needs {', '.join(columns)}")
-    for row in reader:
-        yield reader.line_num, {name: (row[name] or "").strip() for name in reader.fieldnames or ()}
-
-
-def _number(path: Path, line: int, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise InputError(f"{path}, line {line}: {text!r} is not a number of at least 0")
-    return number
-
-
-def _whole(path: Path, line: int, text: str) -> int:
-    number = _number(path, line, text)
-    if number != int(number):
-        raise InputError(f"{path}, line {line}: {text!r} is not a whole number")
-    return int(number)
+    return min((tuple(placement[start:]) + tuple(placement[:start]) for start in range(len(placement))), default=())

@@ -1,21 +1,17 @@
-"""A file of jobs as rows of text with their line numbers, and its columns as checked numbers and times."""
+"""A file as rows of text with their line numbers, and its columns as checked numbers and times."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from ...errors import InputError
 from ...store.importing.content import load
-
-if TYPE_CHECKING:
-    from _csv import Reader as CsvReader
 
 LINE = "=line"
 """The column of line numbers. Columns that begin with `=` are ours; no file may have one."""
@@ -53,6 +49,11 @@ class TraceText:
             columns = "columns" if len(missing) > 1 else "column"
             raise InputError(f"{self.file} has no {columns} {', '.join(missing)}; it has {', '.join(self.names)}. {do}")
 
+    def add_absent(self, *names: str) -> None:
+        """Give the file, without anything in their cells, those of these columns that it lacks."""
+        absent = [name for name in names if name not in self.frame.columns]
+        self.frame = self.frame.with_columns(pl.lit("").alias(name) for name in absent)
+
     def number(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
         """(rows,) a column as numbers; cells that are spelled as one of `unknown` are null.
 
@@ -60,6 +61,12 @@ class TraceText:
             InputError: a cell is no finite number; names the line.
         """
         return self._strict(name, pl.col(name).cast(pl.Float64, strict=False), "a finite number", unknown)
+
+    def nonnegative(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
+        """(rows,) the same of numbers of at least 0; a cell below is an error too."""
+        numbers = self.number(name, unknown)
+        self.check(pl.lit(numbers) < 0, f"{name} is {{{name}}}; it must be at least 0")
+        return numbers
 
     def instant(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
         """(rows,) a column as seconds: ISO 8601 with an offset from UTC or without, or a number.
@@ -130,7 +137,7 @@ def seconds(name: str) -> pl.Expr:
     text = text.str.replace(r"([+-]\d{2}):(\d{2})$", "$1$2")
     local = text.str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False, time_unit="ms").dt.epoch("s")
     zoned = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%z", strict=False, time_unit="ms", time_zone="UTC").dt.epoch("s")
-    return pl.coalesce(pl.coalesce(local, zoned).cast(pl.Float64), pl.col(name).cast(pl.Float64, strict=False))
+    return pl.coalesce(local, zoned, pl.col(name).cast(pl.Float64, strict=False))
 
 
 def text_of(path: Path) -> str:
@@ -181,44 +188,42 @@ def delimited(
     header = list(names)
     rows: list[Sequence[str]] = []
     lines: list[int] = []
-    long = 0
-    for cells in _cells(path, reader):
-        if not cells or (len(cells) == 1 and not cells[0].strip()):
-            continue
-        if not header:
-            header = [cell.strip() for cell in cells]
-        elif len(cells) > len(header) and not quoting:
-            long += 1
-        elif len(cells) != len(header):
-            raise _wrong_length(path, reader.line_num, len(cells), len(header))
-        else:
-            rows.append(cells)
-            lines.append(reader.line_num)
+    too_long = 0
+    line = 1
+    try:
+        for cells in reader:
+            line = reader.line_num + 1
+            if not cells or (len(cells) == 1 and not cells[0].strip()):
+                continue
+            if not header:
+                header = [cell.strip() for cell in cells]
+            elif len(cells) > len(header) and not quoting:
+                too_long += 1
+            elif len(cells) != len(header):
+                hint = "; the file looks cut off: copy it again, or delete that line" * (len(cells) < len(header))
+                fields = f"{len(cells)} field{'s' if len(cells) != 1 else ''} where {len(header)} are expected{hint}"
+                raise InputError(f"{path}, line {reader.line_num}: {fields}")
+            else:
+                rows.append(cells)
+                lines.append(reader.line_num)
+    except csv.Error as error:  # of the row that begins at `line`
+        raise InputError(f"{path}, line {line}: the row cannot be read: {error}; is a quote not closed?") from error
     if not rows:
         raise InputError(f"{path} has no rows")
     for name in header:
         if header.count(name) > 1:
             raise InputError(f"{path} has the column {name!r} twice; remove one")
-    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
-    frame = pl.DataFrame(columns, schema=dict.fromkeys(header, pl.String), strict=False)
+    frame = pl.DataFrame(rows, schema=dict.fromkeys(header, pl.String), orient="row")
     table = TraceText(str(path), frame.select(pl.all().str.strip_chars(), pl.Series(LINE, lines, pl.Int64)))
-    if long:
-        table.notes.append(f"{jobs(long)} left out: the line has more fields than the header (a name with {delimiter})")
+    if too_long:
+        table.notes.append(
+            f"{jobs(too_long)} left out: the line has more fields than the header (a name with {delimiter})"
+        )
     return table
 
 
-def _cells(path: Path, reader: CsvReader) -> Iterator[list[str]]:
-    """The rows of a reader; what it cannot read is an error with the line at which the row began."""
-    line = 1
-    try:
-        for cells in reader:
-            yield cells
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"{path}, line {line}: the row cannot be read: {error}; is a quote not closed?") from error
-
-
-def _wrong_length(path: Path, line: int, fields: int, expected: int) -> InputError:
-    hint = "; the file looks cut off: copy it again, or delete that line" if fields < expected else ""
-    plural = "s" if fields != 1 else ""
-    return InputError(f"{path}, line {line}: {fields} field{plural} where {expected} are expected{hint}")
+def csv_of(path: Path, *columns: str, do: str = "Name its columns so") -> TraceText:
+    """The rows of a CSV, plain or compressed, that has these columns; `do` says what to do where it lacks one."""
+    table = delimited(path, text_of(path))
+    table.need(*columns, do=do)
+    return table
