@@ -77,17 +77,19 @@ def schedule(
     # How many rounds each job gets is a small program. Which ones nearly always fit into the window then; where wide
     # jobs leave no room for them, the large program decides both.
     for slots in (1, window.rounds):
-        lengths = _lengths(window, jobs, weights, least_s, slots=slots, gap=gap)
-        planned = None if lengths is None else _advance(window, jobs.widths, lengths, weights, gap=gap)
-        if planned is not None:
-            return planned
-    return None
+        planned = _fill(window, jobs, weights, least_s, slots=slots, gap=gap)
+        if planned is None:
+            return None
+        moved = _advance(window, jobs.widths, planned.sum(axis=1), weights, gap=gap)
+        if moved is not None:
+            return moved
+    return planned
 
 
-def _lengths(
+def _fill(
     window: Window, jobs: Candidates, weights: Floats, least_s: Floats | None, *, slots: int, gap: float
 ) -> Ints | None:
-    """(jobs,) the rounds that each job gets in the window, which is cut into so many slots of equal length."""
+    """(jobs, slots) the rounds that each job gets in the window, which is cut into so many slots of equal length."""
     from scipy import sparse
 
     count, slot_rounds, parts = len(jobs.widths), window.rounds // slots, len(POINTS) - 1
@@ -127,13 +129,13 @@ def _lengths(
     solution = _solve(columns, rows, np.concatenate(lower), np.concatenate(upper), gap)
     if solution is None:
         return None
-    lengths: Ints = np.round(solution[: count * slots]).astype(np.int32).reshape(count, slots).sum(axis=1)
-    return lengths
+    planned: Ints = np.round(solution[: count * slots]).astype(np.int32).reshape(count, slots)
+    return planned
 
 
 def _advance(window: Window, widths: Ints, lengths: Ints, weights: Floats, *, gap: float) -> Ints | None:
     """(jobs, rounds) a plan in which each job has its number of rounds, those of more weight first; None: they do not
-    fit."""
+    fit, or the solver finds not how."""
     from scipy import sparse
 
     planned: Ints = np.zeros((len(widths), window.rounds), dtype=np.int32)
@@ -154,7 +156,10 @@ def _advance(window: Window, widths: Ints, lengths: Ints, weights: Floats, *, ga
     )
     lower = np.concatenate((np.zeros(window.rounds), counts.astype(float)))
     upper = np.concatenate((np.full(window.rounds, float(window.gpus)), counts.astype(float)))
-    solution = _solve(columns, rows, lower, upper, gap)
+    try:
+        solution = _solve(columns, rows, lower, upper, gap)
+    except SolverError:
+        return None
     if solution is None:
         return None
     planned[running] = np.round(solution).astype(np.int32).reshape(len(running), window.rounds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -195,9 +196,10 @@ class Shockwave(Policy):
         spare_s = fair_s - (now_s + window.rounds * window.round_s)
         if spare_s.min() >= 0:  # else no plan lets every job end in its fair time, and no solver must be asked
             weights = np.ones(len(fair_s))
-            planned = schedule(window, jobs, weights, jobs.left_s - share * spare_s)
-            if planned is not None:
-                return planned, weights
+            with suppress(SolverError):  # that none is found within the limits of the solver: as if there were none
+                planned = schedule(window, jobs, weights, jobs.left_s - share * spare_s)
+                if planned is not None:
+                    return planned, weights
         lateness = (now_s + jobs.left_s / share) / np.maximum(fair_s, window.round_s)
         powers = np.where(jobs.left_s < window.round_s, SHORT_POWER, self.power)
         weights = np.minimum(np.maximum(lateness, 1.0) ** powers, MOST_WEIGHT)
