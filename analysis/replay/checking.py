@@ -150,20 +150,15 @@ def checked_allocation(grant: str, job: Job, allocation: object, count: int) -> 
     return Allocation(gpus, bool(allocation.shared), tuple(allocation.clocks), tuple(allocation.depths))
 
 
-def checked_changes(policy: str, now_s: float, changes: object) -> Mapping[int, object]:
-    """The changes of a decision. Raises `InputError` if they are no mapping."""
+def checked_answers(policy: str, now_s: float, changes: object, again_s: object) -> tuple[Mapping[int, object], float]:
+    """The parts of a decision. Raises `InputError` for changes that are no mapping, and a time that is not to come."""
     if not isinstance(changes, Mapping):
         raise InputError(
             f"the policy {policy} decides {shortened(changes)} at {now_s:g} s; changes must be a dict of job numbers "
             "and allocations"
         )
-    return changes
-
-
-def checked_wake_up(policy: str, now_s: float, again_s: object) -> float:
-    """When a policy wants to be asked again. Raises `InputError` for what is no time after now."""
     if not isinstance(again_s, Real) or not float(again_s) > now_s:
         raise InputError(
             f"the policy {policy} asks at {now_s:g} s to be woken up at {shortened(again_s)}: it must be a later time"
         )
-    return float(again_s)
+    return changes, float(again_s)

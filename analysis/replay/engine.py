@@ -22,7 +22,7 @@ import numpy as np
 
 from ...errors import InputError
 from .beliefs import Progress, Request, View
-from .checking import check_job, check_trace, checked_allocation, checked_changes, checked_wake_up, failing, naming
+from .checking import check_job, check_trace, checked_allocation, checked_answers, failing, naming
 from .failures import checked
 from .job import Allocation, Job, Piece, Trace
 from .options import Options, User
@@ -131,6 +131,10 @@ class JobRun:
     lost_node: bool = False
     limit_hit: bool = False
 
+    @property
+    def in_last_piece(self) -> bool:
+        return self.piece + 1 == len(self.pieces)
+
     def from_scratch(self) -> None:
         """No work is done, or none counts."""
         self.wasted_gpu_s += self.useful_s
@@ -159,12 +163,16 @@ class JobRun:
         progress.since_s = now_s
         self.works_from_s = max(self.works_from_s, now_s)
 
-    def next_piece(self) -> None:
-        """The piece is done."""
+    def next_piece(self, now_s: float) -> bool:
+        """A piece is done; False if it was the last."""
+        if self.in_last_piece:
+            return False
+        self.settle(now_s)
         piece = self.pieces[self.piece]
         self.regimes += ((piece.batch, piece.epochs, self.busy_s),)
         self.piece += 1
         self.busy_s, self.left_s = 0.0, self.pieces[self.piece].work_s
+        return True
 
     def work_left_s(self, now_s: float) -> float:
         """Over all pieces."""
@@ -295,43 +303,34 @@ class Engine:
         self.view.edge_s = (edge + 1) * round_s
         return edge * round_s
 
-    def _soonest(self, end_s: float = math.inf) -> float:
-        """When the next event asks for a decision; infinite if there is none. Ends of pieces before it happen, but
-        none after `end_s`, at which a decision may change them."""
-        while self._heap:
-            moment, kind, number, version = self._heap[0]
-            if kind <= _LIMITS:
-                run = self.runs.get(number)
-                if run is None or run.version != version:
-                    heapq.heappop(self._heap)
-                    continue
-                if kind == _ENDS and run.piece + 1 < len(run.pieces) and moment <= end_s:
-                    heapq.heappop(self._heap)
-                    self.view.now_s = moment
-                    self._end_piece(run)
-                    continue
-            elif kind == _WAKES and number != self.decisions:
-                heapq.heappop(self._heap)
-                continue
-            return moment
+    def _soonest(self) -> float:
+        """When something happens next; infinite: never."""
+        heap = self._heap
+        while heap:
+            moment, kind, number, version = heap[0]
+            run = self.runs.get(number)
+            foretold = kind <= _LIMITS and (run is None or run.version != version)
+            if not (foretold or (kind == _WAKES and number != self.decisions)):
+                return moment
+            heapq.heappop(heap)
         return math.inf
 
     def _until(self, end_s: float) -> None:
         """All events up to a moment, each at its own."""
         jobs = len(self.trace.jobs)
-        while self.ended < jobs:
-            moment = self._soonest(end_s)
-            if moment > end_s or math.isinf(moment):
-                return
-            _, kind, number, _ = heapq.heappop(self._heap)
+        while self.ended < jobs and self._soonest() <= end_s:
+            self.view.now_s, kind, number, _ = heapq.heappop(self._heap)
             if kind == _WAKES:
                 self._woken = True
+                continue
+            if kind == _ENDS and self.runs[number].next_piece(self.view.now_s):
+                self._reschedule(self.runs[number])
+                self._resettle(self.runs[number].allocation, except_for={number})
                 continue
             self._due |= kind != _USERS
             self.events += 1
             if self._report is not None and self.events % _REPORT_EVERY == 0:
-                self._report(self.ended, jobs, moment)
-            self.view.now_s = moment
+                self._report(self.ended, jobs, self.view.now_s)
             if kind <= _LIMITS:
                 self._end(self.runs[number], limited=kind == _LIMITS)
             elif kind == _NODES:
@@ -365,12 +364,6 @@ class Engine:
             self._named += 1
             self._due = True
         heapq.heappush(self._heap, (again_s, _USERS, place, 0))
-
-    def _end_piece(self, run: JobRun) -> None:
-        run.settle(self.view.now_s)
-        run.next_piece()
-        self._reschedule(run)
-        self._resettle(run.allocation, except_for={run.number})
 
     def _end(self, run: JobRun, *, limited: bool) -> None:
         """The job is done, or its limit ends it."""
@@ -430,13 +423,12 @@ class Engine:
                 run.observe(moment, work_is_known=self._work_is_known)
         with failing(policy.name, moment):
             decision = policy.decide(view)
-        view.now_s = moment  # a policy may have set it; the engine's own clock it is all the same
+        view.now_s = moment  # a policy may have set it
         if not isinstance(decision, Decision):
             raise InputError(f"the policy {policy.name} decides {decision!r:.80} at {moment:g} s, which is no Decision")
-        again_s = checked_wake_up(policy.name, moment, decision.again_s)
+        changes, again_s = checked_answers(policy.name, moment, decision.changes, decision.again_s)
         if again_s < math.inf:
             heapq.heappush(self._heap, (again_s, _WAKES, self.decisions, 0))
-        changes = checked_changes(policy.name, moment, decision.changes)
         if changes:
             self._carry_out(changes)
         for events in (view.arrived, view.ended, view.lost, view.nodes_down, view.nodes_up):
@@ -520,7 +512,7 @@ class Engine:
             run.lost_node = False
             progress.since_s = run.works_from_s = now_s
         run.began_s = now_s
-        if start_s and self.view.rounds and run.piece + 1 == len(run.pieces):
+        if start_s and self.view.rounds and run.in_last_piece:
             speed = self._speed(run)
             if speed and now_s + run.left_s / speed < self.view.edge_s - _SPARED_S:
                 start_s = 0.0
@@ -540,13 +532,14 @@ class Engine:
             run.works_from_s = max(run.works_from_s, now_s + wait_s)
         run.version += 1
         end_s = run.works_from_s + run.left_s / run.speed if run.speed else math.inf
-        kind, last = _ENDS, run.piece + 1 == len(run.pieces)
+        kind, last = _ENDS, run.in_last_piece
         if run.job.limit_s is not None:
             limit_s = now_s + max(0.0, run.job.limit_s - progress.attained_s)
             if limit_s < end_s:
                 end_s, kind, last = limit_s, _LIMITS, True
         if options.quantised and last and end_s < math.inf:
-            end_s = max(math.ceil(end_s / options.round_s - EDGE), self._edge + 1) * options.round_s
+            following = math.floor(now_s / options.round_s + EDGE) + 1
+            end_s = max(math.ceil(end_s / options.round_s - EDGE), following) * options.round_s
         heapq.heappush(self._heap, (end_s, kind, run.number, run.version))
 
     def _resettle(self, *allocations: Allocation | None, except_for: set[int]) -> None:
