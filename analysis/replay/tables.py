@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ANY_WIDTH = 0
 """In a table of pairs without numbers of GPUs: its rows hold for jobs of every width."""
+_MOST_SHARE = 2.0
+"""More of its speed alone than noise can make of a job that shares a GPU."""
 
 
 class JobType(NamedTuple):
@@ -78,7 +80,7 @@ def read_pairs(path: Path, gpu: str | None = None) -> Pairs:
     b_share_of_solo and, optionally, gpus_a, gpus_b (the rows then hold for jobs of these widths) and gpu.
 
     `gpu`: the rows of which GPU type are read; without it, those of the first in the file. A share of 0 or none is a
-    pair that does not fit; shares above 1 count as 1. Raises InputError.
+    pair that does not fit; shares above 1, to twice the speed, count as 1. Raises InputError.
     """
     solo_shares, widths = ("a_share_of_solo", "b_share_of_solo"), ("gpus_a", "gpus_b")
     table = csv_of(path, "job_a", "job_b", *solo_shares)
@@ -91,9 +93,12 @@ def read_pairs(path: Path, gpu: str | None = None) -> Pairs:
     notes = (f"{path.name}: the pairs of {gpu} are used, of {', '.join(types)}",) if len(types) > 1 else ()
     table.frame = table.frame.filter(gpu=gpu)
     table.frame = table.frame.with_columns(
-        *(table.nonnegative(name, ("",)).fill_null(0).clip(upper_bound=1) for name in solo_shares),
+        *(table.nonnegative(name, ("",)).fill_null(0) for name in solo_shares),
         *(table.nonnegative(name, ("",)).fill_null(ANY_WIDTH) for name in widths),
     )
+    for name in solo_shares:
+        table.check(pl.col(name) > _MOST_SHARE, f"{name} is {{{name}}}: give shares of the speed alone, not percent")
+    table.frame = table.frame.with_columns(pl.col(solo_shares).clip(upper_bound=1))
     for name in widths:
         table.check(pl.col(name) != pl.col(name).floor(), f"{name} is {{{name}}}, which is not a whole number")
     shares: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}

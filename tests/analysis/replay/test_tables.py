@@ -62,6 +62,9 @@ def test_the_name_with_the_batch_size_and_the_number_of_gpus_count(tmp_path: Pat
         (("job_a,job_b,a_share_of_solo", "x,y,1"), "no column b_share_of_solo"),
         ((HEAD, "x,y,fast,1"), "line 2: a_share_of_solo is 'fast', which is not a finite number"),
         ((HEAD, "x,y,1,-0.5"), "line 2: b_share_of_solo is -0.5; it must be at least 0"),
+        ((HEAD, "x,y,95,80"), "line 2: a_share_of_solo is 95.*: give shares of the speed alone, not percent"),
+        ((HEAD, "x,y,1,1", "x,z,1"), "line 3"),
+        ((HEAD,), "has no rows"),
         ((HEAD, "x,y,1,1", "y,x,1,1"), "line 3: the pair of y and x stands there twice"),
     ],
 )
