@@ -6,7 +6,7 @@ of them. Class C takes BERT's file again, as the artifact does, and SGEMM's file
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -16,9 +16,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...store.importing.content import LINE, Sheet, read
+from ...store.importing import content
+from ...store.importing.content import Sheet, read
 from .fleet import Floats, Ints
 from .job import Trace
+from .trace_text import LINE, TraceText
 from .traces import TraceOptions, read_trace
 
 CLASSES = ("A", "B", "C", "D")
@@ -42,22 +44,9 @@ def published_trace(path: Path) -> Trace:
     return replace(trace, jobs=jobs, notes=tuple(f"{path.name}: {note}" for note in trace.notes if "sorted" in note))
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A published file: what its column `exp` says, which columns only it has, and how many rows."""
-
-    exp: str
-    only: frozenset[str]
-    rows: int
-
-
-_SOURCES = (
-    _Source("resnet", frozenset({"cab-node", "median_memfreq"}), 1404),
-    _Source("bert", frozenset({"warmup", "perf_s"}), 1096),
-    _Source("pagerank", frozenset({"reps", "device", "kern_min_start"}), 880),
-    _Source("sgemm", frozenset({"input_size", "kern", "dev_id"}), 11087),
-)
-_SOURCE_OF_CLASS = dict(zip(CLASSES, ("resnet", "bert", "bert", "pagerank"), strict=True))
+_EXPERIMENT_OF_CLASS = dict(zip(CLASSES, ("resnet", "bert", "bert", "pagerank"), strict=True))
+_PUBLISHED_ROWS = {"resnet": 1404, "bert": 1096, "pagerank": 880, "sgemm": 11087}
+"""By what the column `exp` of a published file says."""
 
 
 @dataclass(frozen=True)
@@ -75,57 +64,47 @@ class Profiles:
 def profiles(paths: Sequence[Path]) -> Profiles:
     """The profiles in these files, and in the CSV files of these folders, in any order, plain or compressed.
 
-    Which file is which is read from its column `exp`, or from the columns that only this file was published with. A
-    file given twice counts once, and so does a copy. Raises InputError where a file is no profile (in a folder it is
-    passed over), where two differing files hold one profile, and where a class has none.
+    Which file is which is read from its column `exp`. A copy of a file counts once. Raises InputError where a file is
+    no profile (in a folder it is passed over), where two differing files hold one profile, and where a class has none.
     """
-    by_source: dict[str, tuple[Path, Floats]] = {}
-    for path, listed in _files(paths):
-        sheet = read(path)
-        source = _source(sheet)
-        if source is None:
-            if listed:
-                raise InputError(
-                    f"{path} is not one of the published profiles: it has no column `exp` that says resnet, bert, "
-                    "pagerank or sgemm"
-                )
-            continue
-        if source.exp not in _SOURCE_OF_CLASS.values():
-            continue
-        times = _times(path, sheet)
-        if source.exp in by_source and not np.array_equal(by_source[source.exp][1], times):
-            raise InputError(
-                f"{by_source[source.exp][0]} and {path} both have {source.exp} runs; give only one of them"
-            )
-        by_source.setdefault(source.exp, (path, times))
-    _complete(by_source, paths)
-    notes = tuple(
-        f"{by_source[source.exp][0].name} has {by_source[source.exp][1].size:,} rows where the published file has "
-        f"{source.rows:,}: the draws, and all that follows, differ from the published ones"
-        for source in _SOURCES
-        if source.exp in by_source and by_source[source.exp][1].size != source.rows
-    )
-    return Profiles({name: by_source[exp][1] for name, exp in _SOURCE_OF_CLASS.items()}, notes)
-
-
-def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Each file once, and whether it was named itself."""
-    listed: set[Path] = set()
+    files: dict[str, Path] = {}
+    perf: dict[str, Floats] = {}
     for path in paths:
         inside = sorted(file for ending in ("*.csv", "*.csv.gz", "*.csv.zst") for file in path.glob(ending))
         for file in inside if path.is_dir() else [path]:
-            if file.resolve() not in listed:
-                listed.add(file.resolve())
-                yield file, file == path
+            sheet = read(file)
+            experiment = _experiment(sheet)
+            if not experiment and file == path:
+                raise InputError(
+                    f"{file} is not one of the published profiles: it has no column `exp` that says "
+                    f"{', '.join(_PUBLISHED_ROWS)}"
+                )
+            if experiment not in _EXPERIMENT_OF_CLASS.values():
+                continue
+            times = _times(file, sheet)
+            if not np.array_equal(perf.setdefault(experiment, times), times):
+                raise InputError(f"{files[experiment]} and {file} both have {experiment} runs; give only one of them")
+            files.setdefault(experiment, file)
+    missing = {name: experiment for name, experiment in _EXPERIMENT_OF_CLASS.items() if experiment not in perf}
+    if missing:
+        raise InputError(
+            f"no profile of {' and '.join(dict.fromkeys(missing.values()))} runs was given, which class "
+            f"{' and '.join(missing)} of jobs needs; there is {' and '.join(perf) or 'none'} in "
+            f"{', '.join(map(str, paths)) or 'no file at all'}"
+        )
+    notes = tuple(
+        f"{files[experiment].name} has {perf[experiment].size:,} rows where the published file has {rows:,}: the "
+        "draws, and all that follows, differ from the published ones"
+        for experiment, rows in _PUBLISHED_ROWS.items()
+        if experiment in perf and perf[experiment].size != rows
+    )
+    return Profiles({name: perf[experiment] for name, experiment in _EXPERIMENT_OF_CLASS.items()}, notes)
 
 
-def _source(sheet: Sheet) -> _Source | None:
-    if "exp" in sheet.names:
-        experiments = {(text or "").casefold() for text in sheet.frame["exp"].unique()}
-        candidates = [source for source in _SOURCES if all(text.startswith(source.exp) for text in experiments)]
-    else:
-        candidates = [source for source in _SOURCES if source.only <= set(sheet.names)]
-    return candidates[0] if len(candidates) == 1 else None
+def _experiment(sheet: Sheet) -> str:
+    """Which published file it is by its column `exp`; "" for another."""
+    texts = sheet.frame["exp"].fill_null("").str.to_lowercase() if "exp" in sheet.names else pl.Series([""])
+    return next((name for name in _PUBLISHED_ROWS if texts.len() and texts.str.starts_with(name).all()), "")
 
 
 def _times(path: Path, sheet: Sheet) -> Floats:
@@ -133,27 +112,11 @@ def _times(path: Path, sheet: Sheet) -> Floats:
     if sheet.refused.count:
         reason, lines = min(sheet.refused.lines.items(), key=lambda reason_lines: reason_lines[1][0])
         raise InputError(f"{path}, line {lines[0]}: {reason}; a published simulation needs every row")
-    if "perf" not in sheet.names:
-        raise InputError(f"{path} has no column perf; it has {', '.join(sheet.names[:12])}")
-    text = sheet.frame["perf"].fill_null("")
-    times = text.cast(pl.Float64, strict=False)
-    wrong = (~(times.is_finite() & (times > 0)).fill_null(value=False)).arg_true()
-    if len(wrong):
-        line = sheet.frame[LINE][wrong[0]]
-        raise InputError(f"{path}, line {line}: perf {text[wrong[0]]!r} is not a number above 0")
+    table = TraceText(str(path), sheet.frame.fill_null("").rename({content.LINE: LINE}))
+    table.need("perf", do="Give the file as it was published")
+    times = table.number("perf")
+    table.check(pl.lit(times) <= 0, "perf is {perf}; it must be above 0")
     return times.to_numpy()
-
-
-def _complete(by_source: dict[str, tuple[Path, Floats]], paths: Sequence[Path]) -> None:
-    missing = [name for name, exp in _SOURCE_OF_CLASS.items() if exp not in by_source]
-    if not missing:
-        return
-    lacking = " and ".join(dict.fromkeys(_SOURCE_OF_CLASS[name] for name in missing))
-    present = f"{' and '.join(by_source)} in" if by_source else "none in"
-    raise InputError(
-        f"no profile of {lacking} runs was given, which class {' and '.join(missing)} of jobs needs; "
-        f"there is {present} {', '.join(map(str, paths)) or 'no file at all'}"
-    )
 
 
 def drawn_scores(relative: Mapping[str, Floats], gpus: int, seed: int) -> tuple[dict[str, Floats], Random]:

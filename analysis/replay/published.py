@@ -61,19 +61,22 @@ def pal_sc24(
 
     Its figures are `Outcome.metrics(published=True)`. `seed` draws the scores and then the random placements; the
     artifact knows 42 alone. `clipped`: outlying scores are lowered to the next-worst GPU's. `flat`: the policy is shown
-    1 for every score. `record` is that of `replay`. Raises InputError for another policy or scheduler, for a job wider
-    than the 64 GPUs, and where later arrivals keep a job of the trace from ever ending, as LAS lets them.
+    1 for every score. `record` is that of `replay`. Raises InputError as `replay` does, and where later arrivals keep a
+    job of the trace from ever ending, as LAS lets them.
     """
-    if policy not in (*POLICIES, BASELINE):
-        raise InputError(f"no policy of the published simulation is named {policy!r}; it has {', '.join(POLICIES)}")
-    if scheduler not in SCHEDULERS:
-        raise InputError(
-            f"no scheduler of the published simulation is named {scheduler!r}; it has {', '.join(SCHEDULERS)}"
-        )
-    _fits(trace)
     world, generator = published_world(profiles, seed=seed, clipped=clipped)
     world = world.flat() if flat else world
-    options = published_options(trace, record=record)
+    options = Options(
+        round_s=ROUND_S,
+        rounds=True,
+        quantised=True,
+        stops_in_vain=True,
+        patience_s=PATIENCE_S,
+        users=(lambda: Arrivals(_later(trace)),),
+        bins=levels,
+        class_order=CLASSES,
+        record=record,
+    )
     row = _WithoutOutliers if policy == BASELINE else policy
     outcome = replay(trace, world, row, scheduler, options=options, seed=generator)
     return replace(outcome, policy=policy, seed=seed, notes=(*profiles.notes, *outcome.notes))
@@ -85,21 +88,6 @@ def published_world(profiles: Profiles, *, seed: int = SEED, clipped: bool = Fal
     if clipped:
         scores = {name: _clipped(values) for name, values in scores.items()}
     return World.regular(NODES, GPUS_PER_NODE, scores, locality=LOCALITY), generator
-
-
-def published_options(trace: Trace, *, record: bool = False) -> Options:
-    """The artifact's clock, levels of scores, and jobs after the trace's."""
-    return Options(
-        round_s=ROUND_S,
-        rounds=True,
-        quantised=True,
-        stops_in_vain=True,
-        patience_s=PATIENCE_S,
-        users=(lambda: Arrivals(_later(trace)),),
-        bins=levels,
-        class_order=CLASSES,
-        record=record,
-    )
 
 
 class _WithoutOutliers(Packed):
@@ -149,13 +137,3 @@ def _later(trace: Trace) -> Iterator[Job]:
 def _clipped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     lowered: NDArray[np.float64] = np.minimum(scores, scores[~outlying(scores)].max())
     return lowered
-
-
-def _fits(trace: Trace) -> None:
-    gpus = NODES * GPUS_PER_NODE
-    for job in trace.jobs:
-        if job.gpus > gpus:
-            raise InputError(
-                f"{trace.name}: job {job.name} asks for {job.gpus} GPUs; the published cluster has {gpus}, so it "
-                "would wait for ever: leave it out"
-            )

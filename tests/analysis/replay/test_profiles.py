@@ -110,10 +110,9 @@ def test_no_profile_at_all(tmp_path: Path) -> None:
     ("lines", "sentence"),
     [
         (("exp,time", "resnet,3"), "resnet.csv has no column perf; it has exp, time"),
-        (("exp,perf", "resnet,3", "resnet,fast"), "resnet.csv, line 3: perf 'fast' is not a number above 0"),
-        (("exp,perf", "resnet,"), "resnet.csv, line 2: perf '' is not a number above 0"),
-        (("exp,perf", "resnet,nan"), "resnet.csv, line 2: perf 'nan' is not a number above 0"),
-        (("exp,perf", "resnet,-1"), "resnet.csv, line 2: perf '-1' is not a number above 0"),
+        (("exp,perf", "resnet,3", "resnet,fast"), "resnet.csv, line 3: perf is 'fast', which is not a finite number"),
+        (("exp,perf", "resnet,"), "resnet.csv, line 2: perf is '', which is not a finite number"),
+        (("exp,perf", "resnet,-1"), "resnet.csv, line 2: perf is -1; it must be above 0"),
         (
             ("exp,perf", "resnet,1", "resnet,2", "resnet"),
             "resnet.csv, line 4: it has 1 fields, but the header names 2; .* needs every row",
