@@ -28,6 +28,13 @@ class FigureColumn(NamedTuple):
 
 _S, _PERCENT = "{:,.0f}".format, "{:.0f} %".format
 _THREE, _FOUR = (partial(number, digits=digits) for digits in (3, 4))
+
+
+def _count(mean: float) -> str:
+    """A number of jobs, whole if it is one: the mean over seeds need not be."""
+    return _S(mean) if mean.is_integer() else _THREE(mean)
+
+
 _TIMES = (
     FigureColumn("avg JCT", "avg_jct_s", _S),
     FigureColumn("median", "median_jct_s", _S),
@@ -41,14 +48,14 @@ _WAITING = (
     FigureColumn("p95", "p95_queue_s", _S),
     FigureColumn("p99", "p99_queue_s", _S),
     FigureColumn("slowdown", "bounded_slowdown", _THREE),
-    FigureColumn("rho", "worst_ftf_themis", _THREE),
-    FigureColumn("unfair", "unfair_pct_themis", _PERCENT),
+    FigureColumn("Themis FTF", "worst_ftf_themis", _THREE),
+    FigureColumn("unfair by it", "unfair_pct_themis", _PERCENT),
 )
 _FURTHER = (
     FigureColumn("worst FTF", "worst_ftf", _THREE),
     FigureColumn("unfair", "unfair_pct", _PERCENT),
-    FigureColumn("late", "late", _THREE),
-    FigureColumn("limits hit", "limits_hit", _THREE),
+    FigureColumn("late", "late", _count),
+    FigureColumn("limits hit", "limits_hit", _count),
     FigureColumn("wasted GPU-h", "wasted_gpu_h", _THREE),
     FigureColumn("node-hours", "node_hours", _FOUR),
     FigureColumn("kWh in all", "energy_kwh", _FOUR),
@@ -135,7 +142,7 @@ def answer(answered: Answered, clocks: Mapping[str, Sequence[str]]) -> Iterable[
     if any(finding.gains for finding in answered.findings):
         yield _reading(answered.findings)
         yield ""
-    for column, figure in definitions(answered.results, _FURTHER):
+    for column, figure in definitions(answered.results, (*_WAITING[-2:], *_FURTHER)):
         yield f"{column.head}: {figure.definition}"
     yield ""
     yield from (f"{name}: {text}" for name, text in answered.conditions.items())
@@ -155,11 +162,11 @@ def _gains(group: Group) -> Iterable[str | Table]:
 
 
 def waiting_costs(group: Group) -> str:
-    """What nodes that are left out cost in waiting; "" where no policy leaves any out."""
+    """What nodes that are left out cost in waiting; "" where no policy leaves any out, or jobs wait as long."""
     policies = [name for name in group.policies if name in _LEAVE_NODES_OUT]
     waits = {name: mean_of(group.results, name, "p95_queue_s") for name in (group.packed, *policies)}
     texts = [f"{wait:,.0f} s with {name}" for name, wait in waits.items() if wait is not None]
-    if len(texts) < 2:
+    if len({wait for wait in waits.values() if wait is not None}) < 2:
         return ""
     return f"Nodes that are left out cost waiting. 95 % of the jobs waited for at most {', '.join(texts)}."
 

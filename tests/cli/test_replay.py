@@ -356,6 +356,14 @@ def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
         time.sleep(0.1)
 
 
+def test_columns_of_one_name_are_of_one_figure(jobs: Path) -> None:
+    printed = whorl("--trace", jobs, "--policy", "packed", "--nodes", 6, "--gpus-per-node", 4).stdout
+    assert "Themis FTF  unfair by it" in printed
+    assert "\nunfair by it: jobs whose fairness after Themis" in printed
+    assert "\nunfair: jobs whose fairness after Shockwave" in printed
+    assert "cost waiting" not in printed  # no node is far off, so none is left out
+
+
 def test_a_policy_that_cannot_be_replayed_costs_no_other(jobs: Path) -> None:
     """Backfill plans with jobs that stay where they are: PAL moves them."""
     result = whorl(
