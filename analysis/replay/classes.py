@@ -36,52 +36,45 @@ def assign(traces: Sequence[Trace], workloads: Sequence[str], chosen: Mapping[st
     """
     chosen = {model: find_workload(workload, workloads) for model, workload in (chosen or {}).items()}
     models = list(dict.fromkeys(job.model for trace in traces for job in trace.jobs))
-    for model, workload in chosen.items():
-        if workload not in (*workloads, INSENSITIVE):
+    for model, choice in chosen.items():
+        if choice not in (*workloads, INSENSITIVE):
             measured = f"there is {', '.join(workloads)}" if workloads else "without a store none is measured"
-            raise InputError(f"--class {model}={workload}: no workload is called {workload!r}; {measured}, or none")
+            raise InputError(f"--class {model}={choice}: no workload is called {choice!r}; {measured}, or none")
         if model not in (*models, OTHERS):
-            raise InputError(f"--class {model}={workload}: no job has the model {model!r}; there is {_listed(models)}")
+            raise InputError(f"--class {model}={choice}: no job has the model {model!r}; there is {_listed(models)}")
     if not workloads:
         return list(traces)
-    by_name = {model: _by_name(model, workloads, chosen) for model in models}
     workload_of: dict[str, str] = {}
+    stand_ins: list[str] = []
     unknown: list[str] = []
-    for model, name in by_name.items():
-        guess = name if name is not None else _alike(_STANDS_FOR.get(model, ""), workloads)
-        if guess is None and len(workloads) > 1:
-            unknown.append(model)
-        workload_of[model] = workloads[0] if guess is None else guess
+    for model in models:
+        workload = chosen.get(model, chosen.get(OTHERS, _alike(model, workloads)))
+        if workload is None and len(workloads) == 1:
+            workload = workloads[0]
+        elif workload is None:
+            workload = _alike(_STANDS_FOR.get(model, ""), workloads)
+            (unknown if workload is None else stand_ins).append(model)
+        workload_of[model] = "" if workload is None or workload == INSENSITIVE else workload
     if unknown:
         example = f"--class '{unknown[0] or OTHERS}={workloads[0]}'"
         raise InputError(
             f"no measured workload matches {_listed(unknown)}. Measured are: {', '.join(workloads)}. Choose one with "
             f"{example} (repeatable; `*` is all other models, `none` the same time on every GPU)"
         )
-    stand_ins = [model for model, name in by_name.items() if name is None and len(workloads) > 1]
     return [_assigned(trace, workload_of, stand_ins) for trace in traces]
 
 
 def _assigned(trace: Trace, workload_of: Mapping[str, str], stand_ins: Sequence[str]) -> Trace:
     jobs = tuple(replace(job, workload=workload_of[job.model]) for job in trace.jobs)
-    models = dict.fromkeys(job.model for job in jobs)
+    models = list(dict.fromkeys(job.model for job in jobs))
     pairs = [f"{model or '(no model)'} like {workload_of[model] or 'nothing (insensitive)'}" for model in models]
-    further = f"; and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
-    notes = [f"jobs run like these workloads: {'; '.join(pairs[:_LISTED])}{further}"]
+    notes = [f"jobs run like these workloads: {_listed(pairs, '; ')}"]
     if present := [model for model in stand_ins if model in models]:
         notes.append(
             f"{_listed(present)}: no workload of that name was measured, so the one that stands for the class in the "
             "PAL study is used (change this with --class)"
         )
     return replace(trace, jobs=jobs, notes=(*trace.notes, *notes))
-
-
-def _by_name(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
-    """The workload that a person or the model's own name tells; "" for none, None where neither does."""
-    choice = chosen.get(model, chosen.get(OTHERS))
-    if choice is not None:
-        return "" if choice == INSENSITIVE else choice
-    return _alike(model, workloads)
 
 
 def _alike(model: str, workloads: Sequence[str]) -> str | None:
@@ -97,6 +90,6 @@ def _bare(name: str) -> str:
     return name.casefold().rstrip("0123456789").rstrip("-_ ") or name.casefold()
 
 
-def _listed(models: Sequence[str]) -> str:
-    names = ", ".join(model or "(no model)" for model in models[:_LISTED])
+def _listed(models: Sequence[str], parted: str = ", ") -> str:
+    names = parted.join(model or "(no model)" for model in models[:_LISTED])
     return f"{names} and {len(models) - _LISTED} more" if len(models) > _LISTED else names

@@ -46,8 +46,7 @@ class TraceText:
         """Stop with one sentence where columns are missing; `do` says what to do."""
         missing = [name for name in names if name not in self.frame.columns]
         if missing:
-            columns = "columns" if len(missing) > 1 else "column"
-            raise InputError(f"{self.file} has no {columns} {', '.join(missing)}; it has {', '.join(self.names)}. {do}")
+            raise InputError(f"{self.file} has no column {', '.join(missing)}; it has {', '.join(self.names)}. {do}")
 
     def add_absent(self, *names: str) -> None:
         """Give the file, without anything in their cells, those of these columns that it lacks."""
@@ -80,7 +79,7 @@ class TraceText:
         return self._strict(name, value, "a time such as 2026-01-31T12:00:00 or a number", unknown)
 
     def span(self, name: str, unknown: Sequence[str] = (), unit: float = 1.0) -> pl.Series:
-        """(rows,) a column of `[DD-]HH:MM:SS`, `MM:SS`, `DD-HH`, or numbers of `unit` seconds, as seconds.
+        """(rows,) a column of `[DD-]HH:MM:SS`, `MM:SS`, or numbers of `unit` seconds, as seconds.
 
         Raises:
             InputError: a cell is none of these; names the line.
@@ -88,9 +87,7 @@ class TraceText:
         parts = pl.col(name).str.extract_groups(r"^(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?$")
         days, hours, minutes, full_seconds = (parts.struct.field(str(i)).cast(pl.Float64) for i in range(1, 5))
         clock = 86400 * days.fill_null(0) + 3600 * hours.fill_null(0) + 60 * minutes + full_seconds
-        parts = pl.col(name).str.extract_groups(r"^(\d+)-(\d+)$")
-        days, hours = (parts.struct.field(str(i)).cast(pl.Float64) for i in (1, 2))
-        span = pl.coalesce(clock, 86400 * days + 3600 * hours, unit * pl.col(name).cast(pl.Float64, strict=False))
+        span = pl.coalesce(clock, unit * pl.col(name).cast(pl.Float64, strict=False))
         return self._strict(name, span, "a time such as 1-02:03:04", unknown)
 
     def _strict(self, name: str, value: pl.Expr, kind: str, unknown: Sequence[str]) -> pl.Series:
@@ -143,12 +140,9 @@ def seconds(name: str) -> pl.Expr:
 def text_of(path: Path) -> str:
     """The text of a file, plain or compressed. InputError where it cannot be read, is damaged, or is no text."""
     try:
-        text = load(path).decode("utf-8-sig")
+        return load(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: byte {error.start:,} cannot be read") from error
-    if "\0" in text:
-        raise InputError(f"{path} is not text: it contains NUL characters")
-    return text
 
 
 def first_line(text: str) -> str:

@@ -37,7 +37,6 @@ __all__ = ["FORMATS", "SECONDS_PER_ITERATION", "TraceFormat", "TraceOptions", "r
 
 MOST_GPUS = 10_000_000  # of a job; more is a slip of the pen, or a number of something else
 _LONGEST_S = 1e10
-_NO_LIMIT = pl.lit(None, pl.Float64)
 
 SECONDS_PER_ITERATION = {
     "BERT": 0.179,
@@ -168,8 +167,7 @@ def read_trace(path: Path | str, format: str | None = None, reading: TraceOption
 def _jobs(table: TraceText, row: TraceFormat, reading: TraceOptions) -> dict[str, tuple[Piece, ...]]:
     """Add `=job`, `=submit`, `=gpus`, `=run`, `=limit` and `=model` to the table; by job, the pieces that are known."""
     table.need(*row.columns.split())
-    absent = [name for name in row.optional.split() if name not in table.frame.columns]
-    table.frame = table.frame.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
+    table.add_absent(*row.optional.split())
     table.frame = table.frame.with_columns(
         *(table.number(name, row.unknown) for name in row.numbers.split()),
         *(table.instant(name, row.unknown) for name in row.instants.split()),
@@ -184,39 +182,43 @@ def _jobs(table: TraceText, row: TraceFormat, reading: TraceOptions) -> dict[str
         pl.col(row.job).cast(pl.String).alias("=job"),
         table.instant(row.submit, row.unknown).alias("=submit"),
         table.number(row.gpus, row.unknown).alias("=gpus"),
-        (pl.when(pl.col(row.limit) > 0).then(row.limit) if row.limit else _NO_LIMIT).alias("=limit"),
+        (pl.when(pl.col(row.limit) > 0).then(row.limit) if row.limit else pl.lit(None, pl.Float64)).alias("=limit"),
         pl.coalesce(*models[:1], pl.lit("")).alias("=model"),
     )
     names = table.frame["=job"].to_list()
-    pieces: dict[str, tuple[Piece, ...]] = {}
     if reading.regimes is not None:
-        pieces = read_regimes(reading.regimes, names, table.file)
-        run_times = pl.Series([sum(piece.work_s for piece in pieces[name]) for name in names], dtype=pl.Float64)
-        table.frame = table.frame.with_columns(
-            pl.Series(
-                "=epochs by regimes", [sum(piece.epochs for piece in pieces[name]) for name in names], pl.Float64
-            ),
-            pl.Series("=batch by regimes", [pieces[name][0].batch for name in names], pl.Float64),
-            pl.lit(str(reading.regimes)).alias("=regimes"),
-        )
-        for kind, column in (("epochs", row.epochs), ("batch", row.batch)):  # those of another trace would differ
-            if column:
-                second = f"={kind} by regimes"
-                why = (
-                    f"the {kind} of job {{=job}}: {{{column}}} here, {{{second}:g}} in {{=regimes}}; are these its own?"
-                )
-                table.check(pl.lit(table.number(column)) != pl.col(second), why)
-    else:
-        run_times = table.number(row.run_time, row.unknown)
-        if row.unit:
-            run_times = run_times * table.frame[row.unit]
-        if row.epochs:
-            numbers = table.number(row.epochs), table.number(row.batch)
-            for values in numbers:
-                table.check(pl.lit(values) <= 0, f"{values.name} is {{{values.name}}}; it must be above 0")
-            parts = zip(names, run_times, *numbers, strict=True)
-            pieces = {name: (Piece(work, epochs=epochs, batch=int(batch)),) for name, work, epochs, batch in parts}
+        return _by_regimes(table, row, reading.regimes, names)
+    run_times = table.number(row.run_time, row.unknown)
+    if row.unit:
+        run_times = run_times * table.frame[row.unit]
     table.frame = table.frame.with_columns(run_times.alias("=run"))
+    if not row.epochs:
+        return {}
+    numbers = table.number(row.epochs), table.number(row.batch)
+    for values in numbers:
+        table.check(pl.lit(values) <= 0, f"{values.name} is {{{values.name}}}; it must be above 0")
+    parts = zip(names, run_times, *numbers, strict=True)
+    return {name: (Piece(work, epochs=epochs, batch=int(batch)),) for name, work, epochs, batch in parts}
+
+
+def _by_regimes(table: TraceText, row: TraceFormat, path: Path, names: Sequence[str]) -> dict[str, tuple[Piece, ...]]:
+    """The pieces of each job as a file has them, and `=run` as their sum; those of another trace are refused."""
+    pieces = _regimes(path, names, table.file)
+    facts = [
+        (
+            sum(piece.work_s for piece in pieces[name]),
+            sum(piece.epochs for piece in pieces[name]),
+            pieces[name][0].batch,
+        )
+        for name in names
+    ]
+    columns = dict.fromkeys(("=run", "=epochs by regimes", "=batch by regimes"), pl.Float64)
+    table.frame = table.frame.with_columns(pl.DataFrame(facts, columns, orient="row"))
+    for kind, column in (("epochs", row.epochs), ("batch", row.batch)):
+        if column:
+            regimes = f"={kind} by regimes"
+            why = f"the {kind} of job {{=job}}: {{{column}}} here, {{{regimes}:g}} in {path}; are these its own?"
+            table.check(pl.lit(table.number(column)) != pl.col(regimes), why)
     return pieces
 
 
@@ -252,7 +254,7 @@ def _usable(table: TraceText, row: TraceFormat, reading: TraceOptions) -> None:
         table.notes.append(row.notes.format(reading=reading))
 
 
-def read_regimes(path: Path, names: Sequence[str], trace: str) -> dict[str, tuple[Piece, ...]]:
+def _regimes(path: Path, names: Sequence[str], trace: str) -> dict[str, tuple[Piece, ...]]:
     """What each job of a trace does in order: `{"job": [[epochs, batch size, seconds per epoch], ...], ...}`.
 
     The mapping may stand under the key `regimes`. `names` are the jobs of the file `trace`.
@@ -260,10 +262,7 @@ def read_regimes(path: Path, names: Sequence[str], trace: str) -> dict[str, tupl
     Raises:
         InputError: the file is no such JSON, lacks a job or has another, or a regime is not three numbers above 0.
     """
-    try:
-        document = json.loads(text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON: {error}; --regimes takes a JSON file") from error
+    document = _json(path, text_of(path), "--regimes takes a JSON file")
     regimes = document.get("regimes", document) if isinstance(document, dict) else None
     if not isinstance(regimes, dict):
         raise InputError(f"{path} holds no regimes by job, such as {_REGIMES}")
@@ -292,12 +291,19 @@ def _pieces(path: Path, job: str, regimes: Any) -> Iterator[Piece]:
         yield Piece(float(epochs * epoch_s), epochs=float(epochs), batch=int(batch))
 
 
+def _json(path: Path, text: str, do: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no JSON: {error}; {do}") from error
+
+
 def _format(path: Path, text: str, name: str | None) -> TraceFormat:
     if name is not None:
-        for row in FORMATS:
-            if row.name == name:
-                return row
-        raise InputError(f"no trace format is named {name!r}; there are {', '.join(row.name for row in FORMATS)}")
+        named = {row.name: row for row in FORMATS}
+        if name not in named:
+            raise InputError(f"no trace format is named {name!r}; there are {', '.join(named)}")
+        return named[name]
     first = first_line(text)
     if not first:
         raise InputError(f"{path} is empty")
@@ -311,23 +317,22 @@ def _format(path: Path, text: str, name: str | None) -> TraceFormat:
 
 def _csv_units(table: TraceText, reading: TraceOptions) -> None:
     """`=unit`: `duration` counts iterations for the PAL study's six models, and seconds otherwise."""
-    unit = table.frame["model"].replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
-    table.frame = table.frame.with_columns(unit.alias("=unit"))
-    if reading.duration_unit == "iterations":
-        models = ", ".join(SECONDS_PER_ITERATION)
-        why = f"is not known, only of {models}; leave the job out, or use --duration-unit seconds"
-        table.check(pl.col("=unit").is_null(), "how long an iteration of {model!r} takes " + why)
+    by_model = pl.col("model").replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
     if reading.duration_unit == "seconds":
         table.notes.append("duration was read as seconds on the median GPU (--duration-unit seconds)")
-        table.frame = table.frame.with_columns(pl.lit(1.0).alias("=unit"))
+        by_model = pl.lit(None, pl.Float64)
+    elif reading.duration_unit == "iterations":
+        models = ", ".join(SECONDS_PER_ITERATION)
+        why = f"is not known, only of {models}; leave the job out, or use --duration-unit seconds"
+        table.check(by_model.is_null(), "how long an iteration of {model!r} takes " + why)
     else:
-        table.count(
-            pl.col("=unit").is_not_null(),
-            "duration of {} of the PAL study's models was read as iterations and turned into seconds by its table "
-            "(change this with --duration-unit)",
-        )
-        table.count(pl.col("=unit").is_null(), "duration of {} was read as seconds on the median GPU")
-        table.frame = table.frame.with_columns(pl.col("=unit").fill_null(1.0))
+        table.count(by_model.is_null(), "duration of {} was read as seconds on the median GPU")
+    table.count(
+        by_model.is_not_null(),
+        "duration of {} of the PAL study's models was read as iterations and turned into seconds by its table "
+        "(change this with --duration-unit)",
+    )
+    table.frame = table.frame.with_columns(by_model.fill_null(1.0).alias("=unit"))
     unused = [name for name in table.names if name not in (*_CSV.split(), "user")]
     if unused:
         table.notes.append(f"columns not used: {', '.join(name or '(without a name)' for name in unused)}")
@@ -379,9 +384,8 @@ def _pai_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
 
 def _pai_rows(path: Path, text: str) -> TraceText:
     """The table is published without its header line, which is a file of its own."""
-    return delimited(
-        path, text, ",", quoting=False, names=() if set(_PAI.split()) <= headings(first_line(text)) else _PAI.split()
-    )
+    names = () if _has_pai_header(first_line(text)) else _PAI.split()
+    return delimited(path, text, ",", quoting=False, names=names)
 
 
 def _gavel_rows(path: Path, text: str) -> TraceText:
@@ -396,10 +400,7 @@ def _gavel_rows(path: Path, text: str) -> TraceText:
 
 def _philly_rows(path: Path, text: str) -> TraceText:
     """A job runs for as long as all its attempts together, on the GPUs of the last one that held any."""
-    try:
-        log = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON: {error}; the file looks cut off: copy it again") from error
+    log = _json(path, text, "the file looks cut off: copy it again")
     if not isinstance(log, list):
         raise InputError(f"{path} is JSON without a list of jobs; see --trace-format")
     rows = [_philly_job(path, number, job) for number, job in enumerate(log, start=1)]
@@ -451,9 +452,7 @@ def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG00
     table.frame = table.frame.rename(dict(zip(table.names, lower, strict=True)))
     table.frame = table.frame.drop("", strict=False)  # `sacct -p` ends each line with a delimiter
     names = table.names
-    job = _present(table, "JobIDRaw", "JobID")[0]
-    if "jobid" not in names:
-        table.frame = table.frame.with_columns(pl.col(job).alias("jobid"))
+    job, shown_job = (_present(table, "JobIDRaw", "JobID")[place] for place in (0, -1))
     arrival, tres = _present(table, "Submit", "Eligible"), _present(table, "AllocTRES", "AllocGRES", "ReqTRES")
     table.frame = table.frame.filter(~pl.col(job).str.contains(".", literal=True))  # steps of jobs
     table.leave_out(~pl.struct(names).is_first_distinct(), "the same line occurs before, as when two exports overlap")
@@ -465,30 +464,25 @@ def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG00
         table.leave_out(pl.col("end").is_in(list(UNKNOWN)), "they had not ended")
     else:
         table.notes.append("there is no column State or End, so jobs that were still running count as ended")
-    elapsed = [name for name in ("elapsedraw", "elapsed") if name in names]
-    limits = [name for name in ("timelimitraw", "timelimit") if name in names]
+    elapsed = next((name for name in ("elapsedraw", "elapsed") if name in names), None)
     if elapsed:
-        run_time = table.span(elapsed[0], UNKNOWN)
+        run_time = table.span(elapsed, UNKNOWN)
     elif {"start", "end"} <= set(names):
         run_time = table.instant("end", UNKNOWN) - table.instant("start", UNKNOWN)
     else:
         lacking = "none of ElapsedRaw, Elapsed, or Start with End: the run times of the jobs are not known"
         raise InputError(f"{table.file} has {lacking}")
-    arrivals = table.frame.select(table.instant(name, UNKNOWN) for name in arrival)
-    counts = [
-        pl.col(name).replace_strict(
-            {text: _gpus_of(text) for text in table.frame[name].unique()}, return_dtype=pl.Int64
-        )
-        for name in tres
-    ]
+    limit = "timelimitraw" if "timelimitraw" in names else "timelimit"
+    table.add_absent(limit)
+    gpus = {text: _gpus_of(text) for name in tres for text in table.frame[name].unique()}
     table.frame = table.frame.with_columns(
         pl.col(job).alias("=job ID"),
-        arrivals.select(pl.max_horizontal(pl.all()).alias("=arrival")).to_series(),
-        pl.coalesce(counts).alias("=GPUs"),
+        table.frame.select(table.instant(name, UNKNOWN) for name in arrival).max_horizontal().alias("=arrival"),
+        pl.coalesce(pl.col(tres).replace_strict(gpus, return_dtype=pl.Int64)).alias("=GPUs"),
         run_time.alias("=run time"),
-        table.span(limits[0], UNKNOWN, unit=60).alias("=time limit") if limits else _NO_LIMIT.alias("=time limit"),
+        table.span(limit, UNKNOWN, unit=60).alias("=time limit"),
         pl.any_horizontal(pl.col(tres).str.contains(_MIG_INSTANCE)).alias("=MIG"),
-        pl.col("jobid").str.contains("+", literal=True).alias("=component"),
+        pl.col(shown_job).str.contains("+", literal=True).alias("=component"),
     )
 
 
@@ -503,10 +497,8 @@ def _present(table: TraceText, *names: str) -> list[str]:
 def _gpus_of(text: str) -> int | None:
     """GPUs of a list such as `cpu=8,gres/gpu=2,gres/gpu:v100=2` or `gpu:a100:2(IDX:0-1)`: the total, else the sum."""
     counts = [(match["type"], int(match["gpus"])) for match in _GPU.finditer(text)]
-    total = [gpus for kind, gpus in counts if kind is None]
-    if not counts:
-        return None
-    return min(total[0] if total else sum(gpus for _, gpus in counts), MOST_GPUS)
+    total = next((gpus for kind, gpus in counts if kind is None), sum(gpus for _, gpus in counts))
+    return min(total, MOST_GPUS) if counts else None
 
 
 def _fits_swf(first: str) -> bool:
@@ -520,10 +512,14 @@ def _fits_sacct(first: str) -> bool:
     return sacct_json.fits(first) or (len(names) > 1 and bool(names & {"jobid", "jobidraw"}))
 
 
+def _has_pai_header(first: str) -> bool:
+    return set(_PAI.split()) <= headings(first)
+
+
 def _fits_pai(first: str) -> bool:
     cells = [cell.strip() for cell in first.split(",")]
     status = ("Running", "Terminated", "Failed", "Waiting", "Interrupted")
-    return set(_PAI.split()) <= headings(first) or (len(cells) == len(_PAI.split()) and cells[3] in status)
+    return _has_pai_header(first) or (len(cells) == len(_PAI.split()) and cells[3] in status)
 
 
 def _fits_gavel(first: str) -> bool:
