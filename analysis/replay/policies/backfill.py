@@ -18,29 +18,30 @@ class PlannedEnds:
     """The jobs that run by the end that is planned for them."""
 
     def __init__(self) -> None:
-        self._ends: list[tuple[float, int, int]] = []  # end, number, GPUs; ascending
-        self._planned: dict[int, tuple[float, int, int]] = {}
+        self._ends: list[tuple[float, int]] = []  # end and number, ascending
+        self._planned: dict[int, tuple[float, tuple[int, ...]]] = {}
 
-    def add(self, end_s: float, number: int, gpus: int) -> None:
+    def add(self, end_s: float, number: int, gpus: tuple[int, ...]) -> None:
         """A job has started."""
-        self._planned[number] = (end_s, number, gpus)
-        insort(self._ends, self._planned[number])
+        self._planned[number] = end_s, gpus
+        insort(self._ends, (end_s, number))
 
     def remove(self, number: int) -> None:
         """The job has ended or was stopped."""
-        del self._ends[bisect_left(self._ends, self._planned.pop(number))]
+        end_s, _ = self._planned.pop(number)
+        del self._ends[bisect_left(self._ends, (end_s, number))]
 
-    def reservation(self, lacking: int, useful: Callable[[int], int] | None = None) -> tuple[float, int]:
+    def reservation(self, lacking: int, useful: Callable[[tuple[int, ...]], int]) -> tuple[float, int]:
         """The end by which `lacking` GPUs are returned, and how many are returned by then; infinite if never.
 
-        `useful(number)`: how many of the GPUs of a job count; all if None. It costs time in proportion to the jobs
-        that end by then: few, as those that wait for GPUs are not much wider than those that hold them.
+        `useful(gpus)`: how many of the GPUs of a job count. It costs time in proportion to the jobs that end by then:
+        few, as those that wait for GPUs are not much wider than those that hold them.
         """
         end_s, returned = math.inf, 0
-        for at_s, number, gpus in self._ends:
+        for at_s, number in self._ends:
             if at_s > end_s:
                 break
-            returned += gpus if useful is None else useful(number)
+            returned += useful(self._planned[number][1])
             if returned >= lacking:
                 end_s = at_s
         return end_s, returned

@@ -20,9 +20,7 @@ class Drawn(Queued):
     redraws = True
     blind = True
 
-    def place(self, request: Request) -> Sequence[int] | None:
-        if request.gpus > self.cluster.free_count:
-            return None
+    def place(self, request: Request) -> Sequence[int]:
         return self.view.random.sample(np.flatnonzero(self.cluster.free).tolist(), request.gpus)
 
 

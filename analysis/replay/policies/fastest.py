@@ -23,9 +23,7 @@ class PmFirstSticky(Queued):
         self._sf: dict[str, Floats] = {}
         self._class_order = self._ordered_classes()
 
-    def place(self, request: Request) -> Sequence[int] | None:
-        if request.gpus > self.cluster.free_count:
-            return None
+    def place(self, request: Request) -> Sequence[int]:
         sf = self.sf(request.workload)
         return _fastest(self.view.fleet.node, np.flatnonzero(self.cluster.free), sf, request.gpus)
 
@@ -73,10 +71,8 @@ class PalSticky(PmFirstSticky):
     name = "pal-sticky"
     summary = "where score times locality penalty is lowest; jobs keep their GPUs"
 
-    def place(self, request: Request) -> Sequence[int] | None:
+    def place(self, request: Request) -> Sequence[int]:
         count, cluster = request.gpus, self.cluster
-        if count > cluster.free_count:
-            return None
         if count == 1 or count > cluster.largest:
             return super().place(request)
         sf, node_of, locality = self.sf(request.workload), self.view.fleet.node, self.view.beliefs.rates.locality

@@ -19,13 +19,11 @@ WORTH_DRAINING = 1.1
 FAR_SD = 5.0
 
 
-def pack(cluster: Cluster, count: int) -> Places | None:
+def pack(cluster: Cluster, count: int) -> Places:
     """A node that is then full; else the node that it fits most snugly; else the nodes with most free GPUs.
 
     The first node on ties, and of a node its first free GPUs. As in PAL's simulator (SC'24).
     """
-    if count > cluster.free_count:
-        return None
     counts = cluster.counts
     if count <= cluster.largest:
         room = np.where(counts >= count, counts, len(cluster.free) + 1)
@@ -43,7 +41,7 @@ class Packed(Queued):
     aliases: ClassVar[tuple[str, ...]] = ("packed-sticky",)
     blind = True
 
-    def place(self, request: Request) -> Places | None:
+    def place(self, request: Request) -> Places:
         return pack(self.cluster, request.gpus)
 
 
@@ -67,10 +65,8 @@ class Weights(Queued):
         super().begin(view)
         self._order = np.argsort(node_weights(view.beliefs, view.classes), kind="stable")
 
-    def place(self, request: Request) -> Places | None:
+    def place(self, request: Request) -> Places:
         cluster, count = self.cluster, request.gpus
-        if count > cluster.free_count:
-            return None
         fits = cluster.counts[self._order] >= count
         if fits.any():
             return cluster.first_free(int(self._order[fits.argmax()]), count)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import chain, takewhile
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -47,14 +46,6 @@ class Scheduler:
     """What it needs to know of the work of jobs (`Policy.knowledge`)."""
 
 
-def _submitted(request: Request, attained_s: float) -> float:  # noqa: ARG001 (every key has the same arguments)
-    return request.submit_s
-
-
-def _attained(request: Request, attained_s: float) -> float:  # noqa: ARG001 (the same)
-    return attained_s
-
-
 def _remaining(request: Request, attained_s: float) -> float:
     """A slowed job looks closer to its end than it is, as in PAL's simulator."""
     assert request.work_s is not None
@@ -62,8 +53,14 @@ def _remaining(request: Request, attained_s: float) -> float:
 
 
 SCHEDULERS = (
-    Scheduler("fifo", "first come, first served", _submitted),
-    Scheduler("las", "least attained service first, in wall time", _attained, preempts=True, by_rounds=True),
+    Scheduler("fifo", "first come, first served", lambda request, _: request.submit_s),
+    Scheduler(
+        "las",
+        "least attained service first, in wall time",
+        lambda _, attained_s: attained_s,
+        preempts=True,
+        by_rounds=True,
+    ),
     Scheduler("srtf", "shortest remaining time first", _remaining, preempts=True, knowledge="exact"),
 )
 
@@ -106,7 +103,10 @@ class Queued(Policy):
     # What a placement says
 
     def place(self, request: Request) -> Sequence[int] | Places | None:
-        """Free GPUs for a job, or None to let it wait: no job behind it is then asked for."""
+        """Free GPUs for a job, or None to let it wait: no job behind it is then asked for.
+
+        It is asked only while there are as many free GPUs as the job wants.
+        """
         raise NotImplementedError
 
     def arrange(self, numbers: Sequence[int]) -> Sequence[int]:
@@ -128,24 +128,17 @@ class Queued(Policy):
         self.view = view
         self.cluster = Cluster(view.fleet.node, self.avoids(view))
         self._waiting: list[Entry] = []
-        self._keys: dict[int, Key] = {}
+        self._entries: dict[int, Entry] = {}  # of the jobs that wait
         self._impatient: set[int] = set()  # they have waited too long and go first
         self._impatient_s: dict[int, float] = {}  # when each job that waits loses patience
-        self._placed: list[int] | None = None  # in the order of placing, as of the last decision; None: unknown
         self._spares = False  # whether the last decision left jobs alone that the next one may stop or move
-        options = view.options
-        self._patience_s = options.patience_s
-        self._costs = view.rounds and max(options.preemption_s, options.migration_s, options.start_s) > 0
-        preempts = self.scheduler.preempts or self._patience_s is not None
-        self._decide = self._preempt if preempts else self._start_in_order
-        if not self.sticky:
-            self._decide = self._place_anew
-        self._restless = not self.sticky and (self.redraws or self.scheduler.preempts)
+        self._patience_s = view.options.patience_s
+        self._preempts = self.scheduler.preempts or self._patience_s is not None
         self._planned: PlannedEnds | None = None
-        if options.backfill == "easy":
+        if view.options.backfill == "easy":
             if not self.sticky:
                 raise InputError(f"backfill needs jobs that keep their GPUs, which {self.name} moves")
-            if preempts:
+            if self._preempts:
                 raise InputError("backfill needs jobs that are not stopped: use fifo and no patience")
             self._planned, self._sizes = PlannedEnds(), Sizes()
         if view.widest > self.cluster.capacity:
@@ -160,12 +153,15 @@ class Queued(Policy):
         for number in [number for number, at_s in self._impatient_s.items() if at_s <= view.now_s]:
             self._leave(number)
             self._impatient.add(number)
-            self._wait(number, self._key(number, view.progress[number].attained_s), view.now_s)
-        changes = self._decide()
+            self._wait(number)
+        if not self.sticky:
+            changes = self._place_anew()
+        else:
+            changes = self._preempt() if self._preempts else self._start_in_order()
         again_s = min(self._impatient_s.values(), default=math.inf)
-        # In a round in which nothing happens the order can still change.
-        restless = self._restless or self._spares
-        if (restless and view.requests) or (self._waiting and self.sticky and self.scheduler.preempts):
+        # In a round in which nothing happens the order can still change, and so can what `place` answers.
+        restless = self.scheduler.preempts and (self._waiting or not self.sticky)
+        if view.requests and (restless or self._spares or (self.redraws and not self.sticky)):
             again_s = min(again_s, view.edge_s)
         return Decision(changes, again_s)
 
@@ -178,41 +174,36 @@ class Queued(Policy):
                 self._planned.remove(number)
         self._impatient.difference_update(view.ended)
         for number in (*view.arrived, *view.lost):
-            progress = view.progress[number]
-            self._wait(number, self._key(number, progress.attained_s), progress.since_s + view.options.round_s)
+            self._wait(number)
         if view.nodes_down or view.nodes_up:
             self.cluster.set_up(view.up)
-            self._placed = None
 
     # The queue
 
-    def _key(self, number: int, attained_s: float) -> Key:
-        """By which a job is served that has held GPUs for so long."""
-        key = self.scheduler.key(self.view.requests[number], attained_s)
-        return key if self._patience_s is None else (number not in self._impatient, key)
+    def _entry(self, number: int) -> Entry:
+        """A job as it would be served now."""
+        key = self.scheduler.key(self.view.requests[number], self.view.progress[number].attained_at(self.view.now_s))
+        return (key if self._patience_s is None else (number not in self._impatient, key)), number
 
-    def _in_order(self, numbers: Iterable[int]) -> list[Entry]:
-        """Jobs that hold GPUs, as they would be served now."""
-        now_s, progress = self.view.now_s, self.view.progress
-        return sorted((self._key(number, progress[number].attained_at(now_s)), number) for number in numbers)
-
-    def _wait(self, number: int, key: Key, since_s: float) -> None:
-        """The job waits; its patience counts from `since_s`, or where it never ran from the edge that admitted it."""
-        self._keys[number] = key
-        place = bisect_left(self._waiting, (key, number))
-        self._waiting.insert(place, (key, number))
+    def _wait(self, number: int) -> None:
+        """The job waits: its patience counts from the edge that admitted it, or a round after it lost its GPUs."""
+        request, progress, round_s = self.view.requests[number], self.view.progress[number], self.view.options.round_s
+        self._entries[number] = entry = self._entry(number)
+        place = bisect_left(self._waiting, entry)
+        self._waiting.insert(place, entry)
         if self._planned is not None:
-            self._sizes.insert(place, self.view.requests[number].gpus, self._limit_s(number))
+            self._sizes.insert(place, request.gpus, _limit_s(request))
         if self._patience_s is not None and number not in self._impatient:
-            if not self.view.progress[number].started:
-                round_s = self.view.options.round_s
-                since_s = math.ceil(self.view.requests[number].submit_s / round_s) * round_s
+            if progress.started:
+                since_s = (self.view.now_s if progress.gpus else progress.since_s) + round_s
+            else:
+                since_s = math.ceil(request.submit_s / round_s) * round_s
             self._impatient_s[number] = since_s + self._patience_s
 
     def _leave(self, number: int) -> None:
         """The job waits no longer."""
         self._impatient_s.pop(number, None)
-        place = bisect_left(self._waiting, (self._keys.pop(number), number))
+        place = bisect_left(self._waiting, self._entries.pop(number))
         del self._waiting[place]
         if self._planned is not None:
             self._sizes.remove(place)
@@ -224,13 +215,11 @@ class Queued(Policy):
         started: dict[int, Allocation | None] = {}
         while self._waiting:
             request = self.view.requests[self._waiting[0][1]]
-            if request.gpus > self.cluster.free_count:
-                break
             gpus = self._place(request)
             if gpus is None:
-                if self.bars(request) is not None:
-                    break
-                return started  # The policy waits for GPUs that are not free, for an unknown time: no job overtakes.
+                if request.gpus <= self.cluster.free_count and self.bars(request) is None:
+                    return started  # It waits for GPUs that are not free, for an unknown time: no job overtakes.
+                break
             self._start(request, gpus, started)
         if self._planned is not None and self._waiting and self.cluster.free_count:
             self._backfill(self._planned, started)
@@ -241,40 +230,32 @@ class Queued(Policy):
         now_s, cluster = self.view.now_s, self.cluster
         head, place = self.view.requests[self._waiting[0][1]], 1
         barred = self.bars(head)
-        free, useful = self._for_job(barred)
-        end_s, returned = planned.reservation(head.gpus - free, useful)
+        free = self._free_for(barred)
+        end_s, returned = planned.reservation(head.gpus - free, lambda gpus: self._outside(barred, gpus))
         spare = free + returned - head.gpus
         time_s = max(end_s, now_s) - now_s
         while cluster.free_count:
-            besides = 0 if barred is None else cluster.free_count - self._for_job(barred)[0]
+            besides = cluster.free_count - self._free_for(barred)
             candidate = self._sizes.first(place, cluster.free_count, spare + besides, time_s)
             if candidate is None:
                 return
             request = self.view.requests[self._waiting[candidate][1]]
             gpus = self._place(request)
-            place = candidate + 1
-            if gpus is not None:
-                if self._limit_s(request.number) > time_s:
-                    used = len(gpus) if barred is None else self._outside(barred, gpus)
-                    if used > spare:
-                        cluster.give(request.number)
-                        continue
-                    spare -= used
-                self._start(request, gpus, started)
-                place = candidate
+            used = 0 if gpus is None or _limit_s(request) <= time_s else self._outside(barred, gpus)
+            if gpus is None or used > spare:
+                place = candidate + 1
+                if gpus is not None:
+                    cluster.give(request.number)
+                continue
+            spare -= used
+            place = candidate
+            self._start(request, gpus, started)
 
     def _start(self, request: Request, gpus: tuple[int, ...], started: dict[int, Allocation | None]) -> None:
         self._leave(request.number)
         started[request.number] = Allocation(gpus)
         if self._planned is not None:
-            self._planned.add(self.view.now_s + self._limit_s(request.number), request.number, len(gpus))
-
-    def _limit_s(self, number: int) -> float:
-        """The run time that backfill plans with."""
-        request = self.view.requests[number]
-        if request.limit_s is not None:
-            return request.limit_s
-        return math.inf if request.work_s is None else request.work_s
+            self._planned.add(self.view.now_s + _limit_s(request), request.number, gpus)
 
     # Preemption
 
@@ -287,60 +268,58 @@ class Queued(Policy):
         self._spares = False
         if not self._waiting:
             return {}
+        self._spares = False
+        if not self._waiting:
+            return {}
         staying = self._paying()
         self._spares = bool(staying)
-        candidates = self._in_order(number for number in self.cluster.held if number not in staying)
+        candidates = sorted(map(self._entry, self.cluster.held.keys() - staying))
         stopped: Held = {}
         granted: Held = {}
         while self._waiting:
-            head = self._waiting[0]
-            request = self.view.requests[head[1]]
-            gpus = self._place(request) if request.gpus <= self.cluster.free_count else None
-            if gpus is None and candidates and candidates[-1] > head:
-                gpus = self._stop_for(head, candidates, stopped)
+            request = self.view.requests[self._waiting[0][1]]
+            gpus = self._place(request) or self._stop_for(request, candidates, stopped)
             if gpus is None:
                 break
             self._leave(request.number)
             granted[request.number] = gpus
         return _changed(stopped, granted)
 
-    def _stop_for(self, head: Entry, candidates: list[Entry], stopped: Held) -> tuple[int, ...] | None:
-        """What the head of the queue is given once running jobs behind it are stopped, from the end of the order.
+    def _stop_for(self, request: Request, candidates: list[Entry], stopped: Held) -> tuple[int, ...] | None:
+        """What the first job that waits is given once jobs behind it are stopped, from the end of the order.
 
         Nobody is stopped if it still cannot start, unless that is how it was published.
         """
-        cluster, in_vain = self.cluster, self.view.options.stops_in_vain
-        request = self.view.requests[head[1]]
-        behind: Iterable[Entry] = takewhile(lambda entry: entry > head, reversed(candidates))
-        free, useful = self._for_job(self.bars(request))
-        lacking = request.gpus - free
+        cluster, in_vain, barred = self.cluster, self.view.options.stops_in_vain, self.bars(request)
+        behind = candidates[bisect_left(candidates, self._entries[request.number]) :][::-1]
+        lacking = request.gpus - self._free_for(barred)
         if not in_vain and lacking > 0:
-            width = useful or (lambda number: len(cluster.held[number]))
-            needed = fewest(((entry, width(entry[1])) for entry in behind), lacking)
+            widths = [(entry, self._outside(barred, cluster.held[entry[1]])) for entry in behind]
+            needed = fewest(widths, lacking)
             if not needed:
                 return None
-            others = takewhile(lambda entry: entry > head, reversed(candidates))  # where the policy waits for more
-            behind = chain(needed, (entry for entry in others if entry not in needed and width(entry[1])))
+            # The others only where the policy waits for more.
+            behind = needed + [entry for entry, width in widths if width and entry not in needed]
         gpus: tuple[int, ...] | None = None
-        returned: dict[int, tuple[Key, tuple[int, ...]]] = {}
-        for key, number in behind:
-            returned[number] = key, cluster.give(number)
-            gpus = self._place(request) if request.gpus <= cluster.free_count else None
+        returned: Held = {}
+        for _, number in behind:
+            returned[number] = cluster.give(number)
+            gpus = self._place(request)
             if gpus is not None:
                 break
         if gpus is None and not in_vain:
-            for number, (_, held) in returned.items():
+            for number, held in returned.items():
                 cluster.take(number, held)
             return None
-        for number, (key, held) in returned.items():
-            stopped[number] = held
-            self._wait(number, key, self.view.now_s + self.view.options.round_s)
+        stopped |= returned
+        for number in returned:
+            self._wait(number)
         candidates[:] = [entry for entry in candidates if entry[1] not in returned]
         return gpus
 
     def _paying(self) -> set[int]:
         """Running jobs that have not yet worked for as long as their start or move cost: they stay where they are."""
-        if not self._costs:
+        if not self.view.rounds:
             return set()
         end_s = self.view.now_s + EDGE * self.view.options.round_s
         return {number for number in self.cluster.held if self.view.progress[number].keeps_until_s > end_s}
@@ -352,68 +331,45 @@ class Queued(Policy):
 
         Where that would stop or move jobs that stay where they are, the others are placed around them.
         """
-        cluster = self.cluster
-        staying = self._paying()
-        back, granted = self._place_all()
-        self._spares = any(number in back and granted.get(number) != back[number] for number in staying)
+        cluster, staying = self.cluster, self._paying()
+        back, granted = self._place_all(set())
+        self._spares = any(granted.get(number) != back[number] for number in staying)
         if self._spares:
             for number in granted:
                 cluster.give(number)
             for number, gpus in back.items():
                 cluster.take(number, gpus)
-            self._placed = None
             back, granted = self._place_all(staying)
-            self._placed = None
-        for number in granted:
-            if number not in back:
-                self._leave(number)
-        now_s = self.view.now_s
-        for number in back:
-            if number not in granted:
-                key = self._key(number, self.view.progress[number].attained_at(now_s))
-                self._wait(number, key, now_s + self.view.options.round_s)
+        for number in granted.keys() - back.keys():
+            self._leave(number)
+        for number in back.keys() - granted.keys():
+            self._wait(number)
         return _changed(back, granted)
 
-    def _place_all(self, staying: Set[int] = frozenset()) -> tuple[Held, Held]:
-        """The GPUs that are taken back, by job, and what jobs are given; `staying`: those that stay where they are.
-
-        Where the policy goes by the free GPUs and the job alone, jobs up to the first one that differs from the last
-        decision's would get what they hold, so only those after it are placed.
-        """
+    def _place_all(self, staying: set[int]) -> tuple[Held, Held]:
+        """The GPUs that are taken back, by job, and what jobs are given; `staying`: those that stay where they are."""
         cluster, requests = self.cluster, self.view.requests
+        back = {number: cluster.give(number) for number in cluster.held.keys() - staying}
         first: list[int] = []
-        room = cluster.capacity - sum(len(cluster.held[number]) for number in staying)
-        for _, number in merge(self._waiting, self._in_order(cluster.held)):
-            if number in staying:
-                continue
+        room = cluster.free_count
+        for _, number in merge(self._waiting, sorted(map(self._entry, back))):
             room -= requests[number].gpus
             if room < 0:
                 break
             first.append(number)
-        order = list(self.arrange(first))
-        same = 0
-        if self._placed is not None and not self.redraws:
-            for last, number in zip(self._placed, order, strict=False):
-                if last != number:
-                    break
-                same += 1
-        keep = staying | set(order[:same])
-        back = {number: cluster.give(number) for number in list(cluster.held) if number not in keep}
         granted: Held = {}
-        self._placed = order[:same]
-        for number in order[same:]:
+        for number in self.arrange(first):
             gpus = self._place(requests[number])
             if gpus is None:
                 break
             granted[number] = gpus
-            self._placed.append(number)
         return back, granted
 
     # Parts of them
 
     def _place(self, request: Request) -> tuple[int, ...] | None:
         """The free GPUs that the placement gives a job, which are then taken; None: it is to wait."""
-        choice = self.place(request)
+        choice = self.place(request) if request.gpus <= self.cluster.free_count else None
         if choice is None:
             return None
         try:
@@ -428,17 +384,22 @@ class Queued(Policy):
         busy = next((gpu for gpu in gpus if not self.cluster.free[gpu]), None)
         raise InputError(f"{grant} the GPU {busy}, which is not free")
 
-    def _for_job(self, barred: NDArray[np.bool_] | None) -> tuple[int, Callable[[int], int] | None]:
-        """How many free GPUs a job may be given that is kept off these nodes, and how many of those a job holds."""
-        cluster = self.cluster
-        if barred is None:
-            return cluster.free_count, None
-        return cluster.free_count - int(cluster.counts[barred].sum()), lambda number: self._outside(
-            barred, cluster.held[number]
-        )
+    def _free_for(self, barred: NDArray[np.bool_] | None) -> int:
+        """How many free GPUs a job may be given that is kept off these nodes."""
+        return self.cluster.free_count - (0 if barred is None else int(self.cluster.counts[barred].sum()))
 
-    def _outside(self, barred: NDArray[np.bool_], gpus: Sequence[int]) -> int:
+    def _outside(self, barred: NDArray[np.bool_] | None, gpus: Sequence[int]) -> int:
+        """How many of these GPUs it may be given."""
+        if barred is None:
+            return len(gpus)
         return len(gpus) - int(np.count_nonzero(barred[self.view.fleet.node[list(gpus)]]))
+
+
+def _limit_s(request: Request) -> float:
+    """The run time that backfill plans with."""
+    if request.limit_s is not None:
+        return request.limit_s
+    return math.inf if request.work_s is None else request.work_s
 
 
 def _changed(back: Held, granted: Held) -> dict[int, Allocation | None]:

@@ -49,7 +49,7 @@ def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
         else:
             entry = (float(draw.randint(0, 40)), number, draw.randint(1, 9))
             plain.append(entry)
-            planned.add(*entry)
+            planned.add(entry[0], number, tuple(range(entry[2])))
         if number % 7:
             continue
         lacking = draw.randint(1, 1 + sum(one[2] for one in plain))
@@ -60,7 +60,7 @@ def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
                 end = one[0]
                 break
         returned = sum(one[2] for one in plain if one[0] <= end)
-        assert planned.reservation(lacking) == (end, returned)
+        assert planned.reservation(lacking, len) == (end, returned)
 
 
 def test_backfill_by_rounds_and_beside_users() -> None:
