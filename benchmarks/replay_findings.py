@@ -34,7 +34,7 @@ import numpy.typing as npt
 from whorl.analysis.placement import scores
 from whorl.analysis.replay import Job, Options, Trace, World
 from whorl.analysis.replay.findings import ALL, BETTER, LEAST_PCT
-from whorl.analysis.replay.from_store import MeasuredFleets, measured_fleets
+from whorl.analysis.replay.from_store import MeasuredFleets
 from whorl.analysis.replay.setting import Answered, ReplaySetting
 from whorl.analysis.replay.study import BASELINES, Case, General
 from whorl.benchmarks.machine import machine
@@ -218,7 +218,7 @@ def rates(kind: Kind, place: int, stores: int) -> dict[str, Any]:
     for number, name in enumerate(times):
         if name in told or name in untold:
             own = replace(found, workloads=(name,), of={name: found.of[name]})
-            rows[name] = one_store(kind, measured_fleets(own, [name], locality=LOCALITY), name, trues[name], number)
+            rows[name] = one_store(kind, MeasuredFleets(own, [name], locality=LOCALITY), name, trues[name], number)
     first = rows if kind.real or kind.misled else untold
     result: dict[str, Any] = {
         "says": kind.says,

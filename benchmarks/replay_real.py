@@ -27,7 +27,7 @@ import polars as pl
 from whorl.analysis import measurements
 from whorl.analysis.placement import Scores, scores
 from whorl.analysis.replay.findings import BETTER, LEAST_PCT
-from whorl.analysis.replay.from_store import measured_fleets
+from whorl.analysis.replay.from_store import MeasuredFleets
 from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import BASELINES, General
 from whorl.benchmarks.intervals import LONGHORN, part
@@ -91,7 +91,7 @@ def judged(one: Store, two: Store, workload: str) -> dict[str, Any]:
         seen = scores(one, [workload], nodes=chosen)
         true, there = levels(seen, other, workload)
         told, known, gpus = told + seen.of[workload].repeatable, known + there, gpus + len(true)
-        fleets = measured_fleets(seen, [workload], locality=LOCALITY)
+        fleets = MeasuredFleets(seen, [workload], locality=LOCALITY)
         random = np.random.default_rng([number, 78])
         study = General((trace("t0", workload, random),), fleets, OPTIONS)
         setting = ReplaySetting(study, list(POLICIES), list(BASELINES), ["fifo"], BASELINES, seed=1000 * number)

@@ -9,7 +9,7 @@ real fleet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -56,15 +56,22 @@ class MeasuredFleets:
 
     A GPU is drawn with its scores in all workloads, so that these stay as correlated as they were measured. Where
     whole measured nodes have the size asked for, they are drawn as they stand.
+
+    Raises:
+        InputError: only one of `nodes` and `gpus_per_node`.
     """
 
     scores: Scores
-    workloads: tuple[str, ...]
-    """Those that jobs have."""
+    workloads: Sequence[str]
+    """Those that jobs have, each with scores."""
     nodes: int | None = None
     """None: the measured fleet itself."""
     gpus_per_node: int | None = None
     locality: float = 1.0
+
+    def __post_init__(self) -> None:
+        if (self.nodes is None) != (self.gpus_per_node is None):
+            raise InputError("--nodes and --gpus-per-node go together: they are the shape of the fleet to replay on")
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -77,9 +84,12 @@ class MeasuredFleets:
         chances = np.random.default_rng([seed, _SCORES])
         node, names = self._nodes
         if self.nodes is None:
-            node, names, order = _shuffled(node, names, places)
-            rows = dict.fromkeys(self.workloads, self._own_order[order])
-            gpus = tuple(self.scores.gpus[place] for place in self._own_order[order])
+            turn = places.permutation(len(names))
+            node = np.argsort(turn).astype(np.int32)[node]
+            row: Ints = np.argsort(node, kind="stable").astype(np.int32)
+            node, names = node[row], tuple(names[place] for place in turn)
+            rows = dict.fromkeys(self.workloads, row)
+            gpus = tuple(self.scores.gpus[place] for place in row)
             advised = Advised(self.scores, names, self._advice)
         else:
             rows = {name: row for group in self._groups for row in [self._rows(group, places)] for name in group}
@@ -158,24 +168,14 @@ class MeasuredFleets:
         return max(sizes, key=lambda size: (sizes[size], size)) if sizes else _NODE
 
     @cached_property
-    def _own_order(self) -> Ints:
-        """The measured GPUs node by node, those without a node last."""
-        first: dict[str | None, int] = {}
-        for name in self.scores.nodes:
-            first.setdefault(name, len(first))
-        first[None] = len(first)
-        in_order = sorted(range(len(self.scores.gpus)), key=lambda gpu: first[self.scores.nodes[gpu]])
-        return np.array(in_order, dtype=np.int32)
-
-    @cached_property
     def _nodes(self) -> tuple[Ints, tuple[str, ...]]:
         """(gpus,) the number of each GPU's node, and the nodes' names."""
         if self.nodes is not None:
             digits = len(str(self.nodes - 1))
             node = np.repeat(np.arange(self.nodes, dtype=np.int32), self._size)
             return node, tuple(f"n{number:0{digits}}" for number in range(self.nodes))
-        names = [name for gpu in self._own_order if (name := self.scores.nodes[gpu]) is not None]
-        lost = len(self._own_order) - len(names)
+        names = [name for name in self.scores.nodes if name is not None]  # GPUs without a node come last
+        lost = len(self.scores.nodes) - len(names)
         names += [f"unknown-{place // self._size + 1}" for place in range(lost)]
         number = {name: place for place, name in enumerate(dict.fromkeys(names))}
         return np.array([number[name] for name in names], np.int32), tuple(number)
@@ -187,13 +187,13 @@ class MeasuredFleets:
 
     def _rows(self, group: Sequence[str], places: np.random.Generator) -> Ints:
         """(gpus of the fleet,) the measured GPU that is drawn for each place, for a group of linked workloads."""
-        assert self.nodes is not None
         if self._whole_nodes:
-            order = self._own_order.reshape(-1, self._size)
-            stands: Ints = order[_drawn(places, len(order), self.nodes)].ravel()
-            return stands
-        rows = np.flatnonzero(self._pool(group)).astype(np.int32)
-        drawn: Ints = rows[_drawn(places, len(rows), self.nodes * self._size)]
+            units = np.arange(len(self.scores.gpus), dtype=np.int32).reshape(-1, self._size)
+        else:
+            units = np.flatnonzero(self._pool(group)).astype(np.int32)[:, None]
+        rounds = -(-len(self._nodes[0]) // units.size)  # all different until all are drawn, then all once more
+        order = np.concatenate([places.permutation(len(units)) for _ in range(rounds)])
+        drawn: Ints = units[order].ravel()[: len(self._nodes[0])]
         return drawn
 
     def _pool(self, group: Sequence[str]) -> NDArray[np.bool_]:
@@ -204,22 +204,6 @@ class MeasuredFleets:
         return pool
 
 
-def _shuffled(node: Ints, names: Sequence[str], places: np.random.Generator) -> tuple[Ints, tuple[str, ...], Ints]:
-    """The nodes in another order: (gpus,) their new numbers, their names, and (gpus,) where each GPU stood before."""
-    turn = places.permutation(len(names))
-    number = np.empty_like(node, shape=len(names))
-    number[turn] = np.arange(len(names), dtype=np.int32)
-    order: Ints = np.argsort(number[node], kind="stable").astype(np.int32)
-    return number[node][order], tuple(names[place] for place in turn), order
-
-
-def _drawn(places: np.random.Generator, pool: int, size: int) -> Ints:
-    """(size,) numbers below `pool`: all different until all are drawn, then all once more, and so on."""
-    rounds = -(-size // pool)
-    drawn: Ints = np.concatenate([places.permutation(pool).astype(np.int32) for _ in range(rounds)])[:size]
-    return drawn
-
-
 def _drawn_text(drawn: int, units: str, pool: int, source: str) -> str:
     again = ", some more than once" if drawn > pool else ""
     return f"{drawn:,} {units} from {pool:,} {source}, again for each seed{again}"
@@ -227,25 +211,3 @@ def _drawn_text(drawn: int, units: str, pool: int, source: str) -> str:
 
 def _or_median(scores: Floats) -> Floats:
     return np.where(np.isnan(scores), 1.0, scores)
-
-
-def measured_fleets(
-    scores: Scores,
-    workloads: Iterable[str],
-    *,
-    nodes: int | None = None,
-    gpus_per_node: int | None = None,
-    locality: float = 1.0,
-) -> MeasuredFleets:
-    """The fleets of `scores` for jobs of these workloads; without `nodes` and `gpus_per_node`, the measured fleet.
-
-    Raises:
-        InputError: only one of `nodes` and `gpus_per_node`, or a workload without scores.
-    """
-    if (nodes is None) != (gpus_per_node is None):
-        raise InputError("--nodes and --gpus-per-node go together: they are the shape of the fleet to replay on")
-    used = tuple(sorted({name for name in workloads if name}))
-    missing = [name for name in used if name not in scores.workloads]
-    if missing:
-        raise InputError(f"no scores of {missing[0]}; there are scores of {', '.join(scores.workloads)}")
-    return MeasuredFleets(scores, used, nodes, gpus_per_node, locality)

@@ -15,7 +15,7 @@ from .burst_jobs import read_plans, with_plan
 from .classes import assign
 from .failures import read_failures
 from .findings import ENERGY, PolicyFinding, PolicyGain, findings, gains
-from .from_store import EqualFleets, MeasuredFleets, measured_fleets
+from .from_store import EqualFleets, MeasuredFleets
 from .job import Trace
 from .options import Options
 from .policies import POLICIES, SCHEDULERS, Policy, find_policy, find_scheduler
@@ -503,7 +503,7 @@ def _measured(
     if not used and options["nodes"] is not None:  # no score is needed, and of the store's nodes none is
         return _level(options, "no job has a measured workload")
     fleet_scores = scores(Store.open(options["store"]), used, cluster=cluster)
-    fleets = measured_fleets(
+    fleets = MeasuredFleets(
         fleet_scores,
         used,
         nodes=options["nodes"],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from whorl.analysis.placement import Scores, scores
 from whorl.analysis.replay import Beliefs, Failure, Fleet, Options, Outcome, Rates, World, replay
 from whorl.analysis.replay.advised import Advised
-from whorl.analysis.replay.from_store import measured_fleets
+from whorl.analysis.replay.from_store import MeasuredFleets
 from whorl.jobs.advice import advise
 from whorl.jobs.formats import HARD, SOFT
 from whorl.store import Store
@@ -63,7 +63,7 @@ def busy(seed: int, jobs: int = 80) -> list[tuple[float, int, float, str]]:
 
 @pytest.mark.long
 def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> None:
-    world = measured_fleets(found, ["gemm", "stream"]).draw(3)
+    world = MeasuredFleets(found, ["gemm", "stream"]).draw(3)
     assert world.beliefs.advised is not None
     names = np.array(world.fleet.node_names)
     tiers: dict[str, int] = {}
@@ -84,7 +84,7 @@ def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> 
 
 
 def test_a_job_is_kept_off_what_is_slow_for_it(found: Scores) -> None:
-    world = measured_fleets(found, ["gemm", "stream"]).draw(1)
+    world = MeasuredFleets(found, ["gemm", "stream"]).draw(1)
     jobs = trace(*(job(str(n), *one) for n, one in enumerate(busy(4))))
     outcome = replay(jobs, world, "advice-exclude", options=RECORD)
     sound(outcome, world)
@@ -99,7 +99,7 @@ def test_a_job_is_kept_off_what_is_slow_for_it(found: Scores) -> None:
 
 
 def test_nodes_of_more_weight_come_later(found: Scores) -> None:
-    world = measured_fleets(found, ["gemm", "stream"]).draw(1)
+    world = MeasuredFleets(found, ["gemm", "stream"]).draw(1)
     jobs = trace(*(job(str(n), n, 4, 1000, ("gemm", "stream", "")[n % 3]) for n in range(8)))
     outcome = replay(jobs, world, "advice-weights", options=RECORD)
     order = [world.fleet.node_names[world.fleet.node[gpus[0]]] for gpus in first_gpus(outcome).values()]
@@ -112,21 +112,21 @@ def test_nodes_of_more_weight_come_later(found: Scores) -> None:
 
 def test_the_advice_gains_where_a_gpu_is_slow_and_nothing_where_none_is(found: Scores, tmp_path: Path) -> None:
     jobs = trace(*(job(str(n), 150.0 * n, 1 + n % 4, 900, "gemm") for n in range(60)))
-    fleets = (measured_fleets(found, ["gemm"]).draw(seed) for seed in range(100))
+    fleets = (MeasuredFleets(found, ["gemm"]).draw(seed) for seed in range(100))
     world = next(one for one in fleets if one.fleet.node_names[0] == "n02")  # packed takes the first node that fits
     packed, *advised = (
         replay(jobs, world, name).jct_s.mean() for name in ("packed", "advice-exclude", "advice-weights")
     )
     assert max(advised) < packed
     noise = fleet_store(tmp_path, {"gemm": np.ones(len(NAMES))}, noise=0.05)
-    level = measured_fleets(scores(Store.open(noise)), ["gemm"]).draw(0)
+    level = MeasuredFleets(scores(Store.open(noise)), ["gemm"]).draw(0)
     for name in ("advice-exclude", "advice-weights"):
         for alike in (level, world.flat(), World.regular(NODES, GPUS_PER_NODE, {"gemm": [1.0] * len(NAMES)})):
             assert replay(jobs, alike, name).finish_s.tolist() == replay(jobs, alike).finish_s.tolist()
 
 
 def test_a_drawn_fleet_is_advised_by_its_own_nodes(found: Scores) -> None:
-    world = measured_fleets(found, ["gemm", "stream"], nodes=60, gpus_per_node=4).draw(2)
+    world = MeasuredFleets(found, ["gemm", "stream"], nodes=60, gpus_per_node=4).draw(2)
     assert world.beliefs.advised is not None
     for workload, slow in (("gemm", 1.35), ("stream", 1.25)):
         worst = np.zeros(60)
@@ -135,11 +135,11 @@ def test_a_drawn_fleet_is_advised_by_its_own_nodes(found: Scores) -> None:
         assert barred.sum() == 3  # 5 % of the nodes
         assert sorted(worst[barred]) == pytest.approx(sorted(worst)[-3:])
         assert (world.beliefs.advised.weights[worst > slow] == 2).all()
-    single = measured_fleets(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)  # drawn one by one
+    single = MeasuredFleets(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)  # drawn one by one
     assert single.beliefs.advised is not None
     barred = single.beliefs.advised.barred("gemm", 2)
     assert single.fleet.node[np.argmax(single.beliefs.rates.scores["gemm"])] in np.flatnonzero(barred)
-    same = measured_fleets(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)
+    same = MeasuredFleets(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)
     assert same.beliefs.advised is not None
     assert same.beliefs.advised.barred("gemm", 2).tolist() == barred.tolist()
 
@@ -216,7 +216,7 @@ def test_nobody_is_stopped_on_nodes_that_do_not_help() -> None:
 
 
 def test_a_node_that_is_down_is_neither_given_nor_waited_for(found: Scores) -> None:
-    world = measured_fleets(found, ["gemm", "stream"]).draw(1)
+    world = MeasuredFleets(found, ["gemm", "stream"]).draw(1)
     down = tuple(Failure(node, 0, 10_000) for node in range(4))
     jobs = trace(*(job(str(n), *one) for n, one in enumerate(busy(5, 30))))
     for name in ("advice-exclude", "advice-weights"):

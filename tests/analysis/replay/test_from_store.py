@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from whorl.analysis.placement import scores
 from whorl.analysis.replay import Job, Options, Trace
 from whorl.analysis.replay.failures import read_failures
-from whorl.analysis.replay.from_store import EqualFleets, MeasuredFleets, measured_fleets
+from whorl.analysis.replay.from_store import EqualFleets, MeasuredFleets
 from whorl.analysis.replay.study import Case, General
 from whorl.errors import InputError
 from whorl.store import Store
@@ -42,7 +42,7 @@ scored = cache(lambda store, workloads: scores(Store.open(store), workloads))
 
 
 def of(store: str, *workloads: str, **shape: int) -> MeasuredFleets:
-    return measured_fleets(scored(store, workloads), workloads, **shape)
+    return MeasuredFleets(scored(store, workloads), workloads, **shape)
 
 
 def test_the_measured_fleet_stands_as_it_is(store: str, planted: NDArray[np.float64]) -> None:
@@ -164,8 +164,6 @@ def test_gpus_of_unknown_nodes_stand_in_made_up_ones(tmp_path: Path) -> None:
 def test_a_shape_has_two_sides(store: str) -> None:
     with pytest.raises(InputError, match="--nodes and --gpus-per-node go together"):
         of(store, "gemm", nodes=3)
-    with pytest.raises(InputError, match="no scores of other"):
-        measured_fleets(scores(Store.open(store), ["gemm"]), ["other"])
 
 
 def test_a_level_fleet_is_alike_for_every_seed() -> None:
