@@ -219,6 +219,10 @@ def _by_regimes(table: TraceText, row: TraceFormat, path: Path, names: Sequence[
             regimes = f"={kind} by regimes"
             why = f"the {kind} of job {{=job}}: {{{column}}} here, {{{regimes}:g}} in {path}; are these its own?"
             table.check(pl.lit(table.number(column)) != pl.col(regimes), why)
+    if row.epochs:  # such a trace says how long a job runs under its regimes, others for how long under the first one
+        ratio = pl.lit(table.number(row.run_time)) / pl.col("=run")
+        note = f"{{}}: {row.run_time} is over 1 % off the sum of the regimes in {path.name}, which counts"
+        table.count((ratio - 1).abs() > 0.01, note)
     return pieces
 
 

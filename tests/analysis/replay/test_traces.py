@@ -405,12 +405,23 @@ def regimes_file(folder: Path, regimes: object, name: str = "r.json") -> Path:
     return written(folder, json.dumps({"note": "", "regimes": regimes}), name)
 
 
+def test_regimes_that_take_another_time_than_the_trace_says_are_told_of(tmp_path: Path) -> None:
+    path = written(tmp_path, "job,model,batch,gpus,epochs,isolated_s,arrival_s\na,m,8,1,4,20,0\nb,m,8,1,4,20,0\n")
+    regimes = regimes_file(tmp_path, {"a": [[4, 8, 5]], "b": [[4, 8, 15]]})
+    trace = read_trace(path, reading=TraceOptions(regimes=regimes))
+    assert [job.ideal_s for job in trace.jobs] == [20, 60]
+    assert trace.notes == (
+        "1 job run more than 1 % shorter or longer by r.json than their isolated_s; the regimes count",
+    )
+
+
 @pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the traces of schedulers are not at {SCHEDULERS}")
 def test_the_trace_of_shockwave_is_read_as_it_is_and_raw_and_runs_by_its_regimes(tmp_path: Path) -> None:
     path, regimes = (SCHEDULERS / "shockwave" / name for name in ("jobs_32gpus.csv", "regimes_32gpus.json"))
     alone = read_trace(path)
     trace = read_trace(path, reading=TraceOptions(regimes=regimes))
     assert len(trace.jobs) == 120
+    assert trace.notes == ()
     assert sum(job.gpus * job.ideal_s for job in trace.jobs) / 32 == pytest.approx(19_869, abs=1)
     assert trace.jobs[-1].submit_s == pytest.approx(5_011, abs=1)
     assert [job.ideal_s for job in alone.jobs] == pytest.approx([job.ideal_s for job in trace.jobs], rel=1e-6)
