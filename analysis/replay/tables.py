@@ -14,6 +14,7 @@ import polars as pl
 
 from ...errors import InputError
 from .fleet import Floats
+from .job import job_type
 from .trace_text import LINE, csv_of
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class JobType(NamedTuple):
     gpus: int
 
     def __str__(self) -> str:
-        batch = "" if self.batch is None else f" (batch size {self.batch})"
-        return f"{self.model or 'a job without a model'}{batch} on {self.gpus} GPU{'' if self.gpus == 1 else 's'}"
+        name = job_type(self.model or "a job without a model", self.batch)
+        return f"{name} on {self.gpus} GPU{'' if self.gpus == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Pairs:
         return share
 
     def _name(self, job: JobType) -> str:
-        name = f"{job.model} (batch size {job.batch})"
+        name = job_type(job.model, job.batch)
         return name if name in self._names else job.model
 
     @cached_property

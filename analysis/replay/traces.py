@@ -89,9 +89,8 @@ class TraceFormat:
     epochs: str = ""
     batch: str = ""
     numbers: str = ""
+    """Those that are not among `columns` need not be there."""
     instants: str = ""
-    optional: str = ""
-    """Columns that are looked at and need not be there."""
     unknown: tuple[str, ...] = UNKNOWN
     """How a value is spelled that is not known; () where all must be."""
     fits: Callable[[str], bool] | None = None
@@ -167,7 +166,7 @@ def read_trace(path: Path | str, format: str | None = None, reading: TraceOption
 def _jobs(table: TraceText, row: TraceFormat, reading: TraceOptions) -> dict[str, tuple[Piece, ...]]:
     """Add `=job`, `=submit`, `=gpus`, `=run`, `=limit` and `=model` to the table; by job, the pieces that are known."""
     table.need(*row.columns.split())
-    table.add_absent(*row.optional.split())
+    table.add_absent(*row.numbers.split())
     table.frame = table.frame.with_columns(
         *(table.number(name, row.unknown) for name in row.numbers.split()),
         *(table.instant(name, row.unknown) for name in row.instants.split()),
@@ -312,7 +311,7 @@ def _format(path: Path, text: str, name: str | None) -> TraceFormat:
     if not first:
         raise InputError(f"{path} is empty")
     for row in FORMATS:
-        if row.fits(first) if row.fits else set(row.columns.split()) <= headings(first):
+        if row.fits(first) if row.fits else _has(first, row.columns):
             return row
     begin = first if len(first) <= 60 else f"{first[:60]}..."
     summaries = "; ".join(f"{row.name}: {row.summary}" for row in FORMATS)
@@ -388,7 +387,7 @@ def _pai_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
 
 def _pai_rows(path: Path, text: str) -> TraceText:
     """The table is published without its header line, which is a file of its own."""
-    names = () if _has_pai_header(first_line(text)) else _PAI.split()
+    names = () if _has(first_line(text), _PAI) else _PAI.split()
     return delimited(path, text, ",", quoting=False, names=names)
 
 
@@ -441,22 +440,19 @@ def _civil_s(text: str | None) -> float | None:
 
 
 def _slurm_rows(path: Path, text: str) -> TraceText:
+    """Names of columns in lower case."""
     if not sacct_json.fits(text):
-        return delimited(path, text, "|", quoting=False)
-    rows = sacct_json.rows(text, str(path)).rename({content.LINE: LINE})
+        header = first_line(text)
+        return delimited(path, text.replace(header, header.lower(), 1), "|", quoting=False)
+    rows = sacct_json.rows(text, str(path)).rename({content.LINE: LINE}).rename(str.lower)
     return TraceText(str(path), rows.with_columns(pl.col(pl.String).fill_null("").str.strip_chars()), place="job")
 
 
 def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
     """Columns in any order, with more names than one for most; a job arrives when it was eligible, else submitted."""
-    lower = [name.lower() for name in table.names]
-    for name in lower:
-        if lower.count(name) > 1:
-            raise InputError(f"{table.file} has the column {name!r} twice (in upper and lower case); remove one")
-    table.frame = table.frame.rename(dict(zip(table.names, lower, strict=True)))
     table.frame = table.frame.drop("", strict=False)  # `sacct -p` ends each line with a delimiter
     names = table.names
-    job, shown_job = (_present(table, "JobIDRaw", "JobID")[place] for place in (0, -1))
+    job, *shown_job = _present(table, "JobIDRaw", "JobID")
     arrival, tres = _present(table, "Submit", "Eligible"), _present(table, "AllocTRES", "AllocGRES", "ReqTRES")
     table.frame = table.frame.filter(~pl.col(job).str.contains(".", literal=True))  # steps of jobs
     table.leave_out(~pl.struct(names).is_first_distinct(), "the same line occurs before, as when two exports overlap")
@@ -486,7 +482,7 @@ def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG00
         run_time.alias("=run time"),
         table.span(limit, UNKNOWN, unit=60).alias("=time limit"),
         pl.any_horizontal(pl.col(tres).str.contains(_MIG_INSTANCE)).alias("=MIG"),
-        pl.col(shown_job).str.contains("+", literal=True).alias("=component"),
+        pl.col(*shown_job or [job]).str.contains("+", literal=True).alias("=component"),
     )
 
 
@@ -505,6 +501,10 @@ def _gpus_of(text: str) -> int | None:
     return min(total, MOST_GPUS) if counts else None
 
 
+def _has(first: str, columns: str) -> bool:
+    return set(columns.split()) <= headings(first)
+
+
 def _fits_swf(first: str) -> bool:
     cells = first.split()
     numbers = [cell.lstrip("+-").replace(".", "", 1).isdigit() for cell in cells]
@@ -516,14 +516,10 @@ def _fits_sacct(first: str) -> bool:
     return sacct_json.fits(first) or (len(names) > 1 and bool(names & {"jobid", "jobidraw"}))
 
 
-def _has_pai_header(first: str) -> bool:
-    return set(_PAI.split()) <= headings(first)
-
-
 def _fits_pai(first: str) -> bool:
     cells = [cell.strip() for cell in first.split(",")]
     status = ("Running", "Terminated", "Failed", "Waiting", "Interrupted")
-    return _has_pai_header(first) or (len(cells) == len(_PAI.split()) and cells[3] in status)
+    return _has(first, _PAI) or (len(cells) == len(_PAI.split()) and cells[3] in status)
 
 
 def _fits_gavel(first: str) -> bool:
@@ -565,8 +561,7 @@ FORMATS = (
     TraceFormat(
         "swf", "Standard Workload Format: 18 numbers a line", _SWF,
         fits=_fits_swf, rows=_swf_rows, unknown=(),
-        numbers="submit wait run processors cpu memory wanted_processors wanted_time wanted_memory status group queue "
-        "partition preceding think",
+        numbers="submit run processors wanted_processors wanted_time status preceding",
         added=(
             pl.when(pl.col("job") == "-1").then(pl.format("line {}", LINE)).otherwise("job").alias("job"),
             (
@@ -602,7 +597,7 @@ FORMATS = (
     TraceFormat(
         "openb", "CSV of pods: name, num_gpu, creation_time, deletion_time, scheduled_time",
         "name num_gpu creation_time deletion_time scheduled_time",
-        optional="gpu_milli", numbers="num_gpu gpu_milli", instants="creation_time deletion_time scheduled_time",
+        numbers="num_gpu gpu_milli", instants="creation_time deletion_time scheduled_time",
         added=((pl.col("deletion_time") - pl.col("scheduled_time")).alias("=run time"),),
         job="name", submit="creation_time", gpus="num_gpu", run_time="=run time", models="qos",
         left_out=(
@@ -614,8 +609,7 @@ FORMATS = (
     ),
     TraceFormat(
         "helios", "CSV with job_id, gpu_num, submit_time, duration, vc, queue", _HELIOS,
-        fits=lambda first: set(_HELIOS.split()) <= headings(first)
-        and bool({"vc", "node_num", "queue", "cpu_num"} & headings(first)),
+        fits=lambda first: _has(first, _HELIOS) and bool({"vc", "node_num", "queue", "cpu_num"} & headings(first)),
         numbers="duration", instants="submit_time", prepare=_without_the_wait,
         job="job_id", submit="submit_time", gpus="gpu_num", run_time="duration", models="vc type",
     ),
