@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..beliefs import Request
-from ..cluster import Cluster, Places
+from ..cluster import Places
 from .packed import pack
 from .queue import Queued
 
@@ -26,9 +26,7 @@ class AdviceExclude(Queued):
 
     def place(self, request: Request) -> Places | None:
         nodes = self.bars(request)
-        if nodes is None:
-            return pack(self.cluster, request.gpus)
-        return pack_by_weight(self.cluster, request.gpus, np.where(nodes, np.int32(-1), np.int32(0)))
+        return pack(self.cluster, request.gpus, 0 if nodes is None else -nodes.astype(np.int32))
 
 
 class AdviceWeights(Queued):
@@ -39,19 +37,4 @@ class AdviceWeights(Queued):
 
     def place(self, request: Request) -> Places | None:
         advised = self.view.beliefs.advised
-        if advised is None:
-            return pack(self.cluster, request.gpus)
-        return pack_by_weight(self.cluster, request.gpus, advised.weights)
-
-
-def pack_by_weight(cluster: Cluster, count: int, weight: NDArray[np.int32]) -> Places | None:
-    """As `packed.pack`, weight by weight. `weight`: (nodes,), below 0 for a node that is not to be used."""
-    counts = np.where(weight < 0, 0, cluster.counts)
-    step = cluster.largest + 1  # one more of weight outdoes any number of free GPUs
-    holding = np.flatnonzero(counts >= count)
-    if len(holding):
-        return cluster.first_free(int(holding[np.argmin(step * weight[holding] + counts[holding])]), count)
-    usable = np.flatnonzero(counts)
-    if count > counts[usable].sum():
-        return None
-    return cluster.first_of(usable[np.argsort(step * weight[usable] - counts[usable], kind="stable")], count)
+        return pack(self.cluster, request.gpus, 0 if advised is None else advised.weights)

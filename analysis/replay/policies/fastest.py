@@ -21,7 +21,12 @@ class PmFirstSticky(Queued):
     def begin(self, view: View) -> None:
         super().begin(view)
         self._sf: dict[str, Floats] = {}
-        self._class_order = self._ordered_classes()
+        order = view.options.class_order
+        if order is None:
+            scores = view.beliefs.rates.scores
+            spread = {name: float(np.std(values) / np.mean(values)) for name, values in scores.items()}
+            order = tuple(sorted((name for name in spread if spread[name] > 0), key=lambda name: (-spread[name], name)))
+        self._class_order = {name: rank for rank, name in enumerate(order)}
 
     def place(self, request: Request) -> Sequence[int]:
         sf = self.sf(request.workload)
@@ -41,14 +46,6 @@ class PmFirstSticky(Queued):
             scores = self.view.beliefs.rates.score(workload)
             self._sf[workload] = self.view.options.bins(scores) if workload else scores
         return self._sf[workload]
-
-    def _ordered_classes(self) -> dict[str, int]:
-        order = self.view.options.class_order
-        if order is None:
-            scores = self.view.beliefs.rates.scores
-            spread = {name: float(np.std(values) / np.mean(values)) for name, values in scores.items()}
-            order = tuple(sorted((name for name in spread if spread[name] > 0), key=lambda n: (-spread[n], n)))
-        return {name: rank for rank, name in enumerate(order)}
 
 
 class PmFirst(PmFirstSticky):

@@ -19,18 +19,23 @@ WORTH_DRAINING = 1.1
 FAR_SD = 5.0
 
 
-def pack(cluster: Cluster, count: int) -> Places:
+def pack(cluster: Cluster, count: int, weight: Ints | int = 0) -> Places | None:
     """A node that is then full; else the node that it fits most snugly; else the nodes with most free GPUs.
 
-    The first node on ties, and of a node its first free GPUs. As in PAL's simulator (SC'24).
+    The first node on ties, and of a node its first free GPUs. As in PAL's simulator (SC'24). `weight`: (nodes,), by
+    which the nodes of the least come first in each of these; below 0 for a node that is not to be used. None where
+    the others have too few free GPUs.
     """
-    counts = cluster.counts
-    if count <= cluster.largest:
-        room = np.where(counts >= count, counts, len(cluster.free) + 1)
-        node = int(room.argmin())
-        if counts[node] >= count:
-            return cluster.first_free(node, count)
-    return cluster.first_of(np.argsort(-counts, kind="stable"), count)
+    counts = np.where(np.less(weight, 0), 0, cluster.counts)
+    weighty = np.multiply(weight, cluster.largest + 1)  # one more of weight outdoes any number of free GPUs
+    holding = np.where(counts >= count, weighty + counts, np.inf)
+    node = int(holding.argmin())
+    if counts[node] >= count:
+        return cluster.first_free(node, count)
+    usable = np.flatnonzero(counts)
+    if count > counts.sum():
+        return None
+    return cluster.first_of(usable[np.argsort((weighty - counts)[usable], kind="stable")], count)
 
 
 class Packed(Queued):
@@ -41,7 +46,7 @@ class Packed(Queued):
     aliases: ClassVar[tuple[str, ...]] = ("packed-sticky",)
     blind = True
 
-    def place(self, request: Request) -> Places:
+    def place(self, request: Request) -> Places | None:
         return pack(self.cluster, request.gpus)
 
 

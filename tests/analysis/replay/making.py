@@ -50,13 +50,15 @@ def advised_by(world: World, advised: Advised) -> World:
 
 
 def choice(policy: str, world: World, held: Sequence[int], gpus: int, workload: str = "A") -> list[int] | None:
-    """What a placement gives a job where these GPUs are held; ascending."""
+    """What a placement gives a job where these GPUs are held, ascending; it is asked only where as many are free."""
     chooser = made(policy)
     assert isinstance(chooser, Queued)
     classes = frozenset(world.beliefs.rates.scores)
     chooser.begin(View(world.fleet, world.beliefs, Options(), random.Random(0), classes=classes))
     if held:
         chooser.cluster.take(-1, tuple(held))
+    if gpus > chooser.cluster.free_count:
+        return None
     placed = chooser.place(Request(0, "j", 0.0, gpus, workload))
     return None if placed is None else sorted(placed)
 
