@@ -90,7 +90,7 @@ def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[Failure,
     examples = ", ".join(node_names[:3]) + (f", ... {node_names[-1]}" if len(node_names) > 3 else "")
     node = pl.col("node").str.to_lowercase()
     table.check(~node.is_in(list(name)), f"no node of the fleet is named {{node!r}}; there are {examples}")
-    table.frame = table.frame.with_columns(node, table.nonnegative("down_s"), table.number("up_s", ("",)))
+    table.add(node, table.nonnegative("down_s"), table.number("up_s", ("",)))
     down, up = pl.col("down_s"), pl.col("up_s").fill_null(float("inf"))
     table.check(down > CALENDAR_S, "down_s is {down_s}, a time since 1970: write seconds after the trace's first job")
     table.check(up <= down, "down_s is {down_s} and up_s is {up_s}: up_s must be the later one")

@@ -93,13 +93,13 @@ def read_pairs(path: Path, gpu: str | None = None) -> Pairs:
         raise InputError(f"{path} has no pairs of {gpu}; it has {', '.join(filter(None, types)) or 'no GPU types'}")
     notes = (f"{path.name}: the pairs of {gpu} are used, of {', '.join(types)}",) if len(types) > 1 else ()
     table.frame = table.frame.filter(gpu=gpu)
-    table.frame = table.frame.with_columns(
+    table.add(
         *(table.nonnegative(name, ("",)).fill_null(0) for name in solo_shares),
         *(table.nonnegative(name, ("",)).fill_null(ANY_WIDTH) for name in widths),
     )
     for name in solo_shares:
         table.check(pl.col(name) > _MOST_SHARE, f"{name} is {{{name}}}: give shares of the speed alone, not percent")
-    table.frame = table.frame.with_columns(pl.col(solo_shares).clip(upper_bound=1))
+    table.add(pl.col(solo_shares).clip(upper_bound=1))
     for name in widths:
         table.check(pl.col(name) != pl.col(name).floor(), f"{name} is {{{name}}}, which is not a whole number")
     shares: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}
@@ -210,7 +210,7 @@ def read_curves(path: Path) -> StepCurves:
     """
     at, seconds = ("nodes", "gpus", "local_batch"), ("step_s", "sync_s")
     table = csv_of(path, "application", "placement", *at, *seconds)
-    table.frame = table.frame.with_columns(table.nonnegative(name) for name in (*at, *seconds))
+    table.add(*(table.nonnegative(name) for name in (*at, *seconds)))
     step, sync = pl.col("step_s"), pl.col("sync_s")
     table.check((step <= 0) | (sync > step), "a step of {step_s:g} s with {sync_s:g} s of communication")
     table.check(
@@ -218,7 +218,7 @@ def read_curves(path: Path) -> StepCurves:
     )
     placement = pl.col("placement")
     rotations = {digits: "".join(map(str, _rotation([*map(int, digits)]))) for digits in table.frame["placement"]}
-    table.frame = table.frame.with_columns(placement.replace(rotations))
+    table.add(placement.replace(rotations))
     steps = {}
     for (application,), rows in table.frame.group_by("application", maintain_order=True):
         points = rows.group_by(at, maintain_order=True).agg(step.mean(), sync.mean())

@@ -48,10 +48,13 @@ class TraceText:
         if missing:
             raise InputError(f"{self.file} has no column {', '.join(missing)}; it has {', '.join(self.names)}. {do}")
 
+    def add(self, *columns: pl.Expr | pl.Series) -> None:
+        """Add columns; one of a name that is there takes its place."""
+        self.frame = self.frame.with_columns(columns)
+
     def add_absent(self, *names: str) -> None:
-        """Give the file, without anything in their cells, those of these columns that it lacks."""
-        absent = [name for name in names if name not in self.frame.columns]
-        self.frame = self.frame.with_columns(pl.lit("").alias(name) for name in absent)
+        """Add those of these columns that are not there, with empty cells."""
+        self.add(*(pl.lit("").alias(name) for name in names if name not in self.frame.columns))
 
     def number(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
         """(rows,) a column as numbers; cells that are spelled as one of `unknown` are null.

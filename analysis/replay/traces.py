@@ -167,7 +167,7 @@ def _jobs(table: TraceText, row: TraceFormat, reading: TraceOptions) -> dict[str
     """Add `=job`, `=submit`, `=gpus`, `=run`, `=limit` and `=model` to the table; by job, the pieces that are known."""
     table.need(*row.columns.split())
     table.add_absent(*row.numbers.split())
-    table.frame = table.frame.with_columns(
+    table.add(
         *(table.number(name, row.unknown) for name in row.numbers.split()),
         *(table.instant(name, row.unknown) for name in row.instants.split()),
         pl.lit(reading.processors_per_gpu).alias("=processors_per_gpu"),
@@ -175,9 +175,9 @@ def _jobs(table: TraceText, row: TraceFormat, reading: TraceOptions) -> dict[str
     )
     if row.prepare is not None:
         row.prepare(table, reading)
-    table.frame = table.frame.with_columns(row.added)
+    table.add(*row.added)
     models = [pl.col(name) for name in row.models.split() if name in table.frame.columns]
-    table.frame = table.frame.with_columns(
+    table.add(
         pl.col(row.job).cast(pl.String).alias("=job"),
         table.instant(row.submit, row.unknown).alias("=submit"),
         table.number(row.gpus, row.unknown).alias("=gpus"),
@@ -190,7 +190,7 @@ def _jobs(table: TraceText, row: TraceFormat, reading: TraceOptions) -> dict[str
     run_times = table.number(row.run_time, row.unknown)
     if row.unit:
         run_times = run_times * table.frame[row.unit]
-    table.frame = table.frame.with_columns(run_times.alias("=run"))
+    table.add(run_times.alias("=run"))
     if not row.epochs:
         return {}
     numbers = table.number(row.epochs), table.number(row.batch)
@@ -204,19 +204,15 @@ def _by_regimes(table: TraceText, row: TraceFormat, path: Path, names: Sequence[
     """The pieces of each job as a file has them, and `=run` as their sum; those of another trace are refused."""
     pieces = _regimes(path, names, table.file)
     facts = [
-        (
-            sum(piece.work_s for piece in pieces[name]),
-            sum(piece.epochs for piece in pieces[name]),
-            pieces[name][0].batch,
-        )
-        for name in names
+        (sum(piece.work_s for piece in job), sum(piece.epochs for piece in job), job[0].batch)
+        for job in (pieces[name] for name in names)
     ]
     columns = dict.fromkeys(("=run", "=epochs by regimes", "=batch by regimes"), pl.Float64)
-    table.frame = table.frame.with_columns(pl.DataFrame(facts, columns, orient="row"))
+    table.add(*pl.DataFrame(facts, columns, orient="row"), pl.lit(str(path)).alias("=regimes"))
     for kind, column in (("epochs", row.epochs), ("batch", row.batch)):
         if column:
             regimes = f"={kind} by regimes"
-            why = f"the {kind} of job {{=job}}: {{{column}}} here, {{{regimes}:g}} in {path}; are these its own?"
+            why = f"the {kind} of job {{=job}}: {{{column}}} here, {{{regimes}:g}} in {{=regimes}}; are these its own?"
             table.check(pl.lit(table.number(column)) != pl.col(regimes), why)
     if row.epochs:  # such a trace says how long a job runs under its regimes, others for how long under the first one
         ratio = pl.lit(table.number(row.run_time)) / pl.col("=run")
@@ -241,14 +237,14 @@ def _usable(table: TraceText, row: TraceFormat, reading: TraceOptions) -> None:
     table.leave_out(gpus.fill_null(0) < 1, "they had no GPU")
     table.leave_out(submit.is_null(), "their submit time is not known")
     table.leave_out(run.fill_null(0) <= 0, "they never ran")
-    table.frame = table.frame.with_columns(pl.max_horizontal(submit, run).alias("=time"))
+    table.add(pl.max_horizontal(submit, run).alias("=time"))
     long = "job {=job} has a time of {=time:g} s, which is over 300 years; check the unit of the times"
     table.check(pl.col("=time") > _LONGEST_S, long)
     if row.repeats:
         table.count(again, row.repeats)
         number = pl.col("=job").cum_count().over("=job")
         name = pl.when(number > 1).then(pl.format("{}#{}", "=job", number)).otherwise("=job")
-        table.frame = table.frame.with_columns(name.alias("=job"))
+        table.add(name.alias("=job"))
     else:
         table.check(again, f"{row.job.removeprefix('=')} {{=job}} occurs twice")
     for condition, note in row.counted:
@@ -335,7 +331,7 @@ def _csv_units(table: TraceText, reading: TraceOptions) -> None:
         "duration of {} of the PAL study's models was read as iterations and turned into seconds by its table "
         "(change this with --duration-unit)",
     )
-    table.frame = table.frame.with_columns(by_model.fill_null(1.0).alias("=unit"))
+    table.add(by_model.fill_null(1.0).alias("=unit"))
     unused = [name for name in table.names if name not in (*_CSV.split(), "user")]
     if unused:
         table.notes.append(f"columns not used: {', '.join(name or '(without a name)' for name in unused)}")
@@ -360,9 +356,7 @@ def _without_the_wait(table: TraceText, reading: TraceOptions) -> None:  # noqa:
         "end_time was taken instead",
     )
     run_time = pl.when(waited).then(end - start).otherwise(duration)
-    table.frame = table.frame.with_columns(
-        pl.when(started | ~started.any()).then(run_time).otherwise(0.0).alias("duration")
-    )
+    table.add(pl.when(started | ~started.any()).then(run_time).otherwise(0.0).alias("duration"))
 
 
 def _pai_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
@@ -475,7 +469,7 @@ def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG00
     limit = "timelimitraw" if "timelimitraw" in names else "timelimit"
     table.add_absent(limit)
     gpus = {text: _gpus_of(text) for name in tres for text in table.frame[name].unique()}
-    table.frame = table.frame.with_columns(
+    table.add(
         pl.col(job).alias("=job ID"),
         table.frame.select(table.instant(name, UNKNOWN) for name in arrival).max_horizontal().alias("=arrival"),
         pl.coalesce(pl.col(tres).replace_strict(gpus, return_dtype=pl.Int64)).alias("=GPUs"),

@@ -112,14 +112,12 @@ def test_a_csv_with_times_since_1970_counts_from_its_first_job(tmp_path: Path) -
     ("row", "sentence"),
     [
         ("1,2,5,0,m", "line 3: duration is 0"),
-        ("1,2,5,-4,m", "line 3: duration is -4"),
         ("1,2,-5,4,m", "line 3: submit_time is -5"),
         ("1,0,5,4,m", "line 3: num_gpus is 0"),
         (
             "1,1,1700000000000,4,m",
             "job 1 has a time of 1.7e+12 s, which is over 300 years; check the unit of the times",
         ),
-        ("1,1,0,1e11,m", "job 1 has a time of 1e+11 s"),
         ("1,1.5,5,4,m", "line 3: num_gpus is 1.5; it must be a whole number"),
         ("1,2,5,soon,m", "line 3: duration is 'soon', which is not a finite number"),
         ("1,2,5,nan,m", "line 3: duration is 'nan', which is not a finite number"),
@@ -129,7 +127,6 @@ def test_a_csv_with_times_since_1970_counts_from_its_first_job(tmp_path: Path) -
         ("1,99999999999999999999,5,4,m", "line 3: num_gpus is 99999999999999999999; no cluster"),
         ('1,2,5,4,"m\n2,2,5,4,m', "line 3: the row cannot be read: unexpected end of data; is a quote not closed?"),
         (f"1,2,5,4,{200_000 * 'm'}", "line 3: the row cannot be read: field larger"),
-        ("1,2,5,4,m,7", "line 3: 6 fields where 5 are expected"),
     ],
 )
 def test_a_bad_row_of_the_csv_is_named(tmp_path: Path, row: str, sentence: str) -> None:
@@ -137,7 +134,7 @@ def test_a_bad_row_of_the_csv_is_named(tmp_path: Path, row: str, sentence: str) 
 
 
 def test_a_csv_of_another_program_is_the_same_csv(tmp_path: Path) -> None:
-    """Another order of columns, further ones, quoted fields, a byte order mark, other ends of lines."""
+    """Another order of columns, further ones, quoted fields, a byte order mark, other ends of lines, delimiters."""
     path = tmp_path / "t.csv"
     text = '\ufeffmodel,duration,"job_id",room,submit_time,num_gpus,user\r\n"a ""b"", c",100,j 1,x,0,2.0,Zoë\r\n'
     path.write_bytes((text + "m\u2028n,7,j 2,,1.5,1,\r\n").encode())
@@ -147,6 +144,10 @@ def test_a_csv_of_another_program_is_the_same_csv(tmp_path: Path) -> None:
         ("j 2", 1, 1.5, 7.0, "m\u2028n"),
     ]
     assert "columns not used: room" in trace.notes
+    plain = HEAD + "0,1,0,9,m\n"
+    for delimiter in ";\t":
+        other = written(tmp_path, plain.replace(",", delimiter))
+        assert read_trace(other).jobs == read_trace(written(tmp_path, plain, "plain.csv")).jobs
 
 
 def test_a_header_may_stand_in_quotes(tmp_path: Path) -> None:
@@ -457,7 +458,6 @@ def test_a_raw_trace_of_gavel_needs_its_regimes(tmp_path: Path) -> None:
         ({}, "has no regimes of job a of"),
         ({"a": [[4, 8, 5]], "b": [[4, 8, 5]]}, "has regimes of job b, and"),
         ({"a": [[4, 8, -5]]}, "job a: regime 1 is [4, 8, -5]; it must be three numbers above 0"),
-        ({"a": [[4, 8, float("nan")]]}, "regime 1 is [4, 8, NaN]"),
         ({"a": [[3, 8, 5], [1, 8]]}, "regime 2 is [1, 8]"),
         ({"a": [[4, "8", 5]]}, 'regime 1 is [4, "8", 5]'),
         ({"a": []}, "job a: it has no list of regimes"),
@@ -508,24 +508,11 @@ def test_jobs_of_a_slurm_log_of_nodes_hold_whole_nodes(tmp_path: Path) -> None:
         assert any(note in line for line in trace.notes), note
 
 
-@pytest.mark.parametrize(
-    ("row", "sentence"),
-    [
-        ("a,LM,8,gns,1,4,nan,0", "line 2: isolated_s is 'nan', which is not a finite number"),
-        ("a,LM,8,gns,1,4,-3,0", "line 2: isolated_s is -3; it must be above 0"),
-        ("a,LM,8,gns,1,4,3,-1", "line 2: arrival_s is -1; times count from 0"),
-        ("a,LM,8,gns,20000000,4,3,0", "line 2: gpus is 20000000; no cluster has so many GPUs"),
-        ("a,LM,0,gns,1,4,3,0", "line 2: batch is 0; it must be above 0"),
-    ],
-)
-def test_a_bad_row_of_shockwave_is_named(tmp_path: Path, row: str, sentence: str) -> None:
-    assert sentence in refusal(written(tmp_path, SHOCKWAVE_HEAD + row))
-
-
 def test_widths_and_times_of_accounts_are_checked_too(tmp_path: Path) -> None:
     row = "1,u,2022-11-01T00:00:00,2022-11-01T00:10:00,2022-11-01T01:10:00,0,{}\n"
     assert "line 2: GPUs is 2.5; it must be a whole number" in refusal(written(tmp_path, MIRAGE_HEAD + row.format(2.5)))
     assert "line 2: submit_time is -5; times count" in refusal(written(tmp_path, TIRESIAS_HEAD + "0,1,-5,6,m,16,3\n"))
+    assert "batch is 0; it must be above 0" in refusal(written(tmp_path, SHOCKWAVE_HEAD + "a,LM,0,gns,1,4,3,0"))
     assert read_trace(written(tmp_path, MIRAGE_HEAD + row.format(2))).jobs[0].limit_s is None
 
 
@@ -573,13 +560,6 @@ def test_what_is_no_job_log_of_philly_is_refused(tmp_path: Path, text: str, sent
     assert sentence in refusal(written(tmp_path, text), "philly")
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t"])
-def test_a_csv_may_have_another_delimiter(tmp_path: Path, delimiter: str) -> None:
-    text = HEAD + "0,1,0,9,m\n"
-    other = text.replace(",", delimiter)
-    assert read_trace(written(tmp_path, other)).jobs == read_trace(written(tmp_path, text)).jobs
-
-
 def test_submit_times_may_be_dates(tmp_path: Path) -> None:
     rows = "0,1,2026-03-01 10:00:00,9,m\n1,1,2026-03-01T10:01:40Z,9,m\n2,1,2026-03-01T12:00:05.7+0200,9,m\n"
     assert [job.submit_s for job in read_trace(written(tmp_path, HEAD + rows)).jobs] == [0, 5, 100]
@@ -615,8 +595,6 @@ def test_a_compressed_trace_is_the_same_trace(tmp_path: Path) -> None:
     packed = tmp_path / "t.csv.gz"
     packed.write_bytes(gzip.compress(text.encode()))
     assert read_trace(packed) == read_trace(written(tmp_path, text))
-    packed.write_bytes(gzip.compress(text.encode())[:-9])
-    assert "the compressed file is damaged or cut short" in refusal(packed)
 
 
 @pytest.mark.parametrize(
@@ -634,10 +612,6 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, sentence: s
     path = tmp_path / "t"
     path.write_bytes(content)
     assert sentence in refusal(path)
-
-
-def test_a_trace_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    assert "there is no such file" in refusal(tmp_path / "none.csv")
 
 
 def test_the_name_of_a_trace_is_the_files() -> None:
