@@ -13,7 +13,7 @@ import heapq
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -248,7 +248,7 @@ class Engine:
         self._busy_until_s = 0.0
         self.spans: list[Span] = []
         self._series: list[tuple[float, int, int]] = []
-        self._edge = -1  # the number of the round that is decided, or was last
+        self._edge = -1  # the number of the round that was decided last
         self._due = self._woken = False  # something happened that asks for a decision; the policy asked for one
         self._heap: list[tuple[float, int, int, int]] = []
         self._moments = checked(options.failures, fleet.node_names)
@@ -294,11 +294,9 @@ class Engine:
     def _next_edge(self, moment: float) -> float:
         """The edge at which the next decision is due: the first that is not before the next event."""
         round_s = self.options.round_s
-        edge = self._edge + 1
-        if moment > edge * round_s:
-            edge = math.ceil(moment / round_s - EDGE)
-            if edge * round_s < moment:
-                edge += 1
+        edge = max(self._edge + 1, math.ceil(moment / round_s - EDGE))
+        if edge * round_s < moment:
+            edge += 1
         self._edge = edge
         self.view.edge_s = (edge + 1) * round_s
         return edge * round_s
@@ -367,14 +365,13 @@ class Engine:
 
     def _end(self, run: JobRun, *, limited: bool) -> None:
         """The job is done, or its limit ends it."""
-        run.settle(self.view.now_s)
-        run.finish_s = self.view.now_s
-        if limited:
-            run.limit_hit = True
-            run.from_scratch()
         allocation = run.allocation
+        self._vacate(run)
         self._let_go(run)
-        self._resettle(allocation, except_for=set())
+        self._resettle(allocation)
+        run.finish_s, run.limit_hit = self.view.now_s, limited
+        if limited:
+            run.from_scratch()
         del self.runs[run.number], self._requests[run.number], self._progress[run.number]
         self.view.ended.append(run.number)
         if run.number < len(self.trace.jobs):
@@ -398,15 +395,15 @@ class Engine:
         allocations: list[Allocation | None] = []
         for number in sorted({number for gpu in gpus for number in view.tenants[gpu]}):
             run = self.runs[number]
-            run.settle(view.now_s)
+            allocations.append(run.allocation)
+            self._vacate(run)
+            self._let_go(run)
             if self.options.on_failure == "restart":
                 run.from_scratch()
             run.restarts += 1
             run.lost_node = True
-            allocations.append(run.allocation)
-            self._let_go(run)
             view.lost.append(number)
-        self._resettle(*allocations, except_for=set())
+        self._resettle(*allocations)
         self._down.update(gpus)
         if self.ledger is not None:
             self.ledger.down(node, view.now_s)
@@ -438,7 +435,7 @@ class Engine:
     def _carry_out(self, changes: Mapping[int, object]) -> None:
         """Take GPUs back from all jobs whose allocation changes, then give."""
         view, count = self.view, len(self.world.fleet)
-        vacated: list[Allocation] = []
+        changed: list[Allocation] = []
         granted: list[tuple[JobRun, Allocation, Allocation | None]] = []
         for number, answer in changes.items():
             run = self.runs.get(number)
@@ -448,29 +445,24 @@ class Engine:
                     "not in the system"
                 )
             before = run.allocation
-            if answer is None:
-                if before is not None:
-                    run.settle(view.now_s)
-                    run.preemptions += 1
-                    self._let_go(run)
-                    vacated.append(before)
-                continue
-            allocation = checked_allocation(self._grant(run), run.job, answer, count)
+            allocation = None if answer is None else checked_allocation(self._grant(run), run.job, answer, count)
             if allocation == before:
                 continue
-            granted.append((run, allocation, before))
             if before is not None:
-                run.settle(view.now_s)
-                self._close_span(run)
+                changed.append(before)
                 self._vacate(run)
-                vacated.append(before)
+            if allocation is not None:
+                granted.append((run, allocation, before))
+            else:
+                run.preemptions += 1
+                self._let_go(run)
         for run, allocation, _ in granted:
             self._occupy(run, allocation)
         for run, allocation, before in granted:
             self._begin(run, allocation, before)
             self._reschedule(run)
-        settled = {run.number for run, _, _ in granted}
-        self._resettle(*vacated, *(allocation for _, allocation, _ in granted), except_for=settled)
+            changed.append(allocation)
+        self._resettle(*changed, except_for={run.number for run, _, _ in granted})
 
     def _occupy(self, run: JobRun, allocation: Allocation) -> None:
         """The job's GPUs are busy. Raises `InputError` where another job holds one, or its node is down."""
@@ -542,7 +534,7 @@ class Engine:
             end_s = max(math.ceil(end_s / options.round_s - EDGE), following) * options.round_s
         heapq.heappush(self._heap, (end_s, kind, run.number, run.version))
 
-    def _resettle(self, *allocations: Allocation | None, except_for: set[int]) -> None:
+    def _resettle(self, *allocations: Allocation | None, except_for: Set[int] = frozenset()) -> None:
         """New speeds for the jobs that share GPUs of these allocations, of which a tenant has come, gone or changed."""
         tenants = self.view.tenants
         numbers = {
@@ -580,19 +572,11 @@ class Engine:
         """How a sentence about what a job is given begins."""
         return f"the policy {self.policy.name} gives job {run.job.name} at {self.view.now_s:g} s"
 
-    def _let_go(self, run: JobRun) -> None:
-        """The job holds nothing any longer; its sums are settled."""
-        self._close_span(run)
-        self._vacate(run)
-        run.version += 1
-        run.allocation, run.progress.gpus = None, 0
-        del self._running[run.number]
-        if self.ledger is not None:
-            self.ledger.release(run.number, self.view.now_s)
-
     def _vacate(self, run: JobRun) -> None:
-        """The job's GPUs are busy no longer, but for those that it shared."""
+        """The job's GPUs are free, but for those that it shared; its sums are brought up to now."""
         assert run.allocation is not None
+        run.settle(self.view.now_s)
+        self._close_span(run)
         tenants, gpus = self.view.tenants, run.allocation.gpus
         if not run.allocation.shared:
             for gpu in gpus:
@@ -602,6 +586,14 @@ class Engine:
         for gpu in gpus:
             tenants[gpu] = tuple(number for number in tenants[gpu] if number != run.number)
         self._count_busy(-sum(not tenants[gpu] for gpu in gpus))
+
+    def _let_go(self, run: JobRun) -> None:
+        """The job, whose GPUs are free, holds nothing."""
+        run.version += 1
+        run.allocation, run.progress.gpus = None, 0
+        del self._running[run.number]
+        if self.ledger is not None:
+            self.ledger.release(run.number, self.view.now_s)
 
     # What is recorded
 
