@@ -193,5 +193,8 @@ def _refuse_mixed(chosen: Mapping[str, Any], paths: Sequence[Path], store: objec
     for name, number in chosen.items():
         if isinstance(number, float) and not math.isfinite(number):
             raise InputError(f"--{name.replace('_', '-')} must be a finite number, not {number:g}")
+    busy_w, idle_w = chosen["gpu_power"], chosen["gpu_idle"]
+    if busy_w is not None and idle_w is not None and idle_w > busy_w:
+        raise InputError(f"--gpu-idle is {idle_w:g} W and --gpu-power {busy_w:g} W: a busy GPU draws at least as much")
     if chosen["failures"] and chosen["mtbf"]:
         raise InputError("--failures reads failures and --mtbf draws them: use only one")

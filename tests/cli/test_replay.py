@@ -286,6 +286,7 @@ def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path)
         ("--trace", jobs, "--as-published", "pal-sc24"): "needs the study's profiles",
         ("--trace", jobs, "--as-published", "pal-sc24", "--backfill", "easy", "--profiles", tmp_path): "--backfill",
         ("--trace", jobs, "--store", store, "--failures", jobs, "--mtbf", "5"): "use only one",
+        ("--trace", jobs, "--store", store, "--gpu-idle", "300", "--gpu-power", "250"): "--gpu-idle is 300 W",
         ("--trace", jobs, "--store", store, "--class", "gemm"): "is not MODEL=WORKLOAD",
         ("--trace", jobs, "--store", store, "--class", "*=gemm", "--class", "*=none"): "given twice for *",
         ("--trace", jobs, "--store", store, "--cluster", "other"): "of cluster other",
