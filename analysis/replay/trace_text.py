@@ -28,7 +28,8 @@ UNKNOWN = (
 class TraceText:
     """Rows of a file: `frame` has a column of text for each name of the header, without white space around, and `LINE`.
 
-    What is left out of it stands in `notes`, in sentences.
+    What is left out of it stands in `notes`, in sentences. A cell that is not what a column is read as is an
+    InputError that names its line; cells that are spelled as one of `unknown` are null.
     """
 
     file: str
@@ -57,36 +58,21 @@ class TraceText:
         self.add(*(pl.lit("").alias(name) for name in names if name not in self.frame.columns))
 
     def number(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
-        """(rows,) a column as numbers; cells that are spelled as one of `unknown` are null.
-
-        Raises:
-            InputError: a cell is no finite number; names the line.
-        """
+        """(rows,) a column as finite numbers."""
         return self._strict(name, pl.col(name).cast(pl.Float64, strict=False), "a finite number", unknown)
 
     def nonnegative(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
-        """(rows,) the same of numbers of at least 0; a cell below is an error too."""
+        """(rows,) a column as numbers of at least 0."""
         numbers = self.number(name, unknown)
         self.check(pl.lit(numbers) < 0, f"{name} is {{{name}}}; it must be at least 0")
         return numbers
 
     def instant(self, name: str, unknown: Sequence[str] = ()) -> pl.Series:
-        """(rows,) a column as seconds: ISO 8601 with an offset from UTC or without, or a number.
-
-        Raises:
-            InputError: a cell is neither; names the line.
-        """
-        column = self.frame[name]
-        plain = column.dtype != pl.String or column.cast(pl.Float64, strict=False).is_not_null().all()
-        value = pl.col(name).cast(pl.Float64) if plain else seconds(name)
-        return self._strict(name, value, "a time such as 2026-01-31T12:00:00 or a number", unknown)
+        """(rows,) a column as seconds: ISO 8601 with an offset from UTC or without, or a number."""
+        return self._strict(name, seconds(name), "a time such as 2026-01-31T12:00:00 or a number", unknown)
 
     def span(self, name: str, unknown: Sequence[str] = (), unit: float = 1.0) -> pl.Series:
-        """(rows,) a column of `[DD-]HH:MM:SS`, `MM:SS`, or numbers of `unit` seconds, as seconds.
-
-        Raises:
-            InputError: a cell is none of these; names the line.
-        """
+        """(rows,) a column of `[DD-]HH:MM:SS`, `MM:SS`, or numbers of `unit` seconds, as seconds."""
         parts = pl.col(name).str.extract_groups(r"^(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?$")
         days, hours, minutes, full_seconds = (parts.struct.field(str(i)).cast(pl.Float64) for i in range(1, 5))
         clock = 86400 * days.fill_null(0) + 3600 * hours.fill_null(0) + 60 * minutes + full_seconds

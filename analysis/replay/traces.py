@@ -401,10 +401,8 @@ def _philly_rows(path: Path, text: str) -> TraceText:
     if not isinstance(log, list):
         raise InputError(f"{path} is JSON without a list of jobs; see --trace-format")
     rows = [_philly_job(path, number, job) for number, job in enumerate(log, start=1)]
-    frame = pl.DataFrame(rows, schema=_PHILLY, orient="row")
-    return TraceText(
-        str(path), frame.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(LINE)), place="job"
-    )
+    frame = pl.DataFrame(rows, schema=_PHILLY, orient="row").with_row_index(LINE, offset=1)
+    return TraceText(str(path), frame, place="job")
 
 
 def _philly_job(path: Path, number: int, job: Any) -> tuple[Any, ...]:
