@@ -68,27 +68,21 @@ def check_job(job: Job, world: World) -> None:
             f"job {job.name} can work on {job.widths[0]} to {job.widths[1]} GPUs and asks for {job.gpus}: its own "
             "width must be one of these"
         )
-    if job.pieces:
-        _check_pieces(job)
-    if job.stages:
-        shares = math.fsum(share for _, share in job.stages)
-        if not math.isclose(shares, 1.0, abs_tol=1e-6) or max(width for width, _ in job.stages) != job.gpus:
-            raise InputError(
-                f"the stages of job {job.name} have shares that add up to {shares:g} and at most "
-                f"{max(width for width, _ in job.stages)} GPUs; they must add up to 1, and the widest has its "
-                f"{job.gpus} GPUs"
-            )
-
-
-def _check_pieces(job: Job) -> None:
+    work_s = math.fsum(piece.work_s for piece in job.pieces)
     for piece in job.pieces:
         if not (0 < piece.work_s < math.inf and 0 < piece.epochs < math.inf):
             raise InputError(
                 f"job {job.name} has a piece of {piece.epochs:g} epochs in {piece.work_s:g} s: both must be more than 0"
             )
-    work_s = math.fsum(piece.work_s for piece in job.pieces)
-    if not math.isclose(work_s, job.ideal_s, rel_tol=1e-6):
+    if job.pieces and not math.isclose(work_s, job.ideal_s, rel_tol=1e-6):
         raise InputError(f"the pieces of job {job.name} add up to {work_s:g} s and it runs for {job.ideal_s:g} s")
+    if job.stages:
+        shares, widest = math.fsum(share for _, share in job.stages), max(width for width, _ in job.stages)
+        if not math.isclose(shares, 1.0, abs_tol=1e-6) or widest != job.gpus:
+            raise InputError(
+                f"the stages of job {job.name} have shares that add up to {shares:g} and at most {widest} GPUs; they "
+                f"must add up to 1, and the widest has its {job.gpus} GPUs"
+            )
 
 
 @contextmanager

@@ -135,7 +135,9 @@ class Rates:
             times = [time / share for time, share in zip(times, shares, strict=True)]
         step = _step(times, job.stages)
         if self.curves is not None and job.model in self.curves:
-            return self.curves.speed(job.model, self._placement(gpus), job.gpus, piece.batch) / step
+            counts = Counter(map(self._node_list.__getitem__, gpus))
+            by_node = tuple(counts[node] for node in sorted(counts))
+            return self.curves.speed(job.model, by_node, job.gpus, piece.batch) / step
         if len(gpus) != job.gpus:
             raise InputError(
                 f"it was submitted for {job.gpus} GPUs and gets {len(gpus)}, and no curve says how fast "
@@ -220,11 +222,6 @@ class Rates:
             most_w = self._cap_list[gpu] - idle_w
         return float(demands[0] * most_w / total_w if total_w > most_w else demands[0])
 
-    def _placement(self, gpus: Iterable[int]) -> tuple[int, ...]:
-        """GPUs by node, the nodes in the order of the fleet."""
-        counts = Counter(map(self._node_list.__getitem__, gpus))
-        return tuple(counts[node] for node in sorted(counts))
-
     def _spans(self, gpus: Sequence[int]) -> bool:
         """Whether an allocation reaches over several nodes."""
         node = self._node_list
@@ -242,25 +239,27 @@ class Rates:
         caps: list[float] = self.power.caps(len(self.fleet)).tolist()
         return caps
 
+    # Single numbers are read many times, and faster from lists.
+
     @cached_property
-    def _lists(self) -> dict[tuple[str, str], list[float]]:
+    def _score_lists(self) -> dict[str, list[float]]:
+        return {}
+
+    @cached_property
+    def _watt_lists(self) -> dict[str, list[float]]:
         return {}
 
     def _score_list(self, workload: str) -> list[float]:
-        """The scores of a class as a list: single numbers are read many times."""
-        scores = self._lists.get(("score", workload))
-        if scores is None:
-            scores = self._lists["score", workload] = self.score(workload).tolist()
-        return scores
+        if workload not in self._score_lists:
+            self._score_lists[workload] = self.score(workload).tolist()
+        return self._score_lists[workload]
 
     def _watt_list(self, workload: str) -> list[float]:
-        """The powers of a class as a list, all NaN where nothing says them."""
-        watts = self._lists.get(("watts", workload))
-        if watts is None:
-            powers = None if self.power is None else self.power.of(workload)
-            watts = [math.nan] * len(self.fleet) if powers is None else powers.tolist()
-            self._lists["watts", workload] = watts
-        return watts
+        """All NaN where nothing says the powers of the class."""
+        if workload not in self._watt_lists:
+            watts = None if self.power is None else self.power.of(workload)
+            self._watt_lists[workload] = [math.nan] * len(self.fleet) if watts is None else watts.tolist()
+        return self._watt_lists[workload]
 
 
 def _step(times: Sequence[float], stages: Iterable[tuple[int, float]]) -> float:

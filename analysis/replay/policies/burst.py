@@ -59,8 +59,11 @@ class Filling(Policy):
     ) -> None:
         """Let guests have free GPUs, else idle time; those that get nothing are taken out of `holds`."""
         leader_of = {gpu: number for number, allocation in leaders.items() for gpu in allocation.gpus}
-        idle = {gpu: share for number, allocation in leaders.items()
-                for gpu, share in _idle(view, number, allocation).items()}  # fmt: skip
+        rates, idle = view.beliefs.rates, dict[int, float]()
+        for number, allocation in leaders.items():
+            busy = rates.busy(Tenant(view.requests[number], view.requests[number], allocation))
+            idle |= {gpu: 1.0 - share for gpu, share in zip(allocation.gpus, busy, strict=True)}
+        least = max(LEAST, 1.0 - rates.foreground + 1e-9)  # also more than the leader loses by it
         guests = [number for number in view.requests if number not in leaders and not self.leads(view.requests[number])]
         settled = [n for n in guests if n in holds and not leader_of.keys() & set(holds[n].gpus)]
         guest_gpus = {gpu for number in settled for gpu in holds[number].gpus}
@@ -74,7 +77,7 @@ class Filling(Policy):
                 for gpu, leader in leader_of.items()
                 if gpu not in guest_gpus and (share := _share(view, request, view.requests[leader])) is not None
             }
-            spare = {gpu: share for gpu, share in spare.items() if share >= _least(view)}
+            spare = {gpu: share for gpu, share in spare.items() if share >= least}
             if len(unused) >= request.gpus:
                 holds[number] = _best(view, request, unused, _shared)
             elif present is not None and spare.keys() >= set(present.gpus):
@@ -100,13 +103,6 @@ def _best(view: View, request: Request, available: Iterable[int], granted: Grant
     return max(choices, key=lambda choice: rates.speed(request, request, choice))
 
 
-def _idle(view: View, number: int, allocation: Allocation) -> dict[int, float]:
-    """The share of a step in which each GPU of a leader is believed to wait."""
-    request = view.requests[number]
-    busy = view.beliefs.rates.busy(Tenant(request, request, allocation))
-    return {gpu: 1.0 - share for gpu, share in zip(allocation.gpus, busy, strict=True)}
-
-
 def _share(view: View, guest: Request, leader: Request) -> float | None:
     """The share of its solo speed that a guest keeps beside a leader; None if the two cannot share a GPU."""
     pairs = view.beliefs.rates.pairs
@@ -114,11 +110,6 @@ def _share(view: View, guest: Request, leader: Request) -> float | None:
         return 1.0
     kinds: Sequence[JobType] = [JobType(job.model, job.batch, job.gpus) for job in (guest, leader)]
     return pairs.find(*kinds) if pairs.find(*reversed(kinds)) else None
-
-
-def _least(view: View) -> float:
-    """What a guest must get of a GPU: also more than the leader loses by it."""
-    return max(LEAST, 1.0 - view.beliefs.rates.foreground + 1e-9)
 
 
 def _shared(gpus: tuple[int, ...]) -> Allocation:
