@@ -222,10 +222,10 @@ def read_curves(path: Path) -> StepCurves:
     steps = {}
     for (application,), rows in table.frame.group_by("application", maintain_order=True):
         points = rows.group_by(at, maintain_order=True).agg(step.mean(), sync.mean())
-        placed = rows.filter(placement != "").group_by("placement", "local_batch").agg(step.mean(), sync.mean())
+        measured = rows.filter(placement != "").group_by("placement", "local_batch").agg(step.mean(), sync.mean())
         batches = {
             tuple(map(int, digits)): (means["local_batch"].to_numpy(), means.select(seconds).to_numpy())
-            for (digits,), means in placed.sort("placement", "local_batch").group_by("placement", maintain_order=True)
+            for (digits,), means in measured.sort("placement", "local_batch").group_by("placement", maintain_order=True)
         }
         steps[application] = _Steps(batches, points.select(at).to_numpy(), points.select(seconds).to_numpy())
     return StepCurves(steps, max(map(int, "".join(table.frame["placement"])), default=1))

@@ -299,10 +299,10 @@ def _json(path: Path, text: str, do: str) -> Any:
 
 def _format(path: Path, text: str, name: str | None) -> TraceFormat:
     if name is not None:
-        named = {row.name: row for row in FORMATS}
-        if name not in named:
-            raise InputError(f"no trace format is named {name!r}; there are {', '.join(named)}")
-        return named[name]
+        by_name = {row.name: row for row in FORMATS}
+        if name not in by_name:
+            raise InputError(f"no trace format is named {name!r}; there are {', '.join(by_name)}")
+        return by_name[name]
     first = first_line(text)
     if not first:
         raise InputError(f"{path} is empty")

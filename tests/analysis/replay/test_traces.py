@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from whorl.analysis.replay.classes import assign
-from whorl.analysis.replay.job import Piece, job_type
+from whorl.analysis.replay.job import Piece, Trace, job_type
 from whorl.analysis.replay.profiles import class_of
 from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, TraceOptions, read_trace, trace_name
 from whorl.cli import cli
@@ -65,6 +65,16 @@ def sacct(elapsed: str = "60", tres: str = "cpu=1,gres/gpu=2", state: str = "COM
     return f"{job}|2026-01-01T00:00:10|{elapsed}|{tres}|{state}|30|ann|gpu\n"
 
 
+def facts(trace: Trace) -> list[tuple[str, float, int, float, str]]:
+    return [(job.name, job.submit_s, job.gpus, job.ideal_s, job.model) for job in trace.jobs]
+
+
+def says(trace: Trace, *fragments: str, of: str = "") -> None:
+    """Each is in a note, which begins with `of`."""
+    for fragment in fragments:
+        assert any(fragment in note and note.startswith(of) for note in trace.notes), (fragment, trace.notes)
+
+
 def refusal(
     path: Path,
     format: str | None = None,  # noqa: A002
@@ -87,7 +97,7 @@ def test_the_published_traces_are_read_in_seconds() -> None:
     first = trace.jobs[0]
     assert (first.name, first.submit_s, first.gpus, first.model) == ("0", 98.0, 1, "vgg19")
     assert first.ideal_s == pytest.approx(1481 * 0.300610341)
-    assert any("iterations" in note for note in trace.notes)
+    says(trace, "iterations")
 
 
 def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
@@ -103,7 +113,7 @@ def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
 def test_a_csv_with_times_since_1970_counts_from_its_first_job(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, HEAD + "0,1,1700000300,100,m\n1,2,1700000000,100,m\n"))
     assert [(job.name, job.submit_s) for job in trace.jobs] == [("1", 0.0), ("0", 300.0)]
-    assert any("since 1970" in note for note in trace.notes)
+    says(trace, "since 1970")
     late = read_trace(written(tmp_path, HEAD + "0,1,98,100,m\n"))
     assert late.jobs[0].submit_s == 98.0
 
@@ -139,11 +149,8 @@ def test_a_csv_of_another_program_is_the_same_csv(tmp_path: Path) -> None:
     text = '\ufeffmodel,duration,"job_id",room,submit_time,num_gpus,user\r\n"a ""b"", c",100,j 1,x,0,2.0,Zoë\r\n'
     path.write_bytes((text + "m\u2028n,7,j 2,,1.5,1,\r\n").encode())
     trace = read_trace(path)
-    assert [(job.name, job.gpus, job.submit_s, job.ideal_s, job.model) for job in trace.jobs] == [
-        ("j 1", 2, 0.0, 100.0, 'a "b", c'),
-        ("j 2", 1, 1.5, 7.0, "m\u2028n"),
-    ]
-    assert "columns not used: room" in trace.notes
+    assert facts(trace) == [("j 1", 0.0, 2, 100.0, 'a "b", c'), ("j 2", 1.5, 1, 7.0, "m\u2028n")]
+    says(trace, "columns not used: room")
     plain = HEAD + "0,1,0,9,m\n"
     for delimiter in ";\t":
         other = written(tmp_path, plain.replace(",", delimiter))
@@ -154,8 +161,8 @@ def test_a_header_may_stand_in_quotes(tmp_path: Path) -> None:
     """As R writes it, with the numbers of the rows before it."""
     quoted = ",".join(f'"{name}"' for name in ("", *HEAD.strip().split(",")))
     trace = read_trace(written(tmp_path, f'{quoted}\n"1","a",2,5,100,"mine"\n'))
-    assert [(job.name, job.gpus, job.ideal_s, job.model) for job in trace.jobs] == [("a", 2, 100.0, "mine")]
-    assert "columns not used: (without a name)" in trace.notes
+    assert facts(trace) == [("a", 5, 2, 100, "mine")]
+    says(trace, "columns not used: (without a name)")
     pods = ",".join(f'"{name}"' for name in OPENB_HEAD.strip().split(","))
     assert len(read_trace(written(tmp_path, f"{pods}\np,1,1,2,1000,,LS,Succeeded,1,9,2\n")).jobs) == 1
 
@@ -168,7 +175,7 @@ def test_a_csv_without_a_column_says_which(tmp_path: Path) -> None:
 def test_jobs_out_of_order_are_sorted_ties_in_the_files_order(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, HEAD + "a,1,9,1,m\nb,1,3,1,m\nc,1,9,1,m\nd,1,3,1,m\n"))
     assert [job.name for job in trace.jobs] == ["b", "d", "a", "c"]
-    assert any("sorted" in note for note in trace.notes)
+    says(trace, "sorted")
 
 
 def test_swf_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
@@ -180,19 +187,16 @@ def test_swf_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         "5 50 5 50 8 -1 -1 8 -1 -1 3 3 4 5 1 1 -1 -1\n",  # a part of a job
     ]
     trace = read_trace(written(tmp_path, "".join(lines), "x.swf"), reading=TraceOptions(processors_per_gpu=4))
-    assert [(job.name, job.gpus, job.submit_s, job.ideal_s) for job in trace.jobs] == [
-        ("1", 2, 0, 100),
-        ("3", 3, 20, 50),
-    ]
-    assert [(job.limit_s, job.model) for job in trace.jobs] == [(3600, "5"), (None, "")]
-    for what in (
+    assert facts(trace) == [("1", 0, 2, 100, "5"), ("3", 20, 3, 50, "")]
+    assert [job.limit_s for job in trace.jobs] == [3600, None]
+    says(
+        trace,
         "run time is zero",
         "processors is unknown",
         "parts of jobs",
         "4 processors",
-        "1 job waited for an earlier job",
-    ):
-        assert any(what in note for note in trace.notes), what
+        "1 job waited for an earlier",
+    )
 
 
 def test_swf_of_the_archive_has_headers_and_gaps_of_every_kind(tmp_path: Path) -> None:
@@ -201,7 +205,7 @@ def test_swf_of_the_archive_has_headers_and_gaps_of_every_kind(tmp_path: Path) -
     text += "-1\t0 0 60.5 2 55.3 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1\n -1 3 0 5 1 " + "-1 " * 13 + "\n"
     trace = read_trace(written(tmp_path, text, "x.swf"))
     assert [(job.name, job.submit_s, job.ideal_s) for job in trace.jobs] == [("line 6", 0, 60.5), ("line 7", 3, 5)]
-    assert any(note.startswith("2 jobs left out") for note in trace.notes)
+    says(trace, "2 jobs left out")
     sentence = refusal(written(tmp_path, f"{unknown}\n{unknown}\n", "y.swf"))
     assert "has no job that can be replayed" in sentence
     assert "2 jobs left out" in sentence
@@ -246,7 +250,7 @@ def test_sacct_counts_every_time_a_job_ran_once(tmp_path: Path) -> None:
     text = SACCT_HEAD + sacct(state="REQUEUED", elapsed="20") + sacct(elapsed="50") + sacct(elapsed="50")
     trace = read_trace(written(tmp_path, text + sacct(state="REQUEUED", elapsed="0", job="9"), "acct.txt"))
     assert [(job.name, job.ideal_s) for job in trace.jobs] == [("7", 20), ("7#2", 50)]
-    assert any(note.startswith("1 job left out: the same line") for note in trace.notes)
+    says(trace, "1 job left out: the same line")
     text = (SACCT_HEAD + sacct(job="7+0") + sacct(job="7+1")).replace("JobIDRaw", "JobID")
     trace = read_trace(written(tmp_path, text, "het.txt"))
     assert [job.name for job in trace.jobs] == ["7+0", "7+1"]
@@ -257,7 +261,7 @@ def test_instances_of_mig_count_as_gpus_and_are_told(tmp_path: Path) -> None:
     rows = [sacct(tres="cpu=1,gres/gpu:a100_1g.10gb=2,gres/gpu=2"), sacct(tres="gres/gpu:a100=1,gres/gpu=1", job="8")]
     trace = read_trace(written(tmp_path, SACCT_HEAD + "".join(rows)))
     assert [job.gpus for job in trace.jobs] == [2, 1]
-    assert "1 job held MIG instances, and each of these counts as a whole GPU" in trace.notes
+    says(trace, "1 job held MIG instances, and each of these counts as a whole GPU")
 
 
 def test_sacct_without_states_goes_by_the_end(tmp_path: Path) -> None:
@@ -267,7 +271,7 @@ def test_sacct_without_states_goes_by_the_end(tmp_path: Path) -> None:
     assert [job.name for job in trace.jobs] == ["2"]
     trace = read_trace(written(tmp_path, text.replace("End", "Bend"), "acct.txt"))
     assert [job.name for job in trace.jobs] == ["1", "2"]
-    assert any("jobs that were still running count as ended" in note for note in trace.notes)
+    says(trace, "jobs that were still running count as ended")
 
 
 def test_sacct_leaves_out_and_counts_what_cannot_be_replayed(tmp_path: Path) -> None:
@@ -277,8 +281,7 @@ def test_sacct_leaves_out_and_counts_what_cannot_be_replayed(tmp_path: Path) -> 
     text += sacct(job="12", state="FAILED", elapsed="5") + sacct(job="7", elapsed="9")
     trace = read_trace(written(tmp_path, text, "acct.txt"))
     assert [(job.name, job.ideal_s) for job in trace.jobs] == [("7", 60), ("12", 5), ("7#2", 9)]
-    for what in ("had not started", "still running", "never ran", "no GPU", "requeued"):
-        assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
+    says(trace, "had not started", "still running", "never ran", "no GPU", "requeued", of="1 job ")
 
 
 def test_sacct_counts_from_when_a_job_was_eligible(tmp_path: Path) -> None:
@@ -302,7 +305,7 @@ def test_a_bad_time_of_sacct_is_named(tmp_path: Path) -> None:
 def test_a_name_with_the_delimiter_of_sacct_costs_its_job_alone(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, SACCT_HEAD + sacct() + "8|a|" + sacct(job="9"), "acct.txt"))
     assert [job.name for job in trace.jobs] == ["7"]
-    assert any("more fields than the header" in note for note in trace.notes)
+    says(trace, "more fields than the header")
 
 
 def test_openb_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
@@ -315,12 +318,8 @@ def test_openb_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         "p6,1,1,1,1000,,LS,Failed,100,120,130",
     ]
     trace = read_trace(written(tmp_path, OPENB_HEAD + "\n".join(rows)))
-    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
-        ("p1", 0, 2, 270, "LS"),
-        ("p2", 100, 1, 290.5, "BE"),
-    ]
-    for what in ("no GPU", "never scheduled", "had not ended", "ended before they ran", "share of a GPU"):
-        assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
+    assert facts(trace) == [("p1", 0, 2, 270, "LS"), ("p2", 100, 1, 290.5, "BE")]
+    says(trace, "no GPU", "never scheduled", "had not ended", "ended before they ran", "share of a GPU", of="1 job ")
 
 
 def test_helios_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
@@ -331,12 +330,8 @@ def test_helios_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         "1425514,uzqls,vcpDC,2,8,1,CANCELLED,2020-06-09 18:41:30,None,2020-06-09 18:41:31,0,1",
     ]
     trace = read_trace(written(tmp_path, HELIOS_HEAD + "\n".join(rows)))
-    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
-        ("1425511", 0, 1, 36844, "vcJkd"),
-        ("1425512", 26, 4, 249, "vchbv"),
-    ]
-    for what in ("had no GPU", "never ran"):
-        assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
+    assert facts(trace) == [("1425511", 0, 1, 36844, "vcJkd"), ("1425512", 26, 4, 249, "vchbv")]
+    says(trace, "had no GPU", "never ran", of="1 job ")
     text = (HELIOS_HEAD + rows[0]).replace("18:41:01", "yesterday")
     assert "line 2: submit_time is '2020-06-09 yesterday'" in refusal(written(tmp_path, text))
 
@@ -365,17 +360,14 @@ def test_a_duration_that_holds_the_wait_in_the_queue_is_not_taken_for_the_run_ti
     ]
     trace = read_trace(written(tmp_path, "\n".join([kalos, *rows])))
     assert [(j.name, j.ideal_s) for j in trace.jobs] == [("a", 8), ("b", 70), ("d", 70)]
-    assert "1 job left out: they never ran" in trace.notes
-    assert any(note.startswith("duration of 2 jobs is from submit_time to end_time") for note in trace.notes)
+    says(trace, "1 job left out: they never ran")
+    says(trace, "duration of 2 jobs is from submit_time to end_time")
 
 
 def test_durations_of_tiresias_are_seconds_also_of_models_that_pal_counts_in_iterations(tmp_path: Path) -> None:
     rows = ["0,1,0,606,vgg19,164,30", "1,8,30,133,resnet50,147,23", "2,0,53,157,vgg11,127,26", "3,1,79,5,vgg16,0,20"]
     trace = read_trace(written(tmp_path, TIRESIAS_HEAD + "\n".join(rows)))
-    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
-        ("0", 0, 1, 164, "vgg19"),
-        ("1", 30, 8, 147, "resnet50"),
-    ]
+    assert facts(trace) == [("0", 0, 1, 164, "vgg19"), ("1", 30, 8, 147, "resnet50")]
     for what in ("had no GPU", "never ran"):
         assert f"1 job left out: they {what}" in trace.notes
 
@@ -392,12 +384,8 @@ def test_tasks_of_pai_that_belong_to_one_job_run_at_once(tmp_path: Path, head: s
         "e,tensorflow,1.0,Failed,1739162.0,1739162.0,600.0,29.3,100.0,T4",
     ]
     trace = read_trace(written(tmp_path, head + "\n".join(rows)))
-    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
-        ("a", 0, 1, 38, "tensorflow"),
-        ("b", 143, 7, 580, "worker"),
-    ]
-    for note in ("had no GPU", "not ended", "never ran", "1 task asked for a share", "arrives when its first task"):
-        assert any(note in one for one in trace.notes), (note, trace.notes)
+    assert facts(trace) == [("a", 0, 1, 38, "tensorflow"), ("b", 143, 7, 580, "worker")]
+    says(trace, "had no GPU", "not ended", "never ran", "1 task asked for a share", "arrives when its first task")
     line = 2 if head else 1
     assert f"line {line}: plan_gpu is 'x'" in refusal(written(tmp_path, head + rows[0].replace("50.0", "x")))
 
@@ -445,7 +433,7 @@ def test_a_raw_trace_of_gavel_needs_its_regimes(tmp_path: Path) -> None:
     (job,) = trace.jobs
     assert (job.name, job.gpus, job.ideal_s, job.model) == ("0", 2, 161, "ResNet-18")
     assert job.pieces == (Piece(101, epochs=2, batch=32), Piece(60, epochs=3, batch=64))
-    assert "1 job left out: they had no GPU" in trace.notes
+    says(trace, "1 job left out: they had no GPU")
     gavel = "ResNet-50 (batch size 64)\tpython3 main.py\t-n\t1\t307\t1\t1\t-1.0\t55.5\n"
     assert "9 fields a job, which does not say how long" in refusal(written(tmp_path, gavel), regimes=regimes)
     torn = written(tmp_path, SHOCKWAVE + gavel)
@@ -504,8 +492,7 @@ def test_jobs_of_a_slurm_log_of_nodes_hold_whole_nodes(tmp_path: Path) -> None:
             ("1", 0, 2 * gpus_per_node, 3600, 7200),
             ("2", 300, gpus_per_node, 30, 600),
         ]
-    for note in ("1 job left out: they never started", "1 job left out: they never ran", "of 3 GPUs each"):
-        assert any(note in line for line in trace.notes), note
+    says(trace, "1 job left out: they never started", "1 job left out: they never ran", "of 3 GPUs each")
 
 
 def test_widths_and_times_of_accounts_are_checked_too(tmp_path: Path) -> None:
@@ -536,14 +523,13 @@ def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_pa
     told[3]["attempts"] = []
     told[5]["attempts"][1]["detail"] = []  # killed while it waited
     trace = read_trace(written(tmp_path, json.dumps(told, indent=1), "cluster_job_log"))
-    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
+    assert facts(trace) == [
         ("b", 0, 2, 60, "vc1"),
         ("a", 39, 8, 3674, "vc1"),
         ("e", 39, 2, 3600, "vc1"),
         ("f", 39, 2, 3600, "vc1"),
     ]
-    for note in ("1 job left out: they never ran", "1 job left out: they had not ended", "3 jobs ran in several"):
-        assert any(one.startswith(note) for one in trace.notes), trace.notes
+    says(trace, "1 job left out: they never ran", "1 job left out: they had not ended", "3 jobs ran in several")
 
 
 @pytest.mark.parametrize(
@@ -620,14 +606,14 @@ def test_the_name_of_a_trace_is_the_files() -> None:
 
 def test_models_find_their_workloads(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, HEAD + "0,1,0,9,ResNet50\n1,1,0,9,bert\n2,1,0,9,other\n"))
-    (found,) = assign([trace], ["resnet", "bert", "sgemm"], {"other": "none"})
-    assert [job.workload for job in found.jobs] == ["resnet", "bert", ""]
-    (found,) = assign([trace], ["resnet", "bert"], {"bert": "resnet", "*": "bert"})
-    assert [job.workload for job in found.jobs] == ["bert", "resnet", "bert"]
-    (found,) = assign([trace], ["sgemm"])
-    assert {job.workload for job in found.jobs} == {"sgemm"}
-    (found,) = assign([trace], [])
-    assert {job.workload for job in found.jobs} == {""}
+    (assigned,) = assign([trace], ["resnet", "bert", "sgemm"], {"other": "none"})
+    assert [job.workload for job in assigned.jobs] == ["resnet", "bert", ""]
+    (assigned,) = assign([trace], ["resnet", "bert"], {"bert": "resnet", "*": "bert"})
+    assert [job.workload for job in assigned.jobs] == ["bert", "resnet", "bert"]
+    (assigned,) = assign([trace], ["sgemm"])
+    assert {job.workload for job in assigned.jobs} == {"sgemm"}
+    (assigned,) = assign([trace], [])
+    assert {job.workload for job in assigned.jobs} == {""}
     with pytest.raises(InputError, match="no measured workload matches ResNet50, other"):
         assign([trace], ["resnet18", "resnet-50", "bert"])
     with pytest.raises(InputError, match="no job has the model 'gpt'; there is ResNet50, bert, other"):
@@ -641,15 +627,15 @@ def test_models_of_the_published_study_have_its_workloads(tmp_path: Path) -> Non
     rows = "".join(f"{number},1,0,9,{model}\n" for number, model in enumerate(SECONDS_PER_ITERATION))
     trace = read_trace(written(tmp_path, HEAD + rows))
     measured = ["bert", "pagerank", "resnet", "sgemm"]
-    (found,) = assign([trace], measured)
+    (assigned,) = assign([trace], measured)
     files = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}
-    for job in found.jobs:
+    for job in assigned.jobs:
         assert job.workload == files[class_of(job.model)], job.model
-    (found,) = assign([trace], [*measured, "dcgan", "vgg19-train"], {"GPT2": "sgemm"})
-    assert {job.model: job.workload for job in found.jobs}["DCGAN"] == "dcgan"
-    assert {job.model: job.workload for job in found.jobs}["GPT2"] == "sgemm"
+    (assigned,) = assign([trace], [*measured, "dcgan", "vgg19-train"], {"GPT2": "sgemm"})
+    assert {job.model: job.workload for job in assigned.jobs}["DCGAN"] == "dcgan"
+    assert {job.model: job.workload for job in assigned.jobs}["GPT2"] == "sgemm"
     with pytest.raises(InputError, match="no measured workload matches PointNet, resnet50"):
         assign([trace], ["bert", "sgemm"])
-    (found,) = assign([trace], ["sgemm"])
-    assert {job.workload for job in found.jobs} == {"sgemm"}
-    assert not any("stands for the class" in note for note in found.notes)
+    (assigned,) = assign([trace], ["sgemm"])
+    assert {job.workload for job in assigned.jobs} == {"sgemm"}
+    assert not any("stands for the class" in note for note in assigned.notes)
