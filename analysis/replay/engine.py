@@ -279,13 +279,11 @@ class Engine:
             self._until(moment)
             if self.ended == jobs:
                 break
-            if self._due:
-                quiet = 0
-            elif quiet % _QUIET == 0:
+            quiet = 0 if self._due else quiet + 1
+            if quiet % _QUIET == 1:
                 before_s, left_s = left_s, math.fsum(run.work_left_s(self.view.now_s) for run in self.runs.values())
-                if quiet and self.runs and left_s >= before_s:
+                if quiet > 1 and self.runs and left_s >= before_s:
                     raise InputError(self._stuck())
-            quiet += not self._due
             if self._due or self._woken:
                 self._decide(moment)
         if self._report is not None:
@@ -490,28 +488,31 @@ class Engine:
     def _begin(self, run: JobRun, allocation: Allocation, before: Allocation | None) -> None:
         """What a start or a move costs."""
         options, now_s, progress = self.options, self.view.now_s, run.progress
-        cost_s = start_s = 0.0
-        if before is not None:
-            if allocation.gpus != before.gpus:
-                run.migrations += 1
-                cost_s = options.migration_s
-        else:
-            start_s = options.start_s if now_s > 0 else 0.0
+        cost_s = 0.0
+        if before is None:
             if not progress.started:
                 run.start_s, progress.started = now_s, True
             elif not run.lost_node:
                 cost_s = options.preemption_s
             run.lost_node = False
             progress.since_s = run.works_from_s = now_s
+            cost_s += self._start_s(run)
+        elif allocation.gpus != before.gpus:
+            run.migrations += 1
+            cost_s = options.migration_s
         run.began_s = now_s
-        if start_s and self.view.rounds and run.in_last_piece:
-            speed = self._speed(run)
-            if speed and now_s + run.left_s / speed < self.view.edge_s - _SPARED_S:
-                start_s = 0.0
-        cost_s += start_s
         run.works_from_s = max(run.works_from_s, now_s + cost_s)  # what is still due of an earlier cost stays due
         if cost_s:
             progress.keeps_until_s = run.works_from_s + cost_s
+
+    def _start_s(self, run: JobRun) -> float:
+        """What the start of a job costs by `Options.start_s`."""
+        now_s, start_s = self.view.now_s, self.options.start_s
+        if now_s > 0 and start_s and self.view.rounds and run.in_last_piece:
+            speed = self._speed(run)
+            if speed and now_s + run.left_s / speed < self.view.edge_s - _SPARED_S:
+                return 0.0
+        return start_s if now_s > 0 else 0.0
 
     def _reschedule(self, run: JobRun) -> None:
         """The job's speed and power, and when its piece or the job will end, from its allocation and its tenants."""

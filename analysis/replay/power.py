@@ -70,9 +70,11 @@ class Power:
 
     def alike(self) -> Power:
         """The same with every GPU at the mean power of its workload: for beliefs without differences."""
-        means = {name: np.mean(known) if (known := watts[~np.isnan(watts)]).size else math.nan
-                   for name, watts in self.gpu_w.items()}  # fmt: skip
-        return replace(self, gpu_w={name: np.full(len(self.gpu_w[name]), means[name]) for name in means})
+        means = {}
+        for name, watts in self.gpu_w.items():
+            known = watts[~np.isnan(watts)]
+            means[name] = np.full(len(watts), np.mean(known) if len(known) else math.nan)
+        return replace(self, gpu_w=means)
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,12 @@ class _Account:
     node_j: float = 0.0
     """Its share of node power, with the sums of its nodes at its start taken off."""
 
+    def settle(self, now_s: float) -> None:
+        """Bring what the job drew on its GPUs up to a moment."""
+        elapsed_s, self.since_s = now_s - self.since_s, now_s
+        self.work_j += self.draw.work_w * elapsed_s
+        self.idle_j += self.draw.idle_w * elapsed_s
+
 
 @dataclass(slots=True)
 class _NodeBooks:
@@ -172,7 +180,7 @@ class EnergyLedger:
         nodes are awake: it cannot work earlier.
         """
         account = self._accounts.setdefault(number, _Account(draw, now_s))
-        self._settle_job(account, now_s)
+        account.settle(now_s)
         account.draw = draw
         if gpus != account.gpus:
             self._leave(account, now_s)
@@ -182,7 +190,7 @@ class EnergyLedger:
     def release(self, number: int, now_s: float) -> None:
         """A job holds nothing from now on."""
         account = self._accounts.pop(number)
-        self._settle_job(account, now_s)
+        account.settle(now_s)
         self._leave(account, now_s)
         self._work_j += account.work_j
         self._shared_j += account.idle_j + account.node_j
@@ -242,13 +250,6 @@ class EnergyLedger:
             node.empty_since_s = now_s
             account.node_j += node.job_j
         account.gpus, account.nodes = (), ()
-
-    @staticmethod
-    def _settle_job(account: _Account, now_s: float) -> None:
-        """Bring what a job drew on its GPUs up to a moment."""
-        elapsed_s, account.since_s = now_s - account.since_s, now_s
-        account.work_j += account.draw.work_w * elapsed_s
-        account.idle_j += account.draw.idle_w * elapsed_s
 
     def _settle(self, node: _NodeBooks, now_s: float) -> None:
         """Bring the sums of a node up to a moment."""

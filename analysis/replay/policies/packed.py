@@ -94,9 +94,7 @@ def node_weights(beliefs: Beliefs, classes: Set[str]) -> Ints:
     """(nodes,) a weight as Slurm has it, least first: the worst believed score of the node's GPUs over these classes,
     in hundredths."""
     fleet, scores = beliefs.rates.fleet, beliefs.rates.scores
-    worst = np.ones(len(fleet)) if not classes & set(scores) else np.zeros(len(fleet))
-    for name in classes & set(scores):
-        worst = np.maximum(worst, scores[name])
+    worst = np.max([scores[name] for name in classes & set(scores)] or [np.ones(len(fleet))], axis=0)
     by_node = np.zeros(len(fleet.node_names))
     np.maximum.at(by_node, fleet.node, worst)
     weights: Ints = np.round(by_node / WEIGHT_STEP).astype(np.int32)
