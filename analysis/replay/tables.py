@@ -99,7 +99,8 @@ def read_pairs(path: Path, gpu: str | None = None) -> Pairs:
     )
     for name in solo_shares:
         table.check(pl.col(name) > _MOST_SHARE, f"{name} is {{{name}}}: give shares of the speed alone, not percent")
-    table.add(pl.col(solo_shares).clip(upper_bound=1))
+    fit = pl.min_horizontal(solo_shares) > 0
+    table.add(pl.when(fit).then(pl.col(solo_shares).clip(upper_bound=1)).otherwise(0.0))
     for name in widths:
         table.check(pl.col(name) != pl.col(name).floor(), f"{name} is {{{name}}}, which is not a whole number")
     shares: dict[tuple[tuple[str, int], tuple[str, int]], float] = {}
@@ -108,10 +109,9 @@ def read_pairs(path: Path, gpu: str | None = None) -> Pairs:
         first, second = (job_a, int(gpus_a)), (job_b, int(gpus_b))
         if (first, second) in shares:
             raise InputError(f"{path}, line {line}: the pair of {job_a} and {job_b} stands there twice")
-        fit = share_a > 0 and share_b > 0
-        shares[first, second], shares[second, first] = (share_a, share_b) if fit else (0.0, 0.0)
+        shares[first, second], shares[second, first] = share_a, share_b
         if first == second:
-            shares[first, second] = (share_a + share_b) / 2 if fit else 0.0
+            shares[first, second] = (share_a + share_b) / 2
     return Pairs(shares, notes)
 
 
@@ -211,12 +211,9 @@ def read_curves(path: Path) -> StepCurves:
     at, seconds = ("nodes", "gpus", "local_batch"), ("step_s", "sync_s")
     table = csv_of(path, "application", "placement", *at, *seconds)
     table.add(*(table.nonnegative(name) for name in (*at, *seconds)))
-    step, sync = pl.col("step_s"), pl.col("sync_s")
+    placement, step, sync = pl.col("placement"), pl.col("step_s"), pl.col("sync_s")
     table.check((step <= 0) | (sync > step), "a step of {step_s:g} s with {sync_s:g} s of communication")
-    table.check(
-        ~pl.col("placement").str.contains(r"^\d*$"), "placement is {placement!r}, which is not a digit per node"
-    )
-    placement = pl.col("placement")
+    table.check(~placement.str.contains(r"^\d*$"), "placement is {placement!r}, which is not a digit per node")
     rotations = {digits: "".join(map(str, _rotation([*map(int, digits)]))) for digits in table.frame["placement"]}
     table.add(placement.replace(rotations))
     steps = {}
