@@ -16,11 +16,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...store.importing import content
-from ...store.importing.content import Sheet, read
 from .fleet import Floats, Ints
 from .job import Trace
-from .trace_text import LINE, TraceText
+from .trace_text import TraceText, delimited, first_line, headings, text_of
 from .traces import TraceOptions, read_trace
 
 CLASSES = ("A", "B", "C", "D")
@@ -72,16 +70,20 @@ def profiles(paths: Sequence[Path]) -> Profiles:
     for path in paths:
         inside = sorted(file for ending in ("*.csv", "*.csv.gz", "*.csv.zst") for file in path.glob(ending))
         for file in inside if path.is_dir() else [path]:
-            sheet = read(file)
-            experiment = _experiment(sheet)
+            text = text_of(file)
+            table = delimited(file, text) if "exp" in headings(first_line(text)) else None
+            experiment = _experiment(table) if table else ""
             if not experiment and file == path:
                 raise InputError(
                     f"{file} is not one of the published profiles: it has no column `exp` that says "
                     f"{', '.join(_PUBLISHED_ROWS)}"
                 )
-            if experiment not in _EXPERIMENT_OF_CLASS.values():
+            if table is None or experiment not in _EXPERIMENT_OF_CLASS.values():
                 continue
-            times = _times(file, sheet)
+            table.need("perf", do="Give the file as it was published")
+            numbers = table.number("perf")
+            table.check(pl.lit(numbers) <= 0, "perf is {perf}; it must be above 0")
+            times = numbers.to_numpy()
             if not np.array_equal(perf.setdefault(experiment, times), times):
                 raise InputError(f"{files[experiment]} and {file} both have {experiment} runs; give only one of them")
             files.setdefault(experiment, file)
@@ -101,22 +103,10 @@ def profiles(paths: Sequence[Path]) -> Profiles:
     return Profiles({name: perf[experiment] for name, experiment in _EXPERIMENT_OF_CLASS.items()}, notes)
 
 
-def _experiment(sheet: Sheet) -> str:
+def _experiment(table: TraceText) -> str:
     """Which published file it is by its column `exp`; "" for another."""
-    texts = sheet.frame["exp"].fill_null("").str.to_lowercase() if "exp" in sheet.names else pl.Series([""])
-    return next((name for name in _PUBLISHED_ROWS if texts.len() and texts.str.starts_with(name).all()), "")
-
-
-def _times(path: Path, sheet: Sheet) -> Floats:
-    """The column `perf`. Every row counts, because a missing one would shift all random draws."""
-    if sheet.refused.count:
-        reason, lines = min(sheet.refused.lines.items(), key=lambda reason_lines: reason_lines[1][0])
-        raise InputError(f"{path}, line {lines[0]}: {reason}; a published simulation needs every row")
-    table = TraceText(str(path), sheet.frame.fill_null("").rename({content.LINE: LINE}))
-    table.need("perf", do="Give the file as it was published")
-    times = table.number("perf")
-    table.check(pl.lit(times) <= 0, "perf is {perf}; it must be above 0")
-    return times.to_numpy()
+    texts = table.frame["exp"].str.to_lowercase()
+    return next((name for name in _PUBLISHED_ROWS if texts.str.starts_with(name).all()), "")
 
 
 def drawn_scores(relative: Mapping[str, Floats], gpus: int, seed: int) -> tuple[dict[str, Floats], Random]:
