@@ -86,7 +86,7 @@ def published_world(profiles: Profiles, *, seed: int = SEED, clipped: bool = Fal
     """The artifact's 64 GPUs with the scores that it draws, and its generator, with which random placements go on."""
     scores, generator = drawn_scores(profiles.relative(), NODES * GPUS_PER_NODE, seed)
     if clipped:
-        scores = {name: _clipped(values) for name, values in scores.items()}
+        scores = {name: np.minimum(values, values[~outlying(values)].max()) for name, values in scores.items()}
     return World.regular(NODES, GPUS_PER_NODE, scores, locality=LOCALITY), generator
 
 
@@ -132,8 +132,3 @@ def _later(trace: Trace) -> Iterator[Job]:
         f"the copies that the published simulation goes on submitting ask for more than {NODES * GPUS_PER_NODE} GPUs "
         "can do, and this scheduler prefers them; use fifo for this trace"
     )
-
-
-def _clipped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    lowered: NDArray[np.float64] = np.minimum(scores, scores[~outlying(scores)].max())
-    return lowered

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .job import Job, Trace
+from .job import Trace
 
 
 def resampled(trace: Trace, random: np.random.Generator) -> Trace:
@@ -28,16 +28,10 @@ def resampled(trace: Trace, random: np.random.Generator) -> Trace:
     since = gaps[places]
     since[0] = submit[0]
     times = np.cumsum(since)
-    # A job may be drawn twice, and no two may have one name.
-    drawn = (
-        replace(
-            jobs[place], name=f"{jobs[place].name}, draw {number}", submit_s=time, deadline_s=_moved(jobs[place], time)
-        )
-        for number, (place, time) in enumerate(zip(places, times.tolist(), strict=True), 1)
-    )
+    drawn = []
+    for number, (place, time) in enumerate(zip(places, times.tolist(), strict=True), 1):
+        job = jobs[place]
+        deadline_s = None if job.deadline_s is None else job.deadline_s - job.submit_s + time
+        name = f"{job.name}, draw {number}"  # a job may be drawn twice, and no two may have one name
+        drawn.append(replace(job, name=name, submit_s=time, deadline_s=deadline_s))
     return replace(trace, jobs=tuple(drawn))
-
-
-def _moved(job: Job, submit_s: float) -> float | None:
-    """The deadline of a job that is submitted at another time."""
-    return None if job.deadline_s is None else job.deadline_s - job.submit_s + submit_s
