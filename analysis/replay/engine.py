@@ -252,7 +252,6 @@ class Engine:
         self._due = self._woken = False  # something happened that asks for a decision; the policy asked for one
         self._heap: list[tuple[float, int, int, int]] = []
         self._moments = checked(options.failures, fleet.node_names)
-        self._first = np.searchsorted(fleet.node, np.arange(len(fleet.node_names) + 1)).tolist()
         self._down: set[int] = set()
         self._users: list[User] = [user() for user in options.users]
         self._named = len(trace.jobs)
@@ -381,8 +380,9 @@ class Engine:
 
     def _change_node(self, place: int) -> None:
         _, sign, node = self._moments[place]
-        view, gpus = self.view, range(self._first[node], self._first[node + 1])
-        view.up[gpus.start : gpus.stop] = sign > 0
+        view = self.view
+        gpus = np.flatnonzero(self.world.fleet.node == node).tolist()
+        view.up[gpus] = sign > 0
         if sign > 0:
             self._down.difference_update(gpus)
             view.nodes_up.append(node)

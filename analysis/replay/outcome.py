@@ -220,20 +220,17 @@ class Outcome:
         the job's life. After Themis (NSDI'20), whose share of a job is that of one among the N in the system; here
         each has a share in proportion to the GPUs it wants, which is the same where all want one.
         """
-        submit, finish = self.submit_s, self.finish_s
-        width = np.array([job.gpus for job in self.jobs], dtype=np.float64)
-        came = np.concatenate([submit, self.others.submit_s])
-        wide = np.concatenate([width, self.others.gpus.astype(np.float64)])
-        went = np.concatenate([finish, self.others.finish_s])
+        came = np.concatenate([self.submit_s, self.others.submit_s])
+        went = np.concatenate([self.finish_s, self.others.finish_s])
+        width = np.concatenate([[job.gpus for job in self.jobs], self.others.gpus])
         gone = np.isfinite(went)
         moments = np.concatenate([came, went[gone]])
-        change = np.concatenate([wide, -wide[gone]])
         order = np.argsort(moments, kind="stable")
-        moments, demand = moments[order], np.cumsum(change[order])
+        moments, demand = moments[order], np.cumsum(np.concatenate([width, -width[gone]])[order])
         contention = np.maximum(1.0, demand / self.gpus)
         total = np.concatenate([[0.0], np.cumsum(contention[:-1] * np.diff(moments))])
-        mean = (np.interp(finish, moments, total) - np.interp(submit, moments, total)) / (finish - submit)
-        fair: Floats = (finish - submit) / (self._ideal_s * mean)
+        mean = (np.interp(self.finish_s, moments, total) - np.interp(self.submit_s, moments, total)) / self.jct_s
+        fair: Floats = self.jct_s / (self._ideal_s * mean)
         return fair
 
     def shockwave_fairness(self) -> Floats:
