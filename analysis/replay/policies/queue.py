@@ -242,7 +242,7 @@ class Queued(Policy):
             request = self.view.requests[self._waiting[candidate][1]]
             gpus = self._place(request)
             used = 0 if gpus is None or _limit_s(request) <= time_s else self._outside(barred, gpus)
-            if gpus is None or used > spare:
+            if gpus is None or (used and used > spare):  # nothing is spared where the first may never start
                 place = candidate + 1
                 if gpus is not None:
                     cluster.give(request.number)

