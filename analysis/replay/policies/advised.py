@@ -26,7 +26,7 @@ class AdviceExclude(Queued):
 
     def place(self, request: Request) -> Places | None:
         nodes = self.bars(request)
-        return pack(self.cluster, request.gpus, 0 if nodes is None else -nodes.astype(np.int32))
+        return pack(self.cluster, request.gpus, None if nodes is None else -nodes.astype(np.int32))
 
 
 class AdviceWeights(Queued):
@@ -37,4 +37,4 @@ class AdviceWeights(Queued):
 
     def place(self, request: Request) -> Places | None:
         advised = self.view.beliefs.advised
-        return pack(self.cluster, request.gpus, 0 if advised is None else advised.weights)
+        return pack(self.cluster, request.gpus, None if advised is None else advised.weights)

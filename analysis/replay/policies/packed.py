@@ -19,22 +19,24 @@ WORTH_DRAINING = 1.1
 FAR_SD = 5.0
 
 
-def pack(cluster: Cluster, count: int, weight: Ints | int = 0) -> Places | None:
+def pack(cluster: Cluster, count: int, weight: Ints | None = None) -> Places | None:
     """A node that is then full; else the node that it fits most snugly; else the nodes with most free GPUs.
 
     The first node on ties, and of a node its first free GPUs. As in PAL's simulator (SC'24). `weight`: (nodes,), by
     which the nodes of the least come first in each of these; below 0 for a node that is not to be used. None where
     the others have too few free GPUs.
     """
-    counts = np.where(np.less(weight, 0), 0, cluster.counts)
-    weighty = np.multiply(weight, cluster.largest + 1)  # one more of weight outdoes any number of free GPUs
-    holding = np.where(counts >= count, weighty + counts, np.inf)
-    node = int(holding.argmin())
-    if counts[node] >= count:
-        return cluster.first_free(node, count)
-    usable = np.flatnonzero(counts)
-    if count > counts.sum():
+    counts = cluster.counts
+    weighty: NDArray[np.signedinteger] | int = 0
+    if weight is not None:
+        counts = np.where(weight < 0, 0, counts)
+        weighty = weight * (cluster.largest + 1)  # one more of weight outdoes any number of free GPUs
+    holding = np.flatnonzero(counts >= count)
+    if len(holding):
+        return cluster.first_free(int(holding[(weighty + counts)[holding].argmin()]), count)
+    if weight is not None and count > counts.sum():
         return None
+    usable = np.flatnonzero(counts)
     return cluster.first_of(usable[np.argsort((weighty - counts)[usable], kind="stable")], count)
 
 
