@@ -216,7 +216,7 @@ def _by_regimes(table: TraceText, row: TraceFormat, path: Path, names: Sequence[
             table.check(pl.lit(table.number(column)) != pl.col(regimes), why)
     if row.epochs:  # such a trace says how long a job runs under its regimes, others for how long under the first one
         ratio = pl.lit(table.number(row.run_time)) / pl.col("=run")
-        note = f"{{}}: {row.run_time} is over 1 % off the sum of the regimes in {path.name}, which counts"
+        note = f"{{}}: {row.run_time} is over 1 % off the sum of its regimes, which counts"
         table.count((ratio - 1).abs() > 0.01, note)
     return pieces
 
