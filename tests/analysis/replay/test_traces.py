@@ -399,7 +399,7 @@ def test_regimes_that_take_another_time_than_the_trace_says_are_told_of(tmp_path
     regimes = regimes_file(tmp_path, {"a": [[4, 8, 5]], "b": [[4, 8, 15]]})
     trace = read_trace(path, reading=TraceOptions(regimes=regimes))
     assert [job.ideal_s for job in trace.jobs] == [20, 60]
-    assert trace.notes == ("1 job: isolated_s is over 1 % off the sum of the regimes in r.json, which counts",)
+    assert trace.notes == ("1 job: isolated_s is over 1 % off the sum of its regimes, which counts",)
 
 
 @pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the traces of schedulers are not at {SCHEDULERS}")
