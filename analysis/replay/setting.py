@@ -159,6 +159,8 @@ class ReplaySetting:
         if not results:
             raise InputError("; ".join(answered.reasons))
         notes = [*self.notes, *(note for result in results for note in result.notes), *answered.reasons]
+        if "power" in conditions and all(result.metrics.energy_kwh is None for result in results):
+            notes.append("the power of the GPUs is not known, so there is no energy in all: give --gpu-power")
         lost = [str(error) for case, error in failed if case.resampled or case.flat]
         reasons = {str(error) for _, error in refused}
         notes += [

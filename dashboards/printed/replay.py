@@ -49,19 +49,19 @@ _WAITING = (
     FigureColumn("p99", "p99_queue_s", _S),
     FigureColumn("slowdown", "bounded_slowdown", _THREE),
     FigureColumn("Themis FTF", "worst_ftf_themis", _THREE),
-    FigureColumn("unfair by it", "unfair_pct_themis", _PERCENT),
+    FigureColumn("Themis unfair", "unfair_pct_themis", _PERCENT),
 )
 _FURTHER = (
-    FigureColumn("worst FTF", "worst_ftf", _THREE),
-    FigureColumn("unfair", "unfair_pct", _PERCENT),
+    FigureColumn("Shockwave FTF", "worst_ftf", _THREE),
+    FigureColumn("Shockwave unfair", "unfair_pct", _PERCENT),
     FigureColumn("late", "late", _count),
     FigureColumn("limits hit", "limits_hit", _count),
     FigureColumn("wasted GPU-h", "wasted_gpu_h", _THREE),
     FigureColumn("node-hours", "node_hours", _FOUR),
     FigureColumn("kWh in all", "energy_kwh", _FOUR),
-    FigureColumn("of jobs", "jobs_kwh", _FOUR),
-    FigureColumn("idle", "idle_kwh", _FOUR),
-    FigureColumn("nodes", "base_kwh", _FOUR),
+    FigureColumn("kWh at work", "jobs_kwh", _FOUR),
+    FigureColumn("kWh idle", "idle_kwh", _FOUR),
+    FigureColumn("kWh nodes", "base_kwh", _FOUR),
 )
 _LEAVES = {_TIMES: (5, 2), _WAITING: (5, 1), _FURTHER: (9, 8, 7, 4, 3)}
 """The tables of figures, and the columns that a narrow terminal leaves out."""

@@ -359,9 +359,10 @@ def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
 
 def test_columns_of_one_name_are_of_one_figure(jobs: Path) -> None:
     printed = whorl("--trace", jobs, "--policy", "packed", "--nodes", 6, "--gpus-per-node", 4).stdout
-    assert "Themis FTF  unfair by it" in printed
-    assert "\nunfair by it: jobs whose fairness after Themis" in printed
-    assert "\nunfair: jobs whose fairness after Shockwave" in printed
+    assert "Themis FTF  Themis unfair" in printed
+    assert "\nThemis unfair: jobs whose fairness after Themis" in printed
+    assert "\nShockwave unfair: jobs whose fairness after Shockwave" in printed
+    assert "give --gpu-power" not in printed
     assert "cost waiting" not in printed  # no node is far off, so none is left out
 
 
@@ -390,3 +391,9 @@ def test_a_job_that_never_fits_costs_no_other_trace(tmp_path: Path, jobs: Path) 
     )
     alone = refusal("--trace", wide, *shape)
     assert "job vast asks for 25 GPUs and the fleet has 24" in alone
+
+
+def test_energy_without_the_power_of_gpus_says_what_to_give(jobs: Path) -> None:
+    fleet = ("--trace", jobs, "--policy", "packed", "--nodes", 6, "--gpus-per-node", 4, "--node-power", 760)
+    assert "so there is no energy in all: give --gpu-power" in whorl(*fleet).stdout
+    assert "give --gpu-power" not in whorl(*fleet, "--gpu-power", 250).stdout
