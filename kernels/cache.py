@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .inputs import stream_of, word_content, words
 from .sizing import far_beyond_l2, fitting
-from .work import Buffer, Content, Expected, Facts, Kernel, Launch, Output, Unfit, Work
+from .work import Array, Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work, unchanging
 
 PERIOD = 1024
 """Vectors of 16 bytes after which the L2 kernel's data repeat."""
@@ -45,10 +45,10 @@ def build_read(facts: Facts, *, footprint: int | None = None, passes: int | None
             Buffer("from", "uint32", vectors * 4, word_content("from", PERIOD * 4)),
             Buffer("out", "uint32", threads),
         ),
-        steps=(Launch("cache.cu", "read_again", (facts.sms * BLOCKS_PER_SM, 1, 1), (BLOCK, 1, 1), args),),
+        turns=((Launch("cache.cu", "read_again", (facts.sms * BLOCKS_PER_SM, 1, 1), (BLOCK, 1, 1), args),),),
         flop=0,
         bytes=vectors * 16 * passes,
-        outputs=(Output("out", partial(_expect_sums, steps, passes), "none: sums modulo 2^32"),),
+        outputs=(Output("out", unchanging(partial(_expect_sums, steps, passes)), "none: sums modulo 2^32"),),
         path="l2",
         parameters={"footprint": vectors * 16, "passes": passes},
         activity=0.35,
@@ -84,14 +84,14 @@ def build_chase(facts: Facts, *, footprint: int | None = None, hops: int | None 
         kernel="chase",
         precision="int32",
         buffers=(
-            Buffer("lines", "uint32", count * LINE // 4, Content("one random cycle", partial(_lines, count))),
-            Buffer("at", "uint32", 1, Content("zero", _zero)),
+            Buffer("lines", "uint32", count * LINE // 4, Array("one random cycle", partial(_lines, count))),
+            Buffer("at", "uint32", 1, Array("zero", _zero)),
             Buffer("out", "uint32", 1),
         ),
-        steps=(Launch("cache.cu", "chase", (1, 1, 1), (1, 1, 1), args),),
+        turns=((Launch("cache.cu", "chase", (1, 1, 1), (1, 1, 1), args),),),
         flop=0,
         bytes=0,
-        outputs=(Output("out", partial(_expect_advance, count, hops), "none: whole numbers"),),
+        outputs=(Output("out", unchanging(partial(_expect_advance, count, hops)), "none: whole numbers"),),
         path="none",
         parameters={"footprint": count * LINE, "hops": hops, "stride": LINE},
         operations=hops,

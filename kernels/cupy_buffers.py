@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import DeviceError, InputError
 from .cuda_errors import OUT_OF_MEMORY, on_another, status_of
-from .work import Buffer, Work
+from .inputs import filled
+from .work import Array, Buffer, Work
 
 
 def gigabytes(count: int) -> str:
@@ -120,7 +121,8 @@ class Buffers:
         """Enqueue the filling of a buffer with its content: one period travels, the GPU repeats it."""
         buffer = self._of[name]
         assert buffer.content is not None
-        period = np.ascontiguousarray(buffer.content.make(seed)).reshape(-1)
+        made = buffer.content.make(seed) if isinstance(buffer.content, Array) else filled(seed, buffer)
+        period = np.ascontiguousarray(made).reshape(-1)
         if period.dtype != np.dtype(buffer.dtype) or period.size == 0:
             raise InputError(f"the content of {name} is {period.size} of {period.dtype}, not some of {buffer.dtype}")
         if buffer.place == "host":

@@ -23,7 +23,7 @@ from .cublas_lt import LtProduct
 from .cupy_buffers import Buffers
 from .cupy_waiting import Late, Throttle, Waiting
 from .device import Timed, Verdict
-from .work import Copy, Gemm, Launch, Output, Step, Work
+from .work import Copy, Expected, Gemm, Launch, Live, Output, Step, Work
 
 if TYPE_CHECKING:
     from .cupy_gpu import CupyGpu
@@ -54,8 +54,9 @@ class CupyLoaded:
         self._products: list[LtProduct] = []
         self._events: list[int] = []
         self._markers: tuple[int, int] | None = None
-        self._steps: list[tuple[int, Callable[[], None]]] = []
-        self._graph: int | None = None
+        self._turns: list[list[tuple[int, Callable[[], None]]]] = []
+        self._graphs: list[int | None] = []
+        self._repetitions = 0
         self._warm = False
         self._repetition_s = 0.0
         self._loaded = True
@@ -85,7 +86,8 @@ class CupyLoaded:
         for buffer in self._work.buffers:
             if buffer.content is not None:
                 self._buffers.fill(buffer.name, self._seed)
-        self._steps = [self._ready(step, compiled) for step in self._work.steps]
+        self._turns = [[self._ready(step, compiled) for step in turn] for turn in self._work.turns]
+        self._graphs = [None] * len(self._turns)
         self._settle(LOAD_LIMIT_S, "filling its inputs")
         self._buffers.landed()
 
@@ -94,10 +96,13 @@ class CupyLoaded:
         buffers = self._buffers
         if isinstance(step, Launch):
             kernel = compiled[step.source, step.function, step.defines]
-            args = tuple(np.uint64(buffers[a]) if isinstance(a, str) else a for a in step.args)
+            args = tuple(
+                np.uint64(buffers[a]) if isinstance(a, str) else a for a in step.args if not isinstance(a, Live)
+            )
             return step.times, lambda: kernel(step.grid, step.block, args)
         if isinstance(step, Copy):
-            target, source, kind = buffers[step.target], buffers[step.source], self._runtime.memcpyDefault
+            target, source = buffers[step.target] + step.target_at, buffers[step.source] + step.source_at
+            kind = self._runtime.memcpyDefault
             return 1, lambda: self._runtime.memcpyAsync(target, source, step.bytes, kind, self._stream)
         addresses = (buffers[step.a], buffers[step.b], buffers[step.c])
         return 1, self._product(step, addresses, [buffers.buffer(name).dtype for name in (step.a, step.b, step.c)])
@@ -162,37 +167,41 @@ class CupyLoaded:
     @property
     def _launches(self) -> int:
         """What is enqueued for a repetition."""
-        return 1 if self._graph is not None else sum(times for times, _ in self._steps)
+        return 1 if self._graphs[0] is not None else sum(times for times, _ in self._turns[0])
 
     def _first(self, throttle: Throttle, deadline: float) -> None:
         """A repetition that loads what is loaded lazily, and tells how long one takes; then the graph."""
         began, ended = self._waiting.event(), self._waiting.event()
         self._events += [began, ended]
         self._waiting.record(began)
-        self._once(throttle)
+        self._once(0, throttle)
+        self._repetitions = 1
         self._waiting.record(ended)
         self._waiting.until(ended, deadline)
         self._repetition_s = self._runtime.eventElapsedTime(began, ended) / 1e3
         if 1 < self._launches <= GRAPH_NODES:
-            self._graph = self._captured()
+            self._graphs = [self._captured(turn) for turn in range(len(self._turns))]
         self._warm = True
 
-    def _once(self, throttle: Throttle | None) -> None:
+    def _once(self, turn: int, throttle: Throttle | None) -> None:
         """Enqueue one repetition, launch by launch."""
-        for times, enqueue in self._steps:
+        for times, enqueue in self._turns[turn]:
             for _ in range(times):
                 enqueue()
                 if throttle is not None:
                     throttle.launched()
 
     def _enqueue(self, throttle: Throttle) -> None:
-        if self._graph is None:
-            self._once(throttle)
+        turn = self._repetitions % len(self._turns)
+        self._repetitions += 1
+        graph = self._graphs[turn]
+        if graph is None:
+            self._once(turn, throttle)
         else:
-            self._runtime.graphLaunch(self._graph, self._stream)
+            self._runtime.graphLaunch(graph, self._stream)
             throttle.launched()
 
-    def _captured(self) -> int | None:
+    def _captured(self, turn: int) -> int | None:
         """A repetition as a CUDA graph, ready to launch; None where CUDA or a library cannot make one."""
         runtime = self._runtime
         try:
@@ -200,7 +209,7 @@ class CupyLoaded:
         except RuntimeError:
             return None
         try:
-            self._once(None)
+            self._once(turn, None)
         except BaseException as error:
             with suppress(RuntimeError):  # a capture that broke ends with an error, and no graph
                 runtime.graphDestroy(runtime.streamEndCapture(self._stream))
@@ -244,7 +253,9 @@ class CupyLoaded:
 
     def _check(self, output: Output) -> Verdict:
         buffer = self._buffers.buffer(output.buffer)
-        reference = Reference.of(output.expect(self._seed), buffer.name)
+        expected = output.expect(self._seed, self._repetitions)
+        assert isinstance(expected, Expected)
+        reference = Reference.of(expected, buffer.name)
         kernel = self._device.function(checking.SOURCE, checking.FUNCTION, (checking.element_define(buffer.dtype),))
         device = self._device
         own = Buffers(self._runtime, device.facts.gpu, device.ordinal, device.peer, self._stream)
@@ -281,11 +292,13 @@ class CupyLoaded:
     async def poison(self) -> None:
         """See `Loaded.poison`. An output that is also an input is filled with its content again."""
         with self._device.using(f"clearing the outputs of {self._work.kernel}"):
-            for output in self._work.outputs:
-                if self._buffers.buffer(output.buffer).content is None:
-                    self._buffers.poison(output.buffer)
-                else:
-                    self._buffers.fill(output.buffer, self._seed)
+            outputs = {output.buffer for output in self._work.outputs}
+            for buffer in self._work.buffers:
+                if buffer.content is not None:
+                    self._buffers.fill(buffer.name, self._seed)
+                elif buffer.name in outputs:
+                    self._buffers.poison(buffer.name)
+            self._repetitions = 0
             self._settle(LOAD_LIMIT_S, "clearing the outputs")
             self._buffers.landed()
 
@@ -307,11 +320,12 @@ class CupyLoaded:
         for product in self._products:
             product.close()
         runtime = self._runtime
-        if self._graph is not None:
-            with suppress(RuntimeError):
-                runtime.graphExecDestroy(self._graph)
+        for graph in self._graphs:
+            if graph is not None:
+                with suppress(RuntimeError):
+                    runtime.graphExecDestroy(graph)
         for event in [*self._events, *(self._markers or ())]:
             with suppress(RuntimeError):
                 runtime.eventDestroy(event)
-        self._products, self._graph, self._events, self._markers, self._steps = [], None, [], None, []
+        self._products, self._graphs, self._events, self._markers, self._turns = [], [], [], None, []
         self._buffers.release()

@@ -8,7 +8,7 @@ What is written above them is the same code for both.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -21,15 +21,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the check of a result found."""
+    """What the check of the repetitions since the last check found."""
 
     elements: int
-    """How many were compared: all of the outputs."""
+    """How many were compared: of the outputs, and inside kernels and audits."""
     wrong: int
     first: str | None = None
     """Where the first wrong one is, and what it is and should be; None where none is wrong."""
     worst: float = 0.0
     """Largest error as a share of its tolerance; infinity where a tolerance of 0 is missed."""
+    repetitions: int = 0
+    """How many of the repetitions that ran were checked."""
+    by_sm: Mapping[int, int] = field(default_factory=dict)
+    """Wrong elements by multiprocessor, where the kernel itself compares; only those with wrong ones."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,20 @@ class Loaded(Protocol):
     async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
         """Run `repeats` times `each` repetitions, all back to back, with an event between the repeats.
 
+        Where the work has laps, audits run between repeats, outside the timed spans, and `each` is at most a lap.
         DeviceError where they do not end within `limit_s`, or the GPU fails.
         """
         ...
 
     async def check(self) -> Verdict:
-        """Compare every element of the outputs, as the last repetition left them, with what they must be."""
+        """Compare every element of the outputs, as the last repetition left them, with what they must be, and take
+        what kernels and audits have compared since the last check."""
         ...
 
     async def poison(self) -> None:
-        """Fill the outputs with what no result can be, so that a stale one is not taken for right."""
+        """Fill the outputs with what no result can be, so that a stale one is not taken for right.
+
+        Inputs are filled again, the counters of `faults` cleared, and repetitions counted from 0."""
         ...
 
     def unload(self) -> None:

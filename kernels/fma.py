@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .inputs import stream_of, words
 from .rounding import DTYPES, Doubles, encode, fused, nearest, unit
 from .sizing import capability, fitting, flop_per_s, multiple
-from .work import Buffer, Content, Expected, Facts, Kernel, Launch, Output, Unfit, Work
+from .work import Array, Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work, unchanging
 
 PERIOD = 256
 """Threads after which the inputs repeat, as in fma.cu."""
@@ -54,7 +54,7 @@ def chain_buffers(precision: str, threads: int) -> tuple[Buffer, ...]:
     dtype, points = DTYPES[precision], PERIOD * numbers_per_thread(precision)
     says = "integers" if precision == "int32" else "uniform in [-1, 1)"
     return (
-        Buffer("start", dtype, points, Content(says, partial(_stored, precision))),
+        Buffer("start", dtype, points, Array(says, partial(_stored, precision))),
         Buffer("out", dtype, threads * numbers_per_thread(precision)),
     )
 
@@ -79,7 +79,7 @@ def chain_flop(precision: str, threads: int, rounds: int) -> int:
 
 
 def chain_output(precision: str, threads: int, rounds: int) -> Output:
-    return Output("out", partial(_expect, precision, threads, rounds), _DERIVATIONS.get(precision, _EXACT))
+    return Output("out", unchanging(partial(_expect, precision, threads, rounds)), _DERIVATIONS.get(precision, _EXACT))
 
 
 def build(facts: Facts, *, precision: str, rounds: int = ROUNDS, blocks: int | None = None) -> Work | Unfit:
@@ -101,7 +101,7 @@ def build(facts: Facts, *, precision: str, rounds: int = ROUNDS, blocks: int | N
         kernel=f"fma-{precision}",
         precision=precision,
         buffers=chain_buffers(precision, threads),
-        steps=(chain_launch(precision, blocks, BLOCK, rounds),),
+        turns=((chain_launch(precision, blocks, BLOCK, rounds),),),
         flop=chain_flop(precision, threads, rounds),
         bytes=0,
         outputs=(chain_output(precision, threads, rounds),),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .inputs import SWITCHING, content, numbers
 from .rounding import DTYPES, Doubles, unit
 from .sizing import capability, fitting, flop_per_s, multiple, room
-from .work import Buffer, Content, Expected, Facts, Gemm, Kernel, Output, Unfit, Work
+from .work import Array, Buffer, Expected, Facts, Gemm, Kernel, Output, Unfit, Work, unchanging
 
 PERIOD = 64
 """Rows of A, and of B, after which they repeat: C repeats in both directions, and all of it is compared."""
@@ -75,7 +75,7 @@ def build(
         kernel=f"gemm-{precision}",
         precision=precision,
         buffers=buffers,
-        steps=(step,),
+        turns=((step,),),
         flop=2 * n * n * k,
         bytes=sum(buffer.bytes for buffer in buffers),
         outputs=(output,),
@@ -100,18 +100,18 @@ def product(precision: str, n: int, k: int, distribution: str) -> tuple[tuple[Bu
     columns = content("b", PERIOD * k, distribution, precision)
     buffers = (
         Buffer("a", dtype, n * k, content("a", PERIOD * k, distribution, precision)),
-        Buffer("b", dtype, n * k, Content(columns.says, partial(_abreast, columns, n, k)) if plain else columns),
+        Buffer("b", dtype, n * k, Array(columns.says, partial(_abreast, columns, n, k)) if plain else columns),
         Buffer("c", DTYPES[out], n * n),
     )
     derivation = _EXACT if is_exact(precision, distribution) else _ROUNDED
     return (
         buffers,
         Gemm(precision, n, n, k, "a", "b", "c", plain=plain),
-        Output("c", partial(_expect, precision, n, k, distribution), derivation),
+        Output("c", unchanging(partial(_expect, precision, n, k, distribution)), derivation),
     )
 
 
-def _abreast(columns: Content, n: int, k: int, seed: int) -> NDArray[Any]:
+def _abreast(columns: Array, n: int, k: int, seed: int) -> NDArray[Any]:
     """B as k x n: its columns are PERIOD different ones, again and again."""
     rows = np.ascontiguousarray(columns.make(seed).reshape(PERIOD, k).T)
     return np.repeat(rows[:, None, :], n // PERIOD, axis=1).reshape(-1)

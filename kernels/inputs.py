@@ -1,4 +1,7 @@
-"""What buffers are filled with: distributions by name, drawn from a seed, in every precision."""
+"""What buffers are filled with: distributions by name, drawn from a seed, in every precision; and places.
+
+`mix`, `word` and `scale` are the same functions as those of place.cuh.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .rounding import Doubles, encode, nearest
-from .work import Content
+from .work import FAULTS, Array, Buffer, Lanes, Words
 
 DISTRIBUTIONS = {
     "uniform": "uniform in [-1, 1)",
@@ -29,6 +32,90 @@ Assumed, so that data moves the power by tens of per cent as on GPUs: bits that 
 
 GRID = 8
 """In fp8 a uniform number is a multiple of 1/8: E4M3 holds these exactly, and nothing much finer near 1."""
+
+
+TABLE = 4096
+"""Numbers that the elements of `Lanes` are chosen from."""
+
+SCALES = (1, 2, 4, 8, -1, -2, -4, -8)
+"""What a row of `Lanes` is scaled by, by the highest three bits of its hash."""
+
+
+def mix(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """A bijection of 32 bits, element by element: the finaliser of MurmurHash3 (Appleby, public domain)."""
+    mixed = values ^ (values >> np.uint32(16))
+    mixed *= np.uint32(0x85EBCA6B)
+    mixed ^= mixed >> np.uint32(13)
+    mixed *= np.uint32(0xC2B2AE35)
+    mixed ^= mixed >> np.uint32(16)
+    return mixed
+
+
+def key(seed: int, name: str) -> int:
+    """The stream of a buffer's places, uint32: of the seed and the buffer's name."""
+    return zlib.crc32(f"{seed} {name}".encode())
+
+
+def word(stream: int, places: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """The words of a stream at places, uint32: two whose places differ in one bit differ."""
+    low, high = places.astype(np.uint32), (places >> np.uint64(32)).astype(np.uint32)
+    return mix(low + np.uint32(stream) + np.uint32(0x9E3779B9) * high)
+
+
+def _scale_code(rows: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    return mix(rows.astype(np.uint32) + np.uint32(0x85EBCA6B)) >> np.uint32(29)
+
+
+def scale(rows: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """What rows of `Lanes` are scaled by: +-1, +-2, +-4 or +-8, by a hash of the row's number."""
+    return np.array(SCALES, np.float64)[_scale_code(rows)]
+
+
+def table(seed: int, name: str, content: Lanes) -> Doubles:
+    """The 4096 numbers that the elements of a buffer's `Lanes` are chosen from, float64."""
+    return numbers(seed, name, TABLE, content.distribution, content.precision)
+
+
+def stored_table(seed: int, name: str, content: Lanes) -> NDArray[Any]:
+    """The same times each of the eight scales, as they are stored. Shape (8 * 4096,)."""
+    return encode(np.multiply.outer(SCALES, table(seed, name, content)).reshape(-1), content.precision)
+
+
+def _places(seed: int, name: str, lane: NDArray[np.uint64], column: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    return word(key(seed, name), (lane << np.uint64(32)) + column) % np.uint32(TABLE)
+
+
+def lane_values(seed: int, name: str, content: Lanes) -> Doubles:
+    """The lanes of a buffer before they are scaled, float64. Shape (lanes, length)."""
+    lane, column = np.indices((content.lanes, content.length), np.uint64)
+    return table(seed, name, content)[_places(seed, name, lane, column)]
+
+
+def filled(seed: int, buffer: Buffer) -> NDArray[Any]:
+    """All of a buffer's content, by numpy: what fill.cu makes on a device. Shape (count,)."""
+    content = buffer.content
+    assert content is not None, f"{buffer.name} has no content"
+    if isinstance(content, Words):
+        return word(key(seed, buffer.name), np.arange(buffer.count, dtype=np.uint64))
+    if isinstance(content, Array):
+        return np.resize(content.make(seed), buffer.count)
+    rows = buffer.count // content.length
+    row, column = np.indices((rows, content.length), np.uint64)
+    place = _places(seed, buffer.name, row % np.uint64(content.lanes), column)
+    matrix = stored_table(seed, buffer.name, content)[_scale_code(row) * np.uint32(TABLE) + place]
+    return np.ascontiguousarray(matrix.T if content.across else matrix).reshape(-1)
+
+
+def cleared_faults() -> NDArray[np.uint64]:
+    """The counters of a buffer `faults` before anything is compared."""
+    counters = np.zeros(FAULTS, np.uint64)
+    counters[2] = 2**64 - 1
+    return counters
+
+
+def lanes(distribution: str, precision: str, count: int, length: int, *, across: bool = False) -> Lanes:
+    """`count` lanes of `length` numbers of a distribution. InputError where there is no such distribution."""
+    return Lanes(describe(distribution, precision), distribution, precision, lanes=count, length=length, across=across)
 
 
 def stream_of(seed: int, name: str) -> np.random.Generator:
@@ -56,14 +143,18 @@ def _encoded(name: str, count: int, distribution: str, precision: str, seed: int
     return encode(numbers(seed, name, count, distribution, precision), precision)
 
 
-def content(name: str, count: int, distribution: str, precision: str) -> Content:
-    """One period of `count` numbers for the buffer `name`. InputError where there is no such distribution."""
+def describe(distribution: str, precision: str) -> str:
+    """A distribution in words. InputError where there is no such distribution."""
     if distribution not in DISTRIBUTIONS:
         raise InputError(f"no input distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
-    says = DISTRIBUTIONS[distribution]
     if distribution == "uniform" and precision == "fp8":
-        says = f"multiples of 1/{GRID}, uniform in [-1, 1)"
-    return Content(says, partial(_encoded, name, count, distribution, precision))
+        return f"multiples of 1/{GRID}, uniform in [-1, 1)"
+    return DISTRIBUTIONS[distribution]
+
+
+def content(name: str, count: int, distribution: str, precision: str) -> Array:
+    """One period of `count` numbers for the buffer `name`. InputError where there is no such distribution."""
+    return Array(describe(distribution, precision), partial(_encoded, name, count, distribution, precision))
 
 
 def words(seed: int, name: str, count: int) -> NDArray[np.uint32]:
@@ -71,10 +162,10 @@ def words(seed: int, name: str, count: int) -> NDArray[np.uint32]:
     return stream_of(seed, name).integers(0, 2**32, count, dtype=np.uint32)
 
 
-def word_content(name: str, count: int) -> Content:
+def word_content(name: str, count: int) -> Array:
     """One period of random 32-bit words for the buffer `name`."""
 
     def make(seed: int) -> NDArray[Any]:
         return words(seed, name, count)
 
-    return Content("random 32-bit words", make)
+    return Array("random 32-bit words", make)

@@ -45,3 +45,32 @@ __device__ __forceinline__ uint4 load_past_l1(const uint4* address) {
                  : "l"(address));
     return v;
 }
+
+// Number of the multiprocessor that runs this thread.
+__device__ __forceinline__ unsigned int multiprocessor() {
+    unsigned int sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    return sm;
+}
+
+// The sum over the 32 threads of a warp, right in its first one; all of them call it together.
+__device__ __forceinline__ unsigned long long warp_sum(unsigned long long value) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(0xffffffffu, value, offset);
+    return value;
+}
+
+// The least of the 32 values of a warp, in the same way.
+__device__ __forceinline__ unsigned long long warp_least(unsigned long long value) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const unsigned long long other = __shfl_down_sync(0xffffffffu, value, offset);
+        value = other < value ? other : value;
+    }
+    return value;
+}
+
+// Whether this thread is the first of its warp.
+__device__ __forceinline__ bool leads_warp() {
+    return ((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31u) == 0u;
+}

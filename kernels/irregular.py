@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .inputs import stream_of, word_content, words
 from .sizing import bytes_per_s, far_beyond_l2, fitting, room
-from .work import Buffer, Content, Expected, Facts, Kernel, Launch, Output, Unfit, Work
+from .work import Array, Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work, unchanging
 
 EACH = 8
 """Places per thread, as in irregular.cu."""
@@ -50,13 +50,13 @@ def build_gather(facts: Facts, *, table_bytes: int | None = None, gathers: int |
         precision="int32",
         buffers=(
             Buffer("table", "uint32", size, word_content("table", TABLE_PERIOD)),
-            Buffer("index", "uint32", INDICES, Content(says, partial(_indices, size))),
+            Buffer("index", "uint32", INDICES, Array(says, partial(_indices, size))),
             Buffer("out", "uint32", gathers // EACH),
         ),
-        steps=(Launch("irregular.cu", "gather", (gathers // EACH // BLOCK, 1, 1), (BLOCK, 1, 1), args),),
+        turns=((Launch("irregular.cu", "gather", (gathers // EACH // BLOCK, 1, 1), (BLOCK, 1, 1), args),),),
         flop=0,
         bytes=SECTOR * gathers + 4 * gathers // EACH,
-        outputs=(Output("out", partial(_expect_gathered, size), "none: sums modulo 2^32"),),
+        outputs=(Output("out", unchanging(partial(_expect_gathered, size)), "none: sums modulo 2^32"),),
         parameters={"table_bytes": table_bytes, "gathers": gathers},
         operations=gathers,
         activity=0.08,
@@ -90,22 +90,24 @@ def build_atomics(facts: Facts, *, counters: int = 1 << 16, additions: int | Non
         kernel="atomics",
         precision="int32",
         buffers=(
-            Buffer("index", "uint32", INDICES, Content(f"random below {counters}", partial(_indices, counters))),
+            Buffer("index", "uint32", INDICES, Array(f"random below {counters}", partial(_indices, counters))),
             Buffer("counters", "uint32", counters),
         ),
-        steps=(
-            Launch("irregular.cu", "clear", (counters // BLOCK, 1, 1), (BLOCK, 1, 1), ("counters",)),
-            Launch(
-                "irregular.cu",
-                "count",
-                (additions // EACH // BLOCK, 1, 1),
-                (BLOCK, 1, 1),
-                ("index", "counters", np.uint32(INDICES)),
+        turns=(
+            (
+                Launch("irregular.cu", "clear", (counters // BLOCK, 1, 1), (BLOCK, 1, 1), ("counters",)),
+                Launch(
+                    "irregular.cu",
+                    "count",
+                    (additions // EACH // BLOCK, 1, 1),
+                    (BLOCK, 1, 1),
+                    ("index", "counters", np.uint32(INDICES)),
+                ),
             ),
         ),
         flop=0,
         bytes=0,
-        outputs=(Output("counters", partial(_expect_counts, counters, additions), "none: whole numbers"),),
+        outputs=(Output("counters", unchanging(partial(_expect_counts, counters, additions)), "none: whole numbers"),),
         path="none",
         parameters={"counters": counters, "additions": additions},
         operations=additions,

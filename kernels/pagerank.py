@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .inputs import stream_of
 from .rounding import Doubles, unit
 from .sizing import fitting
-from .work import Buffer, Content, Expected, Facts, Kernel, Launch, Output, Step, Unfit, Work
+from .work import Array, Buffer, Expected, Facts, Kernel, Launch, Output, Step, Unfit, Work, unchanging
 
 DAMPING = 0.85
 BLOCK = 256
@@ -36,9 +36,9 @@ def build(
     edges = int(degrees(vertices, mean_degree).sum())
     graph = partial(_graph, vertices, mean_degree)
     buffers = (
-        Buffer("row", "uint32", vertices + 1, Content("offsets of a power-law graph", partial(_part, graph, 0))),
-        Buffer("from", "uint32", edges, Content("its edges' ends, power-law too", partial(_part, graph, 1))),
-        Buffer("inverse", "float32", vertices, Content("1 / out-degree", partial(_part, graph, 2))),
+        Buffer("row", "uint32", vertices + 1, Array("offsets of a power-law graph", partial(_part, graph, 0))),
+        Buffer("from", "uint32", edges, Array("its edges' ends, power-law too", partial(_part, graph, 1))),
+        Buffer("inverse", "float32", vertices, Array("1 / out-degree", partial(_part, graph, 2))),
         Buffer("share", "float32", vertices),
         Buffer("next", "float32", vertices),
         Buffer("rank", "float32", vertices),
@@ -49,10 +49,10 @@ def build(
         kernel="pagerank",
         precision="fp32",
         buffers=buffers,
-        steps=steps,
+        turns=(steps,),
         flop=sweeps * iterations * (edges + 3 * vertices),
         bytes=sweeps * moved,
-        outputs=(Output("rank", partial(_expect, vertices, mean_degree, iterations), _DERIVATION),),
+        outputs=(Output("rank", unchanging(partial(_expect, vertices, mean_degree, iterations)), _DERIVATION),),
         parameters={"vertices": vertices, "edges": edges, "iterations": iterations, "sweeps": sweeps},
         operations=sweeps * iterations * edges,
         activity=0.052,

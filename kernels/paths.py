@@ -8,7 +8,7 @@ import numpy as np
 
 from .inputs import word_content, words
 from .sizing import bytes_per_s, fitting, room
-from .work import Buffer, Copy, Expected, Facts, Kernel, Launch, Output, Unfit, Work
+from .work import Buffer, Copy, Expected, Facts, Kernel, Launch, Output, Unfit, Work, unchanging
 
 PERIOD = 1 << 16
 HOST_BYTES = 128 << 20
@@ -42,10 +42,10 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
             Buffer("source", "uint32", size // 4, word_content("source", PERIOD), source),
             Buffer("target", "uint32", size // 4, None, target),
         ),
-        steps=(Copy("source", "target", size),),
+        turns=((Copy("source", "target", size),),),
         flop=0,
         bytes=2 * size if direction == "d2d" else size,
-        outputs=(Output("target", _expect_words, "none: a copy"),),
+        outputs=(Output("target", unchanging(_expect_words), "none: a copy"),),
         path=WAYS[direction],
         parameters={"size": size},
         activity=0.05,
@@ -66,10 +66,10 @@ def build_launch(facts: Facts, *, launches: int = LAUNCHES) -> Work | Unfit:
         kernel="launch",
         precision="int32",
         buffers=(Buffer("out", "uint32", 1),),
-        steps=(launch,),
+        turns=((launch,),),
         flop=0,
         bytes=0,
-        outputs=(Output("out", _expect_mark, "none: one word"),),
+        outputs=(Output("out", unchanging(_expect_mark), "none: one word"),),
         path="none",
         parameters={"launches": launches},
         operations=launches,

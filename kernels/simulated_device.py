@@ -23,7 +23,7 @@ from ..simulation.models import PARAMETERS, GpuModel
 from ..simulation.rates import rates_of
 from ..simulation.workloads import BERT, PAGERANK, SGEMM, STREAM, Workload
 from .device import Timed, Verdict
-from .work import Facts, Gemm, Launch, Work
+from .work import Expected, Facts, Gemm, Launch, Work
 
 VERSIONS = MappingProxyType({"driver": "simulated", "simulation": f"parameters {PARAMETERS}"})
 
@@ -59,15 +59,15 @@ def timing(work: Work, model: GpuModel) -> Timing:
     SM clock. Matrix products alone have the shares that were fitted to SGEMM. DeviceError where the model has no such
     arithmetic.
     """
-    gemms = sum(isinstance(step, Gemm) for step in work.steps)
-    sharpness = 1.0 if 0 < gemms < len(work.steps) else _SHARPNESS
+    gemms = sum(isinstance(step, Gemm) for step in work.turns[0])
+    sharpness = 1.0 if 0 < gemms < len(work.turns[0]) else _SHARPNESS
     parts = [*_arithmetic(work, model), *_path(work, model), *_operations(work, model)]
-    launches = sum(step.times if isinstance(step, Launch) else 1 for step in work.steps)
+    launches = sum(step.times if isinstance(step, Launch) else 1 for step in work.turns[0])
     parts.append(_Part(launches * rates_of(model).launch_us * 1e-6, clock=0.2, launch=0.8))
     powers = np.array([part.seconds for part in parts]) ** sharpness
     weights = powers / powers.sum()
     unit_s = float(powers.sum() ** (1 / sharpness))
-    if gemms and gemms == len(work.steps):
+    if gemms and gemms == len(work.turns[0]):
         clock, link, peer, launch, traffic = SGEMM.compute_share, 0.0, 0.0, 0.0, SGEMM.bandwidth_share
     else:
         shares = weights @ [(part.clock, part.link, part.peer, part.launch) for part in parts]
@@ -114,7 +114,7 @@ def _arithmetic(work: Work, model: GpuModel) -> list[_Part]:
             raise DeviceError(f"{model.name} has no {precision} arithmetic, so it cannot run {work.kernel}")
         return found
 
-    for step in work.steps:
+    for step in work.turns[0]:
         if isinstance(step, Gemm):
             flop = 2 * step.m * step.n * step.k * step.batch
             rest -= flop
@@ -291,7 +291,8 @@ class SimulatedLoaded:
             begins += count
             if not len(here):
                 continue
-            expected = output.expect(self._seed)
+            expected = output.expect(self._seed, 1)
+            assert isinstance(expected, Expected)
             rows, columns = np.divmod(here, expected.columns)
             at = rows % expected.values.shape[0], columns % expected.values.shape[1]
             right, tolerance = expected.values[at], expected.tolerance[at]

@@ -10,7 +10,7 @@ import numpy as np
 from .inputs import content, numbers
 from .rounding import unit
 from .sizing import bytes_per_s, fitting, room
-from .work import Buffer, Expected, Facts, Kernel, Launch, Output, Scalar, Unfit, Work
+from .work import Buffer, Expected, Facts, Kernel, Launch, Output, Scalar, Unfit, Work, unchanging
 
 PLANES = 4
 """The input repeats after this number of planes."""
@@ -47,10 +47,10 @@ def build(facts: Facts, *, side: int | None = None, sweeps: int | None = None) -
             Buffer("in", "float32", side**3, content("in", PLANES * side * side, "uniform", "fp32")),
             Buffer("out", "float32", side**3),
         ),
-        steps=(Launch("stencil.cu", "sweep27", grid, BLOCK, args, times=sweeps),),
+        turns=((Launch("stencil.cu", "sweep27", grid, BLOCK, args, times=sweeps),),),
         flop=FLOP * side**3 * sweeps,
         bytes=8 * side**3 * sweeps,
-        outputs=(Output("out", partial(_expect, side), _DERIVATION),),
+        outputs=(Output("out", unchanging(partial(_expect, side)), _DERIVATION),),
         parameters={"side": side, "sweeps": sweeps},
         activity=0.3,
     )

@@ -9,7 +9,7 @@ import numpy as np
 from .inputs import content, numbers
 from .rounding import unit
 from .sizing import bytes_per_s, far_beyond_l2, fitting, room
-from .work import Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work
+from .work import Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work, unchanging
 
 PERIOD = 4096
 SCALAR = 3.0
@@ -43,7 +43,7 @@ def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | U
         kernel=f"stream-{operation}",
         precision="fp64",
         buffers=buffers,
-        steps=(step,),
+        turns=((step,),),
         flop=OPERATIONS[operation] * count,
         bytes=8 * count * arrays,
         outputs=(output,),
@@ -66,7 +66,7 @@ def moved(operation: str, count: int, suffix: str = "") -> tuple[tuple[Buffer, .
     return (
         (*buffers, Buffer(out, "float64", count)),
         launch,
-        Output(out, partial(_expect, operation, a, b), derivation),
+        Output(out, unchanging(partial(_expect, operation, a, b)), derivation),
     )
 
 

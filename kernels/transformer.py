@@ -15,7 +15,7 @@ from .gemm import SHORTEST_BLOCK, TRUNCATED
 from .inputs import stream_of
 from .rounding import DTYPES, Doubles, encode, nearest, unit
 from .sizing import fitting, flop_per_s, room
-from .work import Buffer, Content, Expected, Facts, Gemm, Kernel, Launch, Output, Step, Unfit, Work
+from .work import Array, Buffer, Expected, Facts, Gemm, Kernel, Launch, Output, Step, Unfit, Work, unchanging
 
 BLOCK = 128
 HEAD = 64
@@ -48,10 +48,10 @@ def build(facts: Facts, *, width: int = 1024, tokens: int = 256, sequences: int 
         kernel="transformer",
         precision=precision,
         buffers=buffers,
-        steps=steps,
+        turns=(steps,),
         flop=sequences * one,
         bytes=_moved(buffers, steps),
-        outputs=(Output("out", partial(_expect, precision, width, tokens), _DERIVATION),),
+        outputs=(Output("out", unchanging(partial(_expect, precision, width, tokens)), _DERIVATION),),
         parameters={"width": width, "tokens": tokens, "sequences": sequences, "heads": heads},
         activity=0.45,
     )
@@ -78,7 +78,7 @@ class _Input:
 
     def buffer(self, times: int = 1) -> Buffer:
         count = self.shape[0] * self.shape[1] * times
-        return Buffer(self.name, DTYPES[self.precision], count, Content(self.says, self.stored))
+        return Buffer(self.name, DTYPES[self.precision], count, Array(self.says, self.stored))
 
 
 def _inputs(precision: str, width: int, tokens: int) -> tuple[_Input, ...]:

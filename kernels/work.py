@@ -1,5 +1,7 @@
-"""The work of a kernel as data: buffers, steps, exact FLOP and bytes, and the expected result.
+"""The work of a kernel as data: buffers, turns of steps, exact FLOP and bytes, and the expected result.
 
+A kernel is work of known size whose every repetition differs from the one before, so that what was not done is seen.
+What came out is compared inside the kernel, in a ring of slots after each lap, or in data that carry every error on.
 A `Work` names no library. `cupy_device` runs it on a real GPU, `simulated_device` on a simulated one, and the tests
 run the same CUDA C on the host.
 """
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,15 +47,57 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Content:
-    """What a buffer is filled with: `make(seed)` gives one period as a flat array, repeated to the buffer's length.
+class Array:
+    """Content that the host makes: `make(seed)` gives one period as a flat array, repeated to the buffer's length.
 
-    Inputs repeat so that they are made in a moment, travel cheaply, and every element of a result has a reference.
+    For what is small: weights, graphs, zeros. Making it holds Python's lock, and it travels over the link.
     """
 
     says: str
     """The distribution in words, as the conditions of a run record it: 'uniform in [-1, 1)'."""
     make: Callable[[int], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Content made on the device: a matrix whose row r is lane `r % lanes` times `inputs.scale(r)`.
+
+    The scale is +-1, +-2, +-4 or +-8 by a hash of r, exact in every format, so that no two rows of a lane need be
+    equal and the reference stays that of the lanes. Element c of lane l is one of 4096 numbers of `distribution`,
+    chosen by a hash of l and c (`inputs.lane_values`).
+    """
+
+    says: str
+    distribution: str
+    """A name of `inputs.DISTRIBUTIONS`."""
+    precision: str
+    lanes: int
+    length: int
+    """Elements of a row; the buffer's count is a multiple of it."""
+    across: bool = False
+    """Whether the matrix is stored transposed, so that its columns are scaled."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Content made on the device, of a uint32 buffer: element i is `inputs.word(stream, i)`.
+
+    The first 2^32 words all differ, and so do two whose places differ in one bit.
+    """
+
+    says: str = "words by their place"
+
+
+Content = Array | Lanes | Words
+"""What a buffer is filled with, from the seed and the buffer's name."""
+
+FAULTS = 512
+"""Length of a buffer named `faults`, uint64: the counters that kernels report to (faults.cuh).
+
+[0] elements compared, [1] wrong ones, [2] place of the first wrong one, [3] spare, [4 + sm] wrong ones by
+multiprocessor (`%smid`, those above the last counter in the last). Zeroed ([2]: all bits set) when the inputs are
+filled and after each check.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,16 +116,23 @@ class Buffer:
         return self.count * np.dtype(self.dtype).itemsize
 
 
+class Live(Enum):
+    """An argument of an audit's launch that is known only when it runs."""
+
+    WRITTEN = "repetitions since the last audit, uint32"
+
+
 @dataclass(frozen=True)
 class Launch:
-    """A function of a CUDA C source of this folder. Arguments are names of buffers, or numpy scalars by value."""
+    """A function of a CUDA C source of this folder. Arguments are names of buffers, numpy scalars by value, or, in an
+    audit, `Live.WRITTEN`."""
 
     source: str
     """File name, as 'fma.cu'."""
     function: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    args: tuple[str | Scalar, ...]
+    args: tuple[str | Scalar | Live, ...]
     defines: tuple[str, ...] = ()
     """Compiler definitions, as 'CHAINS=8'."""
     times: int = 1
@@ -88,7 +141,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Gemm:
-    """C = A times B through the vendor's library: A is m x k row-major, B is n x k row-major (each row of it is a
+    """C = alpha A times B through the vendor's library: A is m x k row-major, B is n x k row-major (each row of it is a
     column of the product's right side), or k x n where `plain`, C is m x n row-major; accumulated in fp32, or fp64 for
     fp64."""
 
@@ -103,15 +156,21 @@ class Gemm:
     """Number of products; their matrices lie one after another."""
     plain: bool = False
     """Whether B lies as it is written in a formula; not in fp8, which no library takes so."""
+    alpha: float = 1.0
+    """+1 in one lap of a ring and -1 in the next: what stands in a slot from before has the wrong sign."""
+    c_at: int = 0
+    """Element of the buffer `c` where C begins: its slot in a ring."""
 
 
 @dataclass(frozen=True)
 class Copy:
-    """`bytes` from one buffer's beginning to another's, asynchronously in the work's stream."""
+    """`bytes` from one buffer to another, asynchronously in the work's stream; offsets are in bytes."""
 
     source: str
     target: str
     bytes: int
+    source_at: int = 0
+    target_at: int = 0
 
 
 Step = Launch | Gemm | Copy
@@ -121,40 +180,68 @@ Step = Launch | Gemm | Copy
 class Expected:
     """What a result must be: `values` and `tolerance` of shape (p, q), float64.
 
-    Element i of a result with rows of `columns` elements must lie within tolerance[r % p, c % q] of
-    values[r % p, c % q], where r, c = divmod(i, columns). Tolerance 0 asks for equality.
+    Element i of a result with rows of `columns` elements, r, c = divmod(i, columns), must lie within
+    tolerance[r % p, c % q] of values[r % p, c % q]; both times `inputs.scale(r)` where `row_scaled` and `scale(c)`
+    where `column_scaled`. Tolerance 0 asks for equality.
     """
 
     columns: int
     values: NDArray[np.float64]
     tolerance: NDArray[np.float64]
+    row_scaled: bool = False
+    column_scaled: bool = False
+
+
+@dataclass(frozen=True)
+class WordsExpected:
+    """What a result of uint32 words must be: element i equals `inputs.word(stream, first + i)`."""
+
+    stream: int
+    """Of the buffer whose `Words` these are: `inputs.key(seed, name)`."""
+    first: int = 0
+
+
+Expectation = Callable[[int, int], Expected | WordsExpected]
+"""`expect(seed, repetitions)`: of the seed of the inputs, and the repetitions since they were filled."""
+
+
+def unchanging(expect: Callable[[int], Expected]) -> Expectation:
+    """The expectation of a result that is the same after any number of repetitions."""
+    return lambda seed, repetitions: expect(seed)  # noqa: ARG005
 
 
 @dataclass(frozen=True)
 class Output:
-    """A result that is checked: the buffer, and what must be in it after any number of repetitions.
+    """A result that is checked after the last repetition: the buffer, and what must be in it.
 
     `derivation` says in a sentence where the tolerance comes from.
     """
 
     buffer: str
-    expect: Callable[[int], Expected]
-    """Of the seed of the inputs."""
+    expect: Expectation
     derivation: str
+    turn: int | None = None
+    """Checked only where the last repetition was of this turn; None for always."""
+    at: int = 0
+    """Element of the buffer where the result begins: its slot in a ring."""
+    count: int | None = None
+    """Elements of the result; None for all of the buffer from `at` on."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One repetition of a kernel on one device: what is timed between two events.
+    """The repetitions of a kernel on one device: what is timed between two events, and how it is checked.
 
-    `flop` and `bytes` are exact, of one repetition: arithmetic operations (an FMA is two), and bytes that the
-    algorithm moves over the path that the kernel stresses.
+    `flop` and `bytes` are exact, of one repetition of any turn: arithmetic operations (an FMA is two), and bytes that
+    the algorithm moves over the path that the kernel stresses.
     """
 
     kernel: str
     precision: str
     buffers: tuple[Buffer, ...]
-    steps: tuple[Step, ...]
+    turns: tuple[tuple[Step, ...], ...]
+    """Repetition n, counted from 0 since the inputs were filled, runs `turns[n % len(turns)]`. Neighbouring turns
+    differ, so that what stands in memory from an earlier repetition is wrong for this one."""
     flop: int
     bytes: int
     outputs: tuple[Output, ...]
@@ -166,6 +253,19 @@ class Work:
     """Of work that is neither FLOP nor bytes: dependent loads, atomics, launches, edges."""
     activity: float = 0.5
     """Switching activity of the SMs, 1 is SGEMM: what a simulated device makes power from. Assumed where not fitted."""
+
+    lap: int = 0
+    """After so many repetitions at most the audit runs, outside the timed spans; 0 for never. The number of turns is a
+    multiple of it, a lap begins at a multiple of it, and the repetitions of a repeat lie within one lap."""
+    audit: tuple[Step, ...] = ()
+    compared: int = 0
+    """Comparisons that a repetition adds to the buffer `faults`, by its kernels or by the audit: a check demands
+    exactly repetitions times these, so that a launch that did nothing, or left out a block, is found."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of all turns and of the audit."""
+        return (*chain.from_iterable(self.turns), *self.audit)
 
     @property
     def memory_bytes(self) -> int:

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from whorl.kernels.inputs import cleared_faults, filled, scale, word
 from whorl.kernels.rounding import DTYPES, decode, encode, nearest
 from whorl.kernels.sources import source
-from whorl.kernels.work import Copy, Facts, Gemm, Launch, Output, Work
+from whorl.kernels.work import Expected, Facts, Gemm, Launch, Live, Output, Step, WordsExpected, Work
 
 SHIM = Path(__file__).parent / "host"
 COMPILER = shutil.which("g++")
@@ -130,16 +131,16 @@ class HostDevice:
         if edit is not None:
             sources = {step.source for step in work.steps if isinstance(step, Launch)}
             assert any(edit(source(name, SHIM)) != source(name, SHIM) for name in sources), "the edit changes nothing"
+        self.repetitions, self._audited = 0, 0
         self.arrays: dict[str, NDArray[Any]] = {}
         for buffer in work.buffers:
-            if buffer.content is None:
-                array = np.full(buffer.bytes, 0xFF, np.uint8).view(buffer.dtype)
+            if buffer.content is not None:
+                array = filled(seed, buffer)
+            elif buffer.name == "faults":
+                array = cleared_faults()
             else:
-                period = buffer.content.make(seed)
-                assert period.dtype == np.dtype(buffer.dtype)
-                assert period.ndim == 1
-                assert buffer.count % period.size == 0
-                array = np.tile(period, buffer.count // period.size)
+                array = np.full(buffer.bytes, 0xFF, np.uint8).view(buffer.dtype)
+            assert array.dtype == np.dtype(buffer.dtype)
             # numpy promises no alignment to 16 bytes, which vector loads need.
             room = np.empty(buffer.bytes + 16, np.uint8)
             start = -room.ctypes.data % 16
@@ -148,18 +149,31 @@ class HostDevice:
             self.arrays[buffer.name] = aligned
 
     def run(self) -> None:
-        for step in self.work.steps:
-            if isinstance(step, Launch):
-                for _ in range(step.times):
-                    self._launch(step)
-            elif isinstance(step, Gemm):
-                self._gemm(step)
-            elif isinstance(step, Copy):
-                self.arrays[step.target].view(np.uint8)[: step.bytes] = self.arrays[step.source].view(np.uint8)[
-                    : step.bytes
-                ]
+        """One repetition, and the audit where it ends a lap."""
+        for step in self.work.turns[self.repetitions % len(self.work.turns)]:
+            self._do(step)
+        self.repetitions += 1
+        if self.work.lap and self.repetitions % self.work.lap == 0:
+            self.audit()
 
-    def _launch(self, launch: Launch) -> None:
+    def audit(self) -> None:
+        """The audit of what was not audited yet."""
+        written, self._audited = self.repetitions - self._audited, self.repetitions
+        if written:
+            for step in self.work.audit:
+                self._do(step, np.uint32(written))
+
+    def _do(self, step: Step, written: np.uint32 | None = None) -> None:
+        if isinstance(step, Launch):
+            for _ in range(step.times):
+                self._launch(step, written)
+        elif isinstance(step, Gemm):
+            self._gemm(step)
+        else:
+            target, source = self.arrays[step.target].view(np.uint8), self.arrays[step.source].view(np.uint8)
+            target[step.target_at :][: step.bytes] = source[step.source_at :][: step.bytes]
+
+    def _launch(self, launch: Launch, written: np.uint32 | None) -> None:
         function = getattr(library(launch, self._edit), f"launch_{launch.function}")
         function.restype = None
         held: list[Any] = []
@@ -167,7 +181,7 @@ class HostDevice:
             if isinstance(argument, str):
                 held.append(np.array([self.arrays[argument].ctypes.data], np.uint64))
             else:
-                held.append(np.array([argument]))
+                held.append(np.array([written if isinstance(argument, Live) else argument]))
         values = (ctypes.c_void_p * len(held))(*[each.ctypes.data for each in held])
         function(values, (ctypes.c_uint * 6)(*launch.grid, *launch.block))
 
@@ -179,28 +193,53 @@ class HostDevice:
         turned = b.reshape(step.batch, step.n, step.k).transpose(0, 2, 1)
         if step.plain:
             turned = b.reshape(step.batch, step.k, step.n)
+        a = step.alpha * a
         c = a @ turned if step.precision == "fp64" else a.astype(np.float32) @ turned.astype(np.float32)
-        target = self.arrays[step.c]
+        target = self.arrays[step.c][step.c_at :][: step.batch * step.m * step.n]
         target[:] = encode(c.astype(np.float64).reshape(-1), _format(target.dtype))
 
     def errors(self, output: Output) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Of every element: what it is, how far that is off, and the tolerance."""
-        expected = output.expect(self.seed)
-        stored = self.arrays[output.buffer]
+        expected = output.expect(self.seed, max(1, self.repetitions))
+        stored = self.arrays[output.buffer][output.at :][: output.count]
+        if isinstance(expected, WordsExpected):
+            right = word(expected.stream, np.arange(expected.first, expected.first + stored.size, dtype=np.uint64))
+            return stored.astype(np.float64), np.abs(stored - right.astype(np.float64)), np.zeros(stored.size)
         with np.errstate(invalid="ignore"):
-            got = stored.astype(np.float64) if stored.dtype == np.uint32 else decode(stored, _format(stored.dtype))
+            got = (
+                stored.astype(np.float64)
+                if stored.dtype.kind in "iu" and (stored.dtype.itemsize > 2)
+                else decode(stored, _format(stored.dtype))
+            )
         row, column = np.divmod(np.arange(got.size), expected.columns)
         at = (row % expected.values.shape[0], column % expected.values.shape[1])
+        factor = scale(row.astype(np.uint64)) if expected.row_scaled else np.ones(got.size)
+        if expected.column_scaled:
+            factor = factor * scale(column.astype(np.uint64))
         with np.errstate(invalid="ignore"):
-            return got, np.abs(got - expected.values[at]), expected.tolerance[at]
+            off = np.abs(got - expected.values[at] * factor)
+        return got, off, expected.tolerance[at] * np.abs(factor)
 
     def wrong(self) -> int:
-        """How many elements of all outputs are outside their tolerance."""
-        count = 0
+        """How many elements of all outputs are outside their tolerance, or were found wrong by the kernels, or were
+        not compared by them."""
+        self.audit()
+        count, compared = 0, 0
+        if "faults" in self.arrays:
+            compared, count = (int(each) for each in self.arrays["faults"][:2])
+        count += abs(self.repetitions * self.work.compared - compared)
         for output in self.work.outputs:
-            _, off, tolerance = self.errors(output)
-            count += int(np.count_nonzero(~(off <= tolerance)))
+            if output.turn is None or (self.repetitions - 1) % len(self.work.turns) == output.turn:
+                _, off, tolerance = self.errors(output)
+                count += int(np.count_nonzero(~(off <= tolerance)))
         return count
+
+
+def reference(output: Output, seed: int, repetitions: int = 1) -> Expected:
+    """What must be in an output of numbers."""
+    expected = output.expect(seed, repetitions)
+    assert isinstance(expected, Expected)
+    return expected
 
 
 def _format(dtype: np.dtype[Any]) -> str:

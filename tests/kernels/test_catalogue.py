@@ -14,10 +14,10 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.kernels.catalogue import KERNELS, find_kernel
-from whorl.kernels.inputs import DISTRIBUTIONS
+from whorl.kernels.inputs import DISTRIBUTIONS, filled
 from whorl.kernels.sizing import MEMORY_SHARE, MOST_MEMORY, bytes_per_s, flop_per_s
 from whorl.kernels.sources import FOLDER, source
-from whorl.kernels.work import PRECISIONS, Copy, Facts, Gemm, Kernel, Launch, Unfit, Work
+from whorl.kernels.work import PRECISIONS, Copy, Facts, Gemm, Kernel, Launch, Live, Unfit, Work
 from whorl.tests.kernels.hosting import facts_of
 
 DEVICES = {
@@ -94,7 +94,7 @@ def _fits_or_says_why_not(name: str, device: str) -> None:
     assert 0 < work.activity <= 1
     again = built(name, device)
     assert isinstance(again, Work)
-    assert (work.steps, work.flop, work.bytes) == (again.steps, again.flop, again.bytes)
+    assert (work.turns, work.flop, work.bytes) == (again.turns, again.flop, again.bytes)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -189,7 +189,11 @@ def test_arguments_have_the_types_of_the_source(name: str) -> None:
                 assert packed or meant == dtypes[argument], (step.function, parameter, argument)
             else:
                 assert "*" not in parameter
-                assert argument.dtype.name == meant, (step.function, parameter, argument)
+                assert ("uint32" if argument is Live.WRITTEN else argument.dtype.name) == meant, (
+                    step.function,
+                    parameter,
+                    argument,
+                )
 
 
 @pytest.mark.parametrize(
@@ -255,9 +259,7 @@ CYCLES = [2, 3, 1000, 65536]
 def test_the_chain_of_a_chase_goes_through_every_line_once(count: int) -> None:
     work = find_kernel("chase").build(DEVICES["V100"], footprint=128 * count)
     assert isinstance(work, Work)
-    content = work.buffers[0].content
-    assert content is not None
-    lines = content.make(4).reshape(count, 32)
+    lines = filled(4, work.buffers[0]).reshape(count, 32)
     np.testing.assert_array_equal(lines[lines[:, 0], 1], (lines[:, 1] + 1) % count)
     assert set(lines[:, 1].tolist()) == set(range(count))
 
@@ -265,7 +267,7 @@ def test_the_chain_of_a_chase_goes_through_every_line_once(count: int) -> None:
 def test_the_graph_has_heavy_tails() -> None:
     work = find_kernel("pagerank").build(DEVICES["V100"], vertices=20000)
     assert isinstance(work, Work)
-    row, ends, inverse = (buffer.content.make(1) for buffer in work.buffers[:3] if buffer.content is not None)
+    row, ends, inverse = (filled(1, buffer) for buffer in work.buffers[:3])
     degrees = np.diff(row.astype(np.int64))
     assert degrees.min() >= 1
     assert degrees.mean() == pytest.approx(8, rel=0.2)

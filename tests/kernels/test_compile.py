@@ -37,7 +37,7 @@ def variants(capability: tuple[int, int]) -> dict[tuple[str, tuple[str, ...]], s
 
 def test_every_source_belongs_to_a_kernel() -> None:
     used = {name for name, _ in variants((9, 0))}
-    assert used | {"check.cu"} == {path.name for path in FOLDER.glob("*.cu")}
+    assert used | {"check.cu", "fill.cu"} == {path.name for path in FOLDER.glob("*.cu")}
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from whorl.kernels import cupy_compiling, cupy_gpu, cupy_loaded, cupy_waiting
 from whorl.kernels.cuda_errors import explain
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
-from whorl.kernels.work import Buffer, Content, Copy, Launch, Work
+from whorl.kernels.work import Array, Buffer, Copy, Launch, Work
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import CompileException, CUDARuntimeError, FakeCupy, FakeRuntime, LibraryInStream
 from whorl.tests.kernels.works import counted, load, ramp, run, twice
@@ -49,7 +49,7 @@ def test_a_source_that_does_not_compile_is_named(device: CupyDevice) -> None:
     assert isinstance(launch, Launch)
     broken = Launch(launch.source, launch.function, launch.grid, launch.block, launch.args, ("FACTOR=;)",))
     with pytest.raises(DeviceError, match=r"GPU-.*: loading twice: the CUDA C does not compile: kern.cu\(3\): error"):
-        load(device, Work("twice", "fp32", work.buffers, (broken,), 0, 0, ()))
+        load(device, Work("twice", "fp32", work.buffers, ((broken,),), 0, 0, ()))
 
 
 class NVRTCError(RuntimeError):
@@ -390,12 +390,12 @@ def test_an_interrupt_leaves_a_work_that_can_be_unloaded(
 
 
 def test_a_work_whose_step_names_no_buffer(device: CupyDevice) -> None:
-    work = Work("copy", "fp32", (Buffer("a", "float32", 4),), (Copy("a", "b", 16),), 0, 0, ())
+    work = Work("copy", "fp32", (Buffer("a", "float32", 4),), ((Copy("a", "b", 16),),), 0, 0, ())
     with pytest.raises(InputError, match="a step names the buffer b; there are a"):
         load(device, work)
 
 
 def test_a_content_of_another_type(device: CupyDevice) -> None:
-    work = Work("x", "fp32", (Buffer("a", "float64", 4, Content("a ramp", ramp)),), (), 0, 0, ())
+    work = Work("x", "fp32", (Buffer("a", "float64", 4, Array("a ramp", ramp)),), ((),), 0, 0, ())
     with pytest.raises(InputError, match="the content of a is 40 of float32, not some of float64"):
         load(device, work)

@@ -13,7 +13,7 @@ from whorl.errors import DeviceError
 from whorl.kernels import cupy_waiting
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
-from whorl.kernels.work import Buffer, Content, Copy, Expected, Gemm, Launch, Output, Work
+from whorl.kernels.work import Array, Buffer, Copy, Expected, Gemm, Launch, Output, Work
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.test_arithmetic import RUN_HERE, small_work
@@ -72,11 +72,11 @@ def test_an_output_that_is_an_input_gets_its_content_anew(device: CupyDevice) ->
     work = Work(
         kernel="in place",
         precision="fp32",
-        buffers=(Buffer("in", "float32", N, Content("a ramp", ramp)),),
-        steps=(Launch("plain.cu", "twice", (2, 1, 1), (64, 1, 1), ("in", "in", np.uint64(N)), ("FACTOR=1",)),),
+        buffers=(Buffer("in", "float32", N, Array("a ramp", ramp)),),
+        turns=((Launch("plain.cu", "twice", (2, 1, 1), (64, 1, 1), ("in", "in", np.uint64(N)), ("FACTOR=1",)),),),
         flop=0,
         bytes=0,
-        outputs=(Output("in", lambda seed: Expected(N, ramp(7)[None, :].astype(float), np.zeros((1, 40))), "exact"),),
+        outputs=(Output("in", lambda *_: Expected(N, ramp(7)[None, :].astype(float), np.zeros((1, 40))), "exact"),),
     )
     loaded = load(device, work)
     loaded._buffers.host("in")[:] = 0
@@ -116,7 +116,7 @@ def test_where_no_graph_can_be_made_it_goes_without(
 
 def test_launches_that_wait_are_few(device: CupyDevice, runtime: FakeRuntime) -> None:
     loaded = load(device, twice(count=40, times=600))
-    loaded._graph, loaded._warm = None, True  # a repetition of 600 launches without a graph
+    loaded._warm = True  # a repetition of 600 launches without a graph
     runtime.outstanding, runtime.launch_s, runtime.dry = 0, 1e-3, True
     run(loaded, 1)
     assert 100 < runtime.outstanding <= cupy_waiting.OUTSTANDING + 1
@@ -149,11 +149,11 @@ def test_copies_between_places(source: str, target: str, device: CupyDevice) -> 
     work = Work(
         kernel="copy",
         precision="fp32",
-        buffers=(Buffer("a", "float32", N, Content("a ramp", ramp), source), Buffer("b", "float32", N, None, target)),
-        steps=(Copy("a", "b", 4 * N),),
+        buffers=(Buffer("a", "float32", N, Array("a ramp", ramp), source), Buffer("b", "float32", N, None, target)),
+        turns=((Copy("a", "b", 4 * N),),),
         flop=0,
         bytes=4 * N,
-        outputs=(Output("b", lambda seed: Expected(N, ramp(7)[None, :].astype(float), np.zeros((1, 40))), "exact"),),
+        outputs=(Output("b", lambda *_: Expected(N, ramp(7)[None, :].astype(float), np.zeros((1, 40))), "exact"),),
     )
     loaded = load(device, work)
     assert finish(loaded.check()).wrong == N
@@ -203,7 +203,7 @@ def gemm(precision: str, batch: int, types: tuple[str, str], *, plain: bool = Fa
 
         return make
 
-    def expect(seed: int) -> Expected:
+    def expect(seed: int, repetitions: int) -> Expected:
         draw = [
             np.random.default_rng([seed, c]).integers(-3, 4, c).astype(float) for c in (batch * m * k, batch * n * k)
         ]
@@ -216,11 +216,11 @@ def gemm(precision: str, batch: int, types: tuple[str, str], *, plain: bool = Fa
         kernel=f"gemm-{precision}",
         precision=precision,
         buffers=(
-            Buffer("a", types[0], batch * m * k, Content("-3 to 3", whole(batch * m * k))),
-            Buffer("b", types[0], batch * n * k, Content("-3 to 3", whole(batch * n * k))),
+            Buffer("a", types[0], batch * m * k, Array("-3 to 3", whole(batch * m * k))),
+            Buffer("b", types[0], batch * n * k, Array("-3 to 3", whole(batch * n * k))),
             Buffer("c", types[1], batch * m * n),
         ),
-        steps=(Gemm(precision, m, n, k, "a", "b", "c", batch, plain),),
+        turns=((Gemm(precision, m, n, k, "a", "b", "c", batch, plain),),),
         flop=2 * batch * m * n * k,
         bytes=0,
         outputs=(Output("c", expect, "small integers: exact"),),

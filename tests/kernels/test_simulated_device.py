@@ -13,7 +13,7 @@ from whorl.errors import DeviceError
 from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.device import Device, Loaded
 from whorl.kernels.simulated_device import SimulatedDevice, timing
-from whorl.kernels.work import Buffer, Content, Copy, Expected, Facts, Gemm, Launch, Output, Step, Unfit, Work
+from whorl.kernels.work import Array, Buffer, Copy, Expected, Facts, Gemm, Launch, Output, Step, Unfit, Work
 from whorl.simulation.bench import Bench
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import A100, H100, H200, MODELS, V100, GpuModel
@@ -24,12 +24,12 @@ from whorl.simulation.workloads import SGEMM
 LINES = 1 << 20
 
 
-def expect(seed: int) -> Expected:
+def expect(seed: int, repetitions: int) -> Expected:
     values = seed + np.arange(6, dtype=np.float64).reshape(2, 3)
     return Expected(columns=1000, values=values, tolerance=np.full((2, 3), 1e-6))
 
 
-def exactly(seed: int) -> Expected:
+def exactly(seed: int, repetitions: int) -> Expected:
     return Expected(columns=10, values=np.zeros((1, 1)), tolerance=np.zeros((1, 1)))
 
 
@@ -40,11 +40,11 @@ def work(kernel: str = "triad", **changes: Any) -> Work:
         kernel,
         "fp64",
         (
-            Buffer("x", "float64", LINES, Content("ones", lambda seed: np.ones(1))),
+            Buffer("x", "float64", LINES, Array("ones", lambda seed: np.ones(1))),
             Buffer("y", "float64", LINES),
             Buffer("n", "int32", 10),
         ),
-        (step,),
+        ((step,),),
         flop=0,
         bytes=0,
         outputs=(Output("y", expect, "six values"), Output("n", exactly, "zero")),
@@ -56,7 +56,7 @@ def work(kernel: str = "triad", **changes: Any) -> Work:
 def gemm(precision: str, n: int, kernel: str = "") -> Work:
     product = Gemm(precision, n, n, n, "x", "x", "y")
     return work(
-        kernel or f"gemm-{precision}", precision=precision, steps=(product,), flop=2 * n**3, bytes=12 * n * n,
+        kernel or f"gemm-{precision}", precision=precision, turns=((product,),), flop=2 * n**3, bytes=12 * n * n,
         path="dram", activity=1.0,
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def test_parts_of_a_time_are_sizes_over_rates() -> None:
     assert fma.workload.compute_share == pytest.approx(1.0)
     tensor = timing(gemm("fp16", 8192), V100)
     assert 2 * 8192**3 / tensor.unit_s == pytest.approx(0.75 * 125.3e12, rel=0.001)
-    empty = timing(work("launch", steps=(Launch("l.cu", "l", (1, 1, 1), (1, 1, 1), (), times=1000),)), V100)
+    empty = timing(work("launch", turns=((Launch("l.cu", "l", (1, 1, 1), (1, 1, 1), (), times=1000),),)), V100)
     assert empty.unit_s == pytest.approx(rates.launch_us / 1000)
 
 
@@ -148,7 +148,7 @@ def test_two_equal_parts_overlap_and_share_the_clock_s_part() -> None:
 def test_what_is_beside_the_products_runs_on_the_vector_units_and_after_them() -> None:
     product, launch = gemm("fp16", 4096), work().steps[0]
     alone = timing(product, V100).unit_s
-    block = replace(product, kernel="block", steps=(*product.steps, launch), flop=product.flop + 10**12)
+    block = replace(product, kernel="block", turns=((*product.steps, launch),), flop=product.flop + 10**12)
     more = timing(block, V100)
     parts = alone, 10**12 / (31.33e12 * 0.98), block.bytes / (0.92 * 900e9)
     assert more.unit_s == pytest.approx(sum(parts), rel=0.002)
@@ -264,7 +264,7 @@ def test_planted_wrong_results_are_found_in_two_runs_of_five() -> None:
                 place, rest = first.first.split("] is ")
                 row, column = divmod(int(place.split("[")[1]), 1000)
                 right = float(rest.split(" should be ")[1])
-                assert not place.startswith("y") or right == expect(3).values[row % 2, column % 3]
+                assert not place.startswith("y") or right == expect(3, 1).values[row % 2, column % 3]
             found.append(first.wrong)
             loaded.unload()
         return found
@@ -346,7 +346,7 @@ def test_a_lost_gpu_says_so_wherever_it_is_asked() -> None:
 
 def test_a_copy_to_a_peer_needs_one() -> None:
     steps: tuple[Step, ...] = (Copy("x", "p", 8 * LINES),)
-    copy = work(buffers=(*work().buffers, Buffer("p", "float64", LINES, place="peer")), steps=steps, path="peer")
+    copy = work(buffers=(*work().buffers, Buffer("p", "float64", LINES, place="peer")), turns=(steps,), path="peer")
     alone, several = devices(V100, 1)[0], devices(V100, 2)[0]
     with pytest.raises(DeviceError, match="no peer in its node"):
         only(alone, loads_and_runs(alone, copy))

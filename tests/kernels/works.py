@@ -9,7 +9,7 @@ import numpy as np
 from whorl.kernels import cupy_loaded
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import Timed, finish
-from whorl.kernels.work import Buffer, Content, Expected, Launch, Output, Work
+from whorl.kernels.work import Array, Buffer, Expected, Launch, Output, Work
 
 N = 5000
 
@@ -22,15 +22,15 @@ def twice(*, factor: int = 2, count: int = N, times: int = 1, place: str = "devi
     """out = 2 in, as many times in one repetition as asked."""
     launch = Launch("plain.cu", "twice", (2, 1, 1), (64, 1, 1), ("in", "out", np.uint64(count)), ("FACTOR=2",), times)
     values = factor * ramp(7)[None, :].astype(np.float64)
-    content = Content("a ramp", ramp)
+    content = Array("a ramp", ramp)
     return Work(
         kernel="twice",
         precision="fp32",
         buffers=(Buffer("in", "float32", count, content), Buffer("out", "float32", count, place=place)),
-        steps=(launch,),
+        turns=((launch,),),
         flop=count * times,
         bytes=8 * count * times,
-        outputs=(Output("out", lambda seed: Expected(count, values, np.zeros((1, 40))), "exact"),),
+        outputs=(Output("out", lambda *_: Expected(count, values, np.zeros((1, 40))), "exact"),),
     )
 
 
@@ -44,10 +44,10 @@ def counted() -> Work:
         kernel="counted",
         precision="int32",
         buffers=(Buffer("counters", "uint32", 96),),
-        steps=(launch("cleared", 1), launch("increased", 3)),
+        turns=((launch("cleared", 1), launch("increased", 3)),),
         flop=0,
         bytes=0,
-        outputs=(Output("counters", lambda _: Expected(96, np.full((1, 1), 3.0), np.zeros((1, 1))), "exact"),),
+        outputs=(Output("counters", lambda *_: Expected(96, np.full((1, 1), 3.0), np.zeros((1, 1))), "exact"),),
     )
 
 

@@ -39,7 +39,7 @@ def build(facts: Facts, *, size: int = 1, input: str = "ones") -> Work | Unfit: 
         kernel="tiny",
         precision="fp32",
         buffers=(),
-        steps=(),
+        turns=((),),
         flop=1_000_000 * size,
         bytes=2_000_000 * size,
         outputs=(),

@@ -68,3 +68,12 @@ inline float from_fp16(half bits) { return (float)small_to_double(bits, 5, 10); 
 inline half to_fp16(float value) { return small_from(value, 5, 10); }
 
 inline uint4 load_past_l1(const uint4* address) { return *address; }
+
+// On the host every thread is a warp of its own.
+inline unsigned int multiprocessor() { return 0; }
+
+inline unsigned long long warp_sum(unsigned long long value) { return value; }
+
+inline unsigned long long warp_least(unsigned long long value) { return value; }
+
+inline bool leads_warp() { return true; }

@@ -1,0 +1,31 @@
+// Makes the contents of buffers on the device (`work.Lanes` and `work.Words`). Defined by the launch: ELEMENT, an
+// unsigned type of an element's size.
+#include "place.cuh"
+
+#ifndef ELEMENT
+#define ELEMENT unsigned int
+#endif
+
+// out[i] = word i of the stream.
+extern "C" __global__ void words(unsigned int* out, unsigned long long count, unsigned int stream) {
+    const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
+    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
+        out[i] = word_at(stream, i);
+}
+
+// A matrix of rows of `length` elements, stored by rows, or by columns where `across`: row r is lane r % lanes of the
+// stream, scaled. `table` holds 4096 elements for each of the eight scales.
+extern "C" __global__ void lanes(ELEMENT* out, unsigned long long count, unsigned int stream,
+                                 const ELEMENT* __restrict__ table, unsigned long long length, unsigned int lanes,
+                                 unsigned int across) {
+    const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
+    const unsigned long long rows = count / length;
+    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const unsigned long long high = i / (across ? rows : length);
+        const unsigned long long low = i - high * (across ? rows : length);
+        const unsigned long long row = across ? low : high;
+        const unsigned long long column = across ? high : low;
+        const unsigned int place = word_at(stream, ((row % lanes) << 32) + column) & 4095u;
+        out[i] = table[(scale_code(row) << 12) + place];
+    }
+}
