@@ -117,22 +117,33 @@ class Buffer:
 
 
 class Live(Enum):
-    """An argument of an audit's launch that is known only when it runs."""
+    """An argument of an audit's launch that is known only when it runs, uint32."""
 
-    WRITTEN = "repetitions since the last audit, uint32"
+    WRITTEN = "repetitions since the last audit"
+    LAST = "the turn of the last repetition"
+
+
+@dataclass(frozen=True)
+class Key:
+    """An argument that is known when a work is loaded: the stream of a buffer's places, `inputs.key(seed, buffer)`."""
+
+    buffer: str
+
+
+Argument = str | Scalar | Key | Live
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A function of a CUDA C source of this folder. Arguments are names of buffers, numpy scalars by value, or, in an
-    audit, `Live.WRITTEN`."""
+    """A function of a CUDA C source of this folder. Arguments are names of buffers, numpy scalars by value, keys,
+    or, in an audit, `Live`."""
 
     source: str
     """File name, as 'fma.cu'."""
     function: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    args: tuple[str | Scalar | Live, ...]
+    args: tuple[Argument, ...]
     defines: tuple[str, ...] = ()
     """Compiler definitions, as 'CHAINS=8'."""
     times: int = 1
@@ -261,6 +272,13 @@ class Work:
     compared: int = 0
     """Comparisons that a repetition adds to the buffer `faults`, by its kernels or by the audit: a check demands
     exactly repetitions times these, so that a launch that did nothing, or left out a block, is found."""
+    carries: bool = False
+    """Whether an error of any repetition stays in the outputs to the end, so that their check covers all of them."""
+
+    @property
+    def every_counts(self) -> bool:
+        """Whether all repetitions are checked, and not the last one alone."""
+        return self.compared > 0 or self.carries
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whorl.kernels.inputs import cleared_faults, filled, scale, word
+from whorl.kernels.inputs import cleared_faults, filled, key, scale, word
 from whorl.kernels.rounding import DTYPES, decode, encode, nearest
 from whorl.kernels.sources import source
-from whorl.kernels.work import Expected, Facts, Gemm, Launch, Live, Output, Step, WordsExpected, Work
+from whorl.kernels.work import Expected, Facts, Gemm, Key, Launch, Live, Output, Scalar, Step, WordsExpected, Work
 
 SHIM = Path(__file__).parent / "host"
 COMPILER = shutil.which("g++")
@@ -181,9 +181,16 @@ class HostDevice:
             if isinstance(argument, str):
                 held.append(np.array([self.arrays[argument].ctypes.data], np.uint64))
             else:
-                held.append(np.array([written if isinstance(argument, Live) else argument]))
+                held.append(np.array([self._resolved(argument, written)]))
         values = (ctypes.c_void_p * len(held))(*[each.ctypes.data for each in held])
         function(values, (ctypes.c_uint * 6)(*launch.grid, *launch.block))
+
+    def _resolved(self, argument: Scalar | Key | Live, written: np.uint32 | None) -> Any:
+        if isinstance(argument, Key):
+            return np.uint32(key(self.seed, argument.buffer))
+        if argument is Live.LAST:
+            return np.uint32((self.repetitions - 1) % len(self.work.turns))
+        return written if argument is Live.WRITTEN else argument
 
     def _gemm(self, step: Gemm) -> None:
         """The product as vendors document it: inputs rounded to the precision, sums in fp32 or fp64, C rounded."""
