@@ -1,5 +1,5 @@
-// Makes the contents of buffers on the device (`work.Lanes` and `work.Words`). Defined by the launch: ELEMENT, an
-// unsigned type of an element's size.
+// Makes the contents of buffers on the device (`work.Lanes`, `work.Words`, and `work.Array` where it rises). Defined by the launch: ELEMENT, an
+// unsigned type of an element's size, or, for `rising`, its type.
 #include "place.cuh"
 
 #ifndef ELEMENT
@@ -28,4 +28,12 @@ extern "C" __global__ void lanes(ELEMENT* out, unsigned long long count, unsigne
         const unsigned int place = word_at(stream, ((row % lanes) << 32) + column) & 4095u;
         out[i] = table[(scale_code(row) << 12) + place];
     }
+}
+
+// out[i] = period[i % length] + rise * (i / length).
+extern "C" __global__ void rising(ELEMENT* out, unsigned long long count, const ELEMENT* __restrict__ period,
+                                  unsigned long long length, unsigned int rise) {
+    const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
+    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
+        out[i] = period[i % length] + (ELEMENT)(rise * (unsigned int)(i / length));
 }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .rounding import Doubles, encode, nearest
-from .work import FAULTS, Array, Buffer, Lanes, Words
+from .work import FAULTS, Array, Buffer, Lanes, Words, WordsExpected
 
 DISTRIBUTIONS = {
     "uniform": "uniform in [-1, 1)",
@@ -62,6 +62,14 @@ def word(stream: int, places: NDArray[np.uint64]) -> NDArray[np.uint32]:
     return mix(low + np.uint32(stream) + np.uint32(0x9E3779B9) * high)
 
 
+def expected_words(expected: WordsExpected, count: int, places: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """What the elements at some places of a result of `count` words must be."""
+    words = word(expected.stream, (places + np.uint64(expected.first % count)) % np.uint64(count))
+    return words * np.uint32(expected.factor % 2**32) + word(expected.plus, places) * np.uint32(
+        expected.plus_factor % 2**32
+    )
+
+
 def _scale_code(rows: NDArray[np.uint64]) -> NDArray[np.uint32]:
     return mix(rows.astype(np.uint32) + np.uint32(0x85EBCA6B)) >> np.uint32(29)
 
@@ -98,7 +106,12 @@ def filled(seed: int, buffer: Buffer) -> NDArray[Any]:
     if isinstance(content, Words):
         return word(key(seed, buffer.name), np.arange(buffer.count, dtype=np.uint64))
     if isinstance(content, Array):
-        return np.resize(content.make(seed), buffer.count)
+        period = content.make(seed)
+        if not content.rise:
+            return np.resize(period, buffer.count)
+        risen: NDArray[Any] = np.resize(period, buffer.count)
+        risen += (np.arange(buffer.count) // period.size * content.rise).astype(period.dtype)
+        return risen
     rows = buffer.count // content.length
     row, column = np.indices((rows, content.length), np.uint64)
     place = _places(seed, buffer.name, row % np.uint64(content.lanes), column)

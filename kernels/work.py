@@ -56,6 +56,9 @@ class Array:
     says: str
     """The distribution in words, as the conditions of a run record it: 'uniform in [-1, 1)'."""
     make: Callable[[int], NDArray[Any]]
+    rise: int = 0
+    """Added to a period's elements once more in each period: what makes the periods of large buffers different. Of
+    float32 (exact only where the sums are) and uint32 (modulo 2^32); the device adds it."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +195,8 @@ class Expected:
     """What a result must be: `values` and `tolerance` of shape (p, q), float64.
 
     Element i of a result with rows of `columns` elements, r, c = divmod(i, columns), must lie within
-    tolerance[r % p, c % q] of values[r % p, c % q]; both times `inputs.scale(r)` where `row_scaled` and `scale(c)`
-    where `column_scaled`. Tolerance 0 asks for equality.
+    tolerance[r % p, c % q] of values[r % p, c % q] + rise * (r // p); both times `inputs.scale(r)` where `row_scaled`
+    and `scale(c)` where `column_scaled`. Tolerance 0 asks for equality.
     """
 
     columns: int
@@ -201,15 +204,21 @@ class Expected:
     tolerance: NDArray[np.float64]
     row_scaled: bool = False
     column_scaled: bool = False
+    rise: float = 0.0
 
 
 @dataclass(frozen=True)
 class WordsExpected:
-    """What a result of uint32 words must be: element i equals `inputs.word(stream, first + i)`."""
+    """What a result of `count` uint32 words must be: element i is factor * word(stream, (first + i) % count) +
+    plus_factor * word(plus, i), modulo 2^32 (`inputs.expected_words`)."""
 
     stream: int
     """Of the buffer whose `Words` these are: `inputs.key(seed, name)`."""
     first: int = 0
+    factor: int = 1
+    plus: int = 0
+    """Stream of a second buffer, where `plus_factor` is not 0."""
+    plus_factor: int = 0
 
 
 Expectation = Callable[[int, int], Expected | WordsExpected]

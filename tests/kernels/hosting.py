@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whorl.kernels.inputs import cleared_faults, filled, key, scale, word
+from whorl.kernels.inputs import cleared_faults, expected_words, filled, key, scale
 from whorl.kernels.rounding import DTYPES, decode, encode, nearest
 from whorl.kernels.sources import source
 from whorl.kernels.work import Expected, Facts, Gemm, Key, Launch, Live, Output, Scalar, Step, WordsExpected, Work
@@ -210,7 +210,7 @@ class HostDevice:
         expected = output.expect(self.seed, max(1, self.repetitions))
         stored = self.arrays[output.buffer][output.at :][: output.count]
         if isinstance(expected, WordsExpected):
-            right = word(expected.stream, np.arange(expected.first, expected.first + stored.size, dtype=np.uint64))
+            right = expected_words(expected, stored.size, np.arange(stored.size, dtype=np.uint64))
             return stored.astype(np.float64), np.abs(stored - right.astype(np.float64)), np.zeros(stored.size)
         with np.errstate(invalid="ignore"):
             got = (
@@ -224,7 +224,8 @@ class HostDevice:
         if expected.column_scaled:
             factor = factor * scale(column.astype(np.uint64))
         with np.errstate(invalid="ignore"):
-            off = np.abs(got - expected.values[at] * factor)
+            right = expected.values[at] + expected.rise * (row // expected.values.shape[0])
+            off = np.abs(got - right * factor)
         return got, off, expected.tolerance[at] * np.abs(factor)
 
     def wrong(self) -> int:
