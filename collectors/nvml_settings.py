@@ -105,6 +105,17 @@ class Control:
                 f"{self.gpu}: the driver took a power limit of {milliwatt / 1000:g} W and shows {shown / 1000:g} W"
             )
 
+    def restore_power_limit(self, before_mw: int, set_mw: int) -> list[str]:
+        """Set the power limit of before again where it is the one that was set; what there is to tell."""
+        limit_mw = self.power_limit_mw()
+        if same_limit(limit_mw, before_mw):
+            return []  # it was not changed yet, or the GPU was reset
+        if not same_limit(limit_mw, set_mw):
+            return [f"{self.gpu}: somebody else set the power limit since: it stays at {limit_mw / 1000:g} W"]
+        self.check_power_limit(before_mw)  # who wrote the restore file may have been wrong
+        self.set_power_limit(before_mw)
+        return [f"{self.gpu}: the power limit is {before_mw / 1000:g} W again"]
+
     def nearest_clock(self, mhz: float) -> int:
         """The clock that this GPU can be locked to, nearest to `mhz`. InputError, with the range, outside of it."""
         import pynvml as nv

@@ -155,15 +155,17 @@ def _settings() -> Finding:
     what, use = "settings of GPUs", "--lock-clock, --power-limit"
     messages = restore_left_over()
     try:
-        left = pending(state_folder())
+        changed = pending(state_folder())
+        for file in changed:
+            file.close()
     except (InputError, OSError) as error:
         return Finding(what, False, str(error), use)
     messages += [
-        f"process {one.note.pid} has changed {', '.join(one.note.gpus)} and will restore it"
-        for one in left
-        if one.living and one.note is not None
+        f"process {file.saved.pid} has changed {file.gpu} and will restore it"
+        for file in changed
+        if file.living and file.saved is not None
     ]
-    return Finding(what, all(one.living for one in left), "; ".join(messages) or "nothing to restore", use)
+    return Finding(what, not any(file.left for file in changed), "; ".join(messages) or "nothing to restore", use)
 
 
 def _permission() -> Finding:

@@ -7,15 +7,17 @@ or the machine's memory runs out, at the next start of whorl (see `restore`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..store.events import Event
-from ..store.system import signals
+from ..store.system import processes, signals
 from ..store.vocabulary import EventKind
-from .restore import Before, Claim, bring_back, exclusively, pending, restore_dead, state_folder
+from .restore import RestoreFile, Saved, boot, bring_back, claim, state_folder
 
 if TYPE_CHECKING:
     from ..collectors.nvml_settings import Control, Controls
@@ -50,9 +52,10 @@ class Settings:
         self._mhz, self._watt = lock_clock_mhz, power_limit_w
         self._tell = tell
         self._clocks: dict[str, int] = {}
-        self._done: dict[str, Before] = {}  # changed, or perhaps: what is to be restored
+        self._changed: dict[str, Saved] = {}
+        """What is to be restored, by GPU: of what was changed, or perhaps was."""
+        self._files: dict[str, RestoreFile] = {}
         self._session: Controls | None = None
-        self._claim: Claim | None = None
         self._signals = contextlib.ExitStack()
 
     def locked_clock_mhz(self, gpu: str) -> int | None:
@@ -66,120 +69,96 @@ class Settings:
         try:
             self._begin()
         except BaseException:
-            self._end()
+            self.__exit__()
             raise
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    # -- changing -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         from ..collectors.nvml_settings import Controls
 
         folder = state_folder()
-        self._session = Controls()
-        with exclusively(folder):
+        self._session = session = Controls()
+        controls = [session.find(gpu) for gpu in self._gpus]
+        for gpu in self._gpus:  # what an earlier run left would count as the original setting
+            self._files[gpu] = claim(folder, gpu, self._tell_left_over)
+        plan = [(control, self._plan(control, session.driver)) for control in controls]
+        for control, saved in plan:
             try:
-                for sentence in restore_dead(folder):  # otherwise it would count as the original setting
-                    self._tell(Event(EventKind.SETTINGS_LEFT_OVER, None, sentence))
-                self._refuse_taken(pending(folder))
+                self._files[control.gpu].write(saved)
             except OSError as error:
-                raise InputError(f"cannot look for restore files in {folder}: {error.strerror}") from error
-            plan = {gpu: self._plan(self._session.find(gpu)) for gpu in self._gpus}
-            self._claim = Claim(folder, plan, self._session.driver)
-        for gpu, before in plan.items():
-            self._change(self._session.find(gpu), before)
-
-    def _refuse_taken(self, files: Sequence[Any]) -> None:
-        for left in files:
-            if left.foreign:
-                continue
-            taken = sorted(set(self._gpus) & set(left.note.gpus)) if left.note is not None else []
-            if left.living and taken:
                 raise InputError(
-                    f"{taken[0]}: process {left.note.pid} has changed its settings: wait until that process ends"
-                )
-            if not left.living and (taken or left.note is None):
-                raise InputError(
-                    f"settings that an earlier run changed could not be restored ({left.path}): "
-                    f"solve that first (run whorl doctor)"
-                )
+                    f"cannot write {self._files[control.gpu].path} ({error.strerror}), so no setting was changed"
+                ) from error
+        for control, saved in plan:
+            self._change(control, saved)
 
-    def _plan(self, control: Control) -> Before:
+    def _tell_left_over(self, sentence: str) -> None:
+        self._tell(Event(EventKind.SETTINGS_LEFT_OVER, None, sentence))
+
+    def _plan(self, control: Control, driver: str | None) -> Saved:
         """What there is, of what will be changed. Raises InputError for what this GPU cannot have."""
-        before = Before()
+        pid, when = os.getpid(), datetime.now(UTC).isoformat(timespec="seconds")
+        saved = Saved(boot(), pid, processes.began(pid), when, driver)
+        self._changed[control.gpu] = saved
         if self._watt is not None:
-            milliwatt = round(self._watt * 1000)
-            control.check_power_limit(milliwatt)
-            before = replace(before, power_limit_mw=control.power_limit_mw(), power_limit_set_mw=milliwatt)
+            limit_mw = round(self._watt * 1000)
+            control.check_power_limit(limit_mw)
+            saved = replace(saved, power_limit_mw=control.power_limit_mw(), power_limit_set_mw=limit_mw)
         if self._mhz is not None:
             self._clocks[control.gpu] = control.nearest_clock(self._mhz)
-            before = replace(before, clock_locked=True)
-        return before
+            saved = replace(saved, clock_locked=True)
+        return saved
 
-    def _change(self, control: Control, before: Before) -> None:
-        gpu = control.gpu
-        if before.power_limit_set_mw is not None:
-            change = Before(before.power_limit_mw, before.power_limit_set_mw)
-            self._try(gpu, change, lambda: control.set_power_limit(change.power_limit_set_mw or 0))
-            was, now = before.power_limit_mw or 0, before.power_limit_set_mw
-            detail = f"{gpu}: the power limit is {now / 1000:g} W, and was {was / 1000:g} W"
-            self._tell(
-                Event(EventKind.SETTINGS_CHANGED, gpu, detail, metric="power_limit_mw", before=was or None, value=now)
-            )
-        if before.clock_locked:
+    def _change(self, control: Control, saved: Saved) -> None:
+        gpu, before_mw, limit_mw = control.gpu, saved.power_limit_mw, saved.power_limit_set_mw
+        kind = EventKind.SETTINGS_CHANGED
+        if before_mw is not None and limit_mw is not None:
+            with self._trying(gpu, power_limit_mw=before_mw, power_limit_set_mw=limit_mw):
+                control.set_power_limit(limit_mw)
+            detail = f"{gpu}: the power limit is {limit_mw / 1000:g} W, and was {before_mw / 1000:g} W"
+            self._tell(Event(kind, gpu, detail, metric="power_limit_mw", before=before_mw, value=limit_mw))
+        if saved.clock_locked:
             mhz = self._clocks[gpu]
-            self._try(gpu, replace(self._done.get(gpu, Before()), clock_locked=True), lambda: control.lock_clock(mhz))
-            detail = f"{gpu}: the clock is locked at {mhz} MHz"
-            self._tell(Event(EventKind.SETTINGS_CHANGED, gpu, detail, metric="sm_clock_mhz", before=None, value=mhz))
+            with self._trying(gpu, clock_locked=True):
+                control.lock_clock(mhz)
+            self._tell(Event(kind, gpu, f"{gpu}: the clock is locked at {mhz} MHz", metric="sm_clock_mhz", value=mhz))
 
-    def _try(self, gpu: str, change: Before, make: Callable[[], None]) -> None:
-        """Make a change, which counts as done from before it is tried, unless the driver refuses it."""
-        before = self._done.get(gpu)
-        self._done[gpu] = change
+    @contextlib.contextmanager
+    def _trying(self, gpu: str, **fields: Any) -> Iterator[None]:
+        """A change counts as made from before it is tried, unless the driver refuses it."""
+        before = self._changed[gpu]
+        self._changed[gpu] = replace(before, **fields)
         try:
-            make()
+            yield
         except InputError:
-            if before is None:
-                del self._done[gpu]
-            else:
-                self._done[gpu] = before
+            self._changed[gpu] = before
             raise
 
-    # -- restoring ----------------------------------------------------------------------------------------------------
-
-    def _end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         events: list[Event] = []
         try:
             with self._signals, signals.held():
-                remaining = self._restore(events)
-                claim, self._claim = self._claim, None
-                if claim is not None:
-                    try:
-                        claim.keep(remaining)
-                    except OSError as error:
-                        sentence = f"{claim.path} cannot be brought up to date ({error.strerror}): remove it by hand"
-                        events.append(Event(EventKind.SETTINGS_NOT_RESTORED, None, sentence))
-                    claim.release()
-                session, self._session = self._session, None
-                if session is not None:
-                    session.__exit__()
-                self._clocks.clear()
+                for gpu, file in self._files.items():
+                    events += self._restore(gpu, file)
+                if self._session is not None:
+                    self._session.__exit__()
+                self._session = None
+                self._files, self._clocks = {}, {}
         finally:
             for event in events:  # last, so that a failing callback cannot prevent the restoring
                 self._tell(event)
 
-    def _restore(self, events: list[Event]) -> dict[str, Before]:
-        """Bring back what was changed; returns what could not be."""
-        done, self._done = self._done, {}
-        remaining: dict[str, Before] = {}
-        for gpu, before in done.items():
-            assert self._session is not None
-            sentences, rest = bring_back(self._session, gpu, before)
-            if rest is not None:
-                remaining[gpu] = rest
-            kind = EventKind.SETTINGS_RESTORED if rest is None else EventKind.SETTINGS_NOT_RESTORED
-            events += [Event(kind, gpu, sentence) for sentence in sentences]
-        return remaining
+    def _restore(self, gpu: str, file: RestoreFile) -> list[Event]:
+        """Bring back what was changed of a GPU; its file stays where something could not be."""
+        sentences: list[str] = []
+        complete = True
+        if gpu in self._changed and self._session is not None:
+            sentences, complete = bring_back(self._session, gpu, self._changed.pop(gpu))
+        file.saved = None if complete else file.saved
+        kind = EventKind.SETTINGS_RESTORED if complete else EventKind.SETTINGS_NOT_RESTORED
+        try:
+            file.close()
+        except OSError as error:
+            kind = EventKind.SETTINGS_NOT_RESTORED
+            sentences.append(f"{file.path} cannot be removed ({error.strerror}): remove it by hand")
+        return [Event(kind, gpu, sentence) for sentence in sentences]

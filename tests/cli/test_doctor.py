@@ -210,9 +210,8 @@ def test_settings_and_who_may_change_them(state: Path) -> None:
 
 
 def test_a_restore_file_that_cannot_be_used_is_a_finding(state: Path) -> None:
-    note = importlib.import_module("whorl.probes.restore")
     state.mkdir()
-    (state / f"{note._mine()}-1-1.json").write_text("{")
+    (state / "restore-GPU-1.json").write_text("{")
     found = {f["what"]: f for f in findings()}
     assert not found["settings of GPUs"]["works"]
     assert "cannot be used" in found["settings of GPUs"]["detail"]

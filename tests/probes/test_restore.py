@@ -6,11 +6,13 @@ import errno
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +21,22 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import InputError
-from whorl.probes import restore
-from whorl.probes.restore import pending, restore_left_over, state_folder
+from whorl.probes.restore import RestoreFile, Saved, boot, restore_left_over, state_folder
 from whorl.probes.settings import Settings
-from whorl.store.system import processes
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
 
 
 def left_by_a_killed_process(nvml: NvmlLibrary, state: Path, *statements: str) -> tuple[Path, list[str]]:
-    """A restore file of a process that is dead, with three GPUs at 500 W and 1200 MHz."""
+    """The restore file of the first of three GPUs, which a dead process left at 500 W and 1200 MHz."""
     nvml.write(*BUSY, *statements)
     gpus = uuids()
     with process_with_settings(nvml, state, gpus) as process:
         process.kill()
         process.wait(PATIENCE_S)
-    (path,) = notes(state)
+    assert len(notes(state)) == 3
     assert limit_w(gpus[0]) == 500
-    return path, gpus
+    return state / f"restore-{gpus[0]}.json", gpus
 
 
 def rewrite(path: Path, **changed: Any) -> None:
@@ -49,14 +49,13 @@ def setters(nvml: NvmlLibrary) -> set[str]:
 
 
 def test_what_a_killed_process_left_is_brought_back_and_told(nvml: NvmlLibrary, state: Path) -> None:
-    path, gpus = left_by_a_killed_process(nvml, state, "gpu 2 limit 650000")
+    _, gpus = left_by_a_killed_process(nvml, state, "gpu 2 limit 650000")
     told = restore_left_over()
     assert [limit_w(gpu) for gpu in gpus] == [700, 700, 650]
     assert all(clock_mhz(gpu) > 1200 for gpu in gpus)
-    assert not path.exists()
-    pid = path.stem.split("-")[-2]
+    assert not notes(state)
     assert len(told) == 6
-    assert all(f"process {pid} of 20" in sentence for sentence in told)
+    assert all(re.search(r"process \d+ of 20", sentence) for sentence in told)
     assert told[0].startswith(f"{gpus[0]}: the power limit is 700 W again")
     assert restore_left_over() == []
 
@@ -80,33 +79,25 @@ def test_the_next_command_restores(
 
 def test_a_planted_restore_file_sets_nothing(nvml: NvmlLibrary, state: Path, tmp_path: Path) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
-    before = [limit_w(gpu) for gpu in gpus]
 
     def sets_nothing(fragment: str) -> None:
         assert any(fragment in sentence for sentence in restore_left_over())
-        assert [limit_w(gpu) for gpu in gpus] == before
+        assert limit_w(gpus[0]) == 500
         assert path.exists()
 
-    whole = path.read_bytes()
-    mode = path.stat().st_mode
     path.chmod(0o666)
-    sets_nothing("is not used")
-    path.chmod(mode)
+    sets_nothing("other users may have written it")
+    path.chmod(0o600)
     if os.geteuid() == 0:  # only root can give a file to another user
         os.chown(path, 12345, 12345)
-        sets_nothing("is not used")
+        sets_nothing("other users may have written it")
         os.chown(path, 0, 0)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    sets_nothing("cannot be used")
-    assert (tmp_path / "elsewhere").read_bytes() == whole
+    sets_nothing(str(path))
     path.unlink()
     (tmp_path / "elsewhere").rename(path)
-    content = json.loads(whole)
-    for change in content["gpus"].values():
-        if change["power_limit_mw"] is not None:
-            change["power_limit_mw"] = 5_000_000
-    path.write_text(json.dumps(content))
+    rewrite(path, power_limit_mw=5_000_000)
     sets_nothing("not allowed")
 
 
@@ -124,7 +115,7 @@ def test_a_living_process_keeps_its_settings(nvml: NvmlLibrary, state: Path) -> 
     with process_with_settings(nvml, state, gpus):
         assert restore_left_over() == []
         assert limit_w(gpus[0]) == 500
-        assert len(notes(state)) == 1
+        assert len(notes(state)) == 3
 
 
 def test_on_a_file_system_without_locks_the_process_decides(
@@ -138,26 +129,32 @@ def test_on_a_file_system_without_locks_the_process_decides(
             raise OSError(errno.ENOLCK, "no locks available")
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
-        (left,) = pending(state)
-        assert left.living
-        rewrite(left.path, started=1)  # another process that had its number
-        assert not pending(state)[0].living
-        rewrite(left.path, started=left.note.started if left.note else None)
-        assert pending(state)[0].living
+        path = state / f"restore-{gpus[0]}.json"
+
+        def living() -> bool:
+            with closing(RestoreFile(path)) as file:
+                return file.living
+
+        assert living()
+        started = json.loads(path.read_text())["started"]
+        rewrite(path, started="1")  # another process that had its number
+        assert not living()
+        rewrite(path, started=started)
+        assert living()
         process.kill()
         process.wait(PATIENCE_S)
-        assert not pending(state)[0].living
+        assert not living()
         with Settings(gpus, power_limit_w=300):
             assert limit_w(gpus[0]) == 300
     assert [limit_w(gpu) for gpu in gpus] == [700] * 3
     assert not notes(state)
 
 
-def test_a_file_that_is_no_note_is_told_and_stays(nvml: NvmlLibrary, state: Path) -> None:
+def test_a_damaged_file_is_told_and_stays(nvml: NvmlLibrary, state: Path) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
-    whole = path.read_bytes()
-    format_2, no_gpus = b'{"format": 2, "gpus": {}}', b'{"format": 1, "gpus": 3}'
-    for content in (b"", b"{", b"[]", b"null", b'{"format": 1}', format_2, no_gpus, b"\xff", whole[:-20]):
+    for note in {*notes(state)} - {path}:
+        note.unlink()
+    for content in (b"{", b"[]", b"null", b'{"boot": "1"}', b'{"gpus": {}}', b"\xff"):
         path.write_bytes(content)
         (sentence,) = restore_left_over()
         assert str(path) in sentence, content
@@ -165,53 +162,34 @@ def test_a_file_that_is_no_note_is_told_and_stays(nvml: NvmlLibrary, state: Path
         with pytest.raises(InputError, match="could not be restored"), Settings(gpus, power_limit_w=300):
             pass
         assert not setters(nvml), content
-    path.write_bytes(whole)
-    assert len(restore_left_over()) == 6
+    path.write_bytes(b"")  # its process died before it changed anything
+    with Settings(gpus, power_limit_w=300):
+        assert limit_w(gpus[0]) == 300
+    assert not notes(state)
 
 
-def test_a_number_that_is_none_is_not_taken(nvml: NvmlLibrary, state: Path) -> None:
+def test_a_new_driver_undid_it(nvml: NvmlLibrary, state: Path) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
-    rewrite(path, gpus={gpus[0]: {"power_limit_mw": "700000", "power_limit_set_mw": 500000, "clock_locked": False}})
-    assert "it contains text instead of a number" in restore_left_over()[0]
-    assert not setters(nvml)
-
-
-@pytest.mark.parametrize(
-    ("since", "words"),
-    [
-        ({"boot": "0" * 32}, "the restart of the machine since then"),
-        ({"driver": "470.1"}, "reloading the driver since"),
-    ],
-)
-def test_a_restart_of_the_machine_or_a_new_driver_undid_it(
-    nvml: NvmlLibrary, state: Path, since: dict[str, str], words: str
-) -> None:
-    path, _ = left_by_a_killed_process(nvml, state)
-    rewrite(path, **since)
-    (sentence,) = restore_left_over()
-    assert words in sentence
+    for note in notes(state):
+        rewrite(note, driver="470.1")
+    sentences = restore_left_over()
+    assert sorted(sentence.partition(":")[0] for sentence in sentences if "reloading the driver" in sentence) == sorted(
+        gpus
+    )
     assert not setters(nvml)
     assert not path.exists()
 
 
-def test_files_of_other_machines_are_left_alone(nvml: NvmlLibrary, state: Path) -> None:
+def test_what_another_boot_or_machine_left_is_not_restored(nvml: NvmlLibrary, state: Path) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
-    other = path.with_name("restore-another-0badcafe-12-34.json")
-    path.rename(other)
-    rewrite(other, host="another", boot="0badcafe" * 4)
+    for note in notes(state):
+        rewrite(note, boot="0badcafe")
     assert restore_left_over() == []
     assert not setters(nvml)
+    assert path.exists()
     with Settings(gpus, power_limit_w=300):
         assert limit_w(gpus[0]) == 300
-    assert notes(state) == [other]
-
-
-def test_a_machine_that_has_another_name_now_restores(nvml: NvmlLibrary, state: Path) -> None:
-    path, gpus = left_by_a_killed_process(nvml, state)
-    *_, boot, pid, number = path.name.split("-")
-    path.rename(path.with_name(f"restore-oldname-{boot}-{pid}-{number}"))
-    assert len(restore_left_over()) == 6
-    assert limit_w(gpus[0]) == 700
+    assert not notes(state)
 
 
 def test_without_permission_the_file_stays_for_one_who_may(nvml: NvmlLibrary, state: Path) -> None:
@@ -233,7 +211,7 @@ def test_a_gpu_that_is_not_here_waits_for_its_return(nvml: NvmlLibrary, state: P
     told = restore_left_over()
     assert any(gpus[2] in sentence and "does not show this GPU" in sentence for sentence in told)
     assert [limit_w(gpu) for gpu in gpus[:2]] == [700, 700]
-    assert list(json.loads(path.read_text())["gpus"]) == [gpus[2]]
+    assert [note.stem for note in notes(state)] == [f"restore-{gpus[2]}"]
     with Settings(gpus[:2], power_limit_w=400):  # a GPU that is gone keeps nobody from the others
         assert limit_w(gpus[0]) == 400
     nvml.remove("gpus 2")
@@ -244,9 +222,9 @@ def test_a_gpu_that_is_not_here_waits_for_its_return(nvml: NvmlLibrary, state: P
 
 def test_no_driver_is_told(state: Path) -> None:
     state.mkdir()
-    note = restore.Note(processes.host(), restore._boot(), 1, 1, "2026-01-01T00:00:00+00:00", None, {})
-    path = state / f"restore-{processes.host()}-{restore._boot()[:8]}-1-1.json"
-    path.write_text(note.text())
+    path = state / "restore-GPU-1.json"
+    path.write_text(json.dumps(asdict(Saved(boot(), 1, "1", "2026-01-01", None, 1, 2))))
+    path.chmod(0o600)
     code = "from whorl.probes.restore import restore_left_over\nprint(*restore_left_over())"
     environment = {name: value for name, value in os.environ.items() if name != "WHORL_NVML_CONTROL"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
@@ -276,7 +254,7 @@ def test_two_that_start_at_once_restore_once(nvml: NvmlLibrary, state: Path) -> 
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert sorted(map(len, told)) == [0, 0, 6]
+    assert sum(map(len, told)) == 6
     assert limit_w(gpus[0]) == 700
     assert not path.exists()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.probes.restore import pending, restore_left_over
+from whorl.probes.restore import restore_left_over
 from whorl.probes.settings import Settings
 from whorl.store.events import Event
 from whorl.store.vocabulary import EventKind
@@ -39,8 +39,7 @@ def test_what_there_was_comes_back(nvml: NvmlLibrary, state: Path) -> None:
         assert [clock_mhz(gpu) for gpu in gpus[:2]] == [1200, 1200]
         assert settings.locked_clock_mhz(gpus[0]) == 1200, "the nearest clock that the GPU has"
         assert settings.locked_clock_mhz(gpus[2]) is None
-        (path,) = notes(state)
-        assert pending(state)[0].living
+        path, _ = notes(state)
         assert path.stat().st_mode & 0o777 == 0o600
     assert [limit_w(gpu) for gpu in gpus] == [650, 700, 700]
     assert clock_mhz(gpus[1]) == free
@@ -161,10 +160,7 @@ def test_a_gpu_that_falls_off_is_restored_when_it_is_back(nvml: NvmlLibrary, sta
     assert [limit_w(gpus[0]), limit_w(gpus[2])] == [700, 700]
     assert told.kinds(gpus[1])[-1] == "settings_not_restored"
     assert told.kinds(gpus[2])[-1] == "settings_restored"
-    (left,) = pending(state)
-    assert left.note is not None
-    assert list(left.note.gpus) == [gpus[1]]
-    assert not left.living
+    assert [path.stem for path in notes(state)] == [f"restore-{gpus[1]}"]
     (sentence,) = restore_left_over()
     assert gpus[1] in sentence
     nvml.remove("gpu 1 lost")
@@ -181,7 +177,7 @@ def test_a_limit_that_somebody_else_set_meanwhile_stays(nvml: NvmlLibrary, state
     with Settings(gpus[:1], power_limit_w=300, tell=told):
         nvml.add("gpu 0 limit 450000")
     assert limit_w(gpus[0]) == 450
-    assert "somebody else set it" in told[-1].detail
+    assert "somebody else set the power limit" in told[-1].detail
     assert not notes(state)
 
 
@@ -219,11 +215,11 @@ def test_two_processes_do_not_take_each_others_gpus(nvml: NvmlLibrary, state: Pa
         ):
             pass
         with Settings(gpus[1:], power_limit_w=300):
-            assert len(notes(state)) == 2
+            assert len(notes(state)) == 3
             other.send_signal(signal.SIGTERM)
             other.wait(PATIENCE_S)
             assert limit_w(gpus[0]) == 700
-            assert len(notes(state)) == 1, "the other's file went, ours stayed"
+            assert len(notes(state)) == 2, "the other's file went, ours stayed"
         assert limit_w(gpus[1]) == 700
     assert not notes(state)
 
