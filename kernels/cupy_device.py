@@ -92,6 +92,10 @@ class CupyDevice(CupyGpu):
     def others(self) -> Sequence[str]:
         return self._nvml.others()
 
+    def free_bytes(self) -> int:
+        with self.using("asking for its free memory"):
+            return int(self.runtime.memGetInfo()[0])
+
     async def load(self, work: Work, *, seed: int) -> CupyLoaded:
         with self.using(f"loading {work.kernel}"):
             if any(buffer.place == "peer" for buffer in work.buffers):

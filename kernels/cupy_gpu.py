@@ -18,6 +18,9 @@ from .cuda_identity import NvmlView, cuda_uuid, open_context
 from .cupy_compiling import compiled
 from .work import Facts
 
+_MOST_DYNAMIC_SHARED = 8
+"""CUDA's CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+
 
 def _never_free(*objects: object) -> None:
     """Keep CuPy objects, and the modules that they refer to, until the process ends.
@@ -80,6 +83,7 @@ class CupyGpu:
             max_clock_mhz=attribute("ClockRate") / 1e3,
             bandwidth_gb_s=bandwidth or None,
             peers=len(self._peers),
+            shared_bytes=attribute("MaxSharedMemoryPerBlockOptin"),
         )
 
     @property
@@ -157,6 +161,11 @@ class CupyGpu:
             self._functions[key] = compiled(self._cupy, name, function, defines)
             _never_free(self._functions[key])
         return self._functions[key]
+
+    def allow_shared(self, kernel: Any, size: int) -> None:
+        """Let the blocks of a function have so many bytes of shared memory: above 48 KiB it must be asked for."""
+        compiled_function = getattr(kernel, "kernel", kernel)  # RawModule gives a RawKernel, its compiler a Function
+        self._cupy.cuda.driver.funcSetAttribute(compiled_function.ptr, _MOST_DYNAMIC_SHARED, size)
 
     def library(self, name: str) -> Any:
         """A library of the CUDA toolkit, such as 'cublasLt'. Raises DeviceError if it is not found."""

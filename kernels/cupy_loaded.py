@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DeviceError
 from ..store.vocabulary import Outcome
@@ -99,7 +100,10 @@ class CupyLoaded:
             args = tuple(
                 np.uint64(buffers[a]) if isinstance(a, str) else a for a in step.args if not isinstance(a, Live)
             )
-            return step.times, lambda: kernel(step.grid, step.block, args)
+            if not step.shared:
+                return step.times, lambda: kernel(step.grid, step.block, args)
+            self._device.allow_shared(kernel, step.shared)
+            return step.times, lambda: kernel(step.grid, step.block, args, shared_mem=step.shared)
         if isinstance(step, Copy):
             target, source = buffers[step.target] + step.target_at, buffers[step.source] + step.source_at
             kind = self._runtime.memcpyDefault
@@ -245,6 +249,15 @@ class CupyLoaded:
             raise self._late(what, limit_s)
 
     # -- checking -----------------------------------------------------------------------------------------
+
+    async def read(self, buffer: str) -> NDArray[Any]:
+        """See `Loaded.read`."""
+        with self._device.using(f"reading {buffer} of {self._work.kernel}"):
+            array = np.zeros(self._buffers.buffer(buffer).count, self._buffers.buffer(buffer).dtype)
+            self._settle(CHECK_LIMIT_S, "what was enqueued")
+            self._buffers.download(array, self._buffers[buffer])
+            self._settle(CHECK_LIMIT_S, "the copy")
+            return array
 
     async def check(self) -> Verdict:
         """See `Loaded.check`."""

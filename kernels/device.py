@@ -61,6 +61,10 @@ class Loaded(Protocol):
         """
         ...
 
+    async def read(self, buffer: str) -> NDArray[Any]:
+        """A copy of a buffer of the work, as its kernels left it: what they wrote of their findings."""
+        ...
+
     async def check(self) -> Verdict:
         """Compare every element of the outputs, as the last repetition left them, with what they must be, and take
         what kernels and audits have compared since the last check."""
@@ -93,6 +97,10 @@ class Device(Protocol):
 
     def now_ns(self) -> int:
         """UTC on this device's clock."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory that is not taken, by this process or others. DeviceError where the GPU fails."""
         ...
 
     async def load(self, work: Work, *, seed: int) -> Loaded:

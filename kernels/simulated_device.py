@@ -10,8 +10,9 @@ are not. The time of a repetition follows from the model's rates (`timing`), and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from ..simulation.fleet import GPUS_PER_NODE
 from ..simulation.models import PARAMETERS, GpuModel
 from ..simulation.rates import rates_of
 from ..simulation.workloads import BERT, PAGERANK, SGEMM, STREAM, Workload
+from . import memory, sm
 from .device import Timed, Verdict
 from .work import Expected, Facts, Gemm, Launch, Work
 
@@ -176,6 +178,7 @@ def facts_of(
         max_clock_mhz=model.max_clock_mhz,
         bandwidth_gb_s=float(model.bandwidth_gb_s),
         peers=peers,
+        shared_bytes=rates.shared_kib << 10,
     )
 
 
@@ -196,6 +199,10 @@ class SimulatedDevice:
     def now_ns(self) -> int:
         """UTC on the simulated clock."""
         return self.bench.now_ns
+
+    def free_bytes(self) -> int:
+        """See `Device.free_bytes`."""
+        return self.bench.free_bytes(self.position)
 
     async def load(self, work: Work, *, seed: int) -> SimulatedLoaded:
         """Make a work ready: see `Device.load`."""
@@ -236,11 +243,14 @@ class SimulatedLoaded:
         self._bench, self._prepared, self._seed = bench, prepared, seed
         self._wrong = self._planted()
         self._written, self._taken = False, True
+        self._repetitions, self._busy_s = 0, 0.0
 
     async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
         """Run: see `Loaded.run`."""
         done = await self._bench.work(self._prepared, repeats, each, limit_s=limit_s)
         self._written = True
+        self._repetitions += repeats * each
+        self._busy_s += float(done.times_s.sum()) * each
         return Timed(done.began_ns, done.ended_ns, done.times_s * 1000)
 
     async def check(self) -> Verdict:
@@ -258,6 +268,24 @@ class SimulatedLoaded:
         if not len(wrong):
             return Verdict(elements, 0)
         return self._found(elements, counts, wrong)
+
+    async def read(self, buffer: str) -> NDArray[Any]:
+        """See `Loaded.read`: the findings of memory.cu and sm.cu. A wrong word has a bit that is stuck at 1; wrong
+        results are those of one lane of one multiprocessor."""
+        wrong = self._wrong.tolist()
+        if buffer == "log":
+            return memory.written([memory.stuck(place % self.work.compared) for place in wrong])
+        assert buffer == "sms", f"no simulated GPU writes {buffer}"
+        sms = rates_of(self._bench.fleet.model).sms
+        slowness = self._busy_s / (self._repetitions * self._prepared.unit_s)
+        clock_mhz = self._bench.fleet.model.max_clock_mhz / slowness
+        block_us = 1e6 * self._busy_s / (2 * self._repetitions)
+        alike = sm.Multiprocessor(0, 2 * self._repetitions, 0, (), (), clock_mhz, block_us)
+        rows = [replace(alike, number=number) for number in range(sms)]
+        if wrong:
+            bad = wrong[0] % sms
+            rows[bad] = replace(rows[bad], wrong=len(wrong), lanes=(wrong[0] % 32,), parts=("fp32",))
+        return sm.written(rows)
 
     async def poison(self) -> None:
         """Forget what was written."""

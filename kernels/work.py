@@ -44,6 +44,8 @@ class Facts:
     """Peak DRAM bandwidth by memory clock and bus width; None where the driver does not tell."""
     peers: int = 0
     """Other GPUs of the node that this one can copy to without the host."""
+    shared_bytes: int = 48 << 10
+    """Shared memory that one block may have."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ class Launch:
     """Compiler definitions, as 'CHAINS=8'."""
     times: int = 1
     """Launched so often, one after another."""
+    shared: int = 0
+    """Bytes of shared memory for each block beside what the function declares."""
 
 
 @dataclass(frozen=True)

@@ -205,10 +205,14 @@ class Bench:
         if gpu not in self._working:
             self._rest([gpu])
 
+    def free_bytes(self, gpu: int) -> int:
+        """Memory of a GPU that is not taken. DeviceError if the GPU is lost."""
+        self._refuse_lost(gpu)
+        return (self.fleet.model.memory_gb << 30) - (IDLE.memory_mib << 20) - CONTEXT_BYTES - int(self._bytes[gpu])
+
     def take(self, gpu: int, count: int) -> None:
         """Allocate bytes of a GPU's memory. DeviceError if too little is left, or the GPU is lost."""
-        self._refuse_lost(gpu)
-        free = (self.fleet.model.memory_gb << 30) - (IDLE.memory_mib << 20) - CONTEXT_BYTES - int(self._bytes[gpu])
+        free = self.free_bytes(gpu)
         if count > free:
             raise DeviceError(
                 f"{self.name(gpu)} has {free:,} bytes of memory left, but {count:,} are needed: choose less work"

@@ -41,6 +41,8 @@ class ModelRates:
     l2_ns: float
     dram_ns: float
     """Latency of a dependent load that each level answers (assumed)."""
+    shared_kib: int
+    """Shared memory that a block may have. CUDA C++ Programming Guide, technical specifications by capability."""
     launch_us: float = 2.4
     """From one empty kernel to the next in a stream (assumed)."""
     atomics_per_clock: int = 1
@@ -89,6 +91,7 @@ _HOPPER = ModelRates(
     l1_ns=20.0,
     l2_ns=140.0,
     dram_ns=330.0,
+    shared_kib=227,
 )
 
 RATES = {
@@ -104,6 +107,7 @@ RATES = {
         l1_ns=18.0,
         l2_ns=128.0,
         dram_ns=290.0,
+        shared_kib=96,
     ),
     A100.name: ModelRates(
         capability=(8, 0),
@@ -117,6 +121,7 @@ RATES = {
         l1_ns=25.0,
         l2_ns=150.0,
         dram_ns=330.0,
+        shared_kib=163,
     ),
     H100.name: _HOPPER,
     H200.name: _HOPPER,

@@ -82,6 +82,7 @@ class FakeRuntime:
     cudaDevAttrMemoryClockRate = 36  # noqa: N815
     cudaDevAttrGlobalMemoryBusWidth = 37  # noqa: N815
     cudaDevAttrL2CacheSize = 38  # noqa: N815
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97  # noqa: N815
 
     def __init__(self, count: int = 1) -> None:
         self.count = count
@@ -188,7 +189,7 @@ class FakeRuntime:
         return {"name": b"Fake H100", "major": 9, "minor": 0, "totalGlobalMem": self.memory_bytes}
 
     def deviceGetAttribute(self, attribute: int, device: int) -> int:  # noqa: N802
-        return {13: 1_980_000, 16: 4, 36: 2_619_000, 37: 5120, 38: 50 << 20}[attribute]
+        return {13: 1_980_000, 16: 4, 36: 2_619_000, 37: 5120, 38: 50 << 20, 97: 48 << 10}[attribute]
 
     def deviceCanAccessPeer(self, device: int, peer: int) -> int:  # noqa: N802
         return int(device != peer)

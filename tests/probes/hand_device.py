@@ -97,6 +97,9 @@ class HandDevice:
         self.work = work
         return HandLoaded(self, work)
 
+    def free_bytes(self) -> int:
+        return self.facts.memory_bytes // 2
+
     async def pause(self, seconds: float) -> None:
         time.sleep(0.001)
         self.calls.append("pause")
@@ -152,6 +155,9 @@ class HandLoaded:
         began_ns = device.now_ns()
         device.clock_ns += round(float(times.sum()) * each * 1e6)
         return Timed(began_ns, device.now_ns(), times)
+
+    async def read(self, buffer: str) -> NDArray[Any]:
+        return np.zeros(1)
 
     async def check(self) -> Verdict:
         verdicts = self.device.verdicts

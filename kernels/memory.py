@@ -1,0 +1,178 @@
+"""Patterns over the memory: written, read and compared, with every error by its place, bits and pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
+
+BLOCK = 256
+BLOCKS_PER_SM = 8
+UNROLL = 4
+"""Vectors of 16 bytes that a thread has on the way at a time, as in memory.cu."""
+
+CAPACITY = 4096
+"""Errors that the log holds; all are counted."""
+RECORD = 8
+"""Words of an error in the log, as in memory.cu."""
+
+PAGE = 64 << 10
+"""Bytes by which errors are counted as neighbours: the smaller of the pages in which drivers of GPUs manage memory."""
+
+INVERT = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What is written: its name, its form in pattern.cuh, and the stream of the hash."""
+
+    name: str
+    form: int
+    salt: int
+    flip: int = 0
+
+
+# Each bit is tried as 0 and as 1 beside the same neighbours: every pattern comes inverted as well.
+PATTERNS = tuple(
+    Pattern(f"{name}, inverted" if flip else name, form, salt, flip)
+    for name, form, salt in (
+        ("hash of the address", 0, 0x243F6A88),
+        ("address", 1, 0),
+        ("one bit", 2, 0x85A308D3),
+        ("another one bit", 2, 0x13198A2E),
+        ("alternate bits", 3, 0x03707344),
+        ("another hash of the address", 0, 0xA4093822),
+    )
+    for flip in (0, INVERT)
+)
+
+
+def build(facts: Facts, *, size: int | None = None) -> Work | Unfit:
+    """Bytes: 2 · size, for one pattern is written and read. `size` (bytes): by default three quarters of the memory."""
+    grid = facts.sms * BLOCKS_PER_SM
+    sweep = grid * BLOCK * UNROLL
+    vectors = (3 * facts.memory_bytes // 4 if size is None else size) // 16 // sweep * sweep
+    if vectors < sweep:
+        return Unfit(f"patterns over the memory need at least {sweep * 16 >> 10} KiB, a step of the whole grid")
+    shape = (grid, 1, 1), (BLOCK, 1, 1)
+
+    def turn(number: int, pattern: Pattern) -> tuple[Launch, Launch]:
+        form, salt, flip = np.uint32(pattern.form), np.uint32(pattern.salt), np.uint32(pattern.flip)
+        written = ("memory", np.uint64(vectors), form, salt, flip)
+        return (
+            Launch("memory.cu", "write_pattern", *shape, written),
+            Launch(
+                "memory.cu",
+                "compare_pattern",
+                *shape,
+                (*written, np.uint32(number), "log", np.uint32(CAPACITY), "faults"),
+            ),
+        )
+
+    return Work(
+        kernel="memory",
+        precision="int32",
+        buffers=(
+            Buffer("memory", "uint32", 4 * vectors),
+            Buffer("log", "uint32", (CAPACITY + 1) * RECORD, Array("zeros", _zeros)),
+            Buffer("faults", "uint64", FAULTS),
+        ),
+        turns=tuple(turn(number, pattern) for number, pattern in enumerate(PATTERNS)),
+        flop=0,
+        bytes=2 * 16 * vectors,
+        outputs=(),
+        parameters={"size": 16 * vectors, "patterns": len(PATTERNS)},
+        activity=0.25,
+        compared=4 * vectors,
+    )
+
+
+def _zeros(seed: int) -> NDArray[Any]:  # noqa: ARG001
+    return np.zeros(1, np.uint32)
+
+
+@dataclass(frozen=True)
+class WordError:
+    """A 32-bit word that was not what had been written."""
+
+    offset: int
+    """Bytes from the beginning of the memory that was tested; where that lies in the chips, no program is told."""
+    expected: int
+    found: int
+    pattern: str
+    sm: int
+    """The multiprocessor that read it."""
+
+    def __str__(self) -> str:
+        bits = [bit for bit in range(32) if (self.expected ^ self.found) >> bit & 1]
+        return (
+            f"offset {self.offset:#x}: {self.found:#010x}, should be {self.expected:#010x} "
+            f"(bit {', '.join(map(str, bits))}; pattern: {self.pattern}; read by multiprocessor {self.sm})"
+        )
+
+
+@dataclass(frozen=True)
+class MemoryFindings:
+    """What patterns over the memory found, from the log of memory.cu."""
+
+    errors: tuple[WordError, ...]
+    """The first ones, as many as the log holds."""
+    rose: int
+    """Mask of the bits of a word that were ever 1 and should have been 0 ..."""
+    fell: int
+    """... and the other way round."""
+
+    @property
+    def addresses(self) -> int:
+        """Distinct words among the errors that the log holds."""
+        return len({error.offset for error in self.errors})
+
+    @property
+    def pages(self) -> int:
+        """Distinct pages of 64 KiB among them."""
+        return len({error.offset // PAGE for error in self.errors})
+
+
+def stuck(place: int) -> WordError:
+    """An error as a stuck bit makes it, in the pattern of alternate bits, at a word by its number."""
+    bit = place % 16 * 2
+    return WordError(4 * place, 0xAAAAAAAA, 0xAAAAAAAA | 1 << bit, "alternate bits", sm=0)
+
+
+def written(errors: Sequence[WordError]) -> NDArray[np.uint32]:
+    """The buffer `log` as memory.cu leaves it after these errors."""
+    log = np.zeros((CAPACITY + 1, RECORD), np.uint32)
+    names = [pattern.name for pattern in PATTERNS]
+    for error in errors:
+        log[0, 1] |= error.found & ~error.expected
+        log[0, 2] |= error.expected & ~error.found
+    for record, error in zip(log[1:], errors, strict=False):
+        low, high = error.offset // 4 % 2**32, error.offset // 4 >> 32
+        record[:6] = low, high, error.expected, error.found, names.index(error.pattern), error.sm
+    log[0, 0] = min(len(errors), CAPACITY)
+    return log.reshape(-1)
+
+
+def findings(log: NDArray[np.uint32]) -> MemoryFindings:
+    """Read the buffer `log` of the work."""
+    count, rose, fell = log[:3].tolist()
+    records = log[RECORD : RECORD * (1 + min(count, CAPACITY))].reshape(-1, RECORD).tolist()
+    errors = (
+        WordError(4 * (low + (high << 32)), expected, found, PATTERNS[pattern].name, sm)
+        for low, high, expected, found, pattern, sm, *_ in records
+    )
+    return MemoryFindings(tuple(sorted(errors, key=lambda error: error.offset)), rose, fell)
+
+
+MEMORY = Kernel(
+    name="memory",
+    version="1",
+    stresses="DRAM, all of it",
+    says="twelve patterns, each written over the memory and then read and compared",
+    build=build,
+)
