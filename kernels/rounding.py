@@ -101,17 +101,45 @@ def _fp8_codes(magnitudes: Doubles) -> NDArray[np.int64]:
 
 
 def fused(a: Doubles, x: Doubles, c: Doubles, precision: str) -> Doubles:
-    """a * x + c, rounded once to fp32, fp16 or bf16: bit for bit what a correctly rounding GPU computes.
+    """a * x + c, rounded once to fp64, fp32, fp16 or bf16: bit for bit what a correctly rounding GPU computes.
 
-    The arguments are numbers of that precision. Their product is exact in float64; the sum is rounded to odd there,
-    after which rounding to the shorter format is as if from the exact value.
+    The arguments are numbers of that precision, whose results neither overflow nor lie below the normal range of
+    float64. In the short formats the product is exact in float64; the sum is rounded to odd there, after which rounding
+    to the format is as if from the exact value. In fp64 what product and sums lose is carried along, and only its own
+    sum is rounded to odd.
     Source: Boldo and Melquiond, Emulation of FMA and correctly rounded sums, IEEE Trans. Computers 57 (2008).
     """
     product = a * x
-    total = product + c
-    part = total - product
-    lost = (product - (total - part)) + (c - part)
+    if precision != "fp64":
+        return nearest(_to_odd(*_exact_sum(product, c)), precision)
+    middle, middle_lost = _exact_sum(c, _lost_product(a, x, product))
+    total, total_lost = _exact_sum(product, middle)
+    return total + _to_odd(*_exact_sum(middle_lost, total_lost))
+
+
+def _exact_sum(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
+    """The rounded sum, and what it lost. Source: Knuth, The Art of Computer Programming 2, section 4.2.2."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _lost_product(a: Doubles, b: Doubles, product: Doubles) -> Doubles:
+    """What the rounded product lost. Source: Dekker, A floating-point technique, Numerische Mathematik 18 (1971)."""
+    (high_a, low_a), (high_b, low_b) = _halves(a), _halves(b)
+    return ((high_a * high_b - product) + high_a * low_b + low_a * high_b) + low_a * low_b
+
+
+def _halves(values: Doubles) -> tuple[Doubles, Doubles]:
+    """Two numbers of 26 bits at most, whose products are exact, and whose sum each value is."""
+    spread = values * (2.0**27 + 1)
+    high = spread - (spread - values)
+    return high, values - high
+
+
+def _to_odd(total: Doubles, lost: Doubles) -> Doubles:
+    """A sum and what it lost, rounded to odd: an inexact one gets an odd last bit."""
     pattern = total.view(np.int64)
     outward = (lost > 0) == (total > 0)
     odd = np.where((lost != 0) & ((pattern & 1) == 0), np.where(outward, 1, -1), 0)
-    return nearest((pattern + odd).view(np.float64), precision)
+    return (pattern + odd).view(np.float64)

@@ -47,7 +47,7 @@ def test_what_is_stored_reads_back(precision: str, value: float) -> None:
     assert abs(rounded[0] - value) <= unit(precision) * abs(value) + 2.0 ** (LOWEST[precision] - 1)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])
 @given(a=numbers, x=numbers, c=numbers, close=st.integers(-3, 3))
 def test_a_multiply_add_is_rounded_once(precision: str, a: float, x: float, c: float, close: int) -> None:
     """Also where the sum lies near the middle of two numbers, where rounding twice goes wrong."""
