@@ -1,4 +1,8 @@
-"""Chains of multiply-adds in registers: what the arithmetic units can do when nothing else is asked of a GPU."""
+"""Chains of multiply-adds in registers: what the arithmetic units can do when nothing else is asked of a GPU.
+
+A multiply-add is rounded once, to nearest (IEEE 754), so that every bit of a chain is known. Each thread compares its
+numbers with those, and counts what is wrong by multiprocessor: nothing is written back.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .inputs import stream_of, words
-from .rounding import DTYPES, Doubles, encode, fused, nearest, unit
+from .rounding import DTYPES, encode, fused, nearest
 from .sizing import capability, fitting, flop_per_s, multiple
-from .work import Array, Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work, unchanging
+from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
 
 PERIOD = 256
 """Threads after which the inputs repeat, as in fma.cu."""
 
 ROUNDS = 2048
+"""Of the chains: fewer where a wave of blocks would take longer than `SECONDS`."""
+
+SECONDS = 6e-3
+"""About how long a repetition takes."""
+
 BLOCK = 256
 
 WAVE = 24
 """Blocks for each multiprocessor are a multiple of this: whole waves, whether 4, 6, 8 or 12 of them run at a time."""
 
-PAIRS = {"fp16": 12, "bf16": 12}
-"""Points in each thread, where not 8. Of twelve, compilers for sm_80 and sm_90 put as many numbers into even registers
+PAIRS = {"fp64": 6, "fp16": 12, "bf16": 12}
+"""Points in each thread, where not 8. In fp64 more would take the registers with which six blocks run at a time on a
+multiprocessor. Of twelve, compilers for sm_80 and sm_90 put as many numbers into even registers
 as into odd ones; of eight packed ones up to six in ten into even ones, which are then read too slowly."""
 
 FACTOR = 0.5**0.5
@@ -49,13 +59,14 @@ def _pairs(precision: str) -> int:
     return PAIRS.get(precision, 8)
 
 
-def chain_buffers(precision: str, threads: int) -> tuple[Buffer, ...]:
-    """The buffers start and out for the chains of a number of threads."""
+def chain_buffers(precision: str, rounds: int) -> tuple[Buffer, ...]:
+    """The points that chains start from, what so many rounds make of them, and the counters."""
     dtype, points = DTYPES[precision], PERIOD * numbers_per_thread(precision)
     says = "integers" if precision == "int32" else "uniform in [-1, 1)"
     return (
         Buffer("start", dtype, points, Array(says, partial(_stored, precision))),
-        Buffer("out", dtype, threads * numbers_per_thread(precision)),
+        Buffer("expected", dtype, points, Array("what comes out", partial(_results, precision, rounds))),
+        Buffer("faults", "uint64", FAULTS),
     )
 
 
@@ -69,7 +80,7 @@ def chain_launch(precision: str, blocks: int, block: int, rounds: int, times: in
         f"AHEAD={ahead}",
         f"BACK={back}",
     )
-    args = ("start", "out", np.int32(rounds))
+    args = ("start", "expected", "faults", np.int32(rounds))
     return Launch("fma.cu", "chains", (blocks, 1, 1), (block, 1, 1), args, defines, times)
 
 
@@ -78,50 +89,41 @@ def chain_flop(precision: str, threads: int, rounds: int) -> int:
     return 2 * threads * numbers_per_thread(precision) * rounds
 
 
-def chain_output(precision: str, threads: int, rounds: int) -> Output:
-    return Output("out", unchanging(partial(_expect, precision, threads, rounds)), _DERIVATIONS.get(precision, _EXACT))
+def chain_compared(precision: str, threads: int) -> int:
+    """Comparisons of a launch: of packed numbers, two at once."""
+    return 2 * threads * _pairs(precision)
 
 
-def build(facts: Facts, *, precision: str, rounds: int = ROUNDS, blocks: int | None = None) -> Work | Unfit:
-    """FLOP: 2 · blocks · 256 threads · 16 numbers (48 packed ones) · rounds. Nothing goes over memory but the ends.
+def build(facts: Facts, *, precision: str, rounds: int | None = None, blocks: int | None = None) -> Work | Unfit:
+    """FLOP: 2 · blocks · 256 threads · 16 numbers (12 in fp64, 48 packed ones) · rounds. Only the ends go over memory.
 
-    `blocks`: of 256 threads; by default a multiple of 24 for each multiprocessor that takes about 6 ms.
+    `blocks`: of 256 threads; by default a multiple of 24 for each multiprocessor that takes about 6 ms. `rounds`: by
+    default 2048, or fewer where the units are so slow that a wave of blocks would take longer.
     For int32 the operations are integer ones and are counted as `flop` too.
     """
     since = SINCE.get(precision, (0, 0))
     if facts.capability < since:
         needed = f"{since[0]}.{since[1]}"
         return Unfit(f"{precision} multiply-adds need compute capability {needed}; this GPU has {capability(facts)}")
-    rounds = multiple(rounds, 16)
+    wave, wanted = WAVE * facts.sms, SECONDS * flop_per_s(facts, precision)
+    rounds = multiple(rounds or min(ROUNDS, wanted / chain_flop(precision, wave * BLOCK, 1)), 16)
     if blocks is None:
-        wave = chain_flop(precision, WAVE * facts.sms * BLOCK, rounds)
-        blocks = WAVE * facts.sms * max(1, round(6e-3 * flop_per_s(facts, precision) / wave))
+        blocks = wave * max(1, round(wanted / chain_flop(precision, wave * BLOCK, rounds)))
     threads = blocks * BLOCK
     work = Work(
         kernel=f"fma-{precision}",
         precision=precision,
-        buffers=chain_buffers(precision, threads),
+        buffers=chain_buffers(precision, rounds),
         turns=((chain_launch(precision, blocks, BLOCK, rounds),),),
         flop=chain_flop(precision, threads, rounds),
         bytes=0,
-        outputs=(chain_output(precision, threads, rounds),),
+        outputs=(),
         path="none",
         parameters={"blocks": blocks, "threads_per_block": BLOCK, "rounds": rounds},
         activity=ACTIVITY[precision],
+        compared=chain_compared(precision, threads),
     )
     return fitting(facts, work)
-
-
-_EXACT = (
-    "none: a multiply-add is rounded once, to nearest (IEEE 754), so that every bit of the recurrence is known; "
-    "the reference rounds to odd in float64 before it rounds to the precision"
-)
-_DERIVATIONS = {
-    "int32": "none: integers wrap around modulo 2^32",
-    "fp64": "both sides round each step by at most 2^-53 of its result, and the recurrence, which keeps a quadratic "
-    "form, grows an error by at most sqrt((2+h)/(2-h)): the sum of that over all steps, in float64 of the reference "
-    "(which rounds product and sum) and on the GPU",
-}
 
 
 def _stored(precision: str, seed: int) -> NDArray[Any]:
@@ -157,52 +159,27 @@ def _literal(factor: NDArray[Any], precision: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _expect(precision: str, threads: int, rounds: int, seed: int) -> Expected:
-    """The recurrence of one period of threads: a row for each of a thread's words, a column for each thread."""
-    points, factors = _recurrence(precision, rounds, seed)
-    tolerance = np.zeros_like(points)
-    if precision == "fp64":
-        tolerance = np.repeat(factors, 2, axis=0)
-    return Expected(threads * PACKED.get(precision, 1), points, tolerance)
-
-
-@lru_cache(maxsize=16)
-def _recurrence(precision: str, rounds: int, seed: int) -> tuple[Doubles, Doubles]:
-    """All points after a number of rounds, (2 · pairs, PERIOD · packed), and the error bound of each pair."""
+def _results(precision: str, rounds: int, seed: int) -> NDArray[Any]:
+    """The points after a number of rounds, in the order of `_stored`."""
     pairs, row = _pairs(precision), PERIOD * PACKED.get(precision, 1)
     points = _start(precision, seed).reshape(pairs, 2, row)
-    h, g = (np.full((pairs, row), factor[0]) for factor in _factors(precision))
+    ahead, back = (np.full((pairs, row), factor[0]) for factor in _factors(precision))
     x, y = np.ascontiguousarray(points[:, 0]), np.ascontiguousarray(points[:, 1])
-    roamed = np.zeros((pairs, row))
     for _ in range(rounds):
         if precision == "int32":
-            x = h * y + x
-            y = g * x + y
-        elif precision == "fp64":
-            x = h * y + x
-            y = g * x + y
-            roamed += np.abs(x) + np.abs(y)
+            x = ahead * y + x
+            y = back * x + y
         else:
-            x = fused(h, y, x, precision)
-            y = fused(g, x, y, precision)
-    values = np.stack([x, y], axis=1).astype(np.float64).reshape(2 * pairs, row)
-    return values, _bound(h, roamed) if precision == "fp64" else roamed
-
-
-def _bound(h: Doubles, roamed: Doubles) -> Doubles:
-    """How far rounding can take a point of the circle map in fp64: on the GPU once a step, in the reference twice.
-
-    `roamed` is the sum of |x| + |y| over all steps. The product of the reference is at most |h| times the other
-    coordinate, so its rounding errors are below (1 + h) of the GPU's.
-    """
-    growth = np.sqrt((2 + h) / (2 - h))
-    return growth * unit("fp64") * roamed * (1 + 1 + h)
+            x = fused(ahead, y, x, precision)
+            y = fused(back, x, y, precision)
+    results = np.stack([x, y], axis=1).reshape(-1)
+    return results if precision == "int32" else encode(results, precision)
 
 
 def _kernel(precision: str, needs: str = "") -> Kernel:
     return Kernel(
         name=f"fma-{precision}",
-        version="1",
+        version="2",
         stresses=f"{precision} vector units",
         says=f"{2 * _pairs(precision)} chains of {precision} multiply-adds in each thread's registers",
         build=partial(build, precision=precision),

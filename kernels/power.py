@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .fma import ROUNDS, chain_buffers, chain_flop, chain_launch, chain_output
+from .fma import ROUNDS, chain_buffers, chain_compared, chain_flop, chain_launch
 from .gemm import LONGEST, PERIOD, SINCE, product, size
 from .inputs import SWITCHING
 from .sizing import bytes_per_s, far_beyond_l2, fitting, flop_per_s, room
@@ -51,13 +51,14 @@ def build_mix(
     work = Work(
         kernel="power-mix",
         precision=precision,
-        buffers=(*chain_buffers("fp32", threads), *gemm_buffers, *stream_buffers),
+        buffers=(*chain_buffers("fp32", ROUNDS), *gemm_buffers, *stream_buffers),
         turns=((chain_launch("fp32", blocks, BLOCK, ROUNDS), gemm, triad),),
         flop=chain_flop("fp32", threads, ROUNDS) + 2 * n * n * k + 2 * count,
         bytes=24 * count,
-        outputs=(chain_output("fp32", threads, ROUNDS), gemm_output, stream_output),
+        outputs=(gemm_output, stream_output),
         parameters={"blocks": blocks, "n": n, "k": k, "count": count, "input": input},
         activity=(2 + SWITCHING[input]) / 3,  # of the three parts, only the product takes the input
+        compared=chain_compared("fp32", threads),
     )
     return fitting(facts, work)
 
@@ -75,29 +76,30 @@ def build_share(facts: Facts, *, share: float = 1.0, times: int = 8) -> Work | U
     work = Work(
         kernel="power-share",
         precision="fp32",
-        buffers=chain_buffers("fp32", threads),
+        buffers=chain_buffers("fp32", ROUNDS),
         turns=((chain_launch("fp32", used, WHOLE_SM, ROUNDS, times),),),
         flop=chain_flop("fp32", threads, ROUNDS) * times,
         bytes=0,
-        outputs=(chain_output("fp32", threads, ROUNDS),),
+        outputs=(),
         path="none",
         parameters={"share": share, "multiprocessors": used, "times": times, "rounds": ROUNDS},
         # Of the whole GPU: a multiprocessor without a block switches next to nothing (assumed).
         activity=0.9 * used / facts.sms,
+        compared=chain_compared("fp32", threads) * times,
     )
     return fitting(facts, work)
 
 
 MIX = Kernel(
     name="power-mix",
-    version="1",
+    version="2",
     stresses="power supply and cooling",
     says="fp32 chains, a tensor-core product and a triad in turn, each about 1 ms",
     build=build_mix,
 )
 SHARE = Kernel(
     name="power-share",
-    version="1",
+    version="2",
     stresses="power by load",
     says="fp32 chains on a stated share of the multiprocessors",
     build=build_share,

@@ -161,7 +161,14 @@ def _names_buffers_that_are_there(name: str, device: str) -> None:
         assert output.buffer in buffers
 
 
-C_TYPES = {"int": "int32", "unsigned int": "uint32", "word": "uint32", "float": "float32", "double": "float64"}
+C_TYPES = {
+    "int": "int32",
+    "unsigned int": "uint32",
+    "unsigned long long": "uint64",
+    "word": "uint32",
+    "float": "float32",
+    "double": "float64",
+}
 WIDE = {"double2": "float64", "uint4": "uint32"}
 
 

@@ -81,7 +81,7 @@ def test_a_source_that_is_wrong_does_not_compile() -> None:
 ROUNDS_A_LOOP = 16
 """UNROLL of fma.cu."""
 
-WORDS = {"fp16": 24, "bf16": 24}
+WORDS = {"fp64": 12, "fp16": 24, "bf16": 24}
 """Of a thread's numbers, where not 16."""
 
 CHAINS = {
