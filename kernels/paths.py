@@ -1,21 +1,25 @@
-"""Data paths of a GPU: copies from and to the host, within the device and to a peer, and launches."""
+"""Data paths of a GPU: copies from and to the host, within the device and to a peer, and launches.
+
+Copies go to and fro, and the data turn by 64 KiB on the way, so that what stands in a place from before is wrong: a
+wrong word, or a copy that was not done, is still seen after any number of repetitions.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
-from .inputs import word_content, words
+from .inputs import key
 from .sizing import bytes_per_s, fitting, room
-from .work import Buffer, Copy, Expected, Facts, Kernel, Launch, Output, Unfit, Work, unchanging
+from .work import Array, Buffer, Copy, Expected, Facts, Kernel, Launch, Output, Unfit, Words, WordsExpected, Work
 
-PERIOD = 1 << 16
+TURN = 1 << 16
+"""Bytes by which the data turn."""
+LEAST = 4 * TURN
 HOST_BYTES = 128 << 20
 PEER_BYTES = 512 << 20
 LAUNCHES = 1000
-MARK = 0x5EED
-"""What the launched kernel writes."""
 
 ENDS = {"h2d": ("host", "device"), "d2h": ("device", "host"), "d2d": ("device", "device"), "p2p": ("device", "peer")}
 WAYS = {"h2d": "pcie", "d2h": "pcie", "d2d": "dram", "p2p": "peer"}
@@ -24,6 +28,9 @@ WAYS = {"h2d": "pcie", "d2h": "pcie", "d2d": "dram", "p2p": "peer"}
 def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work | Unfit:
     """Bytes: `size`, twice that within the device (read and written). The host's side is pinned.
 
+    Within the device, a repetition goes there and the next one back. Else every repetition goes there in one copy, and
+    the audit takes the data back, untimed: it is the only way to see them all, and takes as long as the repetition.
+
     `size` (bytes): by default 128 MiB to and from the host, 512 MiB to a peer, about 4 ms within the device.
     """
     if direction == "p2p" and facts.peers == 0:
@@ -31,55 +38,72 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
     if size is None:
         size = {"d2d": int(bytes_per_s(facts) * 2e-3), "p2p": PEER_BYTES}.get(direction, HOST_BYTES)
         size = min(size, room(facts) // 2)
-    size = size // (PERIOD * 4) * PERIOD * 4
-    if size == 0:
-        return Unfit(f"a copy needs at least {PERIOD * 4 >> 10} KiB")
+    size = size // TURN * TURN
+    if size < LEAST:
+        return Unfit(f"a copy needs at least {LEAST >> 10} KiB")
     source, target = ENDS[direction]
+    within = direction == "d2d"
+    there = _turned("source", "target", size) if within else (Copy("source", "target", size),)
+    back = _turned("target", "source", size)
+    derivation = "none: copies"
+    outputs = [Output("target", partial(_expect, 0 if within else 1), derivation, turn=0)]
+    if within:
+        outputs.append(Output("source", partial(_expect, 0), derivation, turn=1))
     work = Work(
         kernel=f"copy-{direction}",
         precision="int32",
         buffers=(
-            Buffer("source", "uint32", size // 4, word_content("source", PERIOD), source),
+            Buffer("source", "uint32", size // 4, Words(), source),
             Buffer("target", "uint32", size // 4, None, target),
         ),
-        turns=((Copy("source", "target", size),),),
+        turns=(there, back) if within else (there,),
         flop=0,
-        bytes=2 * size if direction == "d2d" else size,
-        outputs=(Output("target", unchanging(_expect_words), "none: a copy"),),
+        bytes=2 * size if within else size,
+        outputs=tuple(outputs),
         path=WAYS[direction],
         parameters={"size": size},
         activity=0.05,
+        lap=0 if within else 1,
+        audit=() if within else back,
+        carries=True,
     )
     return fitting(facts, work)
 
 
-@lru_cache(maxsize=4)
-def _expect_words(seed: int) -> Expected:
-    values = words(seed, "source", PERIOD).astype(np.float64).reshape(1, -1)
-    return Expected(PERIOD, values, np.zeros_like(values))
+def _turned(source: str, target: str, size: int) -> tuple[Copy, Copy]:
+    """All from behind the first TURN bytes, and these behind it."""
+    return (
+        Copy(source, target, size - TURN, source_at=TURN),
+        Copy(source, target, TURN, target_at=size - TURN),
+    )
+
+
+def _expect(unturned: int, seed: int, repetitions: int) -> WordsExpected:
+    """The source's words, turned once a repetition but the `unturned` last ones."""
+    return WordsExpected(key(seed, "source"), first=(repetitions - unturned) * TURN // 4)
 
 
 def build_launch(facts: Facts, *, launches: int = LAUNCHES) -> Work | Unfit:
     """Operations: launches of one thread, one after another in a stream (in a graph, where the device makes one)."""
-    launch = Launch("launch.cu", "mark", (1, 1, 1), (1, 1, 1), ("out", np.uint32(MARK)), times=launches)
     work = Work(
         kernel="launch",
         precision="int32",
-        buffers=(Buffer("out", "uint32", 1),),
-        turns=((launch,),),
+        buffers=(Buffer("out", "uint32", 1, Array("zero", lambda seed: np.zeros(1, np.uint32))),),  # noqa: ARG005
+        turns=((Launch("launch.cu", "add_one", (1, 1, 1), (1, 1, 1), ("out",), times=launches),),),
         flop=0,
         bytes=0,
-        outputs=(Output("out", unchanging(_expect_mark), "none: one word"),),
+        outputs=(Output("out", partial(_expect_launches, launches), "none: a whole number"),),
         path="none",
         parameters={"launches": launches},
         operations=launches,
         activity=0.03,
+        carries=True,
     )
     return fitting(facts, work)
 
 
-def _expect_mark(seed: int) -> Expected:  # noqa: ARG001
-    return Expected(1, np.array([[float(MARK)]]), np.zeros((1, 1)))
+def _expect_launches(launches: int, seed: int, repetitions: int) -> Expected:  # noqa: ARG001
+    return Expected(1, np.array([[float(launches * repetitions % 2**32)]]), np.zeros((1, 1)))
 
 
 def _kernel(direction: str, stresses: str, says: str, needs: str = "") -> Kernel:
@@ -92,7 +116,7 @@ D2D = _kernel("d2d", "device memory, copy engine", "a copy within the device by 
 P2P = _kernel("p2p", "link between GPUs", "a copy to another GPU of the node", "a peer in the node")
 LAUNCH = Kernel(
     name="launch",
-    version="1",
+    version="2",
     stresses="launch latency",
     says="1000 kernels that do almost nothing, one after another; from a graph, not one by one from the program",
     build=build_launch,

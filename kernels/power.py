@@ -26,7 +26,7 @@ def build_mix(
     count: int | None = None,
     blocks: int | None = None,
 ) -> Work | Unfit:
-    """FLOP: of the chains (fp32), the product (2 n² k) and the triad (2 a number). Bytes: 24 a number of the triad.
+    """FLOP: of the chains (fp32), and the product (2 n² k). Bytes: 12 a word of the triad.
 
     `precision`: of the product; by default fp16 where there are tensor cores for it, else fp32. `n` (product),
     `count` (triad) and `blocks` (chains): by default such that each takes about 1 ms.
@@ -39,23 +39,23 @@ def build_mix(
     blocks = blocks or 8 * facts.sms * max(1, round(PART_S * flop_per_s(facts, "fp32") / wave))
     if count is None:
         wanted = max(bytes_per_s(facts) * PART_S / 3, far_beyond_l2(facts) / 3)
-        count = int(min(wanted, room(facts) / 6) / 8)
+        count = int(min(wanted, room(facts) / 6) / 4)
     count = count // TILE * TILE
     if count == 0 or n % PERIOD:
         return Unfit(
             f"the mix needs arrays of at least {TILE} numbers, and a product size that is a multiple of {PERIOD}"
         )
     gemm_buffers, gemm, gemm_output = product(precision, n, k, input)
-    stream_buffers, triad, stream_output = moved("triad", count, suffix="_triad")
+    triad = moved("triad", count, suffix="_triad")
     threads = blocks * BLOCK
     work = Work(
         kernel="power-mix",
         precision=precision,
-        buffers=(*chain_buffers("fp32", ROUNDS), *gemm_buffers, *stream_buffers),
-        turns=((chain_launch("fp32", blocks, BLOCK, ROUNDS), gemm, triad),),
-        flop=chain_flop("fp32", threads, ROUNDS) + 2 * n * n * k + 2 * count,
-        bytes=24 * count,
-        outputs=(gemm_output, stream_output),
+        buffers=(*chain_buffers("fp32", ROUNDS), *gemm_buffers, *triad.buffers),
+        turns=tuple((chain_launch("fp32", blocks, BLOCK, ROUNDS), gemm, step) for step in triad.turns),
+        flop=chain_flop("fp32", threads, ROUNDS) + 2 * n * n * k,
+        bytes=12 * count,
+        outputs=(gemm_output, *triad.outputs),
         parameters={"blocks": blocks, "n": n, "k": k, "count": count, "input": input},
         activity=(2 + SWITCHING[input]) / 3,  # of the three parts, only the product takes the input
         compared=chain_compared("fp32", threads),

@@ -1,95 +1,111 @@
-"""The four kernels of STREAM in fp64: what the device memory delivers."""
+"""The four kernels of STREAM on 32-bit words: what the device memory delivers.
+
+Repetitions go to and fro between two arrays, x(n + 1) = f(x(n)), by operations modulo 2^32 that can be undone: a wrong
+word stays wrong to the check, which compares x(n) with its formula, and x(n - 1) in its place is wrong. McCalpin's
+STREAM has fp64; there roundings would hide errors, and on a GPU with few fp64 units these would limit the rate.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from .inputs import content, numbers
-from .rounding import unit
+from .inputs import key
 from .sizing import bytes_per_s, far_beyond_l2, fitting, room
-from .work import Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work, unchanging
+from .work import Buffer, Facts, Kernel, Launch, Output, Step, Unfit, Words, WordsExpected, Work
 
-PERIOD = 4096
-SCALAR = 3.0
+FACTOR = 3
+"""Odd, so that to multiply by it can be undone."""
 BLOCK = 256
-PER_BLOCK = BLOCK * 4 * 2
-"""Numbers that a block moves: 4 loads of 2 by each thread, as in stream.cu."""
+TILE = BLOCK * 4 * 4
+"""Words that a block moves: 4 loads of 4 by each thread, as in stream.cu."""
 
-TILE = PER_BLOCK * 2
-"""Lengths are multiples of this: of whole blocks and whole periods."""
+MOST_WORDS = 1 << 32
+"""In an array: so many differ."""
 
 ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
-OPERATIONS = {"copy": 0, "scale": 1, "add": 1, "triad": 2}
-"""FLOP per number."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The parts of a work that goes to and fro."""
+
+    buffers: tuple[Buffer, ...]
+    turns: tuple[Step, Step]
+    outputs: tuple[Output, Output]
+    """Of the first turn, and of the second."""
 
 
 def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | Unfit:
-    """Bytes: 8 · count · 2 (copy, scale) or 3 (add, triad). FLOP: 0, 1, 1 or 2 · count.
+    """Bytes: 4 · count · 2 (copy, scale) or 3 (add, triad).
 
-    `count`: numbers in an array; by default so many that a repetition takes about 4 ms, each array is more than four
+    `count`: words in an array; by default so many that a repetition takes about 4 ms, each array is more than four
     times the L2 cache, and all fit the memory.
     """
     arrays = ARRAYS[operation]
     if count is None:
-        wanted = max(far_beyond_l2(facts), bytes_per_s(facts) * 4e-3 / arrays)
-        count = int(min(wanted, room(facts) / arrays) / 8)
+        size = max(far_beyond_l2(facts), bytes_per_s(facts) * 4e-3 / arrays)
+        count = min(int(min(size, room(facts) / arrays) / 4), MOST_WORDS)
     count = count // TILE * TILE
-    if count == 0:
-        return Unfit(f"an array needs at least {TILE} numbers, {TILE * 8 * arrays >> 10} KiB in all")
-    buffers, step, output = moved(operation, count)
+    if count < 3 * TILE:
+        return Unfit(f"an array needs at least {3 * TILE} words, {3 * TILE * 4 * arrays >> 10} KiB in all")
+    parts = moved(operation, count)
     work = Work(
         kernel=f"stream-{operation}",
-        precision="fp64",
-        buffers=buffers,
-        turns=((step,),),
-        flop=OPERATIONS[operation] * count,
-        bytes=8 * count * arrays,
-        outputs=(output,),
+        precision="int32",
+        buffers=parts.buffers,
+        turns=tuple((step,) for step in parts.turns),
+        flop=0,
+        bytes=4 * count * arrays,
+        outputs=parts.outputs,
         parameters={"count": count},
         activity=0.2,
+        carries=True,
     )
     return fitting(facts, work)
 
 
-def moved(operation: str, count: int, suffix: str = "") -> tuple[tuple[Buffer, ...], Launch, Output]:
-    """The buffers of an operation (a, b, out with a suffix), its launch and what comes out."""
+def moved(operation: str, count: int, suffix: str = "") -> Moved:
+    """The arrays of an operation (a, out, and b where it has one, with a suffix), its two turns, and what comes out."""
     a, b, out = "a" + suffix, "b" + suffix, "out" + suffix
-    names = (a, b) if ARRAYS[operation] == 3 else (a,)
-    buffers = tuple(Buffer(name, "float64", count, content(name, PERIOD, "uniform", "fp64")) for name in names)
-    scalar = (np.float64(SCALAR),) if operation in ("scale", "triad") else ()
-    launch = Launch(
-        "stream.cu", f"stream_{operation}", (count // PER_BLOCK, 1, 1), (BLOCK, 1, 1), (*names, out, *scalar)
+    added = ARRAYS[operation] == 3
+    factor = () if operation == "copy" else (np.uint32(1 if operation == "add" else FACTOR),)
+    function = "stream_add" if added else f"stream_{operation}"
+
+    def launch(source: str, target: str) -> Launch:
+        args = (source, b, target, *factor) if added else (source, target, *factor)
+        return Launch("stream.cu", function, (count // TILE, 1, 1), (BLOCK, 1, 1), args)
+
+    expect = partial(_expect, operation, a, b)
+    buffers = (Buffer(a, "uint32", count, Words()), Buffer(out, "uint32", count))
+    return Moved(
+        buffers=(*buffers, Buffer(b, "uint32", count, Words())) if added else buffers,
+        turns=(launch(a, out), launch(out, a)),
+        outputs=(Output(out, expect, _DERIVATION, turn=0), Output(a, expect, _DERIVATION, turn=1)),
     )
-    derivation = _TRIAD if operation == "triad" else "none: one correctly rounded operation, or none, per number"
-    return (
-        (*buffers, Buffer(out, "float64", count)),
-        launch,
-        Output(out, unchanging(partial(_expect, operation, a, b)), derivation),
-    )
 
 
-_TRIAD = "the GPU rounds once; the reference rounds the product and the sum, each by at most 2^-53 of its result"
+_DERIVATION = "none: whole numbers modulo 2^32"
 
 
-@lru_cache(maxsize=16)
-def _expect(operation: str, first: str, second: str, seed: int) -> Expected:
-    a = numbers(seed, first, PERIOD, "uniform", "fp64")
-    b = numbers(seed, second, PERIOD, "uniform", "fp64")
-    values = {"copy": a, "scale": SCALAR * a, "add": a + b, "triad": a + SCALAR * b}[operation].reshape(1, -1)
-    tolerance = np.zeros_like(values)
-    if operation == "triad":
-        tolerance = unit("fp64") * (2 * np.abs(values) + np.abs(SCALAR * b).reshape(1, -1)) * (1 + unit("fp32"))
-    return Expected(PERIOD, values, tolerance)
+def _expect(operation: str, first: str, second: str, seed: int, repetitions: int) -> WordsExpected:
+    """x(n) is x(0) moved by n tiles, FACTOR^n x(0), x(0) + n b or x(0) + FACTOR n b."""
+    stream, plus = key(seed, first), key(seed, second)
+    if operation == "copy":
+        return WordsExpected(stream, first=repetitions * TILE)
+    if operation == "scale":
+        return WordsExpected(stream, factor=pow(FACTOR, repetitions, 2**32))
+    return WordsExpected(stream, plus=plus, plus_factor=repetitions * (1 if operation == "add" else FACTOR))
 
 
 def _kernel(operation: str, formula: str) -> Kernel:
     return Kernel(
         name=f"stream-{operation}",
-        version="1",
+        version="2",
         stresses="device memory",
-        says=f"{formula} in fp64 over arrays far larger than the caches",
+        says=f"{formula} on 32-bit words, to and fro between arrays far larger than the caches",
         build=partial(build, operation=operation),
     )
 

@@ -148,9 +148,10 @@ class HostDevice:
             aligned[:] = array
             self.arrays[buffer.name] = aligned
 
-    def run(self) -> None:
-        """One repetition, and the audit where it ends a lap."""
-        for step in self.work.turns[self.repetitions % len(self.work.turns)]:
+    def run(self, instead: tuple[Step, ...] | None = None) -> None:
+        """One repetition, or what is done instead, and the audit where it ends a lap."""
+        turn = self.work.turns[self.repetitions % len(self.work.turns)]
+        for step in turn if instead is None else instead:
             self._do(step)
         self.repetitions += 1
         if self.work.lap and self.repetitions % self.work.lap == 0:
@@ -236,11 +237,16 @@ class HostDevice:
         if "faults" in self.arrays:
             compared, count = (int(each) for each in self.arrays["faults"][:2])
         count += abs(self.repetitions * self.work.compared - compared)
-        for output in self.work.outputs:
-            if output.turn is None or (self.repetitions - 1) % len(self.work.turns) == output.turn:
-                _, off, tolerance = self.errors(output)
-                count += int(np.count_nonzero(~(off <= tolerance)))
+        for output in self.outputs:
+            _, off, tolerance = self.errors(output)
+            count += int(np.count_nonzero(~(off <= tolerance)))
         return count
+
+    @property
+    def outputs(self) -> list[Output]:
+        """Those that are checked after the last repetition."""
+        last = max(0, self.repetitions - 1) % len(self.work.turns)
+        return [output for output in self.work.outputs if output.turn in (None, last)]
 
 
 def reference(output: Output, seed: int, repetitions: int = 1) -> Expected:
