@@ -146,7 +146,8 @@ class Sampler:
         """What hangs, and since when (steady ns)."""
         self._recorder, self._sampling, self._fresh, self._asides = recorder, sampling, fresh, asides
         self._clock = sampling.clock
-        self._interval, self._hung = round(sampling.interval_s * 1e9), sampling.hung_ns
+        self._interval = self._paced = round(sampling.interval_s * 1e9)
+        self._hung = sampling.hung_ns
         self._slow = max(round(sampling.slow_s * 1e9), self._interval)
         self._events = Events(self._clock, cluster=sampling.cluster, node=sampling.node)
         self._lock = threading.Lock()
@@ -164,6 +165,10 @@ class Sampler:
         self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
         self._wake, self._new_identities, self._identifying = threading.Event(), False, False
         self._meet(list(backend.devices() if devices is None else devices))
+
+    def pace(self, interval_s: float) -> None:
+        """Change the time between ticks of a run without a `duration_s`, from the next tick on. Any thread may."""
+        self._paced = round(interval_s * 1e9)
 
     @property
     def watts(self) -> float | None:
@@ -394,6 +399,8 @@ class Sampler:
         if self._reachable:
             self._sweep(me, now, ahead)
         self._tick += 1
+        if self._paced != self._interval and self._total is None:
+            self._start, self._tick, self._interval = now, 1, self._paced
         if now >= self._chores_due:
             self._chores_due = now + _SECOND_NS
             self._events.look_at_clocks()

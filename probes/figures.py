@@ -9,7 +9,8 @@
     energy         = mean power x time                          J per repetition
     efficiency     = FLOP / energy                              GFLOP/J
 
-The mean power is that of the energy counter where the driver has one, else the median of the power readings.
+The mean power is that of the energy counter between its first and its last renewal, where the driver has one: then
+`energy_low` and `energy_high` say what the energy can be. Else it is the median of the power readings.
 """
 
 from __future__ import annotations
@@ -79,6 +80,9 @@ def of_energy(work: Work, time_ms: float, window: Window) -> tuple[list[Figure],
         return [], None
     joules = watts * time_ms / 1000
     figures = [Figure("energy", "J", joules)]
+    if source == "counter" and window.counter_low_w is not None and window.counter_high_w is not None:
+        figures.append(Figure("energy_low", "J", window.counter_low_w * time_ms / 1000))
+        figures.append(Figure("energy_high", "J", window.counter_high_w * time_ms / 1000))
     if work.flop and work.precision != INTEGER:
         figures.append(Figure("efficiency", "GFLOP/J", work.flop / joules / 1e9))
     return figures, source

@@ -94,7 +94,7 @@ def here(
     from .conditions import Setting
     from .node import NodeWatch, free_name, refuse_shared
     from .recording import Recorder, identity_of
-    from .running import Through, interval_s, recent, run_here
+    from .running import FAST_S, INTERVAL_S, Through, recent, run_here
     from .settings import Settings
 
     cluster = cluster or this_cluster()
@@ -105,10 +105,15 @@ def here(
     node = devices[0].facts.node
     memory: list[Recent] = []
     notes: list[str] = []
+    watch: NodeWatch | None = None
 
     def feed(ticks: Ticks) -> None:
         for one in memory:
             one.feed(ticks)
+
+    def pace(fast: bool) -> None:
+        if watch is not None:
+            watch.pace(FAST_S if fast else INTERVAL_S)
 
     def tell(event: Event) -> None:
         recorder.event(replace(event, ts_ns=devices[0].now_ns(), node=nodes.get(event.gpu or "", node)))
@@ -124,7 +129,7 @@ def here(
         names: dict[str, str | None] = dict.fromkeys(gpus)
         # The watch comes first: the identities that it stores hold the limits as they were before.
         try:
-            watch = stack.enter_context(NodeWatch(feed, store, node=node, cluster=cluster, interval_s=interval_s(plan)))
+            watch = stack.enter_context(NodeWatch(feed, store, node=node, cluster=cluster, interval_s=INTERVAL_S))
             names = {gpu: watch.telemetry_of(gpu) for gpu in gpus}
             notes += watch.notes
         except InputError as error:
@@ -138,7 +143,7 @@ def here(
             gpu: Setting(plan.neighbours, changed.locked_clock_mhz(gpu), power_limit_w, settings_of(gpu))
             for gpu in gpus
         }
-        known = recent(plan, list(dict.fromkeys(name for name in names.values() if name)), interval_s(plan))
+        known = recent(plan, list(dict.fromkeys(name for name in names.values() if name)), FAST_S, pace)
         memory.append(known)
         report = run_here(
             store,

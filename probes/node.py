@@ -90,6 +90,10 @@ class NodeWatch:
         """Why the store takes no telemetry any more; None while it does."""
         return self._recorder.failure
 
+    def pace(self, interval_s: float) -> None:
+        """Read every so many seconds from now on."""
+        self._sampler.pace(interval_s)
+
     def telemetry_of(self, gpu: str) -> str | None:
         """The UUID whose telemetry tells of a CUDA device: for a MIG instance, which has no power and no clock of its
         own, that of the whole GPU. None where NVML does not show the device."""

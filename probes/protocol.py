@@ -121,10 +121,13 @@ class _Protocol(Steps):
         try:
             time_s = await self.attempt(loaded)
             await self.cool_down()
+            if not self.device.simulated:  # whose energy counter is renewed at every reading
+                self.watch.hurry(self.gpu, on=True)
             time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
             got = await self.repeat(loaded, time_s, self.effort.least_s, self.asked.limit_s)
             self.found.judge(await loaded.check())
         finally:
+            self.watch.hurry(self.gpu, on=False)
             loaded.unload()
         window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
         rows = of.of_times(got.times_ms, got.interval)

@@ -24,15 +24,10 @@ if TYPE_CHECKING:
 INTERVAL_S = 0.1
 """Between two readings beside a probe."""
 FAST_S = 0.02
-"""The same beside a square wave, where the pace can be changed or nothing else is run."""
+"""The same while it is measured: an energy counter is renewed between two readings, no one knows when."""
 _MOST_KEPT_S = 60.0
 
 Find = Callable[[str], "Kernel"]
-
-
-def interval_s(plan: Plan) -> float:
-    """How often the GPUs of this node are read while a plan runs."""
-    return FAST_S if all(probe.kind is Kind.SQUARE for probe in plan.probes) else INTERVAL_S
 
 
 def recent(plan: Plan, gpus: Sequence[str], interval_s: float, pace: Callable[[bool], None] | None = None) -> Recent:

@@ -33,7 +33,7 @@ _COLUMNS = (
     "clock_event_reasons",
     *_COUNTERS,
 )
-_FEWEST_S = 0.3  # an energy counter that is read over less time says little: drivers renew it every 20 to 100 ms
+_FEWEST_S = 0.3  # a counter that is read over less time says little: drivers renew theirs every 20 to 100 ms
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,10 @@ class Window:
     sm_clock_change_mhz: float | None = None
     """Median SM clock of the window's second half less that of its first."""
     counter_w: float | None = None
-    """Mean power by the energy counter, between the first and the last reading."""
+    """Mean power by the energy counter, between its first and its last renewal in the window."""
+    counter_low_w: float | None = None
+    """With `counter_high_w` what it can be at least and at most: a renewal lies between two readings."""
+    counter_high_w: float | None = None
     clock_events: Mapping[str, float] | None = None
     """For how long the clock was held down, s, by reason; None where the driver tells of none."""
     shown_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
@@ -108,6 +111,7 @@ class Recent:
         self._next = 0
         self._lock = threading.Lock()
         self._pace, self._hurried = pace, set[str]()
+        self._renewed_always = False  # every reading renews the energy counter, as a simulated driver does
 
     def feed(self, ticks: Ticks) -> None:
         """Take readings, at most one of each GPU; those of other GPUs are passed over."""
@@ -124,6 +128,7 @@ class Recent:
 
     def feed_readings(self, readings: Readings) -> None:
         """Take what the drivers of a simulated fleet report, whose GPUs are those named, in order."""
+        self._renewed_always = True
         with self._lock:
             at = self._turn()
             self._ts[at] = np.where(readings.lost, 0, readings.ts_ns)
@@ -179,6 +184,7 @@ class Recent:
             values = dict(zip(_COLUMNS, self._values[:, rows, position], strict=True))
             seconds = (stamps[rows] - began_ns) / 1e9
         instant = values["power_instant_mw"]
+        mean, low, high = power_between_renewals(seconds, values["energy_mj"], always=self._renewed_always)
         return Window(
             readings=len(rows),
             sm_clock_mhz=_median(values["sm_clock_mhz"]),
@@ -187,7 +193,9 @@ class Recent:
             power_w=_scaled(_median(board_power_of(values))),
             temperature_slope_k_s=_slope(seconds, values["temperature_c"]),
             sm_clock_change_mhz=_change(seconds, values["sm_clock_mhz"], (ended_ns - began_ns) / 2e9),
-            counter_w=_scaled(_rate(seconds, values["energy_mj"])),
+            counter_w=mean,
+            counter_low_w=low,
+            counter_high_w=high,
             clock_events=_events(seconds, values, (ended_ns - began_ns) / 1e9),
             shown_w=_present(values["power_mw"]) / 1000,
             shown_s=seconds[~np.isnan(values["power_mw"])],
@@ -229,8 +237,32 @@ def _slope(seconds: NDArray[np.float64], values: NDArray[np.float64]) -> float |
     return float(at @ values[known]) / whole if whole > 0 else None
 
 
+def power_between_renewals(
+    seconds: NDArray[np.float64], counter_mj: NDArray[np.float64], *, always: bool
+) -> tuple[float | None, float | None, float | None]:
+    """Mean power, W, and the least and the most that it can be, from an energy counter that the driver renews at times.
+
+    A renewal lies between the last reading of an old value and the first of a new one; the mean takes the middle. From
+    the first renewal to the last the growth of the counter is exact. None where the counter fell: it was reset.
+    """
+    known = ~np.isnan(counter_mj)
+    at, counter = seconds[known], counter_mj[known]
+    steps = np.diff(counter)
+    new = np.flatnonzero(steps > 0) + 1
+    if len(new) < 2 or steps.min() < 0:
+        return None, None, None
+    first, last = (int(new[0]) - 1, int(new[-1])) if always else (int(new[0]), int(new[-1]))
+    before = (first, last) if always else (first - 1, last - 1)
+    joules = float(counter[last] - counter[first]) / 1000
+    longest, shortest = float(at[last] - at[before[0]]), float(at[before[1]] - at[first])
+    middle = (longest + shortest) / 2
+    if middle < _FEWEST_S:
+        return None, None, None
+    return joules / middle, joules / longest, joules / shortest if shortest > 0 else None
+
+
 def _rate(seconds: NDArray[np.float64], counter: NDArray[np.float64]) -> float | None:
-    """Growth of a counter per second between its first and its last reading; None where it fell: it was reset."""
+    """Growth of a counter a second between its first and its last reading; None where it fell: it was reset."""
     known = np.flatnonzero(~np.isnan(counter))
     if len(known) < 2:
         return None

@@ -488,3 +488,13 @@ def test_collect_ends_where_the_store_takes_no_more(tmp_path: Path, monkeypatch:
     assert done.exit_code == 3
     assert "no space is left on the disk" in done.stderr
     assert script.closed == [1]
+
+
+def test_the_pace_can_be_changed_while_it_runs() -> None:
+    with sampling(Thermometers(), clock=Turned(), interval_s=0.1) as running:
+        running.ticks(3)
+        running.sampler.pace(0.02)
+        running.ticks(5)
+    stamps = [row["ts"] for row in running.kept.of("GPU-0")]
+    assert (stamps[1] - stamps[0], stamps[-1] - stamps[-2]) == (100_000_000, 20_000_000)
+    assert "missed_ticks" not in running.kept.kinds()

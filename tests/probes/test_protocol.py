@@ -43,7 +43,7 @@ def test_a_steady_work_is_checked_warmed_up_measured_and_checked_again() -> None
     device = HandDevice()
     found = run(device)
     order = [call for i, call in enumerate(device.calls) if i == 0 or device.calls[i - 1] != call]
-    assert order == ["load", "poison", "run", "check", "run", "check", "unload"]
+    assert order == ["load", "poison", "run", "check", "run", "hurry True", "run", "check", "hurry False", "unload"]
     assert found.status == "ok"
     assert found.ended_by == "precise"
     assert figure(found.figures, "time_median") == 2.0

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.probes.watch import Recent
+from whorl.probes.running import FAST_S
+from whorl.probes.watch import Recent, power_between_renewals
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import find_load
 from whorl.simulation.models import V100
@@ -55,10 +56,30 @@ def test_the_instantaneous_power_is_the_one_that_counts() -> None:
 
 def test_power_by_the_energy_counter_and_none_where_it_fell() -> None:
     recent = fed(*({"energy_mj": 5_000 + 150_000 * second} for second in range(4)))
-    assert recent.window("a", 0, 9 * SECOND).counter_w == pytest.approx(150.0)
+    window = recent.window("a", 0, 9 * SECOND)
+    assert (window.counter_w, window.counter_low_w, window.counter_high_w) == pytest.approx((150.0, 100.0, 300.0))
     assert recent.window("a", 2 * SECOND, 2 * SECOND).counter_w is None
     reset = fed({"energy_mj": 5_000}, {"energy_mj": 10})
     assert reset.window("a", 0, 9 * SECOND).counter_w is None
+
+
+def test_energy_between_renewals_of_a_counter_is_within_its_interval() -> None:
+    """A counter that is renewed each 100 ms, read as often as beside a probe: 1,000 windows as of the quick suite."""
+    random = np.random.default_rng(7)
+    errors, widths = [], []
+    for _ in range(1000):
+        seconds = np.arange(random.uniform(0, FAST_S), random.uniform(0.8, 2.0), FAST_S)
+        phase, period = random.uniform(0, 0.1), random.uniform(0.097, 0.103)
+        renewed = np.floor((seconds - phase) / period) * period
+        power = power_between_renewals(seconds, 300_000 * renewed, always=False)
+        assert None not in power
+        mean, low, high = np.array(power, np.float64)
+        assert low <= 300.0 <= high
+        errors.append(mean / 300 - 1)
+        widths.append((high - low) / 600)
+    assert np.std(errors) < 0.009, "2.2 % and more between the first and the last reading"
+    assert np.max(np.abs(errors)) < 0.04
+    assert np.median(widths) < 0.02
 
 
 def test_clock_events_come_from_counters_where_there_are_and_else_from_bits() -> None:
