@@ -1,18 +1,16 @@
-// Compares every element of a result with what it must be. The reference repeats: row r, column c of the result must
-// lie within tolerance[(r % p) * q + c % q] of values[the same].
-//
+// Compares results with what they must be: numbers with a reference, words with their place, the slots of a ring with
+// one another. All findings go to the counters of faults.cuh.
+#include "faults.cuh"
+#include "place.cuh"
+
+typedef unsigned long long u64;
+
 // ELEMENT says what an element is: 0 fp64, 1 fp32, 2 fp16, 3 bf16, 4 fp8 (E4M3), 5 int32, 6 uint32, 7 int64, 8 uint64.
 // The small formats are decoded from their bits, so that no header of a toolkit is needed. Everything is compared in
 // fp64, which holds each of them exactly (64-bit integers below 2^53).
-//
-// found[0]: how many are outside their tolerance. found[1]: index of the first of them. found[2]: bits of the largest
-// error in tolerances, as fp64 (never negative, so that bits order as values do). found[3]: how many were compared.
-
 #ifndef ELEMENT
 #define ELEMENT 1
 #endif
-
-typedef unsigned long long word;
 
 __device__ double infinity() { return __longlong_as_double(0x7ff0000000000000ll); }
 
@@ -21,8 +19,7 @@ __device__ double not_a_number() { return __longlong_as_double(0x7ff800000000000
 __device__ double power_of_two(int exponent) { return ldexp(1.0, exponent); }
 
 // An IEEE-like format of `fraction` bits under `exponent` bits; fp16 is (10, 5), bf16 is (7, 8).
-__device__ double decoded(unsigned bits, int fraction, int exponent)
-{
+__device__ double decoded(unsigned bits, int fraction, int exponent) {
     const int bias = (1 << (exponent - 1)) - 1;
     const unsigned low = bits & ((1u << fraction) - 1u);
     const int e = (int)((bits >> fraction) & ((1u << exponent) - 1u));
@@ -33,8 +30,7 @@ __device__ double decoded(unsigned bits, int fraction, int exponent)
 }
 
 // E4M3 has no infinity: its largest code alone is NaN.
-__device__ double decoded_e4m3(unsigned bits)
-{
+__device__ double decoded_e4m3(unsigned bits) {
     if ((bits & 0x7fu) == 0x7fu) return not_a_number();
     const double sign = (bits & 0x80u) ? -1.0 : 1.0;
     const int e = (int)((bits >> 3) & 15u);
@@ -42,32 +38,30 @@ __device__ double decoded_e4m3(unsigned bits)
     return e == 0 ? sign * (double)low * power_of_two(-9) : sign * (double)(low + 8u) * power_of_two(e - 10);
 }
 
-__device__ double element(const void *result, word i)
-{
+__device__ double element(const void* result, u64 i) {
 #if ELEMENT == 0
-    return ((const double *)result)[i];
+    return ((const double*)result)[i];
 #elif ELEMENT == 1
-    return (double)((const float *)result)[i];
+    return (double)((const float*)result)[i];
 #elif ELEMENT == 2
-    return decoded(((const unsigned short *)result)[i], 10, 5);
+    return decoded(((const unsigned short*)result)[i], 10, 5);
 #elif ELEMENT == 3
-    return decoded(((const unsigned short *)result)[i], 7, 8);
+    return decoded(((const unsigned short*)result)[i], 7, 8);
 #elif ELEMENT == 4
-    return decoded_e4m3(((const unsigned char *)result)[i]);
+    return decoded_e4m3(((const unsigned char*)result)[i]);
 #elif ELEMENT == 5
-    return (double)((const int *)result)[i];
+    return (double)((const int*)result)[i];
 #elif ELEMENT == 6
-    return (double)((const unsigned *)result)[i];
+    return (double)((const unsigned*)result)[i];
 #elif ELEMENT == 7
-    return (double)((const long long *)result)[i];
+    return (double)((const long long*)result)[i];
 #else
-    return (double)((const word *)result)[i];
+    return (double)((const u64*)result)[i];
 #endif
 }
 
 // Error in tolerances. What is not a number, or infinite, is infinitely wrong, unless just that is expected.
-__device__ double error_in_tolerances(double is, double should, double tolerance)
-{
+__device__ double error_in_tolerances(double is, double should, double tolerance) {
     if (is == should) return 0.0;
     if (is != is && should != should) return 0.0;
     const double error = fabs(is - should);
@@ -75,16 +69,23 @@ __device__ double error_in_tolerances(double is, double should, double tolerance
     return error / tolerance;
 }
 
-extern "C" __global__ void compare(const void *result, const double *values, const double *tolerance, word count,
-                                   word columns, unsigned p, unsigned q, word *found)
-{
-    const word stride = (word)gridDim.x * blockDim.x;
-    word wrong = 0, first = ~0ull, compared = 0;
+// Row r, column c of the result must lie within tolerance[(r % p) * q + c % q] of values[the same] + rise * (r / p),
+// both times the scale of r where `scaled` & 1 and that of c where `scaled` & 2. faults[3] takes the bits of the largest error in
+// tolerances, as fp64 (never negative, so that bits order as values do).
+extern "C" __global__ void compare(const void* result, const double* __restrict__ values,
+                                   const double* __restrict__ tolerance, u64 count, u64 columns, unsigned int p,
+                                   unsigned int q, unsigned int scaled, double rise, u64* faults) {
+    const u64 stride = (u64)gridDim.x * blockDim.x;
+    u64 wrong = 0, first = ~0ull, compared = 0;
     double worst = 0.0;
-    for (word i = (word)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const word row = i / columns, column = i - row * columns;
-        const word at = (row % p) * q + column % q;
-        const double off = error_in_tolerances(element(result, i), values[at], tolerance[at]);
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const u64 row = i / columns, column = i - row * columns;
+        const u64 at = (row % p) * q + column % q;
+        double scale = 1.0;
+        if (scaled & 1u) scale *= scale_of(row);
+        if (scaled & 2u) scale *= scale_of(column);
+        const double should = scale * (values[at] + rise * (double)(row / p));
+        const double off = error_in_tolerances(element(result, i), should, fabs(scale) * tolerance[at]);
         if (!(off <= 1.0)) {
             ++wrong;
             if (i < first) first = i;
@@ -92,10 +93,63 @@ extern "C" __global__ void compare(const void *result, const double *values, con
         if (off > worst) worst = off;
         ++compared;
     }
-    if (compared) atomicAdd(&found[3], compared);
-    if (wrong) {
-        atomicAdd(&found[0], wrong);
-        atomicMin(&found[1], first);
+    const u64 largest = ~warp_least(~(u64)__double_as_longlong(worst));
+    if (leads_warp() && largest) atomicMax(&faults[3], largest);
+    tally(faults, compared, wrong, first);
+}
+
+// words[at + i], for i below `count`, must be factor * word(stream, place) + plus_factor * word(plus, i) modulo 2^32,
+// the place being `first` + `last` * `step` + i, modulo `round` where that is not 0.
+extern "C" __global__ void compare_words(const unsigned int* words, u64 at, u64 count, unsigned int stream, u64 first,
+                                         u64 step, unsigned int last, u64 round, unsigned int factor,
+                                         unsigned int plus, unsigned int plus_factor, u64* faults) {
+    const u64 stride = (u64)gridDim.x * blockDim.x;
+    u64 wrong = 0, earliest = ~0ull, compared = 0;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        u64 place = first + last * step + i;
+        if (round) place %= round;
+        if (words[at + i] != factor * word_at(stream, place) + plus_factor * word_at(plus, i)) {
+            ++wrong;
+            if (at + i < earliest) earliest = at + i;
+        }
+        ++compared;
     }
-    if (worst > 0.0) atomicMax(&found[2], (word)__double_as_longlong(worst));
+    tally(faults, compared, wrong, earliest);
+}
+
+__device__ __forceinline__ unsigned int most_of(unsigned int a, unsigned int b, unsigned int c) {
+    return (a & b) | (b & c) | (a & c);
+}
+
+// Slots of a ring, each of `vectors` 16-byte vectors, of which `written` were written since the last audit: those
+// whose numbers differ by a multiple of `period` must be equal bit for bit. Each is compared with what most of the
+// first three have, bit by bit, so that one that is wrong counts once. Counts 32-bit words; a place is that of a word
+// in the ring.
+extern "C" __global__ void alike(const uint4* __restrict__ ring, u64 vectors, unsigned int period,
+                                 unsigned int written, u64* faults) {
+    const u64 stride = (u64)gridDim.x * blockDim.x;
+    u64 wrong = 0, earliest = ~0ull, compared = 0;
+    for (u64 v = (u64)blockIdx.x * blockDim.x + threadIdx.x; v < vectors; v += stride) {
+        for (unsigned int begin = 0; begin < period && begin < written; begin++) {
+            const uint4 a = ring[begin * vectors + v];
+            const uint4 b = begin + period < written ? ring[(begin + period) * vectors + v] : a;
+            const uint4 c = begin + 2 * period < written ? ring[(begin + 2 * period) * vectors + v] : b;
+            const unsigned int x = most_of(a.x, b.x, c.x), y = most_of(a.y, b.y, c.y);
+            const unsigned int z = most_of(a.z, b.z, c.z), w = most_of(a.w, b.w, c.w);
+#pragma unroll 4
+            for (unsigned int slot = begin; slot < written; slot += period) {
+                const u64 at = slot * vectors + v;
+                const uint4 is = ring[at];
+                const unsigned int off[4] = {is.x ^ x, is.y ^ y, is.z ^ z, is.w ^ w};
+                compared += 4;
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (off[i]) {
+                        ++wrong;
+                        if (4 * at + i < earliest) earliest = 4 * at + i;
+                    }
+            }
+        }
+    }
+    tally(faults, compared, wrong, earliest);
 }

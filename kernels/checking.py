@@ -1,20 +1,25 @@
-"""The check of a result on a device: the launch of check.cu, and its findings in words."""
+"""The check of results on a device: launches of check.cu, and their findings in words."""
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
 from .device import Verdict
-from .work import Expected
+from .inputs import expected_words, scale
+from .work import Expected, Key, Launch, Live, WordsExpected
 
-SOURCE, FUNCTION = "check.cu", "compare"
+SOURCE = "check.cu"
 BLOCK = 256
+BLOCKS_PER_SM = 16
+VECTOR_BYTES, WORD_BYTES = 16, 4
 _ELEMENT = {
     "float64": 0,
     "float32": 1,
@@ -36,34 +41,84 @@ def element_define(dtype: str) -> str:
     return f"ELEMENT={_ELEMENT[name]}"
 
 
-def blocks(count: int, sms: int) -> int:
+def grid(count: int, sms: int) -> tuple[int, int, int]:
     """Thread blocks for `count` elements: enough to fill the GPU, none that has nothing to do."""
-    return max(1, min(-(-count // BLOCK), 16 * sms))
+    return max(1, min(-(-count // BLOCK), BLOCKS_PER_SM * sms)), 1, 1
+
+
+# -- for the audit of a work --------------------------------------------------------------------------------------
+
+
+def alike(ring: str, slot_bytes: int, sms: int, *, period: int = 1) -> Launch:
+    """An audit: the slots of a ring that were written are equal bit for bit, those `period` apart.
+
+    A repetition adds slot_bytes / 4 comparisons. InputError where a slot is not whole 16-byte vectors.
+    """
+    if slot_bytes % VECTOR_BYTES:
+        raise InputError(f"a slot of {slot_bytes} bytes in the ring {ring} is not a multiple of {VECTOR_BYTES}")
+    vectors = slot_bytes // VECTOR_BYTES
+    args = (ring, np.uint64(vectors), np.uint32(period), Live.WRITTEN, "faults")
+    return Launch(SOURCE, "alike", grid(vectors, sms), (BLOCK, 1, 1), args)
 
 
 @dataclass(frozen=True)
-class Reference:
-    """An `Expected` as the kernel takes it: contiguous arrays and their shape. InputError where it is not one."""
+class Window:
+    """Words of a buffer that must be those of another one's `Words`.
 
-    values: NDArray[np.float64]
-    tolerance: NDArray[np.float64]
-    columns: int
+    Word `at + i` of the buffer is word `first + turn * step + i` of the stream, `turn` being the last repetition's,
+    for i below `count`.
+    """
 
-    @staticmethod
-    def of(expected: Expected, buffer: str) -> Reference:
-        values = np.ascontiguousarray(expected.values, np.float64)
-        tolerance = np.ascontiguousarray(expected.tolerance, np.float64)
-        if values.ndim != 2 or values.size == 0 or values.shape != tolerance.shape or expected.columns < 1:
-            raise InputError(
-                f"the reference of {buffer} has shape {values.shape}, its tolerance {tolerance.shape} and rows of "
-                f"{expected.columns}; it needs two equal shapes (p, q) and rows of at least one"
-            )
-        return Reference(values, tolerance, expected.columns)
+    count: int
+    at: int = 0
+    first: int = 0
+    step: int = 0
 
 
-def found_nothing() -> NDArray[np.uint64]:
-    """What `found` of check.cu starts from: none wrong, no first one, no error, none compared."""
-    return np.array([0, 2**64 - 1, 0, 0], np.uint64)
+def same_words(buffer: str, of: str, window: Window, sms: int) -> Launch:
+    """An audit: a window of a buffer holds the words that the buffer `of` was filled with. Adds `count` comparisons."""
+    sizes = (np.uint64(window.at), np.uint64(window.count), Key(of), np.uint64(window.first), np.uint64(window.step))
+    args = (buffer, *sizes, Live.LAST, *_AS_THEY_ARE, "faults")
+    return Launch(SOURCE, "compare_words", grid(window.count, sms), (BLOCK, 1, 1), args)
+
+
+_AS_THEY_ARE = (np.uint64(0), np.uint32(1), np.uint32(0), np.uint32(0))
+"""Arguments of `compare_words`: the words of one stream, neither turned round nor scaled."""
+
+
+# -- for outputs --------------------------------------------------------------------------------------------------
+
+
+def contiguous(expected: Expected, buffer: str) -> Expected:
+    """The reference as the kernel takes it: contiguous arrays of float64. InputError where its shapes do not fit."""
+    values = np.ascontiguousarray(expected.values, np.float64)
+    tolerance = np.ascontiguousarray(expected.tolerance, np.float64)
+    if values.ndim != 2 or values.size == 0 or values.shape != tolerance.shape or expected.columns < 1:
+        raise InputError(
+            f"the reference of {buffer} has shape {values.shape}, its tolerance {tolerance.shape} and rows of "
+            f"{expected.columns}; it needs two equal shapes (p, q) and rows of at least one"
+        )
+    scaled = {"row_scaled": expected.row_scaled, "column_scaled": expected.column_scaled}
+    return Expected(expected.columns, values, tolerance, rise=expected.rise, **scaled)
+
+
+def sizes_of(expected: Expected, count: int) -> tuple[np.generic, ...]:
+    """The arguments of `compare` by value: count, columns, p, q, which are scaled, and the rise."""
+    p, q = expected.values.shape
+    flags = np.uint32(expected.row_scaled + 2 * expected.column_scaled)
+    return np.uint64(count), np.uint64(expected.columns), np.uint32(p), np.uint32(q), flags, np.float64(expected.rise)
+
+
+def right_value(expected: Expected, index: int) -> tuple[float, float]:
+    """What element `index` of a result must be, and its tolerance."""
+    row, column = divmod(index, expected.columns)
+    p, q = expected.values.shape
+    factor = float(scale(np.array([row], np.uint64))[0]) if expected.row_scaled else 1.0
+    if expected.column_scaled:
+        factor *= float(scale(np.array([column], np.uint64))[0])
+    at = row % p, column % q
+    risen = float(expected.values[at]) + expected.rise * (row // p)
+    return factor * risen, abs(factor) * float(expected.tolerance[at])
 
 
 def decoded(dtype: str, raw: bytes) -> float:
@@ -79,25 +134,74 @@ def decoded(dtype: str, raw: bytes) -> float:
     return float(np.frombuffer(raw, name)[0])
 
 
-def worst_of(found: NDArray[np.uint64]) -> float:
-    return float(found[2:3].view(np.float64)[0])
+def position_in_words(buffer: str, index: int, element: NDArray[Any], expected: Expected | WordsExpected, count: int) -> str:
+    """Where the first wrong element is, what it is, and what it should be; `element` is an array of one."""
+    if isinstance(expected, WordsExpected):
+        should = expected_words(expected, count, np.array([index], np.uint64))
+        return f"{buffer}, word {index}: 0x{int(element[0]):08x}, should be 0x{int(should[0]):08x}"
+    value = decoded(element.dtype.name, element.tobytes())
+    row, column = divmod(index, expected.columns)
+    right, tolerance = right_value(expected, index)
+    place = f"row {row}, column {column}" if expected.columns > 1 else f"element {index}"
+    return f"{buffer}, {place}: {value:.9g}, should be {right:.9g} within {tolerance:.3g}"
 
 
-def position_in_words(buffer: str, index: int, value: float, reference: Reference) -> str:
-    """Where the first wrong element is, what it is, and what it should be."""
-    row, column = divmod(index, reference.columns)
-    p, q = reference.values.shape
-    should, tolerance = reference.values[row % p, column % q], reference.tolerance[row % p, column % q]
-    place = f"row {row}, column {column}" if reference.columns > 1 else f"element {index}"
-    return f"{buffer}, {place}: {value:.9g}, should be {should:.9g} within {tolerance:.3g}"
+# -- findings -----------------------------------------------------------------------------------------------------
 
 
-def together(verdicts: list[Verdict]) -> Verdict:
-    """The verdict on all outputs of a work."""
-    first = next((verdict.first for verdict in verdicts if verdict.first is not None), None)
+@dataclass(frozen=True)
+class Counts:
+    """The counters of faults.cuh."""
+
+    compared: int
+    wrong: int
+    first: int
+    """Place of the first wrong one."""
+    worst: float
+    """Largest error in tolerances; 0 where the kernel has none."""
+    by_sm: dict[int, int]
+
+    @staticmethod
+    def of(counters: NDArray[np.uint64]) -> Counts:
+        by_sm = counters[4:]
+        return Counts(
+            compared=int(counters[0]),
+            wrong=int(counters[1]),
+            first=int(counters[2]),
+            worst=float(counters[3:4].view(np.float64)[0]),
+            by_sm={int(sm): int(by_sm[sm]) for sm in np.flatnonzero(by_sm)},
+        )
+
+
+def inside(kernel: str, counts: Counts, repetitions: int, compared: int) -> Verdict:
+    """The verdict of what a work's own kernels and audits counted: comparisons that are missing are wrong too."""
+    due = repetitions * compared
+    missing = abs(due - counts.compared)
+    first = f"{kernel} counted {counts.compared:,} comparisons instead of {due:,}" if missing else None
+    if counts.wrong:
+        first = f"{kernel}, place {counts.first}, compared on the GPU"
+    worst = math.inf if counts.wrong or missing else 0.0
+    return Verdict(due, counts.wrong + missing, first, worst, repetitions, counts.by_sm)
+
+
+def together(verdicts: Sequence[Verdict], repetitions: int) -> Verdict:
+    """The verdict on all outputs of a work, and on what its kernels counted."""
+    by_sm: dict[int, int] = {}
+    for verdict in verdicts:
+        for sm, wrong in verdict.by_sm.items():
+            by_sm[sm] = by_sm.get(sm, 0) + wrong
     return Verdict(
         elements=sum(verdict.elements for verdict in verdicts),
         wrong=sum(verdict.wrong for verdict in verdicts),
-        first=first,
+        first=next((verdict.first for verdict in verdicts if verdict.first is not None), None),
         worst=max((verdict.worst for verdict in verdicts), default=0.0),
+        repetitions=repetitions,
+        by_sm=by_sm,
     )
+
+
+def words_of(expected: WordsExpected, count: int) -> tuple[np.generic, ...]:
+    """The arguments of `compare_words` that say which words a result of `count` must be."""
+    place = (np.uint32(expected.stream), np.uint64(expected.first % count), np.uint64(0), np.uint32(0))
+    factors = (np.uint32(expected.factor % 2**32), np.uint32(expected.plus), np.uint32(expected.plus_factor % 2**32))
+    return *place, np.uint64(count), *factors

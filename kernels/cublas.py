@@ -118,18 +118,19 @@ class Cublas:
         types: list[str],
         *,
         plain: bool = False,
+        alpha: float = 1.0,
     ) -> None:
-        """Enqueue C (m x n) = A (m x k) times B (n x k) transposed, all row-major, `batch` times; B is k x n and not
-        transposed where `plain`.
+        """Enqueue C (m x n) = alpha A (m x k) times B (n x k) transposed, all row-major, `batch` times; B is k x n and
+        not transposed where `plain`.
 
         `shape` is (m, n, k), `addresses` are those of A, B, C, `types` their dtypes. DeviceError where it is refused.
         """
         m, n, k = shape
         a, b, c = (c_void_p(address) for address in addresses)
         of_a, of_b, of_c = (c_int(DATA_TYPES[np.dtype(dtype).name]) for dtype in types)
-        one, zero = (ctypes.c_double if precision == "fp64" else ctypes.c_float)(1), ctypes.c_double(0)
+        factor, zero = (ctypes.c_double if precision == "fp64" else ctypes.c_float)(alpha), ctypes.c_double(0)
         turned, row_b = (_N, n) if plain else (_T, k)
-        head = (self._handle, c_int(turned), c_int(_N), c_int(n), c_int(m), c_int(k), byref(one))
+        head = (self._handle, c_int(turned), c_int(_N), c_int(n), c_int(m), c_int(k), byref(factor))
         tail = (c_int(_COMPUTE[precision]), c_int(_DEFAULT_ALGORITHM))
         if batch == 1:
             status = self._library.cublasGemmEx(

@@ -36,7 +36,7 @@ class _Result(ctypes.Structure):
 
 
 class LtProduct:
-    """C (m x n) = A (m x k) times B (n x k) transposed, all row-major, planned once and enqueued often."""
+    """C (m x n) = alpha A (m x k) times B (n x k) transposed, all row-major, planned once and enqueued often."""
 
     def __init__(self, found: ctypes.CDLL, shape: tuple[int, int, int], batch: int, types: list[str]) -> None:
         """Plan it for the current GPU. `types` are the dtypes of A, B, C. DeviceError where it is not supported."""
@@ -91,12 +91,12 @@ class LtProduct:
         if count.value == 0:
             raise DeviceError(f"cuBLAS has no {self._says} for this GPU")
 
-    def enqueue(self, addresses: tuple[int, int, int], workspace: int, stream: int) -> None:
-        """Enqueue the product of A and B at these addresses into C. DeviceError where it is refused."""
+    def enqueue(self, addresses: tuple[int, int, int], workspace: int, stream: int, *, alpha: float = 1.0) -> None:
+        """Enqueue alpha times the product of A and B at these addresses into C. DeviceError where it is refused."""
         a, b, c = (c_void_p(address) for address in addresses)
-        one, zero = c_float(1), c_float(0)
+        factor, zero = c_float(alpha), c_float(0)
         status = self._library.cublasLtMatmul(
-            *(self._handle, self._operation, byref(one), b, self._b, a, self._a, byref(zero)),
+            *(self._handle, self._operation, byref(factor), b, self._b, a, self._a, byref(zero)),
             *(c, self._c, c, self._c, byref(self._result)),  # the algorithm is what a result begins with
             *(c_void_p(workspace), c_size_t(WORKSPACE_BYTES), c_void_p(stream)),
         )

@@ -1,11 +1,10 @@
-"""The memory of a work on a GPU: allocated, filled with repeating inputs, freed.
+"""The memory of a work on a GPU: allocated, filled, freed.
 
 Plain allocations of the CUDA runtime, none of a pool: what a work holds is what its buffers say.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,8 +14,11 @@ from numpy.typing import NDArray
 
 from ..errors import DeviceError, InputError
 from .cuda_errors import OUT_OF_MEMORY, on_another, status_of
-from .inputs import filled
-from .work import Array, Buffer, Work
+from .inputs import cleared_faults, key, stored_table
+from .work import FAULTS_NAME, Array, Buffer, Lanes, Scalar, Words, Work
+
+Launcher = Callable[[str, tuple[str, ...], int, tuple[Scalar, ...]], None]
+"""Enqueues a function of fill.cu: its name, definitions, the number of elements, and its arguments."""
 
 
 def gigabytes(count: int) -> str:
@@ -37,6 +39,9 @@ class Buffers:
         self._of: dict[str, Buffer] = {}
         self._give_back: list[Callable[[], None]] = []
         self._kept: list[NDArray[Any]] = []  # host memory that a copy may still read
+        self._tables: dict[str, int] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._cleared = cleared_faults()
 
     def __getitem__(self, name: str) -> int:
         if name not in self._address:
@@ -113,22 +118,58 @@ class Buffers:
             with suppress(Exception):
                 self._give_back.pop()()
         self._address.clear()
+        self._tables.clear()
+        self._arrays.clear()
         self._kept.clear()
 
     # -- filling ------------------------------------------------------------------------------------------
 
-    def fill(self, name: str, seed: int) -> None:
-        """Enqueue the filling of a buffer with its content: one period travels, the GPU repeats it."""
-        buffer = self._of[name]
-        assert buffer.content is not None
-        made = buffer.content.make(seed) if isinstance(buffer.content, Array) else filled(seed, buffer)
-        period = np.ascontiguousarray(made).reshape(-1)
-        if period.dtype != np.dtype(buffer.dtype) or period.size == 0:
-            raise InputError(f"the content of {name} is {period.size} of {period.dtype}, not some of {buffer.dtype}")
-        if buffer.place == "host":
-            self.host(name)[:] = np.resize(period, buffer.count)
+    def fill(self, name: str, seed: int, launch: Launcher) -> None:
+        """Enqueue the filling of a buffer with its content.
+
+        What knows its place is made by the GPU, `launch` being what enqueues a function of fill.cu, wherever the
+        buffer lies: pinned memory and, once it is reached, a peer's are within the GPU's reach. Of an array one period
+        travels, and the GPU repeats it.
+        """
+        buffer, content = self._of[name], self._of[name].content
+        assert content is not None
+        target = (np.uint64(self._address[name]), np.uint64(buffer.count), np.uint32(key(seed, name)))
+        if isinstance(content, Words):
+            if buffer.dtype != "uint32":
+                raise InputError(f"the content of {name} is words of uint32, not some of {buffer.dtype}")
+            launch("words", (), buffer.count, target)
+        elif isinstance(content, Lanes):
+            size = np.dtype(buffer.dtype).itemsize
+            table = np.uint64(self._once(name, lambda: stored_table(seed, name, content), buffer.dtype))
+            shape = (np.uint64(content.length), np.uint32(content.lanes), np.uint32(content.across))
+            launch("lanes", (f"BYTES={size}",), buffer.count, (*target, table, *shape))
+        elif content.rise:
+            period = self._array(name, content, seed)
+            address = np.uint64(self._once(name, lambda: period, buffer.dtype))
+            number = {"float32": "float", "uint32": "unsigned int"}[buffer.dtype]
+            args = (*target[:2], address, np.uint64(period.size), np.uint32(content.rise % 2**32))
+            launch("rising", (f"NUMBER={number}",), buffer.count, args)
         else:
-            self._spread(name, period)
+            self._spread(name, self._array(name, content, seed))
+
+    def _once(self, name: str, make: Callable[[], NDArray[Any]], dtype: str) -> int:
+        """The address of an array that is made and copied to the GPU the first time."""
+        if name not in self._tables:
+            table = make()
+            if table.dtype != np.dtype(dtype):
+                raise InputError(f"the content of {name} is {table.size} of {table.dtype}, not some of {dtype}")
+            self._tables[name] = self.upload(table)
+        return self._tables[name]
+
+    def _array(self, name: str, content: Array, seed: int) -> NDArray[Any]:
+        """A period that the host makes the first time, and keeps."""
+        if name not in self._arrays:
+            period = np.ascontiguousarray(content.make(seed)).reshape(-1)
+            if period.dtype != np.dtype(self._of[name].dtype) or period.size == 0:
+                dtype = self._of[name].dtype
+                raise InputError(f"the content of {name} is {period.size} of {period.dtype}, not some of {dtype}")
+            self._arrays[name] = period
+        return self._arrays[name]
 
     def _spread(self, name: str, period: NDArray[Any]) -> None:
         self._kept.append(period)
@@ -144,24 +185,20 @@ class Buffers:
     def poison(self, name: str) -> None:
         """Enqueue the filling with 0xFF: NaN in every floating-point format, and the last value of integers."""
         buffer = self._of[name]
-        if buffer.place == "host":
-            self.host(name).view(np.uint8)[:] = 0xFF
-        elif buffer.place == "peer":  # copies reach another GPU for certain, of setting memory no manual says so
-            self._spread(name, np.full(min(buffer.bytes, 1 << 20), 0xFF, np.uint8))
-        else:
+        if buffer.place == "device":
             self._runtime.memsetAsync(self._address[name], 0xFF, buffer.bytes, self._stream)
+        else:  # copies reach another GPU and pinned memory for certain, of setting memory no manual says so
+            self._spread(name, np.full(min(buffer.bytes, 1 << 20), 0xFF, np.uint8))
 
-    def host(self, name: str) -> NDArray[Any]:
-        """A pinned buffer as an array that shares its memory."""
-        buffer = self._of[name]
-        memory = (ctypes.c_ubyte * buffer.bytes).from_address(self._address[name])
-        return np.ndarray((buffer.count,), np.dtype(buffer.dtype), memoryview(memory).cast("B"))
+    def clear_faults(self) -> None:
+        """Enqueue the clearing of the counters, where the work has them."""
+        if FAULTS_NAME in self._of:
+            self._spread(FAULTS_NAME, self._cleared)
 
     def upload(self, array: NDArray[Any]) -> int:
         """Memory on the GPU with a copy of an array, enqueued; its address."""
         address = self.scratch(array.nbytes)
-        self._kept.append(array)
-        self._copy(address, array.ctypes.data, array.nbytes)
+        self.overwrite(address, array)
         return address
 
     def download(self, array: NDArray[Any], address: int) -> None:
@@ -172,6 +209,11 @@ class Buffers:
     def landed(self) -> None:
         """Say that all that was enqueued is done, so that host memory need not be kept for it."""
         self._kept.clear()
+
+    def overwrite(self, address: int, array: NDArray[Any]) -> None:
+        """Enqueue a copy of an array to an address."""
+        self._kept.append(array)
+        self._copy(address, array.ctypes.data, array.nbytes)
 
     def _copy(self, target: int, source: int, size: int) -> None:
         self._runtime.memcpyAsync(target, source, size, self._runtime.memcpyDefault, self._stream)

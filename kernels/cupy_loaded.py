@@ -1,15 +1,15 @@
 """A work on a real GPU: its kernels compiled, its memory allocated; runs it, checks it, and frees the memory.
 
-The repetitions of a run are enqueued ahead, so that the GPU never waits for the host; a repetition of several launches
-is captured once as a CUDA graph, because to launch from Python takes longer than a short kernel runs. Times are of
-events on the GPU's clock.
+The repetitions of a run are enqueued ahead, so that the GPU never waits for the host; a turn of several launches is
+captured once as a CUDA graph, because to launch from Python takes longer than a short kernel runs. Times are of
+events on the GPU's clock. Audits run between the repeats, and each repeat has its own beginning and end, so that they
+are in no time.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,27 @@ from numpy.typing import NDArray
 from ..errors import DeviceError
 from ..store.vocabulary import Outcome
 from . import checking
-from .checking import Reference
+from .checking import Counts
 from .cublas_lt import LtProduct
 from .cupy_buffers import Buffers
 from .cupy_waiting import Late, Throttle, Waiting
 from .device import Timed, Verdict
-from .work import Copy, Expected, Gemm, Launch, Live, Output, Step, Work
+from .inputs import cleared_faults, key
+from .work import (
+    FAULTS_NAME,
+    Argument,
+    Copy,
+    Expected,
+    Gemm,
+    Key,
+    Launch,
+    Live,
+    Output,
+    Scalar,
+    Step,
+    WordsExpected,
+    Work,
+)
 
 if TYPE_CHECKING:
     from .cupy_gpu import CupyGpu
@@ -34,7 +49,48 @@ GRACE_S = 10.0
 CHECK_LIMIT_S = 120.0
 LOAD_LIMIT_S = 120.0
 GRAPH_NODES = 50_000
-"""A repetition of more launches is not made a graph."""
+"""A turn of more launches is not made a graph."""
+
+_Enqueue = Callable[[], None]
+
+
+class _Turns:
+    """Which turn comes next, and what was not audited and not checked yet."""
+
+    def __init__(self, work: Work) -> None:
+        self._lap = work.lap
+        self._count = len(work.turns)
+        self._next, self._began = 0, 0
+        self.last = -1
+        """The turn of the last repetition; -1 before there was one."""
+        self.repetitions = 0
+        """Since the inputs were filled."""
+        self.unaudited = 0
+        self.unchecked = 0
+        self._most = 0
+
+    def take(self) -> int:
+        """The next turn, which is counted as run."""
+        self.last = self._next % self._count
+        self._next += 1
+        self.repetitions += 1
+        self.unaudited += 1
+        self.unchecked += 1
+        return self.last
+
+    def fits(self, repetitions: int) -> bool:
+        """Whether so many more repetitions lie within the lap."""
+        return not self._lap or self._next - self._began + repetitions <= self._lap
+
+    def audited(self) -> bool:
+        """Begin another lap. Whether the one that ends left slots as an earlier one of the same sign may have: they
+        are to be poisoned, so that nobody takes them for new ones."""
+        short = self.unaudited < self._most
+        self._most = 0 if short else self.unaudited
+        self.unaudited = 0
+        self._began += self._lap
+        self._next = self._began
+        return short
 
 
 class CupyLoaded:
@@ -52,12 +108,15 @@ class CupyLoaded:
         self._stream = device.stream_address
         self._waiting = Waiting(self._runtime, self._stream)
         self._buffers = Buffers(self._runtime, device.facts.gpu, device.ordinal, device.peer, self._stream)
-        self._products: list[LtProduct] = []
+        self._products: dict[Any, LtProduct] = {}
         self._events: list[int] = []
         self._markers: tuple[int, int] | None = None
-        self._turns: list[list[tuple[int, Callable[[], None]]]] = []
+        self._steps: list[list[tuple[int, _Enqueue]]] = []
+        self._audit: list[tuple[int, _Enqueue]] = []
         self._graphs: list[int | None] = []
-        self._repetitions = 0
+        self._turns = _Turns(work)
+        self._references: dict[str, tuple[Expected, Expected, tuple[int, int]]] = {}
+        self._counters = 0
         self._warm = False
         self._repetition_s = 0.0
         self._loaded = True
@@ -84,42 +143,77 @@ class CupyLoaded:
             if isinstance(step, Launch)
         }
         self._buffers.take(self._work)
-        for buffer in self._work.buffers:
-            if buffer.content is not None:
-                self._buffers.fill(buffer.name, self._seed)
-        self._turns = [[self._ready(step, compiled) for step in turn] for turn in self._work.turns]
-        self._graphs = [None] * len(self._turns)
+        self._counters = self._buffers.upload(cleared_faults())
+        self._fill()
+        self._steps = [[self._ready(step, compiled) for step in turn] for turn in self._work.turns]
+        self._audit = [self._ready(step, compiled) for step in self._work.audit]
+        self._graphs = [None] * len(self._steps)
         self._settle(LOAD_LIMIT_S, "filling its inputs")
         self._buffers.landed()
 
-    def _ready(self, step: Step, compiled: dict[Any, Any]) -> tuple[int, Callable[[], None]]:
+    def _fill(self) -> None:
+        """Enqueue what every buffer begins with: its content, or what no result can be."""
+        for buffer in self._work.buffers:
+            if buffer.content is not None:
+                self._buffers.fill(buffer.name, self._seed, self._launch_fill)
+        self._poison_outputs()
+        self._buffers.clear_faults()
+        self._turns = _Turns(self._work)
+
+    def _poison_outputs(self) -> None:
+        for buffer in self._work.buffers:
+            if buffer.content is None and buffer.name != FAULTS_NAME:
+                self._buffers.poison(buffer.name)
+
+    def _launch_fill(self, function: str, defines: tuple[str, ...], count: int, args: tuple[Scalar, ...]) -> None:
+        kernel = self._device.function("fill.cu", function, defines)
+        kernel(checking.grid(count, self._device.facts.sms), (checking.BLOCK, 1, 1), args)
+
+    def _ready(self, step: Step, compiled: dict[Any, Any]) -> tuple[int, _Enqueue]:
         """How often, and what enqueues one launch of a step."""
         buffers = self._buffers
         if isinstance(step, Launch):
             kernel = compiled[step.source, step.function, step.defines]
-            args = tuple(
-                np.uint64(buffers[a]) if isinstance(a, str) else a for a in step.args if not isinstance(a, Live)
-            )
-            if not step.shared:
-                return step.times, lambda: kernel(step.grid, step.block, args)
-            self._device.allow_shared(kernel, step.shared)
-            return step.times, lambda: kernel(step.grid, step.block, args, shared_mem=step.shared)
+            args = tuple(map(self._argument, step.args))
+            shared = {"shared_mem": step.shared} if step.shared else {}
+            if shared:
+                self._device.allow_shared(kernel, step.shared)
+            if not any(isinstance(argument, Live) for argument in args):
+                return step.times, lambda: kernel(step.grid, step.block, args, **shared)
+            return step.times, lambda: kernel(step.grid, step.block, tuple(map(self._live, args)), **shared)
         if isinstance(step, Copy):
             target, source = buffers[step.target] + step.target_at, buffers[step.source] + step.source_at
             kind = self._runtime.memcpyDefault
             return 1, lambda: self._runtime.memcpyAsync(target, source, step.bytes, kind, self._stream)
-        addresses = (buffers[step.a], buffers[step.b], buffers[step.c])
-        return 1, self._product(step, addresses, [buffers.buffer(name).dtype for name in (step.a, step.b, step.c)])
+        types = [buffers.buffer(name).dtype for name in (step.a, step.b, step.c)]
+        slot = step.c_at * np.dtype(types[2]).itemsize
+        return 1, self._product(step, (buffers[step.a], buffers[step.b], buffers[step.c] + slot), types)
 
-    def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> Callable[[], None]:
-        shape, device = (step.m, step.n, step.k), self._device
+    def _argument(self, argument: Argument) -> Scalar | Live:
+        if isinstance(argument, str):
+            return np.uint64(self._buffers[argument])
+        return np.uint32(key(self._seed, argument.buffer)) if isinstance(argument, Key) else argument
+
+    def _live(self, argument: Scalar | Live) -> Scalar:
+        if not isinstance(argument, Live):
+            return argument
+        return np.uint32(self._turns.unaudited if argument is Live.WRITTEN else max(self._turns.last, 0))
+
+    def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> _Enqueue:
+        shape, device, alpha = (step.m, step.n, step.k), self._device, step.alpha
         if step.precision == "fp8":
             assert not step.plain
-            product = LtProduct(device.library("cublasLt"), shape, step.batch, types)
-            self._products.append(product)
-            return lambda: product.enqueue(addresses, device.workspace, self._stream)
+            product = self._planned(shape, step.batch, types)
+            return lambda: product.enqueue(addresses, device.workspace, self._stream, alpha=alpha)
         blas = device.blas
-        return lambda: blas.gemm(step.precision, shape, step.batch, addresses, types, plain=step.plain)
+        return lambda: blas.gemm(step.precision, shape, step.batch, addresses, types, plain=step.plain, alpha=alpha)
+
+    def _planned(self, shape: tuple[int, int, int], batch: int, types: list[str]) -> LtProduct:
+        """The plan of a product; products of one shape share it, so that all of them are done in the same way."""
+        key_of_plan = (shape, batch, tuple(types))
+        if key_of_plan not in self._products:
+            self._products[key_of_plan] = LtProduct(self._device.library("cublasLt"), shape, batch, types)
+        return self._products[key_of_plan]
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -133,6 +227,8 @@ class CupyLoaded:
                 raise self._late("1 repetition" if count == 1 else f"{count} repetitions", limit_s) from None
 
     def _run(self, repeats: int, each: int, deadline: float) -> Timed:
+        if self._work.lap and each > self._work.lap:
+            raise ValueError(f"{self._work.kernel}: {each} repetitions do not lie within a lap of {self._work.lap}")
         waiting, elapsed = self._waiting, self._runtime.eventElapsedTime
         if self._markers is None:
             self._markers = waiting.event(timing=False), waiting.event(timing=False)
@@ -140,21 +236,41 @@ class CupyLoaded:
         if not self._warm:
             self._first(throttle, deadline)
         throttle.pace(self._launches, self._repetition_s)
-        while len(self._events) < repeats + 2:
-            self._events.append(waiting.event())
-        anchor, *marks = self._events[: repeats + 2]
+        events = self._timers()
+        anchor = next(events)
         anchor_ns = self._dated(anchor, deadline)
-        waiting.record(marks[0])
-        for mark in marks[1:]:
+        spans, began = [], next(events)
+        waiting.record(began)
+        for _ in range(repeats):
+            if not self._turns.fits(each):
+                self._end_lap(throttle)
+                began = next(events)
+                waiting.record(began)
             for _ in range(each):
                 self._enqueue(throttle)
-            waiting.record(mark)
-        waiting.until(marks[-1], deadline)
-        times = np.array([elapsed(a, b) / each for a, b in itertools.pairwise(marks)])
-        if len(times):
-            self._repetition_s = float(np.median(times)) / 1e3
-        began, ended = (anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (marks[0], marks[-1]))
-        return Timed(began, ended, times)
+            ended = next(events)
+            waiting.record(ended)
+            spans.append((began, ended))
+            began = ended
+        waiting.until(ended, deadline)
+        times = np.array([elapsed(*span) / each for span in spans])
+        self._repetition_s = float(np.median(times)) / 1e3
+        from_ns, to_ns = (anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (spans[0][0], ended))
+        return Timed(from_ns, to_ns, times)
+
+    def _timers(self) -> Iterator[int]:
+        """Events with timing, one after another; they are kept for the next run."""
+        yield from tuple(self._events)
+        while True:
+            self._events.append(self._waiting.event())
+            yield self._events[-1]
+
+    def _end_lap(self, throttle: Throttle | None = None) -> None:
+        """Enqueue the audit of the lap, if anything in it is not audited, and begin the next one."""
+        if self._turns.unaudited:
+            self._enqueue_steps(self._audit, throttle)
+            if self._turns.audited():
+                self._poison_outputs()
 
     def _dated(self, anchor: int, deadline: float) -> int:
         """When an event was reached, UTC in ns: the GPU's own clock has no date. Tried again where the host was held
@@ -171,49 +287,50 @@ class CupyLoaded:
     @property
     def _launches(self) -> int:
         """What is enqueued for a repetition."""
-        return 1 if self._graphs[0] is not None else sum(times for times, _ in self._turns[0])
+        return 1 if self._graphs[0] is not None else sum(times for times, _ in self._steps[0])
 
     def _first(self, throttle: Throttle, deadline: float) -> None:
         """A repetition that loads what is loaded lazily, and tells how long one takes; then the graph."""
         began, ended = self._waiting.event(), self._waiting.event()
         self._events += [began, ended]
         self._waiting.record(began)
-        self._once(0, throttle)
-        self._repetitions = 1
+        if not self._turns.fits(1):
+            self._end_lap(throttle)
+        self._enqueue_steps(self._steps[self._turns.take()], throttle)
         self._waiting.record(ended)
         self._waiting.until(ended, deadline)
         self._repetition_s = self._runtime.eventElapsedTime(began, ended) / 1e3
         if 1 < self._launches <= GRAPH_NODES:
-            self._graphs = [self._captured(turn) for turn in range(len(self._turns))]
+            self._graphs = [self._captured(steps) for steps in self._steps]
         self._warm = True
 
-    def _once(self, turn: int, throttle: Throttle | None) -> None:
-        """Enqueue one repetition, launch by launch."""
-        for times, enqueue in self._turns[turn]:
+    def _enqueue_steps(self, steps: list[tuple[int, _Enqueue]], throttle: Throttle | None) -> None:
+        """Enqueue steps, launch by launch."""
+        for times, enqueue in steps:
             for _ in range(times):
                 enqueue()
                 if throttle is not None:
                     throttle.launched()
 
     def _enqueue(self, throttle: Throttle) -> None:
-        turn = self._repetitions % len(self._turns)
-        self._repetitions += 1
+        """Enqueue the next repetition."""
+        turn = self._turns.take()
         graph = self._graphs[turn]
         if graph is None:
-            self._once(turn, throttle)
+            self._enqueue_steps(self._steps[turn], throttle)
         else:
             self._runtime.graphLaunch(graph, self._stream)
             throttle.launched()
 
-    def _captured(self, turn: int) -> int | None:
-        """A repetition as a CUDA graph, ready to launch; None where CUDA or a library cannot make one."""
+    def _captured(self, steps: list[tuple[int, _Enqueue]]) -> int | None:
+        """The steps of a turn as a CUDA graph, ready to launch; None where CUDA or a library cannot make one."""
         runtime = self._runtime
         try:
             runtime.streamBeginCapture(self._stream, runtime.streamCaptureModeRelaxed)
         except RuntimeError:
             return None
         try:
-            self._once(turn, None)
+            self._enqueue_steps(steps, None)
         except BaseException as error:
             with suppress(RuntimeError):  # a capture that broke ends with an error, and no graph
                 runtime.graphDestroy(runtime.streamEndCapture(self._stream))
@@ -262,56 +379,83 @@ class CupyLoaded:
     async def check(self) -> Verdict:
         """See `Loaded.check`."""
         with self._device.using(f"checking {self._work.kernel}"):
-            return checking.together([self._check(output) for output in self._work.outputs])
-
-    def _check(self, output: Output) -> Verdict:
-        buffer = self._buffers.buffer(output.buffer)
-        expected = output.expect(self._seed, self._repetitions)
-        assert isinstance(expected, Expected)
-        reference = Reference.of(expected, buffer.name)
-        kernel = self._device.function(checking.SOURCE, checking.FUNCTION, (checking.element_define(buffer.dtype),))
-        device = self._device
-        own = Buffers(self._runtime, device.facts.gpu, device.ordinal, device.peer, self._stream)
-        found = checking.found_nothing()
-        try:
-            values, tolerance, result = (own.upload(a) for a in (reference.values, reference.tolerance, found))
-            p, q = reference.values.shape
-            grid = (checking.blocks(buffer.count, device.facts.sms), 1, 1)
-            addresses = tuple(np.uint64(a) for a in (self._buffers[buffer.name], values, tolerance))
-            sizes = (np.uint64(buffer.count), np.uint64(reference.columns), np.uint32(p), np.uint32(q))
-            kernel(grid, (checking.BLOCK, 1, 1), (*addresses, *sizes, np.uint64(result)))
+            turns, work = self._turns, self._work
+            unaudited = turns.unaudited
+            if work.lap:
+                self._enqueue_steps(self._audit if unaudited else [], None)
+            verdicts = []
+            if work.compared:
+                counts = self._counted(self._buffers[FAULTS_NAME])
+                verdicts.append(checking.inside(work.kernel, counts, turns.unchecked, work.compared))
+                self._buffers.clear_faults()
+            verdicts += [self._compare(output) for output in work.outputs if output.turn in (None, turns.last)]
+            if work.lap and unaudited and turns.audited():
+                self._poison_outputs()
             self._settle(CHECK_LIMIT_S, "the check")
-            own.download(found, result)
-            self._settle(CHECK_LIMIT_S, "the check")
-            wrong, first, compared = int(found[0]), int(found[1]), int(found[3])
-            says = self._first_wrong(own, output, first, reference) if wrong else None
-        finally:
-            if device.lost is None:  # to free waits for what hangs
-                own.release()
-        if compared != buffer.count:
-            raise DeviceError(
-                f"{device.facts.gpu}: the check of {self._work.kernel} compared {compared} of {buffer.count} elements"
-            )
-        return Verdict(compared, wrong, says, checking.worst_of(found))
+            repetitions = turns.unchecked if work.every_counts else min(turns.unchecked, 1)
+            turns.unchecked = 0
+            return checking.together(verdicts, repetitions)
 
-    def _first_wrong(self, own: Buffers, output: Output, index: int, reference: Reference) -> str:
-        buffer = self._buffers.buffer(output.buffer)
-        element = np.zeros(1, buffer.dtype)
-        own.download(element, self._buffers[buffer.name] + index * element.itemsize)
+    def _counted(self, address: int) -> Counts:
+        """What stands in counters on the GPU."""
         self._settle(CHECK_LIMIT_S, "the check")
-        value = checking.decoded(buffer.dtype, element.tobytes())
-        return checking.position_in_words(buffer.name, index, value, reference)
+        counters = cleared_faults()
+        self._buffers.download(counters, address)
+        self._settle(CHECK_LIMIT_S, "the check")
+        return Counts.of(counters)
+
+    def _compare(self, output: Output) -> Verdict:
+        buffer = self._buffers.buffer(output.buffer)
+        count = buffer.count - output.at if output.count is None else output.count
+        begin = self._buffers[buffer.name] + output.at * np.dtype(buffer.dtype).itemsize
+        expected = output.expect(self._seed, self._turns.repetitions)
+        self._buffers.overwrite(self._counters, cleared_faults())
+        counters = np.uint64(self._counters)
+        defines: tuple[str, ...] = ()
+        args: tuple[Scalar, ...]
+        if isinstance(expected, WordsExpected):
+            function = "compare_words"
+            args = (np.uint64(begin), np.uint64(0), np.uint64(count), *checking.words_of(expected, count), counters)
+        else:
+            function, defines = "compare", (checking.element_define(buffer.dtype),)
+            expected, addresses = self._reference(expected, output)
+            args = (np.uint64(begin), *map(np.uint64, addresses), *checking.sizes_of(expected, count), counters)
+        kernel = self._device.function(checking.SOURCE, function, defines)
+        kernel(checking.grid(count, self._device.facts.sms), (checking.BLOCK, 1, 1), args)
+        counts = self._counted(self._counters)
+        if counts.compared != count:
+            raise DeviceError(
+                f"{self._device.facts.gpu}: the check of {self._work.kernel} compared {counts.compared} of {count} "
+                "elements"
+            )
+        first = None
+        if counts.wrong:
+            element = np.zeros(1, buffer.dtype)
+            self._buffers.download(element, begin + counts.first * element.itemsize)
+            self._settle(CHECK_LIMIT_S, "the check")
+            first = checking.position_in_words(buffer.name, counts.first, element, expected, count)
+        return Verdict(count, counts.wrong, first, counts.worst)
+
+    def _reference(self, expected: Expected, output: Output) -> tuple[Expected, tuple[int, int]]:
+        """The reference of an output and its addresses on the GPU, where it stays until another one is expected."""
+        kept = self._references.get(output.buffer)
+        if kept is not None and kept[0] is expected:
+            return kept[1:]
+        reference = checking.contiguous(expected, output.buffer)
+        arrays = (reference.values, reference.tolerance)
+        if kept is not None and kept[1].values.size == reference.values.size:
+            addresses = kept[2]
+            for address, array in zip(addresses, arrays, strict=True):
+                self._buffers.overwrite(address, array)
+        else:
+            addresses = (self._buffers.upload(arrays[0]), self._buffers.upload(arrays[1]))
+        self._references[output.buffer] = (expected, reference, addresses)
+        return reference, addresses
 
     async def poison(self) -> None:
-        """See `Loaded.poison`. An output that is also an input is filled with its content again."""
+        """See `Loaded.poison`."""
         with self._device.using(f"clearing the outputs of {self._work.kernel}"):
-            outputs = {output.buffer for output in self._work.outputs}
-            for buffer in self._work.buffers:
-                if buffer.content is not None:
-                    self._buffers.fill(buffer.name, self._seed)
-                elif buffer.name in outputs:
-                    self._buffers.poison(buffer.name)
-            self._repetitions = 0
+            self._fill()
             self._settle(LOAD_LIMIT_S, "clearing the outputs")
             self._buffers.landed()
 
@@ -330,7 +474,7 @@ class CupyLoaded:
         """Give back all that was taken; each part on its own, as one may fail. Nothing on a GPU that hangs."""
         if self._device.lost is not None:
             return
-        for product in self._products:
+        for product in self._products.values():
             product.close()
         runtime = self._runtime
         for graph in self._graphs:
@@ -340,5 +484,5 @@ class CupyLoaded:
         for event in [*self._events, *(self._markers or ())]:
             with suppress(RuntimeError):
                 runtime.eventDestroy(event)
-        self._products, self._graphs, self._events, self._markers, self._turns = [], [], [], None, []
+        self._products, self._graphs, self._events, self._markers, self._steps = {}, [], [], None, []
         self._buffers.release()

@@ -1,9 +1,22 @@
-// Makes the contents of buffers on the device (`work.Lanes`, `work.Words`, and `work.Array` where it rises). Defined by the launch: ELEMENT, an
-// unsigned type of an element's size, or, for `rising`, its type.
+// Makes the contents of buffers on the device (`work.Lanes`, `work.Words`, and `work.Array` where it rises). Defined by
+// the launch: BYTES, the size of an element of `lanes`, and NUMBER, the type of one of `rising`.
 #include "place.cuh"
 
-#ifndef ELEMENT
-#define ELEMENT unsigned int
+#ifndef NUMBER
+#define NUMBER unsigned int
+#endif
+#ifndef BYTES
+#define BYTES 4
+#endif
+
+#if BYTES == 1
+typedef unsigned char Element;
+#elif BYTES == 2
+typedef unsigned short Element;
+#elif BYTES == 4
+typedef unsigned int Element;
+#else
+typedef unsigned long long Element;
 #endif
 
 // out[i] = word i of the stream.
@@ -15,8 +28,8 @@ extern "C" __global__ void words(unsigned int* out, unsigned long long count, un
 
 // A matrix of rows of `length` elements, stored by rows, or by columns where `across`: row r is lane r % lanes of the
 // stream, scaled. `table` holds 4096 elements for each of the eight scales.
-extern "C" __global__ void lanes(ELEMENT* out, unsigned long long count, unsigned int stream,
-                                 const ELEMENT* __restrict__ table, unsigned long long length, unsigned int lanes,
+extern "C" __global__ void lanes(Element* out, unsigned long long count, unsigned int stream,
+                                 const Element* __restrict__ table, unsigned long long length, unsigned int lanes,
                                  unsigned int across) {
     const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
     const unsigned long long rows = count / length;
@@ -31,9 +44,9 @@ extern "C" __global__ void lanes(ELEMENT* out, unsigned long long count, unsigne
 }
 
 // out[i] = period[i % length] + rise * (i / length).
-extern "C" __global__ void rising(ELEMENT* out, unsigned long long count, const ELEMENT* __restrict__ period,
+extern "C" __global__ void rising(NUMBER* out, unsigned long long count, const NUMBER* __restrict__ period,
                                   unsigned long long length, unsigned int rise) {
     const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
     for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
-        out[i] = period[i % length] + (ELEMENT)(rise * (unsigned int)(i / length));
+        out[i] = period[i % length] + (NUMBER)(rise * (unsigned int)(i / length));
 }

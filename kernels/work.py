@@ -96,10 +96,12 @@ class Words:
 Content = Array | Lanes | Words
 """What a buffer is filled with, from the seed and the buffer's name."""
 
+FAULTS_NAME = "faults"
 FAULTS = 512
 """Length of a buffer named `faults`, uint64: the counters that kernels report to (faults.cuh).
 
-[0] elements compared, [1] wrong ones, [2] place of the first wrong one, [3] spare, [4 + sm] wrong ones by
+[0] elements compared, [1] wrong ones, [2] place of the first wrong one, [3] bits of the largest
+error in tolerances (check.cu), [4 + sm] wrong ones by
 multiprocessor (`%smid`, those above the last counter in the last). Zeroed ([2]: all bits set) when the inputs are
 filled and after each check.
 """
@@ -136,6 +138,10 @@ class Key:
 
 
 Argument = str | Scalar | Key | Live
+
+
+COUNTERS = Buffer(FAULTS_NAME, "uint64", FAULTS)
+"""The buffer of the counters, for a work whose kernels or audits compare."""
 
 
 @dataclass(frozen=True)
