@@ -70,8 +70,8 @@ __device__ double error_in_tolerances(double is, double should, double tolerance
 }
 
 // Row r, column c of the result must lie within tolerance[(r % p) * q + c % q] of values[the same] + rise * (r / p),
-// both times the scale of r where `scaled` & 1 and that of c where `scaled` & 2. faults[3] takes the bits of the largest error in
-// tolerances, as fp64 (never negative, so that bits order as values do).
+// both times the scale of r where `scaled` & 1 and that of c where `scaled` & 2. faults[3] takes the bits of the largest
+// error in tolerances, as fp64 (never negative, so that bits order as values do).
 extern "C" __global__ void compare(const void* result, const double* __restrict__ values,
                                    const double* __restrict__ tolerance, u64 count, u64 columns, unsigned int p,
                                    unsigned int q, unsigned int scaled, double rise, u64* faults) {

@@ -134,8 +134,10 @@ def decoded(dtype: str, raw: bytes) -> float:
     return float(np.frombuffer(raw, name)[0])
 
 
-def position_in_words(buffer: str, index: int, element: NDArray[Any], expected: Expected | WordsExpected, count: int) -> str:
-    """Where the first wrong element is, what it is, and what it should be; `element` is an array of one."""
+def position_in_words(
+    buffer: str, index: int, element: NDArray[Any], *, expected: Expected | WordsExpected, count: int
+) -> str:
+    """Where the first wrong element of `count` is, what it is, and what it should be; `element` is an array of one."""
     if isinstance(expected, WordsExpected):
         should = expected_words(expected, count, np.array([index], np.uint64))
         return f"{buffer}, word {index}: 0x{int(element[0]):08x}, should be 0x{int(should[0]):08x}"

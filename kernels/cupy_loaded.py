@@ -239,7 +239,8 @@ class CupyLoaded:
         events = self._timers()
         anchor = next(events)
         anchor_ns = self._dated(anchor, deadline)
-        spans, began = [], next(events)
+        spans: list[tuple[int, int]] = []
+        first = began = ended = next(events)
         waiting.record(began)
         for _ in range(repeats):
             if not self._turns.fits(each):
@@ -255,7 +256,7 @@ class CupyLoaded:
         waiting.until(ended, deadline)
         times = np.array([elapsed(*span) / each for span in spans])
         self._repetition_s = float(np.median(times)) / 1e3
-        from_ns, to_ns = (anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (spans[0][0], ended))
+        from_ns, to_ns = (anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (first, ended))
         return Timed(from_ns, to_ns, times)
 
     def _timers(self) -> Iterator[int]:
@@ -433,7 +434,7 @@ class CupyLoaded:
             element = np.zeros(1, buffer.dtype)
             self._buffers.download(element, begin + counts.first * element.itemsize)
             self._settle(CHECK_LIMIT_S, "the check")
-            first = checking.position_in_words(buffer.name, counts.first, element, expected, count)
+            first = checking.position_in_words(buffer.name, counts.first, element, expected=expected, count=count)
         return Verdict(count, counts.wrong, first, counts.worst)
 
     def _reference(self, expected: Expected, output: Output) -> tuple[Expected, tuple[int, int]]:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from whorl.errors import InputError
 from whorl.kernels import checking
-from whorl.kernels.checking import Reference
+from whorl.kernels.checking import Counts
 from whorl.kernels.device import Verdict
+from whorl.kernels.inputs import cleared_faults
 from whorl.kernels.work import Expected
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import host_source, launch_on_host
@@ -20,18 +21,16 @@ from whorl.tests.sizes import sample
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile check.cu for the host with")
 
 
-def compare(result: NDArray, values: NDArray, tolerance: NDArray, columns: int, blocks: int = 3) -> NDArray:  # type: ignore[type-arg]
-    """What `compare` finds: wrong ones, the first, bits of the worst error, compared ones."""
+def compare(result: NDArray, values: NDArray, tolerance: NDArray, columns: int, blocks: int = 3) -> Counts:  # type: ignore[type-arg]
+    """What `compare` finds."""
     library = hosting.built(host_source(checking.SOURCE), (checking.element_define(result.dtype.name),))
-    reference = Reference.of(Expected(columns, values, tolerance), "c")
-    found = checking.found_nothing()
+    reference = checking.contiguous(Expected(columns, values, tolerance), "c")
+    counters = cleared_faults()
     held = [np.ascontiguousarray(result), reference.values, reference.tolerance]
     addresses = tuple(np.uint64(array.ctypes.data) for array in held)
-    p, q = reference.values.shape
-    sizes = (np.uint64(result.size), np.uint64(columns), np.uint32(p), np.uint32(q))
-    args = (*addresses, *sizes, np.uint64(found.ctypes.data))
-    launch_on_host(library, checking.FUNCTION, (blocks, 1, 1), (checking.BLOCK, 1, 1), args)
-    return found
+    args = (*addresses, *checking.sizes_of(reference, result.size), np.uint64(counters.ctypes.data))
+    launch_on_host(library, "compare", (blocks, 1, 1), (checking.BLOCK, 1, 1), args)
+    return Counts.of(counters)
 
 
 def bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -52,16 +51,16 @@ def test_every_element_is_compared_with_its_place_in_the_period(blocks: int) -> 
     error = np.abs(result - should) / allowed
     found = compare(result.reshape(-1), values, tolerance, columns, blocks)
     wrong = np.flatnonzero(error.reshape(-1) > 1)
-    assert found[0] == wrong.size > 0
-    assert found[1] == wrong[0]
-    assert checking.worst_of(found) == pytest.approx(error.max(), rel=1e-12)
-    assert found[3] == rows * columns
+    assert found.wrong == wrong.size > 0
+    assert found.first == wrong[0]
+    assert found.worst == pytest.approx(error.max(), rel=1e-12)
+    assert found.compared == rows * columns
 
 
 def test_nothing_wrong_is_told_as_nothing() -> None:
     values = np.arange(6.0).reshape(2, 3)
     found = compare(np.tile(values, (4, 1)).reshape(-1), values, np.zeros((2, 3)), 3)
-    assert found.tolist() == [0, 2**64 - 1, 0, 24]
+    assert (found.wrong, found.worst, found.compared) == (0, 0, 24)
 
 
 @pytest.mark.long(short=1)
@@ -71,17 +70,17 @@ def test_what_is_no_number_is_wrong_whatever_the_tolerance(dtype: str, bad: floa
     result = np.ones(1000, dtype)
     result[[400, 700]] = bad
     found = compare(result, np.ones((1, 1)), np.full((1, 1), 1e300), 1)
-    assert found[0] == 2
-    assert found[1] == 400
-    assert checking.worst_of(found) == math.inf
+    assert found.wrong == 2
+    assert found.first == 400
+    assert found.worst == math.inf
 
 
 def test_what_is_no_number_is_right_where_just_that_is_expected() -> None:
     values = np.array([[math.nan, math.inf, -math.inf]])
     found = compare(np.tile(values.reshape(-1), 5), values, np.zeros((1, 3)), 3)
-    assert found[0] == 0
+    assert found.wrong == 0
     crossed = compare(np.tile([math.inf, -math.inf, math.nan], 5), values, np.full((1, 3), 9.0), 3)
-    assert crossed[0] == 15
+    assert crossed.wrong == 15
 
 
 @pytest.mark.long
@@ -90,17 +89,17 @@ def test_integers_are_equal_or_wrong(dtype: str) -> None:
     top = int(min(np.iinfo(dtype).max, 2**53))
     result = np.array([0, 1, top, top - 1], dtype)
     exact = compare(result, np.array([[0, 1, top, top - 1]], float), np.zeros((1, 4)), 4)
-    assert exact[0] == 0
+    assert exact.wrong == 0
     one_off = compare(result, np.array([[0, 1, top, top]], float), np.zeros((1, 4)), 4)
-    assert one_off[0] == 1
-    assert one_off[1] == 3
-    assert checking.worst_of(one_off) == math.inf
+    assert one_off.wrong == 1
+    assert one_off.first == 3
+    assert one_off.worst == math.inf
 
 
 @pytest.mark.long
 def test_negative_integers() -> None:
     found = compare(np.array([-5, -(2**31)], "int32"), np.array([[-5.0, -(2.0**31)]]), np.zeros((1, 2)), 2)
-    assert found[0] == 0
+    assert found.wrong == 0
 
 
 def every_value(dtype: str) -> tuple[NDArray, NDArray[np.float64]]:  # type: ignore[type-arg]
@@ -127,9 +126,9 @@ def e4m3(bits: int) -> float:
 def test_every_bit_pattern_of_the_small_formats_is_decoded(dtype: str) -> None:
     result, means = every_value(dtype)
     found = compare(result, means[None, :], np.zeros((1, means.size)), means.size)
-    assert found[0] == 0
+    assert found.wrong == 0
     shifted = compare(result, np.roll(means, 1)[None, :], np.zeros((1, means.size)), means.size)
-    assert shifted[0] > 0.9 * means.size
+    assert shifted.wrong > 0.9 * means.size
     for i in (0, 1, means.size // 2 - 1, means.size // 3, means.size - 1):
         assert checking.decoded(dtype, result[i : i + 1].tobytes()) == pytest.approx(
             means[i], rel=0, abs=0, nan_ok=True
@@ -140,7 +139,7 @@ def test_every_bit_pattern_of_the_small_formats_is_decoded(dtype: str) -> None:
 def test_poisoned_outputs_are_wrong_in_every_floating_format() -> None:
     for dtype in ("float64", "float32", "float16", "uint16", "uint8"):
         result = np.full(64 * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype)
-        assert compare(result, np.ones((1, 1)), np.full((1, 1), 1e30), 1)[0] == 64
+        assert compare(result, np.ones((1, 1)), np.full((1, 1), 1e30), 1).wrong == 64
 
 
 def test_a_dtype_without_a_check_is_refused_by_name() -> None:
@@ -150,14 +149,14 @@ def test_a_dtype_without_a_check_is_refused_by_name() -> None:
 
 def test_a_reference_that_fits_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="needs two equal shapes"):
-        Reference.of(Expected(3, np.ones((2, 2)), np.ones((2, 3))), "c")
+        checking.contiguous(Expected(3, np.ones((2, 2)), np.ones((2, 3))), "c")
 
 
 def test_words_and_sums() -> None:
-    reference = Reference.of(Expected(4, np.array([[1.0, 2.0]]), np.array([[0.5, 0.25]])), "c")
-    says = checking.position_in_words("c", 7, 9.0, reference)
+    reference = Expected(4, np.array([[1.0, 2.0]]), np.array([[0.5, 0.25]]))
+    says = checking.position_in_words("c", 7, np.array([9.0]), expected=reference, count=8)
     assert says == "c, row 1, column 3: 9, should be 2 within 0.25"
-    both = checking.together([Verdict(4, 0), Verdict(6, 2, "there", 3.0)])
-    assert both == Verdict(10, 2, "there", 3.0)
-    assert checking.blocks(1, 100) == 1
-    assert checking.blocks(10**9, 100) == 1600
+    both = checking.together([Verdict(4, 0), Verdict(6, 2, "there", 3.0, by_sm={5: 2})], 17)
+    assert both == Verdict(10, 2, "there", 3.0, 17, {5: 2})
+    assert checking.grid(1, 100) == (1, 1, 1)
+    assert checking.grid(10**9, 100) == (1600, 1, 1)

@@ -17,7 +17,7 @@ from whorl.kernels.work import Array, Buffer, Copy, Expected, Gemm, Launch, Outp
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.test_arithmetic import RUN_HERE, small_work
-from whorl.tests.kernels.works import N, counted, load, ramp, run, twice
+from whorl.tests.kernels.works import N, counted, load, memory, ramp, run, twice
 
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
 
@@ -40,7 +40,7 @@ def test_a_check_compares_all_and_finds_one_that_is_wrong(device: CupyDevice) ->
     loaded = load(device, twice(factor=2))
     run(loaded)
     assert finish(loaded.check()).elements == N
-    loaded._buffers.host("out")[4321] += 1  # the fake's memory is the host's
+    memory(loaded, "out")[4321] += 1  # the fake's memory is the host's
     verdict = finish(loaded.check())
     assert (verdict.elements, verdict.wrong, verdict.worst) == (N, 1, float("inf"))
     assert verdict.first == "out, row 0, column 4321: 17, should be 16 within 0"
@@ -79,7 +79,7 @@ def test_an_output_that_is_an_input_gets_its_content_anew(device: CupyDevice) ->
         outputs=(Output("in", lambda *_: Expected(N, ramp(7)[None, :].astype(float), np.zeros((1, 40))), "exact"),),
     )
     loaded = load(device, work)
-    loaded._buffers.host("in")[:] = 0
+    memory(loaded, "in")[:] = 0
     assert finish(loaded.check()).wrong == N
     finish(loaded.poison())
     assert finish(loaded.check()).wrong == 0

@@ -37,6 +37,7 @@ from whorl.probes.watch import Reading, Window
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
 from whorl.tests.kernels.test_arithmetic import small_work
+from whorl.tests.kernels.works import memory
 
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +95,7 @@ def test_the_plain_product_is_that_of_row_major_matrices(device: CupyDevice, pla
     assert plain.product_gflop_s(device, loaded, 0.02) > 0
     step = loaded.work.steps[0]
     assert isinstance(step, Gemm)
-    a, b, c = (loaded._buffers.host(name) for name in (step.a, step.b, step.c))
+    a, b, c = (memory(loaded, name) for name in (step.a, step.b, step.c))
     should = a.reshape(step.m, step.k).astype(float) @ b.reshape(step.k, step.n).astype(float)
     assert np.abs(c.reshape(step.m, step.n) - should).max() < 1e-3
 

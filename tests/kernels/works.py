@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whorl.kernels import cupy_loaded
 from whorl.kernels.cupy_device import CupyDevice
@@ -49,6 +51,13 @@ def counted() -> Work:
         bytes=0,
         outputs=(Output("counters", lambda *_: Expected(96, np.full((1, 1), 3.0), np.zeros((1, 1))), "exact"),),
     )
+
+
+def memory(loaded: cupy_loaded.CupyLoaded, name: str) -> NDArray[Any]:
+    """A buffer of a work on the stand-in, whose memory is the host's."""
+    buffer = next(buffer for buffer in loaded.work.buffers if buffer.name == name)
+    there = (ctypes.c_ubyte * buffer.bytes).from_address(loaded.address(name))
+    return np.ndarray((buffer.count,), np.dtype(buffer.dtype), memoryview(there).cast("B"))
 
 
 def load(device: CupyDevice, work: Work) -> cupy_loaded.CupyLoaded:
