@@ -294,7 +294,7 @@ class _Check:
 
     def _usable_gpus(self) -> dict[str, str]:
         """The GPUs that CUDA shows, by UUID; those that cannot be used are noted as lost."""
-        from ..probes.here import local_devices
+        from ..probes.node import local_devices
 
         devices = local_devices()
         for device in devices.unusable:

@@ -14,7 +14,7 @@ from ..errors import DeviceError, InputError
 if TYPE_CHECKING:
     from ..analysis.verdicts.planted import Fault
     from ..probes.campaign import Plan, Progress, Report
-    from ..probes.here import Local
+    from ..probes.node import Local
     from ..simulation.fleet import Fleet
     from ..store import Store
 
@@ -62,7 +62,7 @@ def measure_demo(
     together, if the folder holds other things, or the measurements of another fleet and `another_fleet` is False; and
     DeviceError if `backend` is "cuda" and no GPU can be used.
     """
-    from ..probes import here
+    from ..probes import node
     from ..store.names import this_cluster
     from .demo_jobs import record_jobs
 
@@ -75,7 +75,7 @@ def measure_demo(
     plan = _plan(suite)
     if devices:
         store = _opened(folder, this_cluster(), another_fleet=another_fleet)
-        return Demo(store, here.here(store, devices, plan, progress=progress), 1, None, None)
+        return Demo(store, node.run_plan(store, devices, plan, progress=progress), 1, None, None)
     fleet = _fleet(64 if gpus is None else gpus, model or "V100", 1 if seed is None else seed, faults, fault)
     cluster = _cluster_of(fleet)
     store = _opened(folder, cluster, another_fleet=another_fleet)
@@ -114,10 +114,10 @@ def _refuse(folder: Path) -> None:
 
 def _devices(backend: str, tell: Callable[[str], None] | None) -> tuple[Local | None, str]:
     """The GPUs of this node; if there is none and that is allowed, the reason."""
-    from ..probes import here
+    from ..probes import node
 
     try:
-        return here.local_devices(tell=tell), ""
+        return node.local_devices(tell=tell), ""
     except (InputError, DeviceError) as error:
         if backend == "cuda":
             raise

@@ -19,7 +19,7 @@ from ..store.instants import seconds_of
 if TYPE_CHECKING:
     from ..probes.campaign import Plan, Progress, Report
     from ..probes.conditions import Asked
-    from ..probes.here import Local
+    from ..probes.node import Local
     from ..probes.probe import Probe
     from ..simulation.fleet import Fleet
     from ..store import Store
@@ -90,7 +90,7 @@ def measure(
     Raises InputError if an option is not possible, DeviceError if no GPU can be used, StoreError if the store cannot be
     written. A GPU that fails is left out, and the report says so.
     """
-    from ..probes.here import here
+    from ..probes.node import run_plan
     from ..probes.simulated import run_simulated
     from ..probes.simulated_node import run_node
     from ..store import Store
@@ -144,7 +144,7 @@ def measure(
     begun(plan.campaign)
     telemetry_s = 1.0 if interval is None else interval
     if devices is not None:
-        report = here(
+        report = run_plan(
             opened,
             devices,
             plan,
@@ -292,17 +292,17 @@ def _devices(
     backend: str, chosen: Sequence[str | int], *, exclusive: bool, tell: Callable[[str], None] | None
 ) -> tuple[Local | None, list[str]]:
     """The chosen GPUs of this node (None: simulated ones), and notes about the choice."""
-    from ..probes import here
+    from ..probes import node
 
     if backend == "simulated":
         return None, []
     try:
-        found = here.local_devices(tell=tell)
+        found = node.local_devices(tell=tell)
     except (InputError, DeviceError) as error:
         if backend == "auto" and not (chosen or exclusive):
             return None, [f"{error}; a simulated fleet is used instead"]
         raise type(error)(f"{error}; without a GPU, use --backend simulated") from error
-    return here.choose(found, [str(one) for one in chosen]), []
+    return node.choose(found, [str(one) for one in chosen]), []
 
 
 def drawn_fleet(

@@ -1,24 +1,25 @@
 """A campaign: probes in their order on every GPU. A GPU that failed is left out, and the others continue.
 
-`running` runs it over the GPUs of this node, or over a simulated fleet.
+`node` runs it over the GPUs of this node, `simulated` over a simulated fleet.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import wraps
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import DeviceError, InputError
 from ..kernels.device import Device
-from ..kernels.work import Facts, Kernel, Unfit, Work
+from ..kernels.work import Facts, Kernel
 from ..store.events import Event
 from ..store.vocabulary import EndedBy, EventKind, Outcome
 from .conditions import Asked, Setting, asked_of
 from .figures import Figure, find
+from .gpu_process import GpuProcess
 from .meeting import Meeting
 from .probe import Kind, Probe
 from .protocol import Measured, Unrun, measure
@@ -120,34 +121,6 @@ Progress = Callable[[int, int, str], None]
 """Is told how many of how many probes are done, and what has just ended."""
 
 
-class Builds:
-    """Kernels by name, whose works are built once for devices that are alike. Thread-safe."""
-
-    def __init__(self, find_kernel: Callable[[str], Kernel]) -> None:
-        self._find_kernel = find_kernel
-        self._kernels: dict[str, Kernel] = {}
-        self._works: dict[object, Work | Unfit] = {}
-        self._lock = threading.RLock()
-
-    def __call__(self, name: str) -> Kernel:
-        with self._lock:
-            if name not in self._kernels:
-                self._kernels[name] = self._caching(self._find_kernel(name))
-            return self._kernels[name]
-
-    def _caching(self, kernel: Kernel) -> Kernel:
-        @wraps(kernel.build)
-        def build(facts: Facts, **parameters: float | int | str) -> Work | Unfit:
-            alike = replace(facts, gpu="", node="", index=0)
-            key = (kernel.name, alike, tuple(sorted(parameters.items())))
-            with self._lock:
-                if key not in self._works:
-                    self._works[key] = kernel.build(facts, **parameters)
-                return self._works[key]
-
-        return replace(kernel, build=build)
-
-
 class Campaign:
     """Runs the probes of a plan on devices, and records what they find."""
 
@@ -156,23 +129,23 @@ class Campaign:
         plan: Plan,
         recorder: Recorder,
         find_kernel: Callable[[str], Kernel],
-        known: Mapping[tuple[str, str], Sequence[Mapping[str, object]]],
+        stored: Mapping[tuple[str, str], Sequence[Mapping[str, object]]],
         gpus: int,
         *,
         progress: Progress | None = None,
     ) -> None:
-        """`known` are the campaign's runs that the store holds (`recording.Past.runs_of`)."""
+        """`stored` are the campaign's runs that the store holds (`recording.Past.runs_of`)."""
         self.plan, self.recorder = plan, recorder
         self.report = Report(plan.campaign, recorder.cluster, gpus)
         self.stop = threading.Event()
-        self._builds = Builds(find_kernel)
-        self._known, self._progress = known, progress
+        self._find = find_kernel
+        self._stored, self._progress = stored, progress
         self._done = 0
         self._lock = threading.Lock()
 
     async def on(
         self,
-        device: Device,
+        device: Device | GpuProcess,
         watch: Watch,
         setting: Setting,
         meeting: Meeting | None = None,
@@ -189,26 +162,29 @@ class Campaign:
             if meeting:
                 meeting.leave(device.facts.gpu)
 
-    def give_up(self, device: Device, why: str) -> None:
-        """Record that a device is waited for no more."""
-        facts = device.facts
-        says = f"{facts.gpu}: {why}; the GPU is left out"
-        self.recorder.event(Event(EventKind.PROBE_FAILED, facts.gpu, says, device.now_ns(), facts.node))
-        with self._lock:
-            self.report.failures.setdefault(facts.gpu, says)
-
     async def _every(
-        self, device: Device, watch: Watch, setting: Setting, meeting: Meeting | None, ended: Callable[[], bool]
+        self,
+        device: Device | GpuProcess,
+        watch: Watch,
+        setting: Setting,
+        meeting: Meeting | None,
+        ended: Callable[[], bool],
     ) -> None:
-        first, facts = True, device.facts
+        first, facts, asked = True, device.facts, self.plan.asked
         for stage, probe in enumerate(self.plan.probes):
             if self._is_stored(probe, facts, setting):
                 self._tell(probe, facts, None)
                 continue
             if meeting:
-                await meeting.arrive(device, stage, ended)
+                await meeting.arrive(device, 2 * stage, ended)
+            warm = lambda: True  # noqa: E731
+            if meeting and not device.simulated:
+                warm = partial(meeting.complete, device, 2 * stage + 1)
             try:
-                answer = await measure(device, watch, probe, self._builds, self.plan.asked, first=first, ended=ended)
+                if isinstance(device, GpuProcess):
+                    answer = device.measure(watch, probe, asked, first=first, ended=ended, warm=warm)
+                else:
+                    answer = await measure(device, watch, probe, self._find, asked, first=first, ended=ended, warm=warm)
             except DeviceError as error:
                 self._failed(device, probe, setting, error)
                 if error.gone:
@@ -222,9 +198,9 @@ class Campaign:
             self._keep(device, probe, setting, answer)
 
     def _is_stored(self, probe: Probe, facts: Facts, setting: Setting) -> bool:
-        wanted = asked_of(probe, self.plan.asked, setting) | {"probe_version": probe.version}
-        for known in self._known.get((facts.gpu, probe.name), ()):
-            if all(known.get(name) == value for name, value in wanted.items()):
+        conditions = asked_of(probe, self.plan.asked, setting) | {"probe_version": probe.version}
+        for stored in self._stored.get((facts.gpu, probe.name), ()):
+            if all(stored.get(name) == value for name, value in conditions.items()):
                 with self._lock:
                     self.report.skipped += 1
                 return True
@@ -232,7 +208,7 @@ class Campaign:
 
     # -- what is recorded ---------------------------------------------------------------------------------
 
-    def _keep(self, device: Device, probe: Probe, setting: Setting, measured: Measured) -> None:
+    def _keep(self, device: Device | GpuProcess, probe: Probe, setting: Setting, measured: Measured) -> None:
         run = Run(
             gpu=device.facts.gpu,
             probe=probe.name,
@@ -263,7 +239,7 @@ class Campaign:
             )
         self._tell(probe, device.facts, _summary(device.facts, run, probe, wrong=measured.verdict.wrong > 0))
 
-    def _failed(self, device: Device, probe: Probe, setting: Setting, error: DeviceError) -> None:
+    def _failed(self, device: Device | GpuProcess, probe: Probe, setting: Setting, error: DeviceError) -> None:
         now_ns, facts = device.now_ns(), device.facts
         run = Run(
             gpu=facts.gpu,
@@ -286,7 +262,7 @@ class Campaign:
             self.report.failures.setdefault(facts.gpu, detail)
         self._tell(probe, facts, _summary(facts, run, probe, wrong=False))
 
-    def _not_run(self, device: Device, probe: Probe, reason: str) -> None:
+    def _not_run(self, device: Device | GpuProcess, probe: Probe, reason: str) -> None:
         facts = device.facts
         detail = f"{probe.name}: {reason}"
         self.recorder.event(
@@ -296,16 +272,20 @@ class Campaign:
             self.report.unrun.append((facts.gpu, probe.name, reason))
         self._tell(probe, facts, None)
 
-    def _leave_out(self, device: Device, probes: Sequence[Probe]) -> None:
+    def _leave_out(self, device: Device | GpuProcess, probes: Sequence[Probe]) -> None:
         for probe in probes:
             self._not_run(device, probe, "the GPU does not answer any more")
 
-    def _conditions(self, device: Device, probe: Probe, setting: Setting) -> dict[str, object]:
-        found: dict[str, object] = {"simulated": device.simulated, "other_processes": list(device.others())}
-        return dict(setting.more) | asked_of(probe, self.plan.asked, setting) | found
+    def _conditions(self, device: Device | GpuProcess, probe: Probe, setting: Setting) -> dict[str, object]:
+        state: dict[str, object] = {
+            "simulated": device.simulated,
+            "other_processes": list(device.others()),
+            "cpus": device.cpus if isinstance(device, GpuProcess) else None,
+        }
+        return dict(setting.more) | asked_of(probe, self.plan.asked, setting) | state
 
-    def _versions(self, device: Device, probe: Probe) -> dict[str, str]:
-        return dict(device.versions) | {"whorl": __version__, "kernel": self._builds(probe.kernel).version}
+    def _versions(self, device: Device | GpuProcess, probe: Probe) -> dict[str, str]:
+        return dict(device.versions) | {"whorl": __version__, "kernel": self._find(probe.kernel).version}
 
     def _tell(self, probe: Probe, facts: Facts, summary: Summary | None) -> None:
         with self._lock:
@@ -320,7 +300,7 @@ class Campaign:
 
 
 def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:
-    headline = next((one for one in run.figures if one.name == probe.figure), None)
+    headline = next((figure for figure in run.figures if figure.name == probe.figure), None)
     repeats, steady, independent, drift, readings = (
         run.conditions.get(name) for name in ("repeats", "steady", "independent", "drift", "readings")
     )
@@ -347,6 +327,8 @@ def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:
         drift=drift if isinstance(drift, float) else None,
         wrong=wrong,
         clock_events=run.window.clock_events,
-        levels={one.name: one for one in run.figures if not one.name.startswith("time_at_")} if several else {},
+        levels={figure.name: figure for figure in run.figures if not figure.name.startswith("time_at_")}
+        if several
+        else {},
         readings=readings if isinstance(readings, int) else None,
     )

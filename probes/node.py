@@ -1,182 +1,238 @@
-"""The node on which probes run: its telemetry meanwhile, and other processes on its GPUs.
-
-The watch reads this node's GPUs through NVML in a thread of its own, as `whorl collect` does, while the kernels run. It
-costs them next to nothing: one thread makes the calls, which wait in C without Python's lock, ten times a second.
-"""
+"""Probes on the GPUs of this node: the list of GPUs, and a campaign over them in real time, with telemetry."""
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from threading import Thread
+from typing import TYPE_CHECKING
 
-from ..collectors.collect import open_backend
-from ..collectors.recording import StoreRecorder
-from ..collectors.sampler import Sampler, Sampling
-from ..errors import DeviceError, StoreError
-from ..store.names import this_host
-from ..store.system.locks import is_held
+from ..collectors.nvml_settings import settings_of
+from ..collectors.recording import identify
+from ..collectors.rows import short_hash
+from ..errors import DeviceError, InputError
+from ..kernels import cupy_device
+from ..kernels.catalogue import find_kernel
+from ..kernels.cupy_device import CupyDevice, Unusable
+from ..kernels.device import Device, finish
+from ..store.events import Event
+from ..store.names import find_gpu, gpu_name, this_cluster
+from ..store.vocabulary import EventKind
+from .campaign import Campaign, Plan, Progress, Report
+from .conditions import Setting
+from .gpu_process import GpuProcess
+from .meeting import Meeting
+from .node_watch import NodeWatch, free_name, refuse_shared
+from .probe import Kind, Probe
+from .recording import Recorder, identity_of, past_of
+from .restore import restore_left_over
+from .settings import Settings
+from .watch import FAST_S, INTERVAL_S, Recent, Watch, recent
 
 if TYPE_CHECKING:
-    from ..collectors.backend import Device as Read
-    from ..kernels.device import Device
     from ..store import Store
-    from ..store.journal import Journal
     from ..store.journal_file import Ticks
 
-_FIRST_S = 10.0  # the first reading of a GPU can take seconds
-_LAST_S = 10.0
-_SLOW_S = 5.0  # looking for GPUs that come and go takes longer than reading those that are there
+_LOOK_S = 0.2  # between two looks whether the GPUs are done
 
 
-class _Recorder:
-    """A `Recorder` that gives telemetry to the probes' watch, and stores everything as long as the store accepts it."""
+class Local(list[Device]):
+    """GPUs of this node, and those among them that are shown and cannot be used."""
 
-    def __init__(self, feed: Callable[[Ticks], None], into: StoreRecorder | None) -> None:
-        self._feed, self._into = feed, into
-        self.failure: StoreError | None = None
-        self.fed = threading.Event()
-
-    def append(self, ticks: Ticks) -> None:
-        self._feed(ticks)
-        self.fed.set()
-        self._store(lambda into: into.append(ticks))
-
-    def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
-        self._store(lambda into: into.append_rows(columns, table))
-
-    def identify(self, devices: Sequence[Read], seen_ns: int) -> None:
-        self._store(lambda into: into.identify(devices, seen_ns))
-
-    def _store(self, write: Callable[[StoreRecorder], None]) -> None:
-        """Once the store failed, readings are for the probes alone: what they measure must not end with it."""
-        if self._into is None or self.failure is not None:
-            return
-        try:
-            write(self._into)
-        except StoreError as error:
-            self.failure = error
+    def __init__(self, usable: Iterable[Device], unusable: Iterable[Unusable] = ()) -> None:
+        super().__init__(usable)
+        self.unusable = list(unusable)
 
 
-class NodeWatch:
-    """Telemetry of this node's GPUs while a block runs: to `feed`, tick by tick, and into a store.
+def local_devices(*, tell: Callable[[str], None] | None = None) -> Local:
+    """The GPUs that CUDA shows here. InputError or DeviceError where there is none that can be used.
 
-    `feed` gets readings (all metrics or the fast ones), called from another thread. `interval_s` is the time
-    between readings. Without a store, or where `whorl collect` writes this node's telemetry into it already, nothing
-    is stored here; `notes` says so. Entering raises InputError where the driver cannot be reached. Leaving raises
-    `failure`, the StoreError for which storing stopped in the middle, unless another error is on its way.
+    Settings that a crashed process left behind are restored first; `tell` hears of each.
     """
+    for sentence in restore_left_over():
+        if tell is not None:
+            tell(sentence)
+    unusable: list[Unusable] = []
+    return Local(cupy_device.cupy_devices(None, unusable), unusable)
 
-    def __init__(
-        self,
-        feed: Callable[[Ticks], None],
-        store: Store | None,
-        *,
-        node: str,
-        cluster: str = "local",
-        interval_s: float = 0.1,
-    ) -> None:
-        self.notes: list[str] = []
-        self._feed, self._store = feed, store
-        self._node, self._cluster, self._interval_s = node, cluster, interval_s
-        self._stop = threading.Event()
-        self._crash: BaseException | None = None
 
-    @property
-    def failure(self) -> StoreError | None:
-        """Why the store takes no telemetry any more; None while it does."""
-        return self._recorder.failure
+def choose(devices: Sequence[Device], names: Sequence[str]) -> Local:
+    """The devices of these names (see `find_gpu`) or indices, all where none is named.
 
-    def pace(self, interval_s: float) -> None:
-        """Read every so many seconds from now on."""
-        self._sampler.pace(interval_s)
+    InputError for one that is not there or that fits several, DeviceError where none of those named can be used.
+    """
+    if not names:
+        return devices if isinstance(devices, Local) else Local(devices)
+    picked = Local(())
+    good = {device.facts.gpu: device for device in devices}
+    bad = {gpu.gpu or f"index {gpu.ordinal}": gpu for gpu in _unusable(devices)}
+    names_of = {
+        gpu: (gpu_name(gpu, device.facts.node, device.facts.index), str(device.facts.index))
+        for gpu, device in good.items()
+    }
+    names_of |= {name: (name, str(gpu.ordinal)) for name, gpu in bad.items() if name not in good}
+    for name in names:
+        gpu = find_gpu(name, names_of)
+        if gpu in good:
+            picked += [good[gpu]] if good[gpu] not in picked else []
+        elif bad[gpu] not in picked.unusable:
+            picked.unusable.append(bad[gpu])
+    if not picked:
+        raise DeviceError(picked.unusable[0].says)
+    return picked
 
-    def telemetry_of(self, gpu: str) -> str | None:
-        """The UUID whose telemetry tells of a CUDA device: for a MIG instance, which has no power and no clock of its
-        own, that of the whole GPU. None where NVML does not show the device."""
-        for device in self._sampler.devices:
-            if device.gpu.lower() == gpu.lower():
-                return device.parent or device.gpu
-        return None
 
-    def __enter__(self) -> NodeWatch:
-        opened = open_backend("nvml", {})
-        assert opened is not None
-        backend, devices = opened
-        self._journal: Journal | None = None
+def _unusable(devices: Sequence[Device]) -> list[Unusable]:
+    return devices.unusable if isinstance(devices, Local) else []
+
+
+def open_gpu(ordinal: int, gpu: str) -> CupyDevice:
+    """The GPU with a number of CUDA's, in another process than the one that listed it. DeviceError where it differs."""
+    (device,) = cupy_device.cupy_devices([ordinal])
+    if device.facts.gpu != gpu:
+        raise DeviceError(f"{gpu}: CUDA device {ordinal} is {device.facts.gpu} in its process", gone=True)
+    return device
+
+
+def run_plan(
+    store: Store,
+    devices: Sequence[Device],
+    plan: Plan,
+    *,
+    cluster: str | None = None,
+    exclusive: bool = False,
+    lock_clock_mhz: float | None = None,
+    power_limit_w: float | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Run a plan on these GPUs of this node; of those that cannot be used (`Local`) the report says why.
+
+    Each GPU has a process of its own; telemetry, settings and the store are here. The probes run in an order that
+    follows from the campaign's name, idle ones first. DeviceError where `exclusive` and another process is on one of
+    the GPUs, InputError for a clock or limit that cannot be set, StoreError where the store takes no more.
+    """
+    cluster = cluster or this_cluster()
+    if exclusive:
+        refuse_shared(devices)
+    plan = replace(plan, probes=shuffled(plan.probes, plan.campaign))
+    gpus = [device.facts.gpu for device in devices]
+    nodes = {device.facts.gpu: device.facts.node for device in devices}
+    node = devices[0].facts.node
+    memory: list[Recent] = []
+    notes: list[str] = []
+    reader: NodeWatch | None = None
+
+    def feed(ticks: Ticks) -> None:
+        for watch in memory:
+            watch.feed(ticks)
+
+    def pace(fast: bool) -> None:
+        if reader is not None:
+            reader.pace(FAST_S if fast else INTERVAL_S)
+
+    def tell(event: Event) -> None:
+        recorder.event(replace(event, ts_ns=devices[0].now_ns(), node=nodes.get(event.gpu or "", node)))
+
+    unusable = {gpu.gpu or f"CUDA device {gpu.ordinal}": gpu for gpu in _unusable(devices)}
+    with ExitStack() as stack:
+        # One file of runs for the whole job: until it ends they are in a journal, from which every reader takes them.
+        journal = stack.enter_context(store.journal(free_name(store, f"{node}.runs"), background=False))
+        recorder = Recorder(store, cluster=cluster, campaign=plan.campaign, journal=journal)
+        stack.callback(recorder.flush)  # that the settings were restored is an event as well
+        for gpu in unusable.values():
+            tell(Event(EventKind.PROBE_FAILED, gpu.gpu, gpu.says))
+        names: dict[str, str | None] = dict.fromkeys(gpus)
+        # The watch comes first: the identities that it stores hold the limits as they were before.
         try:
-            self._journal = self._open_journal()
-            into = None
-            if self._store is not None and self._journal is not None:
-                into = StoreRecorder(self._store.root, self._journal, cluster=self._cluster, node=self._node)
-            self._recorder = _Recorder(self._feed, into)
-            sampling = Sampling(self._interval_s, self._cluster, self._node, slow_s=max(_SLOW_S, self._interval_s))
-            self._sampler = Sampler(backend, self._recorder, sampling, devices=devices)
-            self._thread = threading.Thread(target=self._sample, name="whorl-watch", daemon=True)
-            self._thread.start()
-        except BaseException:
-            if self._journal is not None:
-                self._journal.close()
-            backend.close()
-            raise
-        last = time.monotonic() + _FIRST_S
-        while not self._recorder.fed.wait(0.1) and self._thread.is_alive() and time.monotonic() < last:
-            pass
-        if self._crash is not None:
-            self.__exit__(None)
-        return self
-
-    def _open_journal(self) -> Journal | None:
-        """A journal beside that of this node's collector, which must not find its own name taken."""
-        if self._store is None:
-            return None
-        if any(is_held(_lock_of(self._store, name)) is not False for name in (self._node, this_host())):
-            self.notes.append(
-                f"whorl collect writes the telemetry of {self._node} into this store; the probes' own readings are not "
-                f"stored beside it"
+            watch = stack.enter_context(
+                NodeWatch(feed, store, node=node, cluster=cluster, interval_s=interval_s(plan.probes))
             )
-            return None
-        return self._store.journal(free_name(self._store, f"{self._node}.probes"))
+            names = {gpu: watch.telemetry_of(gpu) for gpu in gpus}
+            notes += watch.notes
+        except InputError as error:
+            notes.append(f"{error}: the probes ran without telemetry")
+            identities = [identity_of(device.facts) for device in devices]
+            identify(store, identities, cluster, node, devices[0].now_ns())
+        changed = stack.enter_context(
+            Settings(gpus, lock_clock_mhz=lock_clock_mhz, power_limit_w=power_limit_w, tell=tell)
+        )
+        settings = {
+            gpu: Setting(plan.neighbours, changed.locked_clock_mhz(gpu), power_limit_w, settings_of(gpu))
+            for gpu in gpus
+        }
+        watched = list(dict.fromkeys(name for name in names.values() if name))
+        memory.append(recent(plan.probes, plan.asked, watched, interval_s=FAST_S, pace=pace, names=names))
+        stored = past_of(store, cluster, gpus).runs_of(plan.campaign)
+        campaign = Campaign(plan, recorder, find_kernel, stored, len(devices), progress=progress)
+        processes = [
+            GpuProcess(device.facts, (open_gpu, (device.ordinal, device.facts.gpu)))
+            if isinstance(device, CupyDevice)
+            else device
+            for device in devices
+        ]
+        report = run_gpus(campaign, processes, memory[0], settings)
+    report.notes += notes
+    report.failures |= {name: gpu.says for name, gpu in unusable.items()}
+    return report
 
-    def _sample(self) -> None:
+
+def shuffled(probes: Sequence[Probe], campaign: str) -> tuple[Probe, ...]:
+    """The probes in an order that follows from the campaign's name, idle ones first, while the GPUs are cool.
+
+    What a probe leaves behind (heat, a high clock) is then not always found by the same one; a campaign that goes on
+    has the same order.
+    """
+    return tuple(sorted(probes, key=lambda probe: (probe.kind is not Kind.IDLE, short_hash([campaign, probe.name]))))
+
+
+def run_gpus(
+    campaign: Campaign, gpus: Sequence[Device | GpuProcess], watch: Watch, settings: Mapping[str, Setting]
+) -> Report:
+    """Run a campaign on GPUs of this node, one after another or all at once, each from a thread of its own.
+
+    `settings` are the conditions by GPU. StoreError where the store takes no more, KeyboardInterrupt where somebody
+    wants to stop: the GPUs end what they are at, and what is complete is stored.
+    """
+    recorder, report = campaign.recorder, campaign.report
+    busy = campaign.plan.neighbours == "busy"
+    meeting = Meeting([gpu.facts.gpu for gpu in gpus]) if busy else None
+    errors: list[BaseException] = []
+
+    def work(gpu: Device | GpuProcess) -> None:
         try:
-            self._sampler.run(ended=self._stop.is_set)
-        except BaseException as error:  # told when the block ends
-            self._crash = error
+            finish(campaign.on(gpu, watch, settings[gpu.facts.gpu], meeting))
+        except BaseException as error:
+            errors.append(error)
+            campaign.stop.set()
+        finally:
+            gpu.close()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(_LAST_S)
-        failure: BaseException | None = self._recorder.failure or self._crash
-        if self._journal is not None and not self._sampler.waiting_for_store:
-            try:
-                self._journal.close()
-            except StoreError as error:
-                failure = failure or error
-        if not self._sampler.stuck_in and not self._thread.is_alive():  # a hanging driver may keep us for ever
-            self._sampler.close()
-        if failure is not None and kind is None:
-            raise failure
+    def wait(threads: Sequence[Thread]) -> None:
+        while any(thread.is_alive() for thread in threads):
+            for thread in threads:
+                thread.join(_LOOK_S / len(threads))
+            if recorder.due and not campaign.stop.is_set():
+                recorder.flush()
 
-
-def free_name(store: Store, name: str) -> str:
-    """This name for a journal, or another where probes on the node's other GPUs have it."""
-    return name if is_held(_lock_of(store, name)) is False else f"{name}-{os.getpid()}"
-
-
-def _lock_of(store: Store, journal: str) -> Path:
-    return store.root / "journal" / f"{journal}.lock"
-
-
-def refuse_shared(devices: Sequence[Device]) -> None:
-    """Raises DeviceError where a device is not known to be this process's alone; it names who else is there."""
-    for device in devices:
-        others = device.others()
-        if others:
-            raise DeviceError(
-                f"{device.facts.gpu}: --exclusive needs a GPU that no other process uses: "
-                f"{', '.join(others)}; end the other processes, or measure without --exclusive"
-            )
+    threads = [Thread(target=work, args=(gpu,), daemon=True) for gpu in gpus]
+    report.began_ns = min(gpu.now_ns() for gpu in gpus)
+    try:
+        for together in [threads] if busy else [[thread] for thread in threads]:
+            if campaign.stop.is_set():
+                break
+            for thread in together:
+                thread.start()
+            wait(together)
+    finally:
+        campaign.stop.set()
+        wait([thread for thread in threads if thread.ident is not None])
+        for gpu, thread in zip(gpus, threads, strict=True):
+            if thread.ident is None:  # it was not begun
+                gpu.close()
+        report.ended_ns = max(gpu.now_ns() for gpu in gpus)
+        recorder.flush()
+        report.rows = recorder.rows
+    if errors:
+        raise errors[0]
+    return report

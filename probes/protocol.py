@@ -73,13 +73,15 @@ async def measure(
     *,
     first: bool,
     ended: Callable[[], bool] = lambda: False,
+    warm: Callable[[], bool] = lambda: True,
 ) -> Measured | Unrun:
     """Run a probe on a device.
 
     `find` looks up kernels, `first` says that the GPU has not worked yet, `ended` that somebody wants to stop: it is
-    asked between two batches, and KeyboardInterrupt raised. DeviceError where the GPU fails.
+    asked between two batches, and KeyboardInterrupt raised. `warm` is asked when the GPU is warm, and after each
+    further batch until the GPUs that measure at the same time are warm too. DeviceError where the GPU fails.
     """
-    on = _Protocol(device, watch, probe, asked, first=first, ended=ended)
+    on = _Protocol(device, watch, probe, asked, first=first, ended=ended, warm=warm)
     kernel = find(probe.kernel)
     given = dict(probe.parameters)
     if asked.input is not None and takes_input(kernel):
@@ -105,9 +107,17 @@ class _Protocol(Steps):
     """One probe on one device."""
 
     def __init__(
-        self, device: Device, watch: Watch, probe: Probe, asked: Asked, *, first: bool, ended: Callable[[], bool]
+        self,
+        device: Device,
+        watch: Watch,
+        probe: Probe,
+        asked: Asked,
+        *,
+        first: bool,
+        ended: Callable[[], bool],
+        warm: Callable[[], bool],
     ) -> None:
-        super().__init__(device, watch, asked, first=first, ended=ended)
+        super().__init__(device, watch, asked, first=first, ended=ended, warm=warm)
         self._probe = probe
 
     # -- kinds --------------------------------------------------------------------------------------------

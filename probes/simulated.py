@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import wraps
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from ..collectors.simulated import devices_of, telemetry_of
 from ..errors import StoreError
 from ..kernels.catalogue import find_kernel
 from ..kernels.simulated_device import SimulatedDevice
+from ..kernels.work import Facts, Kernel, Unfit, Work
 from ..simulation.bench import Bench
 from ..simulation.fleet import Fleet
 from ..simulation.identity import Identity
@@ -33,8 +35,7 @@ from .campaign import Campaign, Plan, Progress, Report
 from .conditions import Setting
 from .meeting import Meeting
 from .recording import MOST, Recorder, past_of
-from .running import INTERVAL_S, recent
-from .watch import Recent
+from .watch import INTERVAL_S, Recent, recent
 
 TELEMETRY_ROWS = 200_000
 """Gathered before they are stored."""
@@ -90,12 +91,37 @@ def run_simulated(
     )
     gpus = [who.uuid for who in claimed.who]
     recorder = Recorder(claimed.store, cluster=claimed.cluster, campaign=plan.campaign, most=max(MOST, len(gpus)))
-    known = past_of(claimed.store, claimed.cluster, gpus).runs_of(plan.campaign, before_ns=claimed.began_ns)
-    campaign = Campaign(plan, recorder, find_kernel, known, len(gpus), progress=progress)
+    stored = past_of(claimed.store, claimed.cluster, gpus).runs_of(plan.campaign, before_ns=claimed.began_ns)
+    campaign = Campaign(plan, recorder, Builds(find_kernel), stored, len(gpus), progress=progress)
     campaign.report.planted = claimed.planted
     watch = watch_of(bench, plan, gpus)
     keeping = Claimed(claimed, recorder, watch, telemetry_s=telemetry_s)
     return run_on(bench, range(len(gpus)), campaign, keeping, watch)
+
+
+class Builds:
+    """Kernels by name, whose works are built once for devices that are alike."""
+
+    def __init__(self, find_kernel: Callable[[str], Kernel]) -> None:
+        self._find_kernel = find_kernel
+        self._kernels: dict[str, Kernel] = {}
+        self._works: dict[object, Work | Unfit] = {}
+
+    def __call__(self, name: str) -> Kernel:
+        if name not in self._kernels:
+            self._kernels[name] = self._caching(self._find_kernel(name))
+        return self._kernels[name]
+
+    def _caching(self, kernel: Kernel) -> Kernel:
+        @wraps(kernel.build)
+        def build(facts: Facts, **parameters: float | int | str) -> Work | Unfit:
+            alike = replace(facts, gpu="", node="", index=0)
+            key = (kernel.name, alike, tuple(sorted(parameters.items())))
+            if key not in self._works:
+                self._works[key] = kernel.build(facts, **parameters)
+            return self._works[key]
+
+        return replace(kernel, build=build)
 
 
 def nearest_clock(fleet: Fleet, cap_w: float | None, lock_mhz: float | None) -> float | None:
@@ -115,7 +141,7 @@ def watch_of(bench: Bench, plan: Plan, gpus: Sequence[str]) -> Recent:
     def pace(fast: bool) -> None:
         bench.every_s = bench.sensor_period_s if fast else INTERVAL_S
 
-    return recent(plan, gpus, INTERVAL_S, pace)
+    return recent(plan, gpus, INTERVAL_S, pace=pace)
 
 
 def run_on(bench: Bench, chosen: Sequence[int], campaign: Campaign, keeping: Keeping, watch: Recent) -> Report:

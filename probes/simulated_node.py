@@ -26,7 +26,7 @@ from ..simulation.stepping import Happening, Readings
 from ..store import Store
 from .campaign import Campaign, Plan, Progress, Report
 from .recording import Recorder, past_of
-from .simulated import Keeping, nearest_clock, run_on, watch_of
+from .simulated import Builds, Keeping, nearest_clock, run_on, watch_of
 from .watch import Recent
 
 _SECOND_NS = 1_000_000_000
@@ -69,7 +69,9 @@ def run_node(
         who=node.who,
     )
     recorder = Recorder(store, cluster=cluster, campaign=plan.campaign)
-    campaign = Campaign(plan, recorder, find_kernel, past.runs_of(plan.campaign), len(chosen), progress=progress)
+    campaign = Campaign(
+        plan, recorder, Builds(find_kernel), past.runs_of(plan.campaign), len(chosen), progress=progress
+    )
     planted = planted_in(fleet, node.who, now_ns, span_s)
     stored = introduce(store, cluster, node.fleet(), node.who, planted, node.cluster.drawn.seed)
     recorder.rows |= {name: rows for name, rows in stored.items() if rows}

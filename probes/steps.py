@@ -63,12 +63,21 @@ class Repeats:
 class Steps:
     """The steps of one probe on one device, and what comes together on the way."""
 
-    def __init__(self, device: Device, watch: Watch, asked: Asked, *, first: bool, ended: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        device: Device,
+        watch: Watch,
+        asked: Asked,
+        *,
+        first: bool,
+        ended: Callable[[], bool],
+        warm: Callable[[], bool],
+    ) -> None:
         self.device, self.watch, self.asked = device, watch, asked
         self.effort: Effort = asked.effort
         self.gpu = device.facts.gpu
         self.found = Found()
-        self._first, self._ended = first, ended
+        self._first, self._ended, self._warm = first, ended, warm
 
     @property
     def most_warm_up_s(self) -> float:
@@ -128,6 +137,9 @@ class Steps:
             most_s = limit_s if _within(medians, CLIMBING_SHARE) else max(limit_s, self.effort.first_warm_up_s)
             if spent_s + max(_BATCH_S, time_s) > most_s:
                 break
+        while not by_times_alone and not self._warm():
+            times = await self.run_batch(loaded, *_shape(time_s, _BATCH_S), time_s)
+            time_s = median(times.tolist()) / 1000
         self.found.conditions |= {
             "steady": bool(steady) and bool(self.found.conditions.get("steady", True)),
             "warm_up_s": round((self.device.now_ns() - began_ns) / 1e9, 3),

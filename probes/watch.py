@@ -16,10 +16,19 @@ from numpy.typing import NDArray
 
 from ..store.metrics import board_power_of
 from ..store.vocabulary import CLOCK_EVENTS
+from .effort import LEVELS
+from .probe import Kind
 
 if TYPE_CHECKING:
     from ..simulation.stepping import Readings
     from ..store.journal_file import Ticks
+    from .campaign import Plan
+
+INTERVAL_S = 0.1
+"""Between two readings beside a probe."""
+FAST_S = 0.02
+"""The same beside a square wave, where the pace can be changed or nothing else is run."""
+_MOST_KEPT_S = 60.0
 
 _COUNTERS = {one.counter: one.name for one in CLOCK_EVENTS if one.counter is not None}
 _BITS = {one.bit: one.name for one in CLOCK_EVENTS if one.bit is not None}
@@ -92,7 +101,8 @@ class Recent:
     """A `Watch` over the last `seconds` of readings, taken every `interval_s`, of the GPUs named. Thread-safe.
 
     Of a GPU that is not named it knows nothing. `pace` is told True when some GPU's readings are in a hurry, and
-    False when none is any more.
+    False when none is any more. `names` are the names by which telemetry tells of GPUs that have another one there: of
+    a MIG instance, that of its whole GPU.
     """
 
     def __init__(
@@ -102,8 +112,10 @@ class Recent:
         seconds: float,
         interval_s: float,
         pace: Callable[[bool], None] | None = None,
+        names: Mapping[str, str | None] | None = None,
     ) -> None:
         self._position = {gpu: position for position, gpu in enumerate(gpus)}
+        self._names = names or {}
         self._size = max(16, round(seconds / interval_s))
         shape = (self._size, len(gpus))
         self._ts = np.zeros(shape, np.int64)
@@ -152,9 +164,12 @@ class Recent:
         self._values[:, at] = np.nan
         return at
 
+    def _position_of(self, gpu: str) -> int | None:
+        return self._position.get(self._names.get(gpu, gpu) or "")
+
     def latest(self, gpu: str) -> Reading | None:
         """The last reading of a GPU; None where there is none."""
-        position = self._position.get(gpu)
+        position = self._position_of(gpu)
         if position is None:
             return None
         with self._lock:
@@ -172,7 +187,7 @@ class Recent:
 
     def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:
         """What was read of a GPU from one time to another, both included (UTC ns)."""
-        position = self._position.get(gpu)
+        position = self._position_of(gpu)
         if position is None:
             return Window()
         with self._lock:
@@ -201,6 +216,31 @@ class Recent:
             shown_s=seconds[~np.isnan(values["power_mw"])],
             instant_w=_present(instant) / 1000,
         )
+
+
+def interval_s(plan: Plan) -> float:
+    """How often the GPUs of this node are read while a plan runs."""
+    return FAST_S if all(probe.kind is Kind.SQUARE for probe in plan.probes) else INTERVAL_S
+
+
+def recent(
+    plan: Plan,
+    gpus: Sequence[str],
+    interval_s: float,
+    *,
+    pace: Callable[[bool], None] | None = None,
+    names: Mapping[str, str | None] | None = None,
+) -> Recent:
+    """The memory of readings that the windows of a plan need, for these GPUs; `pace` and `names` as in `Recent`."""
+    effort, asked = plan.asked.effort, plan.asked
+    longest = max(asked.limit_s, effort.slope_s, effort.idle_s)
+    if any(probe.kind in (Kind.STAIRCASE, Kind.SCAN) for probe in plan.probes):
+        longest = max(longest, LEVELS * (effort.level_s + 2), max(map(effort.expected_s, plan.probes)))
+    seconds = min(longest + 5, _MOST_KEPT_S)
+    if any(probe.kind is Kind.SQUARE for probe in plan.probes):
+        wave_s = max(effort.wave_s, 10 * asked.period_s) + 2
+        seconds = max(seconds, wave_s * (interval_s / FAST_S if pace else 1.0))
+    return Recent(gpus, seconds=seconds, interval_s=interval_s, pace=pace, names=names)
 
 
 def _known(value: float) -> float | None:

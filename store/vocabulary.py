@@ -242,6 +242,7 @@ CONDITIONS = (
     Condition("persistence", "BOOLEAN", "", "whether the driver stays loaded"),
     Condition("ecc", "BOOLEAN", "", "whether ECC is on"),
     Condition("neighbours", "VARCHAR", "", "the other GPUs of the node: idle or busy", "neighbours"),
+    Condition("cpus", "VARCHAR", "", "CPUs near the GPU that its process was bound to, as 0-15,32-47"),
     Condition("other_processes", "VARCHAR[]", "", "other processes on the GPU when the run began"),
     Condition("simulated", "BOOLEAN", "", "whether the GPU is simulated"),
     # asked for

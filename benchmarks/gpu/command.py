@@ -43,7 +43,7 @@ from whorl.kernels.work import Work
 from whorl.probes.catalogue import PROBES, find_probe
 from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
-from whorl.probes.node import NodeWatch
+from whorl.probes.node_watch import NodeWatch
 from whorl.probes.probe import Kind
 from whorl.probes.watch import Recent
 

@@ -24,7 +24,7 @@ from whorl.collectors.backend import Device
 from whorl.errors import DeviceError, InputError
 from whorl.jobs import checking
 from whorl.jobs.checking import Answer, Status
-from whorl.probes.here import Local
+from whorl.probes.node import Local
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.cli.test_verdicts import AT, whorl
@@ -127,7 +127,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         rows = [] if shown and isinstance(shown[0], Exception) else [Device(one.facts.gpu, {}) for one in shown]
         return lambda: SimpleNamespace(open=lambda: None, devices=lambda: rows, close=lambda: None)
 
-    monkeypatch.setattr("whorl.probes.here.local_devices", local_devices)
+    monkeypatch.setattr("whorl.probes.node.local_devices", local_devices)
     monkeypatch.setattr("whorl.collectors.backend.find_backend", driver)
     monkeypatch.setattr("whorl.jobs.checking.this_node", lambda: "n01")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -387,7 +387,7 @@ def test_an_unexpected_error_is_unknown(fleet: str, here: list[Any]) -> None:
 
 def test_a_call_that_does_not_return_is_unknown_in_time(fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
-    monkeypatch.setattr("whorl.probes.here.local_devices", lambda **_: never.wait(30))
+    monkeypatch.setattr("whorl.probes.node.local_devices", lambda **_: never.wait(30))
     found = checked("--store", fleet, "--timeout", "0.2s", status=3)
     assert "no answer within 0.2 s" in found["says"][0]
     never.set()

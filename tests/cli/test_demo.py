@@ -34,12 +34,12 @@ def run(*arguments: str, out: Path) -> Result:
 @pytest.mark.usefixtures("few_probes")
 def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from whorl.errors import InputError
-    from whorl.probes import here as probe_here
+    from whorl.probes import node as probe_node
 
     def none(**_: object) -> list[object]:
         raise InputError("CuPy is not installed")
 
-    monkeypatch.setattr(probe_here, "local_devices", none)
+    monkeypatch.setattr(probe_node, "local_devices", none)
     demo = importlib.import_module("whorl.jobs.demo")
     monkeypatch.setattr(demo, "no_driver", lambda: "")
 
@@ -67,7 +67,7 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two devices stand in for real ones, a simulated campaign for theirs: nothing is planted, few are compared."""
-    from whorl.probes import here as probe_here
+    from whorl.probes import node as probe_node
     from whorl.probes.campaign import Plan, Report
     from whorl.probes.simulated import run_simulated
 
@@ -77,8 +77,8 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
         fleet = Fleet.draw(V100, 2, 1, faults=0)
         return run_simulated(store, fleet, plan, cluster=this_cluster(), progress=progress)
 
-    monkeypatch.setattr(probe_here, "local_devices", lambda **_: [object(), object()])
-    monkeypatch.setattr(probe_here, "here", measured)
+    monkeypatch.setattr(probe_node, "local_devices", lambda **_: [object(), object()])
+    monkeypatch.setattr(probe_node, "run_plan", measured)
     done = run(out=tmp_path / "D")
     assert done.exit_code == 0, done.output
     assert "2 simulated V100-SXM2 GPUs on 1 node: " in done.stdout
@@ -117,7 +117,7 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], status: int
 ) -> None:
     """As `whorl probe run` has it; the faults of a simulated campaign stand in for those of real GPUs."""
-    from whorl.probes import here as probe_here
+    from whorl.probes import node as probe_node
     from whorl.probes.campaign import Plan, Report
     from whorl.probes.simulated import run_simulated
 
@@ -133,8 +133,8 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
             report.failures["GPU-shown"] = "the driver shows it and does not open it"
         return report
 
-    monkeypatch.setattr(probe_here, "local_devices", lambda **_: [object()])
-    monkeypatch.setattr(probe_here, "here", measured)
+    monkeypatch.setattr(probe_node, "local_devices", lambda **_: [object()])
+    monkeypatch.setattr(probe_node, "run_plan", measured)
     done = run(out=tmp_path / "D")
     assert done.exit_code == status, done.output
     left_out = "GPU-shown was not measured: the driver shows it and does not open it"

@@ -36,7 +36,7 @@ def small_kernels(blas: LibraryInStream, runtime: FakeRuntime, state: Path, monk
     """Two GPUs on which every kernel is small and takes 2 ms, and brief measurements."""
     # What is imported for the first time below would keep the small kernels for all later tests.
     importlib.import_module("whorl.probes.simulated")
-    importlib.import_module("whorl.probes.running")
+    importlib.import_module("whorl.probes.node")
     usual = catalogue.find_kernel
 
     def find(name: str) -> Kernel:

@@ -16,7 +16,7 @@ import pytest
 from whorl.collectors.nvml_settings import settings_of
 from whorl.errors import DeviceError, StoreError
 from whorl.kernels.device import Device
-from whorl.probes.node import NodeWatch, refuse_shared
+from whorl.probes.node_watch import NodeWatch, refuse_shared
 from whorl.probes.watch import Recent
 from whorl.store import Store
 from whorl.store.journal_file import Ticks
@@ -174,7 +174,7 @@ def test_a_hearer_that_fails_is_told_and_not_swallowed(nvml: NvmlLibrary, store:
 
 def test_no_driver_is_one_sentence(store: Store) -> None:
     code = (
-        "from whorl.errors import InputError\nfrom whorl.probes.node import NodeWatch\n"
+        "from whorl.errors import InputError\nfrom whorl.probes.node_watch import NodeWatch\n"
         "try:\n    NodeWatch(print, None, node='n').__enter__()\nexcept InputError as error:\n    print(error)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "WHORL_NVML_CONTROL"}

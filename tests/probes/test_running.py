@@ -14,17 +14,17 @@ import pytest
 
 from whorl.errors import DeviceError, InputError, StoreError
 from whorl.kernels.device import Verdict
-from whorl.kernels.work import Work
-from whorl.probes.campaign import Builds, Plan, Report
+from whorl.probes.campaign import Campaign, Plan, Report
 from whorl.probes.conditions import Asked, Setting
+from whorl.probes.node import run_gpus
 from whorl.probes.probe import Kind
-from whorl.probes.recording import Recorder
-from whorl.probes.running import run_here
+from whorl.probes.recording import Recorder, past_of
+from whorl.probes.simulated import Builds
 from whorl.probes.watch import Reading, Window
 from whorl.store import Store
 from whorl.store.events import Event
 from whorl.store.vocabulary import EndedBy, EventKind, Outcome
-from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, HandLoaded, a_probe, constant, find
+from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
 
 TWO = (a_probe("one"), a_probe("two"))
 
@@ -53,7 +53,9 @@ def run(store: Store, devices: Sequence[HandDevice], **changes: Any) -> Report:
     options: dict[str, Any] = {"probes": TWO, "asked": Asked(QUICK), "campaign": "c", "neighbours": "idle"} | changes
     plan = Plan(**options)
     settings = {device.facts.gpu: Setting(plan.neighbours) for device in devices}
-    return run_here(store, devices, Together(devices), plan, cluster="k", settings=settings, find=find)
+    recorder = Recorder(store, cluster="k", campaign=plan.campaign)
+    known = past_of(store, "k", [device.facts.gpu for device in devices]).runs_of(plan.campaign)
+    return run_gpus(Campaign(plan, recorder, find, known, len(devices)), devices, Together(devices), settings)
 
 
 def rows(store: Store, columns: str) -> list[dict[str, Any]]:
@@ -171,40 +173,6 @@ def test_what_failed_is_run_again(store: Store) -> None:
     report = run(store, gpus(1))
     assert report.skipped == 0
     assert [one.status for one in report.runs] == ["ok", "ok"]
-
-
-@pytest.mark.parametrize("neighbours", ["idle", "busy"])
-def test_a_gpu_whose_driver_does_not_return_is_left_out_and_the_others_go_on(neighbours: str, store: Store) -> None:
-    class Stuck(HandDevice):
-        returns = threading.Event()
-
-        async def load(self, work: Work, *, seed: int) -> HandLoaded:
-            if self.loaded_before:
-                self.returns.wait()  # as a call of the driver does to a GPU that fell off the bus
-            self.loaded_before = True
-            return await super().load(work, seed=seed)
-
-        loaded_before = False
-
-    good = gpus(3)
-    stuck = Stuck(facts=replace(FACTS, gpu="GPU-stuck", index=9))
-    devices: list[HandDevice] = [good[0], stuck, *good[1:]]
-    try:
-        settings = {device.facts.gpu: Setting(neighbours) for device in devices}
-        plan = Plan(TWO, Asked(QUICK), "c", neighbours)
-        watch = Together(devices)
-        report = run_here(store, devices, watch, plan, cluster="k", settings=settings, find=find, stuck_s=1.0)
-    finally:
-        stuck.returns.set()
-    assert [*report.failures] == ["GPU-stuck"]
-    assert "a driver call has not returned for" in report.failures["GPU-stuck"]
-    assert sorted((run.gpu, run.probe) for run in report.runs) == sorted(
-        [*((device.facts.gpu, probe.name) for device in good for probe in TWO), ("GPU-stuck", "one")]
-    )
-    assert rows(store, "gpu, kind from events where kind = 'probe_failed'") == [
-        {"gpu": "GPU-stuck", "kind": "probe_failed"}
-    ]
-    assert all(device.closed for device in good)
 
 
 def test_an_error_that_is_no_devices_ends_the_campaign_and_keeps_what_was_measured(store: Store) -> None:
