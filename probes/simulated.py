@@ -141,7 +141,7 @@ def watch_of(bench: Bench, plan: Plan, gpus: Sequence[str]) -> Recent:
     def pace(fast: bool) -> None:
         bench.every_s = bench.sensor_period_s if fast else INTERVAL_S
 
-    return recent(plan, gpus, INTERVAL_S, pace=pace)
+    return recent(plan.probes, plan.asked, gpus, interval_s=INTERVAL_S, pace=pace)
 
 
 def run_on(bench: Bench, chosen: Sequence[int], campaign: Campaign, keeping: Keeping, watch: Recent) -> Report:

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from ..store.metrics import board_power_of
 from ..store.vocabulary import CLOCK_EVENTS
 from .effort import LEVELS
-from .probe import Kind
+from .probe import Kind, Probe
 
 if TYPE_CHECKING:
     from ..simulation.stepping import Readings
     from ..store.journal_file import Ticks
-    from .campaign import Plan
+    from .conditions import Asked
 
 INTERVAL_S = 0.1
 """Between two readings beside a probe."""
 FAST_S = 0.02
-"""The same beside a square wave, where the pace can be changed or nothing else is run."""
+"""The same while it is measured: an energy counter is renewed between two readings, no one knows when."""
 _MOST_KEPT_S = 60.0
 
 _COUNTERS = {one.counter: one.name for one in CLOCK_EVENTS if one.counter is not None}
@@ -218,26 +218,22 @@ class Recent:
         )
 
 
-def interval_s(plan: Plan) -> float:
-    """How often the GPUs of this node are read while a plan runs."""
-    return FAST_S if all(probe.kind is Kind.SQUARE for probe in plan.probes) else INTERVAL_S
-
-
 def recent(
-    plan: Plan,
+    probes: Sequence[Probe],
+    asked: Asked,
     gpus: Sequence[str],
-    interval_s: float,
     *,
+    interval_s: float,
     pace: Callable[[bool], None] | None = None,
     names: Mapping[str, str | None] | None = None,
 ) -> Recent:
-    """The memory of readings that the windows of a plan need, for these GPUs; `pace` and `names` as in `Recent`."""
-    effort, asked = plan.asked.effort, plan.asked
+    """The memory of readings of these GPUs that the windows of the probes need; the last three as in `Recent`."""
+    effort = asked.effort
     longest = max(asked.limit_s, effort.slope_s, effort.idle_s)
-    if any(probe.kind in (Kind.STAIRCASE, Kind.SCAN) for probe in plan.probes):
-        longest = max(longest, LEVELS * (effort.level_s + 2), max(map(effort.expected_s, plan.probes)))
+    if any(probe.kind in (Kind.STAIRCASE, Kind.SCAN) for probe in probes):
+        longest = max(longest, LEVELS * (effort.level_s + 2), max(map(effort.expected_s, probes)))
     seconds = min(longest + 5, _MOST_KEPT_S)
-    if any(probe.kind is Kind.SQUARE for probe in plan.probes):
+    if any(probe.kind is Kind.SQUARE for probe in probes):
         wave_s = max(effort.wave_s, 10 * asked.period_s) + 2
         seconds = max(seconds, wave_s * (interval_s / FAST_S if pace else 1.0))
     return Recent(gpus, seconds=seconds, interval_s=interval_s, pace=pace, names=names)
