@@ -145,11 +145,9 @@ def run_plan(
         names: dict[str, str | None] = dict.fromkeys(gpus)
         # The watch comes first: the identities that it stores hold the limits as they were before.
         try:
-            watch = stack.enter_context(
-                NodeWatch(feed, store, node=node, cluster=cluster, interval_s=interval_s(plan.probes))
-            )
-            names = {gpu: watch.telemetry_of(gpu) for gpu in gpus}
-            notes += watch.notes
+            reader = stack.enter_context(NodeWatch(feed, store, node=node, cluster=cluster, interval_s=INTERVAL_S))
+            names = {gpu: reader.telemetry_of(gpu) for gpu in gpus}
+            notes += reader.notes
         except InputError as error:
             notes.append(f"{error}: the probes ran without telemetry")
             identities = [identity_of(device.facts) for device in devices]

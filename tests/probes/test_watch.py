@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.probes.running import FAST_S
-from whorl.probes.watch import Recent, power_between_renewals
+from whorl.probes.watch import FAST_S, Recent, power_between_renewals
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import find_load
 from whorl.simulation.models import V100
