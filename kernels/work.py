@@ -284,6 +284,12 @@ class Work:
     activity: float = 0.5
     """Switching activity of the SMs, 1 is SGEMM: what a simulated device makes power from. Assumed where not fitted."""
 
+    first: tuple[Step, ...] = ()
+    """Run whenever the inputs have been filled, before repetition 0; not timed, and compares nothing."""
+    beside: tuple[tuple[Step, ...], ...] = ()
+    """Repetition n runs `beside[n % len(beside)]` in a second stream, from when its turn begins, and ends with the
+    later of the two. Nothing that either writes is read or written by the other. As many as turns, or none."""
+
     lap: int = 0
     """After so many repetitions at most the audit runs, outside the timed spans; 0 for never. The number of turns is a
     multiple of it, a lap begins at a multiple of it, and the repetitions of a repeat lie within one lap."""
@@ -301,8 +307,8 @@ class Work:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps of all turns and of the audit."""
-        return (*chain.from_iterable(self.turns), *self.audit)
+        """The steps of all turns, of what is beside them and before them, and of the audit."""
+        return (*self.first, *chain.from_iterable((*self.turns, *self.beside)), *self.audit)
 
     @property
     def memory_bytes(self) -> int:

@@ -147,11 +147,16 @@ class HostDevice:
             aligned = room[start : start + buffer.bytes].view(buffer.dtype)
             aligned[:] = array
             self.arrays[buffer.name] = aligned
+        for step in work.first:
+            self._do(step)
 
-    def run(self, instead: tuple[Step, ...] | None = None) -> None:
-        """One repetition, or what is done instead, and the audit where it ends a lap."""
-        turn = self.work.turns[self.repetitions % len(self.work.turns)]
-        for step in turn if instead is None else instead:
+    def run(self, instead: tuple[Step, ...] | None = None, *, beside_first: bool = False) -> None:
+        """One repetition, or what is done instead, and the audit where it ends a lap; what is beside it comes after it,
+        or before."""
+        number = self.repetitions % len(self.work.turns)
+        turn = self.work.turns[number] if instead is None else instead
+        beside = self.work.beside[number] if self.work.beside else ()
+        for step in (*beside, *turn) if beside_first else (*turn, *beside):
             self._do(step)
         self.repetitions += 1
         if self.work.lap and self.repetitions % self.work.lap == 0:

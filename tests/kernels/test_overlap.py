@@ -1,13 +1,55 @@
-"""Copies beside kernels: the traces against published counts, and the schedules against what no cache would give."""
+"""Copies beside kernels: the traces against published counts, the schedules against what no cache would give, the codes
+against numpy, and everything that is left out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy import sparse
 
-from whorl.kernels.overlap import beta_order, embedding_trace, fetched_ahead, pairs_by_state
+from whorl.kernels.catalogue import find_kernel
+from whorl.kernels.inputs import filled
+from whorl.kernels.overlap import (
+    DRAWS,
+    EACH,
+    KEPT,
+    TOKENS,
+    beta_order,
+    embedding_trace,
+    fetched_ahead,
+    pairs_by_state,
+)
+from whorl.kernels.work import Copy, Launch, Unfit, Work
+from whorl.tests.kernels.hosting import COMPILER, SMALL, HostDevice, facts_of
+from whorl.tests.sizes import sample
+
+on_host = pytest.mark.skipif(COMPILER is None, reason="no g++ here")
+
+SMALL_WORKS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "embedding": ("overlap-embedding", {"width": 32, "turns": 4, "batches": 8, "lookahead": 3, "blocks": 1}),
+    "partitions": (
+        "overlap-partitions",
+        {"partitions": 6, "capacity": 3, "vertices": 32, "width": 32, "sums": 8, "blocks": 1},
+    ),
+    **{
+        f"{bits} bits": ("overlap-activations", {"bits": bits, "tensors": 2, "channels": 256, "blocks": 1})
+        for bits in (8, 4, 2, 0)
+    },
+}
+
+
+def small(name: str) -> Work:
+    kernel, parameters = SMALL_WORKS[name]
+    work = find_kernel(kernel).build(SMALL, **parameters)
+    assert isinstance(work, Work)
+    return work
+
 
 # -- traces -----------------------------------------------------------------------------------------------------------
 
@@ -41,3 +83,187 @@ def test_the_order_of_partitions_has_the_published_swaps_and_joins_every_pair_on
     joined = [pair for state_pairs in pairs for pair in state_pairs]
     assert sorted(joined) == [(i, j) for i in range(partitions) for j in range(partitions)]
     assert all({i, j} <= set(state) for state, here in zip(states, pairs, strict=True) for i, j in here)
+
+
+# -- schedules --------------------------------------------------------------------------------------------------------
+
+
+def contents(work: Work, name: str) -> NDArray[Any]:
+    """Row numbers of a work, int64."""
+    return filled(1, next(buffer for buffer in work.buffers if buffer.name == name)).astype(np.int64)
+
+
+def pooled(work: Work, turn: int) -> slice:
+    """The rows that the sums of a turn take, within `place` and `name`."""
+    launch = work.turns[turn][-1]
+    assert isinstance(launch, Launch)
+    first, sums = (int(argument) for argument in launch.args[-2:] if isinstance(argument, np.uint32))
+    assert launch.grid[0] * 256 // (work.parameters["width"] // 4) >= sums, "every sum is made"  # type: ignore[operator]
+    return slice(first * EACH, (first + sums) * EACH)
+
+
+@pytest.mark.parametrize("lookahead", [1, 10, 50, 200])
+def test_sums_from_the_cache_are_bit_equal_to_those_without_one(lookahead: int) -> None:
+    work = find_kernel("overlap-embedding").build(facts_of((9, 0)), lookahead=lookahead)
+    assert isinstance(work, Work)
+    fetches = fetched_ahead(embedding_trace(), lookahead)
+    table = np.random.default_rng(3).random(int(fetches.rows.max()) + 1, np.float32)
+    turns = len(work.turns)
+    chunk = work.bytes // 4 // int(work.parameters["width"])
+    brought = np.zeros(turns * chunk, np.float32)
+    brought[: len(fetches.rows)] = table[fetches.rows]
+    slot, place = contents(work, "slot"), contents(work, "place")
+    cache = np.full(slot.max() + 1, np.nan, np.float32)
+    sums = np.zeros(embedding_trace().size // EACH, np.float32)
+    for turn in range(turns):
+        (copy,) = work.beside[turn - 1]
+        assert isinstance(copy, Copy)
+        assert copy.source_at == turn * work.bytes, "the copy before brings the turn's rows"
+        cache[slot[turn * chunk :][:chunk]] = brought[turn * chunk :][:chunk]
+        rows = pooled(work, turn)
+        sums[rows.start // EACH : rows.stop // EACH] = cache[place[rows]].reshape(-1, EACH).sum(axis=1)
+    assert len(cache) < chunk + fetches.most_kept + 2 * DRAWS, "what no batch needs makes room"
+    np.testing.assert_array_equal(sums, table[embedding_trace()].reshape(-1, EACH).sum(axis=1))
+
+
+@pytest.mark.parametrize(("partitions", "capacity"), [(8, 4), (16, 4)])
+def test_products_of_partitions_are_those_of_scipy(partitions: int, capacity: int) -> None:
+    vertices, sums = 64, 16
+    sizes = {"partitions": partitions, "capacity": capacity, "vertices": vertices, "width": 32, "sums": sums}
+    work = find_kernel("overlap-partitions").build(SMALL, **sizes)
+    assert isinstance(work, Work)
+    rows = partitions * vertices
+    features = np.random.default_rng(4).random((rows, 3))
+    place, name = (contents(work, buffer) for buffer in ("place", "name"))
+    states = beta_order(partitions, capacity)
+    turns = [*range(len(states)), *range(len(states) - 2, 0, -1)]
+    targets, sources = [], []  # sum s of a pair is for every (vertices / sums)-th vertex of the first partition
+    products = np.zeros((len(turns), rows, 3))
+    held = np.full(((capacity + 1) * vertices, 5), np.nan)
+
+    def arrive(copy: object) -> None:
+        """A vertex: its features, its number, and the row of the table that is copied, the next one on the way back."""
+        assert isinstance(copy, Copy)
+        source, target = (at // (4 * 32) for at in (copy.source_at, copy.target_at))
+        vertex = source // vertices * vertices + np.arange(vertices)
+        held[target : target + vertices] = np.column_stack([features[vertex], vertex, source + np.arange(vertices)])
+
+    for copy in work.first:
+        arrive(copy)
+    for turn, state in enumerate(turns):
+        met = held[place[pooled(work, turn)]]
+        np.testing.assert_array_equal(met[:, 4], name[pooled(work, turn)])
+        first = np.array([i for i, _ in pairs_by_state(states)[state]])[:, None] * vertices
+        targets.append(np.repeat(first + np.arange(sums) * (vertices // sums), EACH))
+        sources.append(met[:, 3].astype(np.int64))
+        np.add.at(products[turn], targets[-1], met[:, :3])
+        for copy in work.beside[turn]:
+            arrive(copy)
+    for there in (slice(0, len(states)), slice(len(states) - 1, None)):
+        edge = (np.concatenate(targets[there]), np.concatenate(sources[there]))
+        adjacency = sparse.coo_array((np.ones(len(edge[0])), edge), (rows, rows)).tocsr()
+        np.testing.assert_allclose(products[there].sum(axis=0), adjacency @ features, rtol=1e-5)
+    assert len(edge[0]) == (partitions**2 - len(pairs_by_state(states)[0])) * sums * EACH, "every pair is joined once"
+
+
+# -- codes ------------------------------------------------------------------------------------------------------------
+
+
+@on_host
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_codes_are_within_half_a_step_of_the_scale_as_it_is_stored(bits: int) -> None:
+    work = small(f"{bits} bits")
+    device = HostDevice(work, 5)
+    device.run()
+    x = device.arrays["activations"].view(np.int32)[: 2 * TOKENS * 256].reshape(2, TOKENS, 256) * np.float32(2**-31)
+    stored = device.arrays["code"][: 2 * (bits + 1) * 256].reshape(2, bits + 1, 256)
+    scale = np.abs(x).max(axis=1).astype(np.float16)
+    np.testing.assert_array_equal(stored[:, bits].astype(np.uint16).view(np.float16), scale)
+    levels = 2 ** (bits - 1)
+    shifts = np.arange(0, 32, bits, dtype=np.uint32)
+    codes = stored[:, :bits, None, :] >> shifts[:, None] & np.uint32(2**bits - 1)
+    codes = (codes.astype(np.int64) ^ levels) - levels
+    codes = codes.reshape(2, TOKENS, 256)
+    step = scale[:, None].astype(np.float64) / levels
+    nearest = np.clip(np.rint(x / step), -levels, levels - 1)
+    assert (codes != nearest).mean() < 1e-4, "but where rounding decides between two"
+    error = np.abs(codes * step - x)
+    assert (error / step)[codes < levels - 1].max() <= 0.5 + 1e-5
+    assert (error / step).max() <= 1 + levels * 2**-11, "the highest code is a step too low"
+
+
+@on_host
+def test_the_error_of_the_largest_is_the_energy_of_the_others() -> None:
+    device = HostDevice(small("0 bits"), 5)
+    device.run()
+    words = device.arrays["activations"][: 2 * TOKENS * 256].reshape(2, TOKENS, 256)
+    stored = device.arrays["code"][: 2 * (KEPT + 1) * 256].reshape(2, KEPT + 1, 256)
+    restored = np.zeros_like(words)
+    for place in range(KEPT):
+        number = (stored[:, KEPT] >> np.uint32(5 * place) & np.uint32(31)).astype(np.int64)
+        np.put_along_axis(restored, number[:, None], stored[:, place, None], axis=1)
+    x, y = (array.view(np.int32).astype(np.float64) for array in (words, restored))
+    error = ((x - y) ** 2).sum(axis=1)
+    tail = np.sort(x**2, axis=1)[:, : TOKENS - KEPT].sum(axis=1)
+    np.testing.assert_allclose(error, tail, rtol=1e-12)
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+@on_host
+@pytest.mark.parametrize("name", SMALL_WORKS)
+def test_results_are_right_whichever_of_the_two_streams_is_first(name: str) -> None:
+    work = small(name)
+    for beside_first in (False, True):
+        device = HostDevice(work, 3)
+        for _ in range(2 * len(work.turns) + 1):
+            device.run(beside_first=beside_first)
+        assert device.wrong() == 0
+
+
+@on_host
+@pytest.mark.parametrize("name", SMALL_WORKS)
+def test_every_step_that_is_left_out_is_found(name: str) -> None:
+    work = small(name)
+    all_steps = {"turns": work.turns, "beside": work.beside}
+    places = [
+        (kind, turn, i) for kind, part in all_steps.items() for turn, row in enumerate(part) for i, _ in enumerate(row)
+    ]
+    for kind, turn, place in sample(places, short=6):
+        steps = {key: list(part) for key, part in all_steps.items()}
+        steps[kind][turn] = (*steps[kind][turn][:place], *steps[kind][turn][place + 1 :])
+        less = replace(work, turns=tuple(steps["turns"]), beside=tuple(steps["beside"]))
+        device = HostDevice(less, 3)
+        for _ in range(2 * len(work.turns)):
+            device.run()
+        assert device.wrong() > 0, (kind, turn, place)
+
+
+@on_host
+@pytest.mark.parametrize("name", SMALL_WORKS)
+def test_one_bit_that_changes_on_the_way_is_found(name: str) -> None:
+    work = small(name)
+    arriving = {"embedding": "stage", "partitions": "held"}.get(name, "back")
+    device = HostDevice(work, 3)
+    device.run()
+    (*_, copy) = work.beside[0]
+    assert isinstance(copy, Copy)
+    arrived = device.arrays[arriving][copy.target_at // 4 :][: copy.bytes // 4]
+    arrived[np.flatnonzero(arrived)[7] if name == "0 bits" else 7] ^= np.uint32(1 << 13)
+    for _ in range(len(work.turns)):
+        device.run()
+    assert device.wrong() > 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "parameters"),
+    [
+        ("overlap-embedding", {"turns": 3}),
+        ("overlap-partitions", {"capacity": 16}),
+        ("overlap-activations", {"bits": 3}),
+    ],
+)
+def test_sizes_that_cannot_be_are_answered(kernel: str, parameters: dict[str, int]) -> None:
+    assert isinstance(find_kernel(kernel).build(SMALL, **parameters), Unfit)
