@@ -37,6 +37,9 @@ SIZES: dict[str, Mapping[str, Any]] = {
     "power-share": {"share": 0.5, "times": 1},
     "pagerank": {"vertices": 3000, "iterations": 5, "sweeps": 2},
     "stencil27": {"side": 64, "sweeps": 1},
+    "overlap-embedding": {"width": 32, "turns": 4, "batches": 8, "lookahead": 3, "blocks": 1},
+    "overlap-partitions": {"partitions": 6, "capacity": 3, "vertices": 32, "width": 32, "sums": 8, "blocks": 1},
+    "overlap-activations": {"tensors": 2, "channels": 256, "blocks": 1},
     "transformer": {"width": 128, "tokens": 32, "sequences": 3},
 }
 """Parameters with which each kernel is quick on the host."""
@@ -61,6 +64,9 @@ CHANGES = {
     "pagerank": ("e < end", "e + 1 < end"),
     "stencil27": ("x + 1 < nx", "x + 2 < nx"),
     "transformer": ("0.5f * x", "0.52f * x"),
+    "overlap-embedding": ("slot[first + row]", "slot[first + row / 2]"),
+    "overlap-partitions": ("place[sum * EACH + e]", "place[sum * EACH]"),
+    "overlap-activations": ("-LEVELS), LEVELS - 1.0f)", "-LEVELS), LEVELS - 2.0f)"),
 }
 """A mistake in the source of each kernel that has one, which the check must find."""
 
