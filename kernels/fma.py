@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .inputs import stream_of, words
 from .rounding import DTYPES, encode, fused, nearest
 from .sizing import capability, fitting, flop_per_s, multiple
-from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
+from .work import COUNTERS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
 
 PERIOD = 256
 """Threads after which the inputs repeat, as in fma.cu."""
@@ -66,7 +66,7 @@ def chain_buffers(precision: str, rounds: int) -> tuple[Buffer, ...]:
     return (
         Buffer("start", dtype, points, Array(says, partial(_stored, precision))),
         Buffer("expected", dtype, points, Array("what comes out", partial(_results, precision, rounds))),
-        Buffer("faults", "uint64", FAULTS),
+        COUNTERS,
     )
 
 

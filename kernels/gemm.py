@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import sqrt
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .inputs import SWITCHING, content, numbers
+from .checking import alike
+from .inputs import SWITCHING, lane_values, lanes
 from .rounding import DTYPES, Doubles, unit
-from .sizing import capability, fitting, flop_per_s, multiple, room
-from .work import Array, Buffer, Expected, Facts, Gemm, Kernel, Output, Unfit, Work, unchanging
+from .sizing import bytes_per_s, capability, fitting, flop_per_s, multiple, room
+from .work import COUNTERS, Buffer, Expected, Facts, Gemm, Kernel, Launch, Output, Unfit, Work, unchanging
 
 PERIOD = 64
-"""Rows of A, and of B, after which they repeat: C repeats in both directions, and all of it is compared."""
+"""Different rows of A, and columns of B, before they are scaled: all of C follows from the products of these."""
+
+SLOTS = 4
+"""Results that are kept in a ring before they are compared with each other: more than a repeat of 20 ms has."""
+
+RING_SHARE = 0.05
+"""Of the memory that the ring takes at most, where the size is chosen here."""
+
+AUDIT_SHARE = 0.01
+"""Of the time of products that comparing their results takes at most, by the peak rates."""
 
 SINCE = {"fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
 """Compute capability from which a precision has tensor cores."""
 
-LONGEST = {"fp8": 4096}
-"""Inner dimension at most: up to here every partial sum of fp8 inputs fits the 14 bits that Hopper adds them with."""
+LONGEST = 65536
+"""Inner dimension at most: so far every partial sum of uniform fp8 inputs fits the 14 bits that Hopper adds with."""
 
 TRUNCATED = 2.0**-23
 """Unit of what tensor cores cut off: they add a block of products and the sum so far to fp32, towards zero.
@@ -48,6 +57,10 @@ OUT = {"fp64": "fp64", "fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "
 """What C is stored in."""
 
 
+ALPHA = {"fp16": 2.0**-6}
+"""What a product is multiplied by, where not 1: scaled rows and columns would exceed the range of fp16."""
+
+
 def build(
     facts: Facts,
     *,
@@ -56,65 +69,95 @@ def build(
     k: int | None = None,
     input: str = "uniform",  # noqa: A002 - the name in conditions and on the command line
 ) -> Work | Unfit:
-    """C = A B, with A and C of n rows. FLOP: 2 n² k. Bytes: A, B and C once each.
+    """C = +-A B, with A and C of n rows. FLOP: 2 n² k. Bytes: A, B and C once each.
 
-    `n`, `k`: by default equal, chosen so that a product takes about 8 ms; `input`: a name of `inputs.DISTRIBUTIONS`.
+    `n`, `k`: by default such that a product takes about 8 ms, and k so large that to read C again takes at most 1 %
+    of that; `input`: a name of `inputs.DISTRIBUTIONS`.
     """
     since = SINCE.get(precision, (0, 0))
     if facts.capability < since:
         needed = f"{since[0]}.{since[1]}"
         return Unfit(f"{precision} tensor cores need compute capability {needed}; this GPU has {capability(facts)}")
-    if n is None:
-        n = size(facts, precision, seconds=8e-3)
-    if k is None:
-        k = min(n, LONGEST.get(precision, 8192))
+    n, k = shape(facts, precision, SLOTS, seconds=8e-3, n=n, k=k)
     if n % PERIOD:
         return Unfit(f"a size of {n} is not a multiple of {PERIOD}, the period of the inputs")
-    buffers, step, output = product(precision, n, k, input)
+    ring = product(facts, precision, n, k, distribution=input, slots=SLOTS)
     work = Work(
         kernel=f"gemm-{precision}",
         precision=precision,
-        buffers=buffers,
-        turns=((step,),),
+        buffers=(*ring.buffers, COUNTERS),
+        turns=tuple((step,) for step in ring.turns),
         flop=2 * n * n * k,
-        bytes=sum(buffer.bytes for buffer in buffers),
-        outputs=(output,),
-        parameters={"m": n, "n": n, "k": k, "input": input},
+        bytes=sum(buffer.bytes for buffer in ring.buffers[:2]) + ring.bytes // SLOTS,
+        outputs=ring.outputs,
+        parameters={"m": n, "n": n, "k": k, "input": input, "ring_bytes": ring.bytes},
         activity=SWITCHING[input],
+        lap=SLOTS,
+        audit=ring.audit,
+        compared=ring.compared,
     )
     return fitting(facts, work)
 
 
-def size(facts: Facts, precision: str, *, seconds: float) -> int:
-    """The n, a multiple of 256, of a square product that takes about so long and fits the memory."""
-    n = (flop_per_s(facts, precision, matrix=True) * seconds / 2) ** (1 / 3)
-    if precision in LONGEST and n > LONGEST[precision]:
-        n = (flop_per_s(facts, precision, matrix=True) * seconds / 2 / LONGEST[precision]) ** 0.5
-    itemsize = np.dtype(DTYPES[precision]).itemsize
-    return multiple(min(n, (room(facts) / 3 / max(itemsize, 2)) ** 0.5 - 256, 16384), 256)
+def shape(
+    facts: Facts, precision: str, slots: int, *, seconds: float, n: int | None = None, k: int | None = None
+) -> tuple[int, int]:
+    """n and k, where they are not chosen: multiples of 256 with which a product takes about so long.
+
+    k is as large as n at least (up to 8192), and so large that a C is read again within `AUDIT_SHARE` of the time;
+    n is such that the matrices fit the memory, and `slots` of C its `RING_SHARE`.
+    """
+    products = flop_per_s(facts, precision, matrix=True) * seconds / 2
+    stored, result = (np.dtype(DTYPES[name]).itemsize for name in (precision, OUT[precision]))
+    if k is None:
+        by_audit = products * result / (AUDIT_SHARE * seconds * bytes_per_s(facts))
+        k = multiple(min(max(by_audit, min(products ** (1 / 3), 8192)), LONGEST), 256)
+    if n is None:
+        least = min((products / k) ** 0.5, room(facts) / 3 / (k * stored))
+        n = multiple(min(least, (RING_SHARE * facts.memory_bytes / slots / result) ** 0.5 - 256), 256)
+    return n, k
 
 
-def product(precision: str, n: int, k: int, distribution: str) -> tuple[tuple[Buffer, ...], Gemm, Output]:
-    """The buffers a, b and c of a product, the step and what comes out."""
-    dtype, out, plain = DTYPES[precision], OUT[precision], precision in PLAIN
-    columns = content("b", PERIOD * k, distribution, precision)
-    buffers = (
-        Buffer("a", dtype, n * k, content("a", PERIOD * k, distribution, precision)),
-        Buffer("b", dtype, n * k, Array(columns.says, partial(_abreast, columns, n, k)) if plain else columns),
-        Buffer("c", DTYPES[out], n * n),
-    )
+@dataclass(frozen=True)
+class Ring:
+    """A product whose results go round in a ring of slots."""
+
+    buffers: tuple[Buffer, Buffer, Buffer]
+    """a, b, and c, which has all slots."""
+    turns: tuple[Gemm, ...]
+    """Once round with one sign, then with the other: what stands in a slot from the lap before has the wrong one."""
+    outputs: tuple[Output, ...]
+    """Of each turn."""
+    audit: tuple[Launch, ...]
+    compared: int
+    """Words of a slot: all slots of a lap are equal bit for bit."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all slots."""
+        return self.buffers[2].bytes
+
+
+def product(facts: Facts, precision: str, n: int, k: int, *, distribution: str, slots: int) -> Ring:
+    """A product of n x k and k x n numbers; the inputs are `work.Lanes`, so that C has a scale by row and column."""
+    dtype, plain, size = DTYPES[precision], precision in PLAIN, n * n
+    a, b = (lanes(distribution, precision, PERIOD, k, across=across) for across in (False, plain))
+    c = Buffer("c", DTYPES[OUT[precision]], slots * size)
+    alpha = ALPHA.get(precision, 1.0)
     derivation = _EXACT if is_exact(precision, distribution) else _ROUNDED
-    return (
-        buffers,
-        Gemm(precision, n, n, k, "a", "b", "c", plain=plain),
-        Output("c", unchanging(partial(_expect, precision, n, k, distribution)), derivation),
+    turns, outputs = [], []
+    for turn in range(2 * slots):
+        sign, at = alpha if turn < slots else -alpha, turn % slots * size
+        turns.append(Gemm(precision, n, n, k, "a", "b", "c", plain=plain, alpha=sign, c_at=at))
+        expect = unchanging(partial(_expect, precision, n, k, distribution, sign))
+        outputs.append(Output("c", expect, derivation, turn=turn, at=at, count=size))
+    return Ring(
+        buffers=(Buffer("a", dtype, n * k, a), Buffer("b", dtype, n * k, b), c),
+        turns=tuple(turns),
+        outputs=tuple(outputs),
+        audit=(alike("c", c.bytes // slots, facts.sms),),
+        compared=c.bytes // slots // 4,
     )
-
-
-def _abreast(columns: Array, n: int, k: int, seed: int) -> NDArray[Any]:
-    """B as k x n: its columns are PERIOD different ones, again and again."""
-    rows = np.ascontiguousarray(columns.make(seed).reshape(PERIOD, k).T)
-    return np.repeat(rows[:, None, :], n // PERIOD, axis=1).reshape(-1)
 
 
 def is_exact(precision: str, distribution: str) -> bool:
@@ -143,9 +186,15 @@ def accumulation(precision: str, k: int, root: Doubles) -> Doubles:
 
 
 @lru_cache(maxsize=16)
-def _expect(precision: str, n: int, k: int, distribution: str, seed: int) -> Expected:
-    a = numbers(seed, "a", PERIOD * k, distribution, precision).reshape(PERIOD, k)
-    b = numbers(seed, "b", PERIOD * k, distribution, precision).reshape(PERIOD, k)
+def _expect(precision: str, n: int, k: int, distribution: str, alpha: float, seed: int) -> Expected:
+    values, tolerance = _lanes_product(precision, k, distribution, seed)
+    return Expected(n, alpha * values, abs(alpha) * tolerance, row_scaled=True, column_scaled=True)
+
+
+@lru_cache(maxsize=16)
+def _lanes_product(precision: str, k: int, distribution: str, seed: int) -> tuple[Doubles, Doubles]:
+    """The products of the lanes of A and B, and their tolerances. Shape (PERIOD, PERIOD) each."""
+    a, b = (lane_values(seed, name, lanes(distribution, precision, PERIOD, k)) for name in "ab")
     c = a @ b.T
     out = OUT[precision]
     tolerance = np.zeros_like(c)
@@ -155,13 +204,13 @@ def _expect(precision: str, n: int, k: int, distribution: str, seed: int) -> Exp
             tolerance *= 2  # the reference is rounded as the GPU is
     if unit(out) > unit("fp32"):
         tolerance += 2 * unit(out) * (np.abs(c) + tolerance)  # to nearest or towards zero
-    return Expected(n, c, tolerance)
+    return c, tolerance
 
 
 def _kernel(precision: str, stresses: str, needs: str = "") -> Kernel:
     return Kernel(
         name=f"gemm-{precision}",
-        version="1",
+        version="2",
         stresses=stresses,
         says=f"a square {precision} matrix product by cuBLAS",
         build=partial(build, precision=precision),

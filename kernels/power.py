@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .fma import ROUNDS, chain_buffers, chain_compared, chain_flop, chain_launch
-from .gemm import LONGEST, PERIOD, SINCE, product, size
+from .gemm import PERIOD, SINCE, product, shape
 from .inputs import SWITCHING
 from .sizing import bytes_per_s, far_beyond_l2, fitting, flop_per_s, room
 from .stream import TILE, moved
@@ -15,6 +17,9 @@ WHOLE_SM = 1024
 
 PART_S = 1.0e-3
 """About how long each part of the mix takes before the next."""
+
+SLOTS = 8
+"""Results of the mix's product that are kept before they are compared: more than a repeat of 20 ms has."""
 
 
 def build_mix(
@@ -33,8 +38,7 @@ def build_mix(
     """
     if precision is None:
         precision = "fp16" if facts.capability >= SINCE["fp16"] else "fp32"
-    n = n or size(facts, precision, seconds=PART_S)
-    k = min(n, LONGEST.get(precision, 8192))
+    n, k = shape(facts, precision, SLOTS, seconds=PART_S, n=n)
     wave = chain_flop("fp32", 8 * facts.sms * BLOCK, ROUNDS)
     blocks = blocks or 8 * facts.sms * max(1, round(PART_S * flop_per_s(facts, "fp32") / wave))
     if count is None:
@@ -45,20 +49,24 @@ def build_mix(
         return Unfit(
             f"the mix needs arrays of at least {TILE} numbers, and a product size that is a multiple of {PERIOD}"
         )
-    gemm_buffers, gemm, gemm_output = product(precision, n, k, input)
-    triad = moved("triad", count, suffix="_triad")
-    threads = blocks * BLOCK
+    ring, triad = product(facts, precision, n, k, distribution=input, slots=SLOTS), moved("triad", count, "_triad")
+    threads, chains = blocks * BLOCK, chain_launch("fp32", blocks, BLOCK, ROUNDS)
     work = Work(
         kernel="power-mix",
         precision=precision,
-        buffers=(*chain_buffers("fp32", ROUNDS), *gemm_buffers, *triad.buffers),
-        turns=tuple((chain_launch("fp32", blocks, BLOCK, ROUNDS), gemm, step) for step in triad.turns),
+        buffers=(*chain_buffers("fp32", ROUNDS), *ring.buffers, *triad.buffers),
+        turns=tuple((chains, step, triad.turns[turn % 2]) for turn, step in enumerate(ring.turns)),
         flop=chain_flop("fp32", threads, ROUNDS) + 2 * n * n * k,
         bytes=12 * count,
-        outputs=(gemm_output, *triad.outputs),
-        parameters={"blocks": blocks, "n": n, "k": k, "count": count, "input": input},
+        outputs=(
+            *ring.outputs,
+            *(replace(triad.outputs[turn % 2], turn=turn) for turn in range(len(ring.turns))),
+        ),
+        parameters={"blocks": blocks, "n": n, "k": k, "count": count, "input": input, "ring_bytes": ring.bytes},
         activity=(2 + SWITCHING[input]) / 3,  # of the three parts, only the product takes the input
-        compared=chain_compared("fp32", threads),
+        lap=SLOTS,
+        audit=ring.audit,
+        compared=chain_compared("fp32", threads) + ring.compared,
     )
     return fitting(facts, work)
 
