@@ -240,7 +240,7 @@ class CupyLoaded:
         anchor = next(events)
         anchor_ns = self._dated(anchor, deadline)
         spans: list[tuple[int, int]] = []
-        first = began = ended = next(events)
+        began = ended = next(events)
         waiting.record(began)
         for _ in range(repeats):
             if not self._turns.fits(each):
@@ -255,8 +255,11 @@ class CupyLoaded:
             began = ended
         waiting.until(ended, deadline)
         times = np.array([elapsed(*span) / each for span in spans])
-        self._repetition_s = float(np.median(times)) / 1e3
-        from_ns, to_ns = (anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (first, ended))
+        if spans:
+            self._repetition_s = float(np.median(times)) / 1e3
+        from_ns, to_ns = (
+            anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (spans[0][0] if spans else began, ended)
+        )
         return Timed(from_ns, to_ns, times)
 
     def _timers(self) -> Iterator[int]:
@@ -407,7 +410,7 @@ class CupyLoaded:
 
     def _compare(self, output: Output) -> Verdict:
         buffer = self._buffers.buffer(output.buffer)
-        count = buffer.count - output.at if output.count is None else output.count
+        count = self._work.elements_of(output)
         begin = self._buffers[buffer.name] + output.at * np.dtype(buffer.dtype).itemsize
         expected = output.expect(self._seed, self._turns.repetitions)
         self._buffers.overwrite(self._counters, cleared_faults())

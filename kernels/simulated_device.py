@@ -4,7 +4,8 @@
     devices = [SimulatedDevice(bench, position) for position in range(8)]
 
 Nothing is computed: a result is what it must be, except that on a GPU with planted wrong results some of its elements
-are not. The time of a repetition follows from the model's rates (`timing`), and everything else from `simulation`.
+are not, in one repetition in so many. The time of a repetition follows from the model's rates (`timing`), and
+everything else from `simulation`.
 """
 
 from __future__ import annotations
@@ -24,16 +25,14 @@ from ..simulation.models import PARAMETERS, GpuModel
 from ..simulation.rates import rates_of
 from ..simulation.workloads import BERT, PAGERANK, SGEMM, STREAM, Workload
 from . import memory, sm
+from .checking import right_value
 from .device import Timed, Verdict
-from .work import Expected, Facts, Gemm, Launch, Work
+from .work import FAULTS_NAME, Copy, Facts, Gemm, Launch, WordsExpected, Work
 
 VERSIONS = MappingProxyType({"driver": "simulated", "simulation": f"parameters {PARAMETERS}"})
 
 LOAD_S = 0.1
 """What it takes to make a work ready (assumed)."""
-CHECK_S = 0.02
-"""What it takes to compare a result with its reference (assumed)."""
-
 # What a kernel reaches of the peaks below. fp32: the public cluster's SGEMM, 2187 ms for n = 25,536; PageRank and
 # STREAM as in their rows of `simulation.workloads`; the rest is assumed.
 _GEMM_REACH = {"fp32": 0.971, "fp64": 0.93}
@@ -161,6 +160,28 @@ def _operations(work: Work, model: GpuModel) -> list[_Part]:
     return []
 
 
+def check_s(work: Work, model: GpuModel, repetitions: int) -> float:
+    """How long the check of so many repetitions takes, s: the bytes of the outputs once and of the audit once a lap,
+    over the path to where they lie."""
+    rates, buffers = rates_of(model), {buffer.name: buffer for buffer in work.buffers}
+    rate = {"device": model.bandwidth_gb_s * STREAM.bandwidth_share, "host": rates.pcie_gb_s, "peer": rates.peer_gb_s}
+
+    def seconds(name: str, size: int | None = None) -> float:
+        buffer = buffers[name]
+        return (buffer.bytes if size is None else size) / (rate[buffer.place] * 1e9)
+
+    total = sum(seconds(output.buffer, work.bytes_of(output)) for output in work.outputs if output.turn in (None, 0))
+    for step in work.audit if work.lap else ():
+        if isinstance(step, Copy):
+            once = max(seconds(step.source, step.bytes), seconds(step.target, step.bytes))
+        else:
+            assert isinstance(step, Launch), "an audit compares or copies"
+            read = [argument for argument in step.args if isinstance(argument, str) and argument != FAULTS_NAME]
+            once = step.times * sum(map(seconds, read))
+        total += once * -(-repetitions // work.lap)
+    return total
+
+
 def facts_of(
     model: GpuModel, *, gpu: str = "", node: str = "", index: int = 0, peers: int = GPUS_PER_NODE - 1
 ) -> Facts:
@@ -241,33 +262,47 @@ class SimulatedLoaded:
     def __init__(self, bench: Bench, work: Work, prepared: Prepared, seed: int) -> None:
         self.work = work
         self._bench, self._prepared, self._seed = bench, prepared, seed
-        self._wrong = self._planted()
+        self._fault = bench.fleet.fault_of(prepared.gpu)
+        self._random = bench.draws(f"wrong results of {work.kernel}", prepared.gpu)
+        self._caught = bool(self._random.random() < self._fault.wrong_share)
+        self._wrong: NDArray[np.int64] = np.empty(0, np.int64)
+        """Places of the wrong elements of all repetitions that were not checked yet."""
         self._written, self._taken = False, True
-        self._repetitions, self._busy_s = 0, 0.0
+        self._repetitions, self._unchecked, self._busy_s = 0, 0, 0.0
 
     async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
         """Run: see `Loaded.run`."""
+        if self.work.lap and each > self.work.lap:
+            raise ValueError(f"{self.work.kernel}: {each} repetitions do not lie within a lap of {self.work.lap}")
         done = await self._bench.work(self._prepared, repeats, each, limit_s=limit_s)
         self._written = True
         self._repetitions += repeats * each
+        self._unchecked += repeats * each
+        self._go_wrong(repeats * each)
         self._busy_s += float(done.times_s.sum()) * each
         return Timed(done.began_ns, done.ended_ns, done.times_s * 1000)
 
     async def check(self) -> Verdict:
-        """Compare the outputs: see `Loaded.check`."""
-        await self._bench.pause(CHECK_S)
+        """Compare the outputs, and take what was compared since the last check: see `Loaded.check`."""
+        work, repetitions = self.work, self._unchecked
+        await self._bench.pause(check_s(work, self._bench.fleet.model, repetitions))
         if self._bench.lost(self._prepared.gpu):
             raise self._bench.gone(self._prepared.gpu)
-        counts = [self._elements(output.buffer) for output in self.work.outputs]
-        elements = sum(counts)
+        elements = sum(self._counts()) + repetitions * work.compared
         if not elements:
             return Verdict(0, 0)
         if not self._written:
             return Verdict(elements, elements, "nothing was written to it", float("inf"))
-        wrong = self._wrong[self._wrong < elements]
+        wrong, self._unchecked = self._wrong, 0
+        checked = min(repetitions, 1)
+        if work.every_counts:
+            checked, self._wrong = repetitions, np.empty(0, np.int64)
         if not len(wrong):
-            return Verdict(elements, 0)
-        return self._found(elements, counts, wrong)
+            return Verdict(elements, 0, repetitions=checked)
+        first, worst = self._first(int(wrong[0]))
+        own = work.compared and not work.audit
+        by_sm = {int(wrong[0]) % self._sms: len(wrong)} if own else {}
+        return Verdict(elements, len(wrong), first, worst, checked, by_sm)
 
     async def read(self, buffer: str) -> NDArray[Any]:
         """See `Loaded.read`: the findings of memory.cu and sm.cu. A wrong word has a bit that is stuck at 1; wrong
@@ -276,7 +311,7 @@ class SimulatedLoaded:
         if buffer == "log":
             return memory.written([memory.stuck(place % self.work.compared) for place in wrong])
         assert buffer == "sms", f"no simulated GPU writes {buffer}"
-        sms = rates_of(self._bench.fleet.model).sms
+        sms = self._sms
         slowness = self._busy_s / (self._repetitions * self._prepared.unit_s)
         clock_mhz = self._bench.fleet.model.max_clock_mhz / slowness
         block_us = 1e6 * self._busy_s / (2 * self._repetitions)
@@ -289,7 +324,8 @@ class SimulatedLoaded:
 
     async def poison(self) -> None:
         """Forget what was written."""
-        self._written = False
+        self._written, self._wrong = False, np.empty(0, np.int64)
+        self._repetitions, self._unchecked, self._busy_s = 0, 0, 0.0
 
     def unload(self) -> None:
         """Give the memory back."""
@@ -297,39 +333,38 @@ class SimulatedLoaded:
             self._taken = False
             self._bench.give_back(self._prepared.gpu, self.work.memory_bytes)
 
-    def _elements(self, name: str) -> int:
-        return next(buffer.count for buffer in self.work.buffers if buffer.name == name)
+    @property
+    def _sms(self) -> int:
+        return rates_of(self._bench.fleet.model).sms
 
-    def _planted(self) -> NDArray[np.int64]:
-        """The elements that this run gets wrong, ascending: those of every output, one after another, are numbered."""
-        share = self._bench.fleet.fault_of(self._prepared.gpu).wrong_share
-        elements = sum(self._elements(output.buffer) for output in self.work.outputs)
-        if not share or not elements:
-            return np.empty(0, dtype=np.int64)
-        random = self._bench.draws(f"wrong results of {self.work.kernel}", self._prepared.gpu)
-        if random.random() >= share:
-            return np.empty(0, dtype=np.int64)
-        return np.unique(random.integers(0, elements, random.geometric(0.1)))
+    def _counts(self) -> list[int]:
+        """Elements of each output."""
+        return [self.work.elements_of(output) for output in self.work.outputs]
 
-    def _found(self, elements: int, counts: list[int], wrong: NDArray[np.int64]) -> Verdict:
-        """The verdict on wrong elements: each is twice what it should be, or off by as much as can be seen."""
-        begins, first, worst = 0, None, 0.0
-        for output, count in zip(self.work.outputs, counts, strict=True):
-            here = wrong[(wrong >= begins) & (wrong < begins + count)] - begins
-            begins += count
-            if not len(here):
+    def _go_wrong(self, repetitions: int) -> None:
+        """Draw which of some repetitions are wrong, and where. Of a work whose repetitions do not all count, the next
+        check sees the last one alone."""
+        elements = sum(self._counts()) or self.work.compared
+        if not self._caught or not elements:
+            return
+        if not self.work.every_counts:
+            repetitions, self._wrong = 1, np.empty(0, np.int64)
+        times = self._random.binomial(repetitions, 1 / self._fault.wrong_one_in)
+        count = int(self._random.geometric(0.1, times).sum())
+        self._wrong = np.concatenate([self._wrong, np.unique(self._random.integers(0, elements, count))])
+
+    def _first(self, place: int) -> tuple[str, float]:
+        """The first wrong element in words, and its error in tolerances: it is twice what it should be, or off by as
+        much as can be seen."""
+        for output, count in zip(self.work.outputs, self._counts(), strict=True):
+            if place >= count:
+                place -= count
                 continue
-            expected = output.expect(self._seed, 1)
-            assert isinstance(expected, Expected)
-            rows, columns = np.divmod(here, expected.columns)
-            at = rows % expected.values.shape[0], columns % expected.values.shape[1]
-            right, tolerance = expected.values[at], expected.tolerance[at]
-            found = np.where(np.abs(right) > 2 * tolerance, 2 * right, right + 4 * tolerance + 1)
-            error = np.abs(found - right)
-            with np.errstate(divide="ignore", over="ignore"):  # a tolerance may be next to nothing
-                worst = max(
-                    worst, float(np.max(np.where(tolerance > 0, error / np.maximum(tolerance, 1e-300), np.inf)))
-                )
-            if first is None:
-                first = f"{output.buffer}[{here[0]}] is {found[0]:.9g} and should be {right[0]:.9g}"
-        return Verdict(elements, len(wrong), first, worst)
+            expected = output.expect(self._seed, max(self._repetitions, 1))
+            if isinstance(expected, WordsExpected):
+                break
+            right, tolerance = right_value(expected, place)
+            value = 2 * right if abs(right) > 2 * tolerance else right + 4 * tolerance + 1
+            worst = abs(value - right) / tolerance if tolerance > 0 else float("inf")
+            return f"{output.buffer}[{place}] is {value:.9g} and should be {right:.9g}", worst
+        return f"{self.work.kernel}, place {place}, compared on the GPU", float("inf")

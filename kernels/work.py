@@ -300,6 +300,16 @@ class Work:
     carries: bool = False
     """Whether an error of any repetition stays in the outputs to the end, so that their check covers all of them."""
 
+    def elements_of(self, output: Output) -> int:
+        """Elements of an output."""
+        buffer = next(buffer for buffer in self.buffers if buffer.name == output.buffer)
+        return buffer.count - output.at if output.count is None else output.count
+
+    def bytes_of(self, output: Output) -> int:
+        """Bytes of an output."""
+        buffer = next(buffer for buffer in self.buffers if buffer.name == output.buffer)
+        return self.elements_of(output) * np.dtype(buffer.dtype).itemsize
+
     @property
     def every_counts(self) -> bool:
         """Whether all repetitions are checked, and not the last one alone."""

@@ -58,6 +58,8 @@ class Fault:
     """Growth of the thermal resistance, as a fraction of the first day's, up to `MOST_DRIFT`."""
     wrong_share: float = 0.0
     """Fraction of the runs whose result has wrong elements."""
+    wrong_one_in: int = 1
+    """In such a run, one repetition in so many is wrong, each by chance."""
     sticks: bool = False
     """Whether its power reading freezes at some time."""
     falls: bool = False
