@@ -37,7 +37,7 @@ __device__ __forceinline__ half to_fp16(float value) {
     return bits;
 }
 
-// 16 bytes through the L2 cache only: the L1 cache neither answers nor keeps them.
+// 16 or 4 bytes through the L2 cache only: the L1 cache neither answers nor keeps them.
 __device__ __forceinline__ uint4 load_past_l1(const uint4* address) {
     uint4 v;
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -53,6 +53,12 @@ __device__ __forceinline__ uint4 load_through_l1(const uint4* address) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(address)
                  : "memory");
+    return v;
+}
+
+__device__ __forceinline__ word load_past_l1(const word* address) {
+    word v;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(address));
     return v;
 }
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from ..errors import InputError
 from .probe import SUITES, Kind, Probe
 
-_FOOTPRINTS = tuple(1 << power for power in range(14, 31, 2))  # 16 KiB to 1 GiB
+_FOOTPRINTS = tuple(1 << power for power in range(20, 31, 2))  # 1 MiB to 1 GiB
 
 # name, version, what it stresses, a sentence, the figure that stands for it, kernel, smallest suite
 # fmt: off
@@ -51,7 +51,7 @@ _ROWS = (
     Probe("gemm-fp8", "1", "tensor cores, fp8", "Matrix product, fp8 in, fp32 sums.", "rate", "gemm-fp8", "full"),
     Probe("stream-scale", "1", "DRAM bandwidth", "a = s b over large arrays.", "bandwidth", "stream-scale", "full"),
     Probe("stream-add", "1", "DRAM bandwidth", "a = b + c over large arrays.", "bandwidth", "stream-add", "full"),
-    Probe("chase", "1", "latency by footprint", "Pointers through 16 KiB to 1 GiB.", "latency_at_1073741824",
+    Probe("chase", "1", "latency by footprint", "Pointers through 1 MiB to 1 GiB.", "latency_at_1073741824",
           "chase", "full", Kind.SCAN, scan=("footprint", _FOOTPRINTS)),
     Probe("atomics", "1", "L2 atomics", "Atomic additions to many counters.", "operation_rate", "atomics", "full"),
     Probe("copy-p2p", "1", "GPU to GPU", "Copy to another GPU, past the host.", "bandwidth", "copy-p2p", "full"),

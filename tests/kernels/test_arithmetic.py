@@ -25,7 +25,7 @@ SIZES: dict[str, Mapping[str, Any]] = {
     **{f"gemm-{p}": {"n": 256, "k": 512} for p in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")},
     **{f"stream-{o}": {"count": 3 * 4096} for o in ("copy", "scale", "add", "triad")},
     "l2-read": {"passes": 8},
-    "chase": {"footprint": 128 * 1000, "hops": 2500},
+    "chase": {"footprint": 128 << 10, "hops": 1500},
     "gather": {"table_bytes": 1 << 20, "gathers": 1 << 19},
     "atomics": {"counters": 4096, "additions": 1 << 19},
     "copy-h2d": {"size": 1 << 19},
@@ -54,10 +54,10 @@ CHANGES = {
     "stream-scale": ("v[u].y *= factor", "v[u].y *= factor + (v[u].y < 1u << 20)"),
     "stream-add": ("w[u].x;", "(w[u].x & ~1u);"),
     "stream-triad": ("v[u].w += factor", "v[u].w += 3 + factor - 3 * (v[u].w > 1u << 24)"),
-    "l2-read": ("at += threads;", "at += threads + 1;"),
-    "chase": ("hop < hops", "hop + 1 < hops"),
-    "gather": ("table[(j.w + moved) & mask]", "table[(j.w + moved + 1) & mask]"),
-    "atomics": ("counters + j.w, 1u", "counters + j.w, i.x == 77u ? 2u : 1u"),
+    "l2-read": ("load_past_l1(from + place[u])", "load_past_l1(from + (place[u] ^ 1u))"),
+    "chase": ("load_past_l1(lines + place)", "load_past_l1(lines + (place & ~32u))"),
+    "gather": ("loaded[u] = table[place[u]]", "loaded[u] = table[place[u] & ~64u]"),
+    "atomics": ("& mask), 1u)", "& mask), first == 64u ? 2u : 1u)"),
     "launch": ("atomicAdd(out, 1u)", "*out += 2u"),
     "power-mix": ("v[u].y += factor * w[u].y", "v[u].y += factor * w[u].x"),
     "power-share": ("start[2 * p * PERIOD + lane]", "start[2 * p * PERIOD + (lane ^ 1)]"),
@@ -145,6 +145,20 @@ def test_a_result_that_was_never_written_is_wrong(name: str) -> None:
     assert device.wrong() == sum(
         device.arrays[output.buffer][output.at :][: output.count].size for output in device.outputs
     )
+
+
+@pytest.mark.long
+def test_a_chase_reads_every_line_once_in_a_round() -> None:
+    work = find_kernel("chase").build(SMALL, footprint=128 * 64, hops=64)
+    assert isinstance(work, Work)
+    device = HostDevice(work, seed=2)
+    for line in range(64):
+        before = device.wrong()
+        column = device.repetitions % 32
+        device.arrays["lines"][32 * line + column] ^= np.uint32(8)
+        device.run()
+        assert device.wrong() == before + 1
+        device.arrays["lines"][32 * line + column] ^= np.uint32(8)
 
 
 @pytest.mark.long(short=8)

@@ -69,6 +69,8 @@ inline half to_fp16(float value) { return small_from(value, 5, 10); }
 
 inline uint4 load_past_l1(const uint4* address) { return *address; }
 
+inline word load_past_l1(const word* address) { return *address; }
+
 inline int __popc(unsigned int bits) { return __builtin_popcount(bits); }
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
