@@ -75,7 +75,7 @@ def report(name: str, arch: str, defines: tuple[str, ...]) -> str:
 
 def test_a_source_that_is_wrong_does_not_compile() -> None:
     with pytest.raises(CompileError, match="identifier"):
-        compiled(source("launch.cu").replace("= value", "= worth"), "sm_80")
+        compiled(source("launch.cu").replace("out, 1u", "out, one"), "sm_80")
 
 
 ROUNDS_A_LOOP = 16
