@@ -93,6 +93,36 @@ class _Turns:
         return short
 
 
+class _Beside:
+    """The second stream of a work, and what is copied in it in each turn."""
+
+    def __init__(self, waiting: Waiting, runtime: Any, stream: int) -> None:
+        self.copies: list[list[Callable[[int], None]]] = []
+        self._runtime, self._first = runtime, stream
+        self._second = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
+        self._began, self._ended = waiting.event(timing=False), waiting.event(timing=False)
+
+    def begin(self, turn: int) -> None:
+        """Enqueue the copies of a turn, to begin when all that is enqueued before them is done."""
+        self._runtime.eventRecord(self._began, self._first)
+        self._runtime.streamWaitEvent(self._second, self._began)
+        for copy in self.copies[turn]:
+            copy(self._second)
+
+    def end(self) -> None:
+        """Let what is enqueued next wait for the copies."""
+        self._runtime.eventRecord(self._ended, self._second)
+        self._runtime.streamWaitEvent(self._first, self._ended)
+
+    def close(self) -> None:
+        """Give the stream back; each part on its own, as one may fail."""
+        for event in (self._began, self._ended):
+            with suppress(RuntimeError):
+                self._runtime.eventDestroy(event)
+        with suppress(RuntimeError):
+            self._runtime.streamDestroy(self._second)
+
+
 class CupyLoaded:
     """What `CupyDevice.load` gives; see `Loaded`."""
 
@@ -113,6 +143,8 @@ class CupyLoaded:
         self._markers: tuple[int, int] | None = None
         self._steps: list[list[tuple[int, _Enqueue]]] = []
         self._audit: list[tuple[int, _Enqueue]] = []
+        self._before: list[tuple[int, _Enqueue]] = []
+        self._beside: _Beside | None = None
         self._graphs: list[int | None] = []
         self._turns = _Turns(work)
         self._references: dict[str, tuple[Expected, Expected, tuple[int, int]]] = {}
@@ -144,9 +176,13 @@ class CupyLoaded:
         }
         self._buffers.take(self._work)
         self._counters = self._buffers.upload(cleared_faults())
-        self._fill()
         self._steps = [[self._ready(step, compiled) for step in turn] for turn in self._work.turns]
         self._audit = [self._ready(step, compiled) for step in self._work.audit]
+        self._before = [self._ready(step, compiled) for step in self._work.first]
+        if self._work.beside:
+            self._beside = _Beside(self._waiting, self._runtime, self._stream)
+            self._beside.copies = [[self._copy(step) for step in copies] for copies in self._work.beside]
+        self._fill()
         self._graphs = [None] * len(self._steps)
         self._settle(LOAD_LIMIT_S, "filling its inputs")
         self._buffers.landed()
@@ -158,6 +194,7 @@ class CupyLoaded:
                 self._buffers.fill(buffer.name, self._seed, self._launch_fill)
         self._poison_outputs()
         self._buffers.clear_faults()
+        self._enqueue_steps(self._before, None)
         self._turns = _Turns(self._work)
 
     def _poison_outputs(self) -> None:
@@ -182,12 +219,17 @@ class CupyLoaded:
                 return step.times, lambda: kernel(step.grid, step.block, args, **shared)
             return step.times, lambda: kernel(step.grid, step.block, tuple(map(self._live, args)), **shared)
         if isinstance(step, Copy):
-            target, source = buffers[step.target] + step.target_at, buffers[step.source] + step.source_at
-            kind = self._runtime.memcpyDefault
-            return 1, lambda: self._runtime.memcpyAsync(target, source, step.bytes, kind, self._stream)
+            copy = self._copy(step)
+            return 1, lambda: copy(self._stream)
         types = [buffers.buffer(name).dtype for name in (step.a, step.b, step.c)]
         slot = step.c_at * np.dtype(types[2]).itemsize
         return 1, self._product(step, (buffers[step.a], buffers[step.b], buffers[step.c] + slot), types)
+
+    def _copy(self, step: Copy) -> Callable[[int], None]:
+        """What enqueues a copy in a stream."""
+        target, source = self._buffers[step.target] + step.target_at, self._buffers[step.source] + step.source_at
+        kind = self._runtime.memcpyDefault
+        return lambda stream: self._runtime.memcpyAsync(target, source, step.bytes, kind, stream)
 
     def _argument(self, argument: Argument) -> Scalar | Live:
         if isinstance(argument, str):
@@ -217,16 +259,16 @@ class CupyLoaded:
 
     # -- running ------------------------------------------------------------------------------------------
 
-    async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
+    async def run(self, repeats: int, *, each: int = 1, limit_s: float, apart: bool = False) -> Timed:
         """See `Loaded.run`. The very first run begins with one repetition more, which no time counts."""
         with self._device.using(self._work.kernel):
             try:
-                return self._run(repeats, each, time.monotonic() + limit_s)
+                return self._run(repeats, each, time.monotonic() + limit_s, apart=apart)
             except Late:
                 count = repeats * each
                 raise self._late("1 repetition" if count == 1 else f"{count} repetitions", limit_s) from None
 
-    def _run(self, repeats: int, each: int, deadline: float) -> Timed:
+    def _run(self, repeats: int, each: int, deadline: float, *, apart: bool) -> Timed:
         if self._work.lap and each > self._work.lap:
             raise ValueError(f"{self._work.kernel}: {each} repetitions do not lie within a lap of {self._work.lap}")
         waiting, elapsed = self._waiting, self._runtime.eventElapsedTime
@@ -241,6 +283,7 @@ class CupyLoaded:
         anchor_ns = self._dated(anchor, deadline)
         spans: list[tuple[int, int]] = []
         began = ended = next(events)
+        turns: list[tuple[int, int]] = []
         waiting.record(began)
         for _ in range(repeats):
             if not self._turns.fits(each):
@@ -248,7 +291,12 @@ class CupyLoaded:
                 began = next(events)
                 waiting.record(began)
             for _ in range(each):
-                self._enqueue(throttle)
+                if self._beside is None:
+                    self._enqueue(throttle)
+                else:
+                    turned = next(events)
+                    self._enqueue_both(self._beside, throttle, turned, apart=apart)
+                    turns.append((began, turned))
             ended = next(events)
             waiting.record(ended)
             spans.append((began, ended))
@@ -260,7 +308,8 @@ class CupyLoaded:
         from_ns, to_ns = (
             anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (spans[0][0] if spans else began, ended)
         )
-        return Timed(from_ns, to_ns, times)
+        turns_ms = np.array([elapsed(*span) for span in turns]) if turns and each == 1 else None
+        return Timed(from_ns, to_ns, times, turns_ms)
 
     def _timers(self) -> Iterator[int]:
         """Events with timing, one after another; they are kept for the next run."""
@@ -291,7 +340,8 @@ class CupyLoaded:
     @property
     def _launches(self) -> int:
         """What is enqueued for a repetition."""
-        return 1 if self._graphs[0] is not None else sum(times for times, _ in self._steps[0])
+        beside = len(self._work.beside[0]) if self._work.beside else 0
+        return 1 if self._graphs[0] is not None else sum(times for times, _ in self._steps[0]) + beside
 
     def _first(self, throttle: Throttle, deadline: float) -> None:
         """A repetition that loads what is loaded lazily, and tells how long one takes; then the graph."""
@@ -300,11 +350,14 @@ class CupyLoaded:
         self._waiting.record(began)
         if not self._turns.fits(1):
             self._end_lap(throttle)
-        self._enqueue_steps(self._steps[self._turns.take()], throttle)
+        if self._beside is None:
+            self._enqueue_steps(self._steps[self._turns.take()], throttle)
+        else:
+            self._enqueue_both(self._beside, throttle, ended, apart=True)
         self._waiting.record(ended)
         self._waiting.until(ended, deadline)
         self._repetition_s = self._runtime.eventElapsedTime(began, ended) / 1e3
-        if 1 < self._launches <= GRAPH_NODES:
+        if 1 < self._launches <= GRAPH_NODES and self._beside is None:  # a graph has no time in its middle
             self._graphs = [self._captured(steps) for steps in self._steps]
         self._warm = True
 
@@ -325,6 +378,20 @@ class CupyLoaded:
         else:
             self._runtime.graphLaunch(graph, self._stream)
             throttle.launched()
+
+    def _enqueue_both(self, beside: _Beside, throttle: Throttle, turned: int, *, apart: bool) -> None:
+        """Enqueue the next repetition of a work that has copies beside its turns; `turned` is recorded between."""
+        turn = self._turns.take()
+        if not apart:
+            beside.begin(turn)
+        self._enqueue_steps(self._steps[turn], throttle)
+        self._waiting.record(turned)
+        if apart:
+            for copy in beside.copies[turn]:
+                copy(self._stream)
+        else:
+            beside.end()
+        throttle.launched()
 
     def _captured(self, steps: list[tuple[int, _Enqueue]]) -> int | None:
         """The steps of a turn as a CUDA graph, ready to launch; None where CUDA or a library cannot make one."""
@@ -480,6 +547,9 @@ class CupyLoaded:
             return
         for product in self._products.values():
             product.close()
+        if self._beside is not None:
+            self._beside.close()
+            self._beside = None
         runtime = self._runtime
         for graph in self._graphs:
             if graph is not None:

@@ -45,6 +45,9 @@ class Timed:
     """UTC, on the device's clock (`Device.now_ns`)."""
     times_ms: NDArray[np.float64]
     """Of a repetition, in each of the repeats, by events on the device. Shape (repeats,)."""
+    turns_ms: NDArray[np.float64] | None = None
+    """Until the steps of the turn were done, in each repeat of one repetition of a work that has something beside its
+    turns. Shape (repeats,)."""
 
 
 class Loaded(Protocol):
@@ -53,10 +56,11 @@ class Loaded(Protocol):
     @property
     def work(self) -> Work: ...
 
-    async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
+    async def run(self, repeats: int, *, each: int = 1, limit_s: float, apart: bool = False) -> Timed:
         """Run `repeats` times `each` repetitions, all back to back, with an event between the repeats.
 
-        Where the work has laps, audits run between repeats, outside the timed spans, and `each` is at most a lap.
+        What a work has beside its turns runs at the same time as they, or, where `apart`, after each of them. Where
+        the work has laps, audits run between repeats, outside the timed spans, and `each` is at most a lap.
         DeviceError where they do not end within `limit_s`, or the GPU fails.
         """
         ...

@@ -286,7 +286,7 @@ class Work:
 
     first: tuple[Step, ...] = ()
     """Run whenever the inputs have been filled, before repetition 0; not timed, and compares nothing."""
-    beside: tuple[tuple[Step, ...], ...] = ()
+    beside: tuple[tuple[Copy, ...], ...] = ()
     """Repetition n runs `beside[n % len(beside)]` in a second stream, from when its turn begins, and ends with the
     later of the two. Nothing that either writes is read or written by the other. As many as turns, or none."""
 

@@ -77,6 +77,7 @@ class FakeRuntime:
     hostAllocDefault = 0  # noqa: N815
     eventDisableTiming = 2  # noqa: N815
     streamCaptureModeRelaxed = 2  # noqa: N815
+    streamNonBlocking = 1  # noqa: N815
     cudaDevAttrClockRate = 13  # noqa: N815
     cudaDevAttrMultiProcessorCount = 16  # noqa: N815
     cudaDevAttrMemoryClockRate = 36  # noqa: N815
@@ -103,6 +104,7 @@ class FakeRuntime:
         self._memory: dict[int, tuple[Any, int, int]] = {}  # address -> memory, size, device (-1: host)
         self._tail: dict[int, float] = {}  # stream -> when what is enqueued ends
         self._ends: list[float] = []
+        self._streams: set[int] = set()
         self._events: dict[int, float] = {}
         self._timed: dict[int, bool] = {}  # events -> whether they were recorded; those without timing are not here
         self.opened: set[int] = set()
@@ -141,8 +143,8 @@ class FakeRuntime:
 
     @property
     def alive(self) -> int:
-        """Events, graphs and graph executables that exist."""
-        return len(self._events) + len(self._graphs)
+        """Streams, events, graphs and graph executables that exist."""
+        return len(self._streams) + len(self._events) + len(self._graphs)
 
     def _called(self, name: str) -> None:
         if name in self.fail:
@@ -258,6 +260,20 @@ class FakeRuntime:
     def memsetAsync(self, address: int, value: int, size: int, stream: int) -> None:  # noqa: N802
         assert self._lies_on(address) == self.device, "of another GPU's memory no manual says that it can be set"
         self.enqueue(lambda: void(ctypes.memset(address, value, size)), stream)
+
+    def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
+        assert flags == self.streamNonBlocking
+        self._called("streamCreateWithFlags")
+        stream = next(self._numbers)
+        self._streams.add(stream)
+        return stream
+
+    def streamWaitEvent(self, stream: int, event: int, flags: int = 0) -> None:  # noqa: N802
+        assert flags == 0
+        self._tail[stream] = max(self._tail.get(stream, 0.0), self._events[event])
+
+    def streamDestroy(self, stream: int) -> None:  # noqa: N802
+        self._streams.remove(stream)
 
     # Events
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from whorl.kernels.catalogue import find_kernel
+from whorl.kernels.cupy_device import CupyDevice
+from whorl.kernels.device import finish
 from whorl.kernels.inputs import filled
 from whorl.kernels.overlap import (
     DRAWS,
@@ -26,7 +28,9 @@ from whorl.kernels.overlap import (
     pairs_by_state,
 )
 from whorl.kernels.work import Copy, Launch, Unfit, Work
+from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.hosting import COMPILER, SMALL, HostDevice, facts_of
+from whorl.tests.kernels.works import load, memory
 from whorl.tests.sizes import sample
 
 on_host = pytest.mark.skipif(COMPILER is None, reason="no g++ here")
@@ -232,10 +236,9 @@ def test_every_step_that_is_left_out_is_found(name: str) -> None:
         (kind, turn, i) for kind, part in all_steps.items() for turn, row in enumerate(part) for i, _ in enumerate(row)
     ]
     for kind, turn, place in sample(places, short=6):
-        steps = {key: list(part) for key, part in all_steps.items()}
-        steps[kind][turn] = (*steps[kind][turn][:place], *steps[kind][turn][place + 1 :])
-        less = replace(work, turns=tuple(steps["turns"]), beside=tuple(steps["beside"]))
-        device = HostDevice(less, 3)
+        steps: list[Any] = list(all_steps[kind])
+        steps[turn] = (*steps[turn][:place], *steps[turn][place + 1 :])
+        device = HostDevice(replace(work, **{kind: tuple(steps)}), 3)  # type: ignore[arg-type]
         for _ in range(2 * len(work.turns)):
             device.run()
         assert device.wrong() > 0, (kind, turn, place)
@@ -267,3 +270,32 @@ def test_one_bit_that_changes_on_the_way_is_found(name: str) -> None:
 )
 def test_sizes_that_cannot_be_are_answered(kernel: str, parameters: dict[str, int]) -> None:
     assert isinstance(find_kernel(kernel).build(SMALL, **parameters), Unfit)
+
+
+# -- two streams ------------------------------------------------------------------------------------------------------
+
+
+@on_host
+def test_copies_run_beside_the_turn_or_after_it(device: CupyDevice, runtime: FakeRuntime) -> None:
+    loaded = load(device, small("partitions"))
+    runtime.launch_s = 0.01
+    both = finish(loaded.run(3, limit_s=20))
+    apart = finish(loaded.run(3, limit_s=20, apart=True))
+    assert both.turns_ms is not None
+    assert apart.turns_ms is not None
+    # A turn is two launches, and beside it is one copy.
+    np.testing.assert_allclose(both.times_ms[1:], 20, rtol=0.2)
+    np.testing.assert_allclose(apart.times_ms[1:], 30, rtol=0.2)
+    np.testing.assert_allclose(apart.turns_ms[1:], 20, rtol=0.2)
+    assert runtime.graph_launches == 0
+    verdict = finish(loaded.check())
+    assert (verdict.wrong, verdict.repetitions) == (0, 7)
+    finish(loaded.poison())
+    finish(loaded.run(2, each=2, limit_s=20))
+    assert finish(loaded.check()).wrong == 0
+    memory(loaded, "held")[:] += 1
+    finish(loaded.run(2, limit_s=20))
+    assert finish(loaded.check()).wrong > 0
+    before = runtime.alive
+    loaded.unload()
+    assert before - runtime.alive >= 3, "the second stream and its two events"
