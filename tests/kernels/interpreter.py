@@ -1,0 +1,631 @@
+"""Runs NVRTC's PTX in numpy, many threads at once, over the memory of a stand-in for a GPU.
+
+As many blocks are in flight as a GPU would have resident; all their threads that are at the same instruction do it
+together, those that are behind first. A thread that waits in a loop for another block gives way to it in the end. What
+a kernel must not do is a `Fault`: accesses out of bounds, misaligned, of what nothing wrote, races, a barrier that is
+never reached. Bits can be made wrong on purpose (`Harm`), so that tests see whether they are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whorl.tests.kernels.device_memory import LOGGED, Access, Allocation, Bytes, Fault, Order, SharedRaces, race
+from whorl.tests.kernels.instructions import LOCAL_WINDOW, OF_A_WARP, SHARED_WINDOW, Action, Selection, build
+from whorl.tests.kernels.instructions import reader, wave_atomics, writer
+from whorl.tests.kernels.ptx import TYPES, UNSIGNED, Instruction, Kernel, parse
+
+RESIDENT_THREADS, RESIDENT_BLOCKS = 2048, 32
+"""On one multiprocessor at a time."""
+PATIENCE = 64
+"""So many turns of a loop others wait behind it before they have their turns."""
+ENDLESS = 3_000_000
+"""Instructions of a wave of blocks after which it is said to have no end."""
+CLOCKS_PER_STEP, STEPS_PER_NS = 2, 1
+"""%clock64 and %globaltimer: time is counted in instructions."""
+
+RUNNING, AT_BARRIER, AT_WARP, ENDED = range(4)
+
+
+@dataclass
+class Harm:
+    """What goes wrong on purpose in kernels of a name, or in all of them."""
+
+    kernel: str | None = None
+    blocks: frozenset[int] = frozenset()
+    """Blocks that are not run."""
+    operations: frozenset[str] = frozenset()
+    """As "fma": whose results may be wrong, by one bit."""
+    chance: float = 1.0
+    """How often, where `sm` and `lane` fit."""
+    sm: int | None = None
+    lane: int | None = None
+    bit: int = 0
+    launches: Callable[[int], bool] = lambda number: True
+    """Which launches, by their number."""
+    seed: int = 0
+    hits: list[tuple[str, int, int]] = field(default_factory=list)
+    """Kernel, block and thread of each wrong result."""
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    def touches(self, launch: Launch) -> bool:
+        return self.kernel in (None, launch.kernel.name) and self.launches(launch.number)
+
+    def spoil(self, wave: Wave, threads: Selection, step: Step) -> None:
+        """Flip the bit in some of the results that a step just made."""
+        numbers = wave.numbers[threads]
+        hit = np.full(numbers.size, True) if self.chance >= 1 else self._random.random(numbers.size) < self.chance
+        if self.lane is not None:
+            hit &= wave.lanes[threads] == self.lane
+        if self.sm is not None:
+            hit &= wave.sms[threads] == self.sm
+        places = np.arange(wave.size)[threads][hit]
+        if not places.size:
+            return
+        register = wave.register(step.target)
+        register[places] ^= register.dtype.type(1 << self.bit)
+        per_block = wave.launch.threads
+        self.hits += [(wave.launch.kernel.name, int(n) // per_block, int(n) % per_block) for n in wave.numbers[places]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instruction that is ready to run."""
+
+    instruction: Instruction
+    action: Action | None
+    """None for those that decide what is done next."""
+    target: str
+    """The register that it writes, if it is one."""
+    jump: int
+    """Where a branch goes."""
+
+
+@lru_cache(maxsize=512)
+def steps(kernel: Kernel) -> tuple[Step, ...]:
+    """The code of a kernel, ready to run."""
+    made = []
+    for instruction in kernel.code:
+        name = instruction.parts[0]
+        flow = name in ("bra", "ret", "exit", "bar", "barrier")
+        target = instruction.operands[0] if instruction.operands else ""
+        jump = kernel.labels[target] if name == "bra" else -1
+        made.append(Step(instruction, None if flow else build(kernel, instruction), target, jump))
+    return tuple(made)
+
+
+@lru_cache(maxsize=512)
+def _narrowest(kernel: Kernel) -> int:
+    """Bytes of the smallest access of a kernel to memory, 4 at most."""
+    accesses = [step for step in kernel.code if step.parts[0] in ("ld", "st", "atom", "red")]
+    return min([np.dtype(TYPES[step.type]).itemsize for step in accesses if step.type in TYPES] + [4])
+
+
+class Memory:
+    """All the memory that kernels can reach by global addresses."""
+
+    def __init__(self) -> None:
+        self.allocations: dict[int, Allocation] = {}
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that an address lies in."""
+        for base, allocation in self.allocations.items():
+            if base <= address < base + allocation.size:
+                return allocation
+        return None
+
+    def nearest(self, address: int) -> Allocation | None:
+        """The allocation that begins last before an address."""
+        before = [base for base in self.allocations if base <= address]
+        return self.allocations[max(before)] if before else None
+
+
+class Launch:
+    """One kernel's grid. `arguments` are numpy scalars, addresses among them."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[np.generic],
+        *,
+        memory: Memory,
+        sms: int,
+        dynamic_shared: int = 0,
+        harms: Sequence[Harm] = (),
+        number: int = 0,
+        constants: int = 0,
+    ) -> None:
+        self.kernel, self.grid, self.block, self.arguments = kernel, tuple(grid), tuple(block), arguments
+        self.memory, self.sms, self.number, self.constants = memory, sms, number, constants
+        self.shared_bytes = kernel.shared_bytes + dynamic_shared
+        self.threads, self.blocks = prod(block), prod(grid)
+        self.harms = [harm for harm in harms if harm.touches(self)]
+        self.order = Order(self.threads)
+        self.clock = 1
+        self._logged = 0
+        self._touched: dict[int, Allocation] = {}
+        self._check_arguments()
+
+    def _check_arguments(self) -> None:
+        kinds = list(self.kernel.parameters.values())
+        sizes = [np.dtype(TYPES[kind]).itemsize for kind in kinds]
+        assert [argument.nbytes for argument in self.arguments] == sizes, (
+            f"{self.kernel.name} takes {', '.join(kinds)}, and is given "
+            f"{', '.join(argument.dtype.name for argument in self.arguments)}"
+        )
+
+    def run(self) -> None:
+        """All blocks, wave after wave. Fault where a thread does what it must not."""
+        resident = self.sms * max(1, min(RESIDENT_THREADS // self.threads, RESIDENT_BLOCKS))
+        dropped = frozenset[int]().union(*(harm.blocks for harm in self.harms))
+        blocks = np.array([block for block in range(self.blocks) if block not in dropped], np.int64)
+        with np.errstate(all="ignore"):
+            for first in range(0, blocks.size, resident):
+                Wave(self, blocks[first : first + resident]).run()
+            self.compare_accesses()
+
+    def log(self, allocation: Allocation, access: Access) -> None:
+        """Remember accesses, which are compared at the end of the launch."""
+        allocation.log.append(access)
+        self._touched[allocation.base] = allocation
+        self._logged += access.offsets.size
+        if self._logged > LOGGED:
+            self.compare_accesses()
+
+    def compare_accesses(self) -> None:
+        """Fault if two threads raced."""
+        for allocation in self._touched.values():
+            log, allocation.log = allocation.log, []
+            found = race(log, allocation.size, self.order)
+            if found is not None:
+                offset, (one, _), (other, _) = found
+                raise Fault(
+                    f"{self.kernel.name}: {self.where(one)} and {self.where(other)} race for {allocation.label}, byte "
+                    f"{offset} ({allocation.base + offset:#x}): nothing orders their accesses"
+                )
+        self._touched, self._logged = {}, 0
+
+    def where(self, number: int) -> str:
+        """A thread by its number in the grid, in words."""
+        return f"block {number // self.threads}, thread {number % self.threads}"
+
+
+class Wave:
+    """Blocks that are in flight together, all their threads in arrays."""
+
+    def __init__(self, launch: Launch, blocks: NDArray[np.int64]) -> None:
+        self.launch, self.kernel = launch, launch.kernel
+        self.size = int(blocks.size) * launch.threads
+        local = np.arange(self.size)
+        self.row, thread = np.divmod(local, launch.threads)
+        """Of each thread the place of its block among those in flight."""
+        self._blocks, self._thread = blocks, thread
+        self.numbers = blocks[self.row] * launch.threads + thread
+        """Of each thread its number in the grid."""
+        warps_per_block = -(-launch.threads // 32)
+        self.warps, self.lanes = self.row * warps_per_block + thread // 32, thread % 32
+        self.warp_count = int(blocks.size) * warps_per_block
+        self._warps_per_block = warps_per_block
+        self.sms = blocks[self.row] % launch.sms
+        self.state = np.zeros(self.size, np.int8)
+        self.pc = np.zeros(self.size, np.int64)
+        self._turn = np.zeros(self.size, np.int64)
+        """When each thread was last chosen."""
+        self._registers: dict[str, NDArray[Any]] = {}
+        self._special: dict[str, NDArray[Any]] = {}
+        self._steps = steps(launch.kernel)
+        self._step: Step = self._steps[0]
+        self._votes = np.zeros(self.size, bool)
+        """What threads at a barrier that counts or votes bring to it."""
+        self._done = 0
+        stride = -(-max(launch.shared_bytes, 1) // 16) * 16 + 16
+        self._shared = Bytes(np.zeros(blocks.size * stride, np.uint8), written=False)
+        self._shared_stride = stride
+        self._races = SharedRaces(blocks.size * stride, _narrowest(launch.kernel), self.warps)
+        self._local_stride = -(-max(launch.kernel.local_bytes, 1) // 16) * 16
+        self._local: Bytes | None = None
+
+    # Registers
+
+    def register(self, name: str, dtype: Any = None) -> NDArray[Any]:
+        """A register of all threads; it is made when it is first written."""
+        found = self._registers.get(name)
+        if found is None:
+            if dtype is None:
+                raise Fault(f"{self.kernel.name}: {name} is read and was never written, by {self._step.instruction.text}")
+            found = self._registers[name] = np.zeros(self.size, dtype)
+        return found
+
+    def count(self, threads: Selection) -> int:
+        return self.size if isinstance(threads, slice) else len(threads)
+
+    def special(self, name: str) -> NDArray[Any]:
+        """A special register, as %tid.x."""
+        clocks = {"%clock64": CLOCKS_PER_STEP, "%clock": CLOCKS_PER_STEP, "%globaltimer": STEPS_PER_NS}
+        if name in clocks:
+            return np.full(self.size, clocks[name] * (self.launch.clock + 1000), np.uint64)
+        if not self._special:
+            self._special = self._specials()
+        if name not in self._special:
+            raise NotImplementedError(f"{self.kernel.name}: {name} is not known to the interpreter")
+        return self._special[name]
+
+    def _specials(self) -> dict[str, NDArray[Any]]:
+        block, lanes = self._blocks[self.row], self.lanes.astype(np.uint64)
+        bit = np.uint64(1) << lanes
+        constants = {"WARP_SZ": 32, "%nsmid": self.launch.sms, "%gridid": self.launch.number}
+        constants |= {"%nwarpid": 64, "%dynamic_smem_size": self.launch.shared_bytes - self.kernel.shared_bytes}
+        constants["%total_smem_size"] = self.launch.shared_bytes
+        found: dict[str, Any] = {
+            **{name: np.full(self.size, value, np.int64) for name, value in constants.items()},
+            **{"%laneid": lanes, "%warpid": self._thread // 32, "%smid": self.sms},
+            **{"%lanemask_eq": bit, "%lanemask_lt": bit - 1, "%lanemask_le": bit | (bit - 1)},
+            **{"%lanemask_gt": (1 << 32) - 1 & ~(bit | (bit - 1)), "%lanemask_ge": (1 << 32) - 1 & ~(bit - 1)},
+        }
+        shape, sizes = self.launch.grid, self.launch.block
+        for axis, name in enumerate("xyz"):
+            found[f"%ntid.{name}"] = np.full(self.size, sizes[axis])
+            found[f"%nctaid.{name}"] = np.full(self.size, shape[axis])
+            found[f"%tid.{name}"] = self._thread // prod(sizes[:axis]) % sizes[axis]
+            found[f"%ctaid.{name}"] = block // prod(shape[:axis]) % shape[axis]
+        return found
+
+    def fail(self, threads: Selection, index: int, what: str, address: int | None = None) -> None:
+        """Fault of one of `threads`."""
+        number = int(self.numbers[threads][index])
+        at = "" if address is None else f" at {address:#x}"
+        where = f"{self.kernel.name}, {self.launch.where(number)}"
+        raise Fault(f"{where}: {what}{at}: {self._step.instruction.text}")
+
+    # Memory
+
+    def _place(
+        self, threads: Selection, space: str, addresses: NDArray[np.uint64], size: int
+    ) -> list[tuple[Selection, Bytes, NDArray[np.int64]]]:
+        """Where `size` bytes at each address lie: threads, memory and offsets in it. Fault where they do not."""
+        if space == "generic":
+            space = "global"
+            lowest = int(addresses.min())
+            if lowest >= LOCAL_WINDOW:
+                space, addresses = "local", addresses - np.uint64(LOCAL_WINDOW)
+            elif lowest >= SHARED_WINDOW:
+                space, addresses = "shared", addresses - np.uint64(SHARED_WINDOW)
+        if np.bitwise_or.reduce(addresses) & np.uint64(size - 1):
+            first = int(np.flatnonzero(addresses & np.uint64(size - 1))[0])
+            self.fail(threads, first, f"misaligned access of {size} bytes to {space} memory", int(addresses[first]))
+        if space in ("shared", "local"):
+            return [self._own(threads, space, addresses, size)]
+        return self._global(threads, addresses, size)
+
+    def _own(
+        self, threads: Selection, space: str, addresses: NDArray[np.uint64], size: int
+    ) -> tuple[Selection, Bytes, NDArray[np.int64]]:
+        room = self.launch.shared_bytes if space == "shared" else self.kernel.local_bytes
+        past = addresses + np.uint64(size) > room
+        if past.any():
+            first = int(np.flatnonzero(past)[0])
+            self.fail(threads, first, f"out of bounds of {room} bytes of {space} memory", int(addresses[first]))
+        if space == "shared":
+            return threads, self._shared, self.row[threads] * self._shared_stride + addresses.astype(np.int64)
+        if self._local is None:
+            self._local = Bytes(np.zeros(self.size * self._local_stride, np.uint8), written=False)
+        return threads, self._local, np.arange(self.size)[threads] * self._local_stride + addresses.astype(np.int64)
+
+    def _global(
+        self, threads: Selection, addresses: NDArray[np.uint64], size: int
+    ) -> list[tuple[Selection, Bytes, NDArray[np.int64]]]:
+        lowest, highest = int(addresses.min()), int(addresses.max())
+        allocation = self.launch.memory.find(lowest)
+        if allocation is not None and highest + size <= allocation.base + allocation.size:
+            return [(threads, allocation, (addresses - np.uint64(allocation.base)).astype(np.int64))]
+        places, rest, numbers = [], np.arange(addresses.size), np.arange(self.size)[threads]
+        while rest.size:
+            start = int(addresses[rest[0]])
+            allocation = self.launch.memory.find(start)
+            if allocation is None or start + size > allocation.base + allocation.size:
+                near = self.launch.memory.nearest(start)
+                what = "of no memory" if near is None else f"{start - near.base} bytes into {near.label} of {near.size}"
+                self.fail(threads, int(rest[0]), f"out of bounds: {what}", start)
+            else:
+                end = np.uint64(allocation.base + allocation.size - size)
+                inside = (addresses[rest] >= np.uint64(allocation.base)) & (addresses[rest] <= end)
+                offsets = (addresses[rest[inside]] - np.uint64(allocation.base)).astype(np.int64)
+                places.append((numbers[rest[inside]], allocation, offsets))
+                rest = rest[~inside]
+        return places
+
+    def _note(
+        self, threads: Selection, memory: Bytes, offsets: NDArray[np.int64], size: int, *, kind: str, strong: bool
+    ) -> None:
+        """Remember an access, to find races."""
+        if isinstance(memory, Allocation):
+            access = Access(kind, strong, size, offsets, self.numbers[threads], self.launch.clock)
+            self.launch.log(memory, access)
+        elif memory is self._shared:
+            lines = np.arange(self.size)[threads]
+            index = self._races.note(Access(kind, strong, size, offsets, lines, self.launch.clock))
+            if index is not None:
+                offset = offsets[index] % self._shared_stride
+                self.fail(threads, index, f"races with another thread for shared memory, byte {offset}")
+
+    def load(
+        self, threads: Selection, space: str, addresses: NDArray[np.uint64], shape: tuple[int, int], *, strong: bool
+    ) -> list[NDArray[Any]]:
+        """`shape[1]` numbers of `shape[0]` bytes from each address, as unsigned integers."""
+        width, count = shape
+        columns = [np.empty(addresses.size, UNSIGNED[width]) for _ in range(count)]
+        places = self._place(threads, space, addresses, width * count)
+        for part, memory, offsets in places:
+            for number, column in enumerate(columns):
+                missing = memory.unwritten(offsets + width * number, width)
+                if missing is not None:
+                    first = int(np.flatnonzero(missing)[0])
+                    name = memory.label if isinstance(memory, Allocation) else "shared or local memory"
+                    self.fail(part, first, f"reads what nothing wrote: {name}, byte {offsets[first]}")
+                values = memory.view(UNSIGNED[width])[offsets // width + number]
+                if len(places) == 1:
+                    columns[number] = values
+                else:
+                    column[np.isin(np.arange(self.size)[threads], part)] = values
+            self._note(part, memory, offsets, width * count, kind="read", strong=strong)
+        return columns
+
+    def store(
+        self, threads: Selection, space: str, addresses: NDArray[np.uint64], columns: Sequence[Any], *, strong: bool
+    ) -> None:
+        """A vector of numbers, as unsigned integers, to each address."""
+        width = columns[0].dtype.itemsize
+        places = self._place(threads, space, addresses, width * len(columns))
+        for part, memory, offsets in places:
+            self._note(part, memory, offsets, width * len(columns), kind="write", strong=strong)
+            for number, column in enumerate(columns):
+                values = column
+                if len(places) > 1 and np.ndim(column):
+                    values = column[np.isin(np.arange(self.size)[threads], part)]
+                memory.view(UNSIGNED[width])[offsets // width + number] = values
+                memory.mark(offsets + width * number, width)
+
+    def atomic(
+        self,
+        threads: Selection,
+        space: str,
+        addresses: NDArray[np.uint64],
+        name: str,
+        operands: Sequence[NDArray[Any]],
+        *,
+        unused: bool,
+    ) -> NDArray[Any]:
+        """An atomic operation of each thread, one after the other; what each found there."""
+        dtype = operands[0].dtype
+        ((part, memory, offsets),) = self._place(threads, space, addresses, dtype.itemsize)
+        missing = memory.unwritten(offsets, dtype.itemsize)
+        if missing is not None:
+            self.fail(threads, int(np.flatnonzero(missing)[0]), "adds to what nothing wrote")
+        self._note(part, memory, offsets, dtype.itemsize, kind="write", strong=True)
+        cells, at = memory.view(dtype), offsets // dtype.itemsize
+        function = wave_atomics()[name]
+        ufunc = {"add": np.add, "min": np.minimum, "max": np.maximum, "or": np.bitwise_or, "and": np.bitwise_and}
+        if unused and name in ufunc:
+            ufunc[name].at(cells, at, operands[0])
+            return operands[0]
+        if np.unique(at).size == at.size:
+            found: NDArray[Any] = cells[at]
+            cells[at] = function(found, *operands)
+            return found
+        found = np.empty(at.size, dtype)
+        for index, place in enumerate(at.tolist()):
+            found[index] = cells[place]
+            cells[place] = function(found[index], *(each[index] for each in operands))
+        return found
+
+    def fence(self, threads: Selection) -> None:
+        """The blocks of these threads order what they did before with what other blocks do after a fence."""
+        for row in np.unique(self.row[threads]).tolist():
+            self.launch.order.fences[int(self._blocks[row])].append(self.launch.clock)
+
+    # Which threads do what
+
+    def run(self) -> None:
+        """Until all threads have ended."""
+        turns = fair = 0
+        while True:
+            running = np.flatnonzero(self.state == RUNNING)
+            if not running.size:
+                if (self.state == ENDED).all():
+                    return
+                self._stuck()
+            here = self.pc[running]
+            if fair > 0:
+                fair -= 1
+                at = int(here[np.argmin(self._turn[running])])
+            else:
+                at = int(here.min())
+            group, others = running[here == at], here[here != at]
+            turns = self._run_together(group, at, others, turns)
+            if turns > PATIENCE:
+                turns, fair = 0, 2 * PATIENCE
+
+    def _stuck(self) -> None:
+        waiting = np.flatnonzero((self.state == AT_BARRIER) | (self.state == AT_WARP))
+        place = int(self.pc[waiting[0]])
+        at_warp = self.state[waiting[0]] == AT_WARP
+        self._step = self._steps[place if at_warp else place - 1]
+        self.fail(waiting, 0, "waits for threads that never come")
+
+    def _run_together(self, group: NDArray[np.int64], at: int, others: NDArray[np.int64], turns: int) -> int:
+        """Threads at one instruction go on until they part, wait, end or reach others. How often they turned back."""
+        launch, code = self.launch, self._steps
+        limit = int(others[others > at].min(initial=len(code)))
+        full = group.size == self.size
+        threads: Selection = slice(None) if full else group
+        self._turn[threads] = launch.clock
+        while at < limit:
+            step = self._step = code[at]
+            launch.clock += 1
+            self._done += 1
+            if self._done > ENDLESS:
+                self.fail(threads, 0, "does not come to an end")
+            active = threads
+            if step.instruction.guard is not None:
+                chosen = self.register(step.instruction.guard)[threads] ^ step.instruction.negated
+                if not chosen.all():
+                    active = group[chosen]
+            if step.action is not None:
+                if step.instruction.parts[0] in OF_A_WARP:
+                    group, waits = self._gather_warps(step, group, at)
+                    if waits:
+                        return turns
+                    if not group.size:
+                        return turns
+                    full = group.size == self.size
+                    active = threads = slice(None) if full else group
+                if self.count(active):
+                    step.action(self, active)
+                    for harm in launch.harms:
+                        if step.instruction.parts[0] in harm.operations:
+                            harm.spoil(self, active, step)
+                at += 1
+                continue
+            name = step.instruction.parts[0]
+            if name == "bra":
+                taken = self.count(active)
+                if taken == group.size:
+                    turns += step.jump <= at and others.size > 0
+                    at = step.jump
+                    others_at = self.pc[others]
+                    if turns > PATIENCE or (others_at == at).any():
+                        break
+                    limit = int(others_at[others_at > at].min(initial=len(code)))
+                    continue
+                if taken == 0:
+                    at += 1
+                    continue
+                self.pc[threads] = at + 1
+                self.pc[active] = step.jump
+                return turns + (step.jump <= at and others.size > 0)
+            self.pc[threads] = at + 1
+            if name in ("ret", "exit"):
+                self.state[active] = ENDED
+                self._release(self.row[active])
+            elif "warp" in step.instruction.parts:
+                self._warp_barrier(step, group, at)
+            else:
+                self._arrive(step, active)
+            return turns
+        self.pc[threads] = at
+        if at >= len(code):
+            self.state[threads] = ENDED
+        return turns
+
+    # Barriers
+
+    def _arrive(self, step: Step, threads: Selection) -> None:
+        operands = step.instruction.operands
+        if "red" in step.instruction.parts:
+            vote = reader(self.kernel, operands[-1], "pred")
+            self._votes[threads] = vote(self, threads)
+        elif operands[0] != "0" and len(operands) > 1:
+            raise NotImplementedError(f"{self.kernel.name}: {step.instruction.text}")
+        self.state[threads] = AT_BARRIER
+        self._release(self.row[threads])
+
+    def _release(self, rows: NDArray[np.int64]) -> None:
+        """Let blocks go on of which all threads that have not ended are at the barrier."""
+        count = self._blocks.size
+        waiting = np.bincount(self.row[self.state == AT_BARRIER], minlength=count)
+        alive = np.bincount(self.row[self.state != ENDED], minlength=count)
+        ready = (waiting == alive) & (waiting > 0)
+        if not ready.any():
+            return
+        going = np.flatnonzero(ready[self.row] & (self.state == AT_BARRIER))
+        self.state[going] = RUNNING
+        self._races.barrier(going, self.launch.clock)
+        for row in np.flatnonzero(ready).tolist():
+            self.launch.order.barriers[int(self._blocks[row])].append(self.launch.clock)
+        self._reduce(going)
+
+    def _reduce(self, going: NDArray[np.int64]) -> None:
+        """bar.red: what the threads of each block brought, to all of them."""
+        for place in np.unique(self.pc[going]).tolist():
+            step = self._steps[place - 1]
+            parts = step.instruction.parts
+            if "red" not in parts:
+                continue
+            here = going[self.pc[going] == place]
+            yes = np.bincount(self.row[here], self._votes[here], self._blocks.size).astype(np.uint32)[self.row[here]]
+            every = np.bincount(self.row[here], minlength=self._blocks.size)[self.row[here]]
+            result = yes if "popc" in parts else (yes == every if "and" in parts else yes > 0)
+            writer(self.kernel, step.target)(self, here, result)
+
+    def _missing(self, step: Step, group: NDArray[np.int64], at: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Threads at an instruction of a warp, those that waited there included, and which of them lack others."""
+        together = np.union1d(group, np.flatnonzero((self.state == AT_WARP) & (self.pc == at)))
+        self.state[together] = RUNNING
+        mask = reader(self.kernel, step.instruction.operands[-1], "u32")
+        masks = np.broadcast_to(mask(self, together), together.shape)
+        here = np.zeros(self.warp_count, np.uint32)
+        bits = (np.uint64(1) << self.lanes[together].astype(np.uint64)).astype(np.uint32)
+        np.bitwise_or.at(here, self.warps[together], bits)
+        outside = (masks & bits) == 0
+        if outside.any():
+            self.fail(together, int(np.flatnonzero(outside)[0]), "is not in the mask of lanes that it gives")
+        alive = np.zeros(self.warp_count, np.uint32)
+        living = np.flatnonzero(self.state != ENDED)
+        living_bits = (np.uint64(1) << self.lanes[living].astype(np.uint64)).astype(np.uint32)
+        np.bitwise_or.at(alive, self.warps[living], living_bits)
+        return together, (masks & alive[self.warps[together]] & ~here[self.warps[together]]) != 0
+
+    def _gather_warps(
+        self, step: Step, group: NDArray[np.int64], at: int
+    ) -> tuple[NDArray[np.int64], bool]:
+        """The threads that do an instruction of a warp now; whether others of the group have to wait, or all do."""
+        together, lacking = self._missing(step, group, at)
+        if not lacking.any():
+            self.pc[together] = at
+            return together, False
+        waiting = together[lacking]
+        self.state[waiting], self.pc[together] = AT_WARP, at
+        return together[~lacking], bool(lacking.all())
+
+    def _warp_barrier(self, step: Step, group: NDArray[np.int64], at: int) -> None:
+        """bar.warp.sync."""
+        together, lacking = self._missing(step, group, at)
+        self.state[together[lacking]], self.pc[together[lacking]] = AT_WARP, at
+        going = together[~lacking]
+        self.pc[going] = at + 1
+        self._races.warp_barrier(going, self.launch.clock)
+        for warp in np.unique(self.warps[going]).tolist():
+            row, number = divmod(warp, self._warps_per_block)
+            self.launch.order.warp_barriers[int(self._blocks[row]), number].append(self.launch.clock)
+
+
+class Module:
+    """Code of one source, loaded into the memory of a GPU."""
+
+    def __init__(self, text: str, memory: Memory) -> None:
+        self.kernels: Mapping[str, Kernel] = parse(text)
+        self._memory = memory
+        self.constants: Allocation | None = None
+        variables = {name: place for kernel in self.kernels.values() for name, place in kernel.constants.items()}
+        if variables:
+            size = max(place.offset + len(place.content) for place in variables.values())
+            self.constants = Allocation(size, 0, written=True)
+            for place in variables.values():
+                content = np.frombuffer(place.content, np.uint8)
+                self.constants.raw[place.offset : place.offset + content.size] = content
+            memory.allocations[self.constants.base] = self.constants
+
+    def unload(self) -> None:
+        if self.constants is not None:
+            self._memory.allocations.pop(self.constants.base, None)

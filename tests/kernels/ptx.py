@@ -1,0 +1,165 @@
+"""NVRTC's PTX as Python objects: what a kernel declares, and its instructions in order.
+
+Written from NVIDIA's "Parallel Thread Execution ISA". `interpreter.py` runs what is parsed here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""By bytes."""
+
+TYPES: dict[str, type[np.generic]] = {
+    "pred": np.bool_,
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    **{f"{kind}{8 * size}": unsigned for size, unsigned in UNSIGNED.items() for kind in "bu"},
+    **{"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64},
+    **{"bf16": np.uint16, "f16x2": np.uint32, "bf16x2": np.uint32, "e4m3x2": np.uint16},
+}
+"""How numpy holds a type of PTX; what it has no type for is held as bits."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction, as `@!%p1 bra $L__BB0_3`."""
+
+    text: str
+    parts: tuple[str, ...]
+    """The operation and what qualifies it: ("ld", "global", "nc", "v2", "f64")."""
+    operands: tuple[str, ...]
+    guard: str | None = None
+    """The predicate that decides which threads do it."""
+    negated: bool = False
+
+    @property
+    def type(self) -> str:
+        """The type that it ends with, which is that of its operands."""
+        return self.parts[-1]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Memory that a source declares: where it begins in its space, and what it holds at the start."""
+
+    offset: int
+    content: bytes = b""
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One `.entry` of a module."""
+
+    name: str
+    parameters: dict[str, str]
+    """Name -> type, in order."""
+    registers: dict[str, str]
+    """Name -> type."""
+    code: tuple[Instruction, ...]
+    labels: dict[str, int]
+    shared: dict[str, int]
+    """Variables in shared memory -> offset; those whose size the launch decides begin at `shared_bytes`."""
+    shared_bytes: int
+    local: dict[str, int]
+    local_bytes: int
+    constants: dict[str, Variable]
+    """Variables in constant and global memory, which the module brings along."""
+
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)[^{;]*\{")
+_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr[^,]*?\s)?\s*([\w$]+)\s*(?:,|$)")
+_VARIABLE = re.compile(
+    r"\.(shared|local|const|global)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(?:\[(\d*)\])?\s*(?:=\s*(\{[^}]*\}|[^;]+))?;"
+)
+_REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+([^;]+);")
+_LABEL = re.compile(r"\s*([\w$]+):(?!:)\s*")
+_INSTRUCTION = re.compile(r"(?:@(!?)([%\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
+_OPERAND = re.compile(r",(?![^{\[]*[}\]])")
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> dict[str, Kernel]:
+    """The kernels of a module, by name."""
+    text = _COMMENT.sub("", text)
+    outside, kernels = text, []
+    for entry in _ENTRY.finditer(text):
+        body = text[entry.end() : _closing(text, entry.end())]
+        outside = outside.replace(body, "")
+        kernels.append((entry[1], entry[2], body))
+    return {name: _kernel(name, parameters, body, outside) for name, parameters, body in kernels}
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the brace that was opened before `start` is closed."""
+    depth = 1
+    for brace in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return start + brace.start()
+    raise ValueError("a function of the PTX has no end")
+
+
+def _kernel(name: str, parameters: str, body: str, outside: str) -> Kernel:
+    registers: dict[str, str] = {}
+    for declared in _REGISTERS.finditer(body):
+        for register in declared[2].split(","):
+            stem, count = re.fullmatch(r"\s*([%\w$]+?)(?:<(\d+)>)?\s*", register).groups()  # type: ignore[union-attr]
+            names = [stem] if count is None else [f"{stem}{number}" for number in range(int(count))]
+            registers.update(dict.fromkeys(names, declared[1]))
+    spaces: dict[str, dict[str, Variable]] = {"shared": {}, "local": {}, "const": {}, "global": {}}
+    ends = dict.fromkeys(spaces, 0)
+    variables = [*_VARIABLE.finditer(outside), *_VARIABLE.finditer(body)]
+    for declared in sorted(variables, key=lambda found: found[5] == ""):  # those without a size begin last
+        space, align, kind, variable, count, content = declared.groups()
+        size = np.dtype(TYPES[kind]).itemsize
+        boundary = int(align or size)
+        begin = -(-ends[space] // boundary) * boundary
+        length = size * (1 if count is None else int(count or 0))
+        ends[space] = begin + length
+        spaces[space][variable] = Variable(begin, _content(content, kind).ljust(length, b"\0"))
+    code, labels = _code(_VARIABLE.sub("", _REGISTERS.sub("", body)))
+    return Kernel(
+        name,
+        {found[2]: found[1] for found in _PARAMETER.finditer(re.sub(r"\s+", " ", parameters).replace(" ,", ","))},
+        registers,
+        code,
+        labels,
+        {variable: place.offset for variable, place in spaces["shared"].items()},
+        ends["shared"],
+        {variable: place.offset for variable, place in spaces["local"].items()},
+        ends["local"],
+        spaces["const"] | spaces["global"],
+    )
+
+
+def _content(text: str | None, kind: str) -> bytes:
+    numbers = re.findall(r"-?\w+", text or "")
+    dtype = np.dtype(TYPES[kind])
+    bits = [int(number[2:], 16) if number[:2] in ("0f", "0d") else int(number.rstrip("U"), 0) for number in numbers]
+    return np.array([each & ((1 << 8 * dtype.itemsize) - 1) for each in bits], UNSIGNED[dtype.itemsize]).tobytes()
+
+
+def _code(body: str) -> tuple[tuple[Instruction, ...], dict[str, int]]:
+    code: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for raw in body.split(";"):
+        statement = raw.lstrip("{} \t\n")  # braces of scopes; those of vectors are inside of a statement
+        while label := _LABEL.match(statement):
+            labels[label[1]] = len(code)
+            statement = statement[label.end() :].lstrip("{} \t\n")
+        statement = " ".join(statement.split())
+        if not statement or statement.startswith("."):
+            continue
+        found = _INSTRUCTION.match(statement)
+        if found is None:
+            raise ValueError(f"the PTX has a statement that is no instruction: {statement}")
+        operands = tuple(operand.strip() for operand in _OPERAND.split(found[4])) if found[4] else ()
+        code.append(Instruction(statement, tuple(found[3].split(".")), operands, found[2], found[1] == "!"))
+    return tuple(code), labels
