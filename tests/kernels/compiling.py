@@ -7,10 +7,16 @@ was compared with what nvdisasm says of the same code.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import hashlib
 import importlib.util
+import os
+import shutil
 import struct
-from collections.abc import Sequence
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,6 +42,58 @@ def library() -> ctypes.CDLL | None:
         except OSError:
             continue
     return None
+
+
+def _in_a_folder_of_its_own(name: str, build: Callable[[Path], object]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=f"whorl-{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    build(folder)
+    return folder
+
+
+once: Callable[[str, Callable[[Path], object]], Path] = _in_a_folder_of_its_own
+"""Where what was compiled lies: `built_once` of the tests (see conftest.py), so that workers share it."""
+
+NATIVE = Path(__file__).with_name("native")
+C_COMPILER = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+
+@cache
+def c_library(name: str) -> ctypes.CDLL:
+    """A C file of tests/kernels/native as a shared library, loaded."""
+    return ctypes.CDLL(str(c_library_file(name)))
+
+
+def c_library_file(name: str) -> Path:
+    """A C file of tests/kernels/native as a shared library."""
+
+    def build(folder: Path) -> None:
+        assert C_COMPILER is not None, f"no C compiler (cc, gcc or clang) to build {name} with"
+        flags = ["-std=gnu11", "-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        flags += ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"] if name == "cublas.c" else []
+        command = [C_COMPILER, *flags, "-o", str(folder / f"{name}.so"), str(NATIVE / name), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    return once(name.removesuffix(".c"), build) / f"{name}.so"
+
+
+def why_not() -> str:
+    """What lacks here to run kernels as the tests do; '' where nothing does."""
+    if C_COMPILER is None:
+        return "no C compiler (cc, gcc or clang)"
+    return "" if library() is not None else "no NVRTC here"
+
+
+@cache
+def ptx(text: str, capability: str, defines: tuple[str, ...]) -> str:
+    """The PTX of a source for a compute capability, as "90". CompileError in the compiler's words."""
+    key = hashlib.sha256("\0".join([text, capability, *defines]).encode()).hexdigest()[:16]
+
+    def build(folder: Path) -> None:
+        (folder / "module.ptx").write_text(compiled(text, f"compute_{capability}", defines)[0])
+
+    return (once(f"ptx-{key}", build) / "module.ptx").read_text()
 
 
 class CompileError(Exception):

@@ -13,20 +13,21 @@ import pytest
 from whorl.kernels import cupy_compiling, cupy_device, cupy_gpu, cupy_loaded
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.kernels import hosting
-from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime, LibraryInStream, compiled, host_source
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime, LibraryInStream, any_source
 from whorl.tests.nvml_library import NvmlLibrary
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compile_once(built_once: BuiltOnce) -> None:
-    """Each source for the host once for all workers."""
-    hosting.once = built_once
+    """Each source once for all workers."""
+    compiling.once = built_once
 
 
-@pytest.fixture(scope="session")
-def cublas(built_once: BuiltOnce) -> Path:
-    return built_once("cublas", lambda folder: compiled("cublas.c", folder)) / "cublas.c.so"
+@pytest.fixture
+def cublas() -> Path:
+    """The file of the cuBLAS of the tests."""
+    return compiling.c_library_file("cublas.c")
 
 
 @pytest.fixture
@@ -35,18 +36,16 @@ def runtime() -> FakeRuntime:
 
 
 @pytest.fixture
-def blas(
-    runtime: FakeRuntime, cublas: Path, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[LibraryInStream]:
+def blas(runtime: FakeRuntime, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> Iterator[LibraryInStream]:
     """Makes `cupy_devices` find two GPUs, those that NVML shows; gives their cuBLAS."""
     nvml.write("gpus 2", "model H100")
     pynvml.nvmlInit()
     names = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(2)]
     pynvml.nvmlShutdown()
     cupy = FakeCupy(runtime)
-    library = LibraryInStream(cublas, cupy)
+    library = LibraryInStream(cupy)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(cupy_compiling, "source", host_source)
+    monkeypatch.setattr(cupy_compiling, "source", any_source)
     monkeypatch.setattr(cupy_gpu, "library", lambda name, major: library)
     for module in (cupy_device, cupy_gpu):
         monkeypatch.setattr(module, "cuda_uuid", lambda ordinal: uuid.UUID(names[ordinal].removeprefix("GPU-")))

@@ -27,7 +27,7 @@ LOGGED = 1 << 22
 """Accesses of a launch that are kept before they are compared."""
 
 
-class Fault(AssertionError):
+class Fault(AssertionError):  # noqa: N818 - CUDA's word
     """What a kernel must not do, in a sentence with kernel, block, thread, address and instruction."""
 
 

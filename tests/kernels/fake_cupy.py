@@ -1,61 +1,38 @@
-"""A CuPy that needs no GPU: as much of its interface as whorl uses, over host memory and host-compiled sources.
+"""A CuPy that needs no GPU: as much of its interface as whorl uses, over host memory and NVRTC's code, interpreted.
 
 It keeps what matters of a GPU's behaviour: work is enqueued in a stream and takes time, events are reached when the
 work before them is, a capture records and does not run, memory is limited, and every call can be made to fail with a
-code of CUDA. What it cannot show is whether a real GPU gives the same results or times.
+code of CUDA. Results can be made wrong as a faulty GPU makes them: `FakeRuntime.harms`, `alias`, `flip` and `dry`.
+What it cannot show is whether a real GPU gives the same results or times.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
-import pytest
 
 from whorl.kernels.sources import source
-from whorl.tests.kernels import hosting
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.device_memory import Allocation
+from whorl.tests.kernels.interpreter import Harm, Memory, Module, Shape, run_kernel
 
-NATIVE = Path(__file__).with_name("native")
 INVALID_HANDLE = 400
 NOT_READY = 600
 PEER_ALREADY_ENABLED = 704
+SMS = 4
 
 
-def compiled(name: str, folder: Path) -> Path:
-    """A C file of tests/kernels/native as a shared library. Skips the test where there is no C compiler."""
-    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        pytest.skip(f"no C compiler (cc, gcc or clang) to build {name} with")
-    library = folder / f"{name}.so"
-    flags = ["-std=gnu11", "-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    flags += ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]  # sums in vectors
-    command = [compiler, *flags, "-o", str(library), str(NATIVE / name), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return library
-
-
-def host_source(name: str) -> str:
-    """A source as `whorl.kernels.sources.source` gives it, for the host's compiler; those of the tests as well."""
-    return (NATIVE / name).read_text() if (NATIVE / name).exists() else source(name, hosting.SHIM)
-
-
-def launch_on_host(library: ctypes.CDLL, function: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
-    """Run a function for every thread of a grid; arguments are numpy scalars, addresses among them."""
-    held = [np.array([argument]) for argument in args]
-    values = (ctypes.c_void_p * len(held))(*[each.ctypes.data for each in held])
-    entry = getattr(library, f"launch_{function}")
-    entry.restype = None
-    entry(values, (ctypes.c_uint * 6)(*grid, *block))
+def any_source(name: str) -> str:
+    """A source as `whorl.kernels.sources.source` gives it; those of the tests as well."""
+    own = compiling.NATIVE / name
+    return own.read_text() if own.exists() else source(name)
 
 
 class CUDARuntimeError(RuntimeError):
@@ -101,7 +78,11 @@ class FakeRuntime:
         self.hang = False
         self.dry = False
         """Whether what is enqueued takes its time and does nothing."""
-        self._memory: dict[int, tuple[Any, int, int]] = {}  # address -> memory, size, device (-1: host)
+        self.harms: list[Harm] = []
+        """What goes wrong in kernels."""
+        self.launches = 0
+        """Kernels that were run, those of graphs included."""
+        self.memory = Memory()  # the device of pinned memory is -1
         self._tail: dict[int, float] = {}  # stream -> when what is enqueued ends
         self._ends: list[float] = []
         self._streams: set[int] = set()
@@ -139,7 +120,26 @@ class FakeRuntime:
     @property
     def taken(self) -> int:
         """Bytes that were allocated and not given back, on GPUs and pinned."""
-        return sum(size for _, size, _ in self._memory.values())
+        return sum(allocation.size for allocation in self._allocations if not allocation.label.startswith("constants"))
+
+    @property
+    def _allocations(self) -> list[Allocation]:
+        return list(self.memory.allocations.values())
+
+    def at(self, address: int) -> Allocation:
+        """The memory that an address is in."""
+        allocation = self.memory.find(address)
+        assert allocation is not None, f"{address:#x} is in no memory of this GPU"
+        return allocation
+
+    def alias(self, address: int, first: int, second: int, count: int) -> None:
+        """Let two ranges of a buffer, whole pages, be the same memory."""
+        self.at(address).alias(first, second, count)
+
+    def flip(self, address: int, bit: int = 0) -> None:
+        """Flip a bit of the byte at an address."""
+        allocation = self.at(address)
+        allocation.raw[address - allocation.base] ^= 1 << bit
 
     @property
     def alive(self) -> int:
@@ -163,7 +163,7 @@ class FakeRuntime:
         if self._captured is not None:
             self._captured.append(action)
             return
-        with self._lock:  # host-compiled kernels keep their indices in globals
+        with self._lock:
             self._enqueued(action, stream)
 
     def _enqueued(self, action: Callable[[], None], stream: int) -> None:
@@ -191,7 +191,7 @@ class FakeRuntime:
         return {"name": b"Fake H100", "major": 9, "minor": 0, "totalGlobalMem": self.memory_bytes}
 
     def deviceGetAttribute(self, attribute: int, device: int) -> int:  # noqa: N802
-        return {13: 1_980_000, 16: 4, 36: 2_619_000, 37: 5120, 38: 50 << 20, 97: 48 << 10}[attribute]
+        return {13: 1_980_000, 16: SMS, 36: 2_619_000, 37: 5120, 38: 50 << 20, 97: 48 << 10}[attribute]
 
     def deviceCanAccessPeer(self, device: int, peer: int) -> int:  # noqa: N802
         return int(device != peer)
@@ -214,15 +214,11 @@ class FakeRuntime:
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
         self._called("memGetInfo")
-        held = sum(size for _, size, device in self._memory.values() if device == self.device)
+        held = sum(allocation.size for allocation in self._allocations if allocation.device == self.device)
         return self.memory_bytes - held, self.memory_bytes
 
     def _allocate(self, size: int, device: int) -> int:
-        memory = np.empty(size + 512, np.uint8)
-        memory[:] = 0xA5
-        address = -(-memory.ctypes.data // 256) * 256
-        self._memory[address] = (memory, size, device)
-        return address
+        return self.memory.take(size, device, written=device == -1).base
 
     def malloc(self, size: int) -> int:
         self._called("malloc")
@@ -233,33 +229,48 @@ class FakeRuntime:
     def free(self, address: int) -> None:
         assert not self.hang, "to free memory waits for the GPU: this would block for ever"
         self._called("free")
-        assert self._memory[address][2] == self.device
-        del self._memory[address]
+        assert self.memory.allocations[address].device == self.device
+        del self.memory.allocations[address]
 
     def hostAlloc(self, size: int, flags: int) -> int:  # noqa: N802
         self._called("hostAlloc")
         return self._allocate(size, -1)
 
     def freeHost(self, address: int) -> None:  # noqa: N802
-        assert self._memory[address][2] == -1
-        del self._memory[address]
+        assert self.memory.allocations[address].device == -1
+        del self.memory.allocations[address]
 
     def _lies_on(self, address: int) -> int | None:
         """The device (-1: pinned) whose memory an address is in; None where it is ordinary memory of the host."""
-        for base, (_, size, device) in self._memory.items():
-            if base <= address < base + size:
-                return device
-        return None
+        allocation = self.memory.find(address)
+        return None if allocation is None else allocation.device
 
     def memcpyAsync(self, target: int, source: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
         self._called("memcpyAsync")
         if self._lies_on(target) is None and self._lies_on(source) is not None:
             assert time.monotonic() >= self._tail.get(stream, 0.0), "it waits for all that is enqueued, without a limit"
-        self.enqueue(lambda: void(ctypes.memmove(target, source, size)), stream)
+        self.enqueue(lambda: self._copy(target, source, size), stream)
+
+    def _copy(self, target: int, source: int, size: int) -> None:
+        ends = [(place, self.memory.find(place)) for place in (target, source)]
+        for place, allocation in ends:
+            inside = allocation is None or place + size <= allocation.base + allocation.size
+            assert inside, f"a copy of {size} bytes goes beyond the memory that it begins in"
+        ctypes.memmove(target, source, size)
+        (_, written), (_, read) = ends
+        if written is not None:
+            marks = 1 if read is None else read.marks(source - read.base, size)
+            written.mark_range(target - written.base, size, marks)
 
     def memsetAsync(self, address: int, value: int, size: int, stream: int) -> None:  # noqa: N802
         assert self._lies_on(address) == self.device, "of another GPU's memory no manual says that it can be set"
-        self.enqueue(lambda: void(ctypes.memset(address, value, size)), stream)
+        self.enqueue(lambda: self._set(address, value, size), stream)
+
+    def _set(self, address: int, value: int, size: int) -> None:
+        allocation = self.at(address)
+        assert address + size <= allocation.base + allocation.size, f"{size} bytes are more than the memory has"
+        ctypes.memset(address, value, size)
+        allocation.mark_range(address - allocation.base, size)
 
     def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
         assert flags == self.streamNonBlocking
@@ -366,28 +377,50 @@ class _Current:
         self._leave()
 
 
+class FakeFunction:
+    """`cupy.cuda.function.Function`: a kernel of a module, which it keeps."""
+
+    def __init__(self, module: FakeModule, name: str) -> None:
+        self._module, self._name = module, name
+        self.ptr = id(self)
+        self.most_dynamic_shared = 48 << 10
+        module.cupy.functions[self.ptr] = self
+
+    def __call__(
+        self, grid: tuple[int, int, int], block: tuple[int, int, int], args: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
+        cupy = self._module.cupy
+        runtime, shape = cupy.runtime, Shape(grid, block, shared_mem)
+        runtime._called("launch")
+        assert all(isinstance(argument, np.generic) for argument in args), "a plain number travels as 64 bits"
+        assert shared_mem <= self.most_dynamic_shared, "a block has not so much shared memory"
+        stream = cupy.streams[-1]  # IndexError: a launch outside of the device's stream
+
+        def run() -> None:
+            runtime.launches += 1
+            more: dict[str, Any] = {"sms": SMS, "harms": runtime.harms, "number": runtime.launches}
+            run_kernel(self._module.code, self._name, shape, args, **more)
+
+        runtime.enqueue(run, stream)
+
+
 class FakeModule:
     """`cupy.cuda.function.Module`: code that is loaded on the current device, and unloaded when the object goes."""
 
-    def __init__(self, cupy: FakeCupy, library: ctypes.CDLL) -> None:
-        self._cupy, self._library = cupy, library
+    def __init__(self, cupy: FakeCupy, ptx: str) -> None:
+        self.cupy = cupy
         self._loaded_on = cupy.runtime.device
+        self.code = Module(ptx, cupy.runtime.memory)
 
-    def get_function(self, name: str) -> Callable[..., None]:
+    def get_function(self, name: str) -> FakeFunction:
         """A function of it, which keeps it."""
-        runtime = self._cupy.runtime
-
-        def launch(grid: tuple[int, int, int], block: tuple[int, int, int], args: tuple[Any, ...]) -> None:
-            runtime._called("launch")
-            assert all(isinstance(argument, np.generic) for argument in args), "a plain number travels as 64 bits"
-            stream = self._cupy.streams[-1]  # IndexError: a launch outside of the device's stream
-            runtime.enqueue(lambda: launch_on_host(self._library, name, grid, block, args), stream)
-
-        return launch
+        assert name in self.code.kernels, f"no kernel {name}"
+        return FakeFunction(self, name)
 
     def __del__(self) -> None:
-        if self._cupy.runtime.context != self._loaded_on:
-            self._cupy.runtime.complaints.append("CUDADriverError 201: Exception ignored in Module.__dealloc__")
+        if self.cupy.runtime.context != self._loaded_on:
+            self.cupy.runtime.complaints.append("CUDADriverError 201: Exception ignored in Module.__dealloc__")
+        self.code.unload()
 
 
 class FakeCupy:
@@ -403,11 +436,17 @@ class FakeCupy:
         self.headers = True
         """Whether there are headers of the CUDA toolkit, without which RawModule does nothing."""
         self._modules: dict[tuple[Any, ...], FakeModule] = {}  # those of RawModule, which CuPy keeps until the end
+        self.functions: WeakValueDictionary[int, FakeFunction] = WeakValueDictionary()
         nvrtc = SimpleNamespace(getVersion=lambda: (12, 9))
+        driver = SimpleNamespace(funcSetAttribute=self._set_attribute)
         compiler = SimpleNamespace(_compile_module_with_cache=self._module)
         self.cuda = SimpleNamespace(
-            runtime=runtime, Device=self._device, Stream=self._stream, nvrtc=nvrtc, compiler=compiler
+            runtime=runtime, driver=driver, Device=self._device, Stream=self._stream, nvrtc=nvrtc, compiler=compiler
         )
+
+    def _set_attribute(self, function: int, attribute: int, value: int) -> None:
+        assert attribute == 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.functions[function].most_dynamic_shared = value
 
     @property
     def streams(self) -> list[int]:
@@ -435,7 +474,7 @@ class FakeCupy:
         return _Current(enter, lambda: void(self.streams.pop()), ptr)
 
     def RawModule(self, *, code: str, options: tuple[str, ...], backend: str) -> SimpleNamespace:  # noqa: N802
-        def get_function(name: str) -> Callable[..., None]:
+        def get_function(name: str) -> FakeFunction:
             if not self.headers:
                 raise RuntimeError("Failed to find CUDA headers. Please install CUDA toolkit headers")
             key = (self.runtime.device, code, options)
@@ -451,9 +490,9 @@ class FakeCupy:
         self.compiled.append(options)
         defines = tuple(option[2:] for option in options if option.startswith("-D"))
         try:
-            return FakeModule(self, hosting.built(code, defines))
-        except ValueError as error:
-            raise CompileException(f"kern.cu(3): error: {error}") from error
+            return FakeModule(self, compiling.ptx(code, "90", defines))
+        except compiling.CompileError as error:
+            raise CompileException(str(error)) from error
 
     def end(self) -> None:
         """What CuPy does when the process ends: the main thread, which may have no GPU, drops all modules."""
@@ -464,8 +503,8 @@ class FakeCupy:
 class LibraryInStream:
     """cuBLAS compiled for the host, whose products are enqueued as those of the real one are."""
 
-    def __init__(self, library: Path, cupy: FakeCupy) -> None:
-        self.real = ctypes.CDLL(str(library))
+    def __init__(self, cupy: FakeCupy) -> None:
+        self.real = compiling.c_library("cublas.c")
         self._cupy = cupy
 
     @property
@@ -479,7 +518,16 @@ class LibraryInStream:
 
         def enqueued(*args: Any) -> int:
             runtime, statuses = self._cupy.runtime, []
-            runtime.enqueue(lambda: statuses.append(function(*args)), self._cupy.streams[-1])
+
+            def run() -> None:
+                statuses.append(function(*args))
+                for argument in args:  # what it wrote is written
+                    place = getattr(argument, "value", argument)
+                    matrix = runtime.memory.find(place) if isinstance(place, int) else None
+                    if matrix is not None:
+                        matrix.complete = True
+
+            runtime.enqueue(run, self._cupy.streams[-1])
             return int(statuses[0]) if statuses else 0
 
         return enqueued

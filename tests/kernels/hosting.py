@@ -1,18 +1,10 @@
-"""Runs a work on the host: the CUDA C itself, compiled by g++ with the shim of `host/`, and products by numpy."""
+"""Runs a work on the host: the CUDA C itself, compiled by NVRTC and interpreted, and products by numpy."""
 
 from __future__ import annotations
 
-import atexit
-import ctypes
-import hashlib
-import re
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +14,8 @@ from whorl.kernels.inputs import cleared_faults, expected_words, filled, key, sc
 from whorl.kernels.rounding import DTYPES, decode, encode, nearest
 from whorl.kernels.sources import source
 from whorl.kernels.work import Expected, Facts, Gemm, Key, Launch, Live, Output, Scalar, Step, WordsExpected, Work
-
-SHIM = Path(__file__).parent / "host"
-COMPILER = shutil.which("g++")
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.interpreter import Harm, Memory, Module, Shape, run_kernel
 
 Edit = Callable[[str], str]
 
@@ -57,68 +48,13 @@ def facts_of(capability: tuple[int, int], **changes: Any) -> Facts:
     return replace(SMALL, capability=capability, **like)
 
 
-def _in_a_folder_of_its_own(name: str, build: Callable[[Path], object]) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix=f"whorl-{name}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    build(folder)
-    return folder
-
-
-once: Callable[[str, Callable[[Path], object]], Path] = _in_a_folder_of_its_own
-"""Where a compiled source lies: `built_once` of the tests (see conftest.py), so that workers share it."""
-
-
-@cache
-def _flags() -> tuple[str, ...]:
-    """What the compiler is to do with a kernel."""
-    assert COMPILER is not None
-    # fmad off: the GPU's compiler may fuse what is not written as fused, this one must not.
-    flags = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
-    # g++ makes the statics of templates those of the whole process: two libraries would share a kernel's arguments.
-    # clang does not, and may not know the flag.
-    apart = "-fno-gnu-unique"
-    asked = [COMPILER, apart, "-fsyntax-only", "-x", "c++", "-"]
-    knows = subprocess.run(asked, input=b"", check=False, timeout=120, capture_output=True).returncode == 0
-    return (*flags, apart) if knows else flags
-
-
-@cache
-def built(text: str, defines: tuple[str, ...]) -> ctypes.CDLL:
-    """A source compiled for the host, each function as `launch_NAME`; ValueError in the compiler's words."""
-    assert COMPILER is not None
-    functions = re.findall(r'extern "C" __global__ \w+ (?:__launch_bounds__\([^)]*\) )?(\w+)\(', text)
-    assert functions
-    entries = "".join(
-        f'\nextern "C" void launch_{name}(void** values, const unsigned int* sizes)'
-        f"{{ host::launch(&{name}, values, sizes); }}"
-        for name in functions
-    )
-    whole = '#include "shim.h"\n' + text + entries
-    digest = hashlib.sha256(whole.encode() + repr(defines).encode()).hexdigest()[:16]
-
-    def compiled(folder: Path) -> None:
-        (folder / "kernel.cpp").write_text(whole)
-        assert COMPILER is not None
-        command = [COMPILER, *_flags(), *(f"-D{define}" for define in defines)]
-        command += [f"-I{SHIM}", "-o", str(folder / "kernel.so"), str(folder / "kernel.cpp")]
-        done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise ValueError(done.stderr)
-
-    return ctypes.CDLL(str(once(f"kernel-{digest}", compiled) / "kernel.so"))
-
-
-def library(launch: Launch, edit: Edit | None = None) -> ctypes.CDLL:
-    """The source of a launch, compiled for the host; `edit` may change its text first."""
-    text = source(launch.source, SHIM)
-    if edit is not None:
-        text = edit(text)
-    return built(text, launch.defines)
-
-
-def multiply_adds(launch: Launch) -> int:
-    """How many multiply-adds the source's intrinsics have done so far."""
-    return ctypes.c_ulonglong.in_dll(library(launch), "multiply_adds").value
+def launched(
+    text: str, launch: Launch, arguments: Sequence[np.generic], memory: Memory, harms: Sequence[Harm] = ()
+) -> Counter[str]:
+    """Run a launch of a source, compiled by NVRTC, on a GPU of `SMALL.sms` multiprocessors; what threads did."""
+    module = Module(compiling.ptx(text, "90", launch.defines), memory)
+    shape = Shape(launch.grid, launch.block, launch.shared)
+    return run_kernel(module, launch.function, shape, arguments, sms=SMALL.sms, harms=harms)
 
 
 class HostDevice:
@@ -130,9 +66,13 @@ class HostDevice:
         self._edit = edit
         if edit is not None:
             sources = {step.source for step in work.steps if isinstance(step, Launch)}
-            assert any(edit(source(name, SHIM)) != source(name, SHIM) for name in sources), "the edit changes nothing"
+            assert any(edit(source(name)) != source(name) for name in sources), "the edit changes nothing"
         self.repetitions, self._audited = 0, 0
+        self.memory = Memory()
+        self.harms: list[Harm] = []
+        self.done: Counter[str] = Counter()
         self.arrays: dict[str, NDArray[Any]] = {}
+        self._addresses: dict[str, np.uint64] = {}
         for buffer in work.buffers:
             if buffer.content is not None:
                 array = filled(seed, buffer)
@@ -141,12 +81,12 @@ class HostDevice:
             else:
                 array = np.full(buffer.bytes, 0xFF, np.uint8).view(buffer.dtype)
             assert array.dtype == np.dtype(buffer.dtype)
-            # numpy promises no alignment to 16 bytes, which vector loads need.
-            room = np.empty(buffer.bytes + 16, np.uint8)
-            start = -room.ctypes.data % 16
-            aligned = room[start : start + buffer.bytes].view(buffer.dtype)
-            aligned[:] = array
-            self.arrays[buffer.name] = aligned
+            written = buffer.content is not None or buffer.name == "faults"
+            allocation = self.memory.take(buffer.bytes, written=written)
+            allocation.label = buffer.name
+            self._addresses[buffer.name] = np.uint64(allocation.base)
+            self.arrays[buffer.name] = allocation.raw[: buffer.bytes].view(buffer.dtype)
+            self.arrays[buffer.name][:] = array
         for step in work.first:
             self._do(step)
 
@@ -178,18 +118,21 @@ class HostDevice:
         else:
             target, source = self.arrays[step.target].view(np.uint8), self.arrays[step.source].view(np.uint8)
             target[step.target_at :][: step.bytes] = source[step.source_at :][: step.bytes]
+            self.memory.allocations[int(self._addresses[step.target])].mark_range(step.target_at, step.bytes)
 
     def _launch(self, launch: Launch, written: np.uint32 | None) -> None:
-        function = getattr(library(launch, self._edit), f"launch_{launch.function}")
-        function.restype = None
-        held: list[Any] = []
-        for argument in launch.args:
-            if isinstance(argument, str):
-                held.append(np.array([self.arrays[argument].ctypes.data], np.uint64))
-            else:
-                held.append(np.array([self._resolved(argument, written)]))
-        values = (ctypes.c_void_p * len(held))(*[each.ctypes.data for each in held])
-        function(values, (ctypes.c_uint * 6)(*launch.grid, *launch.block))
+        text = source(launch.source)
+        arguments = [
+            self._addresses[argument] if isinstance(argument, str) else self._resolved(argument, written)
+            for argument in launch.args
+        ]
+        text = text if self._edit is None else self._edit(text)
+        self.done += launched(text, launch, arguments, self.memory, self.harms)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of floats, that threads did; two of those of packed numbers."""
+        return sum(count * (2 if name.endswith("x2") else 1) for name, count in self.done.items() if "fma." in name)
 
     def _resolved(self, argument: Scalar | Key | Live, written: np.uint32 | None) -> Any:
         if isinstance(argument, Key):
@@ -210,6 +153,7 @@ class HostDevice:
         c = a @ turned if step.precision == "fp64" else a.astype(np.float32) @ turned.astype(np.float32)
         target = self.arrays[step.c][step.c_at :][: step.batch * step.m * step.n]
         target[:] = encode(c.astype(np.float64).reshape(-1), _format(target.dtype))
+        self.memory.allocations[int(self._addresses[step.c])].complete = True
 
     def errors(self, output: Output) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Of every element: what it is, how far that is off, and the tolerance."""

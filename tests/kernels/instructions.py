@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whorl.kernels.rounding import decode, encode, fused
+from whorl.tests.kernels.compiling import c_library
 from whorl.tests.kernels.ptx import TYPES, UNSIGNED, Instruction, Kernel
 
 if TYPE_CHECKING:
@@ -31,13 +32,10 @@ Writer = Callable[["Wave", Selection, Values], None]
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 60, 1 << 61
 """Where shared and local memory lie among generic addresses."""
 
-fma_library: ctypes.CDLL | None = None
-"""native/fma.c, compiled; set by conftest.py."""
-
 _PACKED = {"f16": "fp16", "f16x2": "fp16", "bf16": "bf16", "bf16x2": "bf16"}
 
 
-class Unknown(NotImplementedError):
+class UnknownInstructionError(NotImplementedError):
     """An instruction, or a form of one, that the interpreter does not know."""
 
 
@@ -112,13 +110,13 @@ def address(kernel: Kernel, operand: str) -> Reader:
     """The addresses of `[%rd1+16]`, as uint64."""
     found = re.fullmatch(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\w+))?\s*\]", operand)
     if found is None:
-        raise Unknown(operand)
+        raise UnknownInstructionError(operand)
     base, offset = found[1], int(found[2] or 0) & (1 << 64) - 1
     if base in kernel.registers:
         register = _register_reader(kernel, base, np.dtype(TYPES[kernel.registers[base]]))
-        return lambda wave, threads: raw_bits(register(wave, threads), np.dtype(np.uint64)).astype(
-            np.uint64
-        ) + np.uint64(offset)
+        return lambda wave, threads: (
+            raw_bits(register(wave, threads), np.dtype(np.uint64)).astype(np.uint64) + np.uint64(offset)
+        )
     inner = reader(kernel, base, "u64")
     return lambda wave, threads: np.full(wave.count(threads), inner(wave, threads) + np.uint64(offset))
 
@@ -128,7 +126,8 @@ def address(kernel: Kernel, operand: str) -> Reader:
 
 def _flushed(values: Values) -> Values:
     """`.ftz`: numbers below the normal range are zeros of their sign."""
-    return np.where(np.abs(values) < np.float32(2.0**-126), np.copysign(np.float32(0), values), values)
+    small = np.abs(values) < np.float32(2.0**-126)
+    return np.where(small, np.copysign(np.float32(0), values), values) if small.any() else values
 
 
 def _directed(result: Values, exact: Values, mode: str) -> Values:
@@ -141,14 +140,27 @@ def _directed(result: Values, exact: Values, mode: str) -> Values:
     return np.where(past, np.nextafter(result, result.dtype.type(step)), result)
 
 
-def _fma(a: Values, x: Values, c: Values) -> Values:
+def _fma(a: Values, x: Values, c: Values, *, flush: bool = False) -> Values:
     """a x + c of float32 or float64, rounded once."""
     a, x, c = (np.ascontiguousarray(each) for each in np.broadcast_arrays(a, x, c))
     out = np.empty(a.shape, a.dtype)
-    assert fma_library is not None
-    function = fma_library.fma_f32 if a.dtype == np.float32 else fma_library.fma_f64
-    function(ctypes.c_size_t(a.size), *(ctypes.c_void_p(each.ctypes.data) for each in (a, x, c, out)))
+    function = getattr(c_library("fma.c"), f"fma_f{8 * a.itemsize}")
+    function(ctypes.c_size_t(a.size), int(flush), *(ctypes.c_void_p(each.ctypes.data) for each in (a, x, c, out)))
     return out
+
+
+_AS_FMA: dict[str, Callable[..., tuple[Values, Values, Values]]] = {
+    "fma": lambda a, x, c: (a, x, c),
+    "mul": lambda a, x: (a, x, np.copysign(0.0, a * x)),
+    "add": lambda a, c: (a, np.float64(1), c),
+    "sub": lambda a, c: (a, np.float64(1), -c),
+}
+
+
+def _half(values: Values, shift: int, precision: str) -> Values:
+    """One of the 16-bit floats of a register, as float64."""
+    bits = (values.view(UNSIGNED[values.dtype.itemsize]) >> shift).astype(np.uint16)
+    return decode(bits.view(np.float16) if precision == "fp16" else bits, precision)
 
 
 def _packed(operation: str, operands: Sequence[Values], kind: str) -> Values:
@@ -156,18 +168,9 @@ def _packed(operation: str, operands: Sequence[Values], kind: str) -> Values:
     precision = _PACKED[kind]
     lanes = []
     for shift in (0, 16) if kind.endswith("x2") else (0,):
-        halves = [(np.asarray(each).view(UNSIGNED[each.dtype.itemsize]) >> shift).astype(np.uint16) for each in operands]
-        numbers = [decode(half.view(np.float16) if precision == "fp16" else half, precision) for half in halves]
-        numbers = list(np.broadcast_arrays(*numbers))
-        if operation in ("fma", "mul", "add", "sub"):
-            one = np.ones_like(numbers[0])
-            triple = {
-                "fma": lambda: numbers,
-                "mul": lambda: [*numbers, np.where(np.signbit(numbers[0] * numbers[1]), -0.0, 0.0)],
-                "add": lambda: [numbers[0], one, numbers[1]],
-                "sub": lambda: [numbers[0], one, -numbers[1]],
-            }[operation]()
-            result = fused(*triple, precision)
+        numbers = [_half(each, shift, precision) for each in operands]
+        if operation in _AS_FMA:
+            result = fused(*np.broadcast_arrays(*_AS_FMA[operation](*numbers)), precision)
         else:
             result = {"min": np.fmin, "max": np.fmax, "neg": np.negative, "abs": np.abs}[operation](*numbers)
         lanes.append(encode(result, precision).view(np.uint16).astype(np.uint32) << np.uint32(shift))
@@ -329,7 +332,7 @@ def _arithmetic(parts: Sequence[str]) -> Callable[..., Values]:
         functions = (np.maximum, np.minimum) if "NaN" in parts or kind[0] != "f" else (np.fmax, np.fmin)
         return functions[name == "min"]
     if name == "fma" or (name == "mad" and kind[0] == "f"):
-        return _fma
+        return lambda a, x, c: _fma(a, x, c, flush="ftz" in parts)
     if name == "mul":
         return lambda x, y: _product(parts, x, y)
     if name == "mad":
@@ -340,7 +343,7 @@ def _arithmetic(parts: Sequence[str]) -> Callable[..., Values]:
         return lambda low, high, by: _funnel("l" in parts, "wrap" in parts, low, high, by)
     found = {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup} | _ONE | _TWO
     if name not in found:
-        raise Unknown(name)
+        raise UnknownInstructionError(name)
     return found[name]
 
 
@@ -358,7 +361,7 @@ def arithmetic(kernel: Kernel, instruction: Instruction) -> Action:
         kinds[2] = f"{kind[0]}{2 * int(kind[1:])}"
     readers = [reader(kernel, operand, each) for operand, each in zip(instruction.operands[1:], kinds, strict=True)]
     put = writer(kernel, instruction.operands[0])
-    flush, saturate = "ftz" in parts and kind == "f32", "sat" in parts
+    flush, saturate = "ftz" in parts and kind == "f32" and parts[0] != "fma", "sat" in parts
     mode = next((part for part in parts if part in ("rm", "rp", "rz")), None) if kind[0] == "f" else None
 
     def action(wave: Wave, threads: Selection) -> None:
@@ -438,7 +441,7 @@ def move(kernel: Kernel, instruction: Instruction) -> Action:
             put(wave, threads, whole)
 
         return join
-    read = reader(kernel, operand, kind if "{" in target else kind)
+    read = reader(kernel, operand, kind)
     if "{" not in target:
         put = writer(kernel, target)
         return lambda wave, threads: put(wave, threads, read(wave, threads))
@@ -506,7 +509,7 @@ def conversion(kernel: Kernel, instruction: Instruction) -> Action:
             put(wave, threads, high << np.uint32(16) | low)
 
     if kind.startswith("e4m3") or to.startswith("e4m3"):
-        raise Unknown(instruction.text)
+        raise UnknownInstructionError(instruction.text)
     return action
 
 
@@ -551,7 +554,7 @@ def load(kernel: Kernel, instruction: Instruction) -> Action:
 def _load_parameter(kernel: Kernel, instruction: Instruction, targets: list[Writer]) -> Action:
     found = re.fullmatch(r"\[([\w$]+)(?:\+(\d+))?\]", instruction.operands[1])
     if found is None or found[1] not in kernel.parameters or found[2]:
-        raise Unknown(instruction.text)
+        raise UnknownInstructionError(instruction.text)
     place, dtype = list(kernel.parameters).index(found[1]), np.dtype(TYPES[instruction.type])
 
     def action(wave: Wave, threads: Selection) -> None:
@@ -639,7 +642,9 @@ def shuffle(kernel: Kernel, instruction: Instruction) -> Action:
 
     def action(wave: Wave, threads: Selection) -> None:
         warps, lanes = _of_lanes(wave, threads)
-        by, packed = (np.broadcast_to(each(wave, threads), lanes.shape).astype(np.int64) for each in (lane_of, clamp_of))
+        by, packed = (
+            np.broadcast_to(operand(wave, threads), lanes.shape).astype(np.int64) for operand in (lane_of, clamp_of)
+        )
         clamp, segment = packed & 31, packed >> 8 & 31
         largest = (lanes & segment) | (clamp & ~segment)
         smallest = lanes & segment
@@ -671,11 +676,11 @@ def vote(kernel: Kernel, instruction: Instruction) -> Action:
     """vote.sync, activemask, match.any.sync, redux.sync."""
     parts = instruction.parts
     put = writer(kernel, instruction.operands[0].split("|")[0])
-    operand = None
+    operand, mode = None, ""
     if parts[0] != "activemask":
-        operand = reader(kernel, instruction.operands[1], "pred" if parts[0] == "vote" else parts[-1].replace("b", "u"))
-    mode = parts[1] if parts[0] in ("match", "redux") else next((each for each in parts if each in _VOTES), "ballot")
-    mode = next(part for part in parts if part in ("any", "all", "uni", "ballot", *_REDUCE)) if parts[0] != "activemask" else mode
+        kind = "pred" if parts[0] == "vote" else parts[-1].replace("b", "u")
+        operand = reader(kernel, instruction.operands[1], kind)
+        mode = next(part for part in parts if part in (*_VOTES, *_REDUCE))
 
     def action(wave: Wave, threads: Selection) -> None:
         warps, lanes = _of_lanes(wave, threads)

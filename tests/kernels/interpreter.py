@@ -8,9 +8,10 @@ never reached. Bits can be made wrong on purpose (`Harm`), so that tests see whe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -18,8 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whorl.tests.kernels.device_memory import LOGGED, Access, Allocation, Bytes, Fault, Order, SharedRaces, race
-from whorl.tests.kernels.instructions import LOCAL_WINDOW, OF_A_WARP, SHARED_WINDOW, Action, Selection, build
-from whorl.tests.kernels.instructions import reader, wave_atomics, writer
+from whorl.tests.kernels.instructions import (
+    LOCAL_WINDOW,
+    OF_A_WARP,
+    SHARED_WINDOW,
+    Action,
+    Selection,
+    build,
+    reader,
+    wave_atomics,
+    writer,
+)
 from whorl.tests.kernels.ptx import TYPES, UNSIGNED, Instruction, Kernel, parse
 
 RESIDENT_THREADS, RESIDENT_BLOCKS = 2048, 32
@@ -89,6 +99,11 @@ class Step:
     jump: int
     """Where a branch goes."""
 
+    @cached_property
+    def operation(self) -> str:
+        """Its name and type, as "fma.f32"."""
+        return f"{self.instruction.parts[0]}.{self.instruction.type}"
+
 
 @lru_cache(maxsize=512)
 def steps(kernel: Kernel) -> tuple[Step, ...]:
@@ -116,6 +131,18 @@ class Memory:
     def __init__(self) -> None:
         self.allocations: dict[int, Allocation] = {}
 
+    def take(self, size: int, device: int = 0, *, written: bool = False) -> Allocation:
+        """New memory. written: whether reading it is no fault before something wrote it."""
+        allocation = Allocation(size, device, written=written)
+        self.allocations[allocation.base] = allocation
+        return allocation
+
+    def holding(self, array: NDArray[Any]) -> Allocation:
+        """New memory with the content of an array."""
+        allocation = self.take(array.nbytes, written=True)
+        allocation.raw[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return allocation
+
     def find(self, address: int) -> Allocation | None:
         """The allocation that an address lies in."""
         for base, allocation in self.allocations.items():
@@ -129,30 +156,40 @@ class Memory:
         return self.allocations[max(before)] if before else None
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Blocks of a grid, threads of a block, and shared memory beside what the kernel declares."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+
+
 class Launch:
-    """One kernel's grid. `arguments` are numpy scalars, addresses among them."""
+    """One kernel's grid on a GPU of `sms` multiprocessors. `arguments` are numpy scalars, addresses among them."""
 
     def __init__(
         self,
-        kernel: Kernel,
-        grid: Sequence[int],
-        block: Sequence[int],
+        module: Module,
+        name: str,
+        shape: Shape,
         arguments: Sequence[np.generic],
         *,
-        memory: Memory,
         sms: int,
-        dynamic_shared: int = 0,
         harms: Sequence[Harm] = (),
         number: int = 0,
-        constants: int = 0,
     ) -> None:
-        self.kernel, self.grid, self.block, self.arguments = kernel, tuple(grid), tuple(block), arguments
-        self.memory, self.sms, self.number, self.constants = memory, sms, number, constants
-        self.shared_bytes = kernel.shared_bytes + dynamic_shared
-        self.threads, self.blocks = prod(block), prod(grid)
+        self.kernel = kernel = module.kernels[name]
+        self.grid, self.block, self.arguments = shape.grid, shape.block, arguments
+        self.memory, self.sms, self.number = module.memory, sms, number
+        self.constants = 0 if module.constants is None else module.constants.base
+        self.shared_bytes = kernel.shared_bytes + shape.shared
+        self.threads, self.blocks = prod(shape.block), prod(shape.grid)
         self.harms = [harm for harm in harms if harm.touches(self)]
         self.order = Order(self.threads)
         self.clock = 1
+        self.done: Counter[str] = Counter()
+        """How often threads did each operation, as "fma.f32"."""
         self._logged = 0
         self._touched: dict[int, Allocation] = {}
         self._check_arguments()
@@ -243,7 +280,8 @@ class Wave:
         found = self._registers.get(name)
         if found is None:
             if dtype is None:
-                raise Fault(f"{self.kernel.name}: {name} is read and was never written, by {self._step.instruction.text}")
+                text = self._step.instruction.text
+                raise Fault(f"{self.kernel.name}: {name} is read and was never written, by {text}")
             found = self._registers[name] = np.zeros(self.size, dtype)
         return found
 
@@ -269,9 +307,14 @@ class Wave:
         constants["%total_smem_size"] = self.launch.shared_bytes
         found: dict[str, Any] = {
             **{name: np.full(self.size, value, np.int64) for name, value in constants.items()},
-            **{"%laneid": lanes, "%warpid": self._thread // 32, "%smid": self.sms},
-            **{"%lanemask_eq": bit, "%lanemask_lt": bit - 1, "%lanemask_le": bit | (bit - 1)},
-            **{"%lanemask_gt": (1 << 32) - 1 & ~(bit | (bit - 1)), "%lanemask_ge": (1 << 32) - 1 & ~(bit - 1)},
+            "%laneid": lanes,
+            "%warpid": self._thread // 32,
+            "%smid": self.sms,
+            "%lanemask_eq": bit,
+            "%lanemask_lt": bit - 1,
+            "%lanemask_le": bit | (bit - 1),
+            "%lanemask_gt": (1 << 32) - 1 & ~(bit | (bit - 1)),
+            "%lanemask_ge": (1 << 32) - 1 & ~(bit - 1),
         }
         shape, sizes = self.launch.grid, self.launch.block
         for axis, name in enumerate("xyz"):
@@ -490,8 +533,9 @@ class Wave:
                         return turns
                     full = group.size == self.size
                     active = threads = slice(None) if full else group
-                if self.count(active):
+                if number := self.count(active):
                     step.action(self, active)
+                    launch.done[step.operation] += number
                     for harm in launch.harms:
                         if step.instruction.parts[0] in harm.operations:
                             harm.spoil(self, active, step)
@@ -586,9 +630,7 @@ class Wave:
         np.bitwise_or.at(alive, self.warps[living], living_bits)
         return together, (masks & alive[self.warps[together]] & ~here[self.warps[together]]) != 0
 
-    def _gather_warps(
-        self, step: Step, group: NDArray[np.int64], at: int
-    ) -> tuple[NDArray[np.int64], bool]:
+    def _gather_warps(self, step: Step, group: NDArray[np.int64], at: int) -> tuple[NDArray[np.int64], bool]:
         """The threads that do an instruction of a warp now; whether others of the group have to wait, or all do."""
         together, lacking = self._missing(step, group, at)
         if not lacking.any():
@@ -610,22 +652,28 @@ class Wave:
             self.launch.order.warp_barriers[int(self._blocks[row]), number].append(self.launch.clock)
 
 
+def run_kernel(module: Module, name: str, shape: Shape, arguments: Sequence[np.generic], **more: Any) -> Counter[str]:
+    """Launch a kernel of a module and wait for its end; how often threads did what. `more` as `Launch` takes it."""
+    launch = Launch(module, name, shape, arguments, **more)
+    launch.run()
+    return launch.done
+
+
 class Module:
     """Code of one source, loaded into the memory of a GPU."""
 
     def __init__(self, text: str, memory: Memory) -> None:
         self.kernels: Mapping[str, Kernel] = parse(text)
-        self._memory = memory
+        self.memory = memory
         self.constants: Allocation | None = None
         variables = {name: place for kernel in self.kernels.values() for name, place in kernel.constants.items()}
         if variables:
             size = max(place.offset + len(place.content) for place in variables.values())
-            self.constants = Allocation(size, 0, written=True)
+            self.constants = memory.take(size, written=True)
             for place in variables.values():
                 content = np.frombuffer(place.content, np.uint8)
                 self.constants.raw[place.offset : place.offset + content.size] = content
-            memory.allocations[self.constants.base] = self.constants
 
     def unload(self) -> None:
         if self.constants is not None:
-            self._memory.allocations.pop(self.constants.base, None)
+            self.memory.allocations.pop(self.constants.base, None)

@@ -20,8 +20,14 @@ TYPES: dict[str, type[np.generic]] = {
     "f32": np.float32,
     "f64": np.float64,
     **{f"{kind}{8 * size}": unsigned for size, unsigned in UNSIGNED.items() for kind in "bu"},
-    **{"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64},
-    **{"bf16": np.uint16, "f16x2": np.uint32, "bf16x2": np.uint32, "e4m3x2": np.uint16},
+    "s8": np.int8,
+    "s16": np.int16,
+    "s32": np.int32,
+    "s64": np.int64,
+    "bf16": np.uint16,
+    "f16x2": np.uint32,
+    "bf16x2": np.uint32,
+    "e4m3x2": np.uint16,
 }
 """How numpy holds a type of PTX; what it has no type for is held as bits."""
 

@@ -13,24 +13,25 @@ from whorl.kernels import checking
 from whorl.kernels.checking import Counts
 from whorl.kernels.device import Verdict
 from whorl.kernels.inputs import cleared_faults
+from whorl.kernels.sources import source
 from whorl.kernels.work import Expected
-from whorl.tests.kernels import hosting
-from whorl.tests.kernels.fake_cupy import host_source, launch_on_host
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.interpreter import Memory, Module, Shape, run_kernel
 from whorl.tests.sizes import sample
 
-pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile check.cu for the host with")
+pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 
 def compare(result: NDArray, values: NDArray, tolerance: NDArray, columns: int, blocks: int = 3) -> Counts:  # type: ignore[type-arg]
     """What `compare` finds."""
-    library = hosting.built(host_source(checking.SOURCE), (checking.element_define(result.dtype.name),))
     reference = checking.contiguous(Expected(columns, values, tolerance), "c")
-    counters = cleared_faults()
-    held = [np.ascontiguousarray(result), reference.values, reference.tolerance]
-    addresses = tuple(np.uint64(array.ctypes.data) for array in held)
-    args = (*addresses, *checking.sizes_of(reference, result.size), np.uint64(counters.ctypes.data))
-    launch_on_host(library, "compare", (blocks, 1, 1), (checking.BLOCK, 1, 1), args)
-    return Counts.of(counters)
+    counters, memory = cleared_faults(), Memory()
+    held = [memory.holding(array) for array in (result, reference.values, reference.tolerance, counters)]
+    addresses = [np.uint64(allocation.base) for allocation in held]
+    args = (*addresses[:3], *checking.sizes_of(reference, result.size), addresses[3])
+    code = Module(compiling.ptx(source(checking.SOURCE), "90", (checking.element_define(result.dtype.name),)), memory)
+    run_kernel(code, "compare", Shape((blocks, 1, 1), (checking.BLOCK, 1, 1)), args, sms=4)
+    return Counts.of(held[3].view(np.uint64)[: counters.size])
 
 
 def bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

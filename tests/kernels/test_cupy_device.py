@@ -18,11 +18,11 @@ from whorl.kernels import cuda_identity, cupy_gpu
 from whorl.kernels.cublas import library
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import Device
-from whorl.tests.kernels import hosting
-from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream, compiled
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
 from whorl.tests.nvml_library import NvmlLibrary
 
-pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 
 def test_no_cupy_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_device_is_known_by_what_the_driver_says(device: CupyDevice, nvml: Nvm
 
 
 def test_the_uuid_is_whole_where_it_holds_zero_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = ctypes.CDLL(str(compiled("cuda.c", tmp_path)))
+    library = compiling.c_library("cuda.c")
     monkeypatch.setattr(cuda_identity, "driver_library", lambda: library)
     assert str(cuda_identity.cuda_uuid(0)) == "a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"
     assert str(cuda_identity.cuda_uuid(1)) == "00a1a200-a4a5-00a7-a800-aaab00adae00"
@@ -129,7 +129,7 @@ def test_the_uuid_is_whole_where_it_holds_zero_bytes(tmp_path: Path, monkeypatch
 
 
 def test_a_context_is_opened_by_the_driver_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = ctypes.CDLL(str(compiled("cuda.c", tmp_path)))
+    library = compiling.c_library("cuda.c")
     monkeypatch.setattr(cuda_identity, "driver_library", lambda: library)
     opened = ctypes.c_int.in_dll(library, "opened")
     for ordinal, device in [(1, 41), (2, 42), (3, 42)]:  # 2 cannot be opened, 3 is not there: no matter here

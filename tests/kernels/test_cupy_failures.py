@@ -15,11 +15,11 @@ from whorl.kernels.cuda_errors import explain
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
 from whorl.kernels.work import Array, Buffer, Copy, Launch, Work
-from whorl.tests.kernels import hosting
+from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import CompileException, CUDARuntimeError, FakeCupy, FakeRuntime, LibraryInStream
 from whorl.tests.kernels.works import counted, load, ramp, run, twice
 
-pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 
 @pytest.mark.long

@@ -14,12 +14,12 @@ from whorl.kernels import cupy_waiting
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
 from whorl.kernels.work import Array, Buffer, Copy, Expected, Gemm, Launch, Output, Work
-from whorl.tests.kernels import hosting
+from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.test_arithmetic import RUN_HERE, small_work
 from whorl.tests.kernels.works import N, counted, load, memory, ramp, run, twice
 
-pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 
 @pytest.mark.long
@@ -156,7 +156,6 @@ def test_copies_between_places(source: str, target: str, device: CupyDevice) -> 
         outputs=(Output("b", lambda *_: Expected(N, ramp(7)[None, :].astype(float), np.zeros((1, 40))), "exact"),),
     )
     loaded = load(device, work)
-    assert finish(loaded.check()).wrong == N
     run(loaded)
     assert finish(loaded.check()).wrong == 0
 

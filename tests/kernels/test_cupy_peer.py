@@ -7,11 +7,11 @@ import pytest
 from whorl.errors import DeviceError
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
-from whorl.tests.kernels import hosting
+from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime
 from whorl.tests.kernels.works import load, run, twice
 
-pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 
 def refused(device: CupyDevice) -> str:
@@ -90,6 +90,6 @@ def test_memory_on_a_peer_that_failed_is_left(device: CupyDevice, runtime: FakeR
     assert runtime.device == 0
     run(load(device, twice()))
     del runtime.ruined[1]
-    for address, (_, _, where) in list(runtime._memory.items()):
-        if where == 1:
-            del runtime._memory[address]
+    for address, allocation in list(runtime.memory.allocations.items()):
+        if allocation.device == 1:
+            del runtime.memory.allocations[address]

@@ -34,12 +34,12 @@ from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
 from whorl.probes.probe import Probe
 from whorl.probes.watch import Reading, Window
-from whorl.tests.kernels import hosting
+from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
 from whorl.tests.kernels.test_arithmetic import small_work
 from whorl.tests.kernels.works import memory
 
-pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 ROOT = Path(__file__).resolve().parents[2]
 BRIEF = dataclasses.replace(
     EFFORTS["quick"], least_s=0.01, limit_s=0.05, repeats=6, warm_up_s=0.05, first_warm_up_s=0.05

@@ -29,11 +29,12 @@ from whorl.kernels.overlap import (
 )
 from whorl.kernels.work import Copy, Launch, Unfit, Work
 from whorl.tests.kernels.fake_cupy import FakeRuntime
-from whorl.tests.kernels.hosting import COMPILER, SMALL, HostDevice, facts_of
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
 from whorl.tests.kernels.works import load, memory
 from whorl.tests.sizes import sample
 
-on_host = pytest.mark.skipif(COMPILER is None, reason="no g++ here")
+on_host = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 SMALL_WORKS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "embedding": ("overlap-embedding", {"width": 32, "turns": 4, "batches": 8, "lookahead": 3, "blocks": 1}),

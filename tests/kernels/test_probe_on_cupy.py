@@ -18,12 +18,12 @@ from whorl.kernels import catalogue
 from whorl.kernels.cupy_device import cupy_devices
 from whorl.kernels.work import Kernel
 from whorl.probes.effort import EFFORTS
-from whorl.tests.kernels import hosting
+from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime, LibraryInStream
 from whorl.tests.kernels.test_arithmetic import small_work
 
 pytestmark = [
-    pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with"),
+    pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not()),
     pytest.mark.usefixtures("stores_are_copied"),
 ]
 

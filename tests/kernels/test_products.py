@@ -18,7 +18,8 @@ from whorl.kernels.simulated_device import facts_of
 from whorl.kernels.sizing import bytes_per_s, flop_per_s
 from whorl.kernels.work import Expected, Unfit, Work
 from whorl.simulation.models import MODELS
-from whorl.tests.kernels.hosting import COMPILER, SMALL, HostDevice, reference
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.hosting import SMALL, HostDevice, reference
 from whorl.tests.sizes import sample
 
 Doubles = NDArray[np.float64]
@@ -29,7 +30,7 @@ OTHERS = {name: facts_of(model) for name, model in MODELS.items()} | {
     "B300": replace(_BLACKWELL, capability=(10, 3), memory_bytes=270 << 30),
 }
 
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ here")
+needs_compiler = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 
 def on_tensor_cores(a: Doubles, b: Doubles, *, block: int, bits: int) -> Doubles:
