@@ -62,9 +62,8 @@ def reader(kernel: Kernel, operand: str, kind: str) -> Reader:
 
 
 def _constant(bits: int, dtype: np.dtype[Any]) -> Reader:
-    if dtype == np.bool_:
-        value = np.bool_(bits)
-    else:
+    value: Any = np.bool_(bits)
+    if dtype != np.bool_:
         value = np.array(bits & ((1 << 8 * dtype.itemsize) - 1), UNSIGNED[dtype.itemsize]).view(dtype)[()]
     return lambda wave, threads: value
 
@@ -157,6 +156,11 @@ _AS_FMA: dict[str, Callable[..., tuple[Values, Values, Values]]] = {
 }
 
 
+def _fused(operands: tuple[Values, Values, Values], precision: str) -> Values:
+    a, x, c = np.broadcast_arrays(*operands)
+    return fused(a, x, c, precision)
+
+
 def _half(values: Values, shift: int, precision: str) -> Values:
     """One of the 16-bit floats of a register, as float64."""
     bits = (values.view(UNSIGNED[values.dtype.itemsize]) >> shift).astype(np.uint16)
@@ -170,7 +174,7 @@ def _packed(operation: str, operands: Sequence[Values], kind: str) -> Values:
     for shift in (0, 16) if kind.endswith("x2") else (0,):
         numbers = [_half(each, shift, precision) for each in operands]
         if operation in _AS_FMA:
-            result = fused(*np.broadcast_arrays(*_AS_FMA[operation](*numbers)), precision)
+            result = _fused(_AS_FMA[operation](*numbers), precision)
         else:
             result = {"min": np.fmin, "max": np.fmax, "neg": np.negative, "abs": np.abs}[operation](*numbers)
         lanes.append(encode(result, precision).view(np.uint16).astype(np.uint32) << np.uint32(shift))
@@ -224,7 +228,7 @@ def _funnel(left: bool, wrap: bool, low: Values, high: Values, by: Values) -> Va
 def _permuted(a: Values, b: Values, selector: Values) -> Values:
     """prmt: four bytes of eight; a selector of 8 or more copies the sign of its byte."""
     both = b.astype(np.uint64) << np.uint64(32) | a.astype(np.uint64)
-    result = np.uint32(0)
+    result: Values = np.uint32(0)
     for place in range(4):
         choice = (selector >> np.uint32(4 * place)).astype(np.uint64)
         byte = both >> (choice & np.uint64(7)) * np.uint64(8) & np.uint64(255)
@@ -311,6 +315,8 @@ _TWO: dict[str, Callable[[Values, Values], Values]] = {
     "xor": np.bitwise_xor,
     "copysign": lambda sign, size: np.copysign(size, sign),
 }
+_MORE = {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup}
+_OPERATIONS: dict[str, Callable[..., Values]] = {**_MORE, **_ONE, **_TWO}
 _LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 _COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater}
 _COMPARISONS |= {"ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}
@@ -341,7 +347,9 @@ def _arithmetic(parts: Sequence[str]) -> Callable[..., Values]:
         return lambda x, by: _shifted(name == "shl", x, by)
     if name == "shf":
         return lambda low, high, by: _funnel("l" in parts, "wrap" in parts, low, high, by)
-    found = {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup} | _ONE | _TWO
+    found: dict[str, Callable[..., Values]] = (
+        {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup} | _ONE | _TWO
+    )
     if name not in found:
         raise UnknownInstructionError(name)
     return found[name]

@@ -372,7 +372,8 @@ class Wave:
         allocation = self.launch.memory.find(lowest)
         if allocation is not None and highest + size <= allocation.base + allocation.size:
             return [(threads, allocation, (addresses - np.uint64(allocation.base)).astype(np.int64))]
-        places, rest, numbers = [], np.arange(addresses.size), np.arange(self.size)[threads]
+        places: list[tuple[Selection, Bytes, NDArray[np.int64]]] = []
+        rest, numbers = np.arange(addresses.size), np.arange(self.size)[threads]
         while rest.size:
             start = int(addresses[rest[0]])
             allocation = self.launch.memory.find(start)
@@ -494,7 +495,7 @@ class Wave:
                 at = int(here[np.argmin(self._turn[running])])
             else:
                 at = int(here.min())
-            group, others = running[here == at], here[here != at]
+            group, others = running[here == at], running[here != at]
             turns = self._run_together(group, at, others, turns)
             if turns > PATIENCE:
                 turns, fair = 0, 2 * PATIENCE
@@ -509,7 +510,8 @@ class Wave:
     def _run_together(self, group: NDArray[np.int64], at: int, others: NDArray[np.int64], turns: int) -> int:
         """Threads at one instruction go on until they part, wait, end or reach others. How often they turned back."""
         launch, code = self.launch, self._steps
-        limit = int(others[others > at].min(initial=len(code)))
+        others_at = self.pc[others]
+        limit = int(others_at[others_at > at].min(initial=len(code)))
         full = group.size == self.size
         threads: Selection = slice(None) if full else group
         self._turn[threads] = launch.clock
@@ -547,7 +549,6 @@ class Wave:
                 if taken == group.size:
                     turns += step.jump <= at and others.size > 0
                     at = step.jump
-                    others_at = self.pc[others]
                     if turns > PATIENCE or (others_at == at).any():
                         break
                     limit = int(others_at[others_at > at].min(initial=len(code)))

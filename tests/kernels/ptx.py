@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 """By bytes."""
 
-TYPES: dict[str, type[np.generic]] = {
+TYPES: dict[str, type[np.generic[Any]]] = {
     "pred": np.bool_,
     "f16": np.float16,
     "f32": np.float32,
