@@ -28,8 +28,8 @@ from whorl.kernels.overlap import (
     pairs_by_state,
 )
 from whorl.kernels.work import Copy, Launch, Unfit, Work
-from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels import compiling
+from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
 from whorl.tests.kernels.works import load, memory
 from whorl.tests.sizes import sample
