@@ -56,11 +56,11 @@ probe.add_command(list_probes)
     show_default=True,
     help="One GPU of a node after another, or all of them at once.",
 )
-@click.option("--period", type=Span(), help="power-square: time from one load to the next.  [default: 0.2s]")
+@click.option("--period", type=Span(), help="power-square, soak: time from one load to the next.  [default: 0.2s]")
 @click.option(
     "--duty",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="power-square: share of that time under load.  [default: 0.5]",
+    help="power-square, soak: share of that time under load.  [default: 0.5]",
 )
 @click.option(
     "--input", "distribution", metavar="NAME", help="Distribution of the input data, for kernels with a choice."
@@ -76,6 +76,7 @@ probe.add_command(list_probes)
     "--repeats", type=click.IntRange(3, 10_000), help="Measure at least this many repeats.  [default: by suite]"
 )
 @click.option("--time-limit", type=Span(), help="Measure each probe for at most this time.  [default: by suite]")
+@click.option("--until-wrong", is_flag=True, help="soak: end at the first wrong result.")
 @click.option("--start-temperature", type=float, metavar="DEGC", help="Cool down to this before each probe.")
 @click.option("--cool-down", type=Span(), default="120s", show_default=True, help="Cool down for at most this time.")
 @click.option("--lock-clock", type=float, metavar="MHZ", help="Lock the SM clock, and unlock it afterwards.")

@@ -59,6 +59,7 @@ def measure(
     precision: float | None = None,
     repeats: int | None = None,
     time_limit: float | str | None = None,
+    until_wrong: bool = False,
     start_temperature: float | None = None,
     cool_down: float | str = 120.0,
     lock_clock: float | None = None,
@@ -110,6 +111,7 @@ def measure(
         precision=precision,
         repeats=repeats,
         time_limit=seconds_of(time_limit),
+        until_wrong=until_wrong,
         start_temperature=start_temperature,
         cool_down=seconds_of(cool_down),
         campaign=campaign,
@@ -184,6 +186,7 @@ def _plan(
     precision: float | None,
     repeats: int | None,
     time_limit: float | None,
+    until_wrong: bool,
     start_temperature: float | None,
     cool_down: float,
     campaign: str | None,
@@ -202,7 +205,7 @@ def _plan(
     probes = catalogue.choose(tuple(names)) if names else catalogue.suite(suite)
     period_s = PERIOD_S if period is None else period
     if not 0.04 <= period_s <= 60:
-        raise InputError(f"the period of a square wave must be from 0.04 to 60 s, not {period_s:g} s")
+        raise InputError(f"the period of load and rest must be from 0.04 to 60 s, not {period_s:g} s")
     _refuse_no_numbers(duty=duty, precision=precision, start_temperature=start_temperature)
     if not 0 < (1.0 if precision is None else precision) <= 100:
         raise InputError(f"--precision is a percentage above 0 and up to 100, not {precision:g}")
@@ -221,6 +224,7 @@ def _plan(
         precision=None if precision is None else precision / 100,
         repeats=repeats,
         time_limit_s=time_limit,
+        until_wrong=until_wrong,
         start_temperature_c=start_temperature,
         cool_down_s=cool_down,
         period_s=period_s,
@@ -228,6 +232,8 @@ def _plan(
         input=distribution,
     )
     _refuse_unused(probes, asked, period=period, duty=duty)
+    if until_wrong and not any(probe.kind == "soak" for probe in probes):
+        raise InputError("--until-wrong works only with soak, which is not among the chosen probes")
     # To the microsecond: a campaign that starts in the same second on another node must have another name.
     return Plan(probes, asked, campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}", neighbours)
 
@@ -253,8 +259,8 @@ def _refuse_unused(probes: Sequence[Probe], asked: Asked, **wave: float | None) 
     from ..probes.protocol import takes_input
 
     for name, value in wave.items():
-        if value is not None and not any(one.kind == "square" for one in probes):
-            raise InputError(f"--{name} works only with power-square, which is not among the chosen probes")
+        if value is not None and not any(one.kind in ("square", "soak") for one in probes):
+            raise InputError(f"--{name} works only with power-square and soak, which are not among the chosen probes")
     if asked.input is None:
         return
     if asked.input not in DISTRIBUTIONS:

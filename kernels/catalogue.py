@@ -27,6 +27,8 @@ KERNELS: dict[str, tuple[str, str]] = {
     "chase": ("access", "CHASE"),
     "gather": ("access", "GATHER"),
     "atomics": ("access", "ATOMICS"),
+    "memory": ("memory", "MEMORY"),
+    "sm": ("sm", "SM"),
     "power-mix": ("power", "MIX"),
     "power-share": ("power", "SHARE"),
     "copy-h2d": ("paths", "H2D"),

@@ -69,5 +69,5 @@ extern "C" __global__ void compare_pattern(const uint4* memory, unsigned long lo
         atomicOr(&log[1], findings.rose);
         atomicOr(&log[2], findings.fell);
     }
-    report(faults, compared, findings.wrong, findings.first);
+    tally(faults, compared, findings.wrong, findings.first);
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .sizing import bytes_per_s, room
 from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
 
 BLOCK = 256
@@ -16,6 +17,7 @@ BLOCKS_PER_SM = 8
 UNROLL = 4
 """Vectors of 16 bytes that a thread has on the way at a time, as in memory.cu."""
 
+TURN_S = 0.01
 CAPACITY = 4096
 """Errors that the log holds; all are counted."""
 RECORD = 8
@@ -53,10 +55,15 @@ PATTERNS = tuple(
 
 
 def build(facts: Facts, *, size: int | None = None) -> Work | Unfit:
-    """Bytes: 2 · size, for one pattern is written and read. `size` (bytes): by default three quarters of the memory."""
+    """Bytes: 2 · size, for one pattern is written and read.
+
+    `size` (bytes): by default what takes some 10 ms; the probe of this name gives nearly all memory that is free.
+    """
     grid = facts.sms * BLOCKS_PER_SM
     sweep = grid * BLOCK * UNROLL
-    vectors = (3 * facts.memory_bytes // 4 if size is None else size) // 16 // sweep * sweep
+    if size is None:
+        size = int(min(room(facts), TURN_S / 2 * bytes_per_s(facts)))
+    vectors = size // 16 // sweep * sweep
     if vectors < sweep:
         return Unfit(f"patterns over the memory need at least {sweep * 16 >> 10} KiB, a step of the whole grid")
     shape = (grid, 1, 1), (BLOCK, 1, 1)

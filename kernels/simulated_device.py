@@ -265,6 +265,7 @@ class SimulatedLoaded:
         self._fault = bench.fleet.fault_of(prepared.gpu)
         self._random = bench.draws(f"wrong results of {work.kernel}", prepared.gpu)
         self._caught = bool(self._random.random() < self._fault.wrong_share)
+        self._all_wrong: list[int] = []
         self._wrong: NDArray[np.int64] = np.empty(0, np.int64)
         """Places of the wrong elements of all repetitions that were not checked yet."""
         self._written, self._taken = False, True
@@ -307,7 +308,7 @@ class SimulatedLoaded:
     async def read(self, buffer: str) -> NDArray[Any]:
         """See `Loaded.read`: the findings of memory.cu and sm.cu. A wrong word has a bit that is stuck at 1; wrong
         results are those of one lane of one multiprocessor."""
-        wrong = self._wrong.tolist()
+        wrong = self._all_wrong
         if buffer == "log":
             return memory.written([memory.stuck(place % self.work.compared) for place in wrong])
         assert buffer == "sms", f"no simulated GPU writes {buffer}"
@@ -324,7 +325,7 @@ class SimulatedLoaded:
 
     async def poison(self) -> None:
         """Forget what was written."""
-        self._written, self._wrong = False, np.empty(0, np.int64)
+        self._written, self._wrong, self._all_wrong = False, np.empty(0, np.int64), []
         self._repetitions, self._unchecked, self._busy_s = 0, 0, 0.0
 
     def unload(self) -> None:
@@ -350,8 +351,12 @@ class SimulatedLoaded:
         if not self.work.every_counts:
             repetitions, self._wrong = 1, np.empty(0, np.int64)
         times = self._random.binomial(repetitions, 1 / self._fault.wrong_one_in)
+        if self.work.kernel == "memory":  # a cell that is bad fails in the first pattern that tries it, and stays bad
+            times = 0 if self._all_wrong else 1
         count = int(self._random.geometric(0.1, times).sum())
-        self._wrong = np.concatenate([self._wrong, np.unique(self._random.integers(0, elements, count))])
+        wrong = np.unique(self._random.integers(0, elements, count))
+        self._wrong = np.concatenate([self._wrong, wrong])
+        self._all_wrong += wrong.tolist()
 
     def _first(self, place: int) -> tuple[str, float]:
         """The first wrong element in words, and its error in tolerances: it is twice what it should be, or off by as

@@ -6,7 +6,7 @@
 #define THREADS 1024
 #define VALUES 40  // registers of a thread that keep a word all the time: more than half of all
 #define STARTS 64
-#define STEPS 64
+#define STEPS 512
 #define FACTOR 0x9e3779b1u
 #define ROW 8
 
@@ -41,10 +41,10 @@ __device__ __forceinline__ word differing(uint4 a, uint4 b) {
 // after STEPS steps; threads of a warp take different rows. slab: `slab_vectors` for each block, for the L1 cache.
 // far: `far_vectors` for all, which hold the pattern FORM_HASH of `salt`. slab_vectors and far_vectors are
 // multiples of 1024. sms: ROW counters by multiprocessor: blocks, wrong words, lanes, parts, cycles, ns.
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    exercise(const word* __restrict__ starts, float step, uint4* slab, word slab_vectors, const uint4* far,
-             word far_vectors, word shared_words, word rounds, word salt, unsigned long long* sms,
-             unsigned long long* faults) {
+extern "C" __launch_bounds__(THREADS, 1) __global__ void exercise(
+    const word* __restrict__ starts, float step, uint4* slab, word slab_vectors, const uint4* far, word
+    far_vectors, word shared_words, word rounds, word salt, unsigned long long* sms, unsigned long long*
+    faults) {
     const word thread = threadIdx.x, partner = THREADS - 1 - thread;
     word compared = 0, wrong = 0, parts = 0;
 #define TAKE(count, words, part) \

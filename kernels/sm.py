@@ -17,7 +17,7 @@ from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Scalar, Unfit, W
 THREADS = 1024
 VALUES = 36
 STARTS = 64
-STEPS = 64
+STEPS = 512
 ROW = 8
 SMS = FAULTS - 4
 """Rows of the table by multiprocessor; these five as in sm.cu."""
@@ -37,7 +37,7 @@ PARTS = ("L2 cache", "registers", "shared memory", "L1 cache", "fp32", "int32")
 
 
 def build(facts: Facts, *, rounds: int = ROUNDS, slab: int = SLAB, far: int | None = None) -> Work | Unfit:
-    """FLOP: of the fp32 check, 4 · 64 steps · 1024 threads · rounds · multiprocessors · 2 launches.
+    """FLOP: of the fp32 check, 4 · 512 steps · 1024 threads · rounds · multiprocessors · 2 launches.
 
     `rounds`: in a repetition; every second one has the bits of the one before inverted. `slab`: bytes of each
     multiprocessor in its L1 cache. `far`: bytes that all read from the L2 cache, by default a third of it.

@@ -50,7 +50,9 @@ class Plan:
 
     def expected_s(self) -> float:
         """How long one GPU takes at most, by the probes' limits."""
-        return self.asked.effort.together_s(self.probes)
+        effort = self.asked.effort
+        soaks = sum(self.asked.soak_s - effort.soak_s for probe in self.probes if probe.kind is Kind.SOAK)
+        return effort.together_s(self.probes) + soaks
 
 
 @dataclass(frozen=True)
@@ -180,11 +182,12 @@ class Campaign:
             warm = lambda: True  # noqa: E731
             if meeting and not device.simulated:
                 warm = partial(meeting.complete, device, 2 * stage + 1)
+            ends = self._telling(device, probe, ended) if probe.kind is Kind.SOAK else ended
             try:
                 if isinstance(device, GpuProcess):
-                    answer = device.measure(watch, probe, asked, first=first, ended=ended, warm=warm)
+                    answer = device.measure(watch, probe, asked, first=first, ended=ends, warm=warm)
                 else:
-                    answer = await measure(device, watch, probe, self._find, asked, first=first, ended=ended, warm=warm)
+                    answer = await measure(device, watch, probe, self._find, asked, first=first, ended=ends, warm=warm)
             except DeviceError as error:
                 self._failed(device, probe, setting, error)
                 if error.gone:
@@ -196,6 +199,24 @@ class Campaign:
                 continue
             first = first and probe.kind is Kind.IDLE
             self._keep(device, probe, setting, answer)
+            if answer.failure is not None:
+                self._report_failure(device, probe, answer.failure)
+                if answer.failure.gone:
+                    self._leave_out(device, self.plan.probes[stage + 1 :])
+                    return
+
+    def _telling(self, device: Device | GpuProcess, probe: Probe, ended: Callable[[], bool]) -> Callable[[], bool]:
+        """`ended`, which is asked after each batch and says how far the probe is."""
+        began_ns, place = device.now_ns(), f"{device.facts.node}/{device.facts.index}"
+
+        def ended_and_told() -> bool:
+            if self._progress:
+                spent_s, total = (device.now_ns() - began_ns) / 1e9, self.report.gpus * len(self.plan.probes)
+                what = f"{probe.name} on {place}: {spent_s:,.0f} of {self.plan.asked.soak_s:,.0f} s"
+                self._progress(self._done, total, what)
+            return ended()
+
+        return ended_and_told
 
     def _is_stored(self, probe: Probe, facts: Facts, setting: Setting) -> bool:
         conditions = asked_of(probe, self.plan.asked, setting) | {"probe_version": probe.version}
@@ -237,6 +258,10 @@ class Campaign:
                     n=measured.verdict.wrong,
                 )
             )
+        if measured.note:
+            with self._lock:
+                facts = device.facts
+                self.report.notes.append(f"{facts.node}/{facts.index}: {probe.name}: {measured.note}")
         self._tell(probe, device.facts, _summary(device.facts, run, probe, wrong=measured.verdict.wrong > 0))
 
     def _failed(self, device: Device | GpuProcess, probe: Probe, setting: Setting, error: DeviceError) -> None:
@@ -256,11 +281,15 @@ class Campaign:
             status_detail=str(error),
         )
         self.recorder.run(run)
-        detail = f"{probe.name}: {error}"
-        self.recorder.event(Event(EventKind.PROBE_FAILED, facts.gpu, detail, now_ns, facts.node, workload=probe.name))
+        self._report_failure(device, probe, error)
+        self._tell(probe, facts, _summary(facts, run, probe, wrong=False))
+
+    def _report_failure(self, device: Device | GpuProcess, probe: Probe, error: DeviceError) -> None:
+        facts, detail = device.facts, f"{probe.name}: {error}"
+        event = Event(EventKind.PROBE_FAILED, facts.gpu, detail, device.now_ns(), facts.node, workload=probe.name)
+        self.recorder.event(event)
         with self._lock:
             self.report.failures.setdefault(facts.gpu, detail)
-        self._tell(probe, facts, _summary(facts, run, probe, wrong=False))
 
     def _not_run(self, device: Device | GpuProcess, probe: Probe, reason: str) -> None:
         facts = device.facts
@@ -304,7 +333,7 @@ def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:
     repeats, steady, independent, drift, readings = (
         run.conditions.get(name) for name in ("repeats", "steady", "independent", "drift", "readings")
     )
-    several = probe.kind in (Kind.SQUARE, Kind.STAIRCASE, Kind.SCAN)
+    several = probe.kind in (Kind.SQUARE, Kind.STAIRCASE, Kind.SCAN, Kind.SOAK)
     return Summary(
         gpu=run.gpu,
         node=facts.node,

@@ -28,6 +28,10 @@ _ROWS = (
     Probe("launch", "1", "launch latency", "Empty kernels, one after another.", "latency", "launch", "quick"),
     Probe("power-mix", "1", "the whole board", "Multiply-add, product, triad in turn.", "rate", "power-mix", "quick"),
     Probe("pagerank", "1", "irregular reads", "PageRank on a power-law graph.", "operation_rate", "pagerank", "quick"),
+    Probe("memory", "1", "DRAM, all of it", "Twelve patterns over the free memory.", "bandwidth", "memory", "quick",
+          Kind.PATTERNS),
+    Probe("sm", "1", "each multiprocessor", "Patterns and sums, by multiprocessor.", "sm_spread", "sm", "quick",
+          Kind.PATTERNS),
     Probe("fma-fp32", "1", "SMs, fp32", "Chains of multiply-adds.", "rate", "fma-fp32", "standard"),
     Probe("fma-int32", "1", "SMs, int32", "Chains of integer multiply-adds.", "operation_rate", "fma-int32",
           "standard"),
@@ -57,6 +61,8 @@ _ROWS = (
     Probe("copy-p2p", "1", "GPU to GPU", "Copy to another GPU, past the host.", "bandwidth", "copy-p2p", "full"),
     Probe("power-square", "1", "power sensor", "Full load and rest alternate.", "swing_seen", "power-mix", "full",
           Kind.SQUARE),
+    Probe("soak", "1", "the whole board", "Minutes of load and of pulses, all checked.", "checked_repetitions",
+          "power-mix", None, Kind.SOAK),
 )
 # fmt: on
 

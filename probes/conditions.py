@@ -35,9 +35,11 @@ class Asked:
     cool_down_s: float = 120.0
     """At most so long."""
     period_s: float = PERIOD_S
-    """Of the square wave."""
+    """Of the square wave, and of the pulses of a soak."""
     duty: float = DUTY
-    """power-square: share of that time under load."""
+    """Share of that time under load."""
+    until_wrong: bool = False
+    """soak: whether it ends at the first wrong result."""
     input: str | None = None
     """Distribution of the input data, for kernels that take one."""
 
@@ -48,6 +50,11 @@ class Asked:
     @property
     def limit_s(self) -> float:
         return self.effort.limit_s if self.time_limit_s is None else self.time_limit_s
+
+    @property
+    def soak_s(self) -> float:
+        """How long a soak takes."""
+        return self.effort.soak_s if self.time_limit_s is None else self.time_limit_s
 
     @property
     def least_repeats(self) -> int:
@@ -75,7 +82,7 @@ def asked_of(probe: Probe, asked: Asked, setting: Setting) -> dict[str, object]:
         "seed": asked.seed,
         "asked_precision": asked.half_width,
         "asked_repeats": asked.least_repeats,
-        "time_limit_s": asked.limit_s,
+        "time_limit_s": asked.soak_s if probe.kind == "soak" else asked.limit_s,
         "asked_start_temperature_c": asked.start_temperature_c,
         "asked_input": asked.input,
         "clock": ClockSetting.FREE if setting.locked_clock_mhz is None else ClockSetting.LOCKED,
@@ -83,7 +90,7 @@ def asked_of(probe: Probe, asked: Asked, setting: Setting) -> dict[str, object]:
         "asked_power_limit_w": setting.power_limit_w,
         "neighbours": setting.neighbours,
     }
-    if probe.kind == "square":
+    if probe.kind in ("square", "soak"):
         conditions |= {"period_s": asked.period_s, "duty": asked.duty}
     return conditions
 

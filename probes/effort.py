@@ -47,6 +47,8 @@ class Effort:
     """How long a level of the staircase, and load and rest before a square wave, last."""
     wave_s: float
     """How long a square wave lasts, at least ten periods."""
+    soak_s: float
+    """How long a soak lasts."""
 
     def expected_s(self, probe: Probe) -> float:
         """How long a probe takes at most on a warm GPU, by its limits; loading its work comes on top."""
@@ -59,6 +61,10 @@ class Effort:
                 return self.level_s * LEVELS
             case Kind.SCAN:
                 return len(probe.scan[1] if probe.scan else ()) * 2 * self.scan_s
+            case Kind.PATTERNS:
+                return 2 * self.least_s
+            case Kind.SOAK:
+                return self.soak_s
         return self.warm_up_s + self.limit_s
 
     def together_s(self, probes: Iterable[Probe]) -> float:
@@ -90,6 +96,7 @@ EFFORTS = {
             idle_s=2.0,
             level_s=1.5,
             wave_s=3.0,
+            soak_s=60.0,
         ),
         Effort(
             "standard",
@@ -104,6 +111,7 @@ EFFORTS = {
             idle_s=4.0,
             level_s=2.0,
             wave_s=6.0,
+            soak_s=600.0,
         ),
         Effort(
             "full",
@@ -118,6 +126,7 @@ EFFORTS = {
             idle_s=20.0,
             level_s=5.0,
             wave_s=20.0,
+            soak_s=1200.0,
         ),
     )
 }

@@ -15,6 +15,7 @@ The mean power is that of the energy counter between its first and its last rene
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ from ..kernels.work import Work
 from .interval import Interval
 from .watch import Window
 
+SOAK_RATES = tuple(10**power for power in range(2, 9))
+"""One wrong repetition in so many: where the detection curve of a soak is given."""
 LATENCY = "latency"
 INTEGER = "int32"
 """Its arithmetic is counted as FLOP is, and is none."""
@@ -94,6 +97,23 @@ def of_verdict(verdict: Verdict) -> list[Figure]:
         Figure("checked_elements", "", float(verdict.elements)),
         Figure("wrong_elements", "", float(verdict.wrong)),
     ]
+
+
+def detected(repetitions: int, rate: int) -> float:
+    """The probability that at least one of some checked repetitions is wrong on a GPU that does one in `rate` wrong."""
+    return -math.expm1(repetitions * math.log1p(-1 / rate))
+
+
+def of_soak(medians_ms: Sequence[float], repetitions: int) -> list[Figure]:
+    """The median time of each part of a soak, how much was checked, and what such a soak finds.
+
+    `found_at_N` is the probability, %, that it finds a GPU that does one repetition in N wrong: 1 - (1 - 1/N)^n for n
+    checked repetitions, if each is wrong independently of the others.
+    """
+    figures = [Figure("time", "ms", value, part) for part, value in enumerate(medians_ms)]
+    figures.append(Figure("time_median", "ms", float(np.median(medians_ms))))
+    figures.append(Figure("checked_repetitions", "", float(repetitions)))
+    return figures + [Figure(f"found_at_{rate}", "%", 100 * detected(repetitions, rate)) for rate in SOAK_RATES]
 
 
 def of_square(window: Window, load_w: float | None, rest_w: float | None, fall: Window, seconds: float) -> list[Figure]:

@@ -18,6 +18,8 @@ class Kind(StrEnum):
     SQUARE = "square"  # load and rest in turns of a chosen period and duty
     STAIRCASE = "staircase"  # load in rising levels
     SCAN = "scan"  # the kernel at several values of one parameter, each measured as STEADY
+    PATTERNS = "patterns"  # every turn of the kernel, again and again; it says itself where it found errors
+    SOAK = "soak"  # steady load and pulses of load in turns for minutes, all of it checked
 
 
 @dataclass(frozen=True)

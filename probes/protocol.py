@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
+import numpy as np
+
+from ..errors import DeviceError
 from ..kernels.device import Device, Verdict
 from ..kernels.work import Kernel, Unfit
 from ..store.vocabulary import EndedBy, Outcome
 from . import figures as of
 from .conditions import Asked, of_work
 from .figures import LATENCY, Figure
-from .interval import Interval
+from .interval import Interval, interval_of
+from .patterns import FINDINGS, memory_size
 from .probe import Kind, Probe
-from .steps import Steps
+from .steps import BATCH_S, SOAK_PART_S, Steps, shape
 from .watch import Watch, Window
 
 _LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -46,16 +51,24 @@ class Measured:
     verdict: Verdict
     conditions: dict[str, object]
     interval: Interval | None = None
+    note: str | None = None
+    """What somebody should know although no result was wrong."""
+    failure: DeviceError | None = None
+    """Of a soak: what the GPU failed with; the figures are those until then."""
 
     @property
     def status(self) -> Outcome:
         """Whether the figures are to be trusted."""
-        return Outcome.WRONG_RESULT if self.verdict.wrong else Outcome.OK
+        if self.verdict.wrong:
+            return Outcome.WRONG_RESULT
+        return Outcome.OK if self.failure is None else Outcome(self.failure.outcome)
 
     @property
     def status_detail(self) -> str | None:
         """The same in a sentence; None where it is OK."""
-        return wrong_words(self.verdict) if self.verdict.wrong else None
+        sentences = [wrong_words(self.verdict)] if self.verdict.wrong else []
+        sentences += [] if self.failure is None else [str(self.failure)]
+        return "; ".join(sentences) or None
 
 
 def wrong_words(verdict: Verdict) -> str:
@@ -95,6 +108,10 @@ async def measure(
             return await on.staircase(kernel, given)
         case Kind.SCAN:
             return await on.scan(kernel, given)
+        case Kind.PATTERNS:
+            return await on.patterns(kernel, given)
+        case Kind.SOAK:
+            return await on.soak(kernel, given)
     return await on.steady(kernel, given)
 
 
@@ -266,6 +283,85 @@ class _Protocol(Steps):
         rows = of.of_square(window, load_w, rest_w, fall, seconds)
         rows.append(Figure("duty_found", "%", 100 * busy_s / seconds))
         return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
+
+    async def patterns(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+        """Every turn of the kernel at least once, for the time of the suite; then where it found errors."""
+        if kernel.name == "memory" and "size" not in given:
+            size = memory_size(self.device)
+            if isinstance(size, str):
+                return Unrun(size)
+            given["size"] = size
+        work = kernel.build(self.device.facts, **given)
+        if isinstance(work, Unfit):
+            return Unrun(work.reason)
+        loaded = await self.load(work)
+        try:
+            time_s = await self.attempt(loaded)
+            await self.cool_down()
+            began_ns, times, turns = self.device.now_ns(), [], len(work.turns)
+            while True:
+                repeats, each = shape(time_s, max(BATCH_S, turns * time_s))
+                repeats = max(repeats, ceil(turns / each))
+                times.append(await self.run_batch(loaded, repeats, each, time_s))
+                time_s = float(np.median(times[-1])) / 1000
+                ended_ns = self.device.now_ns()
+                if (ended_ns - began_ns) / 1e9 + repeats * each * time_s > self.effort.least_s:
+                    break
+            self.found.judge(await loaded.check())
+            buffer, understand = FINDINGS[kernel.name]
+            findings = understand(await loaded.read(buffer), work, self.device.facts)
+        finally:
+            loaded.unload()
+        if findings.detail is not None:
+            self.found.verdict = replace(self.found.verdict, first=findings.detail)
+        times_ms = np.concatenate(times)
+        interval = interval_of(times_ms)
+        self.found.conditions |= {"repeats": interval.n, "each": each} | dict(findings.conditions)
+        window = self.watch.window(self.gpu, began_ns, ended_ns)
+        rows = [*of.of_times(times_ms, interval), *of.of_work(work, interval.median, serial=False), *findings.figures]
+        measured = self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
+        return replace(measured, note=findings.note)
+
+    async def soak(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+        """Steady load and pulses of load in turns until the time is over; all of it is checked, a part at a time.
+
+        A GPU that fails, or somebody who stops it, ends it early, and what was found until then is kept.
+        """
+        work = kernel.build(self.device.facts, **given)
+        if isinstance(work, Unfit):
+            return Unrun(work.reason)
+        asked, limit_s, pulsed = self.asked, self.asked.soak_s, False
+        ended_by, failure = EndedBy.TIME_LIMIT, None
+        medians_ms: list[float] = []
+        checked = 0
+        loaded = await self.load(work)
+        try:
+            time_s = await self.attempt(loaded)
+            began_ns = ended_ns = self.device.now_ns()
+            while ended_by is EndedBy.TIME_LIMIT and ended_ns - began_ns < 1e9 * limit_s:
+                part_s = min(SOAK_PART_S, limit_s - (ended_ns - began_ns) / 1e9)
+                try:
+                    period_s, load_s = (asked.period_s, asked.period_s * asked.duty) if pulsed else (1.0, 1.0)
+                    times_ms = await self.pulses(loaded, time_s, part_s, period_s=period_s, load_s=load_s)
+                    medians_ms.append(float(np.median(times_ms)))
+                    pulsed, time_s = not pulsed, medians_ms[-1] / 1000
+                except KeyboardInterrupt:
+                    ended_by = EndedBy.STOPPED
+                verdict = await loaded.check()
+                ended_ns = self.device.now_ns()
+                self.found.judge(verdict)
+                checked += verdict.repetitions
+                if verdict.wrong and asked.until_wrong:
+                    ended_by = EndedBy.WRONG
+        except DeviceError as error:
+            if not medians_ms:
+                raise
+            ended_by, failure = EndedBy.FAILED, error
+        finally:
+            loaded.unload()
+        window = self.watch.window(self.gpu, began_ns, ended_ns)
+        rows = of.of_soak(medians_ms, checked) + of.of_work(work, float(np.median(medians_ms)), serial=False)
+        return replace(self._measured(began_ns, ended_ns, window, rows, ended_by), failure=failure)
 
     def _measured(
         self,

@@ -260,7 +260,7 @@ class Past:
         return None if microseconds is None else 1000 * microseconds
 
     def runs_of(self, campaign: str, before_ns: int | None = None) -> dict[tuple[str, str], list[dict[str, object]]]:
-        """Those of a campaign that did not fail, by GPU and probe.
+        """Those of a campaign that neither failed nor were stopped, by GPU and probe.
 
         Of each: its conditions, with the version of the probe beside them as `probe_version`. With `before_ns` only
         those that began earlier (UTC).
@@ -270,7 +270,7 @@ class Past:
             mine = compute.and_(mine, compute.less(self.rows["began"].cast(pa.int64()), before_ns // 1000))
         found: dict[tuple[str, str], list[dict[str, object]]] = {}
         for row in self.rows.filter(mine).drop_columns(["began", "ended"]).to_pylist():
-            if row["ended_by"] != EndedBy.FAILED:
+            if row["ended_by"] not in (EndedBy.FAILED, EndedBy.STOPPED):
                 conditions = (row["conditions"] or {}) | {"probe_version": row["probe_version"]}
                 found.setdefault((row["gpu"], row["workload"]), []).append(conditions)
         return found

@@ -26,7 +26,9 @@ _FIRST_LIMIT_S = 60.0
 """A first repetition that takes longer hangs."""
 _HANG_FACTOR, _HANG_S = 10.0, 30.0
 """A batch that takes so many times as long as expected, and that much more, hangs."""
-_BATCH_S = 0.2  # of a warm-up
+BATCH_S = 0.2  # of a warm-up
+SOAK_PART_S = 10.0
+"""Of a soak: after so long it is checked, and steady load and pulses take turns."""
 _LOOK_S = 1.0  # between two looks at the temperature while a GPU cools down
 _CLOCK_SHARE = 0.005  # by which the median clocks of the two halves of a steady span may differ
 _ENOUGH = 20_000  # repeats: more would not fit a result table for anybody's use
@@ -127,7 +129,7 @@ class Steps:
         medians: list[float] = []
         steady = False
         while not steady:
-            repeats, each = _shape(time_s, _BATCH_S)
+            repeats, each = shape(time_s, BATCH_S)
             timed = await self.run_batch(loaded, repeats, each, time_s)
             medians.append(median(timed.tolist()) / 1000)
             time_s = medians[-1]
@@ -135,10 +137,10 @@ class Steps:
             steady = _within(medians, STEADY_SHARE) and (by_times_alone or self._settled(began_ns))
             # A GPU that rested for long climbs from its lowest clock: it is not cut off on the way.
             most_s = limit_s if _within(medians, CLIMBING_SHARE) else max(limit_s, self.effort.first_warm_up_s)
-            if spent_s + max(_BATCH_S, time_s) > most_s:
+            if spent_s + max(BATCH_S, time_s) > most_s:
                 break
         while not by_times_alone and not self._warm():
-            times = await self.run_batch(loaded, *_shape(time_s, _BATCH_S), time_s)
+            times = await self.run_batch(loaded, *shape(time_s, BATCH_S), time_s)
             time_s = median(times.tolist()) / 1000
         self.found.conditions |= {
             "steady": bool(steady) and bool(self.found.conditions.get("steady", True)),
@@ -196,7 +198,7 @@ class Steps:
         """Run for a time; the answer is when that began and ended, UTC ns."""
         began_ns = self.device.now_ns()
         while (left_s := seconds - (self.device.now_ns() - began_ns) / 1e9) > 0:
-            repeats, each = _shape(time_s, max(min(left_s, 1.0), time_s))
+            repeats, each = shape(time_s, max(min(left_s, 1.0), time_s))
             times = await self.run_batch(loaded, repeats, each, time_s)
             time_s = median(times.tolist()) / 1000
         return began_ns, self.device.now_ns()
@@ -223,6 +225,18 @@ class Steps:
                 await self.device.pause(left_s)
         return counted_ns, self.device.now_ns(), busy_s
 
+    async def pulses(
+        self, loaded: Loaded, time_s: float, seconds: float, *, period_s: float, load_s: float
+    ) -> NDArray[np.float64]:
+        """Load of `load_s` in every `period_s` for a time; the answer is the time of each repetition, ms."""
+        began_ns, parts = self.device.now_ns(), []
+        while (spent_s := (self.device.now_ns() - began_ns) / 1e9) < seconds:
+            parts.append(await self.run_batch(loaded, max(1, round(load_s / time_s)), 1, time_s))
+            left_s = period_s - ((self.device.now_ns() - began_ns) / 1e9 - spent_s)
+            if load_s < period_s and left_s > 0:
+                await self.device.pause(left_s)
+        return np.concatenate(parts)
+
     async def run_batch(self, loaded: Loaded, repeats: int, each: int, time_s: float) -> NDArray[np.float64]:
         self._look()
         timed = await loaded.run(repeats, each=each, limit_s=_HANG_S + _HANG_FACTOR * repeats * each * time_s)
@@ -246,7 +260,7 @@ class Steps:
 _SHOWN_S = 0.4
 
 
-def _shape(time_s: float, seconds: float) -> tuple[int, int]:
+def shape(time_s: float, seconds: float) -> tuple[int, int]:
     """Repeats, and repetitions in each, that take about so long."""
     each = max(1, ceil(REPEAT_S / time_s))
     return max(1, round(seconds / (each * time_s))), each

@@ -42,7 +42,9 @@ class EndedBy(Code):
     TIME_LIMIT = "time limit", "the time was over"
     MOST_REPEATS = "most repeats", "no more repeats fit"
     COMPLETE = "complete", "all was done: its length is fixed"
-    FAILED = "failed", "it did not end: there are no figures"
+    WRONG = "wrong", "a soak that was to end at the first wrong result did so"
+    STOPPED = "stopped", "somebody stopped a soak: the figures are those until then"
+    FAILED = "failed", "it did not end: there are no figures, but those of a soak until then"
 
 
 class JobSource(Code):
@@ -281,6 +283,8 @@ CONDITIONS = (
     Condition("drift", "DOUBLE", "", "share by which the times changed while it was measured"),
     Condition("energy_from", "VARCHAR", "", "where its energy comes from: counter or power"),
     Condition("readings", "BIGINT", "", "readings of telemetry in its window"),
+    Condition("wrong_sms", "BIGINT[]", "", "multiprocessors with wrong results, by number"),
+    Condition("slow_sms", "BIGINT[]", "", "multiprocessors that are slower than the others by more than those differ"),
     # imported
     Condition("input_size", "VARCHAR", "", "input size as the file has it"),
     Condition("reps", "VARCHAR", "", "repetitions as the file has them"),

@@ -1,4 +1,4 @@
-"""Tables of the probes with more than one figure: a square wave, a staircase of load, a scan of sizes."""
+"""Tables of the probes with more than one figure: a square wave, a staircase of load, a scan of sizes, a soak."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _WAVE = (
 _LEAVE = ("energy_by_power", "energy_by_counter", "sensor_window", "sensor_period")
 """Figures that a narrow terminal shows last."""
 _POWER_AT = "power_at_"
+_FOUND_AT = "found_at_"
 _PREFIXES = ("", "Ki", "Mi", "Gi")
 
 
@@ -36,7 +37,8 @@ def levels(runs: Sequence[tuple[str, Summary]], plan: Plan, *, each: bool) -> It
         mine = [(name, one) for name, one in runs if one.probe == probe.name and one.levels]
         if mine:
             title, columns = _columns(probe, plan, [one for _, one in mine])
-            yield _table(f"{title}{_sample_size([one for _, one in mine])}", mine, columns, each=each)
+            sample = "" if probe.kind == "soak" else _sample_size([one for _, one in mine])
+            yield _table(f"{title}{sample}", mine, columns, each=each)
             yield ""
 
 
@@ -50,6 +52,11 @@ def _columns(probe: Probe, plan: Plan, runs: Sequence[Summary]) -> tuple[str, li
         )
         return title, list(_WAVE)
     names = list(dict.fromkeys(name for one in runs for name in one.levels))
+    if probe.kind == "soak":
+        rates = [name for name in names if name.startswith(_FOUND_AT)]
+        title = f"{probe.name}: of GPUs that do one repetition in N wrong, the share that this soak finds, %, by N"
+        counted = ("repetitions", "checked_repetitions", 6)
+        return title, [counted, *((f"{int(name.removeprefix(_FOUND_AT)):,}", name, 3) for name in rates)]
     if probe.kind == "staircase":
         steps = [name for name in names if name.startswith(_POWER_AT)]
         return f"{probe.name}: W with load on a share of the multiprocessors", [
@@ -109,6 +116,8 @@ def _median_text(runs: Sequence[Summary], figure: str, digits: int) -> str:
     if not known:
         return MISSING
     value = median(known)
+    if figure == "checked_repetitions":
+        return f"{value:,.0f}"
     if figure == "sensor_window":
         periods = [one.levels["sensor_period"].value for one in runs if "sensor_period" in one.levels]
         if periods and value <= 2 * median(periods):
