@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,23 +182,7 @@ def inside(kernel: str, counts: Counts, repetitions: int, compared: int) -> Verd
     if counts.wrong:
         first = f"{kernel}, place {counts.first}, compared on the GPU"
     worst = math.inf if counts.wrong or missing else 0.0
-    return Verdict(due, counts.wrong + missing, first, worst, repetitions, counts.by_sm)
-
-
-def together(verdicts: Sequence[Verdict], repetitions: int) -> Verdict:
-    """The verdict on all outputs of a work, and on what its kernels counted."""
-    by_sm: dict[int, int] = {}
-    for verdict in verdicts:
-        for sm, wrong in verdict.by_sm.items():
-            by_sm[sm] = by_sm.get(sm, 0) + wrong
-    return Verdict(
-        elements=sum(verdict.elements for verdict in verdicts),
-        wrong=sum(verdict.wrong for verdict in verdicts),
-        first=next((verdict.first for verdict in verdicts if verdict.first is not None), None),
-        worst=max((verdict.worst for verdict in verdicts), default=0.0),
-        repetitions=repetitions,
-        by_sm=by_sm,
-    )
+    return Verdict(due, counts.wrong + missing, first, worst, by_sm=counts.by_sm)
 
 
 def words_of(expected: WordsExpected, count: int) -> tuple[np.generic, ...]:

@@ -272,6 +272,7 @@ class CupyLoaded:
         if self._work.lap and each > self._work.lap:
             raise ValueError(f"{self._work.kernel}: {each} repetitions do not lie within a lap of {self._work.lap}")
         waiting, elapsed = self._waiting, self._runtime.eventElapsedTime
+        repetitions = self._turns.repetitions
         if self._markers is None:
             self._markers = waiting.event(timing=False), waiting.event(timing=False)
         throttle = Throttle(waiting, self._markers, deadline)
@@ -309,7 +310,7 @@ class CupyLoaded:
             anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (spans[0][0] if spans else began, ended)
         )
         turns_ms = np.array([elapsed(*span) for span in turns]) if turns and each == 1 else None
-        return Timed(from_ns, to_ns, times, turns_ms)
+        return Timed(from_ns, to_ns, times, self._turns.repetitions - repetitions, turns_ms)
 
     def _timers(self) -> Iterator[int]:
         """Events with timing, one after another; they are kept for the next run."""
@@ -454,18 +455,19 @@ class CupyLoaded:
             unaudited = turns.unaudited
             if work.lap:
                 self._enqueue_steps(self._audit if unaudited else [], None)
-            verdicts = []
+            verdict = Verdict(0, 0, repetitions=turns.unchecked if work.every_counts else min(turns.unchecked, 1))
             if work.compared:
                 counts = self._counted(self._buffers[FAULTS_NAME])
-                verdicts.append(checking.inside(work.kernel, counts, turns.unchecked, work.compared))
+                verdict += checking.inside(work.kernel, counts, turns.unchecked, work.compared)
                 self._buffers.clear_faults()
-            verdicts += [self._compare(output) for output in work.outputs if output.turn in (None, turns.last)]
+            for output in work.outputs:
+                if output.turn in (None, turns.last):
+                    verdict += self._compare(output)
             if work.lap and unaudited and turns.audited():
                 self._poison_outputs()
             self._settle(CHECK_LIMIT_S, "the check")
-            repetitions = turns.unchecked if work.every_counts else min(turns.unchecked, 1)
             turns.unchecked = 0
-            return checking.together(verdicts, repetitions)
+            return verdict
 
     def _counted(self, address: int) -> Counts:
         """What stands in counters on the GPU."""

@@ -35,6 +35,17 @@ class Verdict:
     by_sm: Mapping[int, int] = field(default_factory=dict)
     """Wrong elements by multiprocessor, where the kernel itself compares; only those with wrong ones."""
 
+    def __add__(self, later: Verdict) -> Verdict:
+        """The verdict of both; of two first wrong ones, that of this one."""
+        return Verdict(
+            elements=self.elements + later.elements,
+            wrong=self.wrong + later.wrong,
+            first=self.first if self.first is not None else later.first,
+            worst=max(self.worst, later.worst),
+            repetitions=self.repetitions + later.repetitions,
+            by_sm={sm: self.by_sm.get(sm, 0) + later.by_sm.get(sm, 0) for sm in sorted({*self.by_sm, *later.by_sm})},
+        )
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -45,6 +56,8 @@ class Timed:
     """UTC, on the device's clock (`Device.now_ns`)."""
     times_ms: NDArray[np.float64]
     """Of a repetition, in each of the repeats, by events on the device. Shape (repeats,)."""
+    repetitions: int
+    """That ran, with those that no time counts."""
     turns_ms: NDArray[np.float64] | None = None
     """Until the steps of the turn were done, in each repeat of one repetition of a work that has something beside its
     turns. Shape (repeats,)."""

@@ -281,7 +281,7 @@ class SimulatedLoaded:
         self._unchecked += repeats * each
         self._go_wrong(repeats * each)
         self._busy_s += float(done.times_s.sum()) * each
-        return Timed(done.began_ns, done.ended_ns, done.times_s * 1000)
+        return Timed(done.began_ns, done.ended_ns, done.times_s * 1000, repeats * each)
 
     async def check(self) -> Verdict:
         """Compare the outputs, and take what was compared since the last check: see `Loaded.check`."""

@@ -5,6 +5,8 @@ These rates only choose sizes, so that a repetition takes some milliseconds ever
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .peaks import TENSOR, VECTOR
 from .work import Facts, Unfit, Work
 
@@ -14,7 +16,7 @@ MEMORY_SHARE = 0.4
 MOST_MEMORY = 0.9
 """And where it is asked for: the rest is the driver's, the context's and the library's."""
 
-ASSUMED_BANDWIDTH_GB_S = 1000.0
+ASSUMED_BANDWIDTH_GB_S, ASSUMED_CLOCK_MHZ = 1000.0, 1500.0
 """Where the device does not tell."""
 
 PER_CLOCK = 32
@@ -28,12 +30,18 @@ def flop_per_s(facts: Facts, precision: str, *, matrix: bool = False) -> float:
         # A newer architecture than the table knows does at least what the newest known one does.
         rows = [row for since, row in sorted(table.items()) if since <= facts.capability]
         per_clock = rows[-1].get(precision, per_clock) if rows else per_clock
-    return 2 * per_clock * facts.sms * facts.max_clock_mhz * 1e6
+    return 2 * per_clock * facts.sms * (facts.max_clock_mhz or ASSUMED_CLOCK_MHZ) * 1e6
 
 
 def bytes_per_s(facts: Facts) -> float:
     """About how many bytes a second the device's memory moves."""
     return (facts.bandwidth_gb_s or ASSUMED_BANDWIDTH_GB_S) * 1e9
+
+
+def scaled(facts: Facts, factor: float) -> Facts:
+    """The device with all rates times a factor: for work that takes so much longer."""
+    clock_mhz = (facts.max_clock_mhz or ASSUMED_CLOCK_MHZ) * factor
+    return replace(facts, max_clock_mhz=clock_mhz, bandwidth_gb_s=bytes_per_s(facts) / 1e9 * factor)
 
 
 def room(facts: Facts) -> int:

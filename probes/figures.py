@@ -91,9 +91,12 @@ def of_energy(work: Work, time_ms: float, window: Window) -> tuple[list[Figure],
     return figures, source
 
 
-def of_verdict(verdict: Verdict) -> list[Figure]:
-    """How many elements of the results were compared, and how many were wrong."""
+def of_verdict(verdict: Verdict, repetitions: int) -> list[Figure]:
+    """How many repetitions ran, in how many of them the result was checked, how many elements were compared in all,
+    and how many were wrong."""
     return [
+        Figure("repetitions", "", float(repetitions)),
+        Figure("checked_repetitions", "", float(verdict.repetitions)),
         Figure("checked_elements", "", float(verdict.elements)),
         Figure("wrong_elements", "", float(verdict.wrong)),
     ]

@@ -28,6 +28,7 @@ from .probe import Kind, Probe
 from .steps import BATCH_S, SOAK_PART_S, Steps, shape
 from .watch import Watch, Window
 
+_NAMED_SMS = 4  # in a sentence; the conditions have them all
 _LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -74,7 +75,9 @@ class Measured:
 def wrong_words(verdict: Verdict) -> str:
     """A sentence for a wrong result."""
     first = f"; the first: {verdict.first}" if verdict.first else ""
-    return f"{verdict.wrong:,} of {verdict.elements:,} elements of the result are wrong{first}"
+    worst = sorted(verdict.by_sm.items(), key=lambda counted: -counted[1])[:_NAMED_SMS]
+    by_sm = f"; by multiprocessor: {', '.join(f'{sm}: {wrong:,}' for sm, wrong in worst)}" if worst else ""
+    return f"{verdict.wrong:,} of {verdict.elements:,} elements of the result are wrong{first}{by_sm}"
 
 
 async def measure(
@@ -141,25 +144,24 @@ class _Protocol(Steps):
 
     async def steady(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
         """Warm up, then repeat until the median is known well enough."""
-        work = kernel.build(self.device.facts, **given)
-        if isinstance(work, Unfit):
-            return Unrun(work.reason)
-        loaded = await self.load(work)
+        started = await self.start(kernel, given)
+        if isinstance(started, Unfit):
+            return Unrun(started.reason)
+        loaded, time_s = started.loaded, started.time_s
         try:
-            time_s = await self.attempt(loaded)
             await self.cool_down()
             if not self.device.simulated:  # whose energy counter is renewed at every reading
                 self.watch.hurry(self.gpu, on=True)
             time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
             got = await self.repeat(loaded, time_s, self.effort.least_s, self.asked.limit_s)
-            self.found.judge(await loaded.check())
+            await self.check(loaded)
         finally:
             self.watch.hurry(self.gpu, on=False)
             loaded.unload()
         window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
         rows = of.of_times(got.times_ms, got.interval)
-        rows += of.of_work(work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
-        energy, source = of.of_energy(work, got.interval.median, window)
+        rows += of.of_work(loaded.work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
+        energy, source = of.of_energy(loaded.work, got.interval.median, window)
         self.found.conditions |= {
             "repeats": got.interval.n,
             "each": got.each,
@@ -179,22 +181,21 @@ class _Protocol(Steps):
         ended_ns, reasons, enough = 0, [], True
         await self.cool_down()
         for value in values:
-            work = kernel.build(self.device.facts, **(given | {name: value}))
-            if isinstance(work, Unfit):
-                reasons.append(work.reason)
+            started = await self.start(kernel, given | {name: value})
+            if isinstance(started, Unfit):
+                reasons.append(started.reason)
                 continue
-            loaded = await self.load(work)
+            loaded, time_s = started.loaded, started.time_s
             try:
-                time_s = await self.attempt(loaded)
                 time_s = await self.warm_up(loaded, time_s, self.effort.scan_s, by_times_alone=True)
                 got = await self.repeat(loaded, time_s, self.effort.scan_s / 4, self.effort.scan_s)
-                self.found.judge(await loaded.check())
+                await self.check(loaded)
             finally:
                 loaded.unload()
             began_ns = got.began_ns if began_ns is None else began_ns
             ended_ns, enough = got.ended_ns, enough and got.ended_by == EndedBy.PRECISE
             at = of.of_times(got.times_ms, got.interval)
-            at += of.of_work(work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
+            at += of.of_work(loaded.work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
             rows += [Figure(f"{row.name}_at_{value}", row.unit, row.value, row.repeat) for row in at]
             rows.append(Figure(f"repeats_at_{value}", "", float(got.interval.n)))
         if began_ns is None:
@@ -234,14 +235,13 @@ class _Protocol(Steps):
                 await self.rest(self.effort.level_s)
                 ended_ns = self.device.now_ns()
             else:
-                work = kernel.build(self.device.facts, **(given | {"share": share}))
-                if isinstance(work, Unfit):
-                    return Unrun(work.reason)
-                loaded = await self.load(work)
+                started = await self.start(kernel, given | {"share": share})
+                if isinstance(started, Unfit):
+                    return Unrun(started.reason)
+                loaded, time_s = started.loaded, started.time_s
                 try:
-                    time_s = await self.attempt(loaded)
                     from_ns, ended_ns = await self.keep_busy(loaded, time_s, self.effort.level_s)
-                    self.found.judge(await loaded.check())
+                    await self.check(loaded)
                 finally:
                     loaded.unload()
             window = self.watch.window(self.gpu, (from_ns + ended_ns) // 2, ended_ns)
@@ -252,13 +252,12 @@ class _Protocol(Steps):
 
     async def square(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
         """Load and rest in turns; before that, steady load and steady rest for comparison."""
-        work = kernel.build(self.device.facts, **given)
-        if isinstance(work, Unfit):
-            return Unrun(work.reason)
+        started = await self.start(kernel, given)
+        if isinstance(started, Unfit):
+            return Unrun(started.reason)
+        loaded, time_s = started.loaded, started.time_s
         period_s, load_s = self.asked.period_s, self.asked.period_s * self.asked.duty
-        loaded = await self.load(work)
         try:
-            time_s = await self.attempt(loaded)
             await self.cool_down()
             time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
             if time_s > load_s:
@@ -273,7 +272,7 @@ class _Protocol(Steps):
             rest_w = self.shown(self.device.now_ns())
             fall = self.watch.window(self.gpu, busy[1], self.device.now_ns())
             wave = await self.wave(loaded, time_s, period_s, load_s)
-            self.found.judge(await loaded.check())
+            await self.check(loaded)
         finally:
             self.watch.hurry(self.gpu, on=False)
             loaded.unload()
@@ -300,14 +299,14 @@ class _Protocol(Steps):
             await self.cool_down()
             began_ns, times, turns = self.device.now_ns(), [], len(work.turns)
             while True:
-                repeats, each = shape(time_s, max(BATCH_S, turns * time_s))
+                repeats, each = shape(loaded, time_s, max(BATCH_S, turns * time_s))
                 repeats = max(repeats, ceil(turns / each))
                 times.append(await self.run_batch(loaded, repeats, each, time_s))
                 time_s = float(np.median(times[-1])) / 1000
                 ended_ns = self.device.now_ns()
                 if (ended_ns - began_ns) / 1e9 + repeats * each * time_s > self.effort.least_s:
                     break
-            self.found.judge(await loaded.check())
+            await self.check(loaded)
             buffer, understand = FINDINGS[kernel.name]
             findings = understand(await loaded.read(buffer), work, self.device.facts)
         finally:
@@ -347,9 +346,8 @@ class _Protocol(Steps):
                     pulsed, time_s = not pulsed, medians_ms[-1] / 1000
                 except KeyboardInterrupt:
                     ended_by = EndedBy.STOPPED
-                verdict = await loaded.check()
+                verdict = await self.check(loaded)
                 ended_ns = self.device.now_ns()
-                self.found.judge(verdict)
                 checked += verdict.repetitions
                 if verdict.wrong and asked.until_wrong:
                     ended_by = EndedBy.WRONG
@@ -374,6 +372,8 @@ class _Protocol(Steps):
     ) -> Measured:
         found = self.found
         if found.works:
-            rows = rows + of.of_verdict(found.verdict)
+            rows = rows + of.of_verdict(found.verdict, found.repetitions)
         conditions = of_work(found.works) | found.conditions | {"readings": window.readings}
+        if found.verdict.by_sm:
+            conditions["wrong_by_sm"] = {str(sm): wrong for sm, wrong in found.verdict.by_sm.items()}
         return Measured(began_ns, ended_ns, window, rows, ended_by, found.verdict, conditions, interval)

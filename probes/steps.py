@@ -5,7 +5,7 @@ docs/probes.md states their rules, `protocol` puts them together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DeviceError
-from ..kernels.device import Device, Loaded, Verdict
-from ..kernels.work import Work
+from ..kernels.device import Device, Loaded, Timed, Verdict
+from ..kernels.sizing import scaled
+from ..kernels.work import Kernel, Unfit, Work
 from ..store.vocabulary import EndedBy
 from .conditions import Asked
 from .effort import CLIMBING_SHARE, FEWEST_REPEATS, REPEAT_S, SENSOR_S, STEADY_BATCHES, STEADY_SHARE, Effort
@@ -29,6 +30,8 @@ _HANG_FACTOR, _HANG_S = 10.0, 30.0
 BATCH_S = 0.2  # of a warm-up
 SOAK_PART_S = 10.0
 """Of a soak: after so long it is checked, and steady load and pulses take turns."""
+_MEANT_S, _SHORT_S, _LONG_S = 6e-3, 1e-3, 40e-3
+"""How long a repetition is meant to take, about, and when it is built for other rates."""
 _LOOK_S = 1.0  # between two looks at the temperature while a GPU cools down
 _CLOCK_SHARE = 0.005  # by which the median clocks of the two halves of a steady span may differ
 _ENOUGH = 20_000  # repeats: more would not fit a result table for anybody's use
@@ -40,14 +43,18 @@ class Found:
 
     works: list[Work] = field(default_factory=list)
     verdict: Verdict = field(default_factory=lambda: Verdict(0, 0))
+    """Of all checks together."""
+    repetitions: int = 0
+    """That ran: of trials, warm-up and measurement."""
     conditions: dict[str, object] = field(default_factory=dict)
 
-    def judge(self, verdict: Verdict) -> None:
-        """Of several checks, the worst one counts."""
-        if verdict.wrong > self.verdict.wrong or verdict.elements > self.verdict.elements:
-            worst = verdict if verdict.wrong >= self.verdict.wrong else self.verdict
-            elements = max(verdict.elements, self.verdict.elements)
-            self.verdict = Verdict(elements, worst.wrong, worst.first, worst.worst)
+
+@dataclass(frozen=True)
+class Started:
+    """A work that is loaded, tried and checked, and how long a repetition takes, s."""
+
+    loaded: Loaded
+    time_s: float
 
 
 @dataclass(frozen=True)
@@ -97,16 +104,57 @@ class Steps:
         self.found.works.append(work)
         return loaded
 
-    async def attempt(self, loaded: Loaded) -> float:
-        """Run it once over poisoned outputs and check them; the answer is how long a repetition takes, s.
+    async def start(self, kernel: Kernel, given: Mapping[str, float | int | str]) -> Started | Unfit:
+        """Build the work for this device, load it and try it.
 
-        The first run may include what is done once only, so a second one is timed.
+        The rates of a device, from which sizes follow, are what its driver tells, and may be far off. So a work that
+        takes much longer or shorter than meant is built once more, for rates that are scaled by what was measured.
+        """
+        work = kernel.build(self.device.facts, **given)
+        if isinstance(work, Unfit):
+            return work
+        started = await self._try(work)
+        if _SHORT_S <= started.time_s <= _LONG_S:
+            return started
+        other = kernel.build(scaled(self.device.facts, _MEANT_S / started.time_s), **given)
+        if isinstance(other, Unfit) or (other.flop, other.bytes) == (work.flop, work.bytes):
+            return started
+        started.loaded.unload()
+        self.found.works.remove(work)
+        return await self._try(other)
+
+    async def _try(self, work: Work) -> Started:
+        loaded = await self.load(work)
+        try:
+            return Started(loaded, await self.attempt(loaded))
+        except BaseException:
+            loaded.unload()
+            raise
+
+    async def attempt(self, loaded: Loaded) -> float:
+        """Run it once over poisoned outputs and check them, then once more; the answer is how long a repetition takes,
+        s.
+
+        The first run may include what is done once only: loading code, capturing a graph. So everything is poisoned
+        again, and what is timed, warmed up with and measured finds no result but its own.
         """
         await loaded.poison()
-        await loaded.run(1, limit_s=_FIRST_LIMIT_S)
-        self.found.judge(await loaded.check())
-        timed = await loaded.run(1, limit_s=_FIRST_LIMIT_S)
+        await self._run(loaded, 1, 1, _FIRST_LIMIT_S)
+        await self.check(loaded)
+        await loaded.poison()
+        timed = await self._run(loaded, 1, 1, _FIRST_LIMIT_S)
         return max(float(timed.times_ms[0]) / 1000, 1e-7)
+
+    async def check(self, loaded: Loaded) -> Verdict:
+        """Check what has run since the last check."""
+        verdict = await loaded.check()
+        self.found.verdict += verdict
+        return verdict
+
+    async def _run(self, loaded: Loaded, repeats: int, each: int, limit_s: float) -> Timed:
+        timed = await loaded.run(repeats, each=each, limit_s=limit_s)
+        self.found.repetitions += timed.repetitions
+        return timed
 
     async def cool_down(self) -> None:
         """Wait until the GPU is as cool as asked, or the time for that is over."""
@@ -129,7 +177,7 @@ class Steps:
         medians: list[float] = []
         steady = False
         while not steady:
-            repeats, each = shape(time_s, BATCH_S)
+            repeats, each = shape(loaded, time_s, BATCH_S)
             timed = await self.run_batch(loaded, repeats, each, time_s)
             medians.append(median(timed.tolist()) / 1000)
             time_s = medians[-1]
@@ -140,7 +188,7 @@ class Steps:
             if spent_s + max(BATCH_S, time_s) > most_s:
                 break
         while not by_times_alone and not self._warm():
-            times = await self.run_batch(loaded, *shape(time_s, BATCH_S), time_s)
+            times = await self.run_batch(loaded, *shape(loaded, time_s, BATCH_S), time_s)
             time_s = median(times.tolist()) / 1000
         self.found.conditions |= {
             "steady": bool(steady) and bool(self.found.conditions.get("steady", True)),
@@ -165,7 +213,7 @@ class Steps:
 
     async def repeat(self, loaded: Loaded, time_s: float, least_s: float, limit_s: float) -> Repeats:
         """Repeat until the median is known as well as asked; the first and last of each batch are not counted."""
-        each = max(1, ceil(REPEAT_S / time_s))
+        each = _each(loaded, time_s)
         repeat_s = each * time_s
         most = max(FEWEST_REPEATS, min(int(limit_s / repeat_s) - 2, _ENOUGH))
         want = min(most, max(self.asked.least_repeats, ceil(least_s / repeat_s)))
@@ -174,7 +222,7 @@ class Steps:
         while True:
             self._look()
             count = want - have
-            timed = await loaded.run(count + 2, each=each, limit_s=_HANG_S + _HANG_FACTOR * (count + 2) * each * time_s)
+            timed = await self._run(loaded, count + 2, each, _HANG_S + _HANG_FACTOR * (count + 2) * each * time_s)
             parts.append(timed.times_ms[1:-1])
             have += count
             began_ns = timed.began_ns if began_ns is None else began_ns
@@ -198,7 +246,7 @@ class Steps:
         """Run for a time; the answer is when that began and ended, UTC ns."""
         began_ns = self.device.now_ns()
         while (left_s := seconds - (self.device.now_ns() - began_ns) / 1e9) > 0:
-            repeats, each = shape(time_s, max(min(left_s, 1.0), time_s))
+            repeats, each = shape(loaded, time_s, max(min(left_s, 1.0), time_s))
             times = await self.run_batch(loaded, repeats, each, time_s)
             time_s = median(times.tolist()) / 1000
         return began_ns, self.device.now_ns()
@@ -239,7 +287,7 @@ class Steps:
 
     async def run_batch(self, loaded: Loaded, repeats: int, each: int, time_s: float) -> NDArray[np.float64]:
         self._look()
-        timed = await loaded.run(repeats, each=each, limit_s=_HANG_S + _HANG_FACTOR * repeats * each * time_s)
+        timed = await self._run(loaded, repeats, each, _HANG_S + _HANG_FACTOR * repeats * each * time_s)
         return timed.times_ms
 
     async def rest(self, seconds: float) -> None:
@@ -260,9 +308,15 @@ class Steps:
 _SHOWN_S = 0.4
 
 
-def shape(time_s: float, seconds: float) -> tuple[int, int]:
-    """Repeats, and repetitions in each, that take about so long."""
+def _each(loaded: Loaded, time_s: float) -> int:
+    """Repetitions in a repeat: they lie within a lap of the work."""
     each = max(1, ceil(REPEAT_S / time_s))
+    return min(each, loaded.work.lap or each)
+
+
+def shape(loaded: Loaded, time_s: float, seconds: float) -> tuple[int, int]:
+    """Repeats, and repetitions in each, that take about so long."""
+    each = _each(loaded, time_s)
     return max(1, round(seconds / (each * time_s))), each
 
 

@@ -285,6 +285,7 @@ CONDITIONS = (
     Condition("readings", "BIGINT", "", "readings of telemetry in its window"),
     Condition("wrong_sms", "BIGINT[]", "", "multiprocessors with wrong results, by number"),
     Condition("slow_sms", "BIGINT[]", "", "multiprocessors that are slower than the others by more than those differ"),
+    Condition("wrong_by_sm", "MAP(VARCHAR, DOUBLE)", "", "wrong elements by multiprocessor, where the kernel compares"),
     # imported
     Condition("input_size", "VARCHAR", "", "input size as the file has it"),
     Condition("reps", "VARCHAR", "", "repetitions as the file has them"),

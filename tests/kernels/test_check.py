@@ -157,7 +157,7 @@ def test_words_and_sums() -> None:
     reference = Expected(4, np.array([[1.0, 2.0]]), np.array([[0.5, 0.25]]))
     says = checking.position_in_words("c", 7, np.array([9.0]), expected=reference, count=8)
     assert says == "c, row 1, column 3: 9, should be 2 within 0.25"
-    both = checking.together([Verdict(4, 0), Verdict(6, 2, "there", 3.0, by_sm={5: 2})], 17)
+    both = Verdict(4, 0, repetitions=7) + Verdict(6, 2, "there", 3.0, 10, {5: 2})
     assert both == Verdict(10, 2, "there", 3.0, 17, {5: 2})
     assert checking.grid(1, 100) == (1, 1, 1)
     assert checking.grid(10**9, 100) == (1600, 1, 1)

@@ -154,7 +154,7 @@ class HandLoaded:
         times: NDArray[np.float64] = np.array([next(device.times_ms) for _ in range(repeats)])
         began_ns = device.now_ns()
         device.clock_ns += round(float(times.sum()) * each * 1e6)
-        return Timed(began_ns, device.now_ns(), times)
+        return Timed(began_ns, device.now_ns(), times, repeats * each)
 
     async def read(self, buffer: str) -> NDArray[Any]:
         return np.zeros(1)

@@ -12,6 +12,7 @@ import pytest
 
 from whorl.errors import DeviceError
 from whorl.kernels.device import Verdict, finish
+from whorl.kernels.work import Facts, Unfit, Work
 from whorl.probes import figures
 from whorl.probes.conditions import Asked
 from whorl.probes.figures import find as figure
@@ -19,7 +20,7 @@ from whorl.probes.probe import Kind
 from whorl.probes.protocol import Measured, Unrun, measure
 from whorl.probes.watch import Window
 from whorl.store.vocabulary import Outcome
-from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
+from whorl.tests.probes.hand_device import FACTS, QUICK, TINY, HandDevice, a_probe, constant, find
 
 
 def run(device: HandDevice, **changes: Any) -> Measured:
@@ -43,15 +44,17 @@ def test_a_steady_work_is_checked_warmed_up_measured_and_checked_again() -> None
     device = HandDevice()
     found = run(device)
     order = [call for i, call in enumerate(device.calls) if i == 0 or device.calls[i - 1] != call]
-    assert order == ["load", "poison", "run", "check", "run", "hurry True", "run", "check", "hurry False", "unload"]
+    tried = ["load", "poison", "run", "check", "poison", "run"]
+    assert order == [*tried, "hurry True", "run", "check", "hurry False", "unload"]
     assert found.status == "ok"
     assert found.ended_by == "precise"
     assert figure(found.figures, "time_median") == 2.0
     assert figure(found.figures, "rate") == pytest.approx(0.5)  # a million FLOP in 2 ms
     assert figure(found.figures, "bandwidth") == pytest.approx(1.0)
     assert figure(found.figures, "operation_rate") == pytest.approx(0.0005)
-    assert figure(found.figures, "checked_elements") == 10
+    assert figure(found.figures, "checked_elements") == 20
     assert figure(found.figures, "wrong_elements") == 0
+    assert figure(found.figures, "repetitions") == sum(repeats * each for repeats, each in device.batches)
     assert found.conditions["each"] == 10  # repetitions of 2 ms, so that a repeat takes 20 ms
     assert found.conditions["steady"] is True
 
@@ -165,9 +168,35 @@ def test_a_wrong_result_is_found_before_and_after(when: int) -> None:
     verdicts[when] = Verdict(10, 3, "c[4] is 2 and should be 1", 9.0)
     found = run(HandDevice(verdicts=verdicts))
     assert found.status is Outcome.WRONG_RESULT
-    assert found.status_detail == "3 of 10 elements of the result are wrong; the first: c[4] is 2 and should be 1"
+    assert found.status_detail == "3 of 20 elements of the result are wrong; the first: c[4] is 2 and should be 1"
     assert figure(found.figures, "wrong_elements") == 3
     assert figure(found.figures, "time_median") == 2.0, "the figures are kept all the same"
+
+
+def test_wrong_elements_are_told_by_multiprocessor_and_checks_add_up() -> None:
+    verdicts = [Verdict(10, 1, "a", 1.0, 5, {7: 1}), Verdict(30, 4, "b", 2.0, 20, {7: 2, 3: 2})]
+    found = run(HandDevice(verdicts=verdicts))
+    says = "5 of 40 elements of the result are wrong; the first: a; by multiprocessor: 7: 3, 3: 2"
+    assert found.status_detail == says
+    assert found.conditions["wrong_by_sm"] == {"3": 2, "7": 3}
+    assert figure(found.figures, "checked_repetitions") == 25
+
+
+@pytest.mark.parametrize(("takes_ms", "size"), [(250.0, 0.024), (0.02, 300.0), (6.0, 1.0)])
+def test_work_that_takes_much_longer_or_shorter_than_meant_is_built_again(takes_ms: float, size: float) -> None:
+    """A device that tells wrong rates: sizes follow from what was measured, once."""
+
+    def sized(facts: Facts) -> Work | Unfit:
+        work = TINY.build(facts)
+        return work if isinstance(work, Unfit) else replace(work, flop=round(1000 * facts.max_clock_mhz))
+
+    device = HandDevice(times_ms=constant(takes_ms))
+    kernel = replace(TINY, build=sized)
+    finish(measure(device, device, a_probe(), lambda _: kernel, Asked(QUICK), first=False))
+    assert device.work is not None
+    assert device.work.flop == pytest.approx(1_000_000 * size)
+    assert device.calls.count("load") == (1 if size == 1 else 2)
+    assert device.loaded == 0
 
 
 def test_what_a_probe_cannot_do_is_a_reason() -> None:
