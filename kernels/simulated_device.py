@@ -301,8 +301,8 @@ class SimulatedLoaded:
         if not len(wrong):
             return Verdict(elements, 0, repetitions=checked)
         first, worst = self._first(int(wrong[0]))
-        own = work.compared and not work.audit
-        by_sm = {int(wrong[0]) % self._sms: len(wrong)} if own else {}
+        own = work.compared and not work.audit and work.kernel != "memory"
+        by_sm = {self._all_wrong[0] % self._sms: len(wrong)} if own else {}
         return Verdict(elements, len(wrong), first, worst, checked, by_sm)
 
     async def read(self, buffer: str) -> NDArray[Any]:

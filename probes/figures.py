@@ -108,14 +108,13 @@ def detected(repetitions: int, rate: int) -> float:
 
 
 def of_soak(medians_ms: Sequence[float], repetitions: int) -> list[Figure]:
-    """The median time of each part of a soak, how much was checked, and what such a soak finds.
+    """The median time of each part of a soak, and what such a soak finds.
 
     `found_at_N` is the probability, %, that it finds a GPU that does one repetition in N wrong: 1 - (1 - 1/N)^n for n
     checked repetitions, if each is wrong independently of the others.
     """
     figures = [Figure("time", "ms", value, part) for part, value in enumerate(medians_ms)]
     figures.append(Figure("time_median", "ms", float(np.median(medians_ms))))
-    figures.append(Figure("checked_repetitions", "", float(repetitions)))
     return figures + [Figure(f"found_at_{rate}", "%", 100 * detected(repetitions, rate)) for rate in SOAK_RATES]
 
 

@@ -103,8 +103,8 @@ def of_multiprocessors(table: NDArray[Any], work: Work, facts: Facts) -> Finding
         notes.append(f"{sms - len(rows)} of {sms} multiprocessors were not reached")
     if slow:
         notes.append(f"slower than the others by more than those differ: multiprocessor {', '.join(map(str, slow))}")
-    conditions = {"wrong_sms": [row.number for row in bad], "slow_sms": slow}
-    return Findings(figures, "; ".join(map(str, bad[:_NAMED])) or None, "; ".join(notes) or None, conditions)
+    detail = "; ".join(map(str, bad[:_NAMED])) or None
+    return Findings(figures, detail, "; ".join(notes) or None, {"slow_sms": slow})
 
 
 FINDINGS: Mapping[str, tuple[str, Callable[[NDArray[Any], Work, Facts], Findings]]] = {

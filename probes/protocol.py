@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
+from statistics import median
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from .figures import LATENCY, Figure
 from .interval import Interval, interval_of
 from .patterns import FINDINGS, memory_size
 from .probe import Kind, Probe
-from .steps import BATCH_S, SOAK_PART_S, Steps, shape
+from .steps import BATCH_S, SOAK_PART_S, Pulses, Steps, shape
 from .watch import Watch, Window
 
 _NAMED_SMS = 4  # in a sentence; the conditions have them all
@@ -298,13 +299,14 @@ class _Protocol(Steps):
             time_s = await self.attempt(loaded)
             await self.cool_down()
             began_ns, times, turns = self.device.now_ns(), [], len(work.turns)
+            limit_s = self.asked.time_limit_s or self.effort.least_s
             while True:
                 repeats, each = shape(loaded, time_s, max(BATCH_S, turns * time_s))
                 repeats = max(repeats, ceil(turns / each))
                 times.append(await self.run_batch(loaded, repeats, each, time_s))
                 time_s = float(np.median(times[-1])) / 1000
                 ended_ns = self.device.now_ns()
-                if (ended_ns - began_ns) / 1e9 + repeats * each * time_s > self.effort.least_s:
+                if (ended_ns - began_ns) / 1e9 + repeats * each * time_s > limit_s:
                     break
             await self.check(loaded)
             buffer, understand = FINDINGS[kernel.name]
@@ -326,29 +328,29 @@ class _Protocol(Steps):
 
         A GPU that fails, or somebody who stops it, ends it early, and what was found until then is kept.
         """
-        work = kernel.build(self.device.facts, **given)
-        if isinstance(work, Unfit):
-            return Unrun(work.reason)
-        asked, limit_s, pulsed = self.asked, self.asked.soak_s, False
-        ended_by, failure = EndedBy.TIME_LIMIT, None
+        started = await self.start(kernel, given)
+        if isinstance(started, Unfit):
+            return Unrun(started.reason)
+        loaded, time_s, asked = started.loaded, started.time_s, self.asked
         medians_ms: list[float] = []
-        checked = 0
-        loaded = await self.load(work)
+        ended_by, failure = EndedBy.TIME_LIMIT, None
         try:
-            time_s = await self.attempt(loaded)
             began_ns = ended_ns = self.device.now_ns()
-            while ended_by is EndedBy.TIME_LIMIT and ended_ns - began_ns < 1e9 * limit_s:
-                part_s = min(SOAK_PART_S, limit_s - (ended_ns - began_ns) / 1e9)
+            while ended_by is EndedBy.TIME_LIMIT and ended_ns - began_ns < 1e9 * asked.soak_s:
+                part_s = min(SOAK_PART_S, asked.soak_s - (ended_ns - began_ns) / 1e9)
+                pulses = Pulses(asked.period_s, asked.duty) if len(medians_ms) % 2 else Pulses(1.0, 1.0)
+                times_ms: list[float] = []
                 try:
-                    period_s, load_s = (asked.period_s, asked.period_s * asked.duty) if pulsed else (1.0, 1.0)
-                    times_ms = await self.pulses(loaded, time_s, part_s, period_s=period_s, load_s=load_s)
-                    medians_ms.append(float(np.median(times_ms)))
-                    pulsed, time_s = not pulsed, medians_ms[-1] / 1000
+                    await self.pulse(loaded, time_s, pulses, ceil(part_s / pulses.period_s), times_ms)
                 except KeyboardInterrupt:
+                    if not (times_ms or medians_ms):
+                        raise
                     ended_by = EndedBy.STOPPED
                 verdict = await self.check(loaded)
+                if times_ms:
+                    medians_ms.append(median(times_ms))
+                    time_s = medians_ms[-1] / 1000
                 ended_ns = self.device.now_ns()
-                checked += verdict.repetitions
                 if verdict.wrong and asked.until_wrong:
                     ended_by = EndedBy.WRONG
         except DeviceError as error:
@@ -358,7 +360,8 @@ class _Protocol(Steps):
         finally:
             loaded.unload()
         window = self.watch.window(self.gpu, began_ns, ended_ns)
-        rows = of.of_soak(medians_ms, checked) + of.of_work(work, float(np.median(medians_ms)), serial=False)
+        rows = of.of_soak(medians_ms, self.found.verdict.repetitions)
+        rows += of.of_work(loaded.work, median(medians_ms), serial=False)
         return replace(self._measured(began_ns, ended_ns, window, rows, ended_by), failure=failure)
 
     def _measured(

@@ -58,6 +58,14 @@ class Started:
 
 
 @dataclass(frozen=True)
+class Pulses:
+    """Load for the share `duty` of every `period_s`."""
+
+    period_s: float
+    duty: float
+
+
+@dataclass(frozen=True)
 class Repeats:
     """What a measurement of one work came to."""
 
@@ -254,36 +262,28 @@ class Steps:
     async def wave(self, loaded: Loaded, time_s: float, period_s: float, load_s: float) -> tuple[int, int, float]:
         """Load and rest in turns; the answer is when that began and ended, UTC ns, and how long work ran, s.
 
-        The first turns are not counted: a sensor may still average over what was before. A turn that ends late does
-        not shift the next ones, as long as they catch up.
+        The first turns are not counted: a sensor may still average over what was before.
         """
-        began_ns, busy_s = self.device.now_ns(), 0.0
-        before = ceil(SENSOR_S / period_s)
-        turns = before + max(10, ceil(self.effort.wave_s / period_s))
-        counted_ns = began_ns
-        for turn in range(1, turns + 1):
-            if turn == before + 1:
-                counted_ns, busy_s = self.device.now_ns(), 0.0
-            repeats = max(1, round(load_s / time_s))
-            times = await self.run_batch(loaded, repeats, 1, time_s)
-            busy_s += float(times.sum()) / 1000
-            time_s = median(times.tolist()) / 1000
-            left_s = turn * period_s - (self.device.now_ns() - began_ns) / 1e9
-            if left_s > 0:
-                await self.device.pause(left_s)
-        return counted_ns, self.device.now_ns(), busy_s
+        pulses, times_ms = Pulses(period_s, load_s / period_s), list[float]()
+        time_s = await self.pulse(loaded, time_s, pulses, ceil(SENSOR_S / period_s), [])
+        began_ns = self.device.now_ns()
+        await self.pulse(loaded, time_s, pulses, max(10, ceil(self.effort.wave_s / period_s)), times_ms)
+        return began_ns, self.device.now_ns(), sum(times_ms) / 1000
 
-    async def pulses(
-        self, loaded: Loaded, time_s: float, seconds: float, *, period_s: float, load_s: float
-    ) -> NDArray[np.float64]:
-        """Load of `load_s` in every `period_s` for a time; the answer is the time of each repetition, ms."""
-        began_ns, parts = self.device.now_ns(), []
-        while (spent_s := (self.device.now_ns() - began_ns) / 1e9) < seconds:
-            parts.append(await self.run_batch(loaded, max(1, round(load_s / time_s)), 1, time_s))
-            left_s = period_s - ((self.device.now_ns() - began_ns) / 1e9 - spent_s)
-            if load_s < period_s and left_s > 0:
+    async def pulse(self, loaded: Loaded, time_s: float, pulses: Pulses, count: int, times_ms: list[float]) -> float:
+        """A number of pulses; the time of each repetition is added to `times_ms`, the answer is the last median, s.
+
+        One that ends late does not shift the next ones, as long as they catch up. With a duty of 1 none rests.
+        """
+        began_ns, load_s = self.device.now_ns(), pulses.period_s * pulses.duty
+        for number in range(1, count + 1):
+            times = (await self.run_batch(loaded, max(1, round(load_s / time_s)), 1, time_s)).tolist()
+            times_ms += times
+            time_s = median(times) / 1000
+            left_s = number * pulses.period_s - (self.device.now_ns() - began_ns) / 1e9
+            if pulses.duty < 1 and left_s > 0:
                 await self.device.pause(left_s)
-        return np.concatenate(parts)
+        return time_s
 
     async def run_batch(self, loaded: Loaded, repeats: int, each: int, time_s: float) -> NDArray[np.float64]:
         self._look()

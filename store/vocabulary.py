@@ -283,7 +283,6 @@ CONDITIONS = (
     Condition("drift", "DOUBLE", "", "share by which the times changed while it was measured"),
     Condition("energy_from", "VARCHAR", "", "where its energy comes from: counter or power"),
     Condition("readings", "BIGINT", "", "readings of telemetry in its window"),
-    Condition("wrong_sms", "BIGINT[]", "", "multiprocessors with wrong results, by number"),
     Condition("slow_sms", "BIGINT[]", "", "multiprocessors that are slower than the others by more than those differ"),
     Condition("wrong_by_sm", "MAP(VARCHAR, DOUBLE)", "", "wrong elements by multiprocessor, where the kernel compares"),
     # imported
