@@ -67,7 +67,7 @@ CHANGES = {
     "power-mix": ("v[u].y += factor * w[u].y", "v[u].y += factor * w[u].x"),
     "power-share": ("start[2 * p * PERIOD + lane]", "start[2 * p * PERIOD + (lane ^ 1)]"),
     "pagerank": ("e < end", "e + 1 < end"),
-    "stencil27": ("x + 1 < nx", "x + 2 < nx"),
+    "stencil27": ("x + 1 < nx ?", "x + 2 < nx ?"),
     "transformer": ("0.5f * x", "0.52f * x"),
     "overlap-embedding": ("slot[first + row]", "slot[first + row / 2]"),
     "overlap-partitions": ("place[sum * EACH + e]", "place[sum * EACH]"),
@@ -201,7 +201,7 @@ def test_tolerances_are_small_beside_the_results(name: str) -> None:
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "name",
-    sample(sorted({"gemm-fp32", "gemm-tf32", "gemm-fp16", "gemm-bf16", "transformer", "stencil27"} - SLOW), short=3),
+    sample(sorted({"gemm-fp32", "gemm-tf32", "gemm-fp16", "gemm-bf16", "transformer"} - SLOW), short=3),
 )
 def test_rounding_uses_a_fair_part_of_its_tolerance(name: str) -> None:
     """A bound that honest rounding comes nowhere near would let wrong results pass."""
@@ -226,8 +226,7 @@ def test_the_stencil_does_the_flop_that_it_states() -> None:
     work = small_work("stencil27")
     device = HostDevice(work, seed=1)
     device.run()
-    points = 64**3
-    assert 2 * device.multiply_adds + points == work.flop
+    assert work.flop <= 2 * device.multiply_adds < 1.07 * work.flop, "little is done twice, or for the check alone"
 
 
 @pytest.mark.long

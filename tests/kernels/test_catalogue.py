@@ -222,7 +222,7 @@ def test_arguments_have_the_types_of_the_source(name: str) -> None:
         ("copy-d2d", {"size": 8}, "256 KiB"),
         ("pagerank", {"vertices": 1}, "two vertices"),
         ("stencil27", {"side": 100}, "multiple of 64"),
-        ("stencil27", {"side": 6400}, "of this size"),
+        ("stencil27", {"side": 1600}, "of this size"),
         ("transformer", {"width": 100}, "multiples of 128"),
         ("l2-read", {"footprint": 1 << 30}, "do not fit"),
         ("transformer", {"sequences": 5000}, "of this size"),
