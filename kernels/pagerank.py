@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .inputs import stream_of
-from .rounding import Doubles, unit
+from .rounding import fused
 from .sizing import fitting
-from .work import Array, Buffer, Expected, Facts, Kernel, Launch, Output, Step, Unfit, Work, unchanging
+from .work import FAULTS, Argument, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
 
 DAMPING = 0.85
 BLOCK = 256
@@ -20,66 +21,68 @@ TAIL = 0.6
 """In-degree of the r-th vertex of n is 0.4 · mean · (r/n)^-0.6: a density that falls with the power 1 + 1/0.6."""
 
 MOST = 512
-"""Predecessors of a vertex at most: bounds the longest thread, and the rounding error."""
+"""Predecessors of a vertex at most: bounds the longest thread."""
 
 
 def build(
     facts: Facts, *, vertices: int = 1 << 19, mean_degree: int = 8, iterations: int = 8, sweeps: int = 8
 ) -> Work | Unfit:
-    """FLOP of one sweep: iterations · (edges + 3 · vertices). One repetition is `sweeps` of them, each from the start.
+    """FLOP of one sweep: iterations · (edges + 3 · vertices). One repetition is `sweeps` of them, each from the start,
+    with ranks above and below 0 in turn, so that what one sweep leaves is wrong for the next.
 
     Bytes of one sweep: iterations · (8 · edges + 4 · (vertices + 1)) for the graph and the shares gathered along it,
-    and 8 · vertices · iterations + 4 · vertices for inverses, shares and ranks. Operations: edges passed.
+    and 8 · vertices · iterations + 4 · vertices for inverses, shares and the ranks to compare with. Operations: edges
+    passed.
     """
     if iterations < 1 or sweeps < 1 or vertices < 2 or mean_degree < 1:
         return Unfit("a PageRank needs at least two vertices, a degree of 1, one iteration and one sweep")
     edges = int(degrees(vertices, mean_degree).sum())
     graph = partial(_graph, vertices, mean_degree)
+    ranks = Array("its ranks", partial(_ranks, vertices, mean_degree, iterations))
     buffers = (
         Buffer("row", "uint32", vertices + 1, Array("offsets of a power-law graph", partial(_part, graph, 0))),
         Buffer("from", "uint32", edges, Array("its edges' ends, power-law too", partial(_part, graph, 1))),
         Buffer("inverse", "float32", vertices, Array("1 / out-degree", partial(_part, graph, 2))),
         Buffer("share", "float32", vertices),
         Buffer("next", "float32", vertices),
-        Buffer("rank", "float32", vertices),
+        Buffer("expected", "float32", vertices, ranks),
+        Buffer("faults", "uint64", FAULTS),
     )
-    steps = _sweep(vertices, iterations) * sweeps
     moved = iterations * (8 * edges + 4 * (vertices + 1)) + 8 * vertices * iterations + 4 * vertices
     work = Work(
         kernel="pagerank",
         precision="fp32",
         buffers=buffers,
-        turns=(steps,),
+        turns=tuple(
+            tuple(chain.from_iterable(_sweep(vertices, iterations, turn * sweeps + sweep) for sweep in range(sweeps)))
+            for turn in range(1 + sweeps % 2)
+        ),
         flop=sweeps * iterations * (edges + 3 * vertices),
         bytes=sweeps * moved,
-        outputs=(Output("rank", unchanging(partial(_expect, vertices, mean_degree, iterations)), _DERIVATION),),
+        outputs=(),
         parameters={"vertices": vertices, "edges": edges, "iterations": iterations, "sweeps": sweeps},
         operations=sweeps * iterations * edges,
         activity=0.052,
+        compared=sweeps * vertices,
     )
     return fitting(facts, work)
 
 
-_DERIVATION = (
-    "all terms are positive: a sum of d of them is off by at most d u in proportion, the scaling by 2 u more, and an "
-    "iteration passes the largest proportion on; u = 2^-24, d the largest in-degree"
-)
-
-
-def _sweep(vertices: int, iterations: int) -> tuple[Step, ...]:
+def _sweep(vertices: int, iterations: int, number: int) -> tuple[Launch, ...]:
+    """The launches of a sweep, of its number since the inputs were filled."""
     grid = (-(-vertices // BLOCK), 1, 1)
-    number = np.uint32(vertices)
-    steps: list[Step] = [
-        Launch("pagerank.cu", "begin", grid, (BLOCK, 1, 1), ("inverse", "share", np.float32(1 / vertices), number))
-    ]
-    tail = (np.float32((1 - DAMPING) / vertices), np.float32(DAMPING), number)
+    count, sign = np.uint32(vertices), np.float32(-1 if number % 2 else 1)
+    tail = (sign * np.float32((1 - DAMPING) / vertices), np.float32(DAMPING), count)
+
+    def launch(function: str, *args: Argument) -> Launch:
+        return Launch("pagerank.cu", function, grid, (BLOCK, 1, 1), args)
+
+    launches = [launch("begin", "inverse", "share", sign * np.float32(1 / vertices), count)]
     share, following = "share", "next"
     for _ in range(iterations - 1):
-        args = ("row", "from", "inverse", share, following, *tail)
-        steps.append(Launch("pagerank.cu", "spread", grid, (BLOCK, 1, 1), args))
+        launches.append(launch("spread", "row", "from", "inverse", share, following, *tail))
         share, following = following, share
-    steps.append(Launch("pagerank.cu", "finish", grid, (BLOCK, 1, 1), ("row", "from", share, "rank", *tail)))
-    return tuple(steps)
+    return (*launches, launch("finish", "row", "from", share, "expected", sign, *tail, "faults"))
 
 
 @lru_cache(maxsize=4)
@@ -113,18 +116,23 @@ def _part(graph: Callable[[int], tuple[NDArray[Any], ...]], which: int, seed: in
     return graph(seed)[which]
 
 
-@lru_cache(maxsize=4)
-def _expect(vertices: int, mean_degree: int, iterations: int, seed: int) -> Expected:
-    row, ends, stored = _graph(vertices, mean_degree, seed)
-    inverse = stored.astype(np.float64)
-    base, damping = float(np.float32((1 - DAMPING) / vertices)), float(np.float32(DAMPING))
-    rank: Doubles = np.full(vertices, float(np.float32(1 / vertices)))
+@lru_cache(maxsize=2)
+def _ranks(vertices: int, mean_degree: int, iterations: int, seed: int) -> NDArray[np.float32]:
+    """The ranks bit for bit: the GPU's operations in its order, the n-th edge of all vertices at once."""
+    row, ends, inverse = _graph(vertices, mean_degree, seed)
+    lengths = np.diff(row.astype(np.int64))
+    longest_first = np.argsort(-lengths, kind="stable")
+    starts = row[:-1][longest_first]
+    reaching = np.searchsorted(-lengths[longest_first], -np.arange(1, lengths.max() + 1), side="right")
+    nth_edges = [ends[starts[:count] + np.uint32(n)] for n, count in enumerate(reaching)]
+    base, damping = (np.full(vertices, float(np.float32(c))) for c in ((1 - DAMPING) / vertices, DAMPING))
+    rank = np.full(vertices, 1 / vertices, np.float32)
     for _ in range(iterations):
-        share = rank * inverse
-        rank = base + damping * np.add.reduceat(share[ends], row[:-1])
-    roundings = iterations * (int(np.diff(row).max()) + 2) + 1
-    tolerance = roundings * unit("fp32") / (1 - roundings * unit("fp32")) * rank
-    return Expected(vertices, rank.reshape(1, -1), tolerance.reshape(1, -1))
+        share, total = rank * inverse, np.zeros(vertices, np.float32)
+        for edges in nth_edges:
+            total[: len(edges)] += share[edges]
+        rank[longest_first] = fused(damping, total.astype(np.float64), base, "fp32")
+    return rank
 
 
 PAGERANK = Kernel(
