@@ -171,7 +171,7 @@ C_TYPES = {
     "float": "float32",
     "double": "float64",
 }
-WIDE = {"double2": "float64", "uint4": "uint32"}
+WIDE = {"float2": "float32", "uint4": "uint32"}
 
 
 @pytest.mark.parametrize("name", KERNELS)
