@@ -58,39 +58,23 @@ class _Turns:
     """Which turn comes next, and what was not audited and not checked yet."""
 
     def __init__(self, work: Work) -> None:
-        self._lap = work.lap
         self._count = len(work.turns)
-        self._next, self._began = 0, 0
-        self.last = -1
-        """The turn of the last repetition; -1 before there was one."""
         self.repetitions = 0
         """Since the inputs were filled."""
         self.unaudited = 0
         self.unchecked = 0
-        self._most = 0
+
+    @property
+    def last(self) -> int:
+        """The turn of the last repetition; 0 before there was one."""
+        return max(self.repetitions - 1, 0) % self._count
 
     def take(self) -> int:
         """The next turn, which is counted as run."""
-        self.last = self._next % self._count
-        self._next += 1
         self.repetitions += 1
         self.unaudited += 1
         self.unchecked += 1
         return self.last
-
-    def fits(self, repetitions: int) -> bool:
-        """Whether so many more repetitions lie within the lap."""
-        return not self._lap or self._next - self._began + repetitions <= self._lap
-
-    def audited(self) -> bool:
-        """Begin another lap. Whether the one that ends left slots as an earlier one of the same sign may have: they
-        are to be poisoned, so that nobody takes them for new ones."""
-        short = self.unaudited < self._most
-        self._most = 0 if short else self.unaudited
-        self.unaudited = 0
-        self._began += self._lap
-        self._next = self._began
-        return short
 
 
 class _Beside:
@@ -239,7 +223,7 @@ class CupyLoaded:
     def _live(self, argument: Scalar | Live) -> Scalar:
         if not isinstance(argument, Live):
             return argument
-        return np.uint32(self._turns.unaudited if argument is Live.WRITTEN else max(self._turns.last, 0))
+        return np.uint32(self._turns.unaudited if argument is Live.WRITTEN else self._turns.last)
 
     def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> _Enqueue:
         shape, device, alpha = (step.m, step.n, step.k), self._device, step.alpha
@@ -287,8 +271,7 @@ class CupyLoaded:
         turns: list[tuple[int, int]] = []
         waiting.record(began)
         for _ in range(repeats):
-            if not self._turns.fits(each):
-                self._end_lap(throttle)
+            if self._make_room(each, throttle):
                 began = next(events)
                 waiting.record(began)
             for _ in range(each):
@@ -319,12 +302,20 @@ class CupyLoaded:
             self._events.append(self._waiting.event())
             yield self._events[-1]
 
+    def _make_room(self, each: int, throttle: Throttle) -> bool:
+        """End the lap where so many more repetitions do not lie within it; whether that was so."""
+        full = 0 < self._work.lap < self._turns.unaudited + each
+        if full:
+            self._end_lap(throttle)
+        return full
+
     def _end_lap(self, throttle: Throttle | None = None) -> None:
-        """Enqueue the audit of the lap, if anything in it is not audited, and begin the next one."""
+        """Enqueue the repetitions that a lap lacks, and its audit: of a lap that was begun all slots are written."""
         if self._turns.unaudited:
+            while self._turns.repetitions % self._work.lap:
+                self._enqueue(throttle)
             self._enqueue_steps(self._audit, throttle)
-            if self._turns.audited():
-                self._poison_outputs()
+            self._turns.unaudited = 0
 
     def _dated(self, anchor: int, deadline: float) -> int:
         """When an event was reached, UTC in ns: the GPU's own clock has no date. Tried again where the host was held
@@ -349,8 +340,7 @@ class CupyLoaded:
         began, ended = self._waiting.event(), self._waiting.event()
         self._events += [began, ended]
         self._waiting.record(began)
-        if not self._turns.fits(1):
-            self._end_lap(throttle)
+        self._make_room(1, throttle)
         if self._beside is None:
             self._enqueue_steps(self._steps[self._turns.take()], throttle)
         else:
@@ -370,7 +360,7 @@ class CupyLoaded:
                 if throttle is not None:
                     throttle.launched()
 
-    def _enqueue(self, throttle: Throttle) -> None:
+    def _enqueue(self, throttle: Throttle | None) -> None:
         """Enqueue the next repetition."""
         turn = self._turns.take()
         graph = self._graphs[turn]
@@ -378,7 +368,8 @@ class CupyLoaded:
             self._enqueue_steps(self._steps[turn], throttle)
         else:
             self._runtime.graphLaunch(graph, self._stream)
-            throttle.launched()
+            if throttle is not None:
+                throttle.launched()
 
     def _enqueue_both(self, beside: _Beside, throttle: Throttle, turned: int, *, apart: bool) -> None:
         """Enqueue the next repetition of a work that has copies beside its turns; `turned` is recorded between."""
@@ -452,9 +443,8 @@ class CupyLoaded:
         """See `Loaded.check`."""
         with self._device.using(f"checking {self._work.kernel}"):
             turns, work = self._turns, self._work
-            unaudited = turns.unaudited
             if work.lap:
-                self._enqueue_steps(self._audit if unaudited else [], None)
+                self._end_lap()
             verdict = Verdict(0, 0, repetitions=turns.unchecked if work.every_counts else min(turns.unchecked, 1))
             if work.compared:
                 counts = self._counted(self._buffers[FAULTS_NAME])
@@ -463,8 +453,6 @@ class CupyLoaded:
             for output in work.outputs:
                 if output.turn in (None, turns.last):
                     verdict += self._compare(output)
-            if work.lap and unaudited and turns.audited():
-                self._poison_outputs()
             self._settle(CHECK_LIMIT_S, "the check")
             turns.unchecked = 0
             return verdict

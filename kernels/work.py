@@ -291,8 +291,9 @@ class Work:
     later of the two. Nothing that either writes is read or written by the other. As many as turns, or none."""
 
     lap: int = 0
-    """After so many repetitions at most the audit runs, outside the timed spans; 0 for never. The number of turns is a
-    multiple of it, a lap begins at a multiple of it, and the repetitions of a repeat lie within one lap."""
+    """After so many repetitions the audit runs, outside the timed spans; 0 for never. The number of turns is a multiple
+    of it. The repetitions of a repeat lie within one lap: what a lap lacks before the next repeat, or before a check,
+    runs untimed. So a repeat best has a divisor of it."""
     audit: tuple[Step, ...] = ()
     compared: int = 0
     """Comparisons that a repetition adds to the buffer `faults`, by its kernels or by the audit: a check demands

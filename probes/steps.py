@@ -309,9 +309,9 @@ _SHOWN_S = 0.4
 
 
 def _each(loaded: Loaded, time_s: float) -> int:
-    """Repetitions in a repeat: they lie within a lap of the work."""
-    each = max(1, ceil(REPEAT_S / time_s))
-    return min(each, loaded.work.lap or each)
+    """Repetitions in a repeat: of a work with laps a divisor of a lap, which wastes none."""
+    each, lap = max(1, ceil(REPEAT_S / time_s)), loaded.work.lap
+    return next((divisor for divisor in range(each, lap) if lap % divisor == 0), lap) if lap else each
 
 
 def shape(loaded: Loaded, time_s: float, seconds: float) -> tuple[int, int]:

@@ -145,10 +145,10 @@ def test_wrong_results_and_what_cannot_be_run_are_events(store: Store) -> None:
     report = run(store, [device], probes=(a_probe("one"), a_probe("none", parameters={"size": 0})))
     assert [(one.probe, one.wrong) for one in report.wrong] == [("one", True)]
     assert report.unrun == [("GPU-0", "none", "there is no work of size 0")]
-    sentence = "2 of 10 elements of the result are wrong; the first: x[1]"
+    sentence = "4 of 20 elements of the result are wrong; the first: x[1]"
     assert rows(store, "status, status_detail from runs") == [{"status": "wrong_result", "status_detail": sentence}]
     assert {(row["kind"], row["workload"], row["n"], row["detail"]) for row in rows(store, "* from events")} == {
-        ("wrong_result", "one", 2, f"one: {sentence}"),
+        ("wrong_result", "one", 4, f"one: {sentence}"),
         ("probe_not_run", "none", None, "none: there is no work of size 0"),
     }
 
