@@ -34,6 +34,8 @@ def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
             "model": string("nvmlDeviceGetName"),
             "serial": string("nvmlDeviceGetSerial"),
             "vbios": string("nvmlDeviceGetVbiosVersion"),
+            "inforom": string("nvmlDeviceGetInforomImageVersion"),
+            "gsp_firmware": string("nvmlDeviceGetGspFirmwareVersion"),
             "driver": driver,
             "pci_bus_id": None if pci is None else text(pci.busId),
             "nvml_index": index,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, InputError, WhorlError
 from ..store.names import this_node
-from ..store.vocabulary import Outcome
+from ..store.vocabulary import COMPARED, Outcome
 
 if TYPE_CHECKING:
     from ..analysis.verdicts.reference import Known, Level
@@ -362,6 +362,7 @@ class _Check:
             self._stored(one, levels)
             if report is not None:
                 self._measured(one, report, levels)
+        self._other_firmware(store)
         self.answer.gpus.sort(key=lambda one: one.name)
         for gpu, sentence in ({} if report is None else report.failures).items():
             lost = by_gpu.get(gpu) or next((one for one in self.answer.gpus if one.gpu == gpu), None)
@@ -370,6 +371,16 @@ class _Check:
                 self.answer.gpus.append(lost)
             if lost.status is not Status.CRITICAL:
                 lost.found(Status.CRITICAL, sentence)
+
+    def _other_firmware(self, store: Store) -> None:
+        """Name the GPUs with a firmware or driver that most GPUs of their model do not have; a fault it need not be."""
+        by_gpu = {one.gpu: one for one in self.answer.gpus}
+        for row in store.sql("SELECT * FROM other_firmware ORDER BY part").to_pylist():
+            if row["gpu"] in by_gpu:
+                others = row["gpus"] - row["alike"]
+                by_gpu[row["gpu"]].says.append(
+                    f"{row['part']} {row['version']}; most of the {others} other GPUs have {row['usual_version']}"
+                )
 
     def _stored(self, one: OfGpu, levels: Known) -> None:
         """What the newest judgement says of the GPU."""
@@ -405,9 +416,11 @@ class _Check:
         for run in mine:
             if run.status is Outcome.WRONG_RESULT or run.wrong:
                 one.found(Status.CRITICAL, f"{run.probe}: wrong result: {run.status_detail or 'the check failed'}")
-            elif run.status is not Outcome.OK:
+            elif run.status not in COMPARED:
                 one.found(Status.CRITICAL, f"{run.probe}: {run.status_detail or run.status}")
-            elif run.median_ms is not None:
+            elif run.status is Outcome.HEALTH_CHANGED:
+                one.found(Status.WARNING, f"{run.probe}: {run.status_detail}")
+            if run.status in COMPARED and run.median_ms is not None:
                 level = levels.levels.get(one.gpu, {}).get(run.probe) or levels.peers_of(one.gpu, run.probe, run.model)
                 now = _now(run.probe, run.median_ms, level)
                 one.now.append(now)

@@ -17,14 +17,15 @@ from ..kernels.device import Device
 from ..kernels.work import Facts, Kernel
 from ..store.events import Event
 from ..store.vocabulary import EndedBy, EventKind, Outcome
-from .conditions import Asked, Setting, asked_of
+from .conditions import Asked, Setting, asked_of, process_conditions
 from .figures import Figure, find
 from .gpu_process import GpuProcess
+from .health import GpuHealth, changes_between
 from .meeting import Meeting
 from .probe import Kind, Probe
 from .protocol import Measured, Unrun, measure
 from .recording import Recorder, Run
-from .watch import Watch, Window
+from .watch import Recent, Watch, Window
 
 if TYPE_CHECKING:
     from ..collectors.planted import Planted
@@ -118,6 +119,11 @@ class Report:
         """The runs whose results were wrong."""
         return [run for run in self.runs if run.wrong]
 
+    @property
+    def unhealthy(self) -> list[Summary]:
+        """The runs with right results while which the health of the GPU changed."""
+        return [run for run in self.runs if run.status is Outcome.HEALTH_CHANGED]
+
 
 Progress = Callable[[int, int, str], None]
 """Is told how many of how many probes are done, and what has just ended."""
@@ -173,6 +179,7 @@ class Campaign:
         ended: Callable[[], bool],
     ) -> None:
         first, facts, asked = True, device.facts, self.plan.asked
+        health: GpuHealth | None = None
         for stage, probe in enumerate(self.plan.probes):
             if self._is_stored(probe, facts, setting):
                 self._tell(probe, facts, None)
@@ -183,13 +190,15 @@ class Campaign:
             if meeting and not device.simulated:
                 warm = partial(meeting.complete, device, 2 * stage + 1)
             ends = self._telling(device, probe, ended) if probe.kind is Kind.SOAK else ended
+            health = health or _health(device, watch)
             try:
                 if isinstance(device, GpuProcess):
                     answer = device.measure(watch, probe, asked, first=first, ended=ends, warm=warm)
                 else:
                     answer = await measure(device, watch, probe, self._find, asked, first=first, ended=ends, warm=warm)
             except DeviceError as error:
-                self._failed(device, probe, setting, error)
+                health, changes = self._compare_health(device, watch, probe, health)
+                self._failed(device, probe, setting, error, changes=changes)
                 if error.gone:
                     self._leave_out(device, self.plan.probes[stage + 1 :])
                     return
@@ -198,7 +207,8 @@ class Campaign:
                 self._not_run(device, probe, answer.reason)
                 continue
             first = first and probe.kind is Kind.IDLE
-            self._keep(device, probe, setting, answer)
+            health, changes = self._compare_health(device, watch, probe, health)
+            self._keep(device, probe, setting, answer, changes=changes)
             if answer.failure is not None:
                 self._report_failure(device, probe, answer.failure)
                 if answer.failure.gone:
@@ -229,7 +239,42 @@ class Campaign:
 
     # -- what is recorded ---------------------------------------------------------------------------------
 
-    def _keep(self, device: Device | GpuProcess, probe: Probe, setting: Setting, measured: Measured) -> None:
+    def _compare_health(
+        self, device: Device | GpuProcess, watch: Watch, probe: Probe, before: GpuHealth | None
+    ) -> tuple[GpuHealth | None, list[str]]:
+        """The health of a GPU after a probe, and a sentence for what changed, if anything; each change is an event."""
+        after, facts = _health(device, watch), device.facts
+        changes = changes_between(before, after)
+        for change in changes:
+            self.recorder.event(
+                Event(
+                    EventKind.HEALTH_CHANGED,
+                    facts.gpu,
+                    f"{probe.name}: {change.sentence}",
+                    device.now_ns(),
+                    facts.node,
+                    workload=probe.name,
+                    metric=change.metric,
+                    before=change.before,
+                    value=change.value,
+                    code=change.code,
+                    n=change.n,
+                )
+            )
+        changed = "; ".join(change.sentence for change in changes[:_TOLD])
+        return after or before, [f"the health of the GPU changed while it ran: {changed}"] if changes else []
+
+    def _keep(
+        self,
+        device: Device | GpuProcess,
+        probe: Probe,
+        setting: Setting,
+        measured: Measured,
+        *,
+        changes: Sequence[str],
+    ) -> None:
+        status = Outcome.HEALTH_CHANGED if changes and measured.status is Outcome.OK else measured.status
+        sentences = [measured.status_detail, *changes] if measured.status_detail else changes
         run = Run(
             gpu=device.facts.gpu,
             probe=probe.name,
@@ -241,8 +286,8 @@ class Campaign:
             conditions=self._conditions(device, probe, setting) | measured.conditions,
             versions=self._versions(device, probe),
             ended_by=measured.ended_by,
-            status=measured.status,
-            status_detail=measured.status_detail,
+            status=status,
+            status_detail="; ".join(sentences) or None,
         )
         self.recorder.run(run)
         if measured.verdict.wrong:
@@ -251,7 +296,7 @@ class Campaign:
                 Event(
                     EventKind.WRONG_RESULT,
                     facts.gpu,
-                    f"{probe.name}: {run.status_detail}",
+                    f"{probe.name}: {measured.status_detail}",
                     measured.ended_ns,
                     facts.node,
                     workload=probe.name,
@@ -264,7 +309,15 @@ class Campaign:
                 self.report.notes.append(f"{facts.node}/{facts.index}: {probe.name}: {measured.note}")
         self._tell(probe, device.facts, _summary(device.facts, run, probe, wrong=measured.verdict.wrong > 0))
 
-    def _failed(self, device: Device | GpuProcess, probe: Probe, setting: Setting, error: DeviceError) -> None:
+    def _failed(
+        self,
+        device: Device | GpuProcess,
+        probe: Probe,
+        setting: Setting,
+        error: DeviceError,
+        *,
+        changes: Sequence[str],
+    ) -> None:
         now_ns, facts = device.now_ns(), device.facts
         run = Run(
             gpu=facts.gpu,
@@ -278,7 +331,7 @@ class Campaign:
             versions=self._versions(device, probe),
             ended_by=EndedBy.FAILED,
             status=Outcome(error.outcome),
-            status_detail=str(error),
+            status_detail="; ".join([str(error), *changes]),
         )
         self.recorder.run(run)
         self._report_failure(device, probe, error)
@@ -311,7 +364,8 @@ class Campaign:
             "other_processes": list(device.others()),
             "cpus": device.cpus if isinstance(device, GpuProcess) else None,
         }
-        return dict(setting.more) | asked_of(probe, self.plan.asked, setting) | state
+        process = {} if device.simulated else process_conditions()
+        return dict(setting.more) | process | asked_of(probe, self.plan.asked, setting) | state
 
     def _versions(self, device: Device | GpuProcess, probe: Probe) -> dict[str, str]:
         return dict(device.versions) | {"whorl": __version__, "kernel": self._find(probe.kernel).version}
@@ -326,6 +380,16 @@ class Campaign:
             self._progress(
                 done, self.report.gpus * len(self.plan.probes), f"{probe.name} on {facts.node}/{facts.index}"
             )
+
+
+_TOLD = 3  # changes of health in a sentence; the others are events
+
+
+def _health(device: Device | GpuProcess, watch: Watch) -> GpuHealth | None:
+    """What the driver says of a GPU's health; None where nothing tells."""
+    if isinstance(device, GpuProcess):
+        return device.health()
+    return watch.health(device.facts.gpu) if isinstance(watch, Recent) else None
 
 
 def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:

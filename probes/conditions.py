@@ -5,8 +5,11 @@ Their keys stand in `store.conditions`.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..kernels.work import Work
 from ..store.vocabulary import ClockSetting
@@ -93,6 +96,51 @@ def asked_of(probe: Probe, asked: Asked, setting: Setting) -> dict[str, object]:
     if probe.kind in ("square", "soak"):
         conditions |= {"period_s": asked.period_s, "duty": asked.duty}
     return conditions
+
+
+_CHANGES_RESULTS = re.compile("CUBLAS_|CUBLASLT_|NVIDIA_TF32_OVERRIDE$|CUPY_TF32$|CUDA_")
+_PLACES_ONLY = re.compile("CUDA_.*(HOME|PATH|ROOT|DIR|DIRECTORY|VISIBLE_DEVICES|VERSION)$")
+"""Variables of CUDA that only say where something is, or which GPUs are meant."""
+_CONTAINERS = (
+    ("apptainer", ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"), ("/.singularity.d",)),
+    ("kubernetes", ("KUBERNETES_SERVICE_HOST",), ()),
+    ("podman", (), ("/run/.containerenv",)),
+    ("docker", (), ("/.dockerenv",)),
+)
+_CGROUP = re.compile("docker|containerd|libpod|crio|lxc")
+
+
+def process_conditions(root: Path = Path("/")) -> dict[str, object]:
+    """What changes the figures of this process on any GPU: MPS, container and variables; None where unknown.
+
+    `root` is where the files of the machine are looked for.
+    """
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", root / "tmp/nvidia-mps"))
+    share = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
+    variables = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if _CHANGES_RESULTS.match(name) and not _PLACES_ONLY.match(name)
+    }
+    return {
+        "mps": (pipes / "control").exists(),
+        "mps_share_pct": float(share) if re.fullmatch(r"\d+(\.\d+)?", share) else None,
+        "container": _container(root),
+        "environment": variables or None,
+    }
+
+
+def _container(root: Path) -> str | None:
+    for name, variables, paths in _CONTAINERS:
+        if any(os.environ.get(variable) for variable in variables) or any(
+            (root / path.lstrip("/")).exists() for path in paths
+        ):
+            return name
+    try:
+        cgroup = (root / "proc/self/cgroup").read_text()
+    except OSError:
+        return None
+    return "other" if _CGROUP.search(cgroup) else None
 
 
 def of_work(works: Sequence[Work]) -> dict[str, object]:

@@ -8,6 +8,7 @@ pipes, each as its length and its pickle, so that half an object is never taken 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import re
@@ -22,9 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import DeviceError
+from ..errors import DeviceError, InputError
 from ..kernels.device import Device, finish
 from ..store.vocabulary import Outcome
+from .health import DriverHealth, GpuHealth
 from .protocol import Measured, Unrun, measure
 
 if TYPE_CHECKING:
@@ -136,6 +138,14 @@ class GpuProcess:
             return [f"not known: {error}"]
         siblings = {str(pid) for pid in self.pids}
         return [name for name in processes if not siblings & set(re.findall(r"^pid (\d+)", name))]
+
+    def health(self) -> GpuHealth | None:
+        """What the driver says of its health now; None where it does not tell."""
+        try:
+            health: GpuHealth | None = self.ask(_health)
+        except DeviceError:
+            return None
+        return health
 
     async def pause(self, seconds: float) -> None:
         """Wait; the GPU's context stays."""
@@ -287,6 +297,19 @@ def _measure(device: Device, parent: Parent, probe: Probe, asked: Asked, first: 
     from ..kernels.catalogue import find_kernel
 
     return finish(measure(device, parent, probe, find_kernel, asked, first=first, ended=parent.ended, warm=parent.warm))
+
+
+@functools.cache
+def _driver_health(gpu: str) -> DriverHealth | None:
+    try:
+        return DriverHealth(gpu)
+    except InputError:
+        return None
+
+
+def _health(device: Device, _: Parent) -> GpuHealth | None:
+    driver = _driver_health(device.facts.gpu)
+    return None if driver is None else driver.read()
 
 
 def _others(device: Device, _: Parent) -> Sequence[str]:

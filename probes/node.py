@@ -20,7 +20,7 @@ from ..store.events import Event
 from ..store.names import find_gpu, gpu_name, this_cluster
 from ..store.vocabulary import EventKind
 from .campaign import Campaign, Plan, Progress, Report
-from .conditions import Setting
+from .conditions import Setting, process_conditions
 from .gpu_process import GpuProcess
 from .meeting import Meeting
 from .node_watch import NodeWatch, free_name, refuse_shared
@@ -170,9 +170,24 @@ def run_plan(
             for device in devices
         ]
         report = run_gpus(campaign, processes, memory[0], settings)
-    report.notes += notes
+    report.notes += [*notes, *_sharing(process_conditions(), settings)]
     report.failures |= {name: gpu.says for name, gpu in unusable.items()}
     return report
+
+
+def _sharing(process: Mapping[str, object], settings: Mapping[str, Setting]) -> list[str]:
+    """What people should know of how GPUs are shared and set: MPS, MIG, and variables that change results."""
+    notes = []
+    if process["mps"]:
+        share = process["mps_share_pct"]
+        part = "" if share is None else f", with {share:g} % of the threads of a GPU"
+        notes.append(f"the probes ran through the MPS daemon of this node{part}: its other clients may share the GPUs")
+    split = [gpu for gpu, setting in settings.items() if setting.more.get("mig")]
+    if split:
+        notes.append(f"in MIG mode, so that figures are those of a part of a GPU: {', '.join(split)}")
+    if isinstance(variables := process["environment"], Mapping):
+        notes.append(f"set in the environment, and may change results: {', '.join(variables)}")
+    return notes
 
 
 def shuffled(probes: Sequence[Probe], campaign: str) -> tuple[Probe, ...]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..store.metrics import board_power_of
 from ..store.vocabulary import CLOCK_EVENTS
 from .effort import LEVELS
+from .health import COUNTED, GpuHealth
 from .probe import Kind, Probe
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class Recent:
         self._next = 0
         self._lock = threading.Lock()
         self._pace, self._hurried = pace, set[str]()
-        self._renewed_always = False  # every reading renews the energy counter, as a simulated driver does
+        self._simulated: Readings | None = None
+        """The last readings of a simulated fleet, whose energy counters are renewed at every reading."""
 
     def feed(self, ticks: Ticks) -> None:
         """Take readings, at most one of each GPU; those of other GPUs are passed over."""
@@ -140,7 +142,7 @@ class Recent:
 
     def feed_readings(self, readings: Readings) -> None:
         """Take what the drivers of a simulated fleet report, whose GPUs are those named, in order."""
-        self._renewed_always = True
+        self._simulated = readings
         with self._lock:
             at = self._turn()
             self._ts[at] = np.where(readings.lost, 0, readings.ts_ns)
@@ -185,6 +187,14 @@ class Recent:
             _scaled(_known(float(board_power_of(values)))),
         )
 
+    def health(self, gpu: str) -> GpuHealth | None:
+        """The health of a simulated GPU; None of another one, and of one that is lost."""
+        readings, position = self._simulated, self._position.get(gpu)
+        if readings is None or position is None or readings.lost[position]:
+            return None
+        counted = [readings.values[name][position] if name in readings.values else np.nan for name in COUNTED]
+        return GpuHealth(np.array(counted, np.float64))
+
     def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:
         """What was read of a GPU from one time to another, both included (UTC ns)."""
         position = self._position_of(gpu)
@@ -199,7 +209,7 @@ class Recent:
             values = dict(zip(_COLUMNS, self._values[:, rows, position], strict=True))
             seconds = (stamps[rows] - began_ns) / 1e9
         instant = values["power_instant_mw"]
-        mean, low, high = power_between_renewals(seconds, values["energy_mj"], always=self._renewed_always)
+        mean, low, high = power_between_renewals(seconds, values["energy_mj"], always=self._simulated is not None)
         return Window(
             readings=len(rows),
             sm_clock_mhz=_median(values["sm_clock_mhz"]),

@@ -380,6 +380,15 @@ METRICS: tuple[Metric, ...] = (
            "1 where the board's own record (InfoROM) has the right checksums, 0 where it is corrupted; read every 10 "
            "minutes", Call("nvmlDeviceValidateInforom", outputs=0, bad_code=_CORRUPTED_INFOROM, rare=True), Dcgm(84),
            _dev("INFOROM_CONFIG_VALID"), added=True),
+    Metric("retired_pages_corrected", 64, "", "counter", "slow",
+           "memory pages retired for corrected errors; GPUs before Ampere", Field((29,)), Dcgm(390),
+           _dev("RETIRED_SBE"), ("retired_pages.single_bit_ecc.count", "retired_pages.sbe"), added=True),
+    Metric("retired_pages_uncorrected", 64, "", "counter", "slow",
+           "memory pages retired for uncorrected errors; GPUs before Ampere", Field((30,)), Dcgm(391),
+           _dev("RETIRED_DBE"), ("retired_pages.double_bit.count", "retired_pages.dbe"), added=True),
+    Metric("retired_pages_pending", 32, "", "gauge", "slow",
+           "1 where a memory page waits for a reset of the GPU to be retired, else 0", Field((31,)), Dcgm(392),
+           _dev("RETIRED_PENDING"), added=True),
 )
 # fmt: on
 

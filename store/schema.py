@@ -105,7 +105,7 @@ IMPORT = Column("import_id", "VARCHAR", "", "the row of `imports` this came from
 FORMAT = 4
 # The generation of columns in `store.toml`: one more where columns are `added`. The files of a store with this number
 # have all columns, which readers of many files need not look for.
-COLUMNS = 3
+COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,8 @@ GPUS = Table(
         Column("model", "VARCHAR", "", "product name"),
         Column("serial", "VARCHAR", "", "board serial number"),
         Column("vbios", "VARCHAR", "", "firmware version"),
+        Column("inforom", "VARCHAR", "", "version of the image of the board's own record (InfoROM)", added=True),
+        Column("gsp_firmware", "VARCHAR", "", "firmware version of the GPU's system processor (GSP)", added=True),
         Column("driver", "VARCHAR", "", "driver version"),
         Column("pci_bus_id", "VARCHAR", "", "PCI address"),
         Column("nvml_index", "BIGINT", "", "index in the driver at that time; never a key"),

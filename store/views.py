@@ -64,6 +64,29 @@ MEASUREMENTS = View(
 )
 
 
+_FIRMWARE = ("vbios", "inforom", "gsp_firmware", "driver")
+
+OTHER_FIRMWARE = View(
+    "other_firmware",
+    "a GPU with a firmware or driver that most GPUs of its model on the cluster do not have: a row for each part",
+    "SELECT cluster, gpu, name, node, model, part, version, usual_version, alike, gpus FROM (SELECT *, "
+    "first_value(version) OVER (PARTITION BY cluster, model, part ORDER BY alike DESC, version) AS usual_version "
+    "FROM (SELECT *, count(*) OVER (PARTITION BY cluster, model, part, version) AS alike, "
+    "count(*) OVER (PARTITION BY cluster, model, part) AS gpus FROM (SELECT cluster, gpu, name, node, model, "
+    f"unnest([{', '.join(repr(part) for part in _FIRMWARE)}]) AS part, unnest([{', '.join(_FIRMWARE)}]) AS version "
+    f"FROM ({GPUS_NOW.sql}) WHERE parent IS NULL AND model IS NOT NULL) WHERE version IS NOT NULL)) "
+    "WHERE version <> usual_version",
+    (
+        _NAME,
+        Column("part", "VARCHAR", "", "what differs: vbios, inforom, gsp_firmware or driver"),
+        Column("version", "VARCHAR", "", "the version that the GPU has"),
+        Column("usual_version", "VARCHAR", "", "the version that most GPUs of its model have"),
+        Column("alike", "BIGINT", "", "how many GPUs of its model have its version"),
+        Column("gpus", "BIGINT", "", "of how many GPUs of its model a version is known"),
+    ),
+)
+
+
 def _as_minutes(column: Column) -> str:
     """A reading as a minute of one row."""
     return ", ".join(
@@ -254,8 +277,8 @@ WINDOWS = (RUN_WINDOWS, JOB_WINDOWS)
 """Those that need the functions of `windows`, which only whorl has."""
 
 VIEWS: tuple[View, ...] = (
-    GPUS_NOW, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, JOBS_NOW, JOBS_ON_GPU, TELEMETRY_OF_JOB,
-    *WINDOWS, SPANS_TOTAL,
+    GPUS_NOW, OTHER_FIRMWARE, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, JOBS_NOW, JOBS_ON_GPU,
+    TELEMETRY_OF_JOB, *WINDOWS, SPANS_TOTAL,
 )  # fmt: skip
 
 PLAIN_VIEWS = tuple(view for view in VIEWS if view not in WINDOWS)

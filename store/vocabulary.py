@@ -30,9 +30,18 @@ class Outcome(Code):
 
     OK = "ok", "it ended well"
     WRONG_RESULT = "wrong_result", "the check found wrong elements: its figures are not to be trusted"
+    HEALTH_CHANGED = (
+        "health_changed",
+        "the results are right and its figures are compared, but the GPU's health changed: see the "
+        "events of kind 'health_changed'",
+    )
     LOST = "lost", "the GPU fell off the bus, or its driver does not reach it any more"
     HUNG = "hung", "the GPU did not end its work in time"
     FAILED = "failed", "anything else that kept it from ending"
+
+
+COMPARED = (Outcome.OK, Outcome.HEALTH_CHANGED)
+"""The figures of runs that came out so are compared."""
 
 
 class EndedBy(Code):
@@ -146,6 +155,10 @@ class EventKind(Code):
     # of probes
     WRONG_RESULT = "wrong_result", "the check of probe `workload` found `n` wrong elements", "workload", "n"
     PROBE_FAILED = "probe_failed", "the GPU failed in probe `workload`; without one, it could not be used", "workload"
+    HEALTH_CHANGED = ("health_changed",
+                      "`metric` was `before` and is `value` since probe `workload` ran; without a `metric`, the driver "
+                      "told of `n` XIDs meanwhile, the last of number `code`", "workload", "metric", "before", "value",
+                      "code", "n")
     PROBE_NOT_RUN = "probe_not_run", "probe `workload` was not run", "workload"
     SETTINGS_CHANGED = ("settings_changed",
                         "a setting is `value`, and was `before`: the power limit, mW, or the clock that is locked, "
@@ -243,6 +256,10 @@ CONDITIONS = (
     Condition("mig", "BOOLEAN", "", "whether MIG is on"),
     Condition("persistence", "BOOLEAN", "", "whether the driver stays loaded"),
     Condition("ecc", "BOOLEAN", "", "whether ECC is on"),
+    Condition("mps", "BOOLEAN", "", "whether an MPS daemon serves this process, which shares the GPU with others then"),
+    Condition("mps_share_pct", "DOUBLE", "%", "the share of the GPU's threads that MPS gives this process"),
+    Condition("container", "VARCHAR", "", "the kind of container: docker, podman, apptainer, kubernetes, other"),
+    Condition("environment", "MAP(VARCHAR, VARCHAR)", "", "variables of CUDA and cuBLAS that change results"),
     Condition("neighbours", "VARCHAR", "", "the other GPUs of the node: idle or busy", "neighbours"),
     Condition("cpus", "VARCHAR", "", "CPUs near the GPU that its process was bound to, as 0-15,32-47"),
     Condition("other_processes", "VARCHAR[]", "", "other processes on the GPU when the run began"),

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...store.names import plain_workload
-from ...store.vocabulary import Outcome
+from ...store.vocabulary import COMPARED, Outcome
 from .kinds import told_apart
 
 if TYPE_CHECKING:
     from ...store import Store
 
-SOUND = pl.col("status").fill_null(Outcome.OK.value) == Outcome.OK.value
+SOUND = pl.col("status").fill_null(Outcome.OK.value).is_in([str(outcome) for outcome in COMPARED])
 """Of rows of `runs`: those that ended well. Imported ones may say nothing of it."""
 
 _CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began", "probe_version")

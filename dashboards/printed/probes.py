@@ -219,6 +219,11 @@ def _rest(report: Report, store: str) -> Iterable[str]:
         yield f"wrong result: {one.probe} on {_place(one)} ({one.gpu}): {one.status_detail}"
     if len(report.wrong) > _MOST_NAMED:
         yield f"wrong results in {len(report.wrong) - _MOST_NAMED:,} more runs: see events of kind 'wrong_result'"
+    for one in report.unhealthy[:_MOST_NAMED]:
+        yield f"{one.probe} on {_place(one)} ({one.gpu}): {one.status_detail}"
+    if len(report.unhealthy) > _MOST_NAMED:
+        more = len(report.unhealthy) - _MOST_NAMED
+        yield f"changes of health in {more:,} more runs: see events of kind 'health_changed'"
     for gpu, error in list(report.failures.items())[:_MOST_NAMED]:
         yield f"failed: {error}" if gpu in error else f"failed: {gpu}: {error}"
     if len(report.failures) > _MOST_NAMED:

@@ -139,7 +139,9 @@ def opened() -> tuple[Nvml, list[Device]]:
 def test_every_value_is_what_the_binding_answers(nvml: NvmlLibrary, model: str) -> None:
     nvml.write("gpus 3", f"model {model}", f"now {STILL}", "load 10 0.7", "gpu 1 ecc 7 2 70 20")
     nvml.add("gpu 2 limit 250000", "gpu 0 vgpu 1", "gpu 1 vgpu 0", "gpu 2 remapped 3 1 1 1", "gpu 1 links 5 3 2")
-    nvml.add("gpu 0 sram", "gpu 1 recovery 2", "gpu 2 inforom", "gpu 2 pcie 1 8", "gpu 0,1 fabric 3 0")
+    nvml.add(
+        "gpu 0 sram", "gpu 1 recovery 2", "gpu 2 inforom", "gpu 2 pcie 1 8", "gpu 0,1 fabric 3 0", "gpu 1 retired 5 2 1"
+    )
     backend, devices = opened()
     rows = sweep(backend, devices)
     known = 0
@@ -158,7 +160,9 @@ def test_every_value_is_what_the_binding_answers(nvml: NvmlLibrary, model: str) 
         (rows[1]["pcie_generation_max"], 16),
         (1, 8),
     ]
-    if model != "V100":
+    if model == "V100":
+        assert [row["retired_pages_uncorrected"] for row in rows] == [0, 2, 0]
+    else:
         assert [row["row_remap_failed"] for row in rows] == [row["row_remap_pending"] for row in rows] == [0, 0, 1]
         assert [row["sram_errors_exceeded"] for row in rows] == [1, 0, 0]
     if model.startswith("H"):
@@ -336,7 +340,7 @@ def test_a_driver_that_refuses_a_whole_call_for_one_field_still_gives_the_others
         assert nvml.calls("nvmlDeviceGetFieldValues") - before == 1  # what refuses is not asked again
         empty = {m.name for m in ASKED if m.name in first and first[m.name] is None}
         absent = {"remapped_rows", "remapped_rows_uncorrected", "fan_speed", "vgpu_licensed"}
-        absent |= {"fabric_state", "fabric_error"}
+        absent |= {"fabric_state", "fabric_error"} | {name for name in first if name.startswith("retired_pages")}
         missing = {"power_instant_mw", "power_brake_ns"} | (absent if slow else set())
         assert empty - {"inforom_valid"} == missing
         assert first["power_age_us"] is None

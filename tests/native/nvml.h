@@ -23,7 +23,7 @@ typedef enum {
     GPUS, MODEL, NODE, ROOT, NOW, MIG,                      /* the fleet */
     LOAD, LIMIT, LOCKED, SLOWDOWN,                          /* what the power follows from: cuts time into spans */
     STUCK, STEP, EVERY, MODULE, ECC, REMAPPED, VGPU, PROCESS, DEAF, /* what sensors, counters and lists say */
-    LINKS, PCIE, SRAM, INFOROM, FABRIC, RECOVERY, ANSWER,
+    LINKS, PCIE, SRAM, INFOROM, IMAGE, VBIOS, FABRIC, RETIRED, RECOVERY, ANSWER,
     LOST, DENY, LATENCY, HANG,                              /* how calls end */
     XID, RESET, RELOAD,                                     /* what happens at a time */
     WORDS

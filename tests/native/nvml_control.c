@@ -33,6 +33,9 @@
  *     sram                      so many errors of on-chip memory that their threshold is exceeded
  *     recovery ACTION           what the driver asks for to recover the GPU
  *     inforom                   it is corrupted
+ *     image VERSION             of the InfoROM
+ *     vbios VERSION
+ *     retired CORRECTED UNCORRECTED PENDING     pages of memory, before Ampere
  *     links CRC REPLAYS RECOVERIES  errors of each NVLink; before Hopper counted for all links together
  *     pcie GENERATION WIDTH     of the link at present
  *     fabric STATE STATUS       what the GPU knows of its fabric
@@ -98,6 +101,9 @@ static const Spelling SPELLINGS[WORDS] = {
     [PCIE] = {"pcie", 2, 2, 2},
     [SRAM] = {"sram", 0, 0, 0},
     [INFOROM] = {"inforom", 0, 0, 0},
+    [IMAGE] = {"image", 1, 1, 0},
+    [VBIOS] = {"vbios", 1, 1, 0},
+    [RETIRED] = {"retired", 3, 3, 3},
     [FABRIC] = {"fabric", 2, 2, 2},
     [RECOVERY] = {"recovery", 1, 1, 1},
     [ANSWER] = {"answer", 3, 3, 3},

@@ -118,6 +118,15 @@ READER(remap_pending) {
     return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : counted(call, REMAPPED, 3, value);
 }
 
+#define RETIRED_PAGES(reader, which) \
+    READER(reader) { \
+        UNUSED(); \
+        return call->fleet->model->architecture < 7 ? counted(call, RETIRED, which, value) : NOT_SUPPORTED; \
+    }
+RETIRED_PAGES(retired_corrected, 0)
+RETIRED_PAGES(retired_uncorrected, 1)
+RETIRED_PAGES(retired_pending, 2)
+
 READER(ecc_corrected_ever) {
     UNUSED();
     return counted(call, ECC, 2, value);
@@ -202,6 +211,9 @@ static const Field FIELDS[] = {
     {4, VALUE_ULL, ecc_uncorrected},       /* double bit */
     {5, VALUE_ULL, ecc_corrected_ever},    /* in the GPU's life */
     {6, VALUE_ULL, ecc_uncorrected_ever},
+    {29, VALUE_ULL, retired_corrected},    /* pages */
+    {30, VALUE_ULL, retired_uncorrected},
+    {31, VALUE_UINT, retired_pending},
     {38, VALUE_ULL, crc_total},            /* of NVLinks: flow control */
     {45, VALUE_ULL, none},                 /* and data */
     {52, VALUE_ULL, replay_total},

@@ -30,6 +30,12 @@ API Status nvmlDeviceGetName(Handle *device, char *text, unsigned size) {
     return put_text(text, size, name);
 }
 
+/* The text of a statement that is in force, else the usual one. */
+static const char *said(const Call *call, Word word, const char *usual) {
+    const Statement *statement = active(call->fleet, call->gpu, word, call->t);
+    return statement ? statement->text[0] : usual;
+}
+
 #define TEXT(function, expression) \
     API Status function(Handle *device, char *text, unsigned size) { \
         ENTER(device); \
@@ -37,7 +43,10 @@ API Status nvmlDeviceGetName(Handle *device, char *text, unsigned size) {
         return put_text(text, size, expression); \
     }
 TEXT(nvmlDeviceGetSerial, call.gpu->serial)
-TEXT(nvmlDeviceGetVbiosVersion, call.fleet->model->architecture >= 9 ? "96.00.74.00.01" : "88.00.51.00.01")
+TEXT(nvmlDeviceGetInforomImageVersion, said(&call, IMAGE, "G520.0200.00.05"))
+TEXT(nvmlDeviceGetGspFirmwareVersion, "550.54.15")
+TEXT(nvmlDeviceGetVbiosVersion,
+     said(&call, VBIOS, call.fleet->model->architecture >= 9 ? "96.00.74.00.01" : "88.00.51.00.01"))
 
 NUMBER(unsigned, nvmlDeviceGetIndex, call.gpu->index)
 NUMBER(unsigned, nvmlDeviceGetArchitecture, call.fleet->model->architecture)
