@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DeviceError
-from ..simulation.bench import Bench, Prepared
+from ..simulation.bench import Bench, Done, Prepared
 from ..simulation.fleet import GPUS_PER_NODE
 from ..simulation.models import PARAMETERS, GpuModel
+from ..simulation.physics import OVERLAP
 from ..simulation.rates import rates_of
 from ..simulation.workloads import BERT, PAGERANK, SGEMM, STREAM, Workload
 from . import memory, sm
@@ -89,6 +90,27 @@ def timing(work: Work, model: GpuModel) -> Timing:
             launch_share=launch,
         ),
     )
+
+
+def apart(work: Work, model: GpuModel) -> tuple[Timing, Timing]:
+    """The turns of a work and the copies beside them, each by itself."""
+    read = int(work.parameters["kernel_bytes"])
+    turns = replace(work, kernel=f"turns of {work.kernel}", path="dram", bytes=read, beside=())
+    copies = replace(work, kernel=f"copies of {work.kernel}", turns=work.beside, flop=0, operations=0, beside=())
+    return timing(turns, model), timing(copies, model)
+
+
+def both(work: Work, model: GpuModel) -> Timing:
+    """The turns of a work and the copies beside them: the longer of the two, and what of the shorter is not hidden."""
+    turns, copies = apart(work, model)
+    shorter = min(turns.unit_s, copies.unit_s)
+    unit_s = turns.unit_s + copies.unit_s - OVERLAP * shorter
+    weight = turns.unit_s / (turns.unit_s + copies.unit_s)
+    shares = {
+        name: weight * getattr(turns.workload, name) + (1 - weight) * getattr(copies.workload, name)
+        for name in ("compute_share", "bandwidth_share", "link_share", "launch_share")
+    }
+    return Timing(unit_s, replace(turns.workload, name=work.kernel, overlap_share=shorter / unit_s, **shares))
 
 
 @dataclass(frozen=True)
@@ -227,7 +249,8 @@ class SimulatedDevice:
 
     async def load(self, work: Work, *, seed: int) -> SimulatedLoaded:
         """Make a work ready: see `Device.load`."""
-        timed = timing(work, self.bench.fleet.model)
+        model = self.bench.fleet.model
+        timed = both(work, model) if work.beside else timing(work, model)
         if any(buffer.place == "peer" for buffer in work.buffers) and not self.facts.peers:
             raise DeviceError(
                 f"{self.bench.name(self.position)} has no peer in its node, so it cannot run {work.kernel}"
@@ -236,10 +259,14 @@ class SimulatedDevice:
         try:
             await self.bench.pause(LOAD_S)
             prepared = self.bench.prepare(self.position, timed.workload, timed.unit_s)
+            parts = [
+                self.bench.prepare(self.position, part.workload, part.unit_s)
+                for part in (apart(work, model) if work.beside else ())
+            ]
         except BaseException:
             self.bench.give_back(self.position, work.memory_bytes)
             raise
-        return SimulatedLoaded(self.bench, work, prepared, seed)
+        return SimulatedLoaded(self.bench, work, prepared, seed, parts)
 
     async def pause(self, seconds: float) -> None:
         """Leave the GPU alone for a time."""
@@ -259,8 +286,9 @@ class SimulatedDevice:
 class SimulatedLoaded:
     """A work on a simulated GPU, as a `Loaded`."""
 
-    def __init__(self, bench: Bench, work: Work, prepared: Prepared, seed: int) -> None:
-        self.work = work
+    def __init__(self, bench: Bench, work: Work, prepared: Prepared, seed: int, parts: Sequence[Prepared] = ()) -> None:
+        """`parts`: the turns and the copies beside them by themselves, where the work has such."""
+        self.work, self._parts = work, parts
         self._bench, self._prepared, self._seed = bench, prepared, seed
         self._fault = bench.fleet.fault_of(prepared.gpu)
         self._random = bench.draws(f"wrong results of {work.kernel}", prepared.gpu)
@@ -271,17 +299,22 @@ class SimulatedLoaded:
         self._written, self._taken = False, True
         self._repetitions, self._unchecked, self._busy_s = 0, 0, 0.0
 
-    async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
-        """Run: see `Loaded.run`."""
+    async def run(self, repeats: int, *, each: int = 1, limit_s: float, apart: bool = False) -> Timed:
+        """Run: see `Loaded.run`. Turns and copies apart are all the turns, and then all the copies."""
         if self.work.lap and each > self.work.lap:
             raise ValueError(f"{self.work.kernel}: {each} repetitions do not lie within a lap of {self.work.lap}")
-        done = await self._bench.work(self._prepared, repeats, each, limit_s=limit_s)
+        if self._parts and apart:
+            turns, copies = [await self._bench.work(part, repeats, each, limit_s=limit_s) for part in self._parts]
+            done = Done(turns.began_ns, copies.ended_ns, turns.times_s + copies.times_s)
+        else:
+            turns = done = await self._bench.work(self._prepared, repeats, each, limit_s=limit_s)
         self._written = True
         self._repetitions += repeats * each
         self._unchecked += repeats * each
         self._go_wrong(repeats * each)
         self._busy_s += float(done.times_s.sum()) * each
-        return Timed(done.began_ns, done.ended_ns, done.times_s * 1000, repeats * each)
+        turns_ms = turns.times_s * 1000 if self._parts and each == 1 else None
+        return Timed(done.began_ns, done.ended_ns, done.times_s * 1000, repeats * each, turns_ms)
 
     async def check(self) -> Verdict:
         """Compare the outputs, and take what was compared since the last check: see `Loaded.check`."""

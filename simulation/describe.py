@@ -10,6 +10,7 @@ from .control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP
 from .faults import Fault
 from .fleet import CAP_SETTLES_AT, Fleet
 from .models import A100, V100, GpuModel
+from .physics import HOST_SHARED, OVERLAP
 from .rates import rates_of
 from .sensors import NOISE_SHARE, SENSORS
 from .spread import Spread
@@ -79,6 +80,8 @@ _SPREAD = (
     ("peer", "", ASSUMED, "sd of ln speed of copies to another GPU of the node"),
     ("launch", "", ASSUMED, "sd of ln speed of launches from GPU to GPU"),
     ("launch_node", "", ASSUMED, "sd of ln speed of launches from node to node: the host"),
+    ("overlap_node", "", ASSUMED, "sd of the share of copies that hides behind a kernel, from node to node"),
+    ("host_node", "", ASSUMED, "sd of the share of its link that a GPU has when all of its node copy, by node"),
     ("room_k", "K", FITTED, "sd of the inlet temperature of all GPUs from day to day"),
     ("node_day_k", "K", FITTED, "sd of the inlet temperature of a node from day to day"),
     ("day", "", FITTED, "sd of a GPU's ln time from day to day, over the run-to-run noise of the workload"),
@@ -93,6 +96,10 @@ _LOOP = (
     ("wobble_share", WOBBLE_SHARE, "", "sd of a load's power over time, as a share of it"),
     ("wobble_s", WOBBLE_S, "s", "correlation time of that variation"),
     ("cap_settles_at", CAP_SETTLES_AT, "", "reported power over cap at steady state"),
+)
+_COPIES = (
+    ("overlap", OVERLAP, "", "share of copies and kernels of equal length that hide each other"),
+    ("host_shared", HOST_SHARED, "", "share of its link that each GPU of a node has when all of them copy"),
 )
 # attribute of the model's rates, unit, basis, meaning
 _RATES = (
@@ -121,7 +128,7 @@ def parameters(model: GpuModel) -> tuple[Parameter, ...]:
         Parameter(f"spread_{name}", getattr(spread, name), unit, basis if ours else ASSUMED, meaning)
         for name, unit, basis, meaning in _SPREAD
     ]
-    rows += [Parameter(name, value, unit, ASSUMED, meaning) for name, value, unit, meaning in _LOOP]
+    rows += [Parameter(name, value, unit, ASSUMED, meaning) for name, value, unit, meaning in (*_LOOP, *_COPIES)]
     rates = rates_of(model)
     for kind, units in (("vector", rates.vector), ("tensor", rates.tensor)):
         where = "of a multiprocessor in a clock" + (", tensor cores" if kind == "tensor" else "")

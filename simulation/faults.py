@@ -66,6 +66,10 @@ class Fault:
     """Whether it falls off the bus at some time."""
     blind: bool = False
     """Whether its power sensor reads 0 W at all times; the energy counter works."""
+    overlap_loss: float = 0.0
+    """By how much less of the copies hides behind a kernel, as a share."""
+    of_node: bool = False
+    """Whether all GPUs of a node have it."""
     retires: bool = False
     """Whether pages of its memory were retired: the driver says so when it is loaded."""
 
@@ -189,6 +193,16 @@ RETIRED_PAGES = Fault(
     retires=True,
 )
 ZERO_POWER = Fault("zero_power", "the power sensor reads 0 W; the energy counter works", blind=True)
+POOR_OVERLAP = Fault(
+    "poor_overlap",
+    "on a whole node only 60 % of the copies hide behind kernels",
+    size=0.35,
+    least=0.02,
+    most=0.9,
+    size_says="by how much less of the copies hides behind kernels",
+    effects=lambda size: {"overlap_loss": size},
+    of_node=True,
+)
 
 # The order of the first three is part of a seed's fleet; new rows go to the end.
 FAULTS = tuple(
@@ -206,6 +220,7 @@ FAULTS = tuple(
         SLOW_NVLINK,
         RETIRED_PAGES,
         ZERO_POWER,
+        POOR_OVERLAP,
     )
 )
 HEALTHY = Fault("ok", "nothing", share=1.0 - sum(fault.share for fault in FAULTS))

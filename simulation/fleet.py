@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from ..errors import InputError
 from .draws import stream
 from .faults import HEALTHY, MOST_DRIFT, THROTTLED_TIME, Fault, fault_of, label, plant
 from .models import V100, GpuModel
-from .physics import Floats, Silicon, relative_time, settle
+from .physics import HOST_SHARED, OVERLAP, Floats, Silicon, relative_time, settle
 from .spread import Spread, population_of, shaped, tail_of
 from .workloads import IDLE, Workload
 
@@ -79,15 +80,21 @@ class Fleet:
     ) -> Fleet:
         """A fleet from a seed.
 
-        Each GPU has each fault with the probability of its row in `FAULTS`, or exactly `faults` GPUs are
-        faulty when that is given, the `kinds` (those with a published share, where none is named) taking turns. A kind
-        may name its size, as in "slow_memory=3%". The GPUs at the positions `at` have these kinds instead. InputError
-        when there is no GPU or too few for the faults, for an unknown kind, and for a size that it cannot have.
+        Each GPU has each fault with the probability of its row in `FAULTS`, or exactly `faults` GPUs are faulty when
+        that is given, the `kinds` (those with a published share, where none is named) taking turns; a fault of a node
+        then comes to the healthy GPUs beside it too. A kind may name its size, as in "slow_memory=3%". The GPUs at the
+        positions `at` have these kinds instead. InputError when there is no GPU or too few for the faults, for an
+        unknown kind, and for a size that it cannot have.
         """
         if gpus < 1:
             raise InputError(f"a fleet needs at least one GPU, not {gpus}")
         spread = spread or Spread()
         fault, size = plant(gpus, seed, faults, kinds, at)
+        node = _node_of(gpus, per_node)
+        for gpu in np.flatnonzero(fault >= 0).tolist():
+            if fault_of(int(fault[gpu]), nan).of_node:
+                mates = (node == node[gpu]) & (fault < 0)
+                fault[mates], size[mates] = fault[gpu], size[gpu]
 
         def normal(subject: str, size: int = gpus) -> Floats:
             return stream(seed, subject).standard_normal(size)
@@ -104,7 +111,6 @@ class Fleet:
             tail = tail_of(seed, "silicon: tail", gpus, tail=spread.silicon_tail)
             corner, leak, capacitance = corner * tail, leak * tail, capacitance * tail
             gain, conducts = gain * tail, conducts * tail
-        node = _node_of(gpus, per_node)
         cabinet = node // NODES_PER_CABINET
         resistance = model.resistance_k_w * np.exp(spread.resistance * conducts)
         resistance = resistance * factor("resistance_factor")
@@ -119,6 +125,9 @@ class Fleet:
             of_node = node_sd * normal(f"{subject} of a node", node[-1] + 1)[node]
             of_gpu = sd * shaped(seed, f"speed: {subject}", gpus, tail=spread.silicon_tail)
             return np.asarray(np.exp(of_gpu + of_node))
+
+        def of_node(subject: str, mean: float, sd: float) -> Floats:
+            return np.asarray(mean + sd * normal(f"{subject} of a node", node[-1] + 1)[node])
 
         preheat = rear * spread.preheat_k_w * model.resistance_k_w / V100.resistance_k_w
         silicon = Silicon(
@@ -138,6 +147,8 @@ class Fleet:
             link=speed("link", spread.link, spread.link_node),
             peer=speed("peer", spread.peer) * factor("peer_factor"),
             launch=speed("launch", spread.launch, spread.launch_node),
+            overlap=np.clip(of_node("overlap", OVERLAP, spread.overlap_node) - factor("overlap_loss"), 0.0, 1.0),
+            host_shared=np.clip(of_node("host", HOST_SHARED, spread.host_node), 0.05, 1.0),
         )
         return cls(model, seed, silicon, fault, size, spread, 1 + other.astype(np.int64), per_node=per_node)
 

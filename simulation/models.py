@@ -174,7 +174,7 @@ H200 = GpuModel(
     inlet_c=25,
 )
 
-PARAMETERS = "2"
+PARAMETERS = "3"
 """Version of the parameter set: it grows when a number here, of a workload or of a fault changes."""
 
 MODELS = {model.name: model for model in (V100, A100, H100, H200)}

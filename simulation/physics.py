@@ -19,6 +19,11 @@ Floats = NDArray[np.float64]
 
 LEAKAGE_REFERENCE_C = 60.0
 LEAKAGE_VOLTAGE_EXPONENT = 3.0
+OVERLAP = 0.95
+"""Share of copies and kernels of equal length that hide each other, of a GPU of the model (assumed)."""
+HOST_SHARED = 0.6
+"""Share of its link that each GPU of a node has when all of them copy from or to the host at once (assumed)."""
+
 HOTTEST_C = 125.0
 """The model's temperatures end here; a real board would have shut down long before."""
 
@@ -62,6 +67,10 @@ class Silicon:
     """Factor on the speed of copies to another GPU of the node."""
     launch: Floats
     """Factor on the speed of launches."""
+    overlap: Floats
+    """Share of copies and kernels of equal length that hide each other."""
+    host_shared: Floats
+    """Share of its link that the GPU has when all GPUs of its node copy from or to the host at once."""
 
     def take(self, gpus: slice | NDArray[np.int64]) -> Silicon:
         """The silicon of some of the GPUs."""
@@ -106,7 +115,8 @@ def relative_time(model: GpuModel, silicon: Silicon, workload: Workload, clock_m
     """Run time over that of a GPU of the model at the highest clock (dimensionless), without noise.
 
     At one clock it is the sum of kappa·f_max/f and the shares of memory, link, peer and launches, each over the GPU's
-    own speed in it; a duty-cycled slowdown averages the rates at its two clocks.
+    own speed in it, and of what copies beside a kernel hide less than on a GPU of the model; a duty-cycled slowdown
+    averages the rates at its two clocks.
     """
     share = silicon.slowdown_share + workload.slowdown
     rate = (1 - share) / _time_at(model, workload, clock_mhz, silicon)
@@ -149,6 +159,8 @@ def _time_at(model: GpuModel, workload: Workload, clock_mhz: Floats, silicon: Si
     ):
         if share:
             time = time + share / speed
+    if workload.overlap_share:
+        time = time + workload.overlap_share * (OVERLAP - silicon.overlap)
     return time
 
 

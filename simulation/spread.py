@@ -64,6 +64,11 @@ class Spread:
     launch_node: float = 0.004
     """... and from node to node: the host."""
 
+    overlap_node: float = 0.01
+    """sd, from node to node, of the share of copies that hides behind a kernel ..."""
+    host_node: float = 0.02
+    """... and of the share of its link that a GPU has when all of its node copy."""
+
     silicon_tail: float | None = None
     """Degrees of freedom of the t that voltage, leakage, switching power, thermal resistance and sensor follow
     together, and each of the speeds above by itself; None: normal."""

@@ -30,6 +30,7 @@ LOOKS_LIKE = {
     "slow_nvlink": Kind.SLOW,
     "retired_pages": Kind.MEMORY_ERRORS,
     "zero_power": Kind.SENSOR,
+    "poor_overlap": Kind.SLOW,
 }
 """The kind of verdict that each kind of fault should have."""
 _SLOW = ("brake", "hot", "pinned", "slow_memory")
