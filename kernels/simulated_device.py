@@ -94,8 +94,7 @@ def timing(work: Work, model: GpuModel) -> Timing:
 
 def apart(work: Work, model: GpuModel) -> tuple[Timing, Timing]:
     """The turns of a work and the copies beside them, each by itself."""
-    read = int(work.parameters["kernel_bytes"])
-    turns = replace(work, kernel=f"turns of {work.kernel}", path="dram", bytes=read, beside=())
+    turns = replace(work, kernel=f"turns of {work.kernel}", path="dram", bytes=work.turn_bytes, beside=())
     copies = replace(work, kernel=f"copies of {work.kernel}", turns=work.beside, flop=0, operations=0, beside=())
     return timing(turns, model), timing(copies, model)
 

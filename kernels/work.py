@@ -275,6 +275,8 @@ class Work:
     flop: int
     bytes: int
     outputs: tuple[Output, ...]
+    turn_bytes: int = 0
+    """Bytes that a turn moves in the device's memory, where `bytes` are those of the copies beside it."""
     path: str = "dram"
     """Where `bytes` go: 'dram', 'l2', 'pcie', 'peer', or 'none'."""
     parameters: Mapping[str, float | int | str] = field(default_factory=dict)

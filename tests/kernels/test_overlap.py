@@ -29,6 +29,7 @@ from whorl.kernels.overlap import (
 )
 from whorl.kernels.work import Copy, Launch, Unfit, Work
 from whorl.tests.kernels import compiling
+from whorl.tests.kernels.device_memory import Fault
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
 from whorl.tests.kernels.works import load, memory
@@ -37,7 +38,7 @@ from whorl.tests.sizes import sample
 on_host = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 SMALL_WORKS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "embedding": ("overlap-embedding", {"width": 32, "turns": 4, "batches": 8, "lookahead": 3, "blocks": 1}),
+    "embedding": ("overlap-embedding", {"width": 32, "turns": 4, "batches": 6, "lookahead": 2, "blocks": 1}),
     "partitions": (
         "overlap-partitions",
         {"partitions": 6, "capacity": 3, "vertices": 32, "width": 32, "sums": 8, "blocks": 1},
@@ -218,17 +219,31 @@ def test_the_error_of_the_largest_is_the_energy_of_the_others() -> None:
 
 
 @on_host
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("name", SMALL_WORKS)
 def test_results_are_right_whichever_of_the_two_streams_is_first(name: str) -> None:
     work = small(name)
     for beside_first in (False, True):
         device = HostDevice(work, 3)
-        for _ in range(2 * len(work.turns) + 1):
+        for _ in range(len(work.turns) + 1):
             device.run(beside_first=beside_first)
         assert device.wrong() == 0
 
 
+def is_found(device: HostDevice, repetitions: int) -> bool:
+    """Whether a mistake is found within so many repetitions, by a comparison or a read of what nobody wrote."""
+    for _ in range(repetitions):
+        try:
+            device.run()
+        except Fault:
+            return True
+        if device.wrong():
+            return True
+    return False
+
+
 @on_host
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize("name", SMALL_WORKS)
 def test_every_step_that_is_left_out_is_found(name: str) -> None:
     work = small(name)
@@ -236,16 +251,15 @@ def test_every_step_that_is_left_out_is_found(name: str) -> None:
     places = [
         (kind, turn, i) for kind, part in all_steps.items() for turn, row in enumerate(part) for i, _ in enumerate(row)
     ]
-    for kind, turn, place in sample(places, short=6):
+    for kind, turn, place in sample(places, short=3):
         steps: list[Any] = list(all_steps[kind])
         steps[turn] = (*steps[turn][:place], *steps[turn][place + 1 :])
         device = HostDevice(replace(work, **{kind: tuple(steps)}), 3)  # type: ignore[arg-type]
-        for _ in range(2 * len(work.turns)):
-            device.run()
-        assert device.wrong() > 0, (kind, turn, place)
+        assert is_found(device, 2 * len(work.turns)), (kind, turn, place)
 
 
 @on_host
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize("name", SMALL_WORKS)
 def test_one_bit_that_changes_on_the_way_is_found(name: str) -> None:
     work = small(name)
@@ -256,9 +270,7 @@ def test_one_bit_that_changes_on_the_way_is_found(name: str) -> None:
     assert isinstance(copy, Copy)
     arrived = device.arrays[arriving][copy.target_at // 4 :][: copy.bytes // 4]
     arrived[np.flatnonzero(arrived)[7] if name == "0 bits" else 7] ^= np.uint32(1 << 13)
-    for _ in range(len(work.turns)):
-        device.run()
-    assert device.wrong() > 0
+    assert is_found(device, len(work.turns))
 
 
 @pytest.mark.parametrize(
@@ -277,22 +289,32 @@ def test_sizes_that_cannot_be_are_answered(kernel: str, parameters: dict[str, in
 
 
 @on_host
-def test_copies_run_beside_the_turn_or_after_it(device: CupyDevice, runtime: FakeRuntime) -> None:
+def test_copies_run_beside_the_turn_or_after_it(
+    device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = load(device, small("partitions"))
-    runtime.launch_s = 0.01
+    streams: list[int] = []
+    copy = runtime.memcpyAsync
+
+    def copied(target: int, source: int, size: int, kind: int, stream: int) -> None:
+        streams.append(stream)
+        copy(target, source, size, kind, stream)
+
+    finish(loaded.run(1, limit_s=20))
+    monkeypatch.setattr(runtime, "memcpyAsync", copied)
     both = finish(loaded.run(3, limit_s=20))
     apart = finish(loaded.run(3, limit_s=20, apart=True))
-    assert both.turns_ms is not None
-    assert apart.turns_ms is not None
-    # A turn is two launches, and beside it is one copy.
-    np.testing.assert_allclose(both.times_ms[1:], 20, rtol=0.2)
-    np.testing.assert_allclose(apart.times_ms[1:], 30, rtol=0.2)
-    np.testing.assert_allclose(apart.turns_ms[1:], 20, rtol=0.2)
-    assert runtime.graph_launches == 0
+    assert len(set(streams[:3])) == len(set(streams[3:6])) == 1
+    assert streams[0] != streams[3]
+    assert runtime.graph_launches == 0, "a graph has no time in its middle"
+    for timed in (both, apart):
+        assert timed.turns_ms is not None
+        assert (timed.turns_ms <= timed.times_ms).all()
+    monkeypatch.undo()
     verdict = finish(loaded.check())
-    assert (verdict.wrong, verdict.repetitions) == (0, 7)
+    assert (verdict.wrong, verdict.repetitions) == (0, 8)
     finish(loaded.poison())
-    finish(loaded.run(2, each=2, limit_s=20))
+    assert finish(loaded.run(2, each=2, limit_s=20)).turns_ms is None
     assert finish(loaded.check()).wrong == 0
     memory(loaded, "held")[:] += 1
     finish(loaded.run(2, limit_s=20))
