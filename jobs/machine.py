@@ -108,7 +108,7 @@ def _kernel_log() -> Finding:
 
 
 def _cupy() -> Finding:
-    from ..kernels.cupy_finding import INSTALL, cuda_version, fitting
+    from ..kernels.cupy_library import INSTALL, cuda_version, fitting
 
     use = "GPU kernels"
     if importlib.util.find_spec("cupy") is None:
@@ -137,7 +137,7 @@ def _cupy() -> Finding:
 
 def _no_cupy(done: subprocess.CompletedProcess[str]) -> str:
     """Why the process that loads CuPy gave no answer."""
-    from ..kernels.cupy_finding import no_cache
+    from ..kernels.cupy_library import no_cache
 
     last_line = done.stdout.splitlines()[-1:]
     if last_line and last_line[0].startswith(_NO_CUPY):

@@ -42,7 +42,7 @@ from .work import (
 )
 
 if TYPE_CHECKING:
-    from .cupy_gpu import CupyGpu
+    from .cupy_device import CupyDevice
 
 GRACE_S = 10.0
 """How long work that is late may take to end before the GPU counts as hanging."""
@@ -110,7 +110,7 @@ class _Beside:
 class CupyLoaded:
     """What `CupyDevice.load` gives; see `Loaded`."""
 
-    def __init__(self, device: CupyGpu, work: Work, seed: int, unloaded: Callable[[CupyLoaded], None]) -> None:
+    def __init__(self, device: CupyDevice, work: Work, seed: int, unloaded: Callable[[CupyLoaded], None]) -> None:
         """To be made with the device as the current one; `unloaded` is called once, when it is unloaded.
 
         DeviceError; nothing stays behind then.

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from .cuda_driver import event_calls
 from .cuda_errors import NOT_READY
 
 OUTSTANDING = 512
@@ -28,17 +29,18 @@ class Waiting:
     def __init__(self, runtime: Any, stream: int) -> None:
         self._runtime = runtime
         self._stream = stream
+        self._query, self._record = event_calls(runtime)
         self._disable_timing = runtime.eventDisableTiming
 
     def event(self, *, timing: bool = True) -> int:
         return int(self._runtime.eventCreateWithFlags(0 if timing else self._disable_timing))
 
     def record(self, event: int) -> None:
-        self._runtime.eventRecord(event, self._stream)
+        self._record(event, self._stream)
 
     def done(self, event: int) -> bool:
         """Whether what was enqueued before the event is done. Raises what the GPU failed with."""
-        status = self._runtime.eventQuery(event)
+        status = self._query(event)
         if status == NOT_READY:
             return False
         self._runtime.check_status(status)

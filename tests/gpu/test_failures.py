@@ -20,7 +20,7 @@ PROGRAM = """
 import sys, time
 import numpy as np
 from whorl.errors import DeviceError
-from whorl.kernels import cupy_compiling, cupy_device, cupy_loaded
+from whorl.kernels import cupy_library, cupy_device, cupy_loaded
 from whorl.kernels.device import finish
 from whorl.kernels.work import Buffer, Launch, Work
 
@@ -31,7 +31,7 @@ extern "C" __global__ void bad(unsigned *flag, unsigned long long address)
     else while (*(volatile unsigned *)flag != 1u) { }
 }
 '''
-cupy_compiling.source = lambda name: TEXT
+cupy_library.source = lambda name: TEXT
 cupy_loaded.GRACE_S = 1.0
 step = Launch("bad.cu", "bad", (1, 1, 1), (1, 1, 1), ("flag", np.uint64(int(sys.argv[1]))))
 work = Work("bad", "int32", (Buffer("flag", "uint32", 1),), (step,), 0, 0, ())
@@ -76,7 +76,7 @@ def test_too_much_memory_says_how_much(device: CupyDevice) -> None:
 
 
 def test_a_source_that_does_not_compile_names_the_error(device: CupyDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whorl.kernels.cupy_compiling.source", lambda name: f"this is no CUDA C {time.time_ns()};")
+    monkeypatch.setattr("whorl.kernels.cupy_library.source", lambda name: f"this is no CUDA C {time.time_ns()};")
     step = Launch("bad.cu", "bad", (1, 1, 1), (1, 1, 1), ())
     with pytest.raises(DeviceError, match=rf"{device.facts.gpu}: loading bad: the CUDA C does not compile: .*error"):
         finish(device.load(Work("bad", "fp32", (), (step,), 0, 0, ()), seed=1))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from whorl.kernels import cupy_compiling, cupy_device, cupy_gpu, cupy_loaded
+from whorl.kernels import cupy_device, cupy_library, cupy_loaded, cupy_waiting
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.kernels import compiling
@@ -45,11 +45,11 @@ def blas(runtime: FakeRuntime, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatc
     cupy = FakeCupy(runtime)
     library = LibraryInStream(cupy)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(cupy_compiling, "source", any_source)
-    monkeypatch.setattr(cupy_gpu, "library", lambda name, major: library)
-    for module in (cupy_device, cupy_gpu):
-        monkeypatch.setattr(module, "cuda_uuid", lambda ordinal: uuid.UUID(names[ordinal].removeprefix("GPU-")))
-    monkeypatch.setattr(cupy_gpu, "open_context", runtime.opened.add)
+    monkeypatch.setattr(cupy_library, "source", any_source)
+    monkeypatch.setattr(cupy_device, "library", lambda name, major: library)
+    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: uuid.UUID(names[ordinal].removeprefix("GPU-")))
+    monkeypatch.setattr(cupy_device, "open_context", runtime.opened.add)
+    monkeypatch.setattr(cupy_waiting, "event_calls", lambda _: (runtime.eventQuery, runtime.eventRecord))
     monkeypatch.setattr(cupy_loaded, "GRACE_S", 0.1)
     before = library.handles
     yield library

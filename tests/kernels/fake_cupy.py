@@ -205,6 +205,9 @@ class FakeRuntime:
             raise CUDARuntimeError(PEER_ALREADY_ENABLED)
         self._reached.add((self.device, peer))
 
+    def getDevice(self) -> int:  # noqa: N802
+        return self.device
+
     def setDevice(self, device: int) -> None:  # noqa: N802
         self._called("setDevice")
         self.opened.add(device)  # since CUDA 12 at once

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.kernels import cupy_compiling, cupy_gpu, cupy_loaded, cupy_waiting
+from whorl.kernels import cupy_device, cupy_library, cupy_loaded, cupy_waiting
 from whorl.kernels.cuda_errors import explain
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
@@ -128,7 +128,7 @@ def test_a_compiler_that_cupy_does_not_find_is_found_for_it(
     def absent() -> None:
         raise RuntimeError("CuPy failed to load libnvrtc.so.12")
 
-    monkeypatch.setattr(cupy_compiling, "library", library)
+    monkeypatch.setattr(cupy_library, "library", library)
     run(load(device, twice()))
     assert asked == []
     device._functions.clear()
@@ -188,11 +188,11 @@ def test_a_context_is_opened_before_cupy_would_do_it_with_the_lock_held(
         calls.append(f"set {number}")
         usual(number)
 
-    monkeypatch.setattr(cupy_gpu, "open_context", lambda ordinal: calls.append(f"open {ordinal}"))
+    monkeypatch.setattr(cupy_device, "open_context", lambda ordinal: calls.append(f"open {ordinal}"))
     monkeypatch.setattr(runtime, "setDevice", set_device)
     load(device, twice())
     load(device, twice(place="peer"))
-    assert calls == ["open 0", "set 0", "set 0", "open 1", "set 1", "set 0"]
+    assert calls == ["open 0", "set 0", "open 1", "set 1", "set 0"], "once a thread, and where another was"
 
 
 def test_a_check_that_hangs_is_given_up(

@@ -1,4 +1,8 @@
-"""The identity of a CUDA device: its UUID, its place in the node, and the processes that use it.
+"""CUDA's driver by its C interface, and NVML: who a GPU is, who else uses it, and calls that must not hold the lock.
+
+CuPy holds Python's lock in its calls that open a GPU and that ask for or record an event. Where a GPU hangs, such a
+call may never return, and no thread of the process would go on, telemetry's and the watchdog's neither. Calls through
+ctypes let the others run.
 
 CUDA numbers devices by speed and hides some (CUDA_VISIBLE_DEVICES), so its numbers are no keys. The UUID comes from
 the driver by its C interface: all 16 bytes of it, which bindings that hand it on as text cut at a zero byte.
@@ -9,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +51,23 @@ def open_context(ordinal: int) -> None:
         return
     if driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(ordinal)) == 0:
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)  # for ever, as the runtime keeps it
+
+
+def event_calls(runtime: Any) -> tuple[Callable[[int], int], Callable[[int, int], None]]:
+    """What asks for an event's status, and what records an event in a stream: the driver's, else CuPy's.
+
+    Events and streams of the runtime are those of the driver (CUDA Runtime API, interactions with the driver API), and
+    the numbers of these statuses are the same.
+    """
+    driver = driver_library()
+    if driver is None:
+        return runtime.eventQuery, runtime.eventRecord
+    pointer = ctypes.c_void_p
+
+    def record(event: int, stream: int) -> None:
+        runtime.check_status(driver.cuEventRecord(pointer(event), pointer(stream)))
+
+    return lambda event: int(driver.cuEventQuery(pointer(event))), record
 
 
 class NvmlView:
